@@ -1,23 +1,25 @@
-"""tidelog: clients of a tidelog-server. They talk RESP to it and share no code with it.
+"""tidelog: clients of a tidelog-server. They use RESP and share no code with the server.
 
 ``Client`` and ``AsyncClient`` send commands; ``Entry`` and the other classes here are what they return. ``Access``
 specifies the servers if a URL is not sufficient.
 
-    client   the clients, and what the other parts build on
-    topics   streams in parts, with records of one type
-    workers  programs that process the records of topics
-    codecs   records as entries: plain fields, JSON, MessagePack
-    spark    streams as a source and a sink of PySpark
-    backup   backups of a running server, and what is restored from them
-    beside   the tidelog-server installed beside this package
-    cli      the ``tidelog`` program
-    testing  a server for your tests: ``running_server`` and pytest fixtures
+    client         the clients and the commands
+    transport      connections, leader lookup, error replies: what the clients use
+    operating      logs, error texts and signals of programs
+    coordination   leases and claims: which process may act
+    topics         partitioned streams with records of one type
+    workers        programs that process the records of topics
+    codecs         records as entries: plain fields, JSON, MessagePack
+    spark          streams as a source and a sink of PySpark
+    backup         backups of a running server, and restoring them
+    serverprogram  finds the tidelog-server that is installed with this package
+    cli            the ``tidelog`` program
+    testing        a server for your tests: ``running_server`` and pytest fixtures
 """
 
 from tidelog.client import calls
-from tidelog.client.access import Access
-from tidelog.client.aio import AsyncClient
-from tidelog.client.client import Client, ConflictError, NoGroupError, NoStageError, StaleEpochError
+from tidelog.client.asyncclient import AsyncClient
+from tidelog.client.client import Client
 from tidelog.client.entries import (
     MISSING,
     Batch,
@@ -31,6 +33,8 @@ from tidelog.client.entries import (
     Span,
     StreamId,
 )
+from tidelog.transport.access import Access
+from tidelog.transport.errors import ConflictError, NoGroupError, NoStageError, StaleEpochError
 
 __version__ = "0.1.0"
 

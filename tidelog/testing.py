@@ -32,8 +32,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
-from tidelog.beside import server_command, server_environment
 from tidelog.client.client import Client
+from tidelog.serverprogram import server_command, server_environment
 
 READY = "Ready to accept connections"
 SETTLE = 30.0  # seconds that a start or an orderly stop may take

@@ -22,7 +22,6 @@ from click.testing import CliRunner
 from tidelog import Access, AsyncClient, Client
 from tidelog.backup.source import Source
 from tidelog.cli.program import main
-from tidelog.client.servers import Servers
 from tidelog.client.strings import server_time
 from tidelog.flows.connectors.redis.base import client as flow_client
 from tidelog.flows.serveraccess import access as flow_access
@@ -32,6 +31,7 @@ from tidelog.spark.given import Given
 from tidelog.spark.options import access_of, given_of
 from tidelog.testing import Server, free_port, running_server
 from tidelog.topics import Topic
+from tidelog.transport.leader import Servers
 from tidelog.workers import App, Worker
 
 PASSWORD = "se/cr@t"

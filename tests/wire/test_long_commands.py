@@ -306,9 +306,7 @@ def test_the_memory_of_many_groups_is_summed_up_in_slices(
 
 @pytest.mark.interpreted
 @pytest.mark.parametrize("ended", [False, True])
-def test_many_readers_are_answered_in_several_turns(
-    c: Raw, connect: Connect, hand: RunningServer, ended: bool
-) -> None:
+def test_many_readers_are_answered_in_several_turns(c: Raw, connect: Connect, hand: RunningServer, ended: bool) -> None:
     """A thousand replies of one tick; also if the server ends right after it."""
     readers = [connect() for _ in range(1100)]
     for reader in readers:

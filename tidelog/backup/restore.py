@@ -24,7 +24,7 @@ from tidelog.backup.frames import ALIVE, COPY, DONE, ONE, PIECE, TWO, Frame
 from tidelog.backup.manifest import Chunk, Manifest, chunk_file
 from tidelog.backup.places import BackupError, Place
 from tidelog.backup.take import Report
-from tidelog.beside import server_command, server_environment
+from tidelog.serverprogram import server_command, server_environment
 
 UNFINISHED = ".restoring"  # ending of a directory that tidelog-server is making
 

@@ -20,7 +20,7 @@ from tidelog.backup.lock import Lock
 from tidelog.backup.manifest import ENDING, Chunk, Manifest, backups, chunk_file, load
 from tidelog.backup.places import BackupError, Place
 from tidelog.backup.source import Source
-from tidelog.client.access import shown
+from tidelog.transport.access import shown
 
 #: Called often with what is being done, the bytes done so far, and those in all (an estimate).
 Report = Callable[[str, int, int], None]

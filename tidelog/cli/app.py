@@ -18,12 +18,12 @@ from tidelog.cli.modules import Declaration
 from tidelog.cli.output import echo
 from tidelog.cli.report import table
 from tidelog.cli.status import print_status, to_json
-from tidelog.client.calls import Call
 from tidelog.client.entries import StreamId
-from tidelog.client.servers import Servers, UnreachableError
 from tidelog.client.steps import Steps, drive
-from tidelog.client.wire import ReplyError
 from tidelog.topics import TopicError
+from tidelog.transport.call import Call
+from tidelog.transport.errors import ReplyError
+from tidelog.transport.leader import Servers, UnreachableError
 from tidelog.workers import App, AppError
 from tidelog.workers.coordination.member_document import MembersError
 from tidelog.workers.operate import control, deletion

@@ -11,8 +11,8 @@ import redis
 from click.core import ParameterSource
 
 from tidelog.client import DEFAULT_URL, Client
-from tidelog.client.access import Access, shown
-from tidelog.client.refusals import denies, passes, words
+from tidelog.transport.access import Access, shown
+from tidelog.transport.errors import denies, passes, words
 
 F = TypeVar("F", bound=Callable[..., Any])
 

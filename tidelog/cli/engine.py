@@ -16,13 +16,13 @@ import click
 
 from tidelog.cli.connect import url_option
 from tidelog.cli.logs import configure
-from tidelog.client.access import Access
-from tidelog.client.signals import ENDING, taken
 from tidelog.jobs.engine.engine import Engine, EngineError
 from tidelog.jobs.engine.session import Settings
 from tidelog.jobs.errors import JobError
 from tidelog.jobs.store import StoreError
 from tidelog.jobs.store.statedir import expanded
+from tidelog.operating.signals import ENDING, taken
+from tidelog.transport.access import Access
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,100}")
 

@@ -20,8 +20,6 @@ from tidelog.cli.jobstatus import print_job, print_jobs
 from tidelog.cli.output import echo
 from tidelog.cli.report import table
 from tidelog.client import calls, strings
-from tidelog.client.access import Access
-from tidelog.client.calls import Call
 from tidelog.client.entries import Entry, StreamId
 from tidelog.client.steps import Steps, good, one
 from tidelog.jobs import JobError, keys, snapshots
@@ -33,6 +31,8 @@ from tidelog.jobs.registry.overview import look, owner
 from tidelog.jobs.registry.registry import Change, Decide, Registry, Spec
 from tidelog.jobs.registry.status import decoded
 from tidelog.jobs.registry.targets import describe, jobs_of
+from tidelog.transport.access import Access
+from tidelog.transport.call import Call
 
 Ask = Callable[[Steps[Any]], Any]
 POLL_MS: Final = 5_000  # that one TREAD of events waits

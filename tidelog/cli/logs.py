@@ -12,8 +12,8 @@ from typing import Any, Final
 
 from tidelog.cli.lines import printable
 from tidelog.cli.output import echo
-from tidelog.client.hiding import hidden
-from tidelog.client.saying import traced
+from tidelog.operating.errortexts import traced
+from tidelog.operating.redaction import hidden
 from tidelog.workers.logs import LogFields
 
 FORMAT: Final = "%(asctime)s %(levelname)s %(name)s: %(message)s"

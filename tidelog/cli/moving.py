@@ -18,12 +18,12 @@ from tidelog.cli.lines import printable
 from tidelog.cli.output import echo
 from tidelog.cli.progress import Progress
 from tidelog.cli.report import table
-from tidelog.client.access import shown
 from tidelog.moving.errors import MovingError
 from tidelog.moving.facts import dashed, text
 from tidelog.moving.move import PAGE, Plan, move
 from tidelog.moving.outcome import LISTED, Outcome, StreamOutcome
 from tidelog.moving.streams import Moved
+from tidelog.transport.access import shown
 
 F = TypeVar("F", bound=Callable[..., Any])
 LAG_EVERY: Final = 5.0  # seconds between two lines about the lag

@@ -20,9 +20,9 @@ from tidelog.cli.load import BadRow, guess_format, json_lines, read_rows
 from tidelog.cli.modules import Declaration
 from tidelog.cli.output import echo
 from tidelog.cli.progress import Progress
-from tidelog.client.access import Access
 from tidelog.codecs import CodecError
 from tidelog.topics import SyncTopic, Topic, TopicError
+from tidelog.transport.access import Access
 
 BATCH = 5000  # records of one batch
 
@@ -200,4 +200,3 @@ def _size(file: io.BufferedReader) -> int | None:
     except OSError:  # it has no file descriptor
         return None
     return status.st_size if stat.S_ISREG(status.st_mode) else None
-

@@ -11,7 +11,7 @@ from tidelog.cli.connect import connected, url_option
 from tidelog.cli.output import echo
 from tidelog.cli.report import facts_lines, table
 from tidelog.topics import Retention, TopicError, admin
-from tidelog.topics.facts import Facts
+from tidelog.topics.settings import Facts
 
 
 @click.group()

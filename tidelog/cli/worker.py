@@ -21,10 +21,10 @@ from tidelog.cli.collector import collect_less
 from tidelog.cli.logs import configure
 from tidelog.cli.modules import Declaration
 from tidelog.cli.output import echo
-from tidelog.client.refusals import words
-from tidelog.client.signals import ENDING
 from tidelog.codecs import CodecError
+from tidelog.operating.signals import ENDING
 from tidelog.topics import TopicError
+from tidelog.transport.errors import words
 from tidelog.workers import App, AppError
 from tidelog.workers.execution.worker import Worker
 from tidelog.workers.operate.metrics import serving

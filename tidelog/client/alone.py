@@ -7,9 +7,9 @@ from typing import Any, TypeVar
 
 import redis
 
-from tidelog.client.calls import Call
-from tidelog.client.client import Client, is_sent, packed, read_all
+from tidelog.client.client import Client, packed
 from tidelog.client.steps import Steps, drive
+from tidelog.transport.call import Call, is_sent, read_all
 
 T = TypeVar("T")
 

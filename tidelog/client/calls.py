@@ -9,10 +9,9 @@ Rule 2: bytes stay bytes. Text in arguments is sent as UTF-8, numbers as Python 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Any, Final, Generic, TypeVar
+from typing import Any
 
 from tidelog.client.entries import (
     MISSING,
@@ -27,11 +26,10 @@ from tidelog.client.entries import (
     Span,
     StreamId,
 )
+from tidelog.transport.call import Call as Call
+from tidelog.transport.call import Name as Name
+from tidelog.transport.call import Value as Value
 
-T = TypeVar("T")
-
-Name = str | bytes  # a key, a field, a group
-Value = str | bytes | int | float
 #: Names to values. Any: a Mapping's key type is invariant, and keys may be str or bytes.
 Fields = Mapping[Any, Value] | Sequence[tuple[Name, Value]]
 #: What is accepted as an ID: a StreamId, an entry (its ID), text that the command accepts (``ms.seq``, ``-``, ``+``,
@@ -39,33 +37,6 @@ Fields = Mapping[Any, Value] | Sequence[tuple[Name, Value]]
 IdLike = StreamId | Entry | str | bytes | int | datetime
 
 NEW = ""  # as a last ID: only entries that arrive from now on
-
-
-@dataclass(frozen=True, slots=True)
-class Call(Generic[T]):
-    """One command, ready to be sent."""
-
-    args: tuple[Value, ...]  # the command's name first; empty: nothing is sent, and read(None) is the result
-    read: Callable[[Any], T]  # from the reply, bytes undecoded, to the result
-    block: int | None = None  # ms for which the server may hold back the reply, 0 = no limit; None: it replies at once
-    packed: bytes | None = None  # the command in RESP, where the caller has made it; ``args`` begins like it
-
-
-class UnexpectedReplyError(ValueError):
-    """A reply of an unexpected form: the peer is not a tidelog-server, or not one of this version."""
-
-
-WRONG: Final = (TypeError, ValueError, KeyError, IndexError, AttributeError)  # of code that reads such a reply
-
-
-def unexpected(call: Call[Any], error: Exception) -> Exception:
-    """The error to raise for one of WRONG that ``call.read`` raised. Subclasses are errors of their own."""
-    if type(error) not in WRONG:
-        return error
-    name = call.args[0] if call.args else "no command"
-    name = name.decode("ascii", "replace") if isinstance(name, bytes) else str(name)
-    text = f"the reply to {name} has an unexpected form: {type(error).__name__}: {error}"
-    return UnexpectedReplyError(f"{text}. Is the server a tidelog-server?")
 
 
 # -- arguments -----------------------------------------------------------------------------------------------

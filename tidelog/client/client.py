@@ -11,7 +11,7 @@ different on purpose:
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from functools import wraps
 from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
@@ -20,42 +20,17 @@ import hiredis
 import redis
 
 from tidelog.client import calls
-from tidelog.client.access import DEFAULT_URL, Access
-from tidelog.client.calls import WRONG, Call, IdLike, Name, unexpected
+from tidelog.client.calls import IdLike
 from tidelog.client.entries import Entry
-from tidelog.client.pools import pool_options
+from tidelog.transport.access import DEFAULT_URL, Access
+from tidelog.transport.call import Call, Name, is_sent, read_all, read_one
+from tidelog.transport.errors import translated
+from tidelog.transport.pools import pool_options
 
 PAGE = 1000  # entries a command when a range is read in pages
 
 P = ParamSpec("P")
 T = TypeVar("T")
-
-
-class NoGroupError(redis.ResponseError):
-    """There is no such group, or it ended while a reader was blocked on it."""
-
-
-class NoStageError(redis.ResponseError):
-    """There is no such stage: it never existed, its time to live was over, or it was published or dropped."""
-
-
-class StaleEpochError(redis.ResponseError):
-    """A later epoch has been published under this fence."""
-
-
-class ConflictError(redis.ResponseError):
-    """This epoch of the fence was published with another ``check``: for something else."""
-
-
-_CLASSES = {
-    "NOGROUP": NoGroupError, "NOSTAGE": NoStageError, "STALE": StaleEpochError, "CONFLICT": ConflictError,
-}  # fmt: skip
-
-
-def translated(error: redis.ResponseError) -> redis.ResponseError:
-    """The error as an instance of its own class, if there is one for its code."""
-    known = _CLASSES.get(str(error).partition(" ")[0])
-    return known(str(error)) if known is not None else error
 
 
 def with_self(method: Callable[..., Any], call: Callable[..., Any]) -> None:
@@ -79,32 +54,6 @@ def sent(build: Callable[P, Call[T]]) -> Callable[Concatenate[Client, P], T]:
     return method
 
 
-def read_one(call: Call[T], reply: Any) -> T:
-    """Return the result that a call reads from its reply. Raises UnexpectedReplyError."""
-    try:
-        return call.read(reply)
-    except WRONG as error:
-        raise unexpected(call, error) from error
-
-
-def read_all(calls: Sequence[Call[Any]], replies: list[Any], raise_on_error: bool) -> list[Any]:
-    """What each call reads from its reply. The first error among the replies is raised, or each is in its place."""
-    results: list[Any] = []
-    left = iter(replies)
-    for call in calls:
-        reply = next(left) if is_sent(call) else None
-        if not isinstance(reply, redis.ResponseError):
-            try:
-                results.append(call.read(reply))
-            except WRONG as error:
-                raise unexpected(call, error) from error
-        elif raise_on_error:
-            raise translated(reply) from None
-        else:
-            results.append(translated(reply))
-    return results
-
-
 def packed(connection: Any, args: tuple[Any, ...], options: dict[str, Any]) -> bytes:
     """A queued command in RESP. redis.DataError for an argument of a type that can't be sent."""
     ready: bytes | None = options["packed"]
@@ -114,11 +63,6 @@ def packed(connection: Any, args: tuple[Any, ...], options: dict[str, Any]) -> b
         except TypeError:
             ready = b"".join(connection.pack_command(*args))  # redis-py says which argument it is
     return ready
-
-
-def is_sent(call: Call[Any]) -> bool:
-    """False for a call that sends nothing."""
-    return bool(call.args)
 
 
 def _reply(_: Any, connection: Any, command_name: str | bytes, **options: Any) -> Any:  # noqa: ARG001

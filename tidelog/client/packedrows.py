@@ -1,7 +1,7 @@
 """TMAPPEND and TSTAGE of rows that the caller has packed: no value is looked at again.
 
-    *8 TMAPPEND orders FIELDS 2 id item VALUES  $1 7 $3 tea ...
-    made here                                   the caller's: RESP bulk strings, row by row
+*8 TMAPPEND orders FIELDS 2 id item VALUES  $1 7 $3 tea ...
+made here                                   the caller's: RESP bulk strings, row by row
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ from typing import Any, TypeVar
 
 import hiredis
 
-from tidelog.client.calls import Call, Name, Value, read_span
+from tidelog.client.calls import read_span
 from tidelog.client.entries import Span
+from tidelog.transport.call import Call, Name, Value
 
 T = TypeVar("T")
 

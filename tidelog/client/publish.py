@@ -25,14 +25,12 @@ from typing import Any, Final, Self
 from uuid import uuid4
 
 from tidelog.client import calls
-from tidelog.client.access import Access
-from tidelog.client.calls import Call, Name
-from tidelog.client.client import ConflictError, StaleEpochError
 from tidelog.client.entries import Published
 from tidelog.client.packedrows import tstage_packed
-from tidelog.client.refusals import passes
-from tidelog.client.servers import Servers
-from tidelog.client.wire import ReplyError
+from tidelog.transport.access import Access
+from tidelog.transport.call import Call, Name
+from tidelog.transport.errors import ConflictError, ReplyError, StaleEpochError, passes
+from tidelog.transport.leader import Servers
 
 AHEAD: Final = 3  # chunks sent before their replies are read: the server works while the caller makes the next one
 CHUNK: Final = 500  # commands a chunk. Unread replies must fit into the sockets' buffers, or both ends would block

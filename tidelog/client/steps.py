@@ -12,8 +12,8 @@ from typing import Any, Final, Protocol, TypeVar
 
 import redis
 
-from tidelog.client.calls import Call
 from tidelog.client.client import Client
+from tidelog.transport.call import Call
 
 T = TypeVar("T")
 LOST: Final = (redis.ConnectionError, redis.TimeoutError, OSError)  # the connection, not the server's answer

@@ -6,7 +6,10 @@ through.
 
 from __future__ import annotations
 
-from tidelog.client.calls import Call, Name
+from collections.abc import Sequence
+from typing import Any
+
+from tidelog.transport.call import Call, Name, plain
 
 
 def get(key: Name) -> Call[bytes | None]:
@@ -55,3 +58,8 @@ def _maybe(reply: bytes | None) -> bytes | None:
 
 def _px(ms: int | None) -> tuple[str | int, ...]:
     return () if ms is None else ("PX", ms)
+
+
+def watch_and_get(keys: Sequence[Name]) -> list[Call[Any]]:
+    """Return the calls that watch keys and then read their values; none without keys."""
+    return [plain("WATCH", *keys), plain("MGET", *keys)] if keys else []

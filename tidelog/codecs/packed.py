@@ -16,10 +16,10 @@ from typing import Any, Final, Generic, TypeVar
 import msgspec
 import zstandard
 
-from tidelog.client.calls import Value
 from tidelog.client.entries import Entry
-from tidelog.codecs.exact import NO_NUMBER, difference
-from tidelog.codecs.shapes import CodecError, Shape, UndecodableError
+from tidelog.codecs.recordtypes import CodecError, Shape, UndecodableError
+from tidelog.codecs.roundtrip import NO_NUMBER, difference
+from tidelog.transport.call import Value
 
 R = TypeVar("R")
 FIELD: Final = "data"

@@ -23,10 +23,10 @@ from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 import msgspec
 
-from tidelog.client.calls import Value
 from tidelog.client.entries import Entry
-from tidelog.codecs.exact import difference
-from tidelog.codecs.shapes import CodecError, Field, Shape, UndecodableError, shown
+from tidelog.codecs.recordtypes import CodecError, Field, Shape, UndecodableError, shown
+from tidelog.codecs.roundtrip import difference
+from tidelog.transport.call import Value
 
 R = TypeVar("R")
 _PLANS: Final = 1000  # combinations of types that are remembered
@@ -54,8 +54,7 @@ class Plain(Generic[R]):
         self._get = shape.getter() if shape.fields and not shape.mapping else None
         self._named = {field.name: field for field in shape.fields}
         self._read: dict[bytes, tuple[str, bool]] = {  # name in the entry -> name for msgspec, whether it stays bytes
-            field.name.encode(): (field.name, field.kind == "bytes")
-            for field in shape.fields
+            field.name.encode(): (field.name, field.kind == "bytes") for field in shape.fields
         }
         #: The names of the last entry that had text only, each name once and known, and their names for msgspec.
         self._usual: tuple[tuple[bytes, ...], tuple[str, ...]] = ((), ())

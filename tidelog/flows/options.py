@@ -15,7 +15,7 @@ from typing import Any, Final, TypeVar, Union, get_args, get_origin
 
 import msgspec
 
-from tidelog.client.hiding import hidden
+from tidelog.operating.redaction import hidden
 
 S = TypeVar("S", bound=msgspec.Struct)
 

@@ -6,7 +6,7 @@ A flow's ``server`` is one of
     redis://HOST:PORT,redis://HOST:PORT                whichever of them leads
     redis+sentinel://HOST:PORT,HOST:PORT/SERVICE       the leader that these Sentinels name; rediss+sentinel:// too
 
-each with user, password and the options of ``tidelog.client.address``.
+each with user, password and the options of ``tidelog.transport.address``.
 
 Rule 1: A lost connection is not reopened here: the runtime does that, as configured by the connector's ``reconnect``.
         Calls in flight on it raise LostError, which is a ConnectionError.
@@ -25,14 +25,14 @@ from urllib.parse import urlsplit
 
 import redis
 
-from tidelog.client.access import Access
-from tidelog.client.calls import Call
-from tidelog.client.channel import Channel, connect
 from tidelog.client.entries import StreamId
-from tidelog.client.servers import Servers
 from tidelog.client.steps import good
-from tidelog.client.waker import Waker
-from tidelog.client.wire import ReplyError
+from tidelog.transport.access import Access
+from tidelog.transport.asyncconnection import Channel, connect
+from tidelog.transport.call import Call
+from tidelog.transport.errors import ReplyError
+from tidelog.transport.leader import Servers
+from tidelog.transport.waker import Waker
 
 
 def access(url: str) -> Access:

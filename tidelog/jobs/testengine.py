@@ -27,7 +27,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from tidelog.client.access import Access
 from tidelog.jobs.declare import Job
 from tidelog.jobs.engine.connection import Line
 from tidelog.jobs.errors import JobError
@@ -35,6 +34,7 @@ from tidelog.jobs.loading import load
 from tidelog.jobs.registry import registry, targets
 from tidelog.jobs.registry.overview import JobLook, Look, look
 from tidelog.testing import Server
+from tidelog.transport.access import Access
 
 PATIENCE: Final = 120.0  # seconds: a JVM that begins cold, on a machine with other things to do
 STOP: Final = 60.0

@@ -13,15 +13,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, TypeVar
 
-from tidelog.client.access import Access
-from tidelog.client.calls import Call
-from tidelog.client.servers import Servers
 from tidelog.client.steps import Steps, drive, good
 from tidelog.jobs.declare import Job
 from tidelog.jobs.errors import JobError
-from tidelog.topics.agreement import known
-from tidelog.topics.facts import Facts, TopicError, key_of, read_facts
+from tidelog.topics.reconcile import known
+from tidelog.topics.settings import Facts, TopicError, key_of, read_facts
 from tidelog.topics.topic import Topic
+from tidelog.transport.access import Access
+from tidelog.transport.call import Call
+from tidelog.transport.leader import Servers
 
 PROBE_MS: Final = 2000  # for connecting to the server that a topic names
 

@@ -11,11 +11,12 @@ from typing import Any, Final, Literal
 
 import hiredis
 
-from tidelog.client.access import Access, shown
-from tidelog.client.address import address_of
-from tidelog.client.calls import Value
-from tidelog.client.wire import ReplyError, Wire
 from tidelog.moving.errors import MovingError, RefusedError
+from tidelog.transport.access import Access, shown
+from tidelog.transport.address import address_of
+from tidelog.transport.call import Value
+from tidelog.transport.connection import Wire
+from tidelog.transport.errors import ReplyError
 
 Command = tuple[Value, ...]
 Side = Literal["source", "target"]

@@ -14,13 +14,13 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from tidelog.client.refusals import passes
 from tidelog.moving import facts, inventory, strings
 from tidelog.moving.ends import Command
 from tidelog.moving.errors import MovingError, RefusedError
 from tidelog.moving.facts import Stream, dashed
 from tidelog.moving.outcome import Watch
 from tidelog.moving.streams import Moved, Streams
+from tidelog.transport.errors import passes
 
 ROUND: Final = 500  # ms
 WATCHED: Final = 1000  # streams
@@ -154,4 +154,3 @@ class Follower:
         except RefusedError as error:
             if not error.vanished:  # a key of another type is found by the next round
                 raise
-

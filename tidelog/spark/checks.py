@@ -16,8 +16,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from tidelog.client.client import ConflictError
 from tidelog.spark.given import AUTO, NONE, OFFSETS, ROWS, OptionError
+from tidelog.transport.errors import ConflictError
 
 WAY_OUT: Final = (
     "Nothing was written. Go back to the checkpoint that belongs to what was written, or start with a new checkpoint "

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidelog.codecs.exact import NO_NUMBER
+from tidelog.codecs.roundtrip import NO_NUMBER
 from tidelog.spark.commands import RowError
 
 

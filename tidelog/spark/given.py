@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from tidelog.client.access import DEFAULT_URL
+from tidelog.transport.access import DEFAULT_URL
 
 #: What the sink compares before it skips a batch (checks.py).
 AUTO: Final = "auto"

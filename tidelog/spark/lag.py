@@ -12,11 +12,11 @@ from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from tidelog.client import calls
 from tidelog.client.entries import StreamId
-from tidelog.client.servers import Servers
-from tidelog.client.wire import ReplyError
 from tidelog.spark.given import Given
 from tidelog.spark.options import access_of
 from tidelog.spark.topicread import MARK
+from tidelog.transport.errors import ReplyError
+from tidelog.transport.leader import Servers
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.listener import (

@@ -20,15 +20,15 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from tidelog.client import calls
-from tidelog.client.calls import Call
 from tidelog.client.entries import SEQ_MAX, Entry, Info, StreamId
-from tidelog.client.servers import Servers
-from tidelog.client.wire import ReplyError
 from tidelog.spark.filters import MS_MAX, Narrowed
 from tidelog.spark.options import Source
 from tidelog.spark.places import EARLIEST, Places, Where
 from tidelog.spark.topicread import ReadTopic
 from tidelog.spark.watch import Watch
+from tidelog.transport.call import Call
+from tidelog.transport.errors import ReplyError
+from tidelog.transport.leader import Servers
 
 ZERO: Final = StreamId(0, 0)
 LASTS_FOR: Final = 0.02  # seconds for which last IDs are reused: Spark asks about 90 times a second

@@ -14,9 +14,8 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from tidelog.client.access import Access
 from tidelog.client.publish import Copies
-from tidelog.codecs.choose import NAMES as CODECS
+from tidelog.codecs.codec import NAMES as CODECS
 from tidelog.spark.given import AUTO, BATCH, NONE, OFFSETS, ROUTES, ROWS, SINK, SOURCE, STREAM, Given, OptionError
 from tidelog.spark.places import (
     EARLIEST,
@@ -30,7 +29,8 @@ from tidelog.spark.places import (
     places_of,
     subscription_of,
 )
-from tidelog.topics.facts import TopicError, check_name, check_partitions
+from tidelog.topics.settings import TopicError, check_name, check_partitions
+from tidelog.transport.access import Access
 
 SINK_NAME: Final = "spark-tidelog-sink"  # of connections, stages, fences and claims: their names begin with it
 IN_PASSING_MS: Final = 1000  # for replicas that nobody has asked for

@@ -27,8 +27,9 @@ import hiredis
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidelog.client.wire import Gather, NotAnEntryError, ReplyError
 from tidelog.spark import names
+from tidelog.transport.connection import Gather, NotAnEntryError
+from tidelog.transport.errors import ReplyError
 
 if TYPE_CHECKING:
     from tidelog.spark._rows import Column
@@ -91,7 +92,7 @@ class Page(ABC):
 
 
 def gather(wanted: Wanted) -> Gather[Page]:
-    """The Gather for one range (tidelog.client.wire)."""
+    """The Gather for one range (tidelog.transport.connection)."""
     return NativeGather(wanted) if native() else HiredisGather()
 
 

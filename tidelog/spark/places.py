@@ -10,7 +10,7 @@ from typing import Any, Final, Literal
 
 from tidelog.client.entries import StreamId
 from tidelog.spark.given import Given, OptionError
-from tidelog.topics.facts import TopicError, check_name
+from tidelog.topics.settings import TopicError, check_name
 
 NO_ID: Final = StreamId(0, 0)
 TOPIC: Final = "topic"

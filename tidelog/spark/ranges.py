@@ -22,14 +22,14 @@ from typing import Final
 from pyspark.sql.datasource import InputPartition
 
 from tidelog.client import calls
-from tidelog.client.access import shown
 from tidelog.client.entries import Info, StreamId
-from tidelog.client.refusals import passes
-from tidelog.client.servers import Servers, UnreachableError
-from tidelog.client.wire import ReplyError, Wire
 from tidelog.spark.offsets import NO_KEY, DataLossError, Span, data_loss, found, lost
 from tidelog.spark.options import Source
 from tidelog.spark.pages import Page, Wanted, gather
+from tidelog.transport.access import shown
+from tidelog.transport.connection import Wire
+from tidelog.transport.errors import ReplyError, passes
+from tidelog.transport.leader import Servers, UnreachableError
 
 CATCH_UP: Final = 2.0  # seconds for a replica to catch up before the leader is asked
 LOOK_AGAIN: Final = 0.02  # seconds between two checks of how far it is

@@ -30,10 +30,8 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from pyspark.sql.types import StructType
 
 from tidelog.client import calls
-from tidelog.client.client import ConflictError, StaleEpochError
 from tidelog.client.publish import Publisher, Stager
 from tidelog.client.steps import good
-from tidelog.client.wire import ReplyError
 from tidelog.spark import checks
 from tidelog.spark.commands import Entries
 from tidelog.spark.given import NONE, OptionError
@@ -41,6 +39,7 @@ from tidelog.spark.options import SINK_NAME, Sink
 from tidelog.spark.partitioning import TopicEntries
 from tidelog.spark.routes import RoutedEntries, routed
 from tidelog.spark.topics import Target, target_of
+from tidelog.transport.errors import ConflictError, ReplyError, StaleEpochError
 
 log = logging.getLogger(__name__)
 

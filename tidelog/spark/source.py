@@ -29,7 +29,6 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from tidelog.client.entries import StreamId
-from tidelog.client.servers import Servers
 from tidelog.spark.columns import BATCH_ROWS, DEFAULT_SCHEMA, TOPIC_SCHEMA, Columns
 from tidelog.spark.filters import Narrowed, narrowed
 from tidelog.spark.given import BATCH, STREAM, Given
@@ -38,6 +37,7 @@ from tidelog.spark.options import Source, for_sink, for_source, is_source
 from tidelog.spark.ranges import Range, Ranges, grouped, read_pages, report
 from tidelog.spark.sink import TidelogStreamWriter, TidelogWriter
 from tidelog.spark.topicread import MARK
+from tidelog.transport.leader import Servers
 
 
 class TidelogDataSource(DataSource):

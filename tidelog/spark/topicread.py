@@ -14,14 +14,14 @@ import time
 from collections.abc import Mapping
 from typing import Final
 
-from tidelog.client.servers import Servers
 from tidelog.codecs.packed import FIELD
 from tidelog.spark.given import OptionError
 from tidelog.spark.names import as_text
 from tidelog.spark.partitioning import PLAIN
 from tidelog.spark.topics import run
-from tidelog.topics.agreement import known
-from tidelog.topics.facts import Facts, key_of
+from tidelog.topics.reconcile import known
+from tidelog.topics.settings import Facts, key_of
+from tidelog.transport.leader import Servers
 
 FACTS_FOR: Final = 1.0  # seconds for which facts are reused
 MARK: Final = "id:"  # before an ID in an offset, which no ID of an entry begins with

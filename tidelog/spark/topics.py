@@ -17,17 +17,17 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from tidelog.client import calls
-from tidelog.client.calls import Call
-from tidelog.client.servers import Servers
 from tidelog.client.steps import Steps, drive, good
 from tidelog.spark.columns import PARTITION
 from tidelog.spark.commands import FIELDS, KEY, is_fields
 from tidelog.spark.given import OptionError
 from tidelog.spark.options import Declared, Sink
 from tidelog.spark.partitioning import PLAIN, TopicEntries
-from tidelog.topics.agreement import compare, known
-from tidelog.topics.facts import FUNCTION, Facts, TopicError
+from tidelog.topics.reconcile import compare, known
 from tidelog.topics.sending import TopicFullError
+from tidelog.topics.settings import FUNCTION, Facts, TopicError
+from tidelog.transport.call import Call
+from tidelog.transport.leader import Servers
 
 T = TypeVar("T")
 Ask = Callable[..., list[Any]]  # Servers.ask, or Publisher's

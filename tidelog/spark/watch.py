@@ -18,11 +18,11 @@ from typing import Final
 import hiredis
 
 from tidelog.client import calls
-from tidelog.client.access import Access
 from tidelog.client.entries import StreamId
-from tidelog.client.refusals import passes
-from tidelog.client.servers import Servers
-from tidelog.client.wire import ReplyError, Wire
+from tidelog.transport.access import Access
+from tidelog.transport.connection import Wire
+from tidelog.transport.errors import ReplyError, passes
+from tidelog.transport.leader import Servers
 
 WAIT_MS: Final = 5_000  # after so long the caller asks again: a deleted stream, for one, is no news to TWAIT
 GRACE_MS: Final = 1_000  # for the reply to that to arrive

@@ -1,28 +1,28 @@
-"""Topics: streams in parts, with records of one type.
+"""Topics: partitioned streams with records of one type.
 
-    partition   which partition a key belongs to: CRC-32 of its bytes
-    facts       what stands on the server about a topic, and what of it a program must agree with
-    changes     the types that a field can change to, so that stored values can be read
-    agreement   a declaration and what stands there become one
-    topic       ``Topic``: the declaration, and sending from asyncio; ``topic.sync`` for threads
-    lane        calls of many tasks on one connection, in their order
-    sending     records into calls
-    producer    sending exactly once
-    delayed     records that are sent later: how they wait
-    moving      and how they are moved to their partition when it is time
-    retention   what may be evicted
-    deadletters  events that were given up: written, read, replayed, purged
-    admin       list, grow, alter, trim, delete
+    partition        the partition of a key: CRC-32 of its bytes
+    settings         the properties of a topic that the server stores, and which of them programs must agree on
+    typechanges      the types to which a field can change, so that stored values can still be read
+    reconcile        compares a declaration with the stored settings, and completes it
+    topic            ``Topic``: the declaration, and sending from asyncio; ``topic.sync`` for threads
+    pipeline         sends the calls of many tasks on one connection, in order
+    sending          converts records to calls
+    producer         sends records exactly once
+    delayed          stores records that are to be sent later
+    delayeddelivery  moves delayed records to their partition when they are due
+    retention        what may be evicted
+    deadletters      dead letters: written, read, replayed, purged
+    admin            list, grow, alter, trim, delete
 
-A topic ``orders`` with 16 partitions is the streams ``orders:0`` to ``orders:15``. The string ``topic:orders`` says
-what it is, in JSON.
+A topic ``orders`` with 16 partitions is the streams ``orders:0`` to ``orders:15``. The string ``topic:orders`` stores
+its settings in JSON.
 """
 
 from tidelog.codecs import CodecError, UndecodableError
-from tidelog.topics.facts import Facts, Retention, TopicError, TopicMismatchError
 from tidelog.topics.partition import partition_of
 from tidelog.topics.producer import Producer, SyncProducer
 from tidelog.topics.sending import TopicFullError
+from tidelog.topics.settings import Facts, Retention, TopicError, TopicMismatchError
 from tidelog.topics.topic import Place, SyncTopic, Topic
 
 __all__ = [

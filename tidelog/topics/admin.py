@@ -7,15 +7,15 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from tidelog.client import calls, steps
-from tidelog.client.calls import Call
 from tidelog.client.client import Client
 from tidelog.client.entries import Entry, StreamId
 from tidelog.client.steps import Steps, good
 from tidelog.codecs import CodecError, UndecodableError, codec_for
 from tidelog.topics import delayed, retention
-from tidelog.topics.changes import judged
-from tidelog.topics.facts import MOST, PREFIX, Facts, Retention, TopicError, key_of, read_facts
 from tidelog.topics.retention import finished
+from tidelog.topics.settings import MOST, PREFIX, Facts, Retention, TopicError, key_of, read_facts
+from tidelog.topics.typechanges import judged
+from tidelog.transport.call import Call
 
 PAGE: Final = 500  # streams that are asked at once
 
@@ -156,8 +156,7 @@ def waiting(client: Client, name: str) -> int:
 
 
 def delete(client: Client, name: str) -> int:
-    """Delete a topic with all its entries and groups, and what waits to be sent; returns how many partitions had any.
-    """
+    """Delete a topic with its entries, groups and delayed records. Returns how many partitions had entries."""
     facts, text = _read(client, name)
     removed = 0
     for at in range(facts.partitions or 0):

@@ -32,13 +32,13 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from tidelog.client import calls, strings
-from tidelog.client.calls import Call
 from tidelog.client.entries import Entry, StreamId
-from tidelog.client.saying import text_of, traced
 from tidelog.client.steps import Steps, good
-from tidelog.topics.facts import Facts, TopicError, key_of, read_facts
+from tidelog.operating.errortexts import text_of, traced
 from tidelog.topics.partition import Key, canonical, partition_of
 from tidelog.topics.retention import after, finished
+from tidelog.topics.settings import Facts, TopicError, key_of, read_facts
+from tidelog.transport.call import Call
 
 GROUP: Final = "dlq"
 FIELDS: Final = tuple(

@@ -23,9 +23,9 @@ from typing import Any, Final
 from tidelog.client import calls
 from tidelog.client.entries import Entry, StreamId
 from tidelog.client.steps import Steps, good
-from tidelog.topics.facts import TopicError
 from tidelog.topics.partition import canonical
 from tidelog.topics.sending import BYTES, ROWS, Run, Sender, bulk
+from tidelog.topics.settings import TopicError
 
 GROUP: Final = "mover"  # the group on the stream
 LONGEST: Final = 100 * 365 * 86_400_000  # ms of a delay

@@ -24,14 +24,14 @@ from uuid import uuid4
 import redis
 
 from tidelog.client import calls, steps
-from tidelog.client.client import Client, ConflictError, NoStageError, StaleEpochError
+from tidelog.client.client import Client
 from tidelog.client.entries import Published
-from tidelog.client.refusals import again
-from tidelog.client.saying import said
 from tidelog.client.steps import Steps, good
-from tidelog.topics.facts import Facts, TopicError
-from tidelog.topics.lane import Lane
+from tidelog.operating.errortexts import said
+from tidelog.topics.pipeline import Lane
 from tidelog.topics.sending import Gather, Sender
+from tidelog.topics.settings import Facts, TopicError
+from tidelog.transport.errors import ConflictError, NoStageError, StaleEpochError, again
 
 R = TypeVar("R")
 STAGE_MS: Final = 600_000  # after so long without a row, what was staged and not published is gone

@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from tidelog.client import calls, strings
-from tidelog.client.client import NoGroupError
 from tidelog.client.entries import GroupInfo, PendingSummary, StreamId
 from tidelog.client.steps import Steps, good
-from tidelog.topics.facts import Retention
 from tidelog.topics.sending import evictions
+from tidelog.topics.settings import Retention
+from tidelog.transport.errors import NoGroupError
 
 
 def trim(stream: str, kept: Retention, needed: Collection[bytes] = ()) -> Steps[int]:

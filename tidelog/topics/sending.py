@@ -20,13 +20,13 @@ from zlib import crc32
 import hiredis
 
 from tidelog.client import calls
-from tidelog.client.calls import Call, Name, Value
 from tidelog.client.entries import StreamId
 from tidelog.client.packedrows import tmappend_packed, tstage_packed
 from tidelog.client.steps import Steps, good
 from tidelog.codecs import Codec, CodecError
-from tidelog.topics.facts import Facts, Retention, TopicError
 from tidelog.topics.partition import Key, canonical, partition_of
+from tidelog.topics.settings import Facts, Retention, TopicError
+from tidelog.transport.call import Call, Name, Value
 
 log = logging.getLogger(__name__)
 ROWS: Final = 500  # of one TMAPPEND

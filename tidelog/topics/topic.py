@@ -15,20 +15,20 @@ from typing import Any, Final, Generic, TypeVar
 from weakref import WeakKeyDictionary
 
 from tidelog.client import steps
-from tidelog.client.access import Access
-from tidelog.client.aio import AsyncClient
+from tidelog.client.asyncclient import AsyncClient
 from tidelog.client.client import Client
 from tidelog.client.entries import Entry, StreamId
 from tidelog.client.steps import Steps
 from tidelog.codecs import Codec, codec_for
-from tidelog.codecs.carrying import make_portable
+from tidelog.codecs.pickling import make_portable
 from tidelog.topics import delayed
-from tidelog.topics.agreement import agree
-from tidelog.topics.facts import FUNCTION, Facts, Overflow, Retention, TopicError, check_name, check_partitions
-from tidelog.topics.lane import Lane
 from tidelog.topics.partition import Key
+from tidelog.topics.pipeline import Lane
 from tidelog.topics.producer import Producer, SyncProducer
+from tidelog.topics.reconcile import agree
 from tidelog.topics.sending import Gather, Keyed, PartitionBy, Sender, check_key_type
+from tidelog.topics.settings import FUNCTION, Facts, Overflow, Retention, TopicError, check_name, check_partitions
+from tidelog.transport.access import Access
 
 R = TypeVar("R")
 CHECKED: Final = 5.0  # seconds until a program looks again whether the topic is what it declares

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeVar, Unpack, overload
 
-from tidelog.client.access import DEFAULT_URL, Access
 from tidelog.codecs import CodecError
 from tidelog.topics import Topic, TopicError
+from tidelog.transport.access import DEFAULT_URL, Access
 from tidelog.workers.declare.errors import AppError
 from tidelog.workers.declare.events import Take
 from tidelog.workers.declare.middleware import Middleware, checked

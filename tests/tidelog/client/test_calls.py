@@ -9,7 +9,7 @@ import pytest
 
 from tidelog import MISSING, Batch, Entry, GroupInfo, Info, Pending, PendingSummary, Published, Span, StreamId
 from tidelog.client import calls
-from tidelog.client.calls import Call
+from tidelog.transport.call import Call
 
 A, B = StreamId(5, 0), StreamId(5, 1)
 EA, EB = Entry(A, [b"f", b"1"]), Entry(B, [b"f", b"2", b"f", b"3"])

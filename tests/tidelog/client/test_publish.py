@@ -11,11 +11,11 @@ import pytest
 from tests.replication.proxy import Proxy
 from tidelog import Client, ConflictError, Published, StaleEpochError
 from tidelog.client import publish
-from tidelog.client.access import Access
 from tidelog.client.publish import Part, Publisher, Stager
-from tidelog.client.servers import Servers, UnreachableError
-from tidelog.client.wire import ReplyError
 from tidelog.testing import Server, free_port
+from tidelog.transport.access import Access
+from tidelog.transport.errors import ReplyError
+from tidelog.transport.leader import Servers, UnreachableError
 
 HOUR = 3_600_000
 
@@ -263,6 +263,6 @@ def test_a_job_without_a_reply_that_was_overtaken_then(
             return epoch
 
         monkeypatch.setattr(publisher, "_claimed", claim_and_cut)
-        monkeypatch.setattr("tidelog.client.servers.time.sleep", lambda _: other.publish_once("jobs", others))
+        monkeypatch.setattr("tidelog.transport.leader.time.sleep", lambda _: other.publish_once("jobs", others))
         publisher.publish_once("jobs", names)
     assert numbers(client, "a") == [1, 2]

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from tidelog import Entry, StreamId
 from tidelog.codecs import Codec, CodecError, UndecodableError, codec_for
-from tidelog.codecs.choose import NAMES
+from tidelog.codecs.codec import NAMES
 
 KEY = b"orders:3"
 ID = StreamId(5, 1)

@@ -1,11 +1,11 @@
 """Sinks of the simulation that send requests one by one: ``http_client`` itself, with a peer that is made up.
 
-    ok         answers
-    501        answers 501, always
-    closed     answers a few requests; from then on nothing listens
-    refuses    nothing listens, from the beginning
-    hangs      never answers
-    sometimes  answers 503 now and then
+ok         answers
+501        answers 501, always
+closed     answers a few requests; from then on nothing listens
+refuses    nothing listens, from the beginning
+hangs      never answers
+sometimes  answers 503 now and then
 """
 
 from __future__ import annotations

@@ -13,9 +13,7 @@ from typing import Any
 from uuid import uuid4
 
 from tidelog.client import calls
-from tidelog.client.access import Access
 from tidelog.client.entries import Entry, StreamId
-from tidelog.client.servers import Servers
 from tidelog.client.steps import good
 from tidelog.jobs import Job, keys
 from tidelog.jobs.epochs.driver import Driver
@@ -24,6 +22,8 @@ from tidelog.jobs.replaylog.marker import FIELDS, Marker, Span
 from tidelog.jobs.task.plan import Failure, TaskPlan, TaskResult
 from tidelog.testing import Server
 from tidelog.topics import Topic
+from tidelog.transport.access import Access
+from tidelog.transport.leader import Servers
 
 PARTITIONS = 2
 MADE: list[Driver] = []

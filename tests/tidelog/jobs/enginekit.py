@@ -19,17 +19,17 @@ from functools import wraps
 from pathlib import Path
 from typing import Any
 
-from tidelog.client.access import Access
 from tidelog.client.client import Client
 from tidelog.client.steps import Steps
 from tidelog.client.steps import run as run_steps
+from tidelog.coordination import Claim
 from tidelog.jobs.engine.connection import Line
 from tidelog.jobs.engine.runner import Runner
 from tidelog.jobs.engine.supervisor import Supervisor
 from tidelog.jobs.registry import registry
 from tidelog.jobs.registry.registry import Decide, Spec
 from tidelog.jobs.registry.status import Report
-from tidelog.leases import Claim
+from tidelog.transport.access import Access
 
 ROOT = Path(__file__).parents[3]
 DIARY = "diary"  # a stream: engine, job, epoch of the claim, revision, what

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from tidelog import Client
-from tidelog.client.access import Access
 from tidelog.jobs import Job, job
 from tidelog.jobs.task.plan import Where
 from tidelog.topics import Topic
+from tidelog.transport.access import Access
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

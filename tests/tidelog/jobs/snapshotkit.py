@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from tidelog import Client, StreamId
-from tidelog.client.access import Access
 from tidelog.jobs import keys
 from tidelog.jobs.replaylog.marker import Marker, Span
 from tidelog.jobs.snapshots.creation import Request
@@ -22,6 +21,7 @@ from tidelog.jobs.snapshots.objects import Objects
 from tidelog.jobs.snapshots.restoring import restore
 from tidelog.jobs.store import Store
 from tidelog.jobs.store.environments import forget
+from tidelog.transport.access import Access
 
 RUN = "run-a"
 PER_EPOCH = 10  # entries of the input an epoch reads

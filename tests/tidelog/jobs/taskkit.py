@@ -14,7 +14,6 @@ import pytest
 
 from tests.tidelog.jobs import declared
 from tidelog import Client, Entry
-from tidelog.client.access import Access
 from tidelog.client.entries import StreamId
 from tidelog.jobs import Job, keys
 from tidelog.jobs.replaylog.marker import Marker, read_marker
@@ -24,6 +23,7 @@ from tidelog.jobs.task.plan import TaskPlan, TaskResult, Where
 from tidelog.jobs.task.task import run
 from tidelog.testing import Server
 from tidelog.topics import Topic
+from tidelog.transport.access import Access
 
 ZERO = StreamId(0, 0)
 MODULE = declared.__name__

@@ -15,7 +15,6 @@ pytest.importorskip("fsspec", reason="no fsspec here (pip install 'tidelog[jobs]
 
 from tests.tidelog.jobs.enginekit import Diarist, change, fold, in_loop, soon, supervised, until
 from tidelog import Client
-from tidelog.client.access import Access
 from tidelog.jobs.engine.cleanup import Sweeping, disks_of
 from tidelog.jobs.engine.session import Settings
 from tidelog.jobs.registry import registry
@@ -25,6 +24,7 @@ from tidelog.jobs.snapshots.objects import Objects
 from tidelog.jobs.store import Store
 from tidelog.testing import Server, free_port
 from tidelog.topics import Topic
+from tidelog.transport.access import Access
 
 
 class Engine:

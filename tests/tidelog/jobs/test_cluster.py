@@ -224,7 +224,7 @@ def test_a_frame_job_whose_executor_is_killed(
 SWEEPING = """
 import sys
 from concurrent.futures import Future
-from tidelog.client.access import Access
+from tidelog.transport.access import Access
 from tidelog.jobs.engine.session import Settings, begin
 from tidelog.jobs.engine.cleanup import disks_of
 

@@ -14,11 +14,11 @@ pytest.importorskip("pyarrow")
 from tests.replication.proxy import Proxy
 from tests.tidelog.jobs.driverkit import PARTITIONS, append, close_drivers, copy, driver, epochs, in_threads, made, out
 from tidelog import Client
-from tidelog.client.access import Access
 from tidelog.jobs import Job
 from tidelog.jobs.errors import SupersededError, TryAgainError
 from tidelog.jobs.task.plan import TaskPlan, TaskResult
 from tidelog.testing import Server, free_port
+from tidelog.transport.access import Access
 
 
 @pytest.fixture

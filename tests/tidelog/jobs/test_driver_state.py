@@ -16,7 +16,6 @@ pytest.importorskip("pyarrow")
 
 from tests.tidelog.jobs.countjob import Click, clicks, count, totals
 from tidelog import Client
-from tidelog.client.access import Access
 from tidelog.jobs import keys
 from tidelog.jobs.epochs.driver import Driver, Tasks
 from tidelog.jobs.epochs.outcome import Options
@@ -24,6 +23,7 @@ from tidelog.jobs.errors import SupersededError, TryAgainError
 from tidelog.jobs.task import task
 from tidelog.jobs.task.plan import Failure, TaskPlan, TaskResult
 from tidelog.testing import Server
+from tidelog.transport.access import Access
 
 TARGET = "tests.tidelog.jobs.countjob:count"
 

@@ -40,9 +40,10 @@ def process(url: str, folder: Path, name: str, *words: str, lease: float = 5) ->
     command = [sys.executable, "-m", "tidelog.cli", "jobs", "engine", "--url", url, "--master", "local[2]",
                "--state-dir", str(folder / "state"), "--name", name, "--lease", str(lease), *QUICK, *words]  # fmt: skip
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    with log(folder, name).open("a") as out, subprocess.Popen(
-        command, cwd=folder, env=environment, text=True, stderr=out, start_new_session=True
-    ) as it:
+    with (
+        log(folder, name).open("a") as out,
+        subprocess.Popen(command, cwd=folder, env=environment, text=True, stderr=out, start_new_session=True) as it,
+    ):
         try:
             yield it
         except BaseException:

@@ -73,9 +73,9 @@ TRACEBACK = 'Traceback (most recent call last):\n  File "job.py", line 3, in f\n
         ("[CONCURRENT_STREAM_LOG_UPDATE] Concurrent\nx", SupersededError, "job 'a': CONCURRENT_STREAM"),
         ("tidelog.spark.offsets.DataLossError: gone", InputsLostError, "job 'a': gone"),
         ("tidelog.spark.offsets.TopicChangedError: anew", InputsLostError, "job 'a': anew"),
-        ("tidelog.codecs.shapes.UndecodableError: entry", JobError, "job 'a': entry"),
+        ("tidelog.codecs.recordtypes.UndecodableError: entry", JobError, "job 'a': entry"),
         (f"x\n{TRACEBACK}ZeroDivisionError: division\n at org", FunctionError, "return 1 / n\nZeroDivisionError: div"),
-        (f"x\n{TRACEBACK}tidelog.client.servers.UnreachableError: no answer", QueryError, "no answer"),
+        (f"x\n{TRACEBACK}tidelog.transport.leader.UnreachableError: no answer", QueryError, "no answer"),
         ("Job aborted: executor lost\n\nJVM stacktrace:\norg", QueryError, "job 'a': Job aborted: executor lost"),
     ],
 )

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 import pytest
 
 from tidelog import Client, StreamId
-from tidelog.client.access import Access
-from tidelog.client.servers import Servers
 from tidelog.jobs.frames.retention import Groups
 from tidelog.testing import Server
+from tidelog.transport.access import Access
+from tidelog.transport.leader import Servers
 
 STREAMS = ["a:0", "a:1"]
 

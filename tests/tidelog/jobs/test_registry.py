@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 
 from tests.tidelog.jobs.enginekit import add, change, fold
 from tidelog import Client
-from tidelog.client.client import StaleEpochError
 from tidelog.client.entries import Entry, StreamId
 from tidelog.client.steps import run
 from tidelog.jobs import JobError, keys
 from tidelog.jobs.registry import registry
 from tidelog.jobs.registry.registry import CLOSED, Registry, Spec
+from tidelog.transport.errors import StaleEpochError
 
 
 def spec(name: str = "count", **fields: Any) -> Spec:

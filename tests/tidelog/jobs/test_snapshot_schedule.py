@@ -17,7 +17,6 @@ pytest.importorskip("pyarrow")
 from tests.tidelog.jobs.countjob import count
 from tests.tidelog.jobs.test_driver_state import TARGET, in_threads, send, until_idle
 from tests.wire.faults import until
-from tidelog.client.access import Access
 from tidelog.jobs import keys
 from tidelog.jobs.epochs.driver import Driver
 from tidelog.jobs.epochs.outcome import Options
@@ -27,6 +26,7 @@ from tidelog.jobs.snapshots.objects import Objects
 from tidelog.jobs.snapshots.schedule import FIRST, MOST, SILENT, Saving
 from tidelog.jobs.task.plan import TaskPlan, TaskResult
 from tidelog.testing import Server
+from tidelog.transport.access import Access
 
 
 def test_by_epochs_and_by_seconds() -> None:

@@ -17,7 +17,6 @@ pytest.importorskip("fsspec", reason="no fsspec here (pip install 'tidelog[jobs]
 
 from tests.tidelog.jobs.snapshotkit import RUN, Job, restored
 from tidelog import Client, StreamId
-from tidelog.client.servers import Servers
 from tidelog.jobs import keys
 from tidelog.jobs.errors import SupersededError
 from tidelog.jobs.replaylog.origin import CLOSED
@@ -25,6 +24,7 @@ from tidelog.jobs.snapshots import SnapshotError, creation, make, manifests, ret
 from tidelog.jobs.store import Store, StoreUnusableError, transactions
 from tidelog.jobs.store.environments import Environment, forget
 from tidelog.testing import Server
+from tidelog.transport.leader import Servers
 
 
 @pytest.fixture

@@ -19,12 +19,12 @@ pytest.importorskip("pyarrow")
 from tests.tidelog.jobs.driverkit import append, close_drivers, copy, driver, epochs, made, out
 from tests.tidelog.spark.sparkkit import SETTINGS, require_spark, surroundings
 from tidelog import Client
-from tidelog.client.access import Access
-from tidelog.client.signals import ENDING, free
 from tidelog.jobs.epochs.sparktasks import SparkTasks, session
 from tidelog.jobs.errors import TryAgainError
 from tidelog.jobs.task.plan import TaskPlan, TaskResult, Where
+from tidelog.operating.signals import ENDING, free
 from tidelog.testing import Server
+from tidelog.transport.access import Access
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -29,7 +29,7 @@ from tests.tidelog.jobs.enginekit import (
 )
 from tidelog import Client
 from tidelog.client import strings
-from tidelog.client.servers import UnreachableError
+from tidelog.coordination import Claim
 from tidelog.jobs import JobError, keys
 from tidelog.jobs.engine.membership import chosen
 from tidelog.jobs.engine.runner import Runner
@@ -38,8 +38,8 @@ from tidelog.jobs.errors import SupersededError, TryAgainError
 from tidelog.jobs.registry import registry
 from tidelog.jobs.registry.registry import Spec
 from tidelog.jobs.registry.status import Report
-from tidelog.leases import Claim
 from tidelog.testing import Server
+from tidelog.transport.leader import UnreachableError
 
 pytestmark = pytest.mark.slow
 LEASE = 2.0

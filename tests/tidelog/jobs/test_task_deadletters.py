@@ -110,7 +110,7 @@ def test_values_that_are_not_of_their_type_go_there_too(poisoned: Bench) -> None
     (result,) = poisoned.epoch()
     assert result.dead == 3
     assert {(letter.event_id, letter.error) for letter in letters(poisoned)} >= {
-        (bad, "tidelog.codecs.shapes.UndecodableError")
+        (bad, "tidelog.codecs.recordtypes.UndecodableError")
     }
     assert poisoned.markers()[0].skipped["clicks"][0] == str(bad)
     poisoned.lose_state()

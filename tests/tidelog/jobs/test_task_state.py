@@ -16,13 +16,13 @@ pytest.importorskip("pyspark", reason="no pyspark here (pip install 'tidelog[spa
 
 from tests.tidelog.jobs.statekit import calls, clicks, count, counted, fresh, others, send  # noqa: E402
 from tests.tidelog.jobs.taskkit import Bench, changed  # noqa: E402 - needs pyarrow
-from tidelog.client.client import ConflictError  # noqa: E402
 from tidelog.jobs import Batch  # noqa: E402
 from tidelog.jobs.state import State  # noqa: E402
 from tidelog.jobs.store import Store  # noqa: E402
 from tidelog.jobs.task import recovery as recovering  # noqa: E402
 from tidelog.jobs.task.task import run  # noqa: E402
 from tidelog.testing import Server  # noqa: E402
+from tidelog.transport.errors import ConflictError  # noqa: E402
 
 
 @pytest.fixture(autouse=True)

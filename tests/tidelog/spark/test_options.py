@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from tidelog.client.access import Access
 from tidelog.client.entries import StreamId
-from tidelog.client.servers import Servers, UnreachableError
-from tidelog.client.wire import Wire
 from tidelog.spark.given import BATCH, DECLARED, ROUTES, STREAM, Given, OptionError
 from tidelog.spark.options import Route, Routes, Source, access_of, for_sink, for_source, given_of
 from tidelog.spark.places import EARLIEST, LATEST, Where
 from tidelog.testing import Server
+from tidelog.transport.access import Access
+from tidelog.transport.connection import Wire
+from tidelog.transport.leader import Servers, UnreachableError
 
 pytestmark = pytest.mark.quick
 

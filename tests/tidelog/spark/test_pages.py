@@ -20,13 +20,14 @@ from pyspark.sql import types  # noqa: E402 - needs pyspark
 
 import tidelog.spark  # noqa: E402
 from tidelog import Client  # noqa: E402
-from tidelog.client import wire  # noqa: E402
-from tidelog.client.access import Access  # noqa: E402
-from tidelog.client.wire import ReplyError, Wire  # noqa: E402
 from tidelog.spark import pages  # noqa: E402
 from tidelog.spark.columns import DEFAULT_SCHEMA, Columns, MalformedError  # noqa: E402
 from tidelog.spark.pages import HiredisGather, NativeGather, Wanted  # noqa: E402
 from tidelog.testing import Server  # noqa: E402
+from tidelog.transport import connection as wire  # noqa: E402
+from tidelog.transport.access import Access  # noqa: E402
+from tidelog.transport.connection import Wire  # noqa: E402
+from tidelog.transport.errors import ReplyError  # noqa: E402
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -308,9 +309,7 @@ places = st.lists(st.integers(1, 4000), max_size=12)
 
 
 @settings(deadline=None, max_examples=200)
-@given(
-    random_entries, places, st.sampled_from([DEFAULT_SCHEMA, TYPED]), st.sampled_from(MODES), st.integers(1, 30)
-)
+@given(random_entries, places, st.sampled_from([DEFAULT_SCHEMA, TYPED]), st.sampled_from(MODES), st.integers(1, 30))
 def test_random_entries(entries: list[Entry], cuts: list[int], schema: str, mode: str, size: int) -> None:
     data = encoded(entries)
     compare(cut(data, *(place for place in cuts if place < len(data))), len(entries), schema, mode, size)
@@ -323,9 +322,7 @@ def test_random_entries(entries: list[Entry], cuts: list[int], schema: str, mode
     places,
     st.sampled_from([DEFAULT_SCHEMA, TYPED]),
 )
-def test_random_damage(
-    entries: list[Entry], damage: list[tuple[int, int]], cuts: list[int], schema: str
-) -> None:
+def test_random_damage(entries: list[Entry], damage: list[tuple[int, int]], cuts: list[int], schema: str) -> None:
     """hiredis reads what the compiled way accepts, and reads the same; if both refuse it, the errors are the same."""
     damaged = bytearray(encoded(entries))
     for place, byte in damage:

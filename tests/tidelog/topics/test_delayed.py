@@ -13,15 +13,15 @@ import pytest
 
 from tidelog import Client, StreamId
 from tidelog.client import steps
-from tidelog.client.access import Access
-from tidelog.client.calls import Call
-from tidelog.client.wire import Wire
-from tidelog.leases import Claim, Lease
-from tidelog.leases.claims import reclaim, release, take
+from tidelog.coordination import Claim, Lease
+from tidelog.coordination.claims import reclaim, release, take
 from tidelog.testing import Server
 from tidelog.topics import CodecError, Topic, TopicError, TopicFullError, admin, partition_of
 from tidelog.topics.delayed import mover_of, read
-from tidelog.topics.moving import PAGE, SLACK, Mover, Turn
+from tidelog.topics.delayeddelivery import PAGE, SLACK, Mover, Turn
+from tidelog.transport.access import Access
+from tidelog.transport.call import Call
+from tidelog.transport.connection import Wire
 
 STREAM = "orders:delayed"
 

@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 import msgspec
 
 from tidelog import AsyncClient, Entry, StreamId
-from tidelog.client.calls import Call
 from tidelog.topics import Topic
+from tidelog.transport.call import Call
 from tidelog.workers import App, Event
 
 T = TypeVar("T")

@@ -15,7 +15,7 @@ import sys
 import time
 
 from tests.tidelog.workers.ownerkit import Notes, Worker
-from tidelog.leases import Claim
+from tidelog.coordination import Claim
 
 
 class Printed(Notes):

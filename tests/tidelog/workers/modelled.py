@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tidelog.client.calls import Call
+from tidelog.transport.call import Call
 
 
 class Modelled:

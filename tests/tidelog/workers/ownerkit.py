@@ -7,9 +7,9 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from tidelog.client.access import Access
-from tidelog.client.aio import AsyncClient
-from tidelog.leases import Claim, Keeper, Lease
+from tidelog.client.asyncclient import AsyncClient
+from tidelog.coordination import Claim, Keeper, Lease
+from tidelog.transport.access import Access
 from tidelog.workers import keys
 from tidelog.workers.coordination.control_stream import Control
 from tidelog.workers.coordination.leadership import Leadership

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, TypedDict
 import msgspec
 import pytest
 
-from tidelog.client.access import Access
 from tidelog.topics import Topic
+from tidelog.transport.access import Access
 from tidelog.workers import (
     App,
     AppError,

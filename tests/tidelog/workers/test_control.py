@@ -9,8 +9,8 @@ import pytest
 
 from tests.tidelog.workers.workerkit import until
 from tidelog import Client, StreamId
-from tidelog.client.access import Access
 from tidelog.testing import Server
+from tidelog.transport.access import Access
 from tidelog.workers.coordination.connections import Link
 from tidelog.workers.coordination.control_stream import Control, message
 

@@ -10,11 +10,11 @@ import pytest
 
 from tests.tidelog.workers.workerkit import Order, pending, until, working
 from tidelog.client import Client
-from tidelog.client.calls import Call
-from tidelog.client.channel import Channel
 from tidelog.client.steps import run
 from tidelog.testing import Server
 from tidelog.topics import Topic, admin, deadletters, partition_of
+from tidelog.transport.asyncconnection import Channel
+from tidelog.transport.call import Call
 from tidelog.workers import App, DeadLetter, Event, Events, Halt, Retry, Skip, Take, Worker
 from tidelog.workers.execution import worker as worker_module
 from tidelog.workers.execution.transactions import Committer

@@ -12,13 +12,14 @@ import pytest
 
 from tests.tidelog.workers.workerkit import Order, until, working
 from tidelog.client import Client, calls
-from tidelog.client.access import Access
-from tidelog.client.channel import Channel, plain
 from tidelog.client.steps import run
-from tidelog.leases import Claim, Lease
-from tidelog.leases.claims import take
+from tidelog.coordination import Claim, Lease
+from tidelog.coordination.claims import take
 from tidelog.testing import Server
 from tidelog.topics import Topic
+from tidelog.transport.access import Access
+from tidelog.transport.asyncconnection import Channel
+from tidelog.transport.call import plain
 from tidelog.workers import App
 from tidelog.workers.coordination.connections import Link
 from tidelog.workers.execution.executor import Executor

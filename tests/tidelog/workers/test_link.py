@@ -7,9 +7,9 @@ import asyncio
 import pytest
 
 from tests.tidelog.workers.workerkit import until
-from tidelog.client.access import Access
-from tidelog.client.channel import LostError
 from tidelog.testing import Server
+from tidelog.transport.access import Access
+from tidelog.transport.asyncconnection import LostError
 from tidelog.workers.coordination.connections import Link
 
 

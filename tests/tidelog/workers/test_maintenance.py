@@ -14,7 +14,7 @@ from tidelog.client import steps, strings
 from tidelog.testing import Server
 from tidelog.topics import Topic
 from tidelog.topics.admin import alter, grow
-from tidelog.topics.facts import Retention
+from tidelog.topics.settings import Retention
 from tidelog.workers import App
 from tidelog.workers.coordination.retention import Maintenance
 

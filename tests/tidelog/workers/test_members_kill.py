@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.tidelog.leases.leasekit import until
+from tests.tidelog.coordination.leasekit import until
 from tidelog.testing import Server
 
 ROOT = Path(__file__).parents[3]

@@ -10,11 +10,11 @@ import pytest
 from tests.tidelog.workers.workerkit import Order, until, working
 from tidelog import Client
 from tidelog.client import strings
-from tidelog.client.access import Access
-from tidelog.client.channel import Channel, connect
-from tidelog.leases import Lease
+from tidelog.coordination import Lease
 from tidelog.testing import Server
 from tidelog.topics import admin
+from tidelog.transport.access import Access
+from tidelog.transport.asyncconnection import Channel, connect
 from tidelog.workers import App
 from tidelog.workers.coordination.delayed_records import Movers
 

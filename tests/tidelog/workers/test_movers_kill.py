@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.tidelog.leases.leasekit import until
+from tests.tidelog.coordination.leasekit import until
 from tidelog import Client
 from tidelog.client import strings
 from tidelog.testing import Server

@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 
 from tidelog.testing import Server
-from tidelog.topics import moving
+from tidelog.topics import delayeddelivery as moving
 from tidelog.workers.coordination import retention, timers
 
 ROOT = Path(__file__).parents[3]

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 import redis
 
-from tests.tidelog.leases.leasekit import Hands, losing
+from tests.tidelog.coordination.leasekit import Hands, losing
 from tidelog.client.client import Client
 from tidelog.client.steps import run
-from tidelog.leases import Lease, LeaseLostError
-from tidelog.leases.lease import now
+from tidelog.coordination import Lease, LeaseLostError
+from tidelog.coordination.lease import now
 from tidelog.testing import Server
 from tidelog.workers import keys
 from tidelog.workers.coordination import member_document

@@ -16,7 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from tests.tidelog.workers.modelled import Modelled
 from tidelog.client.steps import Steps
-from tidelog.leases import Lease, LeaseLostError
+from tidelog.coordination import Lease, LeaseLostError
 from tidelog.workers import keys
 from tidelog.workers.coordination.member_document import decoded
 from tidelog.workers.coordination.membership import Seat, View
@@ -275,9 +275,11 @@ class Seats(RuleBasedStateMachine):
     def owned_once(self) -> bool:
         there = [worker for worker in self.workers if not worker.going]
         document = decoded("members", self.server.get(keys.members("app", "p")))
-        return sorted(document.members) == sorted(worker.name for worker in there) and all(
-            worker.believes() == set(worker.seat.claims) == set(document.of(worker.name)) for worker in there
-        ) and sorted(at for worker in there for at in worker.believes()) == list(range(PARTITIONS))
+        return (
+            sorted(document.members) == sorted(worker.name for worker in there)
+            and all(worker.believes() == set(worker.seat.claims) == set(document.of(worker.name)) for worker in there)
+            and sorted(at for worker in there for at in worker.believes()) == list(range(PARTITIONS))
+        )
 
 
 TestSeats = Seats.TestCase

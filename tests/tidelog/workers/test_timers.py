@@ -14,8 +14,8 @@ import pytest
 
 from tidelog import AsyncClient, Client
 from tidelog.client.steps import arun
-from tidelog.leases import Claim, Lease
-from tidelog.leases.claims import release, take
+from tidelog.coordination import Claim, Lease
+from tidelog.coordination.claims import release, take
 from tidelog.testing import Server
 from tidelog.workers import App, keys
 from tidelog.workers.coordination.singleton_tasks import Duties
@@ -348,9 +348,7 @@ def test_a_key_that_cannot_be_read(
     run(tidelog_server, use)
 
 
-def test_a_moment_that_is_no_time_is_ignored(
-    tidelog_server: Server, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_moment_that_is_no_time_is_ignored(tidelog_server: Server, caplog: pytest.LogCaptureFixture) -> None:
     async def use(client: AsyncClient) -> None:
         site = Site(client)
         ran = 0

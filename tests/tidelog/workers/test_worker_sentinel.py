@@ -11,7 +11,7 @@ import pytest
 from tests.replication.cluster import Node, in_sync
 from tests.replication.sentinels import SERVICE, Watch, watched_pair
 from tests.tidelog.workers.workerkit import Order, until, working
-from tidelog.client.access import Access
+from tidelog.transport.access import Access
 from tidelog.workers import App, Event
 
 pytestmark = pytest.mark.slow

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from tidelog.client.access import Access
+from tidelog.transport.access import Access
 
 OPERATORS: Final = {"python": "run code of this machine"}
 CONNECTORS: Final = {

@@ -8,11 +8,11 @@ from typing import Any, Final
 
 import redis
 
-from tidelog.client.calls import Call
-from tidelog.client.channel import Channel
-from tidelog.client.wire import ReplyError
 from tidelog.flows.api.operator import Operator
 from tidelog.flows.serveraccess import ConnectionClient, access, channel
+from tidelog.transport.asyncconnection import Channel
+from tidelog.transport.call import Call
+from tidelog.transport.errors import ReplyError
 
 UNREACHABLE: Final = "unreachable"  # the kind of the reason that stands while it doesn't answer
 PATIENCE: Final = 10.0  # s for one answer

@@ -19,7 +19,6 @@ import uuid
 from typing import Final
 
 from tidelog.client import strings
-from tidelog.client.calls import Call
 from tidelog.flows.api.event import BATCH, Event
 from tidelog.flows.api.operator import Operator
 from tidelog.flows.api.tokens import DISCARD, RETRY, Token, settle_all
@@ -28,6 +27,7 @@ from tidelog.flows.operators.hops import mark, now, parts
 from tidelog.flows.operators.jmes import expression
 from tidelog.flows.operators.keys import key_text
 from tidelog.flows.options import Duration, Struct
+from tidelog.transport.call import Call
 
 DEDUP: Final = "dedup"
 DONE: Final = b"done"

@@ -17,9 +17,9 @@ from collections.abc import Mapping
 from typing import Final
 
 from tidelog.client import strings
-from tidelog.client.calls import Call
 from tidelog.flows.operators.asking import Asking
 from tidelog.flows.operators.rates import Rate
+from tidelog.transport.call import Call
 
 CROWD: Final = 0.005  # s: the longest wait after somebody else was first
 KEPT: Final = 1000  # ms that a full bucket is kept

@@ -7,11 +7,11 @@ import logging
 from collections.abc import Callable
 from typing import Final, Protocol
 
-from tidelog.client.hiding import hidden
-from tidelog.client.saying import said
 from tidelog.flows.api.cancellation import from_outside
 from tidelog.flows.api.flowcontext import FlowContext
 from tidelog.flows.api.reconnect import Delays, Retry
+from tidelog.operating.errortexts import said
+from tidelog.operating.redaction import hidden
 
 CLOSING: Final = 10.0  # s that a connector may take to close
 

@@ -7,7 +7,6 @@ import logging
 from collections.abc import Iterable
 from typing import Any
 
-from tidelog.client.saying import said, text_of
 from tidelog.flows.api.errors import RetryError
 from tidelog.flows.api.event import Event, EventPredicate
 from tidelog.flows.api.flowcontext import FlowContext
@@ -16,6 +15,7 @@ from tidelog.flows.api.signals import STARTING, Restore, Signal, Trigger
 from tidelog.flows.api.tokens import DISCARD, REJECT, RETRY, Owner, Token, owned, settle_all
 from tidelog.flows.runtime.channel import Channel
 from tidelog.flows.runtime.node import Node
+from tidelog.operating.errortexts import said, text_of
 
 log = logging.getLogger("tidelog.flows")
 

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, Literal, TypeAlias
 
-from tidelog.client.saying import said
 from tidelog.flows.api.breaker import Standing
 from tidelog.flows.api.errors import FlowError
 from tidelog.flows.api.flowcontext import FlowContext
@@ -19,6 +18,7 @@ from tidelog.flows.runtime.node import Node
 from tidelog.flows.runtime.sinknode import SinkNode
 from tidelog.flows.runtime.sourcenode import SourceNode
 from tidelog.flows.spec import FlowSpec
+from tidelog.operating.errortexts import said
 
 log = logging.getLogger("tidelog.flows")
 

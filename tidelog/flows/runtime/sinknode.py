@@ -17,7 +17,6 @@ from collections.abc import Collection, Sequence
 from functools import partial
 from typing import Final
 
-from tidelog.client.saying import said
 from tidelog.flows.api.cancellation import from_outside
 from tidelog.flows.api.connector import Later, Outcome, Sink
 from tidelog.flows.api.errors import GoneError, RejectError
@@ -28,6 +27,7 @@ from tidelog.flows.api.tokens import OK, REJECT, RETRY, TokenGroup, settle_all
 from tidelog.flows.runtime.channel import Channel
 from tidelog.flows.runtime.connecting import Connection
 from tidelog.flows.runtime.node import Node, fail
+from tidelog.operating.errortexts import said
 
 SOON: Final = 1e-3  # s by which an answer may be given up early: not a timer for each
 

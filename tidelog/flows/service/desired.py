@@ -21,13 +21,12 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from tidelog.client import strings
-from tidelog.client.calls import Call
-from tidelog.client.refusals import DeniedError, denies, words
-from tidelog.client.saying import Once, text_of
-from tidelog.client.servers import Servers
-from tidelog.client.wire import ReplyError
 from tidelog.flows.api.errors import FlowError
 from tidelog.flows.serveraccess import access
+from tidelog.operating.errortexts import Once, text_of
+from tidelog.transport.call import Call
+from tidelog.transport.errors import DeniedError, ReplyError, denies, words
+from tidelog.transport.leader import Servers
 
 log = logging.getLogger("tidelog.flows")
 T = TypeVar("T")

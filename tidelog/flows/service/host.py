@@ -14,7 +14,6 @@ import logging
 from collections.abc import Iterable, Sequence
 from typing import Any, Final, Literal, TypeAlias
 
-from tidelog.client.refusals import DeniedError
 from tidelog.flows.api.errors import FlowError, FlowFileError
 from tidelog.flows.api.flowcontext import FlowContext
 from tidelog.flows.connectors.tidelog.deadletters import DeadLetterQueue
@@ -24,6 +23,7 @@ from tidelog.flows.runtime.run import Report, Running
 from tidelog.flows.service.desired import Desired, Kept, KeptError
 from tidelog.flows.service.watchdog import Watchdog
 from tidelog.flows.spec import FlowSpec
+from tidelog.transport.errors import DeniedError
 
 log = logging.getLogger("tidelog.flows")
 

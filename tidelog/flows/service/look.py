@@ -10,7 +10,6 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 import tidelog
-from tidelog.client.hiding import HIDDEN, hidden, is_secret
 from tidelog.flows.api.signals import PAUSED
 from tidelog.flows.files import picture
 from tidelog.flows.runtime.node import Node
@@ -18,6 +17,7 @@ from tidelog.flows.runtime.run import Running
 from tidelog.flows.service import letters
 from tidelog.flows.service.host import Deployed, Host, worst
 from tidelog.flows.spec import FlowSpec, Link
+from tidelog.operating.redaction import HIDDEN, hidden, is_secret
 
 
 def version() -> dict[str, Any]:

@@ -15,11 +15,11 @@ from pathlib import Path
 
 import uvloop
 
-from tidelog.client.signals import ENDING, taken
 from tidelog.flows.api.errors import FlowError
 from tidelog.flows.runtime.run import Report
 from tidelog.flows.service import api
 from tidelog.flows.service.host import Deployed, Host
+from tidelog.operating.signals import ENDING, taken
 
 log = logging.getLogger("tidelog.flows")
 

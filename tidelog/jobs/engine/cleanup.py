@@ -21,8 +21,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from tidelog.client import calls, strings
-from tidelog.client.access import Access
-from tidelog.client.calls import Call
 from tidelog.client.steps import Steps, good
 from tidelog.jobs import keys
 from tidelog.jobs.engine.connection import LOST, Line
@@ -38,7 +36,9 @@ from tidelog.jobs.store import StoreError
 from tidelog.jobs.store.cleanup import clear
 from tidelog.jobs.store.statedir import expanded
 from tidelog.topics import TopicError
-from tidelog.topics.facts import key_of, read_facts
+from tidelog.topics.settings import key_of, read_facts
+from tidelog.transport.access import Access
+from tidelog.transport.call import Call
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -176,7 +176,6 @@ class Sweeping:
                 if self._changed.wait_for(lambda: self._ended, PASS):
                     return False
         return False
-
 
     def _ours(self, topics: Mapping[str, str]) -> bool:
         """Whether one of these topics is on the server, by its ID."""

@@ -14,11 +14,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any, Final, TypeVar
 
-from tidelog.client.access import Access
-from tidelog.client.calls import Call
-from tidelog.client.servers import Servers
 from tidelog.client.steps import Steps, drive
-from tidelog.client.wire import ReplyError
+from tidelog.transport.access import Access
+from tidelog.transport.call import Call
+from tidelog.transport.errors import ReplyError
+from tidelog.transport.leader import Servers
 
 T = TypeVar("T")
 LOST: Final = (OSError, ReplyError)  # what an operation may raise where the server is away, or refuses it

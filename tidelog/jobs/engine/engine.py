@@ -14,12 +14,12 @@ import threading
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Final
 
-from tidelog.client.refusals import DeniedError
 from tidelog.jobs.engine import session
 from tidelog.jobs.engine.cleanup import Sweeping, disks_of
 from tidelog.jobs.engine.factory import Making
 from tidelog.jobs.engine.session import Settings
 from tidelog.jobs.engine.supervisor import Supervisor
+from tidelog.transport.errors import DeniedError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -19,13 +19,13 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import Executor
 from typing import Any, Final, TypeVar
 
-from tidelog.client.saying import said, text_of, traced
-from tidelog.client.servers import UnreachableError
+from tidelog.coordination import Claim
 from tidelog.jobs.engine.runner import Make, Runner
 from tidelog.jobs.errors import JobError, SupersededError, TryAgainError
 from tidelog.jobs.registry.registry import Spec
 from tidelog.jobs.registry.status import Status, Teller
-from tidelog.leases import Claim
+from tidelog.operating.errortexts import said, text_of, traced
+from tidelog.transport.leader import UnreachableError
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)

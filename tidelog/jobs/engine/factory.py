@@ -13,10 +13,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
-from tidelog.client.access import Access
 from tidelog.client.entries import StreamId
 from tidelog.client.publish import Copies
-from tidelog.client.waker import Waker
+from tidelog.coordination import Claim
 from tidelog.jobs.declare import Job
 from tidelog.jobs.engine.runner import Runner
 from tidelog.jobs.engine.session import Settings
@@ -29,7 +28,8 @@ from tidelog.jobs.registry.registry import Spec
 from tidelog.jobs.registry.status import Report
 from tidelog.jobs.registry.targets import type_name
 from tidelog.jobs.task.plan import Where
-from tidelog.leases import Claim
+from tidelog.transport.access import Access
+from tidelog.transport.waker import Waker
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

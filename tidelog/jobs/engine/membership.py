@@ -19,10 +19,10 @@ from typing import Any, Final
 import msgspec
 
 from tidelog.client import strings
-from tidelog.client.saying import Unreadable
 from tidelog.client.steps import Steps, good
 from tidelog.jobs import keys
 from tidelog.jobs.errors import JobError
+from tidelog.operating.errortexts import Unreadable
 
 VERSION: Final = 1
 _unreadable: Final = Unreadable(logging.getLogger(__name__))

@@ -19,11 +19,11 @@ from typing import Final
 
 from tidelog.client import strings
 from tidelog.client.steps import Steps, good
+from tidelog.coordination import Claim, Lease, LeaseLostError, Tenure
+from tidelog.coordination.claims import check, release, take
 from tidelog.jobs import keys
 from tidelog.jobs.engine import membership
 from tidelog.jobs.engine.membership import Engine, Engines
-from tidelog.leases import Claim, Lease, LeaseLostError, Tenure
-from tidelog.leases.claims import check, release, take
 
 LOOK: Final = 1.0  # seconds between two turns
 AGAIN: Final = 0.25  # seconds, while another engine still has what should be here

@@ -13,9 +13,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
+from tidelog.coordination import Claim
 from tidelog.jobs.registry.registry import Spec
 from tidelog.jobs.registry.status import Report
-from tidelog.leases import Claim
 
 
 class Runner(Protocol):

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import tidelog
-from tidelog.client.access import Access
 from tidelog.jobs.epochs.sparktasks import session
+from tidelog.transport.access import Access
 
 if TYPE_CHECKING:
     from pyspark import SparkContext

@@ -25,12 +25,8 @@ from functools import partial
 from typing import Any, Final
 
 from tidelog.client import calls, strings
-from tidelog.client.access import Access
-from tidelog.client.calls import Call
-from tidelog.client.refusals import DeniedError, denies, words
-from tidelog.client.saying import Once
 from tidelog.client.steps import Steps, good, one
-from tidelog.client.wire import ReplyError
+from tidelog.coordination import Keeper, Lease, LeaseLostError
 from tidelog.jobs import keys
 from tidelog.jobs.engine.connection import ANSWER_MS, LOST, Line
 from tidelog.jobs.engine.execution import FIRST, MOST, Running
@@ -40,7 +36,10 @@ from tidelog.jobs.errors import JobError
 from tidelog.jobs.registry import registry
 from tidelog.jobs.registry.registry import Registry, Spec
 from tidelog.jobs.registry.status import Status, decoded
-from tidelog.leases import Keeper, Lease, LeaseLostError
+from tidelog.operating.errortexts import Once
+from tidelog.transport.access import Access
+from tidelog.transport.call import Call
+from tidelog.transport.errors import DeniedError, ReplyError, denies, words
 
 log = logging.getLogger(__name__)
 AGAIN: Final = 0.5  # seconds until what failed for the server's sake is tried again, twice as many each time,

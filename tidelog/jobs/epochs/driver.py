@@ -32,12 +32,9 @@ from typing import Final, NoReturn
 from uuid import uuid4
 
 from tidelog.client import calls, strings
-from tidelog.client.access import Access
-from tidelog.client.client import ConflictError, StaleEpochError
 from tidelog.client.entries import StreamId
 from tidelog.client.publish import Publisher
 from tidelog.client.steps import good
-from tidelog.client.wire import ReplyError
 from tidelog.jobs import errors, keys
 from tidelog.jobs.declare import Job
 from tidelog.jobs.epochs.outcome import IDLE, Options, Outcome, Timer, done
@@ -51,6 +48,8 @@ from tidelog.jobs.snapshots.catalog import Records, decode
 from tidelog.jobs.snapshots.schedule import Saving
 from tidelog.jobs.task.plan import Failure, TaskPlan, TaskResult, Where
 from tidelog.jobs.topics import Shape, changed, shape_of
+from tidelog.transport.access import Access
+from tidelog.transport.errors import ConflictError, ReplyError, StaleEpochError
 
 FULL_S: Final = 1.0  # until a full output is looked at again
 MOVE_S: Final = 1.0  # between two moves of a group

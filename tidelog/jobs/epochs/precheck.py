@@ -9,11 +9,11 @@ from typing import Any
 from tidelog.client import calls
 from tidelog.client.entries import Info, StreamId
 from tidelog.client.steps import good
-from tidelog.client.wire import ReplyError
 from tidelog.jobs.replaylog.origin import info_of
 from tidelog.jobs.topics import Ask, Shape, facts_now, read_now
-from tidelog.topics.facts import Facts
 from tidelog.topics.sending import TopicFullError, evictions
+from tidelog.topics.settings import Facts
+from tidelog.transport.errors import ReplyError
 
 
 @dataclass(frozen=True)
@@ -32,9 +32,7 @@ class Survey:
         return {stream: info.last for stream, info in self.infos.items() if info is not None}
 
 
-def survey(
-    ask: Ask, fence: str, shape: Shape, read: Collection[tuple[str, StreamId]] | None = None
-) -> Survey:
+def survey(ask: Ask, fence: str, shape: Shape, read: Collection[tuple[str, StreamId]] | None = None) -> Survey:
     """One round trip. ``read``: the entries that tasks have read, the last of each stream; then only the epoch and the
     facts are asked besides, and whether these entries are there.
     """

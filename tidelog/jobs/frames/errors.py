@@ -16,10 +16,10 @@ _SUPERSEDED: Final = (
 _LOST: Final = ("tidelog.spark.offsets.DataLossError", "tidelog.spark.offsets.TopicChangedError")
 #: Of the source, the sink and the decoder: the job or its input is to be changed.
 _WRONG: Final = (
-    "tidelog.codecs.shapes.UndecodableError", "tidelog.spark.columns.MalformedError",
+    "tidelog.codecs.recordtypes.UndecodableError", "tidelog.spark.columns.MalformedError",
     "tidelog.spark.columns.MistakenColumnError", "tidelog.spark.commands.RowError", "tidelog.spark.given.OptionError",
     "tidelog.spark.offsets.NoOffsetError", "tidelog.spark.offsets.NoStreamError",
-    "tidelog.topics.facts.TopicMismatchError", "tidelog.topics.facts.TopicError", "tidelog.jobs.errors.JobError",
+    "tidelog.topics.settings.TopicMismatchError", "tidelog.topics.settings.TopicError", "tidelog.jobs.errors.JobError",
 )  # fmt: skip
 _PASSING: Final = ("tidelog.", "redis.", "ConnectionError", "TimeoutError", "OSError", "BrokenPipeError", "EOFError")
 _TRACEBACK: Final = "Traceback (most recent call last):"

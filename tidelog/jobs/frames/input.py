@@ -35,7 +35,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from tidelog.client.entries import Entry, StreamId
 from tidelog.codecs import Codec, codec_for
 from tidelog.codecs.packed import FIELD
-from tidelog.codecs.shapes import Field
+from tidelog.codecs.recordtypes import Field
 from tidelog.jobs.errors import JobError
 from tidelog.topics import Facts, Topic
 
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 OWN: Final = pa.schema([("_id", pa.string()), ("_ts", pa.timestamp("us", "UTC")), ("_partition", pa.int32())])
 DEEPEST: Final = 20  # levels of nested types: a type that is deeper contains itself, and is JSON
 _DECIMAL: Final = pa.decimal128(38, 18)
-#: Kinds of fields (tidelog.codecs.shapes) whose values all have one type.
+#: Kinds of fields (tidelog.codecs.recordtypes) whose values all have one type.
 _KINDS: Final[dict[str, pa.DataType]] = {
     "str": pa.string(), "int": pa.int64(), "float": pa.float64(), "bool": pa.bool_(), "bytes": pa.binary(),
     "datetime": pa.timestamp("us", "UTC"), "date": pa.date32(), "time": pa.string(), "timedelta": pa.string(),

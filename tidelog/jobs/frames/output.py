@@ -24,7 +24,7 @@ from tidelog.spark.options import Declared, Route, for_sink
 from tidelog.spark.routes import OUT, column
 from tidelog.spark.topics import target_of
 from tidelog.topics import Topic, TopicError
-from tidelog.topics.facts import FUNCTION
+from tidelog.topics.settings import FUNCTION
 
 KEY: Final = "_key"
 OWN: Final = ("_id", "_ts", "_partition", KEY)

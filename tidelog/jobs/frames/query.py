@@ -34,9 +34,7 @@ from pyspark.errors import AnalysisException, PySparkException
 import tidelog.spark
 from tidelog.client import calls
 from tidelog.client.entries import StreamId
-from tidelog.client.servers import Servers
 from tidelog.client.steps import good
-from tidelog.client.wire import ReplyError
 from tidelog.jobs import keys, pools
 from tidelog.jobs.declare import Job
 from tidelog.jobs.errors import FunctionError, JobError, TryAgainError
@@ -54,7 +52,9 @@ from tidelog.spark.offsets import ZERO
 from tidelog.spark.options import Routes, for_source, given_of
 from tidelog.spark.topics import run
 from tidelog.topics import Facts, Topic, TopicError
-from tidelog.topics.agreement import agree
+from tidelog.topics.reconcile import agree
+from tidelog.transport.errors import ReplyError
+from tidelog.transport.leader import Servers
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

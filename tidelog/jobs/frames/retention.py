@@ -17,10 +17,10 @@ from typing import Any, Final
 
 from tidelog.client import calls
 from tidelog.client.calls import NEW
-from tidelog.client.client import NoGroupError
 from tidelog.client.entries import StreamId
-from tidelog.client.servers import Servers
 from tidelog.client.steps import good
+from tidelog.transport.errors import NoGroupError
+from tidelog.transport.leader import Servers
 
 EVERY: Final = 3.0  # seconds
 

@@ -14,7 +14,6 @@ from typing import Any, Final
 import msgspec
 
 from tidelog.client import calls, strings
-from tidelog.client.calls import Call
 from tidelog.client.entries import StreamId
 from tidelog.client.steps import Steps, good
 from tidelog.jobs import keys
@@ -24,7 +23,8 @@ from tidelog.jobs.registry.registry import Registry, Spec
 from tidelog.jobs.registry.status import Snapshots, Status
 from tidelog.jobs.replaylog.marker import Marker, read_marker
 from tidelog.topics import TopicError
-from tidelog.topics.facts import key_of, read_facts
+from tidelog.topics.settings import key_of, read_facts
+from tidelog.transport.call import Call
 
 PAGE: Final = 2000  # calls that are sent together
 
@@ -106,7 +106,7 @@ class _Found:
     spec: Spec
     engine: str = ""
     status: Status | None = None
-    snapshots: Snapshots = Snapshots()  # noqa: RUF009 - as above
+    snapshots: Snapshots = Snapshots()  # noqa: RUF009 - it can't be changed
     streams: dict[int, list[tuple[str, str]]] = field(default_factory=dict)  # by partition: topic, stream
 
 

@@ -28,14 +28,14 @@ from uuid import uuid4
 import msgspec
 
 from tidelog.client import calls
-from tidelog.client.calls import Call
 from tidelog.client.entries import Entry, StreamId
-from tidelog.client.saying import Unreadable, said
 from tidelog.client.steps import Steps, good
 from tidelog.jobs import keys
 from tidelog.jobs.declare import NAME
 from tidelog.jobs.errors import JobError
-from tidelog.topics.facts import check_name as check_topic
+from tidelog.operating.errortexts import Unreadable, said
+from tidelog.topics.settings import check_name as check_topic
+from tidelog.transport.call import Call
 
 _unreadable: Final = Unreadable(logging.getLogger(__name__))
 KINDS: Final = ("added", "changed", "paused", "resumed", "reset")  # of entries with the spec of a job that there is

@@ -17,8 +17,8 @@ from typing import Any, Final
 import msgspec
 
 from tidelog.client import calls
-from tidelog.client.calls import Call
 from tidelog.jobs import keys
+from tidelog.transport.call import Call
 
 KEPT_MS: Final = 60_000
 REFRESH: Final = 25.0  # seconds: 200 jobs that idle cost 8 commands a second

@@ -9,7 +9,7 @@ from tidelog.jobs.declare import Job
 from tidelog.jobs.errors import JobError
 from tidelog.jobs.registry.registry import Spec
 from tidelog.topics import Topic, TopicError
-from tidelog.topics.agreement import agree
+from tidelog.topics.reconcile import agree
 
 
 def jobs_of(module: ModuleType) -> list[tuple[str, Job]]:

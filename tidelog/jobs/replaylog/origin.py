@@ -20,14 +20,14 @@ from typing import Any, Final
 import msgspec
 
 from tidelog.client import calls
-from tidelog.client.calls import Call
 from tidelog.client.entries import Info, StreamId
 from tidelog.client.steps import good
-from tidelog.client.wire import ReplyError
 from tidelog.jobs import keys
 from tidelog.jobs.declare import Job
 from tidelog.jobs.errors import JobError
 from tidelog.jobs.topics import Ask, Shape, reset_hint
+from tidelog.transport.call import Call
+from tidelog.transport.errors import ReplyError
 
 CLOSED: Final = 2**63 - 1  # the epoch of a fence under which nothing is published any more
 ZERO: Final = StreamId(0, 0)

@@ -13,15 +13,15 @@ from typing import Any
 import hiredis
 
 from tidelog.client import calls
-from tidelog.client.calls import Call
 from tidelog.client.entries import Entry
 from tidelog.client.steps import good
-from tidelog.client.wire import ReplyError
 from tidelog.jobs import keys
 from tidelog.jobs.errors import JobError, SupersededError
 from tidelog.jobs.replaylog.marker import Marker, read_marker
 from tidelog.jobs.replaylog.origin import CLOSED
 from tidelog.jobs.topics import Ask, reset_hint
+from tidelog.transport.call import Call
+from tidelog.transport.errors import ReplyError
 
 
 def last_markers(ask: Ask, name: str, generation: int, partitions: int) -> list[Marker] | None:

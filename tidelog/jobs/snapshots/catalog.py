@@ -18,10 +18,10 @@ from dataclasses import dataclass
 import msgspec
 
 from tidelog.client import strings
-from tidelog.client.servers import Servers
-from tidelog.client.wire import ReplyError
 from tidelog.jobs import keys
 from tidelog.jobs.errors import JobError, SupersededError
+from tidelog.transport.errors import ReplyError
+from tidelog.transport.leader import Servers
 
 
 class Kept(msgspec.Struct, frozen=True):

@@ -20,9 +20,6 @@ from typing import IO, Final
 
 import msgspec.structs
 
-from tidelog.client.access import Access
-from tidelog.client.servers import Servers, UnreachableError
-from tidelog.client.wire import ReplyError
 from tidelog.jobs.errors import JobError, SupersededError
 from tidelog.jobs.snapshots import catalog, manifests, owners, retention
 from tidelog.jobs.snapshots.catalog import Kept, Owner, Record
@@ -33,6 +30,9 @@ from tidelog.jobs.store.copying import opened
 from tidelog.jobs.store.environments import boot_id
 from tidelog.jobs.store.errors import StoreUnusableError
 from tidelog.jobs.store.store import Meta
+from tidelog.transport.access import Access
+from tidelog.transport.errors import ReplyError
+from tidelog.transport.leader import Servers, UnreachableError
 
 RETRIES: Final = 10  # of what is asked of the server: the next snapshot tries again as well
 

@@ -17,8 +17,8 @@ from pathlib import Path
 
 import msgspec
 
-from tidelog.beside import server_environment
 from tidelog.jobs.snapshots.creation import Request
+from tidelog.serverprogram import server_environment
 
 LOCK = "snapshot.lock"  # in the directory of the request's path
 LOG = "snapshot.log"  # beside it: what the last maker said

@@ -18,15 +18,15 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from tidelog.client import calls
-from tidelog.client.calls import Call
 from tidelog.client.entries import StreamId
-from tidelog.client.servers import Servers
-from tidelog.client.wire import ReplyError
 from tidelog.jobs import keys
 from tidelog.jobs.replaylog.marker import Marker, read_marker
 from tidelog.jobs.replaylog.origin import CLOSED
 from tidelog.jobs.snapshots.catalog import Records
 from tidelog.jobs.snapshots.manifests import Manifest
+from tidelog.transport.call import Call
+from tidelog.transport.errors import ReplyError
+from tidelog.transport.leader import Servers
 
 PAGE = 1000  # markers that are read at once
 

@@ -26,9 +26,7 @@ class Part(NamedTuple):
     records: Sequence[Record]  # None: delete
 
 
-def parts(
-    txn: Txn, env: Environment, keys: Sequence[bytes], records: Sequence[Record], memory: int
-) -> Iterator[Part]:
+def parts(txn: Txn, env: Environment, keys: Sequence[bytes], records: Sequence[Record], memory: int) -> Iterator[Part]:
     """Mutations in parts that each take about ``memory`` bytes of changed pages, or fewer. At least one part."""
     stat = txn.stat(env.data)
     pages = min(len(keys), stat["leaf_pages"] + len(keys) // 32)  # of small records

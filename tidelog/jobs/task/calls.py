@@ -18,12 +18,12 @@ from typing import Any
 
 import pyarrow as pa
 
-from tidelog.client.saying import traced
 from tidelog.jobs.batch import Batch
 from tidelog.jobs.declare import Job
 from tidelog.jobs.errors import FunctionError
 from tidelog.jobs.store import Changes, StateError, StateValueError, StoreError
 from tidelog.jobs.task.rows import Piece, Rows
+from tidelog.operating.errortexts import traced
 from tidelog.topics import Topic
 
 

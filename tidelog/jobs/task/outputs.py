@@ -18,7 +18,6 @@ import pyarrow as pa
 
 from tidelog.client.entries import Entry
 from tidelog.client.publish import Part
-from tidelog.client.servers import Servers
 from tidelog.client.steps import drive
 from tidelog.codecs import CodecError, codec_for
 from tidelog.codecs.packed import FIELD, Packed
@@ -32,6 +31,7 @@ from tidelog.spark.finite import check_finite
 from tidelog.spark.partitioning import TopicEntries
 from tidelog.topics import TopicError, deadletters
 from tidelog.topics.partition import canonical
+from tidelog.transport.leader import Servers
 
 KEY: Final = "\0key"  # a column that is not written: the bytes of each row's key
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from tidelog.client.access import Access
 from tidelog.client.entries import StreamId
 from tidelog.client.publish import NO_COPIES, Copies
 from tidelog.jobs.replaylog.marker import Marker
+from tidelog.transport.access import Access
 
 
 @dataclass(frozen=True)

@@ -24,9 +24,7 @@ from zstandard import ZstdError
 
 from tidelog.client import calls, strings
 from tidelog.client.entries import Entry, Info, StreamId
-from tidelog.client.servers import Servers
 from tidelog.client.steps import good
-from tidelog.client.wire import ReplyError, Wire
 from tidelog.codecs import UndecodableError
 from tidelog.codecs.packed import FIELD, Packed
 from tidelog.jobs.errors import InputsLostError
@@ -36,6 +34,9 @@ from tidelog.jobs.task.rows import Rows
 from tidelog.spark import values
 from tidelog.spark.pages import Page, Wanted, gather
 from tidelog.topics import Facts, Topic
+from tidelog.transport.connection import Wire
+from tidelog.transport.errors import ReplyError
+from tidelog.transport.leader import Servers
 
 ZERO: Final = StreamId(0, 0)
 PAGE: Final = 50_000  # rows

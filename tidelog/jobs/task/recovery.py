@@ -29,9 +29,7 @@ from typing import Any, Final
 import msgspec
 
 from tidelog.client import calls
-from tidelog.client.calls import Call
 from tidelog.client.entries import StreamId
-from tidelog.client.servers import Servers
 from tidelog.client.steps import good
 from tidelog.jobs import keys
 from tidelog.jobs.declare import Job
@@ -44,6 +42,8 @@ from tidelog.jobs.task.calls import Calls, Place
 from tidelog.jobs.task.plan import Where
 from tidelog.jobs.task.reading import Input
 from tidelog.jobs.task.rows import Rows, cut, recorded
+from tidelog.transport.call import Call
+from tidelog.transport.leader import Servers
 
 PATIENCE: Final = 5.0  # seconds that a store's lock is waited for
 LOOK_AGAIN: Final = 0.02  # seconds between two attempts

@@ -23,7 +23,7 @@ from tidelog.jobs.errors import FunctionError
 from tidelog.jobs.task.calls import Place, RowError
 from tidelog.jobs.task.fieldtypes import FIELDS, PLAIN, Field, fields_of
 from tidelog.topics import Facts, Topic
-from tidelog.topics.facts import FUNCTION
+from tidelog.topics.settings import FUNCTION
 
 #: Kinds of columns that a field of a kind takes besides its own.
 _TAKES: Final[Mapping[str, tuple[str, ...]]] = {
@@ -77,9 +77,7 @@ def tables(place: Place, outputs: Mapping[str, Output], returned: Any) -> list[t
             " has one output, or None"
         )
     return [
-        (output, batch)
-        for topic, table in returned.items()
-        for output, batch in _checked(place, outputs, topic, table)
+        (output, batch) for topic, table in returned.items() for output, batch in _checked(place, outputs, topic, table)
     ]
 
 

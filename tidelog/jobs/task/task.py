@@ -25,12 +25,9 @@ from functools import lru_cache
 from typing import Final
 
 from tidelog.client import calls, strings
-from tidelog.client.access import Access
 from tidelog.client.entries import StreamId
 from tidelog.client.publish import NotCopiedError, Part, Stager
-from tidelog.client.servers import Servers
 from tidelog.client.steps import good
-from tidelog.client.wire import ReplyError
 from tidelog.codecs import CodecError
 from tidelog.jobs import errors, keys
 from tidelog.jobs.declare import Job
@@ -46,7 +43,10 @@ from tidelog.jobs.task.recovery import Recovery, hold, position, ranges, states
 from tidelog.jobs.task.results import Output
 from tidelog.jobs.task.rows import Rows, bounded, cut, shares
 from tidelog.topics import TopicError
-from tidelog.topics.facts import Facts, key_of, read_facts
+from tidelog.topics.settings import Facts, key_of, read_facts
+from tidelog.transport.access import Access
+from tidelog.transport.errors import ReplyError
+from tidelog.transport.leader import Servers
 
 NAME: Final = "tidelog-jobs-task"  # of its connection in CLIENT LIST
 TOGETHER: Final = 1 << 20  # bytes of outputs up to which they are staged with the marker

@@ -13,14 +13,13 @@ from typing import Any, Final
 
 import redis
 
-from tidelog.client.access import Access
-from tidelog.client.calls import Call
-from tidelog.client.channel import Channel, LostError, connect
-from tidelog.client.refusals import denies, passes, words
-from tidelog.client.saying import Once, text_of
-from tidelog.client.servers import Servers
 from tidelog.client.steps import good
-from tidelog.client.wire import ReplyError
+from tidelog.operating.errortexts import Once, text_of
+from tidelog.transport.access import Access
+from tidelog.transport.asyncconnection import Channel, LostError, connect
+from tidelog.transport.call import Call
+from tidelog.transport.errors import ReplyError, denies, passes, words
+from tidelog.transport.leader import Servers
 from tidelog.workers import logs
 
 log = logs.get(__name__)

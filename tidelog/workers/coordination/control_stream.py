@@ -18,11 +18,11 @@ from typing import Any, Final
 import redis
 
 from tidelog.client import calls
-from tidelog.client.calls import Call
 from tidelog.client.entries import Entry, Missing, StreamId
-from tidelog.client.refusals import denies
-from tidelog.client.saying import Once, text_of
 from tidelog.client.steps import Link, good
+from tidelog.operating.errortexts import Once, text_of
+from tidelog.transport.call import Call
+from tidelog.transport.errors import denies
 from tidelog.workers import keys, logs
 from tidelog.workers.coordination.cancellation import end
 

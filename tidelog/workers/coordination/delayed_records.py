@@ -19,15 +19,15 @@ from typing import Any, Final, Protocol, TypeVar
 import redis
 
 from tidelog.client import calls
-from tidelog.client.calls import Call
-from tidelog.client.channel import LostError
-from tidelog.client.saying import Once, text_of
 from tidelog.client.steps import LOST, Steps, good
-from tidelog.leases import Claim, Lease, LeaseLostError, Taken
-from tidelog.leases.claims import reclaim, release, take
+from tidelog.coordination import Claim, Lease, LeaseLostError, Taken
+from tidelog.coordination.claims import reclaim, release, take
+from tidelog.operating.errortexts import Once, text_of
 from tidelog.topics.delayed import GROUP, mover_of
-from tidelog.topics.facts import TopicError
-from tidelog.topics.moving import PAGE, Mover
+from tidelog.topics.delayeddelivery import PAGE, Mover
+from tidelog.topics.settings import TopicError
+from tidelog.transport.asyncconnection import LostError
+from tidelog.transport.call import Call
 from tidelog.workers import logs
 
 log = logs.get(__name__)

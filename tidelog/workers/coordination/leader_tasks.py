@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tidelog.leases import Lease
+from tidelog.coordination import Lease
 from tidelog.workers.coordination.connections import Line, Link
 from tidelog.workers.coordination.control_stream import Control
 from tidelog.workers.coordination.delayed_records import Movers

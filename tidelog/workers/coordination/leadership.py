@@ -13,11 +13,11 @@ from typing import Final
 import redis
 
 from tidelog.client import strings
-from tidelog.client.channel import LostError
-from tidelog.client.saying import Once, text_of
 from tidelog.client.steps import Link, Steps, arun, good
-from tidelog.leases import Claim, Lease, LeaseLostError
-from tidelog.leases.claims import check, release, take
+from tidelog.coordination import Claim, Lease, LeaseLostError
+from tidelog.coordination.claims import check, release, take
+from tidelog.operating.errortexts import Once, text_of
+from tidelog.transport.asyncconnection import LostError
 from tidelog.workers import keys, logs
 from tidelog.workers.coordination.cancellation import end
 from tidelog.workers.coordination.control_stream import Control, message

@@ -20,9 +20,9 @@ from typing import Any, Final
 import msgspec
 
 from tidelog.client import strings
-from tidelog.client.calls import Call
-from tidelog.client.saying import Unreadable
 from tidelog.client.steps import Steps, good
+from tidelog.operating.errortexts import Unreadable
+from tidelog.transport.call import Call
 from tidelog.workers import logs
 from tidelog.workers.coordination.assignment import assign
 

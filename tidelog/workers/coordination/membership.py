@@ -23,10 +23,10 @@ from functools import partial
 from typing import Any, Final
 
 from tidelog.client import strings
-from tidelog.client.calls import Call
 from tidelog.client.steps import Steps, good
-from tidelog.leases import Claim, Holder, Lease, LeaseLostError, Tenure
-from tidelog.leases.claims import check, release, take
+from tidelog.coordination import Claim, Holder, Lease, LeaseLostError, Tenure
+from tidelog.coordination.claims import check, release, take
+from tidelog.transport.call import Call
 from tidelog.workers import keys
 from tidelog.workers.coordination.control_stream import message
 from tidelog.workers.coordination.member_document import Member, Members, change, read

@@ -16,10 +16,10 @@ from typing import Any, Final, Protocol
 
 import redis
 
-from tidelog.client.channel import LostError
-from tidelog.client.saying import Once, said, text_of
 from tidelog.client.steps import LOST, Link, Steps, arun
-from tidelog.leases import Claim, Lease, LeaseLostError
+from tidelog.coordination import Claim, Lease, LeaseLostError
+from tidelog.operating.errortexts import Once, said, text_of
+from tidelog.transport.asyncconnection import LostError
 from tidelog.workers import logs
 from tidelog.workers.coordination.cancellation import end
 from tidelog.workers.coordination.control_stream import Control

@@ -15,8 +15,8 @@ from typing import Any, Final
 import msgspec
 
 from tidelog.client import strings
-from tidelog.client.saying import Unreadable
 from tidelog.client.steps import Steps, good
+from tidelog.operating.errortexts import Unreadable
 from tidelog.workers import logs
 
 _unreadable: Final = Unreadable(logs.get(__name__))

@@ -18,12 +18,12 @@ from typing import Final
 import redis
 
 from tidelog.client import calls, strings
-from tidelog.client.channel import LostError
-from tidelog.client.saying import Once, text_of
 from tidelog.client.steps import Link, Steps, arun, good
-from tidelog.leases import Claim
-from tidelog.topics.facts import Retention, TopicError, key_of, read_facts
+from tidelog.coordination import Claim
+from tidelog.operating.errortexts import Once, text_of
 from tidelog.topics.retention import trim
+from tidelog.topics.settings import Retention, TopicError, key_of, read_facts
+from tidelog.transport.asyncconnection import LostError
 from tidelog.workers import logs
 from tidelog.workers.declare.processor import Declared
 

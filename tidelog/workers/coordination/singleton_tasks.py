@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
-from tidelog.leases import Claim
+from tidelog.coordination import Claim
 from tidelog.workers import logs
 from tidelog.workers.coordination.cancellation import end
 

@@ -24,11 +24,11 @@ import msgspec
 import redis
 
 from tidelog.client import strings
-from tidelog.client.calls import Call
-from tidelog.client.channel import LostError
-from tidelog.client.saying import Once, text_of
 from tidelog.client.steps import LOST, Link, good
-from tidelog.leases import Claim, Lease
+from tidelog.coordination import Claim, Lease
+from tidelog.operating.errortexts import Once, text_of
+from tidelog.transport.asyncconnection import LostError
+from tidelog.transport.call import Call
 from tidelog.workers import keys, logs
 from tidelog.workers.declare.schedule import Every, Scheduled
 from tidelog.workers.declare.user_errors import failure

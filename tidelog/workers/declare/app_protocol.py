@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Protocol
 
-from tidelog.client.access import Access
 from tidelog.topics import Topic
+from tidelog.transport.access import Access
 from tidelog.workers.declare.processor import Declared
 from tidelog.workers.declare.schedule import Scheduled
 

@@ -12,10 +12,10 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Any, Final, Generic, Protocol, TypeVar
 
-from tidelog.client.calls import Call
 from tidelog.client.entries import Entry, StreamId
 from tidelog.topics import Topic
 from tidelog.topics.partition import Key
+from tidelog.transport.call import Call
 from tidelog.workers.declare.errors import AppError
 from tidelog.workers.declare.policy import is_number
 

@@ -6,7 +6,7 @@ import asyncio
 import signal
 from typing import Any
 
-from tidelog.client.saying import said
+from tidelog.operating.errortexts import said
 
 
 class CancelledInsideError(Exception):

@@ -13,8 +13,8 @@ from typing import Final
 
 import redis
 
-from tidelog.client.calls import Call
-from tidelog.client.channel import LostError
+from tidelog.transport.asyncconnection import LostError
+from tidelog.transport.call import Call
 from tidelog.workers import logs
 from tidelog.workers.coordination.connections import Line
 from tidelog.workers.execution.buffers import Buffer

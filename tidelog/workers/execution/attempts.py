@@ -24,9 +24,9 @@ import msgspec
 import redis
 
 from tidelog.client import strings
-from tidelog.client.calls import Call
-from tidelog.client.channel import LostError
-from tidelog.client.saying import Once, text_of
+from tidelog.operating.errortexts import Once, text_of
+from tidelog.transport.asyncconnection import LostError
+from tidelog.transport.call import Call
 from tidelog.workers import keys, logs
 from tidelog.workers.coordination.connections import Line
 from tidelog.workers.declare.processor import Declared

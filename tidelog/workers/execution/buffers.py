@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from tidelog.client.entries import StreamId
-from tidelog.leases import Claim
+from tidelog.coordination import Claim
 from tidelog.workers.execution.prefetch import Pace
 from tidelog.workers.execution.stats import Stats
 

@@ -11,11 +11,11 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from tidelog.client import calls
-from tidelog.client.calls import Call
 from tidelog.client.entries import StreamId
 from tidelog.client.steps import arun
-from tidelog.leases import Claim
+from tidelog.coordination import Claim
 from tidelog.topics import Topic
+from tidelog.transport.call import Call
 from tidelog.workers.coordination.connections import Line
 from tidelog.workers.declare.events import Event
 from tidelog.workers.declare.processor import Declared

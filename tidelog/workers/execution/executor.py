@@ -22,14 +22,13 @@ from typing import Any, Final
 import redis
 
 from tidelog.client import calls, strings
-from tidelog.client.channel import Channel, LostError
-from tidelog.client.client import NoGroupError
 from tidelog.client.entries import Pending
-from tidelog.client.refusals import denies
-from tidelog.client.saying import Once, text_of
 from tidelog.client.steps import arun
-from tidelog.leases import Claim, Lease
-from tidelog.leases.claims import check
+from tidelog.coordination import Claim, Lease
+from tidelog.coordination.claims import check
+from tidelog.operating.errortexts import Once, text_of
+from tidelog.transport.asyncconnection import Channel, LostError
+from tidelog.transport.errors import NoGroupError, denies
 from tidelog.workers import logs
 from tidelog.workers.coordination import pauses
 from tidelog.workers.coordination.connections import Link

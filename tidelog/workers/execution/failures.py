@@ -18,11 +18,11 @@ from typing import Any, Final, Protocol
 import redis
 
 from tidelog.client import calls
-from tidelog.client.channel import LostError
-from tidelog.client.saying import said
 from tidelog.client.steps import arun
+from tidelog.operating.errortexts import said
 from tidelog.topics import TopicError, deadletters
 from tidelog.topics.partition import Key
+from tidelog.transport.asyncconnection import LostError
 from tidelog.workers import logs
 from tidelog.workers.coordination import pauses
 from tidelog.workers.coordination.connections import Line

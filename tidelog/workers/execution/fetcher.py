@@ -23,13 +23,13 @@ from typing import Any, Final
 import redis
 
 from tidelog.client import calls
-from tidelog.client.calls import Call, Value
-from tidelog.client.channel import Channel, LostError, plain, queued, watching
-from tidelog.client.client import NoGroupError
-from tidelog.client.refusals import denies
-from tidelog.client.saying import Once, text_of
 from tidelog.client.steps import good
-from tidelog.leases import Claim
+from tidelog.client.strings import watch_and_get
+from tidelog.coordination import Claim
+from tidelog.operating.errortexts import Once, text_of
+from tidelog.transport.asyncconnection import Channel, LostError
+from tidelog.transport.call import Call, Value, plain, queued
+from tidelog.transport.errors import NoGroupError, denies
 from tidelog.workers import logs
 from tidelog.workers.coordination.connections import Line, Link
 from tidelog.workers.execution.buffers import Buffer, Row
@@ -142,7 +142,9 @@ class Fetcher:
         keys = list(self._watched)
         if not keys or not made:  # nobody owns them
             return await channel.send(made)
-        *_, done, _, values = await channel.send([plain("MULTI"), *map(queued, made), plain("EXEC"), *watching(keys)])
+        *_, done, _, values = await channel.send(
+            [plain("MULTI"), *map(queued, made), plain("EXEC"), *watch_and_get(keys)]
+        )
         self._compare(keys, values)
         return [done] * len(made) if isinstance(done, Exception) else done
 
@@ -155,7 +157,7 @@ class Fetcher:
         new = [key for key, claim in claims.items() if self._watched.get(key) is not claim]
         self._watched = claims
         if new:
-            _, values = await channel.send(watching(new))
+            _, values = await channel.send(watch_and_get(new))
             self._compare(new, values)
 
     def _compare(self, keys: list[str], values: Any) -> None:

@@ -7,8 +7,8 @@ Rule 1: the groups on all partitions are made in one step, when no partition has
 from __future__ import annotations
 
 from tidelog.client import calls
-from tidelog.client.channel import plain, queued
 from tidelog.client.steps import Steps, good
+from tidelog.transport.call import plain, queued
 from tidelog.workers.declare.processor import Declared
 
 

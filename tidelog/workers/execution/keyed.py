@@ -20,9 +20,9 @@ from typing import Any, Final
 import redis
 
 from tidelog.client import calls
-from tidelog.client.calls import Call
-from tidelog.client.channel import LostError
 from tidelog.client.entries import Entry, Pending, StreamId
+from tidelog.transport.asyncconnection import LostError
+from tidelog.transport.call import Call
 from tidelog.workers import logs
 from tidelog.workers.coordination import pauses
 from tidelog.workers.coordination.connections import Line

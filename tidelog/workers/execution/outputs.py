@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 
 import hiredis
 
-from tidelog.client.calls import Value
 from tidelog.topics.sending import Sender
+from tidelog.transport.call import Value
 
 
 class Output:

@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 from tidelog.client.entries import Entry
-from tidelog.leases import Claim
+from tidelog.coordination import Claim
 from tidelog.topics import Topic
 from tidelog.workers.execution.acks import Acks
 from tidelog.workers.execution.buffers import Buffer, Row, id_of

@@ -24,12 +24,13 @@ from typing import Any, Final
 import redis
 
 from tidelog.client import calls
-from tidelog.client.calls import Call
-from tidelog.client.channel import Channel, LostError, plain, queued, watching
 from tidelog.client.steps import arun, good
-from tidelog.leases import Claim, Lease, LeaseLostError
-from tidelog.leases.claims import reclaim
+from tidelog.client.strings import watch_and_get
+from tidelog.coordination import Claim, Lease, LeaseLostError
+from tidelog.coordination.claims import reclaim
 from tidelog.topics.sending import BYTES, ROWS, Run, Sender
+from tidelog.transport.asyncconnection import Channel, LostError
+from tidelog.transport.call import Call, plain, queued
 from tidelog.workers import logs
 from tidelog.workers.coordination.connections import Line, Link
 from tidelog.workers.execution.outputs import Output
@@ -126,7 +127,7 @@ class Committer:
                 return
             watched = list(self._watched)
             changes, senders = self._changes(batch)
-            made = [plain("MULTI"), *changes, plain("EXEC"), *watching(watched)]
+            made = [plain("MULTI"), *changes, plain("EXEC"), *watch_and_get(watched)]
             try:
                 replies = await channel.send(made)
             except LostError:
@@ -239,7 +240,7 @@ class Committer:
         }
         if wanted:
             self._watched.update(wanted)
-            _, values = good(await channel.send(watching(list(wanted))))
+            _, values = good(await channel.send(watch_and_get(list(wanted))))
             self._compare(list(wanted), values)
 
     def _compare(self, keys: list[str], values: Any) -> None:

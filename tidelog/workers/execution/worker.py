@@ -24,15 +24,15 @@ from uuid import uuid4
 import redis
 
 from tidelog.client import strings
-from tidelog.client.aio import AsyncClient
-from tidelog.client.channel import LostError
-from tidelog.client.refusals import again, denies, words
-from tidelog.client.saying import Once
-from tidelog.client.signals import ENDING, free, in_main_thread, taken
+from tidelog.client.asyncclient import AsyncClient
 from tidelog.client.steps import LOST, arun
-from tidelog.leases import Claim, Keeper, Lease, Tenure
+from tidelog.coordination import Claim, Keeper, Lease, Tenure
+from tidelog.operating.errortexts import Once
+from tidelog.operating.signals import ENDING, free, in_main_thread, taken
 from tidelog.topics import Topic, TopicError
-from tidelog.topics.facts import key_of, read_facts
+from tidelog.topics.settings import key_of, read_facts
+from tidelog.transport.asyncconnection import LostError
+from tidelog.transport.errors import again, denies, words
 from tidelog.workers import keys, logs
 from tidelog.workers.coordination.cancellation import end
 from tidelog.workers.coordination.connections import Line, Link

@@ -16,11 +16,11 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from tidelog.client import calls, strings
-from tidelog.client.calls import Call
 from tidelog.client.entries import SEQ_MAX, StreamId
 from tidelog.client.steps import Steps, good
 from tidelog.topics import partition_of
-from tidelog.topics.agreement import known
+from tidelog.topics.reconcile import known
+from tidelog.transport.call import Call
 from tidelog.workers import keys
 from tidelog.workers.coordination import pauses
 from tidelog.workers.coordination.control_stream import message

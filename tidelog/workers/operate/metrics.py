@@ -29,10 +29,10 @@ from contextlib import contextmanager
 from dataclasses import fields, replace
 from typing import Any, Final
 
-from tidelog.client.servers import Servers
 from tidelog.client.steps import drive
-from tidelog.client.wire import ReplyError
 from tidelog.topics import TopicError
+from tidelog.transport.errors import ReplyError
+from tidelog.transport.leader import Servers
 from tidelog.workers import logs
 from tidelog.workers.coordination.member_document import MembersError
 from tidelog.workers.declare.builtin_middleware import EXTRA

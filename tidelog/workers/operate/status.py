@@ -14,12 +14,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from tidelog.client import calls, strings
-from tidelog.client.calls import Call
 from tidelog.client.entries import GroupInfo, Info, Pending, PendingSummary, StreamId
 from tidelog.client.steps import Steps, good
 from tidelog.topics import deadletters
-from tidelog.topics.agreement import known
-from tidelog.topics.facts import key_of
+from tidelog.topics.reconcile import known
+from tidelog.topics.settings import key_of
+from tidelog.transport.call import Call
 from tidelog.workers import keys
 from tidelog.workers.coordination import member_document, pauses
 from tidelog.workers.coordination.member_document import Member

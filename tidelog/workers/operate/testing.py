@@ -19,12 +19,12 @@ from dataclasses import fields
 from types import TracebackType
 from typing import Any, Final, Self
 
-from tidelog.client.access import Access
-from tidelog.client.aio import AsyncClient
+from tidelog.client.asyncclient import AsyncClient
 from tidelog.client.steps import arun
 from tidelog.testing import Server, running_server
 from tidelog.topics import Topic, deadletters
 from tidelog.topics.deadletters import Letter
+from tidelog.transport.access import Access
 from tidelog.workers.declare.app_protocol import Program
 from tidelog.workers.declare.errors import AppError
 from tidelog.workers.declare.policy import DeadLetter

@@ -8,12 +8,12 @@ from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from typing import Any
 
-from tidelog.client.saying import said, text_of
 from tidelog.flows.api.connector import Connector, Sink, Source
 from tidelog.flows.api.connectoroptions import ConnectorOptions
 from tidelog.flows.api.errors import RejectError
 from tidelog.flows.api.event import Event, EventPredicate
 from tidelog.flows.api.tokens import OK, REJECT, RETRY
+from tidelog.operating.errortexts import said, text_of
 
 
 class PythonConnectorOptions(ConnectorOptions):

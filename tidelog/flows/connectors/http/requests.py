@@ -21,13 +21,13 @@ import aiohttp
 import msgspec
 from yarl import URL
 
-from tidelog.client.hiding import hidden
 from tidelog.flows.api.connector import Sink
 from tidelog.flows.api.connectoroptions import ConnectorOptions
 from tidelog.flows.api.errors import RejectError, RetryError
 from tidelog.flows.connectors.http.concurrency import ConcurrencyLimit
 from tidelog.flows.connectors.http.options import ClientTlsOptions, HttpAuth
 from tidelog.flows.options import Duration, Size
+from tidelog.operating.redaction import hidden
 
 CHUNK = 1 << 16  # bytes of a response read at once
 

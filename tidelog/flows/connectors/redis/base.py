@@ -12,10 +12,10 @@ from typing import Any, Final
 
 import redis
 
-from tidelog.client.access import Access
-from tidelog.client.aio import AsyncClient
+from tidelog.client.asyncclient import AsyncClient
 from tidelog.flows.api.connector import Outcome, Sink, Source
 from tidelog.flows.api.tokens import RETRY
+from tidelog.transport.access import Access
 
 BLOCK_MS: Final = 5_000  # of one blocking command
 ANSWER: Final = 10.0  # s for a reply, besides the time that a command blocks

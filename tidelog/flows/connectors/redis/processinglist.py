@@ -24,8 +24,8 @@ from typing import Any, Final
 
 import redis
 
-from tidelog.client.refusals import passes
 from tidelog.flows.api.connectorcontext import ConnectorContext
+from tidelog.transport.errors import passes
 
 ALIVE: Final = 15.0  # s
 EVERY: Final = 5.0  # s between two signs of life, and two looks at the others

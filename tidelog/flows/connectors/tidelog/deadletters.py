@@ -21,9 +21,6 @@ import msgspec
 import redis
 
 from tidelog.client import calls
-from tidelog.client.access import Access
-from tidelog.client.calls import Call
-from tidelog.client.channel import Channel, plain, queued
 from tidelog.client.entries import Entry, StreamId
 from tidelog.client.steps import arun, good
 from tidelog.flows.api.errors import RejectError
@@ -32,6 +29,9 @@ from tidelog.flows.connectors.tidelog.fieldcodec import EntryCodec
 from tidelog.flows.serveraccess import ConnectionClient, access, channel
 from tidelog.topics import deadletters
 from tidelog.topics.deadletters import NO_PARTITION
+from tidelog.transport.access import Access
+from tidelog.transport.asyncconnection import Channel
+from tidelog.transport.call import Call, plain, queued
 
 NOWHERE: Final = ""  # topic of what can't be replayed
 _WORKER: Final = socket.gethostname()

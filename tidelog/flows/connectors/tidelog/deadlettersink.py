@@ -10,7 +10,6 @@ from collections.abc import Sequence
 
 import redis
 
-from tidelog.client.channel import Channel
 from tidelog.flows.api.connector import Outcome, Sink
 from tidelog.flows.api.connectoroptions import ConnectorOptions
 from tidelog.flows.api.event import Event
@@ -24,6 +23,7 @@ from tidelog.flows.connectors.tidelog.deadletters import (
     topic_of,
 )
 from tidelog.flows.serveraccess import access, channel
+from tidelog.transport.asyncconnection import Channel
 
 
 class DeadLetterSinkOptions(ConnectorOptions):

@@ -21,12 +21,12 @@ from typing import Any, Final
 import redis
 
 from tidelog.client import calls, strings
-from tidelog.client.access import Access
-from tidelog.client.calls import Call
-from tidelog.client.channel import Channel
-from tidelog.client.client import NoGroupError
 from tidelog.client.entries import StreamId
 from tidelog.flows.serveraccess import EntryNotifier, channel
+from tidelog.transport.access import Access
+from tidelog.transport.asyncconnection import Channel
+from tidelog.transport.call import Call
+from tidelog.transport.errors import NoGroupError
 
 WARM: Final = 2.0  # s
 COLD: Final = 60.0  # s

@@ -12,8 +12,8 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from tidelog.client.calls import Value
 from tidelog.flows.api.errors import RejectError
+from tidelog.transport.call import Value
 
 FieldCodec = Literal["plain", "json", "msgpack"]
 Written = tuple[tuple[Any, ...], Sequence[Value]]  # names, values

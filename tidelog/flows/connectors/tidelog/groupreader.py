@@ -26,8 +26,6 @@ from typing import Any, Final
 import redis
 
 from tidelog.client import calls
-from tidelog.client.access import Access
-from tidelog.client.calls import Call
 from tidelog.client.entries import Entry, StreamId
 from tidelog.flows.api.connectorcontext import ConnectorContext
 from tidelog.flows.api.event import Event
@@ -36,6 +34,8 @@ from tidelog.flows.connectors.tidelog import deadletters
 from tidelog.flows.connectors.tidelog.deadletters import DeadLetterWriter
 from tidelog.flows.connectors.tidelog.entrywaiter import EntryWaiter
 from tidelog.flows.connectors.tidelog.fieldcodec import EntryCodec
+from tidelog.transport.access import Access
+from tidelog.transport.call import Call
 
 DELAY_MOST: Final = 30.0  # s
 FAREWELL: Final = 2.0  # s for giving back what is in hand when the flow ends

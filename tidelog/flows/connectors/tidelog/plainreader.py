@@ -9,14 +9,14 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from tidelog.client import calls
-from tidelog.client.access import Access
-from tidelog.client.calls import Call
 from tidelog.client.entries import StreamId
 from tidelog.flows.api.connectorcontext import ConnectorContext
 from tidelog.flows.api.event import Event
 from tidelog.flows.api.tokens import Token
 from tidelog.flows.connectors.tidelog.entrywaiter import EntryWaiter
 from tidelog.flows.connectors.tidelog.fieldcodec import EntryCodec
+from tidelog.transport.access import Access
+from tidelog.transport.call import Call
 
 ZERO: Final = StreamId(0)
 

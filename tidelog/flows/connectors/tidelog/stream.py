@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from tidelog.client.access import Access
 from tidelog.client.entries import StreamId
 from tidelog.flows.api.connector import Outcome, Sink, Source
 from tidelog.flows.api.connectoroptions import ConnectorOptions
@@ -23,6 +22,7 @@ from tidelog.flows.connectors.tidelog.plainreader import PlainReader
 from tidelog.flows.connectors.tidelog.streamwriter import Retention, StreamSelector, StreamWriter
 from tidelog.flows.options import Duration
 from tidelog.flows.serveraccess import access
+from tidelog.transport.access import Access
 
 
 class StreamOptions(ConnectorOptions):

@@ -15,15 +15,15 @@ import jmespath
 import redis
 
 from tidelog.client import calls
-from tidelog.client.access import Access
-from tidelog.client.calls import Call, Value
-from tidelog.client.channel import Channel
 from tidelog.flows.api.connector import Outcome
 from tidelog.flows.api.errors import RejectError
 from tidelog.flows.api.event import Event
 from tidelog.flows.api.tokens import OK, REJECT, RETRY
 from tidelog.flows.connectors.tidelog.fieldcodec import EntryCodec
 from tidelog.flows.serveraccess import channel
+from tidelog.transport.access import Access
+from tidelog.transport.asyncconnection import Channel
+from tidelog.transport.call import Call, Value
 
 #: Codes of errors that somebody may mend: the events are tried again.
 MENDED: Final = frozenset({"WRONGTYPE", "NOPERM", "NOAUTH"})

@@ -22,8 +22,6 @@ import msgspec
 import redis
 
 from tidelog.client import calls
-from tidelog.client.access import Access
-from tidelog.client.channel import Channel
 from tidelog.client.entries import StreamId
 from tidelog.flows.api.connector import Outcome, Sink, Source
 from tidelog.flows.api.connectoroptions import ConnectorOptions
@@ -34,6 +32,8 @@ from tidelog.flows.connectors.tidelog.entrywaiter import EntryWaiter
 from tidelog.flows.options import Size
 from tidelog.flows.serveraccess import access, channel
 from tidelog.topics.retention import after
+from tidelog.transport.access import Access
+from tidelog.transport.asyncconnection import Channel
 
 FIELD: Final = "event"
 FULL: Final = "wal_full"

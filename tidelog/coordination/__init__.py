@@ -1,0 +1,17 @@
+"""Coordination of processes through the server: leases and claims.
+
+    lease    ``Lease``: a key with an owner and a time to live, and how it is acquired, renewed and released
+    keeper   ``Keeper``: a thread with its own connection that renews a lease
+    epochs   the counter that supplies the epochs of leases and claims
+    claims   ``Claim``: a key that belongs to the holder of a lease for as long as the lease lasts
+
+A process has one lease, so renewing costs one command, however many claims the process owns. Claims name the lease and
+are not renewed. Epochs come from one counter on the server, which only goes up. No value of a lease or of a claim is
+ever repeated, so an expired lease or claim can't become valid again.
+"""
+
+from tidelog.coordination.claims import Claim, Holder, Taken
+from tidelog.coordination.keeper import Keeper
+from tidelog.coordination.lease import Lease, LeaseLostError, Tenure
+
+__all__ = ["Claim", "Holder", "Keeper", "Lease", "LeaseLostError", "Taken", "Tenure"]

@@ -1,0 +1,139 @@
+"""``Keeper``: a thread with its own connection that keeps a lease, whatever the rest of the process does.
+
+A main thread that computes for minutes doesn't lose the lease: Python gives this thread its turn every few
+milliseconds. Only code that doesn't let other threads run (an extension that keeps the interpreter's lock) can.
+
+Rule 1: a lease that is lost is acquired again, as a new tenure, until ``stop``.
+Rule 2: errors of the server or the connection never end the thread.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+from tidelog.client.steps import drive
+from tidelog.coordination.lease import Lease
+from tidelog.transport.access import Access
+from tidelog.transport.call import Call
+from tidelog.transport.errors import ReplyError, denies, words
+from tidelog.transport.leader import Servers
+
+log = logging.getLogger(__name__)
+RENEWALS: Final = 3  # in one ttl
+ATTEMPTS: Final = 20  # in one ttl, while the server does not answer or another holds the lease
+MOST: Final = 2.0  # seconds between two attempts at most, once the lease has ended
+PATIENCE: Final = 4  # a server that hasn't answered after ttl / PATIENCE is asked again on another connection
+LEAST_PATIENCE: Final = 0.5  # seconds
+
+
+class Keeper:
+    """Keeps ``lease`` on the server of ``access``; Sentinels are followed.
+
+    >>> with Keeper(Access(("redis://localhost:6379",)), lease) as keeper:
+    ...     keeper.wait(10)
+    ...     lease.held
+
+    ``name`` is the name of the connection in CLIENT LIST.
+    """
+
+    def __init__(self, access: Access, lease: Lease, name: str = "tidelog-lease") -> None:
+        self.lease = lease
+        ms = round(max(lease.ttl / PATIENCE, LEAST_PATIENCE) * 1000)
+        patient = replace(
+            access, retries=0, connect_ms=min(access.connect_ms, ms), read_ms=min(access.read_ms, ms)
+        )  # fmt: skip
+        self.denied = ""  # what the server said, where it denies what is needed
+        self._servers = Servers(patient, name, given=("OOM",))  # which the lease gets round
+        self._stopping = threading.Event()
+        self._acquired = threading.Event()
+        self._trouble = ""  # what was logged last, so that an outage is one line
+        self._pause = 0.0  # seconds until the next attempt after one that failed
+        self._thread = threading.Thread(target=self._run, name=f"{name} {lease.key}", daemon=True)
+        self._unwatch = lease.watch(self._changed)
+
+    def start(self) -> None:
+        """Begin to acquire the lease."""
+        self._thread.start()
+
+    def wait(self, seconds: float | None = None) -> bool:
+        """Wait until the lease is held; False if it is not within so many seconds."""
+        return self._acquired.wait(seconds)
+
+    def stop(self) -> None:
+        """End the tenure, release the lease, end the thread. If no server answers, the key ends by itself."""
+        self._stopping.set()
+        if self._thread.ident is not None:
+            self._thread.join()
+        self._unwatch()
+
+    def __enter__(self) -> Keeper:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def _changed(self) -> None:
+        (self._acquired.set if self.lease.held else self._acquired.clear)()
+
+    def _run(self) -> None:
+        wait = 0.0
+        while not self._stopping.wait(wait):
+            try:
+                wait = self._turn()
+            except (OSError, ReplyError) as error:
+                wait = self._failed(error)
+        for left in (1, 0):  # once more, since the connection may have been lost long ago
+            try:
+                drive(self._send, self.lease.release())
+                break
+            except (OSError, ReplyError) as error:
+                if not left:
+                    log.info("lease %s: not released (%s); it ends within %g s", self.lease.key, error, self.lease.ttl)
+        self._servers.close()
+
+    def _turn(self) -> float:
+        """Renew or acquire; returns the seconds until the next turn."""
+        lease = self.lease
+        began = lease.clock()
+        if lease.held:
+            if drive(self._send, lease.renew()):
+                self._well()
+                return max(0.0, lease.ttl / RENEWALS - (lease.clock() - began))
+            log.warning("lease %s: lost (epoch %d); acquiring it again", lease.key, lease.epoch)
+            return 0.0
+        if drive(self._send, lease.acquire()):
+            self._well()
+            return lease.ttl / RENEWALS
+        self._troubled(f"lease {lease.key}: another process holds it; is the name {lease.owner!r} used twice?")
+        return lease.ttl / ATTEMPTS
+
+    def _failed(self, error: Exception) -> float:
+        lease = self.lease
+        if denies(error):
+            self.denied = words(error)
+        first = lease.ttl / ATTEMPTS
+        if lease.held:
+            self._pause = first
+        else:
+            lease.end()
+            self._pause = min(max(first, MOST), self._pause * 2 or first)
+        self._troubled(f"lease {lease.key}: {error}; trying again until it is held")
+        return self._pause
+
+    def _send(self, calls: Sequence[Call[Any]]) -> list[Any]:
+        return self._servers.ask(*calls)
+
+    def _troubled(self, text: str) -> None:
+        if not self._trouble:
+            log.warning(text)
+        self._trouble = text
+
+    def _well(self) -> None:
+        if self._trouble:
+            log.info("lease %s: held, epoch %d", self.lease.key, self.lease.epoch)
+        self._trouble, self._pause, self.denied = "", 0.0, ""

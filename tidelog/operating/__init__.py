@@ -1,0 +1,6 @@
+"""What running programs need besides their data: texts for logs and errors, and signals.
+
+errortexts  texts of exceptions, even if their own code fails; repeated failures are logged once
+redaction   URLs without their secrets, for logs, errors and status
+signals     signal handlers that are installed for a time and not inherited by child processes
+"""

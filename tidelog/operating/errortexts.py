@@ -1,0 +1,92 @@
+"""Texts of exceptions, for logs, dead letters and statuses.
+
+Rule 1: nothing here raises, even if the exception's own code fails: an error whose ``str()`` fails is handled like any
+        other.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+import traceback
+from typing import Final
+
+from tidelog.transport.errors import words
+
+LONGEST: Final = 10_000  # characters of a text for logs
+REMEMBERED: Final = 1000  # keys whose report is not repeated
+KINDS: Final = 20  # of failures that are logged before it is well
+
+
+def text_of(error: BaseException) -> str:
+    """The ``str()`` of an exception; for an error reply, the server's message."""
+    try:
+        text = words(error)
+        return text if type(text) is str else str.__str__(text)
+    except BaseException as failed:  # noqa: BLE001 - it is the exception's own code
+        return f"<str() of this {type(error).__name__} raises {type(failed).__name__}>"
+
+
+def said(error: BaseException) -> str:
+    """One line of bounded length: the class of an exception and its message."""
+    text = text_of(error)[:LONGEST]
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def traced(error: BaseException) -> str:
+    """The traceback of an exception, including its causes."""
+    try:
+        return "".join(traceback.format_exception(error))
+    except BaseException as failed:  # noqa: BLE001 - as above
+        where = traceback.format_tb(error.__traceback__)
+        return "".join(where) + f"{said(error)}\n<its causes can't be shown: {type(failed).__name__}>\n"
+
+
+class Unreadable:
+    """Reports documents on the server that can't be decoded, each once until it is another one. They are ignored."""
+
+    def __init__(self, log: logging.Logger) -> None:
+        self._log = log
+        self._told: dict[str, str] = {}  # by key
+
+    def tell(self, key: str, why: BaseException | str) -> None:
+        text = f"{shown(key)} can't be read, and is ignored: {why if isinstance(why, str) else text_of(why)}"
+        if self._told.get(key) != text:
+            if len(self._told) >= REMEMBERED:
+                self._told.clear()
+            self._told[key] = text
+            self._log.error("%s", text[:LONGEST])
+
+
+def shown(text: str) -> str:
+    """A name from the server, quoted; control characters are escaped."""
+    return repr(text)[:LONGEST]
+
+
+class Once:
+    """Logs a repeated failure once, and again only after ``quiet`` seconds without a failure."""
+
+    def __init__(self, log: logging.Logger, quiet: float = 0.0) -> None:
+        self._log = log
+        self._quiet = quiet
+        self._failed_at = -math.inf  # monotonic
+        self._kinds: set[str] = set()  # what has been logged
+        self._told = False  # something was, since it was well last
+
+    def warn(self, text: str, kind: str = "") -> None:
+        """Note a failure. ``kind``: each kind is logged once; by default, it is the text."""
+        now, kind = time.monotonic(), kind or text
+        if not self._told and now > self._failed_at + self._quiet:
+            self._kinds.clear()
+        self._failed_at = now
+        new = kind not in self._kinds and len(self._kinds) < KINDS
+        self._log.log(logging.WARNING if new else logging.DEBUG, "%s", text)
+        if new:
+            self._kinds.add(kind)
+            self._told = True
+
+    def well(self) -> bool:
+        """Note a success; returns whether a failure was logged since the last success."""
+        told, self._told = self._told, False
+        return told

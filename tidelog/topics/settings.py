@@ -1,0 +1,203 @@
+"""What stands on the server about a topic: JSON in the string ``topic:<name>``.
+
+    {"version": 1, "partitions": 16, "hash": "crc32", "partition_by": "id", "codec": "plain",
+     "fields": {"id": "int", "city": "str"}, "servers": null, "id": "5f0c...",
+     "retention": {"partition_size": 50000, "max_age_ms": null, "overflow": "protect", "hard_limit": null}}
+
+Whoever declares the topic first writes it. It is the truth from then on: a program that declares something else is
+refused before it sends or reads, for a changed number of partitions would break the order of keys silently.
+
+Rule 1: what a declaration leaves out (None) agrees with anything.
+Rule 2: a field that a declaration adds is added to the facts. A type that differs is refused (changes.py).
+Rule 3: ``partition_by`` is the name of a field, "(function)" for a function, whose result can't be compared, or null
+        where keys don't matter.
+Rule 4: ``servers`` is null: all partitions are where the facts are. Later it may say where each one is.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, Literal
+from uuid import uuid4
+
+import msgspec
+
+from tidelog.topics.partition import HASH
+from tidelog.topics.typechanges import remedy
+
+VERSION: Final = 1
+PREFIX: Final = "topic:"  # of the keys of facts
+PARTITIONS: Final = 16  # of a new topic whose declaration doesn't say
+MOST: Final = 100_000  # partitions
+FUNCTION: Final = "(function)"  # ``partition_by`` of a topic whose keys are made by a function
+_NAME: Final = re.compile(r"[^\s\x00-\x1f\x7f*?\[\]\\^]{1,200}")
+#: Beginnings of names, up to a colon: keys of partitions would be those of other topics' facts, or of apps.
+_RESERVED: Final = ("topic", "app")
+
+#: Differences that are retention, and the options of ``tidelog topics alter`` for them.
+_RETENTION: Final = {
+    "partition_size": "--partition-size", "max_age_ms": "--max-age", "overflow": "--overflow",
+    "hard_limit": "--hard-limit",
+}  # fmt: skip
+
+Overflow = Literal["protect", "drop"]
+
+
+class TopicError(ValueError):
+    """A declaration that makes no sense, or an operation on a topic that can't be done. The text says which."""
+
+
+class TopicMismatchError(TopicError):
+    """A declaration differs from the topic on the server. ``differences``: (what, there, here).
+
+    ``remedies``: commands that change the topic, as alternatives to declaring the server's version.
+    """
+
+    def __init__(
+        self, name: str, differences: list[tuple[str, object, object]], remedies: Sequence[str] = ()
+    ) -> None:  # fmt: skip
+        listed = "; ".join(f"{what} is {there!r} on the server, {here!r} here" for what, there, here in differences)
+        ways = "".join(f"; or: {remedy}" for remedy in remedies)
+        super().__init__(f"topic {name!r}: {listed}. Declare what the server has: tidelog topics show {name}{ways}")
+        self.name = name
+        self.differences = differences
+        self.remedies = tuple(remedies)
+
+    def __reduce__(self) -> tuple[type[TopicMismatchError], tuple[Any, ...]]:
+        return TopicMismatchError, (self.name, self.differences, self.remedies)
+
+
+@dataclass(frozen=True)
+class Retention:
+    """How much of a partition is kept. None: not said, or no limit."""
+
+    partition_size: int | None = None  # entries
+    max_age_ms: int | None = None
+    overflow: Overflow | None = None  # None where it isn't said: "protect"
+    hard_limit: int | None = None  # entries of a partition from which on sending raises TopicFullError
+
+    def __post_init__(self) -> None:
+        for name in ("partition_size", "max_age_ms", "hard_limit"):
+            value = getattr(self, name)
+            if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
+                raise TopicError(f"{name} must be a whole number from 1: {value!r}")
+        if self.overflow not in (None, "protect", "drop"):
+            raise TopicError(f"overflow must be 'protect' or 'drop': {self.overflow!r}")
+        if self.overflow == "drop" and self.partition_size is None and self.max_age_ms is None:
+            raise TopicError("overflow='drop' needs partition_size or max_age: what is to be dropped?")
+        if self.overflow == "drop" and self.hard_limit is not None:
+            raise TopicError("hard_limit is for overflow='protect': with 'drop' no partition grows beyond its size")
+        if self.hard_limit is not None and self.partition_size is not None and self.hard_limit < self.partition_size:
+            raise TopicError(f"hard_limit ({self.hard_limit}) is below partition_size ({self.partition_size})")
+
+    @property
+    def drops(self) -> bool:
+        return self.overflow == "drop"
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What a topic is. In a declaration, ``partitions`` may be None: as on the server."""
+
+    partitions: int | None
+    partition_by: str | None
+    codec: str
+    fields: Mapping[str, str] = field(default_factory=dict)
+    retention: Retention = field(default_factory=Retention)
+    hash: str = HASH
+    servers: None = None
+    letters_of: tuple[str, ...] = ()  # of a topic for dead letters: what it belongs to (``deadletters.home``)
+    id: str = ""  # of this topic: another one of the same name has another; empty in a declaration
+    version: int = VERSION
+
+    def written(self) -> bytes:
+        """As JSON."""
+        return msgspec.json.encode(self)
+
+    def complete(self) -> Facts:
+        """With a number for the partitions and an ID, for a topic that is new."""
+        return replace(self, partitions=self.partitions or PARTITIONS, id=uuid4().hex[:12])
+
+    def agreed(self, name: str, there: Facts) -> Facts:
+        """The facts on the server, plus the fields that this declaration adds. TopicMismatchError if they differ."""
+        ours: dict[str, Any] = {
+            "hash": self.hash, "partitions": self.partitions, "partition_by": self.partition_by, "codec": self.codec,
+        }  # fmt: skip
+        differences: list[tuple[str, object, object]] = [
+            (what, getattr(there, what), value)
+            for what, value in ours.items()
+            if value != getattr(there, what) and not (what == "partitions" and value is None)
+        ]
+        for what in ("partition_size", "max_age_ms", "overflow", "hard_limit"):
+            value = getattr(self.retention, what)
+            known = getattr(there.retention, what)
+            if value is not None and value != known and not (what == "overflow" and value == "protect" and not known):
+                differences.append((what, known, value))
+        differences += [
+            (f"the type of the field {field!r}", there.fields[field], kind)
+            for field, kind in self.fields.items()
+            if there.fields.get(field, kind) != kind
+        ]
+        if differences:
+            raise TopicMismatchError(name, differences, self._remedies(name, there, differences))
+        if self.fields.keys() <= there.fields.keys():
+            return there
+        return replace(there, fields={**there.fields, **self.fields})
+
+    def _remedies(self, name: str, there: Facts, differences: Sequence[tuple[str, object, object]]) -> list[str]:
+        """What could change the topic, so that it is as this declaration says."""
+        found = []
+        names = {what for what, _, _ in differences}
+        if names & _RETENTION.keys():
+            given = {what: value for what, _, value in differences if what in _RETENTION}
+            if isinstance(age := given.get("max_age_ms"), int):
+                given["max_age_ms"] = age / 1000
+            options = " ".join(f"{_RETENTION[what]} {value}" for what, value in given.items())
+            found.append(f"tidelog topics alter {name} {options}")
+        if "partitions" in names and self.partitions and there.partitions and self.partitions > there.partitions:
+            found.append(f"tidelog topics grow {name} {self.partitions}, if that is a multiple")
+        if names & {"hash", "partition_by", "codec"}:
+            found.append("a topic of another name: what is stored was written by these")
+        found += [
+            remedy(name, there.codec, field, there.fields[field], kind, field == there.partition_by)
+            for field, kind in self.fields.items()
+            if there.fields.get(field, kind) != kind
+        ]
+        return found
+
+
+def check_name(name: object) -> None:
+    """TopicError for what can't be the name of a topic."""
+    if not isinstance(name, str) or not _NAME.fullmatch(name) or name.partition(":")[0] in _RESERVED:
+        raise TopicError(
+            f"topic {name!r}: a name has 1 to 200 characters, no spaces, none of *?[]^\\, and is not 'topic' or 'app',"
+            " nor begins with them and a colon"
+        )
+
+
+def check_partitions(name: str, number: object) -> None:
+    """TopicError for what can't be a number of partitions. None: it is not said."""
+    if number is not None and (not isinstance(number, int) or isinstance(number, bool) or not 1 <= number <= MOST):
+        raise TopicError(f"topic {name!r}: partitions must be a whole number from 1 to {MOST:,}: {number!r}")
+
+
+def key_of(name: str) -> str:
+    """The key of a topic's facts."""
+    return f"{PREFIX}{name}"
+
+
+def read_facts(name: str, text: bytes) -> Facts:
+    """Facts from their JSON. TopicError if they can't be read, or come from a newer version."""
+    try:
+        version = msgspec.json.decode(text)["version"]
+        if version == VERSION:
+            found = msgspec.json.decode(text, type=Facts)
+            check_partitions(name, found.partitions)
+            return found
+    except TopicError:
+        raise
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        raise TopicError(f"the key {key_of(name)!r} does not hold the facts of a topic: {error}") from None
+    raise TopicError(f"topic {name!r} has facts of version {version!r}, this program knows {VERSION}: it is too old")

@@ -1,0 +1,14 @@
+"""Connections to tidelog servers: addresses, TLS, leader lookup, replies and errors. Everything else builds on it.
+
+In reading order:
+
+    address          parses URLs of servers
+    access           ``Access``: the addresses of servers and the settings for connections to them
+    errors           error replies: their classes, which of them are temporary, and which concern the user
+    call             ``Call``: a command that is ready to be sent, and how its reply is read
+    connection       one blocking connection: pipelined commands, long ranges in pages of bounded size
+    asyncconnection  one connection for asyncio: requests of many tasks, replies in order
+    leader           finding the leader, and retrying while it does not answer
+    pools            redis-py's connections, to one server or to the leader of several
+    waker            notifies many idle readers of new entries: one thread, a few connections
+"""

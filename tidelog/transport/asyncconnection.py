@@ -1,0 +1,176 @@
+"""One connection to one server for asyncio. Requests of many tasks are pipelined; replies are given out in order.
+
+Rule 1: the calls of one request leave together, so a MULTI in it is not mixed with other tasks' calls.
+Rule 2: a temporary refusal (``refusals``) closes the connection: the same request may succeed later, perhaps on another
+        server.
+Rule 3: a lost connection is not reopened here. Every request in flight raises LostError, since it is unknown whether
+        the server executed it. So the state of a connection, such as a WATCH, ends visibly.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+
+import hiredis
+import redis
+
+from tidelog.transport.access import Access, shown
+from tidelog.transport.address import Address
+from tidelog.transport.call import Call, plain, read_one
+from tidelog.transport.connection import tls_context
+from tidelog.transport.errors import passes, translated
+
+
+class LostError(redis.ConnectionError, ConnectionError):
+    """The server did not answer, or can't serve requests now. It may have carried out the last ones all the same."""
+
+    def __init__(self, text: str, refusal: bool = False) -> None:
+        super().__init__(text)
+        self.refusal = refusal  # the text is what the server has said
+
+
+class _Request:
+    __slots__ = ("calls", "future", "replies", "timer")
+
+    def __init__(
+        self, calls: Sequence[Call[Any]], future: asyncio.Future[list[Any]], timer: asyncio.TimerHandle
+    ) -> None:
+        self.calls = calls
+        self.future = future
+        self.replies: list[Any] = []
+        self.timer = timer  # ends the connection if the replies take too long
+
+
+class Channel(asyncio.Protocol):
+    """A connection, made by ``connect``."""
+
+    def __init__(self, place: str, patience: float) -> None:
+        self.place = place
+        self._patience = patience  # seconds without the reply to a request
+        self._reader = hiredis.Reader()
+        self._waiting: deque[_Request] = deque()
+        self._transport: asyncio.Transport | None = None
+        self._loop = asyncio.get_running_loop()
+        self.lost: LostError | None = None  # why the connection is gone
+        self.refused = False  # it is, since the server can't serve requests now
+
+    def send(self, calls: Sequence[Call[Any]]) -> asyncio.Future[list[Any]]:
+        """Send calls together, none of them empty. The future has what each reads, an error in the place of one.
+
+        LostError from the future if the connection is lost. A cancelled future does not stop the server.
+        """
+        future: asyncio.Future[list[Any]] = self._loop.create_future()
+        if self.lost is not None or self._transport is None:
+            future.set_exception(LostError(str(self.lost), self.refused))
+            return future
+        if not calls:
+            future.set_result([])
+            return future
+        data = b"".join(
+            [call.packed if call.packed is not None else hiredis.pack_command(call.args) for call in calls]  # type: ignore[arg-type]
+        )
+        patience = self._patience + sum(call.block or 0 for call in calls) / 1000
+        timer = self._loop.call_later(patience, self.close, "no reply in time")
+        self._waiting.append(_Request(calls, future, timer))
+        self._transport.write(data)
+        return future
+
+    def close(self, why: str = "closed") -> None:
+        """End the connection, and with LostError every request under way."""
+        if self.lost is None:
+            self.lost = LostError(f"{self.place}: {why}", self.refused)
+        while self._waiting:
+            request = self._waiting.popleft()
+            request.timer.cancel()
+            if not request.future.done():
+                request.future.set_exception(LostError(str(self.lost), self.refused))
+        if self._transport is not None:
+            self._transport.abort()
+            self._transport = None
+
+    # -- asyncio.Protocol ------------------------------------------------------------------------------------
+    def connection_made(self, transport: Any) -> None:
+        self._transport = transport
+
+    def connection_lost(self, exc: Exception | None) -> None:  # asyncio's signature
+        try:  # a server with too many clients says so before it is asked anything
+            last = self._reader.gets() if not self._waiting else False
+        except hiredis.ProtocolError:
+            last = False
+        if isinstance(last, hiredis.ReplyError):
+            self.refused = True
+            self.close(str(last))
+            return
+        self.close(str(exc) if exc else "the server closed the connection")
+
+    def data_received(self, data: bytes) -> None:
+        reader = self._reader
+        try:
+            reader.feed(data)
+            while self._waiting and (reply := reader.gets()) is not False:
+                self._replied(reply)
+        except hiredis.ProtocolError as error:
+            self.close(f"does not speak RESP: {error}")
+
+    def _replied(self, reply: Any) -> None:
+        request = self._waiting[0]
+        if isinstance(reply, hiredis.ReplyError):
+            text = str(reply)
+            if passes(text):
+                self.refused = True
+                self.close(text)
+                return
+            reply = translated(redis.ResponseError(text))
+        request.replies.append(reply)
+        if len(request.replies) < len(request.calls):
+            return
+        self._waiting.popleft()
+        request.timer.cancel()
+        if request.future.done():  # cancelled
+            return
+        try:
+            request.future.set_result(
+                [
+                    found if isinstance(found, redis.ResponseError) else read_one(call, found)
+                    for call, found in zip(request.calls, request.replies, strict=True)
+                ]
+            )
+        except Exception as error:  # noqa: BLE001 - a reply of another form than the call expects: its caller's error
+            request.future.set_exception(error)
+
+
+async def connect(access: Access, url: str, name: str) -> Channel:
+    """A connection, authenticated, listed as ``name``. LostError or OSError where no server answers.
+
+    redis.ResponseError for a wrong password.
+    """
+    address = access.address(url)
+    loop = asyncio.get_running_loop()
+    made = Channel(shown(url), access.read_ms / 1000)
+    async with asyncio.timeout(access.connect_ms / 1000):
+        if address.path:
+            await loop.create_unix_connection(lambda: made, address.path)
+        else:
+            tls = tls_context(access, address) if address.tls else None
+            await loop.create_connection(lambda: made, address.host, address.port, ssl=tls)
+        try:
+            await _greet(made, address, name)
+        except BaseException:
+            made.close()
+            raise
+    return made
+
+
+async def _greet(made: Channel, address: Address, name: str) -> None:
+    greeting: list[Call[Any]] = []
+    if address.password is not None:
+        greeting.append(plain("AUTH", *((address.username,) if address.username else ()), address.password))
+    if address.db:
+        greeting.append(plain("SELECT", address.db))
+    greeting.append(plain("CLIENT", "SETNAME", name))
+    for reply in await made.send(greeting):
+        if isinstance(reply, redis.ResponseError):
+            raise reply

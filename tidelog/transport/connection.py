@@ -1,0 +1,239 @@
+"""One connection to one server. Commands can be pipelined, and a long range arrives in pages of bounded size.
+
+redis-py holds a whole reply in memory. A TRANGE of a million entries must not be held at once. Its header is read here;
+the bytes after it go, as they arrive, to a ``Gather`` of the caller's, which makes pages of entries of them.
+
+    *1000000\\r\\n                         read here: the number of entries
+    *3\\r\\n$17\\r\\n1700000000000.0\\r\\n...    for the Gather: the first entry
+    *3\\r\\n...                              the second
+
+Rule 1: RESP2 only.
+Rule 2: after an OSError the connection can't be used any more: close it.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import ssl
+from collections.abc import Callable, Iterator
+from typing import Any, Final, Protocol, TypeVar
+
+import hiredis
+
+from tidelog.transport.access import Access, shown
+from tidelog.transport.address import Address
+from tidelog.transport.call import Call, Value, read_one
+from tidelog.transport.errors import ReplyError
+
+CHUNK: Final = 1 << 18  # bytes read from the socket at a time, at most
+PAGE_BYTES: Final = 1 << 24  # a page ends once so many bytes were received for it
+#: The largest entry, in bytes. With a page and a chunk it stays below 2^31, the limit of an Arrow column.
+ENTRY_BYTES: Final = (1 << 31) - (1 << 25)
+
+
+class NotAnEntryError(Exception):
+    """The peer sent something else where an entry should be. The text says what."""
+
+
+P_co = TypeVar("P_co", covariant=True)
+
+
+class Gather(Protocol[P_co]):
+    """Makes pages of entries from the bytes of a range; one object for each range."""
+
+    def feed(self, data: bytes) -> None:
+        """Take the next bytes, cut anywhere."""
+
+    def parse(self, limit: int) -> int:
+        """Add complete entries to the page until it has ``limit``; returns how many it has.
+
+        NotAnEntryError where something else follows, ReplyError where it is an error reply.
+        """
+
+    def page(self) -> P_co:
+        """Return the page and begin the next one. Called only when the page has entries."""
+
+
+class Wire:
+    """A connection to the server at ``url``, authenticated, and listed as ``name`` in CLIENT LIST.
+
+    ``url`` need not be one of ``access.urls``. OSError where no server answers, ReplyError for a wrong password.
+    """
+
+    def __init__(self, access: Access, url: str, name: str) -> None:
+        self.url = url
+        address = access.address(url)
+        self._reader = hiredis.Reader()
+        self._sock = _connect(access, address)
+        self._patience = self._sock.gettimeout()
+        try:
+            if address.password is not None:
+                self.ask("AUTH", *((address.username,) if address.username else ()), address.password)
+            if address.db:
+                self.ask("SELECT", address.db)
+            if self.ask("CLIENT", "SETNAME", name) != b"OK":
+                raise ConnectionError(f"{self.place} does not speak RESP")
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def place(self) -> str:
+        """The URL, without user and password."""
+        return shown(self.url)
+
+    def close(self) -> None:
+        self._sock.close()
+
+    def fileno(self) -> int:
+        """Of the socket, for selectors: when it can be read, ``poll`` may find a reply."""
+        return self._sock.fileno()
+
+    # -- requests and replies -----------------------------------------------------------------------------------
+    def send(self, *commands: tuple[Value, ...]) -> None:
+        """Send commands without waiting; take a reply for each afterwards."""
+        self._sock.sendall(b"".join(map(_pack, commands)))
+
+    def send_raw(self, data: bytes) -> None:
+        """Send commands that are encoded in RESP already."""
+        self._sock.sendall(data)
+
+    def reply(self) -> Any:
+        """The next reply. ReplyError if it is an error."""
+        reply = self.take()
+        if isinstance(reply, hiredis.ReplyError):
+            raise ReplyError(str(reply))
+        return reply
+
+    def take(self) -> Any:
+        """The next reply; an error is returned as a hiredis.ReplyError."""
+        try:
+            while (reply := self._reader.gets()) is False:
+                self._reader.feed(self._receive())
+        except hiredis.ProtocolError as error:
+            raise ConnectionError(f"{self.place} does not speak RESP: {error}") from None
+        return reply
+
+    def poll(self) -> Any:
+        """As ``take``, but without waiting: False if the next reply is not there yet, or not all of it."""
+        self._sock.settimeout(0)
+        try:
+            return self.take()
+        except (BlockingIOError, ssl.SSLWantReadError):
+            return False
+        finally:
+            self._sock.settimeout(self._patience)
+
+    def ask(self, *command: Value) -> Any:
+        """Send one command and return its reply. ReplyError if it is an error."""
+        self.send(command)
+        return self.reply()
+
+    def run(self, *calls: Call[Any]) -> list[Any]:
+        """Send calls, all at once; returns what each reads from its reply.
+
+        An error reply is not raised: a ReplyError is in its place in the list.
+        """
+        self.send_raw(b"".join([_pack(call.args) if call.packed is None else call.packed for call in calls]))
+        replies = [self.take() for _ in calls]
+        results: list[Any] = []
+        for call, reply in zip(calls, replies, strict=True):
+            results.append(ReplyError(str(reply)) if isinstance(reply, hiredis.ReplyError) else read_one(call, reply))
+        return results
+
+    # -- long ranges --------------------------------------------------------------------------------------------
+    def header(self) -> tuple[int, bytes]:
+        """The number of elements of the next reply, an array, and the bytes received after that number.
+
+        Take all replies before it first. ReplyError if the reply is an error.
+        """
+        data = b""
+        while b"\n" not in data:
+            data += self._receive()
+        line, _, rest = data.partition(b"\r\n")
+        if line[:1] != b"*":
+            self._reader.feed(data)
+            raise ConnectionError(f"{self.place}: an array was expected, not {self.reply()!r}")
+        return int(line[1:]), rest
+
+    def elements(self) -> Iterator[Any]:
+        """The elements of the next reply, an array, one by one as they arrive; an error is a hiredis.ReplyError.
+
+        Take all replies before it first, and all elements before anything else. None come of a null.
+        ReplyError if the reply is an error.
+        """
+        number, first = self.header()
+        self._reader.feed(first)
+        for _ in range(number):
+            yield self.take()
+
+    def pages(self, number: int, first: bytes, gather: Gather[P_co], size: int) -> Iterator[P_co]:
+        """``number`` entries as they arrive, in pages of at most ``size`` entries and about PAGE_BYTES bytes.
+
+        ``number`` and ``first`` are what ``header`` returned. Close the connection if you stop before the end.
+        ConnectionError where something else than entries arrives, OverflowError for an entry above ENTRY_BYTES.
+        """
+        received, left = len(first), number
+        gather.feed(first)
+        while left:
+            limit = min(size, left)
+            try:
+                there = gather.parse(limit)
+            except NotAnEntryError as error:
+                raise ConnectionError(f"{self.place} does not speak RESP: {error}") from None
+            if there == limit or (there and received > PAGE_BYTES):
+                yield gather.page()
+                received = 0
+                left -= there
+                continue
+            if received > ENTRY_BYTES:
+                raise OverflowError(f"{self.place}: an entry of more than {ENTRY_BYTES} bytes")
+            data = self._receive()
+            received += len(data)
+            gather.feed(data)
+
+    def _receive(self) -> bytes:
+        data = self._sock.recv(CHUNK)
+        if not data:
+            raise ConnectionError(f"{self.place} closed the connection")
+        return data
+
+
+_pack: Callable[[tuple[Value, ...]], bytes] = hiredis.pack_command  # type: ignore[assignment]  # of any length
+
+
+def _connect(access: Access, address: Address) -> socket.socket:
+    seconds = access.connect_ms / 1000
+    if address.path:
+        sock = socket.socket(socket.AF_UNIX)
+        sock.settimeout(seconds)
+        sock.connect(address.path)
+    else:
+        sock = socket.create_connection((address.host, address.port), seconds)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if address.tls:
+            try:
+                sock = tls_context(access, address).wrap_socket(sock, server_hostname=address.host)
+            except BaseException:
+                sock.close()
+                raise
+    sock.settimeout(access.read_ms / 1000)
+    return sock
+
+
+def tls_context(access: Access, address: Address) -> ssl.SSLContext:
+    """The TLS settings of ``address``, which ``access`` has completed. Raises FileNotFoundError for a missing file."""
+    for name in ("ca_file", "ca_path", "cert_file", "key_file"):
+        path = getattr(address, name)
+        if path and not os.path.exists(path):
+            raise FileNotFoundError(f"{access.called(name)}: no such file here: {path}")
+    context = ssl.create_default_context(cafile=address.ca_file, capath=address.ca_path)
+    if not address.verify:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    elif not address.check_hostname:
+        context.check_hostname = False
+    if address.cert_file:
+        context.load_cert_chain(address.cert_file, address.key_file, address.key_password)
+    return context

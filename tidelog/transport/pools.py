@@ -1,0 +1,150 @@
+"""redis-py's connections for an ``Access``, used by ``Client`` and ``AsyncClient``.
+
+Rule 1: with several URLs, or Sentinels, each new connection is opened to the current leader. If its server becomes a
+        replica, the connection is closed at the first refusal (READONLY), so that the next one finds the new leader.
+Rule 2: options in a URL take precedence over keyword arguments, as in redis-py; fields of an Access take precedence
+        over its URLs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import Any, Final
+
+import redis
+import redis.asyncio
+from redis.backoff import NoBackoff
+from redis.maint_notifications import MaintNotificationsConfig
+from redis.retry import Retry
+
+from tidelog.transport.access import Access
+from tidelog.transport.address import Address
+from tidelog.transport.errors import ReplyError
+from tidelog.transport.leader import Servers
+
+NAME: Final = "tidelog-client"  # of connections that look for the leader
+MOVED: Final = "the server is a replica now: another one leads"
+
+
+def access_of(where: str | Access) -> Access:
+    """The argument of a client, an Access or a text for ``Access.of``, as an Access."""
+    return Access.of(where) if isinstance(where, str) else where
+
+
+def pool_options(where: str | Access, options: dict[str, Any], module: Any) -> dict[str, Any]:
+    """The keyword arguments for a pool of connections; ``module`` is redis or redis.asyncio.
+
+    Raises ValueError if a URL can't be used, or if several servers include a socket.
+    """
+    access = access_of(where)
+    address = access.address(access.urls[0])
+    made: dict[str, Any] = {"retry": Retry(NoBackoff(), 0)}
+    if not address.path:
+        made["maint_notifications_config"] = MaintNotificationsConfig(enabled=False)
+    if access.movable or isinstance(where, Access):
+        made |= _patience(address.connect_ms, address.read_ms)
+    made |= options | _patience(access.options.get("connect_ms"), access.options.get("read_ms"))
+    if address.protocol is not None:
+        made["protocol"] = address.protocol
+    if address.db is not None:
+        made["db"] = address.db
+    made |= {name: value for name in ("username", "password") if (value := getattr(address, name)) is not None}
+    if address.tls:
+        made |= _tls(address)
+    if access.movable:
+        if any(access.address(url).path for url in access.urls):
+            raise ValueError(f"{access.places}: a unix socket can't be one of several servers here")
+        made["access"] = replace(access, retries=0)
+        made["connection_class"] = _LEADERS[module, address.tls]
+    elif address.path:
+        made |= {"path": address.path, "connection_class": module.UnixDomainSocketConnection}
+    else:
+        made |= {"host": address.host, "port": address.port}
+        made["connection_class"] = module.SSLConnection if address.tls else module.Connection
+    return made
+
+
+def _patience(connect_ms: int | None, read_ms: int | None) -> dict[str, Any]:
+    found = {"socket_connect_timeout": connect_ms, "socket_timeout": read_ms}
+    return {name: ms / 1000 for name, ms in found.items() if ms is not None}
+
+
+def _tls(address: Address) -> dict[str, Any]:
+    return {
+        "ssl_ca_certs": address.ca_file, "ssl_ca_path": address.ca_path, "ssl_certfile": address.cert_file,
+        "ssl_keyfile": address.key_file, "ssl_password": address.key_password,
+        "ssl_cert_reqs": "required" if address.verify else "none",
+        "ssl_check_hostname": bool(address.verify and address.check_hostname),
+    }  # fmt: skip
+
+
+def _leader(access: Access) -> Address:
+    """The address of the server that leads now. Raises redis.RedisError if none is found."""
+    servers = Servers(access, NAME)
+    try:
+        return access.address(servers.leader().url)
+    except ReplyError as error:
+        kind = redis.AuthenticationError if error.code in ("WRONGPASS", "NOAUTH") else redis.ResponseError
+        raise kind(str(error)) from None
+    except OSError as error:  # redis-py would add an address that nobody has tried
+        raise redis.ConnectionError(str(error)) from error
+    finally:
+        servers.close()
+
+
+class _ToLeader(redis.Connection):
+    """A connection to whoever leads when it is made."""
+
+    def __init__(self, *, access: Access, **options: Any) -> None:
+        self._access = access
+        super().__init__(**options)  # type: ignore[no-untyped-call]
+
+    def _connect(self) -> Any:
+        _adopt(self, _leader(self._access))
+        return super()._connect()  # type: ignore[no-untyped-call]
+
+    def read_response(self, *args: Any, **options: Any) -> Any:
+        try:
+            return super().read_response(*args, **options)
+        except redis.ReadOnlyError:
+            self.disconnect()  # type: ignore[no-untyped-call]
+            raise redis.ConnectionError(MOVED) from None
+
+
+class _ToLeaderTls(_ToLeader, redis.SSLConnection):
+    pass
+
+
+class _AsyncToLeader(redis.asyncio.Connection):
+    """As ``_ToLeader``, for asyncio."""
+
+    def __init__(self, *, access: Access, **options: Any) -> None:
+        self._access = access
+        super().__init__(**options)
+
+    async def _connect(self) -> None:
+        _adopt(self, await asyncio.to_thread(_leader, self._access))
+        await super()._connect()  # type: ignore[no-untyped-call]
+
+    async def read_response(self, *args: Any, **options: Any) -> Any:
+        try:
+            return await super().read_response(*args, **options)
+        except redis.ReadOnlyError:
+            await self.disconnect()
+            raise redis.ConnectionError(MOVED) from None
+
+
+class _AsyncToLeaderTls(_AsyncToLeader, redis.asyncio.SSLConnection):
+    pass
+
+
+def _adopt(connection: Any, address: Address) -> None:
+    connection.host, connection.port = address.host, address.port
+    connection.username, connection.password = address.username, address.password
+
+
+_LEADERS: Final[dict[tuple[Any, bool], type[Any]]] = {
+    (redis, False): _ToLeader, (redis, True): _ToLeaderTls, (redis.asyncio, False): _AsyncToLeader,
+    (redis.asyncio, True): _AsyncToLeaderTls,
+}  # fmt: skip
