@@ -1,4 +1,4 @@
-"""Connections to tidelog servers: addresses, TLS, leader lookup, replies and errors. Everything else builds on it.
+"""Connections to tidelog servers: addresses, TLS, leader lookup, replies and errors.
 
 In reading order:
 
