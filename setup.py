@@ -61,7 +61,7 @@ CODED = Extension(
 SOCKETS = Extension(f"{HOME}.respserver.clients._sockets", ["respserver/clients/_sockets.c"], optional=True)
 SMALL = [  # numbers as bytes, which a client that is alone waits for at each command; many keys, fetched together
     Extension(f"{HOME}.{name.replace('/', '.')}", [f"{name}.c"], optional=True)
-    for name in ("persistence/_frame", "storage/_ids", "storage/_many", "storage/_records")
+    for name in ("persistence/_frame", "storage/keyspace/_prefetch", "storage/model/_ids", "storage/model/_records")
 ]
 
 wish = os.environ.get("TIDELOG_COMPILE", "")

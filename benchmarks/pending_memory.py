@@ -23,7 +23,7 @@ from benchmarks import measured
 
 measured.import_from(measured.PARTS)
 
-from storage.groups import pendingdump  # noqa: E402
+from storage.groups import pendingformat  # noqa: E402
 from storage.groups.pending import PendingTable  # noqa: E402
 
 NOW = 1_700_000_000_000
@@ -132,9 +132,9 @@ def timings(n: int) -> None:
 
     table = PendingTable()
     clocked("add", n, lambda: one_by_one(table, n, rng))
-    clocked("dump", n, lambda: pendingdump.assemble(table.parts()))
+    clocked("dump", n, lambda: pendingformat.assemble(table.parts()))
     clocked("dump, parts only", n, table.parts)
-    dump = bytes(pendingdump.assemble(table.parts()))
+    dump = bytes(pendingformat.assemble(table.parts()))
     clocked("load", n, lambda: PendingTable.load(dump))
     ids = [row.id for row in table.rows(0, (1 << 128) - 1, n)]
     clocked("remove, in order", some, lambda: [table.remove(raws(i)) for i in ids[:some]])
@@ -160,7 +160,7 @@ def main() -> None:
         return
     n = int(sys.argv[1]) if len(sys.argv) > 1 else 600_000
     failed = False
-    print(f"{measured.described()}, {'compiled' if pendingdump.__file__.endswith('.so') else 'interpreted'}")
+    print(f"{measured.described()}, {'compiled' if pendingformat.__file__.endswith('.so') else 'interpreted'}")
     print(f"{n} pending messages, bytes a message" + " " * 11 + "RSS   Python   estimate")
     for case in CASES:
         figures = []

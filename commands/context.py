@@ -14,7 +14,7 @@ from commands.session import Caching, Session
 from commands.users.denials import Denials
 from commands.users.user import User
 from storage.groups.group import Group
-from storage.keyspace import Keyspace
+from storage.keyspace.keyspace import Keyspace
 
 
 class Chunks:
@@ -176,7 +176,7 @@ class Context:
         self.in_exec = False
 
     def served(self) -> int:
-        """The served time (``storage.keyspace``, Rule 6), by which groups, stages and pending messages end or fall due.
+        """The served time (Rule 6 of ``Keyspace``), by which groups, stages and pending messages end or fall due.
 
         If too much has passed since the server looked last, it has to find out first whether it was away: this may
         shift served time, and log that.

@@ -34,7 +34,7 @@ from commands.summaries import summary_of
 from resp import errors
 from resp.decode import Head
 from resp.errors import CommandError
-from storage.keyspace import Keyspace
+from storage.keyspace.keyspace import Keyspace
 
 __all__ = [
     "DECLARED", "FLAGS", "GROUPS", "HEADS", "TABLE", "TRAITS", "AlikeHandler", "Arg", "BatchHandler", "Command",

@@ -6,7 +6,7 @@ from typing import Final
 
 from resp import errors
 from resp.errors import CommandError
-from storage.ids import MASK64, PARSED, parse_id
+from storage.model.ids import MASK64, PARSED, parse_id
 
 INT_MIN: Final = -(1 << 63)
 INT_MAX: Final = (1 << 63) - 1

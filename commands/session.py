@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol, cast
 
 from commands.users.user import User, superuser
-from storage.keyspace import Keyspace, Watcher
+from storage.keyspace.keyspace import Keyspace, Watcher
 
 LEADER: Final = "leader"  # ``Session.replica`` of the session of the link to this server's leader
 SUPERUSER: Final = superuser()

@@ -19,7 +19,7 @@ from zlib import crc32
 from persistence.journal import Journal
 from persistence.wal import Frame
 from resp.errors import CorruptError
-from storage.records import HEAD
+from storage.model.records import HEAD
 
 AT_ONCE: Final = 1 << 20  # bytes that are read at once for a crc
 NOTHING: Final = 1 << 62  # a value of ``retain`` that keeps nothing: greater than every log offset

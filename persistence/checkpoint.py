@@ -10,7 +10,7 @@ from zlib import crc32
 import lmdb
 import zstandard
 
-from persistence.content import COUNTED, Content
+from persistence.checksums import COUNTED, Content
 from persistence.layout import (
     CODED,
     CRC,
@@ -29,16 +29,16 @@ from persistence.layout import (
     short,
     signed,
 )  # fmt: skip
-from persistence.pieces import FENCES, GROUPS, MARKS, META, NODES, PRODUCERS, STAGES, STREAMS, STRINGS
+from persistence.storecopy import FENCES, GROUPS, MARKS, META, NODES, PRODUCERS, STAGES, STREAMS, STRINGS
 from resp.errors import REMEDY, CorruptError
-from storage.capture import Capture, StreamCapture
-from storage.groups.pendingdump import assemble
-from storage.groups.sortedrows import PackedRows
-from storage.ids import MASK64
+from storage.groups.pendingformat import assemble
+from storage.model.ids import MASK64
+from storage.model.records import pack_sizes
+from storage.model.sortedrows import PackedRows
 from storage.nodes.coded import is_coded
+from storage.nodes.compaction import thinned
 from storage.nodes.packed import new_decompressor
-from storage.nodes.thinned import thinned
-from storage.records import pack_sizes
+from storage.streams.capture import Capture, StreamCapture
 
 TOGETHER = 256  # streams, by their sids, that are put in order at once
 

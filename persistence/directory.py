@@ -27,7 +27,7 @@ import secrets
 import shutil
 from pathlib import Path
 
-from persistence.private import FILE, opener
+from persistence.permissions import FILE, opener
 from persistence.wal import Wal
 from persistence.wal import create as create_wal
 from resp.errors import REMEDY, CorruptError

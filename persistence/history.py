@@ -27,7 +27,7 @@ from pathlib import Path
 from zlib import crc32
 
 from persistence.directory import sync as sync_directory
-from persistence.private import opener
+from persistence.permissions import opener
 from resp.errors import REMEDY, CorruptError
 
 NAME = "replication"

@@ -28,10 +28,10 @@ import lmdb
 from xxhash import xxh3_64_intdigest
 
 from persistence.directory import sync as sync_directory
-from persistence.inplace import Held, disk_bytes
+from persistence.fileidentity import Held, disk_bytes
+from persistence.largebatches import Segments
 from persistence.lmdbfile import open_env, reported
-from persistence.private import FOLDER, opener
-from persistence.segments import Segments
+from persistence.permissions import FOLDER, opener
 from persistence.wal import Frame
 from resp.errors import REMEDY, CorruptError
 

@@ -12,7 +12,7 @@
                   sid u64 | n u32      ->  crc | key length u32 | entries u32 | key | sizes u32 each | bare entries
     db "fences"   short(name)          ->  crc | epoch u64 | name
                                        or  crc | epoch u64 with its highest bit set | check length u8 | check | name
-    db "marks"      sid u64 | chunk u64    ->  crc | container: see storage.marks
+    db "marks"      sid u64 | chunk u64    ->  crc | container: see storage.model.tombstones
     db "producers"  sid u64 | short(name)  ->  crc | name length u32 | name | dump
 
 All numbers are big-endian, so that LMDB's order of keys is the order of ordinals. short(x) is a byte 0 and x, or, where
@@ -27,8 +27,8 @@ the beginning.
 
 A node ends at or before the beginning of the next one, so nodes that end at or before the stream's first_ord are known
 to be evicted without being read. What lies between two nodes is marked: a node without a living entry is not stored. In
-a node with few living entries the others may have lost their bytes (storage.nodes.thinned). A stream's last node may be
-its tail, stored uncompressed; a later checkpoint overwrites it."""
+a node with few living entries the others may have lost their bytes (storage.nodes.compaction). A stream's last node may
+be its tail, stored uncompressed; a later checkpoint overwrites it."""
 
 from __future__ import annotations
 

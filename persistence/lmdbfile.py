@@ -19,7 +19,7 @@ from pathlib import Path
 import lmdb
 
 from persistence.lmdbpages import DamageError, verify
-from persistence.private import FILE
+from persistence.permissions import FILE
 from resp.errors import REMEDY, CorruptError
 
 SMALLEST_MAP = 1 << 26  # bytes
@@ -71,7 +71,12 @@ def open_env(
         try:
             with reported(data):
                 env = lmdb.open(
-                    str(directory), map_size=map_size, max_dbs=databases, max_readers=1024, readahead=False, sync=sync,
+                    str(directory),
+                    map_size=map_size,
+                    max_dbs=databases,
+                    max_readers=1024,
+                    readahead=False,
+                    sync=sync,
                     mode=FILE,
                 )
             return env, keys

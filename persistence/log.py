@@ -30,19 +30,19 @@ from zlib import crc32
 
 from persistence import directory as datadir
 from persistence.backlog import Backlog, GoneError
+from persistence.fileidentity import Held, absent
+from persistence.fullcopy import install
 from persistence.history import NAME as HISTORY
 from persistence.history import History, boot_id
-from persistence.incoming import install
-from persistence.inplace import Held, absent
 from persistence.journal import Journal
 from persistence.lmdbfile import is_exhausted
-from persistence.private import FILE, FOLDER, tighten
-from persistence.recovered import Recovered, behind
+from persistence.permissions import FILE, FOLDER, tighten
+from persistence.recovery import Recovered, behind
 from persistence.store import Store
 from persistence.wal import Frame, Wal, blocks, create
 from resp.errors import REMEDY, CorruptError
-from storage.capture import Capture
-from storage.keyspace import Keyspace
+from storage.keyspace.keyspace import Keyspace
+from storage.streams.capture import Capture
 
 __all__ = ["GoneError", "Log", "LogOptions", "Recovered"]
 

@@ -18,8 +18,8 @@ from zlib import crc32
 import lmdb
 
 from persistence.checkpoint import Checkpoint, is_plain
-from persistence.content import COUNTED, Content
-from persistence.inplace import Held, disk_bytes
+from persistence.checksums import COUNTED, Content
+from persistence.fileidentity import Held, disk_bytes
 from persistence.layout import (
     CODED,
     CRC,
@@ -40,7 +40,8 @@ from persistence.layout import (
     unpack_fence,
 )  # fmt: skip
 from persistence.lmdbfile import open_env, reported, translated
-from persistence.pieces import (
+from persistence.permissions import FOLDER
+from persistence.storecopy import (
     DATABASES,
     FENCES,
     GROUPS,
@@ -53,17 +54,16 @@ from persistence.pieces import (
     StoreCopy,
     format_of,
 )
-from persistence.private import FOLDER
 from resp.errors import REMEDY, CorruptError
-from storage.capture import Capture
-from storage.ids import MASK64
-from storage.keyspace import Keyspace
+from storage.keyspace.keyspace import Keyspace
+from storage.keyspace.replay import DAMAGE
+from storage.model.ids import MASK64
+from storage.model.records import unpack_sizes
 from storage.nodes.node import new_compressor
 from storage.nodes.pool import NodeStore
-from storage.records import unpack_sizes
-from storage.replay import DAMAGE
-from storage.stages.stages import Stage
-from storage.stream import Stream
+from storage.streams.capture import Capture
+from storage.streams.stages import Stage
+from storage.streams.stream import Stream
 
 NEWER = (b"stages", b"fences", *LATE)  # databases that a store may lack
 MAP_SIZE = 1 << 40  # address space: 1 TiB; the file grows as it is written

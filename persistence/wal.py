@@ -55,8 +55,8 @@ from zlib import crc32
 
 from xxhash import xxh3_64_intdigest
 
-from persistence.inplace import Held
-from persistence.private import opener
+from persistence.fileidentity import Held
+from persistence.permissions import opener
 from resp.errors import REMEDY, CorruptError
 
 MAGIC, VERSION = b"TIDETAIL", 1

@@ -25,7 +25,7 @@ from typing import Any, Protocol, TypeVar
 
 from commands.parse import positive
 from persistence.log import GoneError, Log
-from persistence.pieces import StoreCopy
+from persistence.storecopy import StoreCopy
 from replication import formats, frames
 from replication.frames import encode, head
 from resp.decode import RequestDecoder
@@ -59,12 +59,16 @@ class FeedOwner(Protocol):
     def disk(self) -> Log: ...
     def heard(self, feed: Feed) -> None:
         """The replica said something: an acknowledgement or a sign of life."""
+
     def moved_on(self) -> None:
         """``needs`` of a feed has changed."""
+
     def lost(self, feed: Feed, why: str) -> None:
         """The link is gone; called once."""
+
     def outgrown(self, needed: int) -> None:
         """The log has what only replicas can read that know the format ``needed``."""
+
     def sent_bytes(self, count: int) -> None: ...
     def in_thread(self, work: Callable[[], T]) -> asyncio.Future[T]:
         """Do it in a thread; the log is not closed before it has ended. RuntimeError, MemoryError: there is none."""

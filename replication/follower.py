@@ -7,7 +7,7 @@ Rule 3: whatever goes wrong ends the link with a reason. The next attempt follow
 bound, until a link has lasted for a while; where only an upgrade of this server helps, it is long. The wait is partly
 random, so that the replicas of a leader that went down don't all come back at once.
 Rule 4: what the leader sends is believed only after it was checked: replies by ``handshake``, frames by ``frames``, a
-copy by ``persistence.incoming``, a batch by the owner.
+copy by ``persistence.fullcopy``, a batch by the owner.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ import socket
 from ssl import SSLContext
 from typing import Protocol
 
+from persistence.fullcopy import Incoming
 from persistence.history import History
-from persistence.incoming import Incoming
-from persistence.pieces import UnknownDatabaseError
+from persistence.storecopy import UnknownDatabaseError
 from replication import frames
 from replication.frames import Frame, LinkError, NewerError
 from replication.handshake import Answer, Introduction, request

@@ -15,8 +15,8 @@ from __future__ import annotations
 import struct
 
 from resp.errors import CorruptError
-from storage.records import HEAD
-from storage.replay import KNOWN
+from storage.keyspace.replay import KNOWN
+from storage.model.records import HEAD
 
 FORMAT = 4  # what this version reads
 RECORDS = 4  # the newest format of records

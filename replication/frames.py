@@ -10,10 +10,10 @@ Numbers are big-endian. The head has its own crc, so that no length is believed,
 the leader did not send.
 
     kind     log offset               payload
-    BATCH    where the batch begins   records (see storage.records), whole batches only
+    BATCH    where the batch begins   records (see storage.model.records), whole batches only
     ALIVE    the leader's log offset  flags u8: 1 the replica must acknowledge at once
     COPY     of the store's snapshot  entries u64 | bytes u64 (an estimate): a full copy begins
-    PIECE    the same                 entries of the store (see persistence.pieces)
+    PIECE    the same                 entries of the store (see persistence.storecopy)
     DONE     the same                 entries u64: the copy is complete; batches follow from that offset on
     MESSAGE  0                        channel length u32 | channel | message: a message was PUBLISHed
     SHARD    0                        the same: one was SPUBLISHed

@@ -29,7 +29,7 @@ from respserver.runtime.clock import Clock
 from respserver.runtime.data import Data
 from respserver.runtime.gates import Gates
 from respserver.runtime.memory import Memory
-from storage.memory import recount
+from storage.keyspace.memory import recount
 
 RECOUNTED: Final = 2000  # groups that are looked at together: some milliseconds
 

@@ -19,18 +19,18 @@ from pathlib import Path
 from typing import BinaryIO
 
 from persistence.directory import sync as sync_directory
+from persistence.fullcopy import Incoming
 from persistence.history import History
-from persistence.incoming import Incoming
 from persistence.log import Log, LogOptions, Recovered
-from persistence.private import FOLDER
+from persistence.permissions import FOLDER
 from replication import frames
 from replication.frames import Frame, FrameDecoder, LinkError
 from replication.handshake import LONGEST_LINE, Answer, read_answer
 from respserver.config.config import Config
 from respserver.runtime.data import empty_keyspace
-from storage.changes import EVERYTHING
-from storage.keyspace import Keyspace
-from storage.stream import Stream
+from storage.keyspace.changes import EVERYTHING
+from storage.keyspace.keyspace import Keyspace
+from storage.streams.stream import Stream
 
 AT_ONCE = 1 << 20  # bytes that are read, or appended to the log, at once
 

@@ -50,8 +50,8 @@ from respserver.runtime.memory import Memory
 from respserver.runtime.outofmemory import Exhaustion
 from respserver.runtime.servedtime import Presence
 from respserver.runtime.ticks import Ticks
-from storage import expiry
-from storage.keyspace import Keyspace
+from storage.keyspace import expiry
+from storage.keyspace.keyspace import Keyspace
 
 AFTER_STALL: Final = 0.001  # seconds: a round of the event loop
 CATCH_UP_MS: Final = 2000  # after which the periodic work goes on, whatever is still to be read

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-C_MODULES = ("/_coded", "/_frame", "/_ids", "/_many", "/_records", "/_rows", "/_sockets")
+C_MODULES = ("/_coded", "/_frame", "/_ids", "/_prefetch", "/_records", "/_rows", "/_sockets")
 
 
 @pytest.fixture
@@ -83,7 +83,7 @@ PyMODINIT_FUNC PyInit_NAME(void) { return PyModule_Create(&module); }
 
 def mypycify(arguments, *, group_name, **options):
     made = []
-    for name in ("storage.stream", f"{group_name}__mypyc"):  # a module, and the library that all modules share
+    for name in ("storage.streams.stream", f"{group_name}__mypyc"):  # a module, and the library that all modules share
         path = Path(f"{name}.c")
         path.write_text(SOURCE.replace("NAME", name.rpartition(".")[2]))
         made.append(Extension(name, [str(path)]))
@@ -114,17 +114,17 @@ def built(folder: Path) -> list[str]:
 def test_an_ordinary_build_puts_everything_into_the_private_package(checkout: Path, mypyc: str) -> None:
     done = build(checkout, "--build-lib", "lib", TIDELOG_COMPILE="1", PYTHONPATH=mypyc)
     assert done.returncode == 0, done.stdout
-    assert built(checkout) == ["lib/_tidelog_server/storage/stream", "lib/_tidelog_server/tidelog__mypyc"]
+    assert built(checkout) == ["lib/_tidelog_server/storage/streams/stream", "lib/_tidelog_server/tidelog__mypyc"]
     home = checkout / "lib" / "_tidelog_server"  # which the server's process has on its path
-    code = "import storage.stream, tidelog__mypyc; print(storage.stream.__file__)"
+    code = "import storage.streams.stream, tidelog__mypyc; print(storage.streams.stream.__file__)"
     found = subprocess.check_output([sys.executable, "-c", code], cwd=home, text=True)
-    assert found == f"{home}/storage/stream{SUFFIX}\n"
+    assert found == f"{home}/storage/streams/stream{SUFFIX}\n"
 
 
 def test_a_build_in_place_puts_each_beside_its_source(checkout: Path, mypyc: str) -> None:
     done = build(checkout, "--inplace", TIDELOG_COMPILE="1", PYTHONPATH=mypyc)
     assert done.returncode == 0, done.stdout
-    assert built(checkout) == ["storage/stream", "tidelog__mypyc"]
+    assert built(checkout) == ["storage/streams/stream", "tidelog__mypyc"]
 
 
 def test_an_editable_install_can_be_compiled(checkout: Path, mypyc: str) -> None:
@@ -132,7 +132,7 @@ def test_an_editable_install_can_be_compiled(checkout: Path, mypyc: str) -> None
     environment = os.environ | {"TIDELOG_COMPILE": "1", "PYTHONPATH": mypyc}
     done = subprocess.run(command, cwd=checkout, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert built(checkout) == ["storage/stream", "tidelog__mypyc"]
+    assert built(checkout) == ["storage/streams/stream", "tidelog__mypyc"]
 
 
 def test_the_hot_modules_are_there(checkout: Path, mypyc: str) -> None:
@@ -140,4 +140,4 @@ def test_the_hot_modules_are_there(checkout: Path, mypyc: str) -> None:
     hot = [name for name in (checkout / "arguments").read_text().splitlines() if not name.startswith("--")]
     assert len(hot) == len(set(hot))
     assert [name for name in hot if not (ROOT / name).is_file()] == []
-    assert {"storage/keyspace.py", "respserver/server.py"} <= set(hot)
+    assert {"storage/keyspace/keyspace.py", "respserver/server.py"} <= set(hot)

@@ -82,8 +82,8 @@ exit $(cat .venv/status)
 def checkout(tmp_path: Path) -> Path:
     """As much of a checkout as scripts/venv.sh looks at, with a pip that only says what it is told to do."""
     c = (
-        "persistence/_frame.c", "respserver/clients/_sockets.c", "storage/_ids.c", "storage/_many.c",
-        "storage/_records.c", "storage/nodes/_coded.c", "storage/nodes/_codedread.h", "tidelog/spark/_rows.c",
+        "persistence/_frame.c", "respserver/clients/_sockets.c", "storage/model/_ids.c", "storage/keyspace/_prefetch.c",
+        "storage/model/_records.c", "storage/nodes/_coded.c", "storage/nodes/_codedread.h", "tidelog/spark/_rows.c",
         "tidelog/spark/_words.h",
     )  # fmt: skip
     for name in ("scripts/venv.sh", "scripts/pytest.sh", "pyproject.toml", "setup.py", *c):
@@ -189,14 +189,14 @@ exit 1
 
 @pytest.mark.parametrize("alone", [0, 1])
 def test_what_failed_is_run_once_more_alone(checkout: Path, alone: int) -> None:
-    failed = ',\\n'.join(f'  "tests/test_x.py::test_{number}": true' for number in range(5))
+    failed = ",\\n".join(f'  "tests/test_x.py::test_{number}": true' for number in range(5))
     done = scripts_test(checkout, FAILING.format(alone=alone, failed=failed))
     assert (done.stdout, done.returncode) == ("alone\n", alone)
     assert '    "tests/test_x.py::test_0"\n    "tests/test_x.py::test_1"\n' in done.stderr
 
 
 def test_many_failures_are_no_chance(checkout: Path) -> None:
-    failed = ',\\n'.join(f'  "tests/test_x.py::test_{number}": true' for number in range(6))
+    failed = ",\\n".join(f'  "tests/test_x.py::test_{number}": true' for number in range(6))
     done = scripts_test(checkout, FAILING.format(alone=0, failed=failed))
     assert (done.stdout, done.returncode) == ("", 1)
 

@@ -15,7 +15,7 @@ from commands.declare import Command
 from commands.users.user import User
 from resp import errors
 from resp.errors import CommandError
-from storage.keyspace import Keyspace
+from storage.keyspace.keyspace import Keyspace
 
 COMMAND: Final = "command"
 KEY: Final = "key"

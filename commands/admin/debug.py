@@ -11,7 +11,7 @@ from commands.keys.keys import encoding, idle_seconds
 from commands.session import Session
 from resp import errors, reply
 from resp.errors import CommandError
-from storage.values import String
+from storage.keyspace.values import String
 
 FLAGS = "admin noscript loading stale"
 _debug = partial(command, flags=FLAGS, group="server", since="0.1.0")

@@ -12,7 +12,7 @@ from commands.parse import integer
 from commands.slicing import in_parts
 from resp import errors, reply
 from storage.groups.group import Group
-from storage.stream import Stream
+from storage.streams.stream import Stream
 
 _memory = partial(command, group="server", since="0.1.0")
 
@@ -21,8 +21,11 @@ STRING_BYTES = 33  # a bytes object without its content
 
 
 @_memory(
-    "MEMORY|USAGE", key("RO"), opt(arg("count", "integer", token="SAMPLES")), flags="readonly",
-    complexity="O(N): N groups of the stream."
+    "MEMORY|USAGE",
+    key("RO"),
+    opt(arg("count", "integer", token="SAMPLES")),
+    flags="readonly",
+    complexity="O(N): N groups of the stream.",
 )
 def memory_usage(ctx: Context, argv: list[bytes]) -> Reply:
     """Return an estimate of the memory of a key in bytes, without nodes that are on disk only."""

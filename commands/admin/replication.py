@@ -11,7 +11,7 @@ from commands.declare import arg, block, command, oneof, opt, token
 from commands.parse import integer, is_host, positive, timeout_ms
 from resp import errors, reply
 from resp.errors import CommandError
-from storage.timers import NEVER
+from storage.model.timers import NEVER
 
 _REPLID = re.compile(rb"\?|[0-9a-f]{40}")
 
@@ -131,9 +131,7 @@ def waitaof(ctx: Context, argv: list[bytes]) -> Reply:
     def counted() -> bytes:
         return reply.array([reply.integer(int(writes.synced(offset))), reply.integer(replicas.synced(offset))])
 
-    return _when(
-        ctx, timeout, lambda: writes.synced(offset) >= here and replicas.synced(offset) >= wanted, counted
-    )
+    return _when(ctx, timeout, lambda: writes.synced(offset) >= here and replicas.synced(offset) >= wanted, counted)
 
 
 # -- from replicas -----------------------------------------------------------------------------------------------
@@ -146,8 +144,12 @@ def replconf(ctx: Context, argv: list[bytes]) -> Reply:
 
 
 @_server(
-    "PSYNC", arg("replicationid"), arg("offset", "integer"), arity=-3,
-    flags="admin noscript no_async_loading no_multi", traits="unpausable",
+    "PSYNC",
+    arg("replicationid"),
+    arg("offset", "integer"),
+    arity=-3,
+    flags="admin noscript no_async_loading no_multi",
+    traits="unpausable",
 )
 def psync(ctx: Context, argv: list[bytes]) -> Reply:
     """Start to send the log after an offset, or a full copy if that is not possible; sent by replicas."""

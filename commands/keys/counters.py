@@ -11,8 +11,8 @@ from commands.keys.setoptions import store
 from commands.parse import INT_MAX, INT_MIN, integer, is_integer
 from resp import errors, reply
 from resp.errors import CommandError
-from storage import events
-from storage.values import String
+from storage.keyspace import events
+from storage.keyspace.values import String
 
 _OVERFLOW: Final = "ERR increment or decrement would overflow"
 _DECREMENT_OVERFLOW: Final = "ERR decrement would overflow"

@@ -8,7 +8,7 @@ from commands.keys.setoptions import delete
 from commands.parse import INT_MAX, INT_MIN, integer, invalid_expire
 from resp import errors, reply
 from resp.errors import CommandError
-from storage import events
+from storage.keyspace import events
 
 _NX_AND_OTHERS = "ERR NX and XX, GT or LT options at the same time are not compatible"
 _GT_AND_LT = "ERR GT and LT options at the same time are not compatible"

@@ -14,9 +14,9 @@ from commands.parse import integer, is_integer
 from commands.slicing import AT_ONCE, by_name, long_array, slice_end
 from resp import errors, reply
 from resp.errors import CommandError
-from storage import manykeys
-from storage.stream import Stream
-from storage.values import String, Value
+from storage.keyspace import manykeys
+from storage.keyspace.values import String, Value
+from storage.streams.stream import Stream
 
 _LFU_ONLY = (
     "ERR An LFU maxmemory policy is not selected, access frequency not tracked. Please note that when switching "

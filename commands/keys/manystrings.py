@@ -11,8 +11,8 @@ from commands.parse import integer
 from commands.slicing import long_array
 from resp import errors, reply
 from resp.errors import CommandError
-from storage import manykeys
-from storage.values import String
+from storage.keyspace import manykeys
+from storage.keyspace.values import String
 
 _BAD_NUMKEYS: Final = "ERR invalid numkeys value"
 _BAD_PAIRS: Final = "ERR wrong number of key-value pairs"

@@ -10,15 +10,13 @@ from commands.keys.setoptions import tell_overwritten
 from commands.parse import check_database
 from resp import errors, reply
 from resp.errors import CommandError
-from storage import events
-from storage.stream import Stream
-from storage.values import String
+from storage.keyspace import events
+from storage.keyspace.values import String
+from storage.streams.stream import Stream
 
 # Its entries are stored under the stream's own number. A copy would have to read and write all of them again, also in
 # replay, on every replica and after every start; and the log would need the whole of it as one step.
-_NO_STREAMS: Final = (
-    "ERR COPY copies strings, not streams: RENAME moves a stream, TRANGE and TMAPPEND copy its entries"
-)
+_NO_STREAMS: Final = "ERR COPY copies strings, not streams: RENAME moves a stream, TRANGE and TMAPPEND copy its entries"
 
 
 def _rename(ctx: Context, name: bytes, new: bytes, only_new: bool) -> bool:

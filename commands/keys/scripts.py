@@ -18,7 +18,7 @@ from commands.keys.setoptions import delete
 from commands.parse import INT_MAX, INT_MIN, integer, invalid_expire
 from resp import reply
 from resp.errors import CommandError
-from storage import events
+from storage.keyspace import events
 
 _NOSCRIPT: Final = "NOSCRIPT No matching script. Please use EVAL."
 _TOO_MANY_KEYS: Final = "ERR Number of keys can't be greater than number of args"

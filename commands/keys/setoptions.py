@@ -15,8 +15,8 @@ from commands.parse import INT_MAX, integer, invalid_expire
 from commands.slicing import long_bulk
 from resp import errors, reply
 from resp.errors import CommandError
-from storage import events
-from storage.values import String, Value
+from storage.keyspace import events
+from storage.keyspace.values import String, Value
 
 _BAD_DIGEST: Final = "ERR must be exactly 16 hexadecimal characters"
 _TOO_LONG: Final = "ERR string exceeds maximum allowed size (proto-max-bulk-len)"

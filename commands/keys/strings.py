@@ -26,8 +26,8 @@ from commands.keys.setoptions import (
 from commands.slicing import LONG_VALUE, long_bulk
 from resp import errors, reply
 from resp.errors import CommandError
-from storage import events
-from storage.values import String
+from storage.keyspace import events
+from storage.keyspace.values import String
 
 BATCH_BYTES: Final = 64 * 1024  # of values in the replies to a batch of GETs
 

@@ -15,8 +15,8 @@ from commands.parse import integer
 from commands.slicing import long_bulk
 from resp import errors, reply
 from resp.errors import CommandError
-from storage import events
-from storage.values import String
+from storage.keyspace import events
+from storage.keyspace.values import String
 
 MOST_ZEROS: Final = 8 << 20  # that one call adds: so little of a client's effort must not hold up all others
 _BAD_OFFSET: Final = "ERR offset is out of range"

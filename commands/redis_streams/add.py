@@ -33,11 +33,11 @@ from commands.streams.append import (
 from resp import errors
 from resp import reply as encode
 from resp.errors import CommandError
-from storage import events
-from storage.entries import entry_wire, id_bulk
-from storage.ids import MASK64
-from storage.producers import LONGEST_MS, MOST_IDS
-from storage.stream import Stream
+from storage.keyspace import events
+from storage.model.entries import entry_wire, id_bulk
+from storage.model.ids import MASK64
+from storage.streams.producers import LONGEST_MS, MOST_IDS
+from storage.streams.stream import Stream
 
 
 @command(

@@ -20,10 +20,10 @@ from commands.streams.elements import elements_reply
 from resp import errors
 from resp import reply as encode
 from resp.errors import CommandError
-from storage.groups import effects
 from storage.groups.group import Group
-from storage.ids import MAX_ID
-from storage.stream import Stream
+from storage.keyspace import groupmutators
+from storage.model.ids import MAX_ID
+from storage.streams.stream import Stream
 
 DEFAULT_COUNT: Final = 100  # of XAUTOCLAIM
 LOOKS: Final = 10  # messages that XAUTOCLAIM looks at for each one that it may claim
@@ -178,12 +178,12 @@ class Claim:
         offset = max(self._last_id, group.offset)  # between two slices others may read, or move it back
         count = None if self.count == NO_COUNT else self.count
         both = [] if count is None and not self.just_id else _raw(new)
-        effects.own(
+        groupmutators.own(
             ctx.ks, key, stream, group, consumer, ctx.now, offset, group.entries_read, both, _raw(again),
             _raw(gone), count, self.last, not self.just_id,
         )  # fmt: skip
         if new and not both:  # a message that is made pending counts as delivered before
-            effects.own(
+            groupmutators.own(
                 ctx.ks, key, stream, group, consumer, ctx.now, offset, group.entries_read, _raw(new), [], [], 2,
                 self.last,
             )  # fmt: skip
@@ -275,7 +275,7 @@ class Walk:
             else:
                 continue
             self._left -= 1
-        effects.own(
+        groupmutators.own(
             ctx.ks, self._argv[1], stream, group, consumer, ctx.now, group.offset, group.entries_read, [], _raw(again),
             _raw(gone), increment=not self._just_id,
         )  # fmt: skip

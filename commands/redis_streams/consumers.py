@@ -12,11 +12,10 @@ from commands.context import Context
 from commands.parse import LONGEST_NAME
 from resp import errors
 from resp import reply as encode
-from storage import events
-from storage.groups import effects
 from storage.groups.group import Consumer, Group
 from storage.groups.pending import PendingRow
-from storage.stream import Stream
+from storage.keyspace import events, groupmutators
+from storage.streams.stream import Stream
 
 GIVEN_BACK: Final = -1  # as an idle time
 
@@ -26,7 +25,7 @@ def consumer_of(ctx: Context, key: bytes, stream: Stream, group: Group, name: by
     long."""
     if len(name) > LONGEST_NAME and name not in group.consumers:
         raise errors.long_name("consumer", len(name), LONGEST_NAME)
-    consumer, made = effects.consumer(ctx.ks, key, stream, group, name, ctx.now)
+    consumer, made = groupmutators.consumer(ctx.ks, key, stream, group, name, ctx.now)
     if made:
         ctx.ks.notify(events.STREAM, b"xgroup-createconsumer", key)
     return consumer

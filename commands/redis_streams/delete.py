@@ -25,12 +25,11 @@ from commands.slicing import AT_ONCE, Ids, by_id, ids_at_once, in_pieces
 from resp import errors
 from resp import reply as encode
 from resp.errors import CommandError
-from storage import events
-from storage.groups import effects
 from storage.groups.group import Group
-from storage.ids import raw_id
-from storage.keyspace import Keyspace
-from storage.stream import Stream
+from storage.keyspace import events, groupmutators
+from storage.keyspace.keyspace import Keyspace
+from storage.model.ids import raw_id
+from storage.streams.stream import Stream
 
 MISSING: Final = -1
 DELETED: Final = 1
@@ -170,7 +169,7 @@ class Deletion:
             ctx.touch(group)
             wanted = _pending_of(group, wanted)
             left = set(wanted)
-            effects.ack(ks, key, stream, group, [raw_id(entry_id) for entry_id in wanted])
+            groupmutators.ack(ks, key, stream, group, [raw_id(entry_id) for entry_id in wanted])
         else:
             left = set(stream.ids_of(stream.ords_of(wanted)))
         kept = _needed(stream, wanted) if references == b"ACKED" else set()
@@ -222,7 +221,7 @@ def _drop_references(ks: Keyspace, name: bytes, stream: Stream, ids: list[int]) 
     for group in stream.groups.values():
         pending = _pending_of(group, ids)
         if pending:
-            effects.ack(ks, name, stream, group, [raw_id(entry_id) for entry_id in pending])
+            groupmutators.ack(ks, name, stream, group, [raw_id(entry_id) for entry_id in pending])
 
 
 def _numbers(results: list[int]) -> bytes:

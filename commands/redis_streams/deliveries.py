@@ -8,10 +8,10 @@ from commands.context import Context
 from commands.redis_streams.consumers import idle_of
 from commands.redis_streams.elements import ClaimedElements, XElements
 from commands.redis_streams.lag import count_after
-from storage.groups import effects
 from storage.groups.group import Consumer, Group
 from storage.groups.pending import PendingRow
-from storage.stream import Stream
+from storage.keyspace import groupmutators
+from storage.streams.stream import Stream
 
 GONE_AT_ONCE: Final = 3000  # messages without an entry that a read with CLAIM looks at; the next one goes on there
 
@@ -23,7 +23,7 @@ def deliver_new(
     new = stream.raw_ids(stream.place(lo), hi)
     last = int.from_bytes(new[-1], "big")
     entries_read = count_after(stream, group, len(new), int.from_bytes(new[0], "big"), last)
-    effects.own(ctx.ks, key, stream, group, consumer, ctx.now, last, entries_read, [] if noack else new, [], [])
+    groupmutators.own(ctx.ks, key, stream, group, consumer, ctx.now, last, entries_read, [] if noack else new, [], [])
     group.cursor, group.cursor_of = hi, last
 
 
@@ -40,7 +40,7 @@ def deliver_again(
         else:
             elements.add_gone_one(row.id)
     if again:
-        effects.own(
+        groupmutators.own(
             ctx.ks, key, stream, group, consumer, ctx.now, group.offset, group.entries_read, [], again, [], quiet=True
         )
 

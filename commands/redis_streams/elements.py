@@ -7,8 +7,8 @@ from typing import Final
 
 from commands.redis_streams.ids import xid_bulk
 from commands.streams.elements import Elements
-from storage.nodes.dashed import dashed, dashed_many
-from storage.stream import Stream
+from storage.nodes.redisform import dashed, dashed_many
+from storage.streams.stream import Stream
 
 RAW_ID: Final = 16  # bytes
 

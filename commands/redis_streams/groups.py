@@ -15,11 +15,10 @@ from commands.slicing import AT_ONCE
 from resp import errors
 from resp import reply as encode
 from resp.errors import CommandError
-from storage import events
-from storage.groups import effects
 from storage.groups.group import Consumer, Group
-from storage.ids import MAX_ID
-from storage.stream import Stream
+from storage.keyspace import events, groupmutators
+from storage.model.ids import MAX_ID
+from storage.streams.stream import Stream
 
 _NEW_ID = oneof("id-selector", arg("id"), token("$", "new-id"))
 _ENTRIES_READ = opt(arg("entries-read", "integer", token="ENTRIESREAD"))
@@ -86,7 +85,7 @@ def xgroup_create(ctx: Context, argv: list[bytes]) -> Reply:
         raise CommandError(errors.BUSY_GROUP)
     else:
         lone = False
-    effects.create_group(ctx.ks, name, stream, group, offset, min(entries_read, stream.entries_added), lone)
+    groupmutators.create_group(ctx.ks, name, stream, group, offset, min(entries_read, stream.entries_added), lone)
     ctx.ks.notify(events.STREAM, b"xgroup-create", name)
     return encode.OK
 
@@ -104,7 +103,7 @@ def xgroup_setid(ctx: Context, argv: list[bytes]) -> Reply:
         raise errors.bad_subcommand(argv)
     offset = stream.last_id if argv[4] == b"$" else _any_id(argv[4])
     ctx.touch(group)
-    effects.move_group(ctx.ks, argv[2], stream, group, offset, min(entries_read, stream.entries_added))
+    groupmutators.move_group(ctx.ks, argv[2], stream, group, offset, min(entries_read, stream.entries_added))
     ctx.ks.notify(events.STREAM, b"xgroup-setid", argv[2])
     return encode.OK
 
@@ -118,7 +117,7 @@ def xgroup_destroy(ctx: Context, argv: list[bytes]) -> Reply:
     stream = _stream(ctx, argv[2])
     if argv[3] not in stream.groups:
         return encode.integer(0)
-    effects.end_group(ctx.ks, argv[2], stream, argv[3], b"xgroup-destroy")
+    groupmutators.end_group(ctx.ks, argv[2], stream, argv[3], b"xgroup-destroy")
     return encode.integer(1)
 
 
@@ -150,7 +149,7 @@ def xgroup_delconsumer(ctx: Context, argv: list[bytes]) -> Reply:
         return encode.integer(0)
     if group.pending.owned(consumer.number) > AT_ONCE:
         return Slices(_Removal(argv[2], group, consumer).step, True)
-    dropped = effects.forget_consumer(ctx.ks, argv[2], stream, group, consumer)
+    dropped = groupmutators.forget_consumer(ctx.ks, argv[2], stream, group, consumer)
     ctx.ks.notify(events.STREAM, b"xgroup-delconsumer", argv[2])
     return encode.integer(dropped)
 
@@ -169,15 +168,17 @@ class _Removal:
     def step(self, ctx: Context) -> bytes | None:
         ks, name, group, consumer = ctx.ks, self._name, self._group, self._consumer
         stream = ks.stream(name, ctx.now)
-        if stream is None or stream.groups.get(group.name) is not group or group.owners.get(consumer.number) is not (
-            consumer
+        if (
+            stream is None
+            or stream.groups.get(group.name) is not group
+            or group.owners.get(consumer.number) is not (consumer)
         ):
             return encode.integer(self._dropped)  # somebody else has removed it, or more than that
         if group.pending.owned(consumer.number) > AT_ONCE:
             raws = group.pending.raws_of(consumer.number, AT_ONCE)
-            self._dropped += effects.ack(ks, name, stream, group, raws)
+            self._dropped += groupmutators.ack(ks, name, stream, group, raws)
             return None
-        self._dropped += effects.forget_consumer(ks, name, stream, group, consumer)
+        self._dropped += groupmutators.forget_consumer(ks, name, stream, group, consumer)
         ks.notify(events.STREAM, b"xgroup-delconsumer", name)
         return encode.integer(self._dropped)
 

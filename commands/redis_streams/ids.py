@@ -12,8 +12,8 @@ from __future__ import annotations
 
 from resp import errors
 from resp.errors import CommandError
-from storage.entries import id_bulk
-from storage.ids import MASK64, MAX_ID, parse_id
+from storage.model.entries import id_bulk
+from storage.model.ids import MASK64, MAX_ID, parse_id
 
 
 def format_xid(id: int) -> bytes:  # noqa: A002

@@ -22,9 +22,9 @@ from resp import errors
 from resp import reply as encode
 from resp.errors import CommandError
 from storage.groups.group import Consumer, Group
-from storage.ids import MAX_ID
-from storage.nodes.dashed import dashed_many
-from storage.stream import Stream
+from storage.model.ids import MAX_ID
+from storage.nodes.redisform import dashed_many
+from storage.streams.stream import Stream
 
 DEFAULT_COUNT: Final = 10  # of FULL
 GROUPS: Final = 300  # that are described in one slice

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Final
 
 from storage.groups.group import Group
-from storage.stream import Stream
+from storage.streams.stream import Stream
 
 UNKNOWN: Final = -1
 

@@ -19,10 +19,10 @@ from commands.slicing import AT_ONCE
 from commands.streams.newentries import NEW_AT_ONCE, NO_MORE, NewEntries
 from resp import errors
 from resp import reply as encode
-from storage.groups import effects
 from storage.groups.group import Group
-from storage.ids import MAX_ID
-from storage.stream import Stream
+from storage.keyspace import groupmutators
+from storage.model.ids import MAX_ID
+from storage.streams.stream import Stream
 
 ALL: Final = 1 << 62
 
@@ -51,7 +51,7 @@ def _expected(stream: Stream, group: Group, read: GroupReadArgs, after: int) -> 
     if after != NEW:
         consumer = group.consumers.get(read.consumer)
         return 0 if consumer is None else group.pending.owned(consumer.number)
-    new = stream.count(effects.cursor(stream, group), stream.next_ord)
+    new = stream.count(groupmutators.cursor(stream, group), stream.next_ord)
     if read.claim == NO_CLAIM:
         return new * AT_ONCE // NEW_AT_ONCE
     return new + len(group.pending)
@@ -231,7 +231,7 @@ class NewRead(KeyRead):
         self._gone += add_claimed(stream, group, rows, self._moment, self._claimed, again, most)
         # What is delivered here must not look idle to the next slice, for which CLAIM 0 needs a later moment.
         last = max(ctx.now, self._moment + 1) if not read.claim else ctx.now
-        effects.own(
+        groupmutators.own(
             ctx.ks, self._name, stream, group, consumer, ctx.now, group.offset, group.entries_read, [], again, [],
             last=last,
         )  # fmt: skip
@@ -247,7 +247,7 @@ class NewRead(KeyRead):
         hi = new.following(stream, group, AT_ONCE if with_delivery else NEW_AT_ONCE)
         if hi == NO_MORE:
             return False
-        lo = effects.cursor(stream, group)
+        lo = groupmutators.cursor(stream, group)
         if with_delivery:
             self._claimed.add_new(stream, lo, hi)
         deliver_new(ctx, self._name, stream, group, consumer, lo, hi, read.noack)

@@ -17,7 +17,7 @@ from commands.parse import integer
 from commands.redis_streams.ids import added_id, strict_id
 from resp import errors
 from resp.errors import CommandError
-from storage.keyspace import Keyspace
+from storage.keyspace.keyspace import Keyspace
 
 REFERENCES: Final = oneof("condition", token("KEEPREF"), token("DELREF"), token("ACKED"))
 _EXACTLY: Final = (opt(token("=", "equal")), arg("threshold"))

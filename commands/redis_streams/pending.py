@@ -15,10 +15,10 @@ from commands.slicing import AT_ONCE, ROW_BYTES, Ids, by_id, in_parts, in_pieces
 from resp import errors
 from resp import reply as encode
 from resp.errors import CommandError
-from storage.groups import effects
 from storage.groups.group import Consumer, Group
 from storage.groups.pending import PendingRow, PendingTable
-from storage.stream import Stream
+from storage.keyspace import groupmutators
+from storage.streams.stream import Stream
 
 NO_COUNT: Final = -1  # RETRYCOUNT was not given
 
@@ -53,7 +53,7 @@ def xack(ctx: Context, argv: list[bytes]) -> Reply:
     if len(argv) <= AT_ONCE:
         raws = raw_ids(argv, 3)
         ctx.touch(group)
-        return encode.integer(effects.ack(ctx.ks, argv[1], stream, group, raws))
+        return encode.integer(groupmutators.ack(ctx.ks, argv[1], stream, group, raws))
     return by_id(argv, 3, partial(_ack, argv[:3]), ctx)
 
 
@@ -63,7 +63,7 @@ def _ack(argv: list[bytes], ctx: Context, ids: list[bytes]) -> int:
         return 0
     stream, group = found
     ctx.touch(group)
-    return effects.ack(ctx.ks, argv[1], stream, group, ids)
+    return groupmutators.ack(ctx.ks, argv[1], stream, group, ids)
 
 
 # -- XPENDING ----------------------------------------------------------------------------------------------------------
@@ -327,7 +327,7 @@ def _give_back(
     ctx: Context, key: bytes, stream: Stream, group: Group, new: list[bytes], again: list[bytes], count: int | None,
     decrement: bool,
 ) -> None:  # fmt: skip
-    effects.own(
+    groupmutators.own(
         ctx.ks, key, stream, group, None, ctx.now, group.offset, group.entries_read, new, again, [], count,
         increment=False, decrement=decrement,
     )  # fmt: skip

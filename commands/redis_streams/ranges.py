@@ -9,7 +9,7 @@ from commands.redis_streams.ids import range_end, range_start
 from commands.redis_streams.replies import range_reply, reversed_reply
 from resp import errors
 from resp import reply as encode
-from storage.ids import MAX_ID
+from storage.model.ids import MAX_ID
 
 
 @command(

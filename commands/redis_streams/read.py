@@ -17,9 +17,9 @@ from commands.redis_streams.replies import KeyPart, keys_reply
 from resp import errors
 from resp import reply as encode
 from resp.errors import CommandError
-from storage.place import Place
-from storage.stream import Stream
-from storage.timers import NEVER
+from storage.model.timers import NEVER
+from storage.streams.position import Place
+from storage.streams.stream import Stream
 
 NEWEST: Final = -1  # in place of an ID: just before the newest entry (+)
 

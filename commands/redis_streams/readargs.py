@@ -9,8 +9,8 @@ from commands.parse import MOST_STREAMS, integer, timeout_ms
 from commands.redis_streams.ids import strict_id
 from resp import errors
 from resp.errors import CommandError
-from storage.ids import MAX_ID
-from storage.timers import NEVER
+from storage.model.ids import MAX_ID
+from storage.model.timers import NEVER
 
 NEW: Final = MAX_ID  # ``>``: what was never delivered; as in Redis, who gives the highest ID means the same
 NO_BLOCK: Final = -1

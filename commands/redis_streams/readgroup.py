@@ -22,12 +22,12 @@ from commands.streams.newentries import NEW_AT_ONCE
 from resp import errors
 from resp import reply as encode
 from resp.errors import CommandError
-from storage.groups import effects
 from storage.groups.group import Group
 from storage.groups.pending import PendingRow
-from storage.ids import MAX_ID
-from storage.place import Place
-from storage.stream import Stream
+from storage.keyspace import groupmutators
+from storage.model.ids import MAX_ID
+from storage.streams.position import Place
+from storage.streams.stream import Stream
 
 
 @command(
@@ -134,7 +134,7 @@ def _deliver(ctx: Context, read: GroupReadArgs, key: bytes, stream: Stream, grou
         _claim(read, stream, group, now, claimed, again)
     number = 0 if claimed is None else claimed.count
     offset, entries_read = group.offset, group.entries_read
-    lo, hi = effects.cursor(stream, group), 0
+    lo, hi = groupmutators.cursor(stream, group), 0
     new: list[bytes] = []
     place: Place | None = None
     if lo < stream.next_ord and not 0 < read.count <= number:
@@ -159,9 +159,7 @@ def _deliver(ctx: Context, read: GroupReadArgs, key: bytes, stream: Stream, grou
     if again and new and not read.noack:  # after a rewind a message can be both; then it starts over
         fresh_ids = set(new)
         again = [raw for raw in again if raw not in fresh_ids]
-    effects.own(
-        ks, key, stream, group, consumer, now, offset, entries_read, [] if read.noack else new, again, []
-    )
+    groupmutators.own(ks, key, stream, group, consumer, now, offset, entries_read, [] if read.noack else new, again, [])
     if new:
         group.cursor, group.cursor_of = hi, offset
     return part

@@ -9,10 +9,10 @@ from commands.streams.elements import Elements
 from commands.streams.replies import STREAMED_ABOVE, after
 from resp import reply as encode
 from resp.reply import array_header
-from storage.nodes.dashed import dashed_many
-from storage.place import Place
-from storage.snapshot import Snapshot
-from storage.stream import Stream
+from storage.nodes.redisform import dashed_many
+from storage.streams.position import Place
+from storage.streams.snapshot import Snapshot
+from storage.streams.stream import Stream
 
 
 def range_reply(stream: Stream, place: Place, hi: int, count: int) -> bytes | Chunks:

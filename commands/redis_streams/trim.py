@@ -18,8 +18,8 @@ from commands.redis_streams.trimming import TrimSlices, trim_border, trimming_of
 from resp import errors
 from resp import reply as encode
 from resp.errors import CommandError
-from storage import events
-from storage.stream import Stream
+from storage.keyspace import events
+from storage.streams.stream import Stream
 
 
 def trim(ctx: Context, name: bytes, stream: Stream, options: Options, reply: bytes | None = None) -> Reply:

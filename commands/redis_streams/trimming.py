@@ -10,12 +10,11 @@ from commands.context import Context
 from commands.redis_streams.options import MAXLEN, MINID, NO_LIMIT, Options
 from commands.slicing import AT_ONCE, ids_at_once
 from resp import reply as encode
-from storage import events
-from storage.groups import effects
 from storage.groups.group import Group
-from storage.ids import MAX_ID
-from storage.keyspace import Keyspace
-from storage.stream import Stream
+from storage.keyspace import events, groupmutators
+from storage.keyspace.keyspace import Keyspace
+from storage.model.ids import MAX_ID
+from storage.streams.stream import Stream
 
 
 class Trimming:
@@ -105,7 +104,7 @@ class DelRef(Trimming):
                 if found:
                     self.cost += len(found)
                     left -= len(found)
-                    effects.ack(ks, name, stream, group, found)
+                    groupmutators.ack(ks, name, stream, group, found)
                     if not left:
                         return
             groups.pop()
@@ -197,8 +196,10 @@ class Acked(Trimming):
 def _all_needed(stream: Stream, at: int, border: int, low: int) -> bool:
     """Whether one group has all of [at, border) pending, the first of which has the ID ``low`` or a higher one."""
     high = stream.id_before(border)
-    return stream.marks is None and low <= high and any(
-        group.pending.between(low, high) == border - at for group in stream.groups.values()
+    return (
+        stream.marks is None
+        and low <= high
+        and any(group.pending.between(low, high) == border - at for group in stream.groups.values())
     )
 
 

@@ -12,11 +12,11 @@ from commands.streams.rows import parsed_rows
 from resp import errors
 from resp import reply as encode
 from resp.errors import CommandError
-from storage import events
-from storage.entries import COUNTS, bulk_runs, entry_of, id_bulk
-from storage.ids import MASK64, parse_id
-from storage.keyspace import Keyspace
-from storage.stream import Stream
+from storage.keyspace import events
+from storage.keyspace.keyspace import Keyspace
+from storage.model.entries import COUNTS, bulk_runs, entry_of, id_bulk
+from storage.model.ids import MASK64, parse_id
+from storage.streams.stream import Stream
 
 LARGE: Final = 4096  # bytes of a value: from here on to copy it once more takes longer than to write its length
 NO_END: Final = 1 << 62  # more calls than there can be

@@ -1,6 +1,6 @@
 """Reply elements for entries in any order: messages that are redelivered.
 
-Rule 1: a small reply is kept as bytes. Beyond STREAMED_ABOVE bytes the entries are picked (``storage.picks``), and cut
+Rule 1: a small reply is kept as bytes. Beyond STREAMED_ABOVE bytes the entries are picked (``selection``), and cut
 out of their nodes while the reply is sent. So a reply costs a few bytes per entry, regardless of the entries' size.
 Rule 2: if the elements are not sent, the owner must call close().
 """
@@ -11,9 +11,9 @@ from collections.abc import Iterator
 
 from commands.context import Chunks
 from commands.streams.replies import STREAMED_ABOVE
-from storage.picks import Picks
-from storage.snapshot import Snapshot
-from storage.stream import Stream
+from storage.streams.selection import Picks
+from storage.streams.snapshot import Snapshot
+from storage.streams.stream import Stream
 
 
 class Elements:

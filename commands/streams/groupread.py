@@ -16,14 +16,14 @@ from commands.streams.readargs import Position, ReadOptions
 from commands.streams.replies import entries_reply, info_element
 from resp import errors
 from resp import reply as encode
-from storage import events, records
-from storage.groups import effects
 from storage.groups.group import Group
-from storage.groups.overdue import drop_overdue
-from storage.keyspace import Keyspace
-from storage.place import Place
-from storage.stream import Stream
-from storage.timers import NEVER
+from storage.keyspace import events, groupmutators
+from storage.keyspace.deadletters import drop_overdue
+from storage.keyspace.keyspace import Keyspace
+from storage.model import records
+from storage.model.timers import NEVER
+from storage.streams.position import Place
+from storage.streams.stream import Stream
 
 # A reader that waited gets at most so many, and so does a slice of a long read: some milliseconds. (NEW_AT_ONCE: of new
 # entries with RETRY)
@@ -69,11 +69,11 @@ def read_group(ctx: Context, key: bytes, position: Position, options: ReadOption
         elif position.zero:
             offset = stream.evicted_to  # the beginning of what there is: nothing counts as missing
         deadline = served + options.ttl if options.ttl else NEVER
-        group = effects.set_group(ks, key, stream, name, offset, options.ttl, deadline)
+        group = groupmutators.set_group(ks, key, stream, name, offset, options.ttl, deadline)
         ks.notify(events.STREAM, b"tgroup-create", key)
     elif group.ttl != options.ttl:
         deadline = served + options.ttl if options.ttl else NEVER
-        effects.set_group(ks, key, stream, name, group.offset, options.ttl, deadline)
+        groupmutators.set_group(ks, key, stream, name, group.offset, options.ttl, deadline)
     else:
         group.touch(served)
     if options.count > DUE_AT_ONCE and _is_long(stream, group, options, served):
@@ -90,7 +90,7 @@ def _is_long(stream: Stream, group: Group, options: ReadOptions, served: int) ->
     """Whether others shall have their turn while the messages of a large count are delivered."""
     if group.pending.due_at(served) >= DUE_AT_ONCE:
         return True
-    new = min(options.count, stream.count(effects.cursor(stream, group), stream.next_ord))
+    new = min(options.count, stream.count(groupmutators.cursor(stream, group), stream.next_ord))
     return new > _at_once(new, options)
 
 
@@ -163,7 +163,7 @@ class ReadSlices:
         hi = new.following(stream, group, _at_once(new.left(), self._options))
         if hi == NO_MORE:
             return False
-        lo = effects.cursor(stream, group)
+        lo = groupmutators.cursor(stream, group)
         _deliver_new(ctx, self._key, self._options, stream, group, stream.place(lo), hi, [], {})
         return new.delivered(stream, group, lo, hi)
 
@@ -199,7 +199,7 @@ def _serve_group(
     due = _due_ids(ctx.ks, key, most, stream, group, ctx.now, served)
     old = Elements(encode.null_array(proto)) if due else None
     gone = NOTHING if old is None else _add_due(stream, due, old)
-    lo = effects.cursor(stream, group)
+    lo = groupmutators.cursor(stream, group)
     hi = stream.after(lo, count - len(due))
     new = stream.count(lo, hi)
     if new > NEW_AT_ONCE:
@@ -227,9 +227,7 @@ def _serve_group(
     return reply
 
 
-def _with_due(
-    count: int, head: bytes, due: Elements, stream: Stream, place: Place | None, hi: int
-) -> bytes | Chunks:
+def _with_due(count: int, head: bytes, due: Elements, stream: Stream, place: Place | None, hi: int) -> bytes | Chunks:
     """entries_reply() with due messages after ``head``."""
     if not due.picked:
         return entries_reply(count, head + due.encoded(), stream, place, hi)
@@ -258,7 +256,9 @@ def _deliver(
     """Make the effect of a read: ``due`` are delivered once more, but for those that are ``gone``."""
     now = ctx.now
     expire_at = now - ctx.ks.away + options.expire if options.expire else NEVER
-    reader = effects.Reader(now, options.retry, expire_at, options.max_deliveries, options.deadletter, options.flags)
+    reader = groupmutators.Reader(
+        now, options.retry, expire_at, options.max_deliveries, options.deadletter, options.flags
+    )
     again: list[bytes] = []
     left: list[bytes] = []
     for entry_id in due:
@@ -266,7 +266,7 @@ def _deliver(
             left.append(entry_id.to_bytes(16, "big"))
         else:
             again.append(entry_id.to_bytes(16, "big"))
-    effects.deliver(ctx.ks, key, stream, group, offset, reader, new, again, left)
+    groupmutators.deliver(ctx.ks, key, stream, group, offset, reader, new, again, left)
 
 
 def _add_due(stream: Stream, ids: list[int], elements: Elements) -> dict[int, None]:
@@ -279,9 +279,7 @@ def _add_due(stream: Stream, ids: list[int], elements: Elements) -> dict[int, No
     return gone
 
 
-def _due_ids(
-    ks: Keyspace, key: bytes, count: int, stream: Stream, group: Group, now: int, served: int
-) -> list[int]:
+def _due_ids(ks: Keyspace, key: bytes, count: int, stream: Stream, group: Group, now: int, served: int) -> list[int]:
     """Messages that are due, at most ``count``."""
     soonest = group.pending.next_due()
     if soonest is None or soonest > served:
@@ -296,6 +294,6 @@ def _due_ids(
 
 def has_something(ks: Keyspace, key: bytes, stream: Stream, group: Group, now: int) -> bool:
     """Whether a TREAD for the group would return an entry, or the null of one that is due and evicted."""
-    if group.offset < stream.last_id and effects.cursor(stream, group) < stream.next_ord:
+    if group.offset < stream.last_id and groupmutators.cursor(stream, group) < stream.next_ord:
         return True
     return bool(_due_ids(ks, key, 1, stream, group, now, ks.served(now)))

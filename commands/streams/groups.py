@@ -13,12 +13,11 @@ from commands.parse import integer, raw_ids, span
 from commands.slicing import AT_ONCE, ROW_BYTES, by_id, in_parts, in_pieces
 from resp import errors
 from resp import reply as encode
-from storage import events
-from storage.groups import effects
 from storage.groups.group import Group
 from storage.groups.pending import PendingRow, PendingTable
-from storage.ids import MAX_ID, format_id, parse_id, parse_range_end, parse_range_start
-from storage.stream import Stream
+from storage.keyspace import events, groupmutators
+from storage.model.ids import MAX_ID, format_id, parse_id, parse_range_end, parse_range_start
+from storage.streams.stream import Stream
 
 GROUPS: Final = 300  # that are described in one slice
 
@@ -60,7 +59,7 @@ def _ack(argv: list[bytes], ctx: Context, ids: list[bytes]) -> int:
         return 0
     stream, group = found
     ctx.touch(group)
-    return effects.ack(ctx.ks, argv[1], stream, group, ids)
+    return groupmutators.ack(ctx.ks, argv[1], stream, group, ids)
 
 
 @command(
@@ -98,7 +97,7 @@ def _set_due(argv: list[bytes], due: int, ctx: Context, ids: list[bytes]) -> int
         return 0
     stream, group = found
     ctx.touch(group)
-    return effects.set_due(ctx.ks, argv[1], stream, group, due, ids)
+    return groupmutators.set_due(ctx.ks, argv[1], stream, group, due, ids)
 
 
 @command(
@@ -203,7 +202,7 @@ def tgroup_setid(ctx: Context, argv: list[bytes]) -> Reply:
     if offset == 0:
         offset = stream.evicted_to  # the beginning of what there is: nothing counts as missing
     ctx.touch(group)
-    effects.set_group(ctx.ks, argv[2], stream, group.name, offset, group.ttl, group.deadline)
+    groupmutators.set_group(ctx.ks, argv[2], stream, group.name, offset, group.ttl, group.deadline)
     ctx.ks.notify(events.STREAM, b"tgroup-setid", argv[2])
     return encode.OK
 
@@ -217,7 +216,7 @@ def tgroup_destroy(ctx: Context, argv: list[bytes]) -> Reply:
     found = _find(ctx, argv, 2)
     if found is None:
         return encode.integer(0)
-    effects.end_group(ctx.ks, argv[2], found[0], found[1].name)
+    groupmutators.end_group(ctx.ks, argv[2], found[0], found[1].name)
     return encode.integer(1)
 
 

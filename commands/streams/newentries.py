@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from storage.groups import effects
 from storage.groups.group import Group
-from storage.snapshot import Snapshot
-from storage.stream import Stream
+from storage.keyspace import groupmutators
+from storage.streams.snapshot import Snapshot
+from storage.streams.stream import Stream
 
 NEW_AT_ONCE: Final = 5000  # new entries that become pending in a slice: some milliseconds
 NO_MORE: Final = -1
@@ -24,7 +24,7 @@ class NewEntries:
     __slots__ = ("_next", "_read_to", "_snapshot", "count")
 
     def __init__(self, stream: Stream, group: Group, most: int) -> None:
-        lo = effects.cursor(stream, group)
+        lo = groupmutators.cursor(stream, group)
         end = stream.after(lo, most)
         self._next = lo  # ordinal of the next one
         self._read_to = lo  # ordinal after the last one delivered
@@ -37,7 +37,7 @@ class NewEntries:
 
     def following(self, stream: Stream, group: Group, at_once: int) -> int:
         """The ordinal before which the next slice ends, which begins at the group's cursor; NO_MORE: there is none."""
-        snapshot, lo = self._snapshot, effects.cursor(stream, group)
+        snapshot, lo = self._snapshot, groupmutators.cursor(stream, group)
         if snapshot is None or lo != self._next or lo >= snapshot.end:
             return NO_MORE
         hi = min(snapshot.end, stream.after(lo, at_once))
@@ -48,7 +48,7 @@ class NewEntries:
     def delivered(self, stream: Stream, group: Group, lo: int, hi: int) -> bool:
         """The group has got the entries in [lo, hi). Returns whether there are more."""
         self.count += stream.count(lo, hi)
-        self._next = effects.cursor(stream, group)
+        self._next = groupmutators.cursor(stream, group)
         self._read_to = hi
         return self._snapshot is not None and hi < self._snapshot.end
 

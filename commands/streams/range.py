@@ -13,8 +13,8 @@ from resp import errors
 from resp import reply as encode
 from resp.errors import CommandError
 from storage.groups.group import Group
-from storage.ids import MAX_ID, format_id, parse_id, parse_range_end, parse_range_start
-from storage.stream import Stream
+from storage.model.ids import MAX_ID, format_id, parse_id, parse_range_end, parse_range_start
+from storage.streams.stream import Stream
 
 
 @command(
@@ -110,7 +110,12 @@ def tseek(ctx: Context, argv: list[bytes]) -> Reply:
 
 
 @command(
-    "TINFO", key("RO ACCESS"), flags="readonly", group="stream", since="0.1.0", complexity="O(log N): N macro nodes.",
+    "TINFO",
+    key("RO ACCESS"),
+    flags="readonly",
+    group="stream",
+    since="0.1.0",
+    complexity="O(log N): N macro nodes.",
 )
 def tinfo(ctx: Context, argv: list[bytes]) -> Reply:
     """Return what is known of a stream: its length, IDs, counters, and the space that it takes."""

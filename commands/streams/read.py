@@ -11,8 +11,8 @@ from commands.streams.readargs import Position, ReadOptions, deadletter_at, read
 from commands.streams.replies import entries_reply, info_element
 from resp import reply as encode
 from resp.errors import CommandError
-from storage.place import Place
-from storage.stream import Stream
+from storage.streams.position import Place
+from storage.streams.stream import Stream
 
 BATCH_BYTES: Final = 64 * 1024  # of replies to a batch; calls after that are left for the next one
 
@@ -124,8 +124,12 @@ def _serve_plain(
     head, extra = b"", 0
     if options.with_info:
         head, extra = info_element(stream, ctx.session.proto), 1
-    if stream is not None and options.count and stream.evicted_to and not (position.zero or position.from_now) and (
-        position.id < stream.evicted_to
+    if (
+        stream is not None
+        and options.count
+        and stream.evicted_to
+        and not (position.zero or position.from_now)
+        and (position.id < stream.evicted_to)
     ):
         head += encode.null_array(ctx.session.proto)  # [17] (a): entries in between are gone
         extra += 1

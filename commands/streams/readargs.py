@@ -12,9 +12,9 @@ from typing import Final
 from commands.parse import id_parts, integer, span, timeout_ms
 from resp import errors
 from resp.errors import CommandError
-from storage import records
-from storage.stream import Stream
-from storage.timers import NEVER
+from storage.model import records
+from storage.model.timers import NEVER
+from storage.streams.stream import Stream
 
 # how many words an option has, itself included
 WORDS: Final = {b"WITHINFO": 1, b"BLOCK": 2, b"GROUP": 3, b"RETRY": 3, b"MAXDELIVERIES": 2, b"DEADLETTER": 2}

@@ -8,10 +8,10 @@ from typing import Final
 from commands.context import Chunks
 from resp import reply as encode
 from resp.reply import array_header
-from storage.entries import COUNTS
-from storage.ids import format_id
-from storage.place import Place
-from storage.stream import Stream
+from storage.model.entries import COUNTS
+from storage.model.ids import format_id
+from storage.streams.position import Place
+from storage.streams.stream import Stream
 
 STREAMED_ABOVE: Final = 256 * 1024  # bytes of reply; a longer one is sent node by node and never built whole
 

@@ -22,8 +22,8 @@ from commands.parse import MOST_FIELDS, integer
 from resp import errors
 from resp.errors import CommandError
 from resp.reply import array_header
-from storage.entries import COUNTS
-from storage.ids import MASK64
+from storage.model.entries import COUNTS
+from storage.model.ids import MASK64
 
 MOST_AT_ONCE: Final = 512 << 20  # bytes of entries that one command may make
 FREE_COPIES: Final = 1 << 20  # bytes of repeated fields that no value of the directive forbids
@@ -76,7 +76,7 @@ class Rows:
         self._lengths = lengths
 
     def bare(self, start: int, stop: int) -> tuple[array[int], bytes]:
-        """Bytes of each of the entries start to stop - 1, and all of them, without IDs (see ``storage.nodes.bare``)."""
+        """Bytes of each of the entries start to stop - 1, and all of them, without IDs (see ``stagedentries``)."""
         parts: list[bytes] = [b""] * (2 * self.width * (stop - start))
         sizes = self._fill(parts, start, stop, 0, self._head)
         return array("I", sizes), _joined(parts)

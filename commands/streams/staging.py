@@ -16,11 +16,10 @@ from commands.streams.rows import Rows, parsed_rows
 from resp import errors
 from resp import reply as encode
 from resp.errors import CommandError
-from storage import events
-from storage.ids import MASK64
-from storage.keyspace import Keyspace
-from storage.stages import publish
-from storage.timers import NEVER
+from storage.keyspace import events, stagemutators
+from storage.keyspace.keyspace import Keyspace
+from storage.model.ids import MASK64
+from storage.model.timers import NEVER
 
 PUBLISHED: Final = encode.bulk(b"published")
 SKIPPED: Final = encode.bulk(b"skipped")
@@ -48,7 +47,7 @@ def tstage(ctx: Context, argv: list[bytes]) -> Reply:
     ttl = span(argv[2])
     rows = parsed_rows(ctx, argv[4:], "tstage")
     ks.stream(target, ctx.now)  # raises WRONGTYPE: what can't be appended is refused now, not when it is published
-    if publish.live(ks, name, ctx.served()) is None:
+    if stagemutators.live(ks, name, ctx.served()) is None:
         _check_name("stage", name)
     at_once = max(1, VALUES_AT_ONCE // rows.width)
     if rows.total <= at_once or ctx.in_exec:
@@ -68,8 +67,8 @@ def _stage_some(
     ctx: Context, name: bytes, target: bytes, ttl: int, rows: Rows, start: int, stop: int
 ) -> bytes:  # fmt: skip
     served = ctx.served()
-    publish.live(ctx.ks, name, served)
-    stage = publish.stage(ctx.ks, name, target, ttl, served + ttl if ttl else NEVER, *rows.bare(start, stop))
+    stagemutators.live(ctx.ks, name, served)
+    stage = stagemutators.stage(ctx.ks, name, target, ttl, served + ttl if ttl else NEVER, *rows.bare(start, stop))
     return encode.integer(stage.entries)
 
 
@@ -94,15 +93,15 @@ def tpublish(ctx: Context, argv: list[bytes]) -> Reply:
         before = ks.stages.checks.get(fence, b"")
         if check and before and check != before:
             raise errors.conflict(fence, epoch, before, check)
-        publish.unstage(ks, names)
+        stagemutators.unstage(ks, names)
         return encode.array_header(2) + SKIPPED + encode.integer(0)
     served = ctx.served()
     for name in names:
-        if publish.live(ks, name, served) is None:
+        if stagemutators.live(ks, name, served) is None:
             raise errors.no_stage(name)
-    firsts: list[publish.First] = []
+    firsts: list[stagemutators.First] = []
     total = 0
-    content = publish.gathered(ks, names)
+    content = stagemutators.gathered(ks, names)
     for target, held in content.items():
         count = held.count
         ms, seq = ks.next_id(ks.stream(target, now), now)
@@ -110,7 +109,7 @@ def tpublish(ctx: Context, argv: list[bytes]) -> Reply:
             raise CommandError(errors.ID_EXHAUSTED)
         firsts.append((target, ms, seq))
         total += count
-    publish.publish(ks, fence, epoch, check, names, content, firsts)
+    stagemutators.publish(ks, fence, epoch, check, names, content, firsts)
     if ks.event_classes:
         for target in content:
             ks.notify(events.STREAM, b"tpublish", target)
@@ -135,7 +134,11 @@ def _check(argv: list[bytes]) -> tuple[bytes, list[bytes]]:
 
 
 @command(
-    "TDROP", key("RM DELETE", "stage", multiple=True), flags="write fast", group="stream", since="0.1.0",
+    "TDROP",
+    key("RM DELETE", "stage", multiple=True),
+    flags="write fast",
+    group="stream",
+    since="0.1.0",
     complexity="O(S): S stages.",
     reaches=lambda ks, argv: _staged_keys(ks, argv[1:]),
 )
@@ -146,8 +149,8 @@ def tdrop(ctx: Context, argv: list[bytes]) -> Reply:
 
 def _drop(ctx: Context, names: list[bytes]) -> int:
     for name in names:
-        publish.live(ctx.ks, name, ctx.served())
-    return publish.unstage(ctx.ks, names)
+        stagemutators.live(ctx.ks, name, ctx.served())
+    return stagemutators.unstage(ctx.ks, names)
 
 
 @command("TFENCE", key("RO ACCESS", "fence"), flags="readonly fast", group="stream", since="0.1.0", complexity="O(1)")

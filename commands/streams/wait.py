@@ -18,8 +18,8 @@ from resp import errors
 from resp import reply as encode
 from resp.errors import CommandError
 from storage.groups.group import Group
-from storage.stream import Stream
-from storage.timers import NEVER
+from storage.model.timers import NEVER
+from storage.streams.stream import Stream
 
 MOST_KEYS: Final = 10_000  # of one call: each takes up to 800 bytes while the client waits
 

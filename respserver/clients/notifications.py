@@ -1,4 +1,4 @@
-"""What clients are told of changes: the keyspace collects it (``storage.events``), here it is sent.
+"""What clients are told of changes: the keyspace collects it (``storage.keyspace.events``), here it is sent.
 
 Rule 1: it is queued right after the command, in the order in which things happened, and leaves with the tick: nobody
 hears of a change that is not on disk, and a subscriber hears of a change before it can hear of the next one.
@@ -16,7 +16,7 @@ from respserver.clients.tracking import Tracking
 from respserver.config.config import Config
 from respserver.runtime.data import Data
 from respserver.runtime.ticks import Ticks
-from storage import events
+from storage.keyspace import events
 
 
 class Notices:

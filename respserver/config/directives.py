@@ -24,7 +24,7 @@ from respserver.config.valuetypes import (
     parse_save,
     parse_user,
 )
-from storage.events import parse_classes, show_classes
+from storage.keyspace.events import parse_classes, show_classes
 
 MB = 1024 * 1024
 MAX_INT = 2**31 - 1

@@ -101,7 +101,7 @@ class Values:
     latency_tracking: bool
     latency_tracking_info_percentiles: list[str]  # numbers from 0 to 100
     latency_monitor_threshold: int  # ms; 0 off
-    notify_keyspace_events: str  # letters, see ``storage.events``; "": none
+    notify_keyspace_events: str  # letters, see ``storage.keyspace.events``; "": none
     tracking_table_max_keys: int  # 0: no limit
     # replication
     replicaof: list[str]  # host, port; []: a leader. REPLICAOF changes it

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from commands.context import Context
 from commands.declare import Command
-from storage.stream import Stream
+from storage.streams.stream import Stream
 
 
 def note(ctx: Context, command: Command, argv: list[bytes]) -> None:

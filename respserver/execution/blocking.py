@@ -6,7 +6,7 @@ without a group, and clients that take nothing [53]. Those of them that wait for
 Rule 2: readers are served right after the command that brought the news, so k appends in one pipeline serve k readers.
 The replies leave with the tick, when their entries are on disk.
 Rule 3: a reader that is woken and gets nothing keeps its place in the queue and its timeout [10].
-Rule 4: deadlines are in monotonic time. Messages fall due in served time (``storage.keyspace``), as stored; those of
+Rule 4: deadlines are in monotonic time. Messages fall due in served time (Rule 6 of ``Keyspace``), as stored; those of
 consumers are idle by the wall clock.
 Rule 5: a client that waits for streams stands in a line of each of its keys, and leaves all of them when its wait ends.
 To wait for n keys costs O(n) then; news of one key costs O(1) for each client that stands there and has to go on
@@ -38,8 +38,8 @@ from respserver.runtime.data import Data
 from respserver.runtime.outofmemory import Exhaustion
 from respserver.runtime.ticks import Ticks
 from storage.groups.group import Group
-from storage.stream import Stream
-from storage.timers import PENDING_DUE, Timers
+from storage.model.timers import PENDING_DUE, Timers
+from storage.streams.stream import Stream
 
 SERVED_NS: Final = 20_000_000  # of serving clients in one go
 KEY_BYTES: Final = 800  # of memory that each key of a wait takes, measured

@@ -39,7 +39,7 @@ from respserver.runtime.gates import Gates
 from respserver.runtime.memory import Memory
 from respserver.runtime.outofmemory import Exhaustion
 from respserver.runtime.ticks import Ticks
-from storage.ahead import AT_ONCE, fetch
+from storage.keyspace.prefetch import AT_ONCE, fetch
 
 BATCH_AT_ONCE: Final = 1000  # the most calls that are added to a first one
 RUN_AT_ONCE: Final = AT_ONCE  # the most calls in a run

@@ -19,8 +19,8 @@ from respserver.runtime.clock import Clock
 from respserver.runtime.data import Data
 from respserver.runtime.threads import in_thread
 from respserver.runtime.ticks import Ticks
-from storage.capture import Capture
-from storage.changes import EVERYTHING
+from storage.keyspace.changes import EVERYTHING
+from storage.streams.capture import Capture
 
 RETRY_MS = 5000  # after a failed checkpoint
 PART = 64  # keys that are captured, or freed, in one turn of the loop: about 100 microseconds

@@ -21,10 +21,10 @@ from respserver.observe.clienttotals import ClientTotals
 from respserver.observe.slowlog import Histogram
 from respserver.observe.stats import Counters, RoleStats, Saves, TrackingStats, process_memory, system_memory
 from respserver.observe.streamtotals import StreamWalk
-from storage import stream
-from storage.keyspace import Keyspace
-from storage.memory import memory_bytes, stream_bytes
+from storage.keyspace.keyspace import Keyspace
+from storage.keyspace.memory import memory_bytes, stream_bytes
 from storage.nodes import coder
+from storage.streams import stream
 
 Fields = Iterator[tuple[str, object]]
 COMPILED = not (stream.__file__ or "").endswith(".py")  # the hot modules are compiled all together, or not at all

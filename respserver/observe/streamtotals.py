@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from time import perf_counter
 
-from storage.keyspace import Keyspace
-from storage.stream import Stream
+from storage.keyspace.keyspace import Keyspace
+from storage.streams.stream import Stream
 
 
 @dataclass(slots=True)

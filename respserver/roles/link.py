@@ -19,8 +19,8 @@ from pathlib import Path
 from ssl import SSLContext
 
 from commands.session import LEADER, Session, TransportStats
+from persistence.fullcopy import Incoming
 from persistence.history import History
-from persistence.incoming import Incoming
 from replication import formats
 from replication.follower import Follower
 from replication.frames import LinkError, NewerError
@@ -38,8 +38,8 @@ from respserver.runtime.clock import Clock
 from respserver.runtime.data import Data
 from respserver.runtime.gates import Gates
 from respserver.runtime.ticks import Ticks
-from storage.replay import replay
-from storage.wires import check
+from storage.keyspace.replay import replay
+from storage.keyspace.validation import check
 
 COMPARED = 1 << 20  # bytes at the end of the log that are compared with the leader's
 ACKNOWLEDGE_MS = 1000  # between two acknowledgements that the leader has not asked for

@@ -13,8 +13,8 @@ from respserver.config.config import Config
 from respserver.observe.logs import Logger
 from respserver.observe.stats import process_memory
 from respserver.runtime.clock import Clock
-from storage import events
-from storage.keyspace import Keyspace
+from storage.keyspace import events
+from storage.keyspace.keyspace import Keyspace
 from storage.nodes.cache import NodeCache
 from storage.nodes.pool import NodePool
 

@@ -19,7 +19,7 @@ from respserver.clients.clients import Clients
 from respserver.config.config import Config
 from respserver.runtime.data import Data
 from respserver.runtime.gates import Gates
-from storage.memory import memory_bytes
+from storage.keyspace.memory import memory_bytes
 
 
 class Memory:

@@ -1,5 +1,5 @@
-"""Served time (``storage.keyspace``, Rule 6): the time for which the server could serve its clients. Groups and stages
-end, and pending messages fall due, in served time [73].
+"""Served time (Rule 6 of ``storage.keyspace.keyspace``): the time for which the server could serve its clients. Groups
+and stages end, and pending messages fall due, in served time [73].
 
 Served time follows the monotonic clock while clients can reach this server and it accepts writes. It stops while the
 server is stopped, or busy with one long step, and while all writes are refused or delayed. It does not follow changes
@@ -22,7 +22,7 @@ from respserver.runtime.clock import Clock
 from respserver.runtime.data import Data
 from respserver.runtime.gates import Gates
 from respserver.runtime.ticks import Ticks
-from storage.keyspace import UNBOUNDED, Keyspace
+from storage.keyspace.keyspace import UNBOUNDED, Keyspace
 
 STALL_MS: Final = 200  # between two looks, from which on the server was away: they come ten times a second
 AGAIN_MS: Final = 1000  # between two stalls: if less, the server is slow rather than away

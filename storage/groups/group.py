@@ -13,7 +13,7 @@ from zlib import crc32
 
 from resp.errors import CorruptError
 from storage.groups.pending import PendingTable
-from storage.timers import NEVER
+from storage.model.timers import NEVER
 
 # A group's metadata as the store keeps it, numbers big-endian:
 #

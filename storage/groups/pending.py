@@ -13,9 +13,9 @@ from operator import lt
 from typing import Final, NamedTuple
 
 from resp.errors import CorruptError
-from storage.groups.owned import moment, owner_of
-from storage.groups.pendingdump import ID_SIZE, OWNED, cut, head, parse
-from storage.groups.runs import (
+from storage.groups.ownerindex import moment, owner_of
+from storage.groups.pendingformat import ID_SIZE, OWNED, cut, head, parse
+from storage.groups.ranges import (
     Again,
     DueAt,
     Owning,
@@ -25,9 +25,9 @@ from storage.groups.runs import (
     unpack_run,
     unpack_time,
 )
-from storage.groups.runtable import NONE, NOT_OWNED, RunTable, ascending, indexed
-from storage.groups.sortedrows import PackedRows
-from storage.timers import NEVER
+from storage.groups.rangetable import NONE, NOT_OWNED, RunTable, ascending, indexed
+from storage.model.sortedrows import PackedRows
+from storage.model.timers import NEVER
 
 SWEEP: Final = 1000  # expired runs that one due() looks at
 AT_ONCE: Final = 10_000  # messages that forget() removes together

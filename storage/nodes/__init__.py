@@ -1,17 +1,18 @@
-"""Macro nodes: how some hundred entries are kept together, in memory and in the store.
+"""Macro nodes: several hundred consecutive entries each, in memory and in the store.
 
-    node     a node in memory: entries in wire form with arrays of offsets; sealed into a compressed blob
-    loose    entries at a stream's end that nobody has read yet, in fewer objects than a node
-    packed   a node as it comes out of its blob, unpacked only as far as a read needs
-    coded    a node whose columns are coded as rows of bits, read without unpacking it
-    coder    what reads and writes these rows: _coded.c, or codedrows.py where that was not compiled
-    _coded   rows of bits, written, searched and read
-    codedrows  the same in Python, but for writing
-    index    where each sealed node of a stream begins, by ordinal and by ID
-    cache    the opened nodes that are kept, bounded by bytes
-    pool     what all streams share: where sealed nodes are kept, the cache, the limits of a node
-    bare     entries without IDs, as they are staged
-    dashed   entries in the form that X commands send
-    draft    nodes that a stream was given, but which are not written and compressed yet
-    thinned  nodes without the bytes of their dead entries
+    node           a node in memory: entries in wire form with arrays of offsets; sealed as a compressed blob
+    appendlist     recent unread entries of a stream, in fewer objects than a node
+    packed         a node that was read from its blob, unpacked only as far as reads require
+    coded          a node whose columns are coded as rows of bits, read without unpacking it
+    coder          encodes and decodes these rows, with ``_coded`` or ``codedrows``
+    codedrows      decodes rows of bits in Python
+    index          the first ordinal and the first ID of each sealed node of a stream
+    cache          the cache of opened nodes, limited by memory
+    pool           the node store, the cache, and the node limits that all streams share
+    stagedentries  entries without IDs, as they are staged
+    redisform      entries in the form that X commands return
+    draft          full nodes that are not encoded and compressed yet
+    compaction     removes the bytes of deleted entries from nodes
+
+``_coded`` is written in C. It encodes, searches, and decodes rows of bits.
 """

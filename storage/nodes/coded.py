@@ -31,7 +31,7 @@ from __future__ import annotations
 from typing import Final
 
 from resp.errors import CorruptError
-from storage.ids import MASK64
+from storage.model.ids import MASK64
 from storage.nodes import coder
 from storage.nodes.node import BODY, CRC, HEADER, Node
 

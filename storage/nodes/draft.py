@@ -17,8 +17,8 @@ from typing import Final
 
 import zstandard
 
-from storage.nodes.bare import LONGEST_ID, PIECE_BYTES, Piece, write
 from storage.nodes.node import Node, TailNode, seal
+from storage.nodes.stagedentries import LONGEST_ID, PIECE_BYTES, Piece, write
 
 OVERHEAD: Final = 250  # memory of a draft's objects, in bytes
 

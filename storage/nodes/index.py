@@ -11,7 +11,7 @@ from array import array
 from bisect import bisect_left, bisect_right
 from typing import Final
 
-from storage.ids import MASK64
+from storage.model.ids import MASK64
 
 INDEX_BYTES: Final = 340  # memory of an empty index
 NODE_BYTES: Final = 25  # and of each node in it: arrays over-allocate by a sixteenth

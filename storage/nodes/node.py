@@ -39,7 +39,7 @@ from zlib import crc32
 
 import zstandard
 
-from storage.ids import MASK64, RAWS
+from storage.model.ids import MASK64, RAWS
 from storage.nodes import coder
 
 MAGIC: Final = b"TN"

@@ -23,8 +23,8 @@ from zlib import adler32, crc32
 import zstandard
 
 from resp.errors import CorruptError
-from storage.ids import MASK64
-from storage.marks import Marks
+from storage.model.ids import MASK64
+from storage.model.tombstones import Marks
 from storage.nodes import coder
 from storage.nodes.coded import CodedNode, open_coded
 from storage.nodes.node import BODY, CRC, HEADER, MAGIC, SEQ_DELTAS, SIGNED, UNSIGNED, VERSION, ZSTD, Node, paired
@@ -35,7 +35,6 @@ OVERHEAD: Final = 700  # memory of a cached node's objects: node, columns, body,
 
 _NOT_NEGATIVE: Final = bytes(range(128))  # read as signed bytes
 _LOW: Final = 0 if byteorder == "little" else 1  # offset of the lower byte of two
-
 
 
 def new_decompressor() -> zstandard.ZstdDecompressor:
@@ -293,8 +292,10 @@ def open_stored(
     try:
         node = open_packed(blob)
         missing = count - len(node)
-        if node.first_id != first_id or missing < 0 or (
-            missing and (marks is None or marks.count(first_ord + len(node), first_ord + count) != missing)
+        if (
+            node.first_id != first_id
+            or missing < 0
+            or (missing and (marks is None or marks.count(first_ord + len(node), first_ord + count) != missing))
         ):
             raise CorruptError("a node that belongs elsewhere")
     except CorruptError as error:

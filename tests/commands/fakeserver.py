@@ -18,7 +18,7 @@ from respserver.observe.logs import Logger
 from respserver.observe.slowlog import Timings
 from respserver.runtime.clock import Clock
 from respserver.runtime.gates import Gates
-from storage.keyspace import Keyspace
+from storage.keyspace.keyspace import Keyspace
 from storage.nodes.cache import NodeCache
 from storage.nodes.pool import NodePool
 

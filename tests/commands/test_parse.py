@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from commands.parse import INT_MAX, INT_MIN, id_parts, integer, is_integer, positive, raw_ids, timeout_ms
 from resp.errors import CommandError
-from storage.ids import parse_id
+from storage.model.ids import parse_id
 
 
 @given(st.integers(INT_MIN, INT_MAX))

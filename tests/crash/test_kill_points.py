@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from storage.values import String
+from storage.keyspace.values import String
 from tests.persistence.datakit import append, checkpoint, opened
 
 # Reads jobs, one a line: a directory and the number of a call. Each runs in a fork, so that modules are imported once,
@@ -27,12 +27,12 @@ import os, signal, sys
 from pathlib import Path
 sys.path[:0] = [{root!r}]
 import lmdb
-from persistence import journal, log as logs, segments, wal
+from persistence import journal, largebatches, log as logs, wal
 from tests.persistence.datakit import append, checkpoint, commit, opened
 journal.CUT_AT_ONCE, journal.SHRINK_ABOVE = 3, 1
 much = {segments}
 if much:
-    journal.MUCH, journal.LARGE, segments.FULL, segments.SPARE = 1, 1, 8000, 100_000
+    journal.MUCH, journal.LARGE, largebatches.FULL, largebatches.SPARE = 1, 1, 8000, 100_000
 calls = call = 0
 
 def point():
@@ -55,7 +55,7 @@ for owner, name in (
     (journal.Journal, "write"), (journal.Journal, "cut"), (journal.Journal, "_open"), (journal, "sync_directory"),
     (logs.Store, "write"), (wal.Wal, "note"), (wal.Wal, "_wipe"), (wal.Wal, "sync"), (logs, "create"),
     (Path, "replace"), (Path, "rename"), (Path, "unlink"), (os, "fsync"),
-    *(((segments, "sync_directory"), (os, "pwritev"), (os, "fdatasync")) if much else ()),
+    *(((largebatches, "sync_directory"), (os, "pwritev"), (os, "fdatasync")) if much else ()),
 ):
     dying(owner, name)
 

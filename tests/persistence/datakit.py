@@ -12,11 +12,11 @@ from pathlib import Path
 
 from persistence.log import Log, LogOptions, Recovered
 from storage.groups.group import Group
-from storage.keyspace import Keyspace
+from storage.keyspace.keyspace import Keyspace
 from storage.nodes.cache import NodeCache
 from storage.nodes.pool import NodePool, NodeStore
-from storage.stream import Stream
-from tests.storage.captures import all_stored, whole_capture
+from storage.streams.stream import Stream
+from tests.storage.streams.captures import all_stored, whole_capture
 
 RING = 64 * 1024
 

@@ -18,8 +18,8 @@ from persistence import journal as journal_module
 from persistence.backlog import NOTHING
 from persistence.log import GoneError, Log
 from resp.errors import CorruptError
-from storage.keyspace import Keyspace
-from storage.replay import replay
+from storage.keyspace.keyspace import Keyspace
+from storage.keyspace.replay import replay
 from tests.persistence.datakit import RING, append, checkpoint, commit, crashed, keyspace, opened, until
 
 MUCH = 1 << 30

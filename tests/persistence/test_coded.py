@@ -8,18 +8,18 @@ from pathlib import Path
 import lmdb
 import pytest
 
+from persistence.fullcopy import Incoming
 from persistence.history import History
-from persistence.incoming import Incoming
 from persistence.layout import U64, signed
-from persistence.pieces import META, NODES, Entry, UnknownDatabaseError, entries
 from persistence.store import Store
+from persistence.storecopy import META, NODES, Entry, UnknownDatabaseError, entries
 from resp.errors import CorruptError
-from storage.entries import entry_wire, id_bulk
-from storage.keyspace import Keyspace
+from storage.keyspace.keyspace import Keyspace
+from storage.model.entries import entry_wire, id_bulk
 from storage.nodes import coder
 from storage.nodes.coded import is_coded
 from tests.persistence.datakit import RING, append, checkpoint, delete, keyspace, opened
-from tests.persistence.test_incoming import packed
+from tests.persistence.test_fullcopy import packed
 from tests.storage.nodes.test_coded import forged
 
 pytestmark = pytest.mark.skipif(not coder.CODES, reason="nothing is compiled here: no node is coded")

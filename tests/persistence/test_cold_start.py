@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from persistence.store import Store
-from storage.capture import Capture, StreamCapture
-from storage.stream import Stream
+from storage.streams.capture import Capture, StreamCapture
+from storage.streams.stream import Stream
 from tests.persistence.datakit import keyspace
 
 NODES, SIZE = 2000, 3300

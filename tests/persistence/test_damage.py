@@ -10,11 +10,11 @@ import pytest
 
 from persistence.journal import DATABASES as OF_JOURNAL
 from persistence.log import Log
-from persistence.pieces import DATABASES as OF_STORE
+from persistence.storecopy import DATABASES as OF_STORE
 from persistence.wal import BLOCK, CRC, NOTE, NOTES
 from resp.errors import CorruptError
-from storage.keyspace import Keyspace
-from storage.stages.publish import gathered, publish
+from storage.keyspace.keyspace import Keyspace
+from storage.keyspace.stagemutators import gathered, publish
 from tests.persistence.datakit import RING, append, checkpoint, commit, crashed, delete, group, opened, options
 from tests.persistence.lmdbdamage import LmdbFile
 from tests.persistence.test_store_stages import put
@@ -102,9 +102,7 @@ def test_a_changed_name_of_a_database_is_refused(path: Path, part: str, names: t
 
 
 @pytest.mark.parametrize("name", [b"nodes", b"streams", b"groups", b"strings", b"stages", b"fences", b"marks"])
-def test_a_changed_separator_is_refused_or_does_no_harm(
-    path: Path, whole: tuple[Path, str], name: bytes
-) -> None:
+def test_a_changed_separator_is_refused_or_does_no_harm(path: Path, whole: tuple[Path, str], name: bytes) -> None:
     data = path / "store" / "data.mdb"
     raw = data.read_bytes()
     file = LmdbFile(data)

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from persistence.fullcopy import READY, Incoming
 from persistence.history import History
-from persistence.incoming import READY, Incoming
 from persistence.wal import BLOCK, FRAME
 from resp.errors import CorruptError
 from tests.persistence.datakit import RING, append, checkpoint, commit, crashed, group, opened

@@ -18,8 +18,8 @@ import lmdb
 import pytest
 
 from persistence.history import History
-from persistence.pieces import DATABASES, LATE
 from persistence.store import Store
+from persistence.storecopy import DATABASES, LATE
 from persistence.wal import Wal
 from respserver.testing import HandClock, start_in_thread
 from storage.nodes import coder

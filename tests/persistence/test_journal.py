@@ -327,9 +327,9 @@ def test_spare_segments_are_let_go(path: Path) -> None:
 
 
 def test_segments_are_full_at_some_size(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("persistence.segments.FULL", 1_500_000)
-    monkeypatch.setattr("persistence.segments.AT_ONCE", 3)
-    monkeypatch.setattr("persistence.segments.SPARE", 2_500_000)
+    monkeypatch.setattr("persistence.largebatches.FULL", 1_500_000)
+    monkeypatch.setattr("persistence.largebatches.AT_ONCE", 3)
+    monkeypatch.setattr("persistence.largebatches.SPARE", 2_500_000)
     journal = Journal(path)
     first = journal.end
     for _ in range(6):
@@ -500,7 +500,7 @@ def test_what_a_commit_named_that_seemed_to_fail_is_not_written_over(path: Path)
 
 
 def test_few_files_are_open_however_many_segments_there_are(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("persistence.segments.FULL", 1)
+    monkeypatch.setattr("persistence.largebatches.FULL", 1)
     journal = Journal(path)
     before = len(os.listdir("/proc/self/fd"))
     first = journal.end
@@ -521,7 +521,7 @@ def test_a_folder_that_can_not_be_synced_gets_no_more_segments(path: Path, monke
 
     journal = Journal(path)
     first = journal.end
-    monkeypatch.setattr("persistence.segments.sync_directory", refuse)
+    monkeypatch.setattr("persistence.largebatches.sync_directory", refuse)
     for _ in range(5):
         with pytest.raises(OSError, match="no sync"):
             much(journal)

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from storage.stream import Stream
-from storage.values import String
+from storage.keyspace.values import String
+from storage.streams.stream import Stream
 from tests.persistence.datakit import append, opened
 
 WRITER = """
@@ -19,7 +19,7 @@ import random, sys, threading
 from pathlib import Path
 sys.path[:0] = [{root!r}, {here!r}]
 from tests.persistence.datakit import append, commit, opened
-from tests.storage.captures import all_stored, whole_capture
+from tests.storage.streams.captures import all_stored, whole_capture
 rng = random.Random(int(sys.argv[3]))
 with opened(Path(sys.argv[1]), appendfsync=sys.argv[2], journal_flush_ms=2) as (log, ks, _):
     running = None

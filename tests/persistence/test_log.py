@@ -31,7 +31,7 @@ from tests.persistence.datakit import (
     options,
     until,
 )  # fmt: skip
-from tests.storage.captures import all_stored, whole_capture
+from tests.storage.streams.captures import all_stored, whole_capture
 
 
 @pytest.fixture

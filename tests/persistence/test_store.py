@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 from persistence.layout import short
 from persistence.store import Store
 from resp.errors import CorruptError
-from storage.capture import Capture, StreamCapture
-from storage.keyspace import Keyspace
-from storage.values import String
+from storage.keyspace.keyspace import Keyspace
+from storage.keyspace.values import String
+from storage.streams.capture import Capture, StreamCapture
 from tests.persistence.datakit import append, delete, group, keyspace
-from tests.storage.captures import all_stored, whole_capture
+from tests.storage.streams.captures import all_stored, whole_capture
 
 
 def nodes_in(store: Store) -> int:

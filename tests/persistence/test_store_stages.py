@@ -12,14 +12,14 @@ import pytest
 
 from persistence.store import Store
 from resp.errors import CorruptError
-from storage.capture import Capture, StageCapture
-from storage.keyspace import Keyspace
-from storage.nodes.bare import Piece
-from storage.stages.publish import gathered, publish, stage, unstage
+from storage.keyspace.keyspace import Keyspace
+from storage.keyspace.stagemutators import gathered, publish, stage, unstage
+from storage.nodes.stagedentries import Piece
+from storage.streams.capture import Capture, StageCapture
 from tests.persistence.datakit import append, checkpoint, commit, keyspace, opened
-from tests.persistence.test_pieces import transfer
 from tests.persistence.test_store import change, reopened, save
-from tests.storage.captures import whole_capture
+from tests.persistence.test_storecopy import transfer
+from tests.storage.streams.captures import whole_capture
 
 BARE = b"*3\r\n\r\n$1\r\nf\r\n$1\r\nv\r\n"
 OLD = (b"meta", b"nodes", b"streams", b"groups", b"strings")

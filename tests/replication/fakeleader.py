@@ -14,7 +14,7 @@ from typing import Self
 
 import hiredis
 
-from persistence.pieces import ENTRY, Entry
+from persistence.storecopy import ENTRY, Entry
 from replication.frames import COPY, COPY_BODY, DONE, DONE_BODY, PIECE, encode
 from tests.replication.cluster import new_port
 

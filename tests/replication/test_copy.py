@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 import redis
 
-from persistence.incoming import Incoming
+from persistence.fullcopy import Incoming
 from respserver.testing import start_in_thread
 from tests.replication.cluster import Cluster, Node, assert_same, cluster, connect, in_sync, wait_until
 from tests.replication.proxy import Proxy

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from replication.frames import ALIVE, BATCH, COPY, COPY_BODY, DONE, DONE_BODY, HEAD, PIECE, encode
-from storage import records
+from storage.model import records
 from tests.replication.cluster import Cluster, Node, cluster, wait_until
 from tests.replication.fakeleader import ID, FakeLeader, copy, going_on
 

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from persistence.pieces import ENTRY
+from persistence.storecopy import ENTRY
 from replication import formats
 from replication.frames import BATCH, COPY, COPY_BODY, DONE, PIECE, encode
 from resp.errors import CorruptError
-from storage import records
+from storage.model import records
 from storage.nodes import coder
 from tests.persistence.datakit import append, checkpoint, commit, delete, opened
 from tests.replication.cluster import Cluster, Node, assert_same, in_sync, wait_until

@@ -14,7 +14,7 @@ from zlib import crc32
 import pytest
 
 from persistence.layout import STRING, short, signed
-from persistence.pieces import ENTRY, META, STREAMS, STRINGS, Entry, entries
+from persistence.storecopy import ENTRY, META, STREAMS, STRINGS, Entry, entries
 from replication.frames import (
     ALIVE,
     BATCH,
@@ -28,8 +28,8 @@ from replication.frames import (
     PIECE,
     encode,
 )  # fmt: skip
-from storage import records
-from storage.entries import entry_wire, id_bulk
+from storage.model import records
+from storage.model.entries import entry_wire, id_bulk
 from tests.persistence.datakit import append, checkpoint, opened
 from tests.replication.cluster import Node, cluster, wait_until
 from tests.replication.fakeleader import ID, FakeLeader, copy, copy_of, going_on

@@ -11,8 +11,8 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from respserver.testing import HandClock, RunningServer, start_in_thread
-from storage import records
-from storage.stream import Stream
+from storage.model import records
+from storage.streams.stream import Stream
 from tests.wire.rawclient import Raw
 
 NOW = 1_700_000_000_000

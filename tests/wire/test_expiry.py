@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from respserver.testing import RunningServer, start_in_thread
-from storage import expiry
+from storage.keyspace import expiry
 from tests.wire.rawclient import Raw
 
 Connect = Callable[..., Raw]

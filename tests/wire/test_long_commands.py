@@ -11,7 +11,7 @@ import pytest
 from respserver.execution import slices
 from respserver.runtime.ticks import Client
 from respserver.testing import RunningServer
-from storage.memory import stream_bytes
+from storage.keyspace.memory import stream_bytes
 from tests.wire.rawclient import Raw, pack
 from tests.wire.turns import MANY, Steps, fill
 

@@ -8,7 +8,7 @@ import pytest
 
 from respserver.execution import slices
 from respserver.testing import RunningServer
-from storage.stream import Stream
+from storage.streams.stream import Stream
 from tests.wire.rawclient import Raw
 from tests.wire.turns import MANY, Steps, fill
 
@@ -203,9 +203,7 @@ def test_a_leader_that_becomes_a_replica_ends_it(
 
 
 @pytest.mark.interpreted
-def test_its_client_leaves(
-    c: Raw, connect: Connect, hand: RunningServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_its_client_leaves(c: Raw, connect: Connect, hand: RunningServer, monkeypatch: pytest.MonkeyPatch) -> None:
     """What was meant for it falls due like anything that a reader did not acknowledge."""
     ids, late = append(c), connect()
 

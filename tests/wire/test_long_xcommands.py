@@ -11,7 +11,7 @@ import pytest
 from respserver.execution import slices
 from respserver.testing import RunningServer
 from storage.groups.group import Group
-from storage.stream import Stream
+from storage.streams.stream import Stream
 from tests.wire.rawclient import Raw
 from tests.wire.turns import Steps
 
@@ -180,9 +180,7 @@ def test_a_group_that_ends_meanwhile(
 
 
 @pytest.mark.interpreted
-def test_others_read_meanwhile(
-    c: Raw, connect: Connect, hand: RunningServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_others_read_meanwhile(c: Raw, connect: Connect, hand: RunningServer, monkeypatch: pytest.MonkeyPatch) -> None:
     """Both share the entries, and no entry is nobody's."""
     ids, other = fill(c, NEW), connect()
     Steps(hand, monkeypatch, lambda turn: other.send(
@@ -196,9 +194,7 @@ def test_others_read_meanwhile(
 
 
 @pytest.mark.interpreted
-def test_a_leader_that_becomes_a_replica_ends_it(
-    c: Raw, hand: RunningServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_leader_that_becomes_a_replica_ends_it(c: Raw, hand: RunningServer, monkeypatch: pytest.MonkeyPatch) -> None:
     """What was delivered so far is in the consumer's history."""
     ids = fill(c, NEW)
 
@@ -232,9 +228,7 @@ def test_a_map_in_resp3(connect: Connect) -> None:
 # -- IDs ---------------------------------------------------------------------------------------------------------------
 @pytest.mark.interpreted
 @pytest.mark.parametrize("command", ["XDELEX", "XACKDEL"])
-def test_ids_are_deleted_in_slices(
-    c: Raw, hand: RunningServer, monkeypatch: pytest.MonkeyPatch, command: str
-) -> None:
+def test_ids_are_deleted_in_slices(c: Raw, hand: RunningServer, monkeypatch: pytest.MonkeyPatch, command: str) -> None:
     """Each is answered as if it were alone: one that comes again is gone, or still needed."""
     ids = delivered(c)
     c("XACK", "s", "g", ids[0])

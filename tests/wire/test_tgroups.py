@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from respserver.testing import RunningServer
-from storage.ids import MASK64
+from storage.model.ids import MASK64
 from tests.wire.rawclient import Raw, pack
 from tests.wire.test_tread import blocked
 

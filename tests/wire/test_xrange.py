@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from respserver.testing import RunningServer
-from storage.ids import parse_id
+from storage.model.ids import parse_id
 from tests.wire.rawclient import Raw
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from commands.session import Session
 from respserver.observe.slowlog import Histogram
-from storage.stream import Stream
+from storage.streams.stream import Stream
 from tests.commands.fakeserver import NOW, FakeServer
 
 
@@ -196,9 +196,11 @@ def test_memory_stats(server: FakeServer, me: Session) -> None:
     me.proto = 3
     stats = server.run(me, "MEMORY", "STATS")
     for piece in (
-        b"$15\r\ntotal.allocated\r\n:1000\r\n", b"$10\r\nkeys.count\r\n:5\r\n",
+        b"$15\r\ntotal.allocated\r\n:1000\r\n",
+        b"$10\r\nkeys.count\r\n:5\r\n",
         b"$18\r\nkeys.bytes-per-key\r\n:100\r\n",
-        b"$18\r\ndataset.percentage\r\n,50", b"$13\r\nfragmentation\r\n,2",
+        b"$18\r\ndataset.percentage\r\n,50",
+        b"$13\r\nfragmentation\r\n,2",
     ):
         assert piece in stats
     assert b"500 by 5 keys" in server.run(me, "MEMORY", "DOCTOR")

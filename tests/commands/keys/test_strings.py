@@ -9,9 +9,9 @@ import pytest
 from commands.declare import lookup
 from resp import reply
 from resp.errors import CommandError
-from storage.keyspace import Keyspace
+from storage.keyspace.keyspace import Keyspace
+from storage.keyspace.replay import replay
 from storage.nodes.pool import NodePool
-from storage.replay import replay
 from tests.commands.fakeserver import NOW, FakeServer
 
 OK, NULL, NULL3 = b"+OK\r\n", b"$-1\r\n", b"_\r\n"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from commands.redis_streams.read import StreamsRead
-from storage.timers import NEVER
+from storage.model.timers import NEVER
 
 
 def waiting(keys: list[bytes], ids: list[int], count: int = 0) -> StreamsRead:

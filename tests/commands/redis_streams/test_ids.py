@@ -8,7 +8,7 @@ import pytest
 
 from commands.redis_streams.ids import added_id, format_xid, range_end, range_start, strict_id, xid_bulk
 from resp.errors import CommandError
-from storage.ids import MASK64, MAX_ID
+from storage.model.ids import MASK64, MAX_ID
 
 INVALID = "ERR Invalid stream ID specified as stream command argument"
 

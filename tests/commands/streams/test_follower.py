@@ -7,8 +7,8 @@ import pytest
 from commands.declare import Command
 from commands.registry import all_commands
 from commands.session import Session
-from storage.groups import effects
-from storage.stream import Stream
+from storage.keyspace import groupmutators
+from storage.streams.stream import Stream
 from tests.commands.fakeserver import NOW, FakeServer
 from tests.commands.test_grammar import argv_of
 
@@ -25,9 +25,11 @@ def server() -> FakeServer:
     for name in (b"stream", b"alive"):
         stream = ks.create_stream(name)
         ks.append(name, stream, NOW - 5000, 0, b"*1\r\n$15\r\n1699999995000.0\r\n")
-        group = effects.set_group(ks, name, stream, b"group", 0, 10, NOW - 4000)
-        reader = effects.Reader(NOW - 5000, 10, NOW - 4000, 1, b"dead", 7)
-        effects.deliver(ks, name, stream, group, stream.last_id, reader, [stream.last_id.to_bytes(16, "big")], [], [])
+        group = groupmutators.set_group(ks, name, stream, b"group", 0, 10, NOW - 4000)
+        reader = groupmutators.Reader(NOW - 5000, 10, NOW - 4000, 1, b"dead", 7)
+        groupmutators.deliver(
+            ks, name, stream, group, stream.last_id, reader, [stream.last_id.to_bytes(16, "big")], [], []
+        )
     ks.set_expire(b"stream", GONE)
     ks.log.clear()
     ks.follower = True

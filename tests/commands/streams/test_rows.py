@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from commands.streams import rows as subject
 from commands.streams.rows import Rows
 from resp.errors import CommandError
-from storage.entries import entry_wire, id_bulk
-from storage.ids import MASK64
+from storage.model.entries import entry_wire, id_bulk
+from storage.model.ids import MASK64
 
 WORDS = st.one_of(st.binary(max_size=12), st.sampled_from([b"", b"\r\n", b"%d%b", b"$1\r\n", b"x" * 5000]))
 

@@ -10,7 +10,7 @@ import pytest
 from commands.context import Block, Context, Reply
 from commands.streams import wait
 from commands.streams.groupread import has_something
-from storage.keyspace import Keyspace
+from storage.keyspace.keyspace import Keyspace
 from tests.respserver.execution.test_blocking import GROUP, NULL, UNBLOCKED, append, nothing_left, value_of
 from tests.respserver.local import LocalServer, Peer
 

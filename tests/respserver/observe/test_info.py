@@ -19,7 +19,7 @@ from respserver.observe.slowlog import Histogram
 from respserver.observe.stats import Counters, RoleStats, Saves
 from respserver.observe.streamtotals import StreamWalk
 from storage.groups.group import Group
-from storage.keyspace import Keyspace
+from storage.keyspace.keyspace import Keyspace
 from storage.nodes.cache import NodeCache
 from storage.nodes.pool import NodePool
 from tests.commands.fakeserver import EmptyStore
@@ -95,11 +95,10 @@ def test_fields_that_clients_and_monitoring_need(ask: Ask) -> None:
     }  # fmt: skip
     assert {name: found[name] for name in expected} == expected
     assert found["tidelog_version"]
-    assert found["tidelog_compiled"] == str(int(any(Path(storage.__path__[0]).glob("stream.*.so"))))
+    assert found["tidelog_compiled"] == str(int(any(Path(storage.__path__[0], "streams").glob("stream.*.so"))))
     assert found["tidelog_coded_nodes"] == str(int(any(Path(storage.__path__[0], "nodes").glob("_coded.*.so"))))
     assert int(found["used_memory_rss"]) > 1_000_000
     assert float(found["used_cpu_user"]) > 0
-
 
 
 def test_keyspace_section(ask: Ask, ks: Keyspace) -> None:

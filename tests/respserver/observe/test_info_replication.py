@@ -14,7 +14,7 @@ from respserver.observe.clienttotals import ClientTotals
 from respserver.observe.info import ServerStats
 from respserver.observe.stats import Counters, ReplicaStats, RoleStats
 from respserver.observe.streamtotals import StreamWalk
-from storage.keyspace import Keyspace
+from storage.keyspace.keyspace import Keyspace
 from storage.nodes.cache import NodeCache
 from storage.nodes.pool import NodePool
 from tests.commands.fakeserver import NOW, EmptyStore

@@ -10,8 +10,8 @@ import pytest
 
 from persistence.log import Log
 from resp.errors import CorruptError
-from storage.keyspace import Keyspace
-from storage.replay import replay
+from storage.keyspace.keyspace import Keyspace
+from storage.keyspace.replay import replay
 from tests.respserver.local import LocalServer, Peer
 
 MISCONF = b"-MISCONF Errors writing to disk: the last write could not be made durable\r\n"

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from resp.errors import CorruptError
 from storage.groups.pending import PendingTable
-from storage.groups.pendingdump import assemble
-from storage.groups.runtable import FRESH
-from storage.groups.sortedrows import SortedRows
+from storage.groups.pendingformat import assemble
+from storage.groups.rangetable import FRESH
+from storage.model.sortedrows import SortedRows
 
 NOW = 1_700_000_000_000
 MAX_ID = (1 << 128) - 1

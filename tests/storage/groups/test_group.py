@@ -10,7 +10,7 @@ import pytest
 from resp.errors import CorruptError
 from storage.groups.group import Consumer, Group
 from storage.groups.pending import PendingTable
-from storage.groups.pendingdump import assemble
+from storage.groups.pendingformat import assemble
 
 NOW = 1_700_000_000_000
 

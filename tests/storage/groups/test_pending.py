@@ -17,10 +17,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from resp.errors import CorruptError
-from storage.groups import pending, sortedrows
+from storage.groups import pending
 from storage.groups.pending import PendingRow, PendingTable
-from storage.groups.pendingdump import OWNED, assemble
-from tests.storage.groups.test_sortedrows import check_chunks
+from storage.groups.pendingformat import OWNED, assemble
+from storage.model import sortedrows
+from tests.storage.model.test_sortedrows import check_chunks
 
 NOW = 1_700_000_000_000
 MAX_ID = (1 << 128) - 1
@@ -78,8 +79,10 @@ class Model(RuleBasedStateMachine):
 
     # -- what the words mean, in the plainest form
     def again(self, row: PendingRow) -> bool:
-        return row.due > 0 and (not row.max_deliveries or row.deliveries < row.max_deliveries) and (
-            not row.expire or row.due < row.expire
+        return (
+            row.due > 0
+            and (not row.max_deliveries or row.deliveries < row.max_deliveries)
+            and (not row.expire or row.due < row.expire)
         )
 
     def leaves(self, row: PendingRow) -> tuple[int, str] | None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from resp.errors import CorruptError
-from storage.capture import StreamCapture
+from storage.nodes.compaction import thinned
 from storage.nodes.node import Node, new_compressor
 from storage.nodes.packed import open_packed
-from storage.nodes.thinned import thinned
+from storage.streams.capture import StreamCapture
 
 
 class View:

@@ -6,12 +6,12 @@ from array import array
 
 import pytest
 
-from storage.entries import entry_wire, id_bulk
-from storage.nodes.bare import Piece
+from storage.model.entries import entry_wire, id_bulk
 from storage.nodes.cache import NodeCache
 from storage.nodes.draft import BareDraft, Draft
 from storage.nodes.pool import NodePool
-from storage.stream import Stream
+from storage.nodes.stagedentries import Piece
+from storage.streams.stream import Stream
 from tests.storage.nodes.nodestore import MemoryStore
 
 BARE = entry_wire(b"", [b"f", b"v"])

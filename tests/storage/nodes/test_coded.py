@@ -11,14 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from resp.errors import CorruptError
-from storage.entries import entry_wire, id_bulk
-from storage.ids import MASK64
-from storage.nodes import codedrows, coder, loose
+from storage.model.entries import entry_wire, id_bulk
+from storage.model.ids import MASK64
+from storage.nodes import appendlist, codedrows, coder
 from storage.nodes.cache import NodeCache
 from storage.nodes.coded import UNPACK_AT, CodedNode, check, is_coded
+from storage.nodes.compaction import thinned
 from storage.nodes.node import LONG_TAIL, Node, TailNode, new_compressor, seal, sealed, tail_blob
 from storage.nodes.packed import open_packed
-from storage.nodes.thinned import thinned
 from tests.storage.nodes.test_packed import check as check_answers
 
 _coded = pytest.importorskip("storage.nodes._coded", reason="nothing is compiled here: no node is coded")
@@ -324,7 +324,7 @@ def listed(entries: list[Entry]) -> list[object]:
 def test_a_long_tail_is_coded_whether_its_entries_are_loose_or_not(count: int) -> None:
     entries = sensors(count)
     tail = tail_of(entries)
-    blob, largest = loose.tail_blob(listed(entries), len(tail.wire))
+    blob, largest = appendlist.tail_blob(listed(entries), len(tail.wire))
     assert (blob, largest) == tail_blob(tail)
     assert is_coded(blob) == (len(tail.wire) >= LONG_TAIL)
     assert largest == max(len(wire) for _, wire in entries)

@@ -6,11 +6,11 @@ from array import array
 
 import pytest
 
-from storage.entries import entry_wire, id_bulk
-from storage.ids import MASK64
-from storage.nodes.bare import LONGEST_ID, Piece, bulk_ids, write
+from storage.model.entries import entry_wire, id_bulk
+from storage.model.ids import MASK64
 from storage.nodes.draft import BareDraft, Draft, WrittenDraft
 from storage.nodes.node import TailNode, new_compressor, seal
+from storage.nodes.stagedentries import LONGEST_ID, Piece, bulk_ids, write
 from tests.storage.nodes.nodestore import opened
 
 VALUES = [b"f", b"1"], [b"f", b"", b"", b"\r\n\r\n"], [b"%d", b"x" * 5000], [b"*3\r\n", b"$1\r\n"] * 40

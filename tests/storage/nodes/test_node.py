@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from resp.errors import CorruptError
-from storage.ids import MASK64, MAX_ID
+from storage.model.ids import MASK64, MAX_ID
 from storage.nodes.cache import NodeCache
 from storage.nodes.index import NodeIndex
 from storage.nodes.node import BODY, Node, TailNode, seal

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from resp.errors import CorruptError
-from storage.ids import MASK64, MAX_ID
+from storage.model.ids import MASK64, MAX_ID
 from storage.nodes.cache import UNPACK_AT, NodeCache
 from storage.nodes.node import Node, TailNode, seal
 from storage.nodes.packed import AnyNode, PackedNode, _total, open_packed

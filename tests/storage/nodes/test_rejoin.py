@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from resp.errors import CorruptError
-from storage.nodes.loose import LARGE
+from storage.nodes.appendlist import LARGE
 from storage.nodes.packed import open_packed
-from tests.storage.test_stream import checkpoint, made, reborn
+from tests.storage.streams.test_stream import checkpoint, made, reborn
 
 SIZES = st.sampled_from([3, 3, 3, LARGE])
 

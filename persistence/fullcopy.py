@@ -1,0 +1,384 @@
+"""A full copy of a leader's store: written beside the old data as it arrives, then put in its place.
+
+    incoming/         being written; worthless until it is complete
+    incoming.ready/   tail, journal/, store/, replication: complete, checked, on disk; and ``whole``, an empty file, as
+                      long as none of them has been moved
+
+Rule 1: until ``incoming`` is renamed to ``incoming.ready`` nothing has changed. From then on incoming.ready is the
+data, whatever else the directory holds: the next Log.open() calls install() first.
+Rule 2: install() removes the old parts, then ``whole``, then moves one part after another. So it may stop anywhere and
+can be run again. While there is ``whole`` no part may be missing; afterwards each is in one of the two places, or lost,
+which the start notices: no old part can take its place. (Earlier versions had no ``whole``, and replaced part by part.)
+Rule 3: nothing is believed unchecked. Each entry must have the right crc and follow the one before, each node must open
+and begin where the one before ends or, where entries were deleted one by one, after that; each stream must have the
+nodes and the marks that it claims, and enough marks for what lies between its nodes; and there must be as many entries
+as the leader says. Before ``incoming`` is renamed it is opened and read as a start would read it: what can't be opened
+replaces nothing."""
+
+from __future__ import annotations
+
+import errno
+import shutil
+import struct
+import threading
+from pathlib import Path
+from zlib import crc32
+
+import lmdb
+
+from persistence.checksums import COUNTED, Content
+from persistence.directory import sync as sync_directory
+from persistence.history import NAME as HISTORY
+from persistence.history import History
+from persistence.journal import Journal
+from persistence.layout import CODED, CRC, GROUP, I64, MARKS_KEY, NODE_KEY, STREAM, U64, signed
+from persistence.lmdbfile import open_env, reported
+from persistence.permissions import FILE, FOLDER
+from persistence.store import MAP_SIZE, Store
+from persistence.storecopy import (
+    DATABASES,
+    GROUPS,
+    LATE,
+    MARKS,
+    META,
+    NODES,
+    PRODUCERS,
+    STREAMS,
+    Entry,
+    UnknownDatabaseError,
+    entries,
+)  # fmt: skip
+from persistence.wal import create as create_wal
+from resp.errors import REMEDY, CorruptError
+from storage.keyspace.keyspace import Keyspace
+from storage.model import tombstones
+from storage.model.ids import MASK64
+from storage.nodes.cache import NodeCache
+from storage.nodes.coded import check as check_rows
+from storage.nodes.coded import is_coded
+from storage.nodes.node import HEADER
+from storage.nodes.packed import new_decompressor, open_packed
+from storage.nodes.pool import NodePool
+from storage.streams import metadata
+
+HALF, READY, WHOLE = "incoming", "incoming.ready", "whole"
+PARTS = ("tail", "journal", "store", HISTORY)
+CONTENT = ("tail", "journal/data.mdb", "store/data.mdb", HISTORY)
+WRITE_ABOVE = 16 << 20  # bytes of pieces that are collected for one transaction
+LARGEST_NODE = 1 << 31  # bytes of wire: many times what one command can append, to bound what a false size reserves
+LONGEST_KEY = 511  # bytes: of what LMDB takes
+LARGEST_CODED = 1025 + 3  # bytes of wire of a coded entry, on average, and of what is counted as columns
+SMALLEST_ENTRY = 8  # bytes of wire that an entry has, or had before it was deleted
+RATIO = 1 << 17, 4  # so many bytes at most come out of so many that zstd has compressed: a block of one byte, repeated
+
+
+class Incoming:
+    """A copy that is arriving. Any thread may use it, one at a time. A log may be open on the directory."""
+
+    def __init__(self, directory: Path, ring_bytes: int) -> None:
+        """``ring_bytes`` is the size of the new WAL. Raises OSError."""
+        self.entries = 0
+        self.bytes = 0  # of pieces
+        self._directory = directory
+        self._ring_bytes = ring_bytes
+        self._path = directory / HALF
+        self._ready = False
+        self._deciding = threading.Lock()  # finish() or revoke(), whichever comes first
+        self._revoked = False
+        self._collected: list[Entry] = []
+        self._collected_bytes = 0
+        self._last = (-1, b"")  # database and key of the entry before
+        self._offset: int | None = None  # the log offset that the store states
+        # Nodes whose stream has not come yet: sid -> their number, the sum of the crc32's of their keys, the ordinal at
+        # which the first begins, the one at which the last ends, and how many lie between them.
+        self._nodes: dict[int, tuple[int, int, int, int, int]] = {}
+        self._marks: dict[int, int] = {}  # sid -> marks that are still to come
+        self._late = False  # there is something that earlier versions don't know: see ``layout``
+        self._coded = False  # the store says that it has coded nodes
+        self._content = Content()
+        self._decompressor = new_decompressor()
+        self._env: lmdb.Environment | None = None
+        _discard(directory)
+        self._path.mkdir(FOLDER)
+        try:
+            store = self._path / "store"
+            store.mkdir(FOLDER)
+            self._data = store / "data.mdb"
+            self._env, _ = open_env(store, MAP_SIZE, len(DATABASES), sync=False)
+            with reported(self._data):
+                self._databases = [self._env.open_db(name) for name in DATABASES if name not in LATE]
+        except BaseException:
+            self.abandon()
+            raise
+
+    def add(self, payload: bytes) -> None:
+        """Add a piece. Raises CorruptError if it can't be part of a store, OSError."""
+        for entry in entries(payload):
+            self._check(*entry)
+            self._collected.append(entry)
+        self.bytes += len(payload)
+        self._collected_bytes += len(payload)
+        if self._collected_bytes >= WRITE_ABOVE:
+            self._write()
+
+    def _check(self, db: int, key: bytes, value: bytes) -> None:
+        """See Rule 3. Raises CorruptError."""
+        if (db, key) <= self._last:
+            raise _wrong("entries out of order")
+        if not 0 < len(key) <= LONGEST_KEY:
+            raise _wrong("a key that LMDB does not take")
+        self._last = db, key
+        self.entries += 1
+        try:
+            if db == NODES:
+                sound = self._check_node(key, value)
+            else:
+                (crc,) = CRC.unpack_from(value)
+                sound = crc == crc32(memoryview(value)[CRC.size :], crc32(key))
+                if db in COUNTED:
+                    self._content.add(db, crc)
+                sound = sound and self._check_kind(db, key, value)
+        except (struct.error, ValueError) as error:
+            raise _wrong(f"the entry {key!r} has the wrong size") from error
+        except UnknownDatabaseError:
+            raise
+        except CorruptError as error:
+            raise _wrong(f"at the entry {key!r}: {error}") from error
+        if not sound:
+            raise _wrong(f"the entry {key!r} is damaged")
+
+    def _check_kind(self, db: int, key: bytes, value: bytes) -> bool:
+        """What is particular to the databases; not for nodes."""
+        if db == META and key == b"offset":
+            (self._offset,) = U64.unpack_from(value, CRC.size)
+        elif db == META and key == b"nodes":
+            (version,) = U64.unpack_from(value, CRC.size)
+            if version > CODED:
+                raise UnknownDatabaseError(
+                    f"a copy with nodes of version {version}, which this tidelog does not know: the leader is newer"
+                )
+            self._coded = version == CODED
+        elif db == META and key == b"away":
+            I64.unpack_from(value, CRC.size)
+        elif db == STREAMS:
+            return self._check_stream(key, value)
+        elif db == GROUPS:
+            self._late = self._late or _group_meta(value)[:1] == b"\2"
+        elif db == MARKS:
+            return self._check_marks(key, value)
+        elif db == PRODUCERS:
+            self._late = True
+        return True
+
+    def _check_node(self, key: bytes, blob: bytes) -> bool:
+        sid, first, first_id = NODE_KEY.unpack(key)
+        _, _, how, claimed, size, _, _ = HEADER.unpack_from(blob)
+        most = (len(blob) // RATIO[1] + 1) * RATIO[0]
+        if is_coded(blob):
+            how, most = 0, claimed * LARGEST_CODED  # equal entries take no bits, so the ratio has no bound
+            if not self._coded:
+                raise CorruptError("a coded node in a store that says that it has none")
+        columns = (claimed << (how >> 1 & 3)) + (claimed << (how >> 3 & 3)) + (claimed << (how >> 5 & 3))
+        if size > LARGEST_NODE or claimed > LARGEST_NODE // SMALLEST_ENTRY or columns + size > most:
+            raise CorruptError("a node that promises more than a node can hold")
+        node = open_packed(blob, self._decompressor)
+        if is_coded(blob):
+            check_rows(blob)
+        count, total, start, end, holes = self._nodes.get(sid, (0, 0, first, first, 0))
+        self._nodes[sid] = count + 1, total + crc32(key), start, first + len(node), holes + first - end
+        return first >= end and node.first_id == int.from_bytes(first_id, "big")
+
+    def _check_stream(self, key: bytes, value: bytes) -> bool:
+        (sid,) = U64.unpack(key)
+        _, claimed, claimed_total, length = STREAM.unpack_from(value, CRC.size)
+        raw = value[CRC.size + STREAM.size + length :]
+        meta = metadata.unpack(sid, raw)
+        everything = meta.next_ord
+        count, total, start, end, holes = self._nodes.pop(sid, (0, 0, everything, everything, 0))
+        holes += everything - end
+        if meta.marks:
+            self._marks[sid] = meta.marks
+            marked = meta.marks + max(0, meta.first_ord - start)  # what was evicted needs no marks
+            sound = everything >= end and holes + max(0, start - meta.first_ord) <= marked
+        else:
+            sound = everything == end and not holes
+        self._late = self._late or raw[:1] == b"\2"
+        return sound and (claimed, claimed_total) == (count, total & MASK64)
+
+    def _check_marks(self, key: bytes, value: bytes) -> bool:
+        sid, _ = MARKS_KEY.unpack(key)
+        left = self._marks.get(sid, 0) - tombstones.check(value[CRC.size :])
+        self._marks[sid] = left
+        self._late = True
+        return left >= 0
+
+    def _write(self) -> None:
+        collected, self._collected, self._collected_bytes = self._collected, [], 0
+        if not collected:
+            return
+        assert self._env is not None, "abandoned"  # noqa: S101 - a bug of the caller
+        with reported(self._data), self._env.begin(write=True) as txn:
+            if self._late and len(self._databases) < len(DATABASES):
+                self._databases += [self._env.open_db(name, txn=txn) for name in LATE]
+            put, databases = txn.put, self._databases
+            for db, key, value in collected:
+                put(key, value, db=databases[db], append=True)
+
+    def _write_content(self, offset: int) -> None:
+        """Write what the store then holds, see ``content``. Raises lmdb.Error."""
+        assert self._env is not None, "abandoned"  # noqa: S101 - a bug of the caller
+        with self._env.begin(write=True, db=self._databases[META]) as txn:
+            txn.put(b"content", signed(b"content", self._content.pack(offset, txn.id())))
+
+    def finish(self, offset: int, entries: int, history: History) -> None:
+        """Complete the copy, of ``entries`` entries and as of log offset ``offset``: the next Log.open() installs it.
+
+        Raises CorruptError, OSError; then nothing has changed.
+        """
+        self._write()
+        if self.entries != entries:
+            raise _wrong(f"{self.entries} entries instead of {entries}")
+        if self.entries and self._offset is None:
+            raise _wrong("its log offset is missing")
+        if (self._offset or 0) != offset:
+            raise _wrong(f"as of log offset {self._offset or 0} instead of {offset}")
+        self._check_complete()
+        assert self._env is not None, "abandoned"  # noqa: S101 - a bug of the caller
+        with reported(self._data):
+            if self.entries:
+                self._write_content(offset)
+            self._env.sync(True)
+        self._env.close()
+        self._env = None
+        journal = Journal(self._path / "journal")
+        try:
+            journal.start(offset)
+        finally:
+            journal.close()
+        create_wal(self._path / "tail", self._ring_bytes, (offset, offset))
+        history.save(self._path, leads=False)
+        self._read_back()
+        (self._path / WHOLE).touch(FILE)
+        for folder in (self._path / "store", self._path / "journal", self._path, self._directory):
+            sync_directory(folder)
+        with self._deciding:
+            if self._revoked:
+                raise OSError(errno.ECANCELED, "the copy is not wanted any more")
+            self._ready = True
+            try:
+                self._path.rename(self._directory / READY)
+                sync_directory(self._directory)
+            except OSError:
+                self.abandon()
+                raise
+
+    def _check_complete(self) -> None:
+        """Raises CorruptError if a stream lacks something, or is not there."""
+        if self._nodes:
+            raise _wrong(f"nodes of stream {min(self._nodes)}, which isn't there")
+        if any(self._marks.values()):
+            sid = min(sid for sid, left in self._marks.items() if left)
+            raise _wrong(f"the list of deleted entries of stream {sid} is incomplete")
+
+    def _read_back(self) -> None:
+        """Read the copy as the start that finds it will. Raises CorruptError, OSError."""
+        try:
+            History.load(self._path, "")
+            store = Store(self._path / "store")
+            try:
+                store.restore(Keyspace(NodePool(store, NodeCache(0))))
+            finally:
+                store.close()
+        except CorruptError as error:
+            raise _wrong(str(error).replace(f": {REMEDY}", "")) from error
+
+    def revoke(self) -> None:
+        """Make sure that the copy will not be installed, however far it is. Any thread. Call abandon() afterwards.
+
+        As soon as this returns, the old data may change again. Raises OSError.
+        """
+        with self._deciding:
+            self._revoked = True
+            if self._ready and (self._directory / READY).exists():
+                (self._directory / READY).rename(self._path)
+                sync_directory(self._directory)
+
+    def abandon(self) -> None:
+        """Remove the copy, even a finished one, provided that the directory has not been opened since."""
+        self._collected, self._collected_bytes = [], 0
+        if self._env is not None:
+            self._env.close()
+            self._env = None
+        ready = self._directory / READY
+        if self._ready and ready.exists():
+            _discard(self._directory)
+        else:
+            shutil.rmtree(self._path, ignore_errors=True)
+
+
+def install(directory: Path) -> bool:
+    """Put a complete copy in place of the old data and remove an incomplete one. True if there was a complete one.
+
+    Nothing may be open in the directory. Raises CorruptError if a part of the copy is missing, and OSError; then it can
+    be called again.
+    """
+    if (directory / HALF).exists():
+        shutil.rmtree(directory / HALF)
+    ready = directory / READY
+    if not ready.exists():
+        return False
+    if (ready / WHOLE).exists():
+        missing = [name for name in CONTENT if not _size(ready / name)]
+        if missing:
+            raise CorruptError(
+                f"{ready}: {', '.join(missing)} missing or empty: {REMEDY}; or remove {READY}, to go on with the data"
+                " from before the copy"
+            )
+        for name in PARTS:
+            _remove(directory / name)
+        sync_directory(directory)
+        (ready / WHOLE).unlink()
+        sync_directory(ready)
+    for name in PARTS:
+        if (ready / name).exists():
+            _remove(directory / name)
+            sync_directory(directory)
+            (ready / name).rename(directory / name)
+            sync_directory(directory)
+            sync_directory(ready)
+    shutil.rmtree(ready)
+    sync_directory(directory)
+    return True
+
+
+def _discard(directory: Path) -> None:
+    """Remove both folders. incoming.ready is renamed first, so that it never lacks parts. Raises OSError."""
+    half, ready = directory / HALF, directory / READY
+    if half.exists():
+        shutil.rmtree(half)
+    if ready.exists():
+        ready.rename(half)
+        sync_directory(directory)
+        shutil.rmtree(half)
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.exists() else 0
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path)
+    elif path.exists():
+        path.unlink()
+
+
+def _group_meta(value: bytes) -> bytes:
+    """The metadata of a group, from its entry."""
+    name_len, meta_len = GROUP.unpack_from(value, CRC.size)
+    at = CRC.size + GROUP.size + name_len
+    return value[at : at + meta_len]
+
+
+def _wrong(what: str) -> CorruptError:
+    return CorruptError(f"the copy of the leader's store is damaged: {what}")

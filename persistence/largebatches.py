@@ -1,0 +1,198 @@
+"""Segments: files beside the journal's LMDB with the records of large batches, which LMDB then only names.
+
+    segment.N    records, one batch after another; where each begins, how long it is and its checksum is in LMDB
+
+LMDB would copy a batch into pages of its own before it writes them. Here it goes to the file from where it lies, and
+into pages that the system has already, if the file had been used before: that takes a quarter of the time.
+
+Rule 1: a batch is synced here before LMDB names it. What LMDB does not name has no meaning.
+Rule 2: one thread writes at a time, the journal's writer. Any thread may read, one at a time, and not while a caller
+lets go of segments.
+Rule 3: at most two files are open, however many there are: the one that is written and the one that was read last. The
+others' descriptors are clients'."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from persistence.directory import sync as sync_directory
+from persistence.fileidentity import absent
+from persistence.permissions import FILE
+
+NAME = "segment."
+FULL = 8 << 20  # bytes; then the next batches go to another one
+SPARE = 64 << 20  # bytes of segments that are kept to be written again
+AT_ONCE = 1000  # parts of a write: the system takes 1024
+
+
+class Segments:
+    """Those of one journal. ``ends``: by number, the log offset after the last batch in each one that is in use."""
+
+    def __init__(self, directory: Path, ends: dict[int, int]) -> None:
+        """Remove all files but those in ``ends``. Raises OSError."""
+        self._directory = directory
+        self.ends = ends
+        self._sizes: dict[int, int] = {}  # of all files
+        self._spare: list[int] = []
+        self._written = 0, -1  # number and file descriptor; 0: none is open
+        self._read = 0, -1
+        self._before = 0, 0  # which one the last write() went to, and where it began
+        self._next = max(ends, default=0) + 1
+        self._current = 0  # the number of the one that is written; 0: none
+        self._at = 0  # where the next batch goes
+        for path in directory.glob(NAME + "*"):
+            number = path.name.removeprefix(NAME)
+            if number.isdigit() and int(number) in ends:
+                self._sizes[int(number)] = path.stat().st_size
+            else:
+                path.unlink()
+
+    def _path(self, number: int) -> Path:
+        return self._directory / f"{NAME}{number}"
+
+    def _open(self, number: int, flags: int) -> int:
+        return os.open(self._path(number), flags | os.O_CLOEXEC, FILE)
+
+    def _writer(self, number: int) -> int:
+        """The file descriptor to write a segment. Raises OSError."""
+        if self._written[0] != number:
+            fd = self._open(number, os.O_RDWR)
+            self._close_written()
+            self._written = number, fd
+        return self._written[1]
+
+    def _close_written(self) -> None:
+        number, fd = self._written
+        self._written = 0, -1
+        if number:
+            os.close(fd)
+
+    def _close_read(self) -> None:
+        number, fd = self._read
+        self._read = 0, -1
+        if number:
+            os.close(fd)
+
+    def write(self, batches: Sequence[bytes]) -> tuple[int, list[int]]:
+        """Write batches, synced when this returns: the segment's number, and where each one begins. Raises OSError."""
+        number = self._current
+        if not number or self._at >= FULL:
+            number = self._begin()
+        places: list[int] = []
+        self._current = 0  # if this fails, nothing more is written behind it
+        try:
+            at = self._put(self._writer(number), batches, places)
+        except BaseException:
+            if number not in self.ends:
+                self._spare.append(number)
+            raise
+        self._before = number, self._at
+        self._current, self._at = number, at
+        self._sizes[number] = max(at, self._sizes[number])
+        return number, places
+
+    def take_back(self) -> None:
+        """LMDB does not name what the last write() wrote, and never will: the next one may write over it."""
+        number, at = self._before
+        if number and number == self._current:
+            self._at = at
+
+    def _put(self, fd: int, batches: Sequence[bytes], places: list[int]) -> int:
+        """Write batches behind the last one, synced; adds where each begins. Returns where the last one ends."""
+        at = self._at
+        for start in range(0, len(batches), AT_ONCE):
+            part = batches[start : start + AT_ONCE]
+            begin = at
+            for batch in part:
+                places.append(at)
+                at += len(batch)
+            done = os.pwritev(fd, part, begin)
+            if done != at - begin:
+                rest = memoryview(b"".join(part))
+                while done < len(rest):
+                    done += os.pwrite(fd, rest[done:], begin + done)
+        os.fdatasync(fd)
+        return at
+
+    def _begin(self) -> int:
+        """The number of a segment to be written from its start. Raises OSError."""
+        self._at = 0
+        if self._spare:
+            return self._spare.pop()
+        number = self._next
+        os.close(self._open(number, os.O_RDWR | os.O_CREAT))
+        sync_directory(self._directory)  # if this fails, the next attempt is at the same file
+        self._next += 1
+        self._sizes[number] = 0
+        return number
+
+    def read(self, number: int, at: int, length: int) -> bytes:
+        """What is there; shorter if the file is. b"" if it is gone. Raises OSError."""
+        if self._read[0] != number:
+            self._close_read()
+            try:
+                self._read = number, self._open(number, os.O_RDONLY)
+            except FileNotFoundError:
+                return b""
+        fd = self._read[1]
+        raw = os.pread(fd, length, at)
+        while 0 < len(raw) < length:  # one call reads at most 2 GiB
+            more = os.pread(fd, length - len(raw), at + len(raw))
+            if not more:
+                break
+            raw += more
+        return raw
+
+    def let_go(self, numbers: Sequence[int], keep: bool) -> None:
+        """LMDB names nothing in these any more. ``keep``: as spare ones, as far as there is room for them."""
+        for number in numbers:
+            self.ends.pop(number, None)
+            if number == self._current:
+                self._current = 0
+            self._spare.append(number)
+        room = SPARE if keep else 0
+        kept: list[int] = []
+        for number in self._spare:
+            room -= self._sizes.get(number, 0)
+            if keep and room >= 0 and number in self._sizes:
+                kept.append(number)
+            else:
+                self._remove(number)
+        self._spare = kept
+
+    def _remove(self, number: int) -> None:
+        if number == self._written[0]:
+            self._close_written()
+        if number == self._read[0]:
+            self._close_read()
+        self._sizes.pop(number, None)
+        try:
+            self._path(number).unlink(missing_ok=True)
+        except OSError:
+            pass  # the next start removes it
+
+    @property
+    def spare(self) -> bool:
+        """Whether there are files that only wait to be written again."""
+        return bool(self._spare)
+
+    def bytes_used(self) -> int:
+        """Bytes on disk."""
+        return sum(list(self._sizes.values()))
+
+    def displaced(self) -> str | None:
+        """See ``inplace``."""
+        for number in list(self.ends):
+            wrong = absent(self._path(number))
+            if wrong is not None:
+                return wrong
+        return None
+
+    def close(self, tidy: bool) -> None:
+        """``tidy``: remove the spare ones."""
+        if tidy:
+            self.let_go([], keep=False)
+        self._close_written()
+        self._close_read()

@@ -1,6 +1,0 @@
-"""See _many.c."""
-
-from typing import Any
-
-def appends(table: dict[bytes, Any], batch: bytes, at: int, /) -> tuple[list[Any], int]: ...
-def fetch(table: dict[bytes, Any], commands: list[list[bytes]], at: int, stop: int, /) -> None: ...

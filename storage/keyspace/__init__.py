@@ -1,0 +1,21 @@
+"""All keys, and the mutators that change them. Each mutator changes the state and logs the record of its effect.
+
+    keyspace       all keys, and the mutators of keys and streams
+    groupmutators  the mutators of groups: deliver, acknowledge, set due times, drop, claim
+    stagemutators  the mutators of stages: stage, publish, drop
+    manykeys       changes and reads of many keys at once
+    keytable       the keys and their lookup
+    keyindex       all keys in an array, for SCAN and random keys
+    values         the values of keys: streams and strings
+    changes        the changes since the last checkpoint
+    events         keyspace events and changed keys, for clients that are notified
+    expiry         expiry of keys, groups, stages and producers
+    deadletters    removal of messages that expired or were delivered too often, and their dead letters
+    replay         applies records
+    validation     validation of records from another server
+    prefetch       fetches the objects that appends to many streams will touch into the processor's caches
+    digest         the digest of a keyspace's content
+    memory         the estimated memory of a keyspace
+
+``_prefetch`` is written in C.
+"""

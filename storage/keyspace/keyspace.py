@@ -1,0 +1,604 @@
+"""The keyspace: every key, and the only way to change one.
+
+Rule 1: only the mutators here, in ``manykeys``, ``groups.effects`` and ``stages.publish`` change a keyspace's content.
+Each makes one effect and logs its record; ``replay`` calls the same mutators with what the records say, so a log
+replays to the state that wrote it.
+Rule 2: no clock. ``now`` is an argument; records hold explicit times only.
+Rule 3: a key expires when it is looked up (``keytable``) or by its timer (``expiry``), and an explicit DELETE is
+logged. Replay expires nothing, and neither does a ``follower``: it hides a key whose time is over until its leader's
+DELETE arrives. While ``frozen``, a leader does the same.
+Rule 4: a mutator can't fail half-way: whatever may be refused is checked by its caller.
+Rule 5: a mutator first calls before(key): a checkpoint may have to take the value as it is.
+Rule 6: keys expire in wall-clock time, as in Redis. Groups, stages and pending messages end and fall due in *served
+time*: the wall clock minus ``away``, which sums the time for which the server could not be reached and the changes of
+the wall clock. So one number shifts the deadlines of millions of messages. The server sets it
+(``respserver.runtime.servedtime``); it is logged, and stored with each checkpoint.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable
+from typing import Final, Protocol
+
+from resp import errors
+from resp.errors import CommandError
+from storage.groups.group import Group
+from storage.keyspace import events
+from storage.keyspace.changes import Changes
+from storage.keyspace.digest import digest
+from storage.keyspace.keytable import KeyTable
+from storage.keyspace.values import String, Value
+from storage.model import records, timers
+from storage.model.ids import MASK64
+from storage.model.records import log_append, set_head
+from storage.model.timers import NEVER, TwoClocks
+from storage.nodes.pool import NodePool
+from storage.streams.capture import Capture
+from storage.streams.stages import Stage, Stages
+from storage.streams.stream import Stream
+
+
+class Watcher(Protocol):
+    """A client that WATCHes keys; this flag tells it that one changed."""
+
+    dirty_cas: bool
+
+
+UNBOUNDED: Final = 1 << 60  # ms
+
+
+class Keyspace(KeyTable):
+    """All keys of the server (there is one database)."""
+
+    def __init__(self, pool: NodePool) -> None:
+        super().__init__()
+        self.pool = pool
+        self.stages = Stages()
+        self.timers = TwoClocks()  # expiry of keys, groups and stages; pending messages that must leave
+        self.away = 0  # ms: wall-clock time less served time
+        # Served time as it is now lies between these. Kept by the server; a replica's has no bounds.
+        self.served_from, self.served_to = -UNBOUNDED, UNBOUNDED
+        self.log: list[bytes] = []  # record parts of the current tick; not empty if anything was logged
+        self._evicted: dict[bytes, Stream] = {}  # streams whose evictions are still to be logged, see evict_before()
+        self.ready: list[bytes] = []  # keys whose blocked readers must be asked again
+        self.waiting: dict[bytes, int] = {}  # key -> number of blocked readers; kept by the server
+        self.watchers: dict[bytes, set[Watcher]] = {}  # key -> who watches it; kept by the server
+        self.tracked = False  # somebody caches what it reads (CLIENT TRACKING); kept by the server
+        self.next_sid = 1
+        self.string_bytes = 0  # bytes of keys and values of strings
+        self.stream_keys = 0  # bytes of keys of streams
+        self.expiring_names = 0  # bytes of keys that expire, once more: ``expires`` and the timer have a copy
+        self.group_bytes = 0  # memory of groups, but for what the groups in ``uncounted`` have changed since
+        self.uncounted: dict[Group, None] = {}
+        # stats since start
+        self.expired_keys = 0
+        self.expired_groups = 0
+        self.changes = Changes(self.keys, self.expires, self.stages)  # what the next checkpoint must write
+
+    # -- the log ---------------------------------------------------------------------------------------------
+    def take_batch(self) -> bytes:
+        """The records logged since the last call, joined: one batch."""
+        self._log_all_evictions()
+        batch = b"".join(self.log)
+        self.log.clear()
+        return batch
+
+    def _logged(self, key: bytes, record: bytes) -> None:
+        self.log.append(record)
+        self.changes.count += 1
+        if self.watchers or self.tracked:
+            self.touch_watchers(key)
+
+    def touch_watchers(self, key: bytes) -> None:
+        """The key has changed."""
+        if self.tracked:
+            self.events.append((events.CHANGED, key))
+        for watcher in self.watchers.get(key, ()):
+            watcher.dirty_cas = True
+
+    def signal(self, key: bytes) -> None:
+        """Readers blocked on ``key`` must be asked again."""
+        if self.waiting and key in self.waiting:
+            self.ready.append(key)
+
+    def before(self, key: bytes) -> None:
+        """The value at ``key`` is about to change (Rule 5, see ``changes``)."""
+        if self._evicted:
+            self._log_evictions(key)
+        if self.changes.held:
+            self.changes.before(key)
+
+    # -- served time -------------------------------------------------------------------------------------------
+    def served(self, now: int) -> int:
+        """The served time at ``now`` (Rule 6)."""
+        at = now - self.away
+        if at > self.served_to:
+            return self.served_to
+        return max(at, self.served_from)
+
+    def set_away(self, away: int) -> None:
+        """Shift served time, and with it the deadlines of all groups, stages and pending messages."""
+        self.away = away
+        self.log.append(records.away(away))
+
+    # -- streams ---------------------------------------------------------------------------------------------
+    def next_id(self, stream: Stream | None, now: int) -> tuple[int, int]:
+        """(ms, seq) of the next entry [3]. Raises CommandError when the very last ID is taken."""
+        if stream is None or now > stream.last_ms:
+            return now, 0
+        ms, seq = stream.last_ms, stream.last_seq
+        if seq < MASK64:
+            return ms, seq + 1
+        if ms == MASK64:
+            raise CommandError(errors.ID_EXHAUSTED)
+        return ms + 1, 0
+
+    def create_stream(self, key: bytes) -> Stream:
+        """A new empty stream. Logs nothing: the record that follows (APPEND, GROUP ...) implies it."""
+        stream = Stream(self.next_sid, self.pool)
+        self.next_sid += 1
+        self.keys[key] = stream
+        self.index.add(key)
+        self.stream_keys += len(key)
+        if self.event_classes:
+            self.notify(events.NEW, b"new", key)
+        return stream
+
+    def append(self, key: bytes, stream: Stream, ms: int, seq: int, wire: bytes) -> None:
+        """Add one entry with the given ID, which must be above the stream's last."""
+        if self.changes.held:
+            self.changes.before(key)
+        stream.append(ms, seq, wire)
+        log_append(self.log, key, ms, seq, wire)
+        self.changes.count += 1
+        self.appended(key, stream)
+
+    def append_parts(
+        self, key: bytes, stream: Stream, ms: int, seq: int, sizes: array[int], parts: list[bytes], counts: list[int]
+    ) -> None:
+        """append_packed() of large entries, which are not joined. ``counts``: how many of the parts each one has."""
+        if self.changes.held:
+            self.changes.before(key)
+        stream.append_parts(ms, seq, sizes, parts, counts)
+        self.log += records.run_head(key, ms, seq, sizes, sum(sizes))
+        self.log += parts
+        self.changes.count += len(sizes)
+        self.appended(key, stream)
+
+    def append_packed(self, key: bytes, stream: Stream, ms: int, seq: int, sizes: array[int], wire: bytes) -> None:
+        """Add a batch of entries, joined, with the IDs ms.seq, ms.seq + 1 ...; ``sizes``: bytes of each.
+
+        The last sequence number must be below 2**64.
+        """
+        if self.changes.held:
+            self.changes.before(key)
+        stream.append_packed(ms, seq, sizes, wire)
+        self.log += records.run(key, ms, seq, sizes, wire)
+        self.changes.count += len(sizes)
+        self.appended(key, stream)
+
+    def append_run(self, key: bytes, stream: Stream, ms: int, seq: int, sizes: list[int], wire: bytes) -> None:
+        """append_packed() of a few entries, with the sizes as a list."""
+        if self.changes.held:
+            self.changes.before(key)
+        stream.append_run(ms, seq, sizes, wire)
+        self.log += records.run_of(key, ms, seq, sizes, wire)
+        self.changes.count += len(sizes)
+        self.appended(key, stream)
+
+    def append_unlogged(self, key: bytes, stream: Stream, ms: int, seq: int, wire: bytes) -> None:
+        """Add an entry that another record carries (a dead letter)."""
+        self.before(key)
+        stream.append(ms, seq, wire)
+        self.appended(key, stream)
+
+    def appended(self, key: bytes, stream: Stream) -> None:
+        """The stream was given entries, after before(); the record is the caller's."""
+        self.changes.stream(key, stream)
+        self.signal(key)
+        if self.watchers or self.tracked:
+            self.touch_watchers(key)
+
+    def evict_before(self, key: bytes, stream: Stream, ordinal: int, counts: bool = True) -> int:
+        """Evict the entries before ``ordinal``, which is above first_ord; returns how many. ``counts``: each is a
+        change; without that the appends are that made them leave, as Redis counts.
+
+        What is evicted from a stream in a tick, by how many commands ever, is one record: after the entries that were
+        appended in it, before any other record of the stream. That leads to the same state.
+        """
+        changes = self.changes
+        if changes.held:
+            changes.before(key)
+        gone = stream.evict_before(ordinal)
+        if not stream.dirty:
+            changes.stream(key, stream)
+        if counts:
+            changes.count += gone
+        self._evicted[key] = stream
+        if not self.log:
+            self.log.append(b"")
+        if self.watchers or self.tracked:
+            self.touch_watchers(key)
+        return gone
+
+    def _log_evictions(self, key: bytes) -> None:
+        """Log what evict_before() has done to the stream at ``key``, if anything."""
+        stream = self._evicted.pop(key, None)
+        if stream is not None:
+            self.log.append(records.evict(key, stream.first_ord, stream.evicted_to))
+
+    def _log_all_evictions(self) -> None:
+        if self._evicted:
+            for key in list(self._evicted):
+                self._log_evictions(key)
+
+    def evict(self, key: bytes, stream: Stream, ordinal: int, evicted_to: int) -> int:
+        """Evict the entries before ``ordinal``, the newest of which has the ID ``evicted_to``; returns how many.
+
+        For replay: each call is a record.
+        """
+        self.before(key)
+        gone = stream.evict_before(ordinal, evicted_to)
+        if gone:
+            changes = self.changes
+            if not stream.dirty:
+                changes.stream(key, stream)
+            changes.count += 1
+            self.log.append(records.evict(key, ordinal, evicted_to))
+            if self.watchers or self.tracked:
+                self.touch_watchers(key)
+        return gone
+
+    def delete_entries(self, key: bytes, stream: Stream, ordinals: list[int], highest: int) -> None:
+        """Delete living entries one by one: at least one, ordinals ascending. ``highest``: see Stream.delete()."""
+        self.before(key)
+        stream.delete(ordinals, highest)
+        self.changes.stream(key, stream)
+        self.changes.count += len(ordinals) - 1
+        self._logged(key, records.deleted(key, highest, ordinals))
+
+    def set_last_id(self, key: bytes, stream: Stream, last_id: int, entries_added: int, max_deleted: int) -> None:
+        """XSETID. ``last_id`` is not below Stream.top_id(), nor below ``max_deleted``.
+
+        No group has read more entries than were added.
+        """
+        self.before(key)
+        lower = last_id < stream.last_id
+        stream.set_last_id(last_id, entries_added, max_deleted)
+        for group in stream.groups.values():
+            if lower:  # IDs of entries that are gone can be given again
+                group.pending.pass_none()
+            if group.entries_read > entries_added:
+                group.entries_read = entries_added
+                group.dirty = True
+        self.changes.stream(key, stream)
+        self._logged(key, records.set_last_id(key, last_id, entries_added, max_deleted))
+
+    # -- producers (see there) -------------------------------------------------------------------------------
+    def add_produced(
+        self, key: bytes, stream: Stream, producer: bytes, name: bytes, entry_id: int, now: int, keep_ms: int, most: int
+    ) -> None:
+        """The entry that was just appended came under the producer's own ID ``name``."""
+        self.before(key)
+        stream.add_produced(producer, name, entry_id, now, keep_ms, most)
+        self.changes.stream(key, stream)
+        self._logged(key, records.idempotent(key, producer, name, entry_id, now, keep_ms, most))
+        self.timers.arm(timers.PRODUCED, key, b"", now + keep_ms)
+
+    def set_idmp(self, key: bytes, stream: Stream, keep_ms: int, most: int) -> None:
+        """How long, and how many, IDs of producers are remembered from now on; those from before are forgotten."""
+        self.before(key)
+        stream.set_idmp(keep_ms, most)
+        self.changes.stream(key, stream)
+        self._logged(key, records.idmp(key, keep_ms, most))
+
+    def forget_produced(self, key: bytes, stream: Stream, now: int) -> None:
+        """IDs of producers whose time is over at ``now`` are forgotten."""
+        self.before(key)
+        stream.forget_produced(now)
+        self.changes.stream(key, stream)
+        self._logged(key, records.produced(key, now))
+
+    # -- strings ---------------------------------------------------------------------------------------------
+    def set_string(self, key: bytes, value: bytes, expire_at: int = NEVER, keep_ttl: bool = False) -> String:
+        """Replace any value at ``key``. ``expire_at``: ms since epoch, or NEVER. Returns what is there now."""
+        self.before(key)
+        if keep_ttl:
+            expire_at = self.expires.get(key, NEVER)
+        string = self.keys.get(key)
+        if isinstance(string, String):
+            self.string_bytes += len(value) - len(string.value)
+            string.value = value
+        else:
+            string = self._new_string(key, value, string is None)
+        if expire_at or self.expires:
+            self._set_deadline(key, expire_at)
+        self._string_logged(key, value, expire_at)
+        return string
+
+    def _new_string(self, key: bytes, value: bytes, new: bool) -> String:
+        """A string where there was none. ``new``: there was no stream either."""
+        if new:
+            self.index.add(key)
+            if self.event_classes:
+                self.notify(events.NEW, b"new", key)
+        else:
+            self._forget_value(key)
+        self.string_bytes += len(key) + len(value)
+        string = String(value)
+        self.keys[key] = string
+        return string
+
+    def replace_string(self, key: bytes, string: String, value: bytes) -> None:
+        """set_string() for the string at ``key`` that the caller has looked up. Its expiry stays."""
+        self.before(key)
+        self.string_bytes += len(value) - len(string.value)
+        string.value = value
+        self._string_logged(key, value, self.expires.get(key, NEVER) if self.expires else NEVER)
+
+    def passed_over(self, count: int) -> None:
+        """So many changes before the last one were not made, since nobody could have seen them; they count."""
+        self.changes.count += count
+
+    def _string_logged(self, key: bytes, value: bytes, expire_at: int) -> None:
+        changes = self.changes
+        changes.strings.add(key)
+        changes.count += 1
+        log = self.log
+        log.append(set_head(key, len(value), expire_at))
+        log.append(key)
+        log.append(value)
+        if self.watchers or self.tracked:
+            self.touch_watchers(key)
+        if self.waiting:
+            self.signal(key)
+
+    def patch_string(self, key: bytes, string: String, offset: int, part: bytes) -> None:
+        """Replace the bytes of the string at ``key`` from ``offset`` on, which is at most its length; it may grow.
+
+        Its expiry stays.
+        """
+        self.before(key)
+        old = string.value
+        held = memoryview(old)
+        string.value = b"".join((held[:offset], part, held[offset + len(part) :]))
+        self.string_bytes += len(string.value) - len(old)
+        self.changes.strings.add(key)
+        self._logged(key, records.patch(key, offset, part))
+
+    # -- any key ---------------------------------------------------------------------------------------------
+    def delete(self, key: bytes, now: int) -> bool:
+        """Delete the live value at ``key``; False if there is none. One that is expired at ``now`` goes as expired."""
+        at = self.expires.get(key)
+        if at is not None and at <= now:
+            if not (self.follower or self.frozen):
+                self.expire_key(key)
+            return False
+        return self.remove(key)
+
+    def remove(self, key: bytes) -> bool:
+        """Delete the value at ``key``, expired or not (replay, expiry); False if there is none."""
+        if key not in self.keys:
+            return False
+        self.before(key)
+        self._forget(key)
+        self._logged(key, records.delete(key))
+        self.signal(key)
+        return True
+
+    def expire_key(self, key: bytes) -> None:
+        self.expired_keys += 1
+        self.remove(key)
+        if self.event_classes:
+            self.notify(events.EXPIRED, b"expired", key)
+
+    def rename(self, key: bytes, new: bytes) -> None:
+        """Move the value at ``key``, which must exist, to ``new``, another key, with its expiry and groups. A value at
+        ``new`` is gone. O(groups)."""
+        self.before(key)
+        self.before(new)
+        value, expire_at = self.keys[key], self.expires.get(key, NEVER)
+        if new in self.keys:
+            self._forget_value(new)
+        else:
+            self.index.add(new)
+        self._set_deadline(key, 0)
+        del self.keys[key]
+        self.index.remove(key)
+        self.keys[new] = value
+        self._set_deadline(new, expire_at)
+        if isinstance(value, Stream):
+            self.stream_keys += len(new) - len(key)
+            self.changes.stream_moved(key, new, value)
+            for group in value.groups.values():
+                self._disarm_group(key, group)
+                self.arm_group(new, group)
+            self.timers.cancel(timers.PRODUCED, key)
+            self._arm_produced(new, value)
+        else:
+            self.string_bytes += len(new) - len(key)
+            self.changes.strings.update((key, new))
+        self._logged(key, records.rename(key, new))
+        if self.watchers or self.tracked:
+            self.touch_watchers(new)
+        if self.event_classes:
+            self.notify(events.NEW, b"new", new)
+        self.signal(key)
+        self.signal(new)
+
+    def set_expire(self, key: bytes, at_ms: int) -> None:
+        """``key`` must exist; ``at_ms`` > 0."""
+        self.before(key)
+        self._set_deadline(key, at_ms)
+        self._expiry_changed(key, at_ms)
+
+    def persist(self, key: bytes) -> bool:
+        if key not in self.expires:
+            return False
+        self.before(key)
+        self._set_deadline(key, 0)
+        self._expiry_changed(key, 0)
+        return True
+
+    def _expiry_changed(self, key: bytes, at_ms: int) -> None:
+        value = self.keys[key]
+        if isinstance(value, Stream):
+            self.changes.stream(key, value)
+        else:
+            self.changes.strings.add(key)
+        self._logged(key, records.expire(key, at_ms))
+
+    def _set_deadline(self, key: bytes, at_ms: int) -> None:
+        if at_ms:
+            if key not in self.expires:
+                self.expiring_names += len(key)
+            self.expires[key] = at_ms
+            self.timers.arm(timers.KEY_EXPIRY, key, b"", at_ms)
+        elif self.expires.pop(key, None) is not None:
+            self.expiring_names -= len(key)
+            self.timers.cancel(timers.KEY_EXPIRY, key)
+
+    def _forget(self, key: bytes) -> None:
+        self._forget_value(key)
+        self.index.remove(key)
+
+    def _forget_value(self, key: bytes) -> None:
+        """_forget(), but the key stays in the index: a scan must not miss a key that only changes its type."""
+        value = self.keys.pop(key)
+        self._set_deadline(key, 0)
+        if isinstance(value, Stream):
+            for group in value.groups.values():
+                self._forget_group(key, group)
+            self.timers.cancel(timers.PRODUCED, key)
+            value.gone()
+            self.stream_keys -= len(key)
+            self.changes.stream_gone(key, value.sid)
+            self.pool.cache.drop_stream(value.sid)
+        else:
+            self.string_bytes -= len(key) + len(value.value)
+            self.changes.strings.add(key)
+
+    def flush(self) -> list[dict[bytes, Value] | dict[bytes, int]]:
+        """FLUSHALL. Returns what held the content: it takes some time to free millions of objects, so the caller may do
+        that bit by bit."""
+        self._log_all_evictions()
+        self.changes.all_gone()
+        gone = self.keys.copy()
+        for key in self.watchers:
+            if key in gone:
+                self.touch_watchers(key)
+        self.pool.cache.clear()
+        old: list[dict[bytes, Value] | dict[bytes, int]] = [gone, self.index.clear(), self.expires.copy()]
+        self.keys.clear()
+        self.expires.clear()
+        self.stages.clear()
+        self.timers.clear()
+        self.string_bytes = self.stream_keys = self.group_bytes = self.expiring_names = 0
+        self.pool.dropped += self.pool.unstored
+        self.pool.bytes = self.pool.unstored = 0
+        self.uncounted.clear()
+        if self.tracked:
+            self.events.append((events.FLUSHED, b""))
+        self.log.append(records.flush())
+        self.changes.count += max(1, len(gone))
+        for key in list(self.waiting):
+            self.ready.append(key)
+        return old
+
+    # -- bookkeeping for groups and stages (the mutators are in ``groups.effects`` and ``stages.publish``) --------
+    def group_changed(self, key: bytes, stream: Stream, group: Group, record: bytes) -> None:
+        group.dirty = True
+        if not group.recount:
+            group.recount = True
+            self.uncounted[group] = None
+        self.changes.stream(key, stream)
+        self._logged(key, record)
+
+    def group_gone(self, key: bytes, stream: Stream, group: Group, record: bytes) -> None:
+        """The group was taken from the stream."""
+        self._forget_group(key, group)
+        self.changes.dead_groups.append((stream.sid, group.name))
+        self.changes.stream(key, stream)
+        self._logged(key, record)
+
+    def _forget_group(self, key: bytes, group: Group) -> None:
+        self._disarm_group(key, group)
+        self.group_bytes -= group.counted
+        group.counted = 0
+        if group.recount:
+            del self.uncounted[group]
+
+    def _disarm_group(self, key: bytes, group: Group) -> None:
+        self.timers.cancel(timers.GROUP_EXPIRY, key, group.name)
+        self.timers.cancel(timers.PENDING_DROP, key, group.name)
+
+    def arm_group(self, key: bytes, group: Group) -> None:
+        """Arm the group's timers."""
+        if group.deadline:
+            self.timers.arm(timers.GROUP_EXPIRY, key, group.name, group.deadline)
+        leaves = group.pending.next_drop()
+        if leaves is not None:
+            self.timers.arm(timers.PENDING_DROP, key, group.name, leaves)
+
+    def _arm_produced(self, key: bytes, stream: Stream) -> None:
+        """Let the IDs of the stream's producers be forgotten one day."""
+        producers = stream.producers
+        if producers is not None and producers.by_name:
+            self.timers.arm(timers.PRODUCED, key, b"", producers.oldest_end())
+
+    def arm_stage(self, name: bytes, stage: Stage) -> None:
+        """Arm the stage's timer."""
+        if stage.deadline:
+            self.timers.arm(timers.STAGE_EXPIRY, name, b"", stage.deadline)
+
+    def staging_logged(self, record: Iterable[bytes], changes: int) -> None:
+        """Log a record (its parts) of stages. It changed no keys but those that appended() was called for."""
+        self.log += record
+        self.changes.count += changes
+
+    # -- checkpoints -----------------------------------------------------------------------------------------
+    def begin_capture(self) -> Capture:
+        """Begin to capture everything that changed since the last one; ``changes.more()`` completes it."""
+        self.pool.drafted = 0
+        return self.changes.begin(self.next_sid, self.away)
+
+    # -- start-up --------------------------------------------------------------------------------------------
+    def restore_stream(self, key: bytes, sid: int, meta: bytes, expire_at: int = NEVER) -> Stream:
+        """A stream as a checkpoint wrote it; the caller adds nodes and groups. Raises CorruptError."""
+        stream = Stream.restore(sid, meta, self.pool)
+        self.keys[key] = stream
+        self.index.add(key)
+        self.stream_keys += len(key)
+        self.next_sid = max(self.next_sid, sid + 1)
+        self._set_deadline(key, expire_at)
+        return stream
+
+    def restore_group(self, stream: Stream, name: bytes, meta: bytes, pending: bytes) -> None:
+        group = stream.groups[name] = Group.restore(name, meta, pending)
+        group.recount = True
+        self.uncounted[group] = None
+
+    def restore_string(self, key: bytes, value: bytes, expire_at: int) -> None:
+        self.keys[key] = String(value)
+        self.index.add(key)
+        self.string_bytes += len(key) + len(value)
+        self._set_deadline(key, expire_at)
+
+    def resume(self, now: int) -> None:
+        """After recovery or promotion: arm groups' and stages' timers. Downtime is not the clients' silence [15]."""
+        served = self.served(now)
+        for key, value in self.keys.items():
+            value.used = now
+            if isinstance(value, Stream):
+                for group in value.groups.values():
+                    group.resume(served)
+                    self.arm_group(key, group)
+                self._arm_produced(key, value)
+        for name, stage in self.stages.by_name.items():
+            stage.resume(served)
+            self.arm_stage(name, stage)
+
+    def digest(self) -> str:
+        """SHA-256 of the whole content, equal for equal states."""
+        return digest(self.keys, self.expires, self.stages)

@@ -1,0 +1,158 @@
+"""What happens to stages: the mutators below TSTAGE, TPUBLISH and TDROP.
+
+As in ``keyspace``, each makes one effect and logs its record, and replay calls them again. What was staged is in the
+log already when it is published, so a PUBLISH record names the stages and the ID that each stream's first entry gets;
+all other IDs follow from it [3].
+
+Rule 1: beyond some thousand entries (``NodePool.publish_written``) publishing costs a microsecond or two per stage and
+as much per node, but nothing per entry: they are adopted as drafts.
+Rule 2: what the stages hold is looked at once (``gathered``). There may be many thousand stages that have not been
+touched for a while, so much of the cost is cache misses.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable, Mapping, Sequence
+
+from storage.keyspace import events
+from storage.keyspace.keyspace import Keyspace
+from storage.model import records, timers
+from storage.model.ids import MASK64
+from storage.nodes.draft import BareDraft
+from storage.nodes.stagedentries import Piece, write
+from storage.streams.stages import Stage, named
+from storage.streams.stream import Stream
+
+First = tuple[bytes, int, int]  # key, ms, seq: of the first entry that a stream gets
+
+
+def stage(
+    ks: Keyspace, name: bytes, key: bytes, ttl: int, deadline: int, sizes: array[int], bare: bytes
+) -> Stage:  # fmt: skip
+    """Keep entries (at least one) aside in a stage, an existing or a new one. ``sizes``: bytes of each in ``bare``."""
+    found = ks.stages.by_name.get(name)
+    before = 0
+    if found is None:
+        found = named(Stage(ks.next_sid, ttl, deadline), name)
+        ks.next_sid += 1
+    else:
+        ks.stages.before(found)
+        before = found.bytes
+        found.ttl, found.deadline = ttl, deadline
+    found.add(key, sizes, bare, ks.pool.max_entries, ks.pool.max_bytes)
+    ks.stages.changed(name, found, found.bytes - before)
+    ks.staging_logged(records.stage(name, key, ttl, deadline, sizes, bare), len(sizes))
+    ks.arm_stage(name, found)
+    return found
+
+
+class Content:
+    """What stages hold for one key, in order. Small pieces are combined as far as the limits of a node allow."""
+
+    __slots__ = ("count", "drafts")
+
+    def __init__(self, pieces: Sequence[Piece], max_entries: int, max_bytes: int) -> None:
+        self.count = 0  # entries
+        self.drafts: list[BareDraft] = []  # their IDs are not known yet
+        held: list[Piece] = []
+        entries = size = 0
+        for piece in pieces:
+            entries += piece.count
+            size += piece.size
+            if held and (entries > max_entries or size > max_bytes):
+                self.drafts.append(BareDraft(0, 0, held))
+                held, entries, size = [], piece.count, piece.size
+            held.append(piece)
+            self.count += piece.count
+        if held:
+            self.drafts.append(BareDraft(0, 0, held))
+
+
+def gathered(ks: Keyspace, names: Iterable[bytes]) -> dict[bytes, Content]:
+    """What the stages hold for each key, in the order of the stages. KeyError if there is no such stage."""
+    stages, pool = ks.stages.by_name, ks.pool
+    found: dict[bytes, list[Piece]] = {}
+    last: bytes | None = None
+    held: list[Piece] = []
+    for name in names:
+        for piece in stages[name].pieces:
+            if piece.key != last:
+                last = piece.key
+                held = found.setdefault(last, [])
+            held.append(piece)
+    return {key: Content(pieces, pool.max_entries, pool.max_bytes) for key, pieces in found.items()}
+
+
+def publish(
+    ks: Keyspace, fence: bytes, epoch: int, check: bytes, names: Sequence[bytes], content: Mapping[bytes, Content],
+    firsts: Sequence[First],
+) -> None:  # fmt: skip
+    """Append what the stages hold, drop them, remember the epoch and its check (empty: it has none).
+
+    ``content`` is what gathered() returned for them, ``firsts`` has one item for each of its keys.
+    """
+    for key, _, _ in firsts:
+        ks.before(key)
+    _forget(ks, names)
+    ks.stages.set_fence(fence, epoch, check)
+    if ks.tracked:
+        ks.events.append((events.CHANGED, fence))
+    left = ks.pool.publish_written
+    total = 0
+    for key, ms, seq in firsts:
+        stream = ks.keys.get(key)
+        if not isinstance(stream, Stream):
+            stream = ks.create_stream(key)
+        held = content[key]
+        count = held.count
+        if count <= left or MASK64 - seq < count - 1:
+            _append(stream, ms, seq, held)
+            left -= count
+        else:
+            _adopt(stream, ms, seq, held)
+        ks.appended(key, stream)
+        total += count
+    ks.staging_logged((records.publish(fence, epoch, check, names, firsts),), total)
+
+
+def _append(stream: Stream, ms: int, seq: int, content: Content) -> None:
+    bares = [bare for draft in content.drafts for bare in draft.entries()]
+    while bares:
+        some = bares[: MASK64 - seq + 1]  # the rest belongs to the next millisecond
+        wires = write(ms, seq, some)
+        stream.append_packed(ms, seq, array("I", list(map(len, wires))), b"".join(wires))
+        del bares[: len(some)]
+        ms, seq = ms + 1, 0
+
+
+def _adopt(stream: Stream, ms: int, seq: int, content: Content) -> None:
+    for draft in content.drafts:
+        draft.set_first_id(ms, seq)
+        stream.adopt(draft, ms, seq)
+        stream.pool.drafted += draft.size
+        seq += len(draft)
+
+
+def unstage(ks: Keyspace, names: Iterable[bytes]) -> int:
+    """Drop stages and all that they hold; returns how many of them existed."""
+    there = [name for name in dict.fromkeys(names) if name in ks.stages.by_name]
+    if there:
+        _forget(ks, there)
+        ks.staging_logged((records.unstage(there),), len(there))
+    return len(there)
+
+
+def _forget(ks: Keyspace, names: Sequence[bytes]) -> None:
+    ks.stages.forget(names)
+    ks.timers.cancel_all(timers.STAGE_EXPIRY, names)
+
+
+def live(ks: Keyspace, name: bytes, served: int) -> Stage | None:
+    """The stage, None if there is none. One whose time is over is dropped here, and that is logged, as with keys."""
+    found = ks.stages.by_name.get(name)
+    if found is not None and found.deadline and found.deadline <= served:
+        ks.stages.expired += 1
+        unstage(ks, [name])
+        return None
+    return found

@@ -1,0 +1,112 @@
+"""Batches that another server sent: whether they can be what a server logs, as far as that can be seen before any of
+their records is applied. What depends on the state is left to ``replay``.
+
+Readers get an entry's bytes as they are. So an entry that is none would break the protocol of every client that reads
+it, and would be found only then.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from resp.errors import CorruptError
+from storage.keyspace.replay import DAMAGE, KNOWN, part
+from storage.model import records
+from storage.model.entries import SIZES
+
+# Pieces of an entry when it is cut at each CRLF, by its first piece. An entry has an ID and pairs: an odd number.
+PIECES: Final = {b"*%d" % n: 2 * n + 2 for n in range(3, 1024, 2)}
+
+_A_BARE_ONES_ID: Final = b"1.0"
+_ID_OF_BARE: Final = b"\r\n$3\r\n1.0"
+
+
+def check(batch: bytes) -> None:
+    """Look at a batch's records, and at the entries in them. Raises CorruptError."""
+    at, end = 0, len(batch)
+    try:
+        while at < end:
+            op, size = records.HEAD.unpack_from(batch, at)
+            stop = at + 5 + size
+            if stop > end:
+                raise CorruptError("a record that ends beyond its batch")
+            if op not in KNOWN:
+                raise CorruptError(f"a record of unknown kind {op}: written by a newer version?")
+            if op == records.APPEND:
+                _, _, klen, ms, seq = records.APPEND_HEAD.unpack_from(batch, at)
+                _check_one(part(batch, at + records.APPEND_HEAD.size + klen, stop), ms, seq)
+            elif op == records.RUN:
+                _check_run(batch, at)
+            elif op == records.DROP:
+                _check_drop(batch, at, stop)
+            elif op == records.STAGE:
+                _check_stage(batch, at)
+            at = stop
+    except DAMAGE as error:
+        raise CorruptError(f"a record that makes no sense ({error!r})") from error
+
+
+def _check_one(wire: bytes, ms: int, seq: int) -> None:
+    if not is_entry(wire, b"%d.%d" % (ms, seq)):
+        raise CorruptError(f"the entry {ms}.{seq}, whose bytes are none")
+
+
+def _check_run(batch: bytes, at: int) -> None:
+    _, _, klen, ms, seq, n = records.RUN_HEAD.unpack_from(batch, at)
+    start = at + records.RUN_HEAD.size + klen
+    here = start + 4 * n
+    for number, size in enumerate(records.unpack_sizes(batch[start:here])):
+        _check_one(batch[here : here + size], ms, seq + number)
+        here += size
+
+
+def _check_drop(batch: bytes, at: int, stop: int) -> None:
+    _, _, klen, glen, dlen, _, _, ms, seq = records.DROP_HEAD.unpack_from(batch, at)
+    if dlen:
+        _check_one(part(batch, at + records.DROP_HEAD.size + klen + glen + dlen, stop), ms, seq)
+
+
+def _check_stage(batch: bytes, at: int) -> None:
+    _, _, nlen, klen, _, _, n = records.STAGE_HEAD.unpack_from(batch, at)
+    start = at + records.STAGE_HEAD.size + nlen + klen
+    here = start + 4 * n
+    for size in records.unpack_sizes(batch[start:here]):
+        bare = batch[here : here + size]
+        if not is_entry(bare.replace(b"\r\n", _ID_OF_BARE, 1), _A_BARE_ONES_ID):
+            raise CorruptError("a staged entry whose bytes are none")
+        here += size
+
+
+def is_entry(wire: bytes, entry_id: bytes) -> bool:
+    """Whether these are the bytes of one entry with this ID (as text), as ``entries`` writes it."""
+    words = wire.split(b"\r\n")
+    last = len(words) - 1
+    if PIECES.get(words[0]) == last + 1 and not words[last] and words[2] == entry_id:
+        at = 2
+        while at < last and len(words[at]) < 4096 and words[at - 1] == SIZES[len(words[at])]:
+            at += 2
+        if at > last:
+            return True
+    return _is_entry(wire, entry_id)  # it has a value that holds a CRLF, or is long
+
+
+def _is_entry(wire: bytes, entry_id: bytes) -> bool:
+    """The same for every entry, step by step."""
+    end = wire.find(b"\r\n")
+    count = _number(wire[1:end]) if wire[:1] == b"*" and end > 0 else 0
+    at = end + 2
+    for number in range(count):
+        end = wire.find(b"\r\n", at)
+        size = _number(wire[at + 1 : end]) if wire[at : at + 1] == b"$" and end > 0 else -1
+        start = end + 2
+        at = start + size + 2
+        if size < 0 or wire[at - 2 : at] != b"\r\n" or (not number and wire[start : at - 2] != entry_id):
+            return False
+    return count >= 3 and count % 2 == 1 and at == len(wire)
+
+
+def _number(text: bytes) -> int:
+    """The number that is written like this; -1 if there is none."""
+    if not text.isdigit() or len(text) > 10 or (text[:1] == b"0" and len(text) > 1):
+        return -1
+    return int(text)

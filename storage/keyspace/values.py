@@ -1,0 +1,20 @@
+"""What a key can hold: a stream or a string."""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+from storage.streams.stream import Stream
+
+
+class String:
+    """A string value. ``value`` is replaced, never changed in place."""
+
+    __slots__ = ("used", "value")
+
+    def __init__(self, value: bytes, used: int = 0) -> None:
+        self.value = value
+        self.used = used  # ms since epoch of the last command that looked at it
+
+
+Value: TypeAlias = Stream | String

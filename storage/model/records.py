@@ -1,0 +1,504 @@
+"""Records: the effects of commands as bytes. Journal, restart and replicas all live on them.
+
+Rule 1: a record is self-contained. IDs, times and evicted borders are explicit, so it replays to the same state
+anywhere.
+Rule 2: records hold effects, not commands: a command that changes nothing logs nothing.
+Rule 3: numbers are big-endian; no other file packs or unpacks them, but _records.c, which packs DELIVER, ACK and OWN
+where it was compiled.
+
+A record is
+
+    +------+---------------+-- body -------------------------------------------------------------
+    | op u8| body bytes u32|  op by op as below; key and group are in there with u32 lengths
+    +------+---------------+---------------------------------------------------------------------
+
+    APPEND        klen u32 | ms u64 | seq u64 | key | wire                  one entry
+    RUN           klen u32 | ms u64 | seq u64 | n u32 | key | n sizes u32 | wires   a batch of n entries
+    EVICT         klen u32 | ord u64 | evicted-to 16 | key                  entries before ordinal ord are gone
+    DELETE        key
+    SET           klen u32 | expire u64 | key | value                       expire 0: none
+    EXPIRE        klen u32 | expire u64 | key                               expire 0: persist
+    FLUSH         (empty)
+    GROUP         klen u32 | glen u32 | offset 16 | ttl u64 | deadline u64 | key | group      made or changed
+    DELIVER       klen u32 | glen u32 | dlen u32 | offset 16 | now u64 | retry u64 | expire u64 | max u32 | flags u8
+                  | new u32 | again u32 | gone u32 | key | group | dead letter key | IDs 16 each: new, again, gone
+    ACK           klen u32 | glen u32 | key | group | IDs
+    DUE           klen u32 | glen u32 | due u64 | key | group | IDs
+    DROP          klen u32 | glen u32 | dlen u32 | id 16 | reason u8 | ms u64 | seq u64
+                  | key | group | dead letter key | wire                    wire: the dead letter, with the ID ms.seq
+    DESTROY       klen u32 | glen u32 | key | group
+    STAGE         nlen u32 | klen u32 | ttl u64 | deadline u64 | n u32 | name | key | n sizes u32 | bare entries
+    PUBLISH       flen u32 | epoch u64 | stages u32 | streams u32 | fence | stages: nlen u32 | name
+                  | streams: klen u32 | ms u64 | seq u64 | key             the stages' entries, from these IDs on
+    UNSTAGE       stages: nlen u32 | name
+    CHECKED       clen u32 | check | the body of PUBLISH                    a publish whose epoch has a check
+    PATCH         klen u32 | offset u64 | key | part          a string's bytes from offset on, at most its length
+    RENAME        klen u32 | key | new key                    with expiry and groups; what was at the new key is gone
+    DELETED       klen u32 | highest 16 | key | ordinals u64 each            deleted one by one; the ID of the last
+    SETID         klen u32 | last 16 | added u64 | max-deleted 16 | key
+    XGROUP        klen u32 | glen u32 | offset 16 | entries read u64 | flags u8 | key | group   made or moved
+    CONSUMER      klen u32 | glen u32 | number u32 | now u64 | key | group | name               a new consumer
+    OWN           klen u32 | glen u32 | number u32 | flags u8 | offset 16 | entries read u64 | last u64 | now u64
+                  | count u64 | new u32 | again u32 | gone u32 | key | group | IDs 16 each: new, again, gone
+    FORGET        klen u32 | glen u32 | number u32 | key | group            a consumer is gone, and all that it owned
+    IDEMPOTENT    klen u32 | plen u32 | ms u64 | seq u64 | now u64 | keep ms u64 | most u32 | key | producer | its ID
+    IDMP          klen u32 | keep ms u64 | most u32 | key                    XCFGSET
+    PRODUCED      klen u32 | now u64 | key                  what producers added under their IDs is forgotten if too old
+    AWAY          away i64                                  ms: see served time in ``keyspace``
+
+Numbers are those of consumers; in OWN 0 is nobody. Entries read are 2**64 - 1 if they are not known.
+
+RUN is the format's name for what the code calls a batch: entries of one millisecond, whose sequence numbers count up
+from seq.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Sequence
+from itertools import repeat
+from operator import add
+from struct import Struct
+from sys import byteorder
+from typing import Final
+
+from resp.errors import CorruptError
+from storage.model.ids import MASK64
+
+APPEND: Final = 1
+RUN: Final = 2
+EVICT: Final = 3
+DELETE: Final = 4
+SET: Final = 5
+EXPIRE: Final = 6
+FLUSH: Final = 7
+GROUP: Final = 8
+DELIVER: Final = 9
+ACK: Final = 10
+DUE: Final = 11
+DROP: Final = 12
+DESTROY: Final = 13
+STAGE: Final = 14
+PUBLISH: Final = 15
+UNSTAGE: Final = 16
+CHECKED: Final = 17
+PATCH: Final = 18
+RENAME: Final = 19
+DELETED: Final = 20
+SETID: Final = 21
+XGROUP: Final = 24
+CONSUMER: Final = 25
+OWN: Final = 26
+FORGET: Final = 27
+IDEMPOTENT: Final = 22
+IDMP: Final = 23
+PRODUCED: Final = 28
+AWAY: Final = 29
+
+HEAD: Final = Struct(">BI")
+APPEND_HEAD: Final = Struct(">BIIQQ")
+RUN_HEAD: Final = Struct(">BIIQQI")
+EVICT_HEAD: Final = Struct(">BIIQ16s")
+KEY_TIME_HEAD: Final = Struct(">BIIQ")  # SET, EXPIRE, PRODUCED; PATCH, with the offset as its time
+DELETED_HEAD: Final = Struct(">BII16s")
+SETID_HEAD: Final = Struct(">BII16sQ16s")
+IDEMPOTENT_HEAD: Final = Struct(">BIIIQQQQI")
+IDMP_HEAD: Final = Struct(">BIIQI")
+RENAME_HEAD: Final = Struct(">BII")
+GROUP_HEAD: Final = Struct(">BIII16sQQ")
+DELIVER_HEAD: Final = Struct(">BIIII16sQQQIBIII")
+IDS_HEAD: Final = Struct(">BIII")  # ACK, DESTROY
+DUE_HEAD: Final = Struct(">BIIIQ")
+DROP_HEAD: Final = Struct(">BIIII16sBQQ")
+STAGE_HEAD: Final = Struct(">BIIIQQI")
+PUBLISH_BODY: Final = Struct(">IQII")
+XGROUP_HEAD: Final = Struct(">BIII16sQB")
+CONSUMER_HEAD: Final = Struct(">BIIIIQ")
+OWN_HEAD: Final = Struct(">BIIIIB16sQQQQIII")
+FORGET_HEAD: Final = Struct(">BIIII")
+AWAY_RECORD: Final = Struct(">BIq")
+LENGTH: Final = Struct(">I")
+FIRST: Final = Struct(">IQQ")
+
+HAS_RETRY: Final = 1  # DELIVER flags: the reader gave RETRY
+HAS_MAX: Final = 2  # ... and MAXDELIVERIES
+HAS_DEADLETTER: Final = 4  # ... and DEADLETTER
+
+LONE: Final = 1  # XGROUP flags: the stream is made with the group, and lives without groups and entries
+
+HAS_COUNT: Final = 1  # OWN flags: ``count`` is how often the messages were delivered
+INCREMENT: Final = 2  # ... pending ones were delivered once more
+DECREMENT: Final = 4  # ... or once less
+QUIET: Final = 8  # with any of these: the consumer does not count as active by that
+
+UNKNOWN: Final = (1 << 64) - 1  # entries read
+
+REASONS: Final = ("expired", "maxdeliveries")
+
+_APPEND_BODY: Final = APPEND_HEAD.size - 5
+_pack_append: Final = APPEND_HEAD.pack
+_KEY_TIME_BODY: Final = KEY_TIME_HEAD.size - 5
+_pack_key_time: Final = KEY_TIME_HEAD.pack
+SHORT: Final = 64  # bytes; heads of SET records are kept for shorter keys and values
+_short_heads: Final = [b""] * (SHORT * SHORT)
+_OWN_BODY: Final = OWN_HEAD.size - 5
+_pack_own: Final = OWN_HEAD.pack
+_IDS_BODY: Final = IDS_HEAD.size - 5
+_pack_ids: Final = IDS_HEAD.pack
+_RUN_BODY: Final = RUN_HEAD.size - 5
+_pack_run: Final = RUN_HEAD.pack
+_size_columns: Final[list[Struct | None]] = [None] * 129  # by the number of sizes, made when first used
+_EVICT_BODY: Final = EVICT_HEAD.size - 5
+_pack_evict: Final = EVICT_HEAD.pack
+
+
+# By C where it was compiled: readers of groups wait for these.
+_made: tuple[Callable[..., bytes], Callable[..., bytes], Callable[..., bytes]] | None = None
+try:
+    from storage.model import _records
+
+    _made = _records.deliver, _records.ack, _records.own
+except ImportError:  # installed without a C compiler, or a checkout
+    pass
+DELIVER_RECORD: Final[Callable[..., bytes] | None] = None if _made is None else _made[0]
+ACK_RECORD: Final[Callable[..., bytes] | None] = None if _made is None else _made[1]
+OWN_RECORD: Final[Callable[..., bytes] | None] = None if _made is None else _made[2]
+
+
+def append_head(key: bytes, ms: int, seq: int, wire_len: int) -> bytes:
+    """An APPEND record up to key and wire, which follow it."""
+    klen = len(key)
+    return _pack_append(APPEND, _APPEND_BODY + klen + wire_len, klen, ms, seq)
+
+
+class _LastAppend:
+    """What the last APPEND record began with, up to seq. Most records are followed by others of the same millisecond
+    that are as long: without this a single append takes 5 % more instructions."""
+
+    __slots__ = ("head", "klen", "ms", "size")
+
+    def __init__(self) -> None:
+        self.ms = self.klen = self.size = -1
+        self.head = b""
+
+
+_last: Final = _LastAppend()
+_SEQS: Final = [n.to_bytes(8, "big") for n in range(1024)]
+
+
+def log_append(log: list[bytes], key: bytes, ms: int, seq: int, wire: bytes) -> None:
+    """Add an APPEND record to ``log``, in parts."""
+    last, klen, size = _last, len(key), len(wire)
+    if ms != last.ms or size != last.size or klen != last.klen:
+        last.head = _pack_key_time(APPEND, _APPEND_BODY + klen + size, klen, ms)
+        last.ms, last.klen, last.size = ms, klen, size
+    log.append(last.head)
+    log.append(_SEQS[seq] if seq < 1024 else seq.to_bytes(8, "big"))
+    log.append(key)
+    log.append(wire)
+
+
+def run(key: bytes, ms: int, seq: int, sizes: array[int], wire: bytes) -> tuple[bytes, ...]:
+    """A RUN record, in parts. ``sizes``: bytes of each entry in ``wire``."""
+    return *run_head(key, ms, seq, sizes, len(wire)), wire
+
+
+def run_head(key: bytes, ms: int, seq: int, sizes: array[int], wire_len: int) -> tuple[bytes, bytes, bytes]:
+    """The same up to the entries, which follow it."""
+    size = RUN_HEAD.size - 5 + len(key) + 4 * len(sizes) + wire_len
+    return RUN_HEAD.pack(RUN, size, len(key), ms, seq, len(sizes)), key, pack_sizes(sizes)
+
+
+def run_of(key: bytes, ms: int, seq: int, sizes: list[int], wire: bytes) -> tuple[bytes, ...]:
+    """run() of a few entries, with the sizes as a list."""
+    count, first = len(sizes), sizes[0]
+    size = _RUN_BODY + len(key) + 4 * count + len(wire)
+    same = sizes.count(first) == count  # as they often are: then they are packed in a fifth of the time
+    column = first.to_bytes(4, "big") * count if same else _sizes_of(count).pack(*sizes)
+    return _pack_run(RUN, size, len(key), ms, seq, count), key, column, wire
+
+
+def _sizes_of(count: int) -> Struct:
+    """A column of so many sizes."""
+    if count >= len(_size_columns):
+        return Struct(f">{count}I")
+    column = _size_columns[count]
+    if column is None:
+        column = _size_columns[count] = Struct(f">{count}I")
+    return column
+
+
+def evict(key: bytes, ordinal: int, evicted_to: int) -> bytes:
+    klen = len(key)
+    return _pack_evict(EVICT, _EVICT_BODY + klen, klen, ordinal, evicted_to.to_bytes(16, "big")) + key
+
+
+def delete(key: bytes) -> bytes:
+    return HEAD.pack(DELETE, len(key)) + key
+
+
+def set_head(key: bytes, value_len: int, expire: int) -> bytes:
+    """A SET record up to key and value, which follow it."""
+    klen = len(key)
+    if expire or klen >= SHORT or value_len >= SHORT:
+        return _pack_key_time(SET, _KEY_TIME_BODY + klen + value_len, klen, expire)
+    at = klen * SHORT + value_len
+    head = _short_heads[at]
+    if not head:
+        head = _short_heads[at] = _pack_key_time(SET, _KEY_TIME_BODY + klen + value_len, klen, 0)
+    return head
+
+
+def set_string(key: bytes, value: bytes, expire: int) -> bytes:
+    return b"".join((set_head(key, len(value), expire), key, value))
+
+
+def set_strings(keys: list[bytes], values: list[bytes]) -> list[bytes]:
+    """SET records without expiry, in parts."""
+    klens = list(map(len, keys))
+    sizes = map(add, map(add, klens, map(len, values)), repeat(KEY_TIME_HEAD.size - 5))
+    parts: list[bytes] = [b""] * (3 * len(keys))
+    parts[::3] = map(KEY_TIME_HEAD.pack, repeat(SET), sizes, klens, repeat(0))
+    parts[1::3] = keys
+    parts[2::3] = values
+    return parts
+
+
+def deletes(keys: list[bytes]) -> list[bytes]:
+    """DELETE records, in parts."""
+    parts: list[bytes] = [b""] * (2 * len(keys))
+    parts[::2] = map(HEAD.pack, repeat(DELETE), map(len, keys))
+    parts[1::2] = keys
+    return parts
+
+
+def expire(key: bytes, at: int) -> bytes:
+    return KEY_TIME_HEAD.pack(EXPIRE, KEY_TIME_HEAD.size - 5 + len(key), len(key), at) + key
+
+
+def patch(key: bytes, offset: int, part: bytes) -> bytes:
+    size = KEY_TIME_HEAD.size - 5 + len(key) + len(part)
+    return b"".join((KEY_TIME_HEAD.pack(PATCH, size, len(key), offset), key, part))
+
+
+def rename(key: bytes, new: bytes) -> bytes:
+    return RENAME_HEAD.pack(RENAME, RENAME_HEAD.size - 5 + len(key) + len(new), len(key)) + key + new
+
+
+def deleted(key: bytes, highest: int, ordinals: list[int]) -> bytes:
+    column = array("Q", ordinals)
+    if byteorder == "little":
+        column.byteswap()
+    size = DELETED_HEAD.size - 5 + len(key) + 8 * len(ordinals)
+    head = DELETED_HEAD.pack(DELETED, size, len(key), highest.to_bytes(16, "big"))
+    return b"".join((head, key, column.tobytes()))
+
+
+def set_last_id(key: bytes, last_id: int, added: int, max_deleted: int) -> bytes:
+    size = SETID_HEAD.size - 5 + len(key)
+    raws = last_id.to_bytes(16, "big"), max_deleted.to_bytes(16, "big")
+    return SETID_HEAD.pack(SETID, size, len(key), raws[0], added, raws[1]) + key
+
+
+def idempotent(
+    key: bytes, producer: bytes, name: bytes, entry_id: int, now: int, keep_ms: int, most: int
+) -> bytes:  # fmt: skip
+    size = IDEMPOTENT_HEAD.size - 5 + len(key) + len(producer) + len(name)
+    head = IDEMPOTENT_HEAD.pack(
+        IDEMPOTENT, size, len(key), len(producer), entry_id >> 64, entry_id & MASK64, now, keep_ms, most
+    )
+    return b"".join((head, key, producer, name))
+
+
+def idmp(key: bytes, keep_ms: int, most: int) -> bytes:
+    return IDMP_HEAD.pack(IDMP, IDMP_HEAD.size - 5 + len(key), len(key), keep_ms, most) + key
+
+
+def produced(key: bytes, now: int) -> bytes:
+    return KEY_TIME_HEAD.pack(PRODUCED, KEY_TIME_HEAD.size - 5 + len(key), len(key), now) + key
+
+
+def flush() -> bytes:
+    return HEAD.pack(FLUSH, 0)
+
+
+def away(ms: int) -> bytes:
+    return AWAY_RECORD.pack(AWAY, AWAY_RECORD.size - HEAD.size, ms)
+
+
+def group(key: bytes, name: bytes, offset: int, ttl: int, deadline: int) -> bytes:
+    size = GROUP_HEAD.size - 5 + len(key) + len(name)
+    head = GROUP_HEAD.pack(GROUP, size, len(key), len(name), offset.to_bytes(16, "big"), ttl, deadline)
+    return head + key + name
+
+
+def split_ids(raw: bytes) -> list[bytes]:
+    """Joined IDs, each as its 16 bytes. Raises CorruptError."""
+    if len(raw) % 16:
+        raise CorruptError("a record whose IDs don't add up")
+    return [raw[at : at + 16] for at in range(0, len(raw), 16)]
+
+
+def deliver(
+    key: bytes, name: bytes, offset: int, now: int, retry: int, expire_at: int, max_deliveries: int, deadletter: bytes,
+    flags: int, new: list[bytes], again: list[bytes], gone: list[bytes],
+) -> bytes:  # fmt: skip
+    if DELIVER_RECORD is not None and not (deadletter or again or gone):
+        return DELIVER_RECORD(key, name, offset, now, retry, expire_at, max_deliveries, flags, new)
+    body = b"".join((key, name, deadletter, *new, *again, *gone))
+    head = DELIVER_HEAD.pack(
+        DELIVER, DELIVER_HEAD.size - 5 + len(body), len(key), len(name), len(deadletter),
+        offset.to_bytes(16, "big"), now, retry, expire_at, max_deliveries, flags, len(new), len(again), len(gone),
+    )  # fmt: skip
+    return head + body
+
+
+def ack(key: bytes, name: bytes, ids: list[bytes]) -> bytes:
+    if ACK_RECORD is not None:
+        return ACK_RECORD(key, name, ids)
+    raw = ids[0] if len(ids) == 1 else b"".join(ids)
+    return b"".join((_pack_ids(ACK, _IDS_BODY + len(key) + len(name) + len(raw), len(key), len(name)), key, name, raw))
+
+
+def due(key: bytes, name: bytes, at: int, ids: list[bytes]) -> bytes:
+    body = b"".join((key, name, *ids))
+    return DUE_HEAD.pack(DUE, DUE_HEAD.size - 5 + len(body), len(key), len(name), at) + body
+
+
+def drop(
+    key: bytes, name: bytes, entry_id: int, reason: str, deadletter: bytes, ms: int, seq: int, wire: bytes
+) -> bytes:
+    """``deadletter`` is empty for none; ``ms``, ``seq`` and ``wire`` then have no meaning."""
+    body = b"".join((key, name, deadletter, wire))
+    head = DROP_HEAD.pack(
+        DROP, DROP_HEAD.size - 5 + len(body), len(key), len(name), len(deadletter), entry_id.to_bytes(16, "big"),
+        REASONS.index(reason), ms, seq,
+    )  # fmt: skip
+    return head + body
+
+
+def destroy(key: bytes, name: bytes) -> bytes:
+    return IDS_HEAD.pack(DESTROY, IDS_HEAD.size - 5 + len(key) + len(name), len(key), len(name)) + key + name
+
+
+def xgroup(key: bytes, name: bytes, offset: int, entries_read: int, flags: int) -> bytes:
+    """``entries_read``: -1 if not known."""
+    size = XGROUP_HEAD.size - 5 + len(key) + len(name)
+    head = XGROUP_HEAD.pack(
+        XGROUP, size, len(key), len(name), offset.to_bytes(16, "big"), entries_read & UNKNOWN, flags
+    )
+    return head + key + name
+
+
+def consumer(key: bytes, group: bytes, number: int, now: int, name: bytes) -> bytes:
+    body = b"".join((key, group, name))
+    return CONSUMER_HEAD.pack(CONSUMER, CONSUMER_HEAD.size - 5 + len(body), len(key), len(group), number, now) + body
+
+
+def own(
+    key: bytes, group: bytes, number: int, flags: int, offset: int, entries_read: int, last: int, now: int, count: int,
+    new: list[bytes], again: list[bytes], gone: list[bytes],
+) -> bytes:  # fmt: skip
+    """``entries_read``: -1 if not known."""
+    if OWN_RECORD is not None:
+        return OWN_RECORD(key, group, number, flags, offset, entries_read, last, now, count, new, again, gone)
+    ids = new
+    if again or gone:
+        ids = [*new, *again, *gone]
+    raw = ids[0] if len(ids) == 1 else b"".join(ids)
+    klen, glen = len(key), len(group)
+    head = _pack_own(
+        OWN, _OWN_BODY + klen + glen + len(raw), klen, glen, number, flags, offset.to_bytes(16, "big"),
+        entries_read & UNKNOWN, last, now, count, len(new), len(again), len(gone),
+    )  # fmt: skip
+    return b"".join((head, key, group, raw))
+
+
+def forget(key: bytes, group: bytes, number: int) -> bytes:
+    size = FORGET_HEAD.size - 5 + len(key) + len(group)
+    return FORGET_HEAD.pack(FORGET, size, len(key), len(group), number) + key + group
+
+
+def stage(
+    name: bytes, key: bytes, ttl: int, deadline: int, sizes: array[int], bare: bytes
+) -> tuple[bytes, ...]:  # fmt: skip
+    """A STAGE record, in parts. ``sizes``: bytes of each entry in ``bare``."""
+    size = STAGE_HEAD.size - 5 + len(name) + len(key) + 4 * len(sizes) + len(bare)
+    head = STAGE_HEAD.pack(STAGE, size, len(name), len(key), ttl, deadline, len(sizes))
+    return head, name, key, pack_sizes(sizes), bare
+
+
+def publish(
+    fence: bytes, epoch: int, check: bytes, names: Sequence[bytes], firsts: Sequence[tuple[bytes, int, int]]
+) -> bytes:
+    """A PUBLISH record, or a CHECKED one unless ``check`` is empty."""
+    streams = b"".join([FIRST.pack(len(key), ms, seq) + key for key, ms, seq in firsts])
+    body = PUBLISH_BODY.pack(len(fence), epoch, len(names), len(firsts))
+    body = b"".join((body, fence, _packed_names(names), streams))
+    if check:
+        return b"".join((HEAD.pack(CHECKED, LENGTH.size + len(check) + len(body)), _packed_names((check,)), body))
+    return HEAD.pack(PUBLISH, len(body)) + body
+
+
+def unstage(names: Sequence[bytes]) -> bytes:
+    body = _packed_names(names)
+    return HEAD.pack(UNSTAGE, len(body)) + body
+
+
+def _packed_names(names: Sequence[bytes]) -> bytes:
+    return b"".join([LENGTH.pack(len(name)) + name for name in names])
+
+
+def unpack_names(raw: bytes, at: int, count: int) -> tuple[list[bytes], int]:
+    """``count`` names from offset ``at`` on (-1: all to the end), and the offset after them. Raises CorruptError."""
+    names: list[bytes] = []
+    if count > 1:  # there may be many thousand, and usually they are equally long
+        (length,) = LENGTH.unpack_from(raw, at)
+        same = Struct(f">I{length}s")
+        end = at + count * same.size
+        if end <= len(raw):
+            names = [name for size, name in same.iter_unpack(raw[at:end]) if size == length]
+            if len(names) == count:
+                return names, end
+            names = []
+    while len(names) != count and (count >= 0 or at < len(raw)):
+        (length,) = LENGTH.unpack_from(raw, at)
+        at += LENGTH.size + length
+        if at > len(raw):
+            raise CorruptError("a record with a name that ends beyond it")
+        names.append(raw[at - length : at])
+    return names, at
+
+
+def unpack_firsts(raw: bytes, at: int, count: int) -> list[tuple[bytes, int, int]]:
+    """The streams of a PUBLISH record, from offset ``at`` to its end. Raises CorruptError."""
+    firsts: list[tuple[bytes, int, int]] = []
+    for _ in range(count):
+        length, ms, seq = FIRST.unpack_from(raw, at)
+        at += FIRST.size + length
+        firsts.append((raw[at - length : at], ms, seq))
+    if at != len(raw):
+        raise CorruptError("a PUBLISH record whose streams don't add up")
+    return firsts
+
+
+def pack_sizes(sizes: array[int]) -> bytes:
+    if byteorder == "little":
+        sizes = sizes[:]
+        sizes.byteswap()
+    return sizes.tobytes()
+
+
+def unpack_ordinals(raw: bytes) -> list[int]:
+    """Raises ValueError if they don't add up."""
+    ordinals = array("Q", raw)
+    if byteorder == "little":
+        ordinals.byteswap()
+    return ordinals.tolist()
+
+
+def unpack_sizes(raw: bytes) -> array[int]:
+    sizes = array("I", raw)
+    if byteorder == "little":
+        sizes.byteswap()
+    return sizes

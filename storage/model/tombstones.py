@@ -1,0 +1,406 @@
+"""Marks: which entries of a stream were deleted one by one, by their ordinals.
+
+Ordinals are cut into chunks of 8192. A chunk with marks has a container, of one of two forms, told apart by their
+length:
+
+    few     up to 511 marks: their offsets in the chunk, ascending, u16 big-endian each      2 bytes a mark
+    bitmap  1024 bytes: bit n % 8 of byte n // 8 is the entry at offset n                    0.12 to 2 bytes a mark
+
+Rule 1: a container is never changed, only replaced. So snapshots and checkpoints share it, and any thread may read it.
+Rule 2: nothing costs more than O(log chunks), and the work of one chunk: some microseconds. The sums before each chunk
+are made anew after a change, when somebody asks.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left
+from itertools import accumulate
+from sys import byteorder
+from typing import Final
+
+from resp.errors import CorruptError
+
+BITS: Final = 13
+CHUNK: Final = 1 << BITS  # ordinals of a chunk
+LOW: Final = CHUNK - 1
+BITMAP: Final = CHUNK >> 3  # bytes of a bitmap
+LONG: Final = 1024  # ordinals: few nodes have so many entries
+MARKS_BYTES: Final = 800  # memory of an object without chunks
+CHUNK_BYTES: Final = 60  # of a chunk besides its container's bytes
+FULL: Final = b"\xff" * BITMAP  # shared by all chunks without a living entry
+
+
+def numbers(container: bytes) -> list[int]:
+    """The offsets that are marked, ascending."""
+    if len(container) != BITMAP:
+        return _few(container).tolist()
+    bits = int.from_bytes(container, "little")
+    found: list[int] = []
+    while bits:
+        lowest = bits & -bits
+        found.append(lowest.bit_length() - 1)
+        bits ^= lowest
+    return found
+
+
+def packed(offsets: list[int]) -> bytes:
+    """The container of these offsets, which ascend."""
+    if 2 * len(offsets) < BITMAP:
+        column = array("H", offsets)
+        if byteorder == "little":
+            column.byteswap()
+        return column.tobytes()
+    bitmap = bytearray(BITMAP)
+    for offset in offsets:
+        bitmap[offset >> 3] |= 1 << (offset & 7)
+    return FULL if len(offsets) == CHUNK else bytes(bitmap)
+
+
+def check(container: bytes) -> int:
+    """The number of marks of a container that was read from a file. Raises CorruptError if none has written it."""
+    if len(container) == BITMAP:
+        count = int.from_bytes(container, "little").bit_count()
+        if 2 * count >= BITMAP:
+            return count
+    elif 0 < len(container) < BITMAP and not len(container) % 2:
+        column = _few(container).tolist()
+        if column[-1] < CHUNK and all(map(int.__lt__, column, column[1:])):
+            return len(column)
+    raise CorruptError("a list of deleted entries is damaged")
+
+
+def _few(container: bytes) -> array[int]:
+    column = array("H", container)
+    if byteorder == "little":
+        column.byteswap()
+    return column
+
+
+class Marks:
+    """Of one stream, or frozen: of one moment."""
+
+    __slots__ = ("_chunks", "_containers", "_counts", "_sums", "bytes", "changed", "dead_nodes", "thin", "total")
+
+    def __init__(self) -> None:
+        self._chunks = array("Q")  # numbers of the chunks that have marks, ascending
+        self._containers: list[bytes] = []
+        self._counts = array("I")  # marks of each
+        self._sums: array[int] | None = None  # marks before each, and all of them; None: to be made
+        self.total = 0
+        self.bytes = MARKS_BYTES  # of memory, roughly
+        self.changed: set[int] = set()  # chunks that differ from what the last capture took
+        # of the stream, for its next capture; here, because streams without marks need neither
+        self.dead_nodes: list[tuple[int, int]] = []  # nodes that left its index: first ordinals and IDs
+        self.thin: set[int] = set()  # first ordinals of nodes in which entries died
+
+    # -- asking ----------------------------------------------------------------------------------------------
+    def has(self, ordinal: int) -> bool:
+        at = self._at(ordinal >> BITS)
+        return at >= 0 and _has(self._containers[at], ordinal & LOW)
+
+    def before(self, ordinal: int) -> int:
+        """The number of marks below ``ordinal``."""
+        sums = self._sums
+        if sums is None:
+            sums = self._sums = array("Q", [0, *accumulate(self._counts)])
+        chunk = ordinal >> BITS
+        at = bisect_left(self._chunks, chunk)
+        count = sums[at]
+        if at < len(self._chunks) and self._chunks[at] == chunk:
+            count += _below(self._containers[at], ordinal & LOW)
+        return count
+
+    def count(self, lo: int, hi: int) -> int:
+        """The number of marks in [lo, hi)."""
+        if lo >= hi:
+            return 0
+        first, last = lo >> BITS, hi >> BITS
+        if last - first > 1:
+            return self.before(hi) - self.before(lo)
+        # a node's ordinals: that must not cost the sums of all chunks after each change
+        at = bisect_left(self._chunks, first)
+        end, count = len(self._chunks), 0
+        if at < end and self._chunks[at] == first:
+            container = self._containers[at]
+            count = (self._counts[at] if last > first else _below(container, hi & LOW)) - _below(container, lo & LOW)
+            at += 1
+        if last > first and at < end and self._chunks[at] == last:
+            count += _below(self._containers[at], hi & LOW)
+        return count
+
+    def runs(self, lo: int, hi: int) -> list[tuple[int, int]]:
+        """[lo, hi) without what is marked: the runs of ordinals that are left, each with start and stop.
+
+        O(marks in it): ask for a node's ordinals, not for a stream's.
+        """
+        found: list[tuple[int, int]] = []
+        if hi - lo > LONG:  # behind the node there may be a million dead entries
+            hi = max(lo, self.live_below(hi) + 1)
+        start = lo
+        at = bisect_left(self._chunks, lo >> BITS)
+        while at < len(self._chunks) and self._chunks[at] << BITS < hi:
+            base = self._chunks[at] << BITS
+            container = self._containers[at]
+            if container is FULL:
+                offsets = range(max(lo - base, 0), min(hi - base, CHUNK))
+                if offsets:
+                    if start < base + offsets[0]:
+                        found.append((start, base + offsets[0]))
+                    start = base + offsets[-1] + 1
+            else:
+                for offset in _between(container, max(lo - base, 0), min(hi - base, CHUNK)):
+                    marked = base + offset
+                    if start < marked:
+                        found.append((start, marked))
+                    start = marked + 1
+            at += 1
+        if start < hi:
+            found.append((start, hi))
+        return found
+
+    def marked(self, lo: int, hi: int) -> list[int]:
+        """The ordinals in [lo, hi) that are marked. O(marks in it)."""
+        found: list[int] = []
+        at = bisect_left(self._chunks, lo >> BITS)
+        while at < len(self._chunks) and self._chunks[at] << BITS < hi:
+            base = self._chunks[at] << BITS
+            offsets = _between(self._containers[at], max(lo - base, 0), min(hi - base, CHUNK))
+            found += [base + offset for offset in offsets]
+            at += 1
+        return found
+
+    def live_from(self, ordinal: int) -> int:
+        """The first ordinal at or above ``ordinal`` that is not marked."""
+        at = bisect_left(self._chunks, ordinal >> BITS)
+        while at < len(self._chunks) and self._chunks[at] == ordinal >> BITS:
+            base = self._chunks[at] << BITS
+            container = self._containers[at]
+            offset = CHUNK if container is FULL else _first_clear(container, ordinal & LOW)
+            if offset < CHUNK:
+                return base + offset
+            ordinal = base + CHUNK
+            at += 1
+        return ordinal
+
+    def live_below(self, ordinal: int) -> int:
+        """The last ordinal below ``ordinal`` that is not marked; -1 if there is none."""
+        ordinal -= 1
+        if ordinal < 0:
+            return -1
+        at = self._at(ordinal >> BITS)
+        while at >= 0 and self._chunks[at] == ordinal >> BITS:
+            base = self._chunks[at] << BITS
+            container = self._containers[at]
+            offset = -1 if container is FULL else _last_clear(container, ordinal & LOW)
+            if offset >= 0:
+                return base + offset
+            ordinal = base - 1
+            if ordinal < 0:
+                return -1
+            at -= 1
+        return ordinal
+
+    def after(self, lo: int, count: int, end: int) -> int:
+        """The lowest ordinal ``hi`` with ``count`` unmarked ones in [lo, hi), at most ``end``."""
+        # hi - lo - marks in between only grows with hi: halve until it fits
+        if lo + count >= end or not self.count(lo, lo + count):
+            return min(lo + count, end)
+        marked = self.before(lo)
+        low, high = lo + count, end
+        while low < high:
+            middle = (low + high) >> 1
+            if middle - lo - (self.before(middle) - marked) < count:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    def ahead(self, hi: int, count: int, start: int) -> int:
+        """The highest ordinal ``lo`` with ``count`` unmarked ones in [lo, hi), at least ``start``."""
+        if hi - count <= start or not self.count(hi - count, hi):
+            return max(hi - count, start)
+        marked = self.before(hi)
+        low, high = start, hi - count
+        while low < high:
+            middle = (low + high + 1) >> 1
+            if hi - middle - (marked - self.before(middle)) < count:
+                high = middle - 1
+            else:
+                low = middle
+        return low
+
+    # -- changes ---------------------------------------------------------------------------------------------
+    def add(self, ordinals: list[int]) -> int:
+        """Mark these, which ascend; returns how many were not marked."""
+        i, end, added = 0, len(ordinals), 0
+        while i < end:
+            chunk = ordinals[i] >> BITS
+            stop = bisect_left(ordinals, (chunk + 1) << BITS, i)
+            added += self._add(chunk, [ordinal & LOW for ordinal in ordinals[i:stop]])
+            i = stop
+        return added
+
+    def _add(self, chunk: int, offsets: list[int]) -> int:
+        at = bisect_left(self._chunks, chunk)
+        if at == len(self._chunks) or self._chunks[at] != chunk:
+            self._chunks.insert(at, chunk)
+            self._containers.insert(at, b"")
+            self._counts.insert(at, 0)
+            self.bytes += CHUNK_BYTES
+        old = self._containers[at]
+        if len(old) == BITMAP:
+            bitmap = bytearray(old)
+            for offset in offsets:
+                bitmap[offset >> 3] |= 1 << (offset & 7)
+            new = FULL if bitmap == FULL else bytes(bitmap)
+            count = int.from_bytes(new, "little").bit_count()
+        else:
+            # mostly entries are deleted in their order
+            ascends = not old or int.from_bytes(old[-2:], "big") < offsets[0]
+            merged = [*_few(old), *offsets] if ascends else sorted({*_few(old), *offsets})
+            new, count = packed(merged), len(merged)
+        added = count - self._counts[at]
+        self._replace(at, new, count)
+        return added
+
+    def _replace(self, at: int, new: bytes, count: int) -> None:
+        self.changed.add(self._chunks[at])
+        self.bytes += len(new) - len(self._containers[at])
+        self.total += count - self._counts[at]
+        self._containers[at] = new
+        self._counts[at] = count
+        self._sums = None
+
+    def drop_before(self, ordinal: int) -> None:
+        """Forget the marks below ``ordinal``: the entries there were evicted."""
+        stop = bisect_left(self._chunks, ordinal >> BITS)
+        if stop:
+            self.changed.update(self._chunks[:stop])
+            self.bytes -= CHUNK_BYTES * stop + sum(map(len, self._containers[:stop]))
+            self.total -= sum(self._counts[:stop])
+            del self._chunks[:stop], self._containers[:stop], self._counts[:stop]
+            self._sums = None
+        if self._chunks and self._chunks[0] == ordinal >> BITS:
+            container, offset = self._containers[0], ordinal & LOW
+            gone = _below(container, offset)
+            left = self._counts[0] - gone
+            if not left:
+                self.drop_before((self._chunks[0] + 1) << BITS)
+            elif gone:
+                self._replace(0, _without(container, offset, left), left)
+
+    # -- the whole -------------------------------------------------------------------------------------------
+    def take_changed(self) -> list[tuple[int, bytes]]:
+        """The chunks that changed since the last call, each with its container; an empty one has no marks any more."""
+        taken = [(chunk, self.container(chunk)) for chunk in sorted(self.changed)]
+        self.changed.clear()
+        return taken
+
+    def chunks(self) -> list[tuple[int, bytes]]:
+        """All chunks, each with its container."""
+        return list(zip(self._chunks, self._containers, strict=True))
+
+    def container(self, chunk: int) -> bytes:
+        """A chunk's container, empty if it has no marks."""
+        at = self._at(chunk)
+        return self._containers[at] if at >= 0 else b""
+
+    def restore(self, chunk: int, container: bytes) -> None:
+        """Add a chunk from a store, after all chunks below it. Raises CorruptError."""
+        count = check(container)
+        if (self._chunks and chunk <= self._chunks[-1]) or chunk >> (63 - BITS):
+            raise CorruptError("lists of deleted entries are out of order")
+        self._chunks.append(chunk)
+        self._containers.append(FULL if container == FULL else container)
+        self._counts.append(count)
+        self.total += count
+        self.bytes += CHUNK_BYTES + len(container)
+        self._sums = None
+
+    def freeze(self, lo: int, hi: int) -> Marks:
+        """A copy of what concerns [lo, hi), which later changes don't affect. O(chunks in it)."""
+        other = Marks()
+        at, stop = bisect_left(self._chunks, lo >> BITS), bisect_left(self._chunks, (hi >> BITS) + 1)
+        other._chunks, other._counts = self._chunks[at:stop], self._counts[at:stop]
+        other._containers = self._containers[at:stop]
+        other.total = sum(other._counts)
+        return other
+
+    def _at(self, chunk: int) -> int:
+        """Position of a chunk; -1 if it has no marks."""
+        at = bisect_left(self._chunks, chunk)
+        return at if at < len(self._chunks) and self._chunks[at] == chunk else -1
+
+
+def _has(container: bytes, offset: int) -> bool:
+    if len(container) == BITMAP:
+        return bool(container[offset >> 3] >> (offset & 7) & 1)
+    column = _few(container)
+    at = bisect_left(column, offset)
+    return at < len(column) and column[at] == offset
+
+
+def _below(container: bytes, offset: int) -> int:
+    """Marks below ``offset``."""
+    if len(container) != BITMAP:
+        return bisect_left(_few(container), offset)
+    whole = int.from_bytes(container[: offset >> 3], "little").bit_count()
+    return whole + (container[offset >> 3] & ((1 << (offset & 7)) - 1)).bit_count() if offset < CHUNK else whole
+
+
+def _without(container: bytes, offset: int, left: int) -> bytes:
+    """The container without the marks below ``offset``; ``left``, at least one, are left."""
+    if len(container) != BITMAP:
+        return container[2 * (len(container) // 2 - left) :]
+    if 2 * left < BITMAP:
+        return packed(_between(container, offset, CHUNK))
+    return (int.from_bytes(container, "little") >> offset << offset).to_bytes(BITMAP, "little")
+
+
+def _between(container: bytes, start: int, stop: int) -> list[int]:
+    """Offsets marked in [start, stop)."""
+    if len(container) != BITMAP:
+        column = _few(container)
+        return column[bisect_left(column, start) : bisect_left(column, stop)].tolist()
+    low = start >> 3
+    base = low << 3
+    return [base + offset for offset in _set_bits(container[low : (stop + 7) >> 3]) if start <= base + offset < stop]
+
+
+def _set_bits(raw: bytes) -> list[int]:
+    found: list[int] = []
+    for at, byte in enumerate(raw):
+        if byte:
+            first = at << 3
+            found += [first + bit for bit in _BITS[byte]]
+    return found
+
+
+_BITS: Final = [[bit for bit in range(8) if byte >> bit & 1] for byte in range(256)]
+
+
+def _first_clear(container: bytes, offset: int) -> int:
+    """The first offset from ``offset`` on that is not marked; CHUNK if there is none."""
+    if len(container) != BITMAP:
+        column = _few(container)
+        at = bisect_left(column, offset)
+        while at < len(column) and column[at] == offset:
+            offset += 1
+            at += 1
+        return offset
+    clear = ~int.from_bytes(container, "little") >> offset  # endless ones above, so there is always one
+    return min(CHUNK, offset + (clear & -clear).bit_length() - 1)
+
+
+def _last_clear(container: bytes, offset: int) -> int:
+    """The last offset up to ``offset`` that is not marked; -1 if there is none."""
+    if len(container) != BITMAP:
+        column = _few(container)
+        at = bisect_left(column, offset + 1) - 1
+        while at >= 0 and column[at] == offset:
+            offset -= 1
+            at -= 1
+        return offset
+    clear = ~int.from_bytes(container, "little") & ((1 << (offset + 1)) - 1)
+    return clear.bit_length() - 1

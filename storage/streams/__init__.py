@@ -1,0 +1,15 @@
+"""Streams, and the stages whose entries will be published to them.
+
+    stream      a stream: appends, evictions, deletions and what a checkpoint must write
+    reads       finding and reading entries
+    nodelist    the nodes of a stream, and appends to them
+    metadata    the metadata of a stream, as the store keeps it
+    position    the result of a search in a stream
+    selection   individually selected entries, for replies that are read later
+    snapshot    a range at one point in time, for replies that are read later
+    producers   the IDs under which producers append entries
+    stages      unpublished entries, and fences
+    capture     the changes that a checkpoint writes
+
+Mutators of streams and stages are in ``storage.keyspace``.
+"""

@@ -1,0 +1,178 @@
+"""Entries of streams that are picked individually at one moment and read later: the source of long replies that contain
+entries in any order. A ``Snapshot`` does the same for ranges.
+
+Until they are read, an entry takes 8 bytes and a node some hundred, regardless of the entries' size. Nodes that are not
+in the store are shared with the stream; the tail is copied.
+
+Rule 1: a picked entry can be read even if the stream drops it: views of the store are pinned.
+Rule 2: nodes that are opened to read picks are not put into the cache (see ``snapshot``).
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterator
+from typing import Final
+
+from storage.model.tombstones import Marks
+from storage.nodes.draft import Draft
+from storage.nodes.node import Node
+from storage.nodes.packed import AnyNode, open_stored
+from storage.nodes.pool import NodePool, NodeStore
+
+NODE_BYTES: Final = 300  # memory of a node from which entries were picked
+PICK_BYTES: Final = 8
+MISSING: Final = 0xFFFFFFFF  # in the place of a node's number
+OPENED: Final = 8  # nodes that are kept open, for entries that do not follow one another
+# Entries that are read together.
+READ_AT_ONCE: Final = 512
+PIECE_BYTES: Final = 64 * 1024
+
+
+class _Source:
+    """A node from which entries were picked, as it was when the first of them was."""
+
+    __slots__ = ("blob", "end", "first", "first_id", "marks", "pool", "sid", "tail", "view")
+
+    def __init__(self, pool: NodePool, sid: int, view: NodeStore, first: int, end: int) -> None:
+        self.pool = pool
+        self.sid = sid
+        self.view = view
+        self.first = first  # its first ordinal
+        self.end = end  # the ordinal after its last entry
+        self.first_id = 0
+        self.blob: bytes | Draft | None = None  # None: the view has it
+        self.marks: Marks | None = None  # of its dead entries
+        self.tail: Node | None = None  # a copy of what was the stream's tail
+
+    def open(self) -> AnyNode:
+        """Raises CorruptError."""
+        if self.tail is not None:
+            return self.tail
+        node = self.pool.cache.get(self.sid, self.first) if self.view.is_current() else None
+        if node is None or len(node) < self.end - self.first:
+            if isinstance(self.blob, Draft):
+                return self.blob.unpack()
+            blob = self.blob or self.view.load(self.sid, self.first, self.first_id)
+            node = open_stored(blob, self.sid, self.first, self.first_id, self.end - self.first, self.marks)
+        return node
+
+
+class Picks:
+    """The owner calls close(); reading to the end does so too."""
+
+    __slots__ = (
+        "_blob_bytes", "_dropped", "_known", "_numbers", "_pool", "_positions", "_sid", "_sources", "_tail_bytes",
+        "_views",
+    )  # fmt: skip
+
+    def __init__(self) -> None:
+        self._sources: list[_Source] = []
+        self._numbers = array("I")  # of each entry: which of the sources; MISSING: there is no entry
+        self._positions = array("I")  # its position there
+        self._known: dict[int, int] = {}  # first ordinal -> number of its latest source, of the last stream
+        self._sid = -1  # of that stream
+        self._pool: NodePool | None = None
+        self._views: list[NodeStore] = []
+        self._blob_bytes = self._tail_bytes = self._dropped = 0
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    # -- picking: called by streams --------------------------------------------------------------------------
+    def begin(self, pool: NodePool, sid: int) -> None:
+        """What is picked next is of this stream."""
+        if pool is not self._pool or sid != self._sid:
+            if self._pool is None:
+                self._dropped = pool.dropped
+            self._pool, self._sid = pool, sid
+            self._known.clear()
+
+    def add(self, first: int, ordinal: int) -> bool:
+        """Pick an entry of the node that begins at ``first``; False if the node must be added before."""
+        number = self._known.get(first, -1)
+        if number < 0:
+            return False
+        if ordinal >= self._sources[number].end:  # it was the stream's tail, at that moment or since
+            return False
+        self._numbers.append(number)
+        self._positions.append(ordinal - first)
+        return True
+
+    def add_missing(self) -> None:
+        """There is no entry in this place."""
+        self._numbers.append(MISSING)
+        self._positions.append(0)
+
+    def add_tail(self, first: int, tail: Node) -> None:
+        """``tail``: a copy."""
+        self._add(first, first + len(tail)).tail = tail
+        self._tail_bytes += tail.size
+
+    def add_node(
+        self, first: int, end: int, first_id: int, blob: bytes | Draft | None, marks: Marks | None
+    ) -> None:  # fmt: skip
+        source = self._add(first, end)
+        source.first_id, source.blob = first_id, blob
+        if marks is not None:
+            source.marks = marks.freeze(first, end)
+        if blob is not None:
+            self._blob_bytes += blob.size if isinstance(blob, Draft) else len(blob)
+
+    def _add(self, first: int, end: int) -> _Source:
+        assert self._pool is not None  # noqa: S101 - begin() was called
+        if not self._views or not self._views[-1].is_current():
+            self._views.append(self._pool.store.pin())
+        source = _Source(self._pool, self._sid, self._views[-1], first, end)
+        self._known[first] = len(self._sources)
+        self._sources.append(source)
+        return source
+
+    # -- memory ----------------------------------------------------------------------------------------------
+    def memory_bytes(self) -> int:
+        """What it takes in memory, roughly, without the nodes that it shares with streams."""
+        return NODE_BYTES * len(self._sources) + PICK_BYTES * len(self._numbers) + self._tail_bytes
+
+    def pinned(self) -> int:
+        """Bytes of nodes that it shared with streams, and that may since have left these: an upper bound."""
+        if self._pool is None:
+            return 0
+        return min(self._blob_bytes, self._pool.dropped - self._dropped)
+
+    # -- reading ---------------------------------------------------------------------------------------------
+    def entries(self) -> Iterator[list[bytes | None]]:
+        """Their wire in the order in which they were picked, None for one that is missing; some at a time."""
+        try:
+            opened: dict[int, AnyNode] = {}
+            found: list[bytes | None] = []
+            size = 0
+            for number, position in zip(self._numbers, self._positions, strict=True):
+                if number == MISSING:
+                    found.append(None)
+                else:
+                    node = opened.get(number)
+                    if node is None:
+                        if len(opened) == OPENED:
+                            del opened[next(iter(opened))]
+                        node = opened[number] = self._open(number)
+                    wire = node.slice(position, position + 1)
+                    found.append(wire)
+                    size += len(wire)
+                if size > PIECE_BYTES or len(found) == READ_AT_ONCE:
+                    yield found
+                    found, size = [], 0
+            if found:
+                yield found
+        finally:
+            self.close()
+
+    def _open(self, number: int) -> AnyNode:
+        if not self._views:
+            raise RuntimeError("picks were read after their close()")
+        return self._sources[number].open()
+
+    def close(self) -> None:
+        """Release the pinned views. Idempotent."""
+        views, self._views = self._views, []
+        for view in views:
+            view.release()

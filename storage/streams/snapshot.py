@@ -1,0 +1,162 @@
+"""A range of a stream as it was at one moment, read while the stream changes: the source of long replies."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterator
+from typing import Final
+
+from storage.model.tombstones import Marks
+from storage.nodes.draft import Draft
+from storage.nodes.node import Node
+from storage.nodes.packed import AnyNode, open_stored
+from storage.nodes.pool import NodePool, NodeStore
+
+SNAPSHOT_BYTES: Final = 1000  # of the objects
+
+
+class Snapshot:
+    """Independent of the stream: copies of borders and tail, immutable blobs, a pinned view of the store.
+
+    Nodes that it opens aren't put into the cache: one long reply would displace what short ones need. A piece is one
+    node's part of the range, so memory is bounded by the largest node. The owner calls close(); reading to the end does
+    so too.
+    """
+
+    __slots__ = (
+        "_blob_bytes", "_blobs", "_borders", "_dropped", "_hi", "_lo", "_marks", "_ms", "_pool", "_seq", "_sid",
+        "_tail", "_tail_ord", "_view",
+    )  # fmt: skip
+
+    def __init__(
+        self, sid: int, lo: int, hi: int, pool: NodePool, borders: array[int], ids: tuple[array[int], array[int]],
+        blobs: dict[int, bytes | Draft], tail: Node | None, marks: Marks | None,
+    ) -> None:  # fmt: skip
+        self._sid = sid
+        self._lo = lo
+        self._hi = hi
+        self._pool = pool
+        self._view: NodeStore | None = pool.store.pin()
+        self._borders = borders  # first ordinal of each sealed node of the range, and the end of the last
+        self._ms, self._seq = ids  # their first IDs
+        self._blobs = blobs  # first ordinal -> blob or draft, of nodes that the store didn't have
+        self._blob_bytes = sum([blob.size if isinstance(blob, Draft) else len(blob) for blob in blobs.values()])
+        self._dropped = pool.dropped
+        self._tail = tail  # the tail's part of the range, None if it has none
+        self._tail_ord = 0 if tail is None else hi - len(tail)  # the ordinal of its first entry
+        self._marks = marks  # of the dead entries among these; None if there are none
+
+    def close(self) -> None:
+        """Release the pinned view, if not done yet. Reading on raises RuntimeError where it needs the store."""
+        if self._view is not None:
+            self._view.release()
+            self._view = None
+
+    @property
+    def end(self) -> int:
+        """The ordinal after the last entry."""
+        return self._hi
+
+    def count(self, lo: int, hi: int) -> int:
+        """Entries in [lo, hi), a part of the range, that were alive."""
+        return hi - lo - (0 if self._marks is None else self._marks.count(lo, hi))
+
+    @property
+    def memory_bytes(self) -> int:
+        """What it takes in memory, roughly, without the nodes that it shares with the stream."""
+        held = SNAPSHOT_BYTES + 24 * len(self._borders) + (0 if self._tail is None else self._tail.size)
+        return held if self._marks is None else held + self._marks.bytes
+
+    def pinned(self) -> int:
+        """Bytes of nodes that it shared with the stream, and that may since have left the stream: an upper bound."""
+        return min(self._blob_bytes, self._pool.dropped - self._dropped)
+
+    def end_at(self, hi: int) -> None:
+        """Leave out the entries from ordinal ``hi`` on. At least one living one must be left."""
+        tail, borders = self._tail, self._borders
+        if tail is not None and hi < self._hi:
+            left = len(tail) - (self._hi - hi)
+            self._tail = tail.part(0, left) if left > 0 else None
+        while len(borders) > 1 and borders[-2] >= hi:
+            borders.pop()
+        self._hi = hi
+
+    def forward(self) -> Iterator[bytes]:
+        """The range's living entries in wire form, oldest first; never an empty piece."""
+        try:
+            for node, runs in self._parts():
+                if len(runs) == 1:
+                    yield node.slice(*runs[0])
+                else:
+                    yield b"".join([node.slice(start, stop) for start, stop in runs])
+        finally:
+            self.close()
+
+    def backward(self) -> Iterator[bytes]:
+        """The same, newest entry first."""
+        for wires in self.entries_reverse():
+            yield b"".join(wires)
+
+    def entries(self) -> Iterator[list[bytes]]:
+        """The range's living entries in wire form one by one, oldest first; a list is one node's part of the range."""
+        try:
+            for node, runs in self._parts():
+                wires: list[bytes] = []
+                for start, stop in runs:
+                    wires += node.each(start, stop)
+                yield wires
+        finally:
+            self.close()
+
+    def entries_reverse(self) -> Iterator[list[bytes]]:
+        """The same, newest entry first."""
+        try:
+            for node, runs in self._parts(newest_first=True):
+                wires: list[bytes] = []
+                for start, stop in reversed(runs):
+                    wires += node.each_reversed(start, stop)
+                yield wires
+        finally:
+            self.close()
+
+    def _parts(self, newest_first: bool = False) -> Iterator[tuple[AnyNode, list[tuple[int, int]]]]:
+        """The nodes of the range, each with the runs of its living entries: at least one, start and stop."""
+        tail = self._tail
+        if tail is not None and newest_first:
+            runs = self._runs(self._tail_ord, self._tail_ord, self._tail_ord + len(tail))
+            if runs:
+                yield tail, runs
+        count = len(self._borders) - 1
+        for number in range(count - 1, -1, -1) if newest_first else range(count):
+            first = self._borders[number]
+            runs = self._runs(first, max(self._lo, first), min(self._hi, self._borders[number + 1]))
+            if runs:
+                yield self._node(number, runs[-1][1]), runs
+        if tail is not None and not newest_first:
+            runs = self._runs(self._tail_ord, self._tail_ord, self._tail_ord + len(tail))
+            if runs:
+                yield tail, runs
+
+    def _runs(self, first: int, lo: int, hi: int) -> list[tuple[int, int]]:
+        """The runs of living entries in [lo, hi), as positions in the node that begins at ``first``."""
+        if self._marks is None:
+            return [(lo - first, hi - first)]
+        return [(start - first, stop - first) for start, stop in self._marks.runs(lo, hi)]
+
+    def _node(self, number: int, stop: int) -> AnyNode:
+        """Sealed node ``number`` of the range, which has at least ``stop`` entries. It is asked for once."""
+        if self._view is None:
+            raise RuntimeError("a snapshot was read after its close()")
+        first = self._borders[number]
+        blob = self._blobs.pop(first, None)
+        if blob is not None:
+            self._blob_bytes -= blob.size if isinstance(blob, Draft) else len(blob)
+        # what others have opened since a checkpoint may lack the bytes of entries that died after this moment
+        node = self._pool.cache.get(self._sid, first) if self._view.is_current() else None
+        if node is None or len(node) < stop:  # after a reload with other limits it may end elsewhere
+            first_id = self._ms[number] << 64 | self._seq[number]
+            if isinstance(blob, Draft):
+                return blob.unpack()
+            blob = blob or self._view.load(self._sid, first, first_id)
+            node = open_stored(blob, self._sid, first, first_id, self._borders[number + 1] - first, self._marks)
+        return node

@@ -1,0 +1,247 @@
+"""Stages: entries that are kept aside until a TPUBLISH appends all of them at once; and fences, which tell a repeated
+TPUBLISH from a new one. Semantics [32].
+
+Rule 1: a stage's entries are bare (see ``nodes.bare``): they get their IDs when they are published. They stay in memory
+until then, even when the store has them.
+Rule 2: entries for one key keep the order in which they were staged. Only the last piece of a key isn't full; a full
+piece never changes again, so publishing moves it as it is.
+Rule 3: the mutators, which log what happens to stages, are in ``publish``. Here is the state, and what a checkpoint
+must write of it.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left
+from collections.abc import Callable, Iterable
+from itertools import accumulate
+from typing import Final
+
+from storage.nodes.stagedentries import PIECE_BYTES, Piece
+from storage.streams.capture import Capture, StageCapture
+
+STAGE_BYTES: Final = 700  # memory of a stage's objects
+FENCE_BYTES: Final = 150
+
+
+class Stage:
+    """One stage. ``sid`` is its name in the store and is never used twice."""
+
+    __slots__ = ("_open", "_others", "bytes", "deadline", "entries", "pieces", "sid", "stored", "ttl")
+
+    def __init__(self, sid: int, ttl: int, deadline: int) -> None:
+        self.sid = sid
+        self.ttl = ttl  # ms without another TSTAGE after which it is dropped; 0: never
+        self.deadline = deadline  # when that happens, in served time (ms), or NEVER
+        self.pieces: list[Piece] = []
+        self.entries = 0
+        self.bytes = STAGE_BYTES  # of memory, roughly
+        self.stored = False  # whether the store may have some of it
+        # each key's piece that isn't full: the last key's, and those of the others (None while there is one key)
+        self._open: Piece | None = None
+        self._others: dict[bytes, Piece] | None = None
+
+    def touch(self, served: int) -> None:
+        """A writer gave a sign of life at that served time, though nothing was added. This is not logged."""
+        if self.ttl:
+            self.deadline = served + self.ttl
+
+    def resume(self, served: int) -> None:
+        """The server was down or a replica until now: that time doesn't count as the clients' silence."""
+        if self.ttl:
+            self.deadline = max(self.deadline, served + self.ttl)
+
+    def add(self, key: bytes, sizes: array[int], bare: bytes, max_entries: int, max_bytes: int) -> None:
+        """Append entries. A piece is full with ``max_entries`` entries, or when it reaches ``max_bytes``."""
+        piece = self._open_piece(key)
+        total = len(sizes)
+        at = start = 0
+        while at < total:
+            if piece is None:
+                piece = Piece(key)
+                self.pieces.append(piece)
+                self.bytes += PIECE_BYTES + len(key)
+            part = sizes[at : at + max(1, max_entries - piece.count)]
+            size = sum(part)
+            room = max_bytes - piece.size
+            if size > room:
+                del part[bisect_left(list(accumulate(part)), room) + 1 :]
+                size = sum(part)
+            piece.extend(part, bare if size == len(bare) else bare[start : start + size])
+            at += len(part)
+            start += size
+            if piece.count >= max_entries or piece.size >= max_bytes:
+                piece.bare = bytes(piece.bare)
+                piece = None
+        self._open = piece
+        self.entries += total
+        self.bytes += len(bare) + 4 * total
+
+    def _open_piece(self, key: bytes) -> Piece | None:
+        """The key's piece that isn't full, None if there is none; the stage lets go of it."""
+        piece = self._open
+        if piece is None or piece.key != key:
+            if self._others is None:
+                if piece is None:
+                    return None
+                self._others = {}
+            if piece is not None:
+                self._others[piece.key] = piece
+            piece = self._others.pop(key, None)
+        self._open = None
+        return piece
+
+    def restore_piece(self, key: bytes, sizes: array[int], bare: bytes) -> None:
+        """Add the next piece, as a checkpoint stored it."""
+        piece = Piece.of(key, sizes, bare)
+        piece.dirty = False
+        self.pieces.append(piece)
+        self.entries += len(sizes)
+        self.bytes += PIECE_BYTES + len(key) + len(bare) + 4 * len(sizes)
+
+    def capture(self, name: bytes) -> StageCapture:
+        """What the store lacks, as of now."""
+        self.stored = True
+        new = [(n, p, bytes(p.bare), p.sizes[:]) for n, p in enumerate(self.pieces) if p.dirty]
+        for _, piece, _, _ in new:
+            piece.dirty = False
+        return StageCapture(self.sid, name, self.ttl, self.deadline, len(self.pieces), new)
+
+
+def named(stage: Stage, name: bytes) -> Stage:
+    """A new stage, which counts its name from now on: the table of stages keeps it, and its timer another copy."""
+    stage.bytes += 2 * len(name)
+    return stage
+
+
+class Stages:
+    """All stages and fences of a keyspace."""
+
+    def __init__(self) -> None:
+        self.by_name: dict[bytes, Stage] = {}
+        self.fences: dict[bytes, int] = {}  # name -> the last epoch that was published
+        self.checks: dict[bytes, bytes] = {}  # name -> what that epoch's caller gave as CHECK; absent: nothing
+        self.bytes = 0  # of memory, all stages, roughly
+        self.fence_bytes = 0  # of memory, all fences
+        self.expired = 0  # stages dropped because their time was over, since start
+        # what the next checkpoint must write
+        self._dirty: dict[bytes, Stage] = {}
+        self._dead: list[int] = []
+        self._dirty_fences: set[bytes] = set()
+        # what a capture in progress is to have of stages, by sid; it may be forgotten meanwhile, but does not change
+        self._capture = Capture()
+        self._held: dict[int, tuple[bytes, Stage]] = {}
+
+    def changed(self, name: bytes, stage: Stage, grown: int) -> None:
+        """The stage is new, or entries were added to it; it takes ``grown`` bytes of memory more than before."""
+        self.by_name[name] = self._dirty[name] = stage
+        self.bytes += grown
+
+    def forget(self, names: Iterable[bytes]) -> None:
+        """Stages were published or dropped. KeyError if there is no such stage."""
+        by_name, dirty, dead = self.by_name, self._dirty, self._dead
+        gone = 0
+        for name in names:
+            stage = by_name.pop(name)
+            gone += stage.bytes
+            if dirty:
+                dirty.pop(name, None)
+            if stage.stored:
+                dead.append(stage.sid)
+        self.bytes -= gone
+
+    def set_fence(self, fence: bytes, epoch: int, check: bytes) -> None:
+        """``check`` is empty where the epoch has none."""
+        self.restore_fence(fence, epoch, check)
+        self._dirty_fences.add(fence)
+
+    def clear(self) -> None:
+        """FLUSHALL; the store drops everything as well."""
+        self.by_name.clear()
+        self.fences.clear()
+        self.checks.clear()
+        self._dirty.clear()
+        self._dead.clear()
+        self._dirty_fences.clear()
+        self.bytes = self.fence_bytes = 0
+
+    # -- checkpoints and start-up ----------------------------------------------------------------------------
+    def begin(self, capture: Capture) -> None:
+        """Begin to add what changed since the last capture to ``capture``; more() and before() take the stages."""
+        capture.dead_stages = self._dead
+        checks = self.checks
+        capture.fences = [(fence, self.fences[fence], checks.get(fence, b"")) for fence in self._dirty_fences]
+        self._capture = capture
+        self._held = {stage.sid: (name, stage) for name, stage in self._dirty.items()}
+        for stage in self._dirty.values():
+            stage.stored = True  # so that the next capture deletes it if it is forgotten
+        self._dirty, self._dead, self._dirty_fences = {}, [], set()
+
+    def more(self, limit: int) -> bool:
+        """Take at most ``limit`` stages; True once the capture has all."""
+        while self._held and limit > 0:
+            name, stage = self._held.popitem()[1]
+            self._capture.stages.append(stage.capture(name))
+            limit -= 1
+        return not self._held
+
+    def before(self, stage: Stage) -> None:
+        """The stage is about to change: if it is held, the capture takes it as it is."""
+        held = self._held.pop(stage.sid, None) if self._held else None
+        if held is not None:
+            self._capture.stages.append(stage.capture(held[0]))
+
+    def capture_failed(self, capture: Capture, flushed: bool) -> None:
+        """The next one must hold it again, unless all that was captured has been ``flushed`` since."""
+        left, self._held = self._held, {}
+        self._capture = Capture()
+        if flushed:
+            return
+        for name, stage in left.values():  # if it failed before it was complete
+            if self.by_name.get(name) is stage:
+                self._dirty[name] = stage
+        self._dead += capture.dead_stages
+        self._dirty_fences.update(fence for fence, _, _ in capture.fences if fence in self.fences)  # not flushed since
+        for taken in capture.stages:
+            found = self.by_name.get(taken.name)
+            if found is not None and found.sid == taken.sid:
+                self._dirty[taken.name] = found
+                for _, piece, _, _ in taken.pieces:
+                    piece.dirty = True
+
+    def restore(self, name: bytes, sid: int, ttl: int, deadline: int) -> Stage:
+        """A stage as a checkpoint wrote it; its pieces follow by restore_piece(), then restored()."""
+        stage = self.by_name[name] = named(Stage(sid, ttl, deadline), name)
+        stage.stored = True
+        return stage
+
+    def restored(self, stage: Stage) -> None:
+        self.bytes += stage.bytes
+
+    def restore_fence(self, fence: bytes, epoch: int, check: bytes) -> None:
+        """A fence as a checkpoint wrote it."""
+        before = self.checks.pop(fence, b"") if self.checks else b""
+        if fence not in self.fences:
+            self.fence_bytes += FENCE_BYTES + len(fence)
+        self.fences[fence] = epoch
+        if check:
+            self.checks[fence] = check
+        self.fence_bytes += len(check) - len(before)
+
+    # -- stats -----------------------------------------------------------------------------------------------
+    def digest(self, update: Callable[[bytes], object]) -> None:
+        """Feed the content to a hash, without deadlines, which a restart moves, and without where pieces end."""
+        for name in sorted(self.by_name):
+            stage = self.by_name[name]
+            update(b"H%d:%b %d" % (len(name), name, stage.ttl))
+            content: dict[bytes, list[Piece]] = {}
+            for piece in stage.pieces:
+                content.setdefault(piece.key, []).append(piece)
+            for key in sorted(content):
+                update(b"K%d:%b %d;" % (len(key), key, sum(map(len, content[key]))))
+                for piece in content[key]:
+                    update(bytes(piece.bare))
+        for fence in sorted(self.fences):
+            update(b"F%d:%b %d;" % (len(fence), fence, self.fences[fence]))
+            if fence in self.checks:
+                update(b"C%d:%b" % (len(self.checks[fence]), self.checks[fence]))
