@@ -24,7 +24,7 @@ from zlib import crc32
 import msgspec
 import pyarrow as pa
 
-from tidelog.jobs import Batch, job
+from tidelog.jobs import MicroBatch, job
 from tidelog.topics import Topic
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ daily: Topic[Day] = Topic("daily", Day, partition_by="city", partitions=4, url=U
 
 
 @job(inputs=[clicks], outputs=[totals, alarms], state=int)
-def count(batch: Batch, state: State[int]) -> dict[Topic[Any], pa.Table]:
+def count(batch: MicroBatch, state: State[int]) -> dict[Topic[Any], pa.Table]:
     """Add to the counts of each user and city; a row for each that changed. And an alarm, once for a user and day."""
     table = batch.table.select(["user", "city"])
     added = table.group_by(["user", "city"], use_threads=False).aggregate([([], "count_all")])
@@ -102,7 +102,7 @@ def count(batch: Batch, state: State[int]) -> dict[Topic[Any], pa.Table]:
 
 
 @job(inputs=[totals], outputs=[leaders], state=Leader)
-def lead(batch: Batch, state: State[Leader]) -> dict[Topic[Any], pa.Table]:
+def lead(batch: MicroBatch, state: State[Leader]) -> dict[Topic[Any], pa.Table]:
     """A row when another user has most clicks on a city."""
     cities = batch.table["city"].unique().to_pylist()
     first = dict(zip(cities, state.get_many(cities), strict=True))

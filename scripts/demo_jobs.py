@@ -33,7 +33,7 @@ from tidelog import Client
 from tidelog.client.steps import run
 from tidelog.jobs import keys
 from tidelog.jobs.engine.membership import chosen
-from tidelog.jobs.registry.overview import JobLook, Look, look
+from tidelog.jobs.registry.overview import JobOverview, JobsOverview, overview
 from tidelog.jobs.replaylog.marker import Marker, read_marker
 from tidelog.jobs.testengine import EngineTest, running_engine
 from tidelog.testing import Server, running_server
@@ -70,7 +70,7 @@ class Watch:
         self._total = total
         self._began = 0.0  # when seconds began to be counted; 0: not yet
         self._shown = -1.0
-        self.seen = self.look()
+        self.seen = self.poll()
 
     def until(self, true: Callable[[], Any], what: str) -> None:
         """Look until ``true()``, and show how far it is."""
@@ -80,10 +80,10 @@ class Watch:
                 logs = "\n".join(f"{name} said: {each.log[-2000:]}" for name, each in self.engines.items())
                 promise(False, f"{what} within {PATIENCE:g} s\n{logs}")
             time.sleep(EVERY)
-            self.look()
+            self.poll()
 
-    def look(self) -> Look:
-        self.seen = run(self._client, look())
+    def poll(self) -> JobsOverview:
+        self.seen = run(self._client, overview())
         for each in self.seen.jobs:
             self.owners[each.spec.name].append((self.seen.at, each.engine))
         if self._began:
@@ -103,7 +103,7 @@ class Watch:
         """Seconds are counted from now."""
         self._began = time.monotonic()
 
-    def of(self, name: str) -> JobLook:
+    def of(self, name: str) -> JobOverview:
         return next(each for each in self.seen.jobs if each.spec.name == name)
 
     def epoch(self, name: str) -> int:
@@ -123,7 +123,7 @@ class Watch:
     def idle(self) -> bool:
         return all(each.state == "running" and not each.lag for each in self.seen.jobs)
 
-    def _line(self, job: JobLook) -> str:
+    def _line(self, job: JobOverview) -> str:
         return f"{job.engine or 'no engine':9} {job.state:10} epoch {self.epoch(job.spec.name):3}"
 
 
@@ -189,7 +189,7 @@ def disaster(server: Server, watch: Watch, rows: Sequence[Click], seconds: float
     return at
 
 
-def _read_by(job: JobLook, engine: str) -> int:
+def _read_by(job: JobOverview, engine: str) -> int:
     """So many rows this engine has read, by its own account."""
     return job.said.rows_in if job.said is not None and job.said.engine == engine else 0
 

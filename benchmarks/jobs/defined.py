@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from benchmarks.jobs.loads import CHEAP, DEAR, cheap, clicks, dear, totals
-from tidelog.jobs import Batch, job
+from tidelog.jobs import MicroBatch, job
 from tidelog.topics import Topic
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ _epochs: Final = int(os.environ.get(SNAPSHOT, "1000000000"))
 
 
 @job(inputs=[clicks], outputs=[totals], state=int, max_rows=_most, snapshot_every=1e9, snapshot_epochs=_epochs)
-def count(batch: Batch, state: State[int]) -> dict[Topic[Any], pa.Table]:
+def count(batch: MicroBatch, state: State[int]) -> dict[Topic[Any], pa.Table]:
     """A running count: a row for each key in the batch."""
     found = pc.value_counts(batch.table["key"])
     keys, added = found.field("values"), found.field("counts").to_pylist()
@@ -36,7 +36,7 @@ def count(batch: Batch, state: State[int]) -> dict[Topic[Any], pa.Table]:
 
 
 @job(inputs=[clicks], outputs=[cheap, dear], max_rows=_most)
-def split(batch: Batch) -> dict[Topic[Any], pa.Table]:
+def split(batch: MicroBatch) -> dict[Topic[Any], pa.Table]:
     """A filter with two outputs."""
     price = batch.table["price"]
     return {

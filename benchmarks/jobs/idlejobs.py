@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from tidelog.jobs import Batch, Job, job
+from tidelog.jobs import Job, MicroBatch, job
 from tidelog.topics import Topic
 
 JOBS: Final = 200
@@ -15,7 +15,7 @@ def _idle(number: int) -> Job:
     topic: Topic[Any] = Topic(f"{PREFIX}-topic-{number}", partitions=1)
 
     @job(inputs=[topic], state=int, name=f"{PREFIX}-{number}")
-    def idle(batch: Batch, state: Any) -> None:
+    def idle(batch: MicroBatch, state: Any) -> None:
         (before,) = state.get_many(["rows"])
         state.put_many(["rows"], [(before or 0) + len(batch)])
 

@@ -23,14 +23,14 @@ import click
 
 from benchmarks.registry import counted
 from tidelog.jobs.state import State
-from tidelog.jobs.store import Store
+from tidelog.jobs.store import StateStore
 
 LOADED = 100_000  # keys of an epoch that fills
 
 
 def fill(path: Path, keys: int, cache: int) -> None:
     for start in range(0, keys, LOADED):
-        with Store.open(path, cache=cache) as store:
+        with StateStore.open(path, cache=cache) as store:
             changes = store.begin(0)
             some = [f"user{number:08}" for number in range(start, min(keys, start + LOADED))]
             State(changes, int, job="bench").put_many(some, [0] * len(some))
@@ -41,7 +41,7 @@ def epoch(path: Path, keys: list[str], cache: int, ttl: float | None) -> dict[st
     """Seconds of CPU, by step; and what passed."""
     began = perf_counter()
     marks = [process_time()]
-    store = Store.open(path, cache=cache)
+    store = StateStore.open(path, cache=cache)
     changes = store.begin(1)
     state: State[int] = State(changes, int, job="bench")
     found = state.get_many(keys)
@@ -67,7 +67,7 @@ def measure(path: Path, keys: int, batch: int, epochs: int, cache: int, ttl: flo
         gc.collect()
         runs.append(epoch(path, chosen, cache, ttl))
     middle: Callable[[str], float] = lambda step: statistics.median(run[step] for run in runs[1:])  # noqa: E731
-    with Store.open(path) as store:
+    with StateStore.open(path) as store:
         size, file = store.disk_bytes, (path / "data.mdb").stat().st_size
     rates = len(chosen) / middle("all"), len(chosen) / middle("clock")
     steps = middle("get") * 1e3, middle("put") * 1e3, middle("commit") * 1e3

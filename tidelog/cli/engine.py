@@ -17,7 +17,7 @@ import click
 from tidelog.cli.connect import url_option
 from tidelog.cli.logs import configure
 from tidelog.jobs.engine.engine import Engine, EngineError
-from tidelog.jobs.engine.session import Settings
+from tidelog.jobs.engine.session import EngineSettings
 from tidelog.jobs.errors import JobError
 from tidelog.jobs.store import StoreError
 from tidelog.jobs.store.statedir import expanded
@@ -72,7 +72,7 @@ def engine(
         access = Access.of(url)
     except ValueError as error:
         raise click.ClickException(str(error)) from None
-    settings = Settings(given, access, master, state_dir, store, folders, _settings(conf), lease, grace, replicas)
+    settings = EngineSettings(given, access, master, state_dir, store, folders, _settings(conf), lease, grace, replicas)
     if shutil.which("java") is None and "JAVA_HOME" not in os.environ:
         raise click.ClickException("no Java here, which Spark needs (Debian: apt-get install openjdk-17-jre-headless)")
     if master == "local" or master.startswith("local["):

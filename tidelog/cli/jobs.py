@@ -24,11 +24,11 @@ from tidelog.client.entries import Entry, StreamId
 from tidelog.client.steps import Steps, good, one
 from tidelog.jobs import JobError, keys, snapshots
 from tidelog.jobs.declare import Job
-from tidelog.jobs.engine.connection import ANSWER_MS, LOST, Line
+from tidelog.jobs.engine.connection import ANSWER_MS, LOST, EngineConnection
 from tidelog.jobs.loading import load, load_module
 from tidelog.jobs.registry import registry
-from tidelog.jobs.registry.overview import look, owner
-from tidelog.jobs.registry.registry import Change, Decide, Registry, Spec
+from tidelog.jobs.registry.overview import overview, owner
+from tidelog.jobs.registry.registry import Decide, JobRegistry, JobSpec, RegistryChange
 from tidelog.jobs.registry.status import decoded
 from tidelog.jobs.registry.targets import describe, jobs_of
 from tidelog.transport.access import Access
@@ -105,9 +105,9 @@ def remove(name: str, yes: bool, url: str) -> None:
     destroyed when it has ended, so that they hold no entries back any more.
     """
     with asking(url) as ask:
-        known: Registry = ask(registry.read())
+        known: JobRegistry = ask(registry.read())
         # one that was removed before may have left something, where that was interrupted
-        spec: Spec | None = None if name in known.specs else ask(registry.removed(name))
+        spec: JobSpec | None = None if name in known.specs else ask(registry.removed(name))
         if spec is None:
             spec = known.find(name)
             if not yes:
@@ -169,7 +169,7 @@ def reset(
     """
     begin = _start(start)
     with asking(url) as ask:
-        old: Spec = ask(registry.read()).find(name)
+        old: JobSpec = ask(registry.read()).find(name)
         job = load(target or old.target, _paths(path))
         if job.name != name:
             raise JobError(f"{target} is the job {job.name!r}, not {name!r}")
@@ -188,7 +188,7 @@ def reset(
 def list_jobs(url: str) -> None:
     """List the jobs of the registry."""
     with asking(url) as ask:
-        found: Registry = ask(registry.read())
+        found: JobRegistry = ask(registry.read())
     if not found.specs:
         echo("no jobs; add one: tidelog jobs add module:job")
         return
@@ -224,7 +224,7 @@ def status(names: tuple[str, ...], watch: bool, interval: float, as_json: bool, 
     with asking(url) as ask:
         try:
             while True:
-                seen = ask(look(names))
+                seen = ask(overview(names))
                 if watch and not as_json and sys.stdout.isatty():
                     click.clear()
                 if as_json:
@@ -282,7 +282,7 @@ def asking(url: str, block_ms: int = 0) -> Iterator[Ask]:
     """What drives operations on the server, with errors as messages of the program."""
     try:
         access = Access.of(url)
-        line = Line(access, "tidelog-jobs-program", ANSWER_MS + block_ms)
+        line = EngineConnection(access, "tidelog-jobs-program", ANSWER_MS + block_ms)
     except ValueError as error:
         raise click.ClickException(str(error)) from None
     try:
@@ -297,9 +297,9 @@ def asking(url: str, block_ms: int = 0) -> Iterator[Ask]:
         line.close()
 
 
-def _change(ask: Ask, decide: Decide) -> tuple[Registry, Change | None]:
+def _change(ask: Ask, decide: Decide) -> tuple[JobRegistry, RegistryChange | None]:
     by = f"{getpass.getuser()}@{socket.gethostname()}"
-    done: tuple[Registry, Change | None] = ask(registry.change(decide, by))
+    done: tuple[JobRegistry, RegistryChange | None] = ask(registry.change(decide, by))
     return done
 
 
@@ -312,14 +312,14 @@ def _found(targets: Sequence[str], module: str | None, path: Sequence[str]) -> l
     return [(f"{module}:{attribute}", job) for attribute, job in found]
 
 
-def _told(spec: Spec, changed: Change | None) -> str:
+def _told(spec: JobSpec, changed: RegistryChange | None) -> str:
     reads, writes = ", ".join(spec.inputs) or "nothing", ", ".join(spec.outputs) or "nothing"
     what = "unchanged" if changed is None else changed.kind
     parts = "1 partition" if spec.partitions == 1 else f"{spec.partitions} partitions"
     return f"{spec.name}: {what}; reads {reads}, writes {writes}, {parts}, version {spec.version}"
 
 
-def _cleared(spec: Spec) -> Steps[None]:
+def _cleared(spec: JobSpec) -> Steps[None]:
     """Forget how far a job was: it has ended."""
     name, partitions = spec.name, range(spec.partitions)
     gone = [keys.status(name), keys.snapshots(name), keys.origin(name, spec.generation)]
@@ -328,7 +328,7 @@ def _cleared(spec: Spec) -> Steps[None]:
     good((yield [*asked, *_destroyed(name, _streams(spec))]))
 
 
-def _clear_former(ask: Ask, old: Spec, new: Spec) -> None:
+def _clear_former(ask: Ask, old: JobSpec, new: JobSpec) -> None:
     """Forget what the new generation of a job does not go on with: the old one's would be there for ever."""
     name = new.name
     gone = [keys.origin(name, old.generation)]
@@ -348,7 +348,7 @@ def _clear_former(ask: Ask, old: Spec, new: Spec) -> None:
     ask(_all(_destroyed(name, unread)))
 
 
-def _streams(spec: Spec) -> set[str]:
+def _streams(spec: JobSpec) -> set[str]:
     return {f"{topic}:{at}" for topic in spec.inputs for at in range(spec.partitions)}
 
 

@@ -6,13 +6,13 @@ from typing import Any, Final
 
 from tidelog.cli.output import echo
 from tidelog.cli.report import facts_lines, size, table
-from tidelog.jobs.registry.overview import JobLook, Look
-from tidelog.jobs.registry.status import ran
+from tidelog.jobs.registry.overview import JobOverview, JobsOverview
+from tidelog.jobs.registry.status import version_text
 
 SHOWN: Final = 64  # partitions of a job
 
 
-def print_jobs(seen: Look) -> None:
+def print_jobs(seen: JobsOverview) -> None:
     """All jobs, a line each."""
     engines = ", ".join(seen.engines) or "none; start one: tidelog jobs engine"
     echo(f"engines: {engines}")
@@ -24,7 +24,7 @@ def print_jobs(seen: Look) -> None:
     table(head, [_row(each, seen.at) for each in seen.jobs])
 
 
-def _row(job: JobLook, now: int) -> list[str]:
+def _row(job: JobOverview, now: int) -> list[str]:
     said = job.said
     if said is None:
         return [job.spec.name, job.state, job.engine or "-", _epoch(job), *_lag(job), *["-"] * 7]
@@ -38,12 +38,12 @@ def _row(job: JobLook, now: int) -> list[str]:
     ]  # fmt: skip
 
 
-def print_job(job: JobLook, now: int) -> None:
+def print_job(job: JobOverview, now: int) -> None:
     """Everything about one job."""
     spec, said = job.spec, job.said
     facts = {
         "job": f"{spec.name}, a {spec.kind} job, {spec.target}",
-        "code": f"version {spec.version} was added" if said is None else ran(said.version, spec.version),
+        "code": f"version {spec.version} was added" if said is None else version_text(said.version, spec.version),
         "state": job.state,
         "engine": job.engine or "none",
         "generation": f"{spec.generation}" + (f", from {spec.start}" if spec.start else ""),
@@ -82,11 +82,11 @@ def print_job(job: JobLook, now: int) -> None:
             echo(f"    {line}")
 
 
-def _lag(job: JobLook) -> list[str]:
+def _lag(job: JobOverview) -> list[str]:
     return [f"{job.lag:,}", _seconds(job.lag_ms)] if job.spec.inputs else ["-", "-"]
 
 
-def _epoch(job: JobLook) -> str:
+def _epoch(job: JobOverview) -> str:
     """By the log; of a frame job, as its engine says."""
     last = max((each.epoch for each in job.partitions if each.epoch is not None), default=None)
     if last is None and job.said is not None and job.spec.kind == "frame":
@@ -102,7 +102,7 @@ def _recovery(facts: Any) -> str:
     return str(facts)
 
 
-def _snapshot(job: JobLook, now: int) -> str:
+def _snapshot(job: JobOverview, now: int) -> str:
     found = job.snapshots
     shown = f"{_seconds(max(1, now - found.at))}, epoch {found.epoch:,}" if found.at else "-"
     return f"{shown} FAILS" if found.error else shown

@@ -27,9 +27,9 @@ The parts, each of which imports only what stands below it:
     store       the state of a partition on a machine's disk
 """
 
-from tidelog.jobs.batch import Batch
+from tidelog.jobs.batch import MicroBatch
 from tidelog.jobs.declare import Job, job
 from tidelog.jobs.errors import JobError
 from tidelog.jobs.state import State
 
-__all__ = ["Batch", "Job", "JobError", "State", "job"]
+__all__ = ["Job", "JobError", "MicroBatch", "State", "job"]

@@ -1,4 +1,4 @@
-"""``Batch``: the entries of one input that a batch job's function gets in one call."""
+"""``MicroBatch``: the entries of one input that a batch job's function gets in one call."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tidelog.topics import Topic
 
 
 @dataclass(frozen=True, eq=False)
-class Batch:
+class MicroBatch:
     """Entries of one topic, in the order of their IDs.
 
     topic: the input; None for a job without inputs. table: a column for each field of the topic's records, null where

@@ -24,11 +24,11 @@ MOST: Final = 2000  # modules of a job
 INSTALLED: Final = ("site-packages", "dist-packages")
 
 Stamp = tuple[int, int, int]  # of a file: inode, size, time
-_known: dict[Path, Source] = {}  # files that were read: a task looks at all of them if another version was added
+_known: dict[Path, SourceFile] = {}  # files that were read: a task looks at all of them if another version was added
 
 
 @dataclass(frozen=True)
-class Source:
+class SourceFile:
     """A module of a job's code."""
 
     path: Path
@@ -55,13 +55,13 @@ def version_of(function: Callable[..., Any]) -> str:
     return digest.hexdigest()[:12]
 
 
-def sources(module: ModuleType) -> dict[str, Source]:
+def sources(module: ModuleType) -> dict[str, SourceFile]:
     """The modules of a job's code by their names, the job's own first; empty if that has no file."""
     home = _home(module)
     if home is None:
         return {}
     root, top = home
-    found: dict[str, Source] = {}
+    found: dict[str, SourceFile] = {}
     waiting = [module.__name__]
     while waiting and len(found) < MOST:
         name = waiting.pop()
@@ -104,7 +104,7 @@ def _file(root: Path, name: str) -> Path | None:
     return None
 
 
-def _read(path: Path, name: str) -> Source | None:
+def _read(path: Path, name: str) -> SourceFile | None:
     try:
         about = path.stat()
         stamp = (about.st_ino, about.st_size, about.st_mtime_ns)
@@ -119,7 +119,7 @@ def _read(path: Path, name: str) -> Source | None:
         imports = frozenset(_imports(ast.parse(text), package))
     except (SyntaxError, ValueError):
         imports = frozenset()
-    _known[path] = source = Source(path, text, stamp, imports)
+    _known[path] = source = SourceFile(path, text, stamp, imports)
     return source
 
 

@@ -134,7 +134,7 @@ def job(
     """Declare a job.
 
     >>> @job(inputs=[clicks], outputs=[totals], state=int)
-    ... def count(batch: Batch, state: State[int]) -> dict[Topic, pa.Table]: ...
+    ... def count(batch: MicroBatch, state: State[int]) -> dict[Topic, pa.Table]: ...
 
     A *batch job* takes a Batch, and a State if it has one, and returns a table for each output, ``{topic: pa.Table}``,
     or None. A *frame job* is one whose parameters are annotated as DataFrames, one for each input, in order; it returns

@@ -1,4 +1,4 @@
-"""``Turns``: which of an engine's jobs gets the next free core.
+"""``PoolNumbers``: which of an engine's jobs gets the next free core.
 
 Spark's FAIR scheduling gives it to the pool that has the fewest tasks running. All pools here have the same weight and
 no minimum share, which are Spark's defaults. Where several have as few, the one whose name is first wins. With one pool
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 LEAST: Final = 64  # numbers
 WELL: Final = 20
 
-_known: WeakKeyDictionary[Any, Turns] = WeakKeyDictionary()
+_known: WeakKeyDictionary[Any, PoolNumbers] = WeakKeyDictionary()
 
 
-class Turns:
+class PoolNumbers:
     """Those of an engine. For any thread."""
 
     def __init__(self) -> None:
@@ -74,6 +74,6 @@ def pool(number: int) -> str:
     return f"turn {number:06}"
 
 
-def turns_of(context: SparkContext) -> Turns:
+def pools_of(context: SparkContext) -> PoolNumbers:
     """Those of a Spark context."""
-    return _known.setdefault(context, Turns())
+    return _known.setdefault(context, PoolNumbers())

@@ -15,11 +15,11 @@ from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 
-from tidelog.jobs.store.changes import Changes
+from tidelog.jobs.store.changes import StateChanges
 from tidelog.jobs.store.errors import StateError, StateValueError
 from tidelog.jobs.store.keys import Keys, prefix_of, stored_keys
 from tidelog.jobs.store.memory import MemoryStore
-from tidelog.jobs.store.values import Codec, Values, as_list
+from tidelog.jobs.store.values import ValueCodec, Values, as_list
 
 V = TypeVar("V")
 W = TypeVar("W")
@@ -35,14 +35,14 @@ class State(Generic[V]):
     text: 1 and "1" are one key. Values are bytes, str, int, float or what msgspec can encode, as the job declares.
     """
 
-    def __init__(self, changes: Changes, type_: type[V], *, job: str, space: str = "") -> None:
+    def __init__(self, changes: StateChanges, type_: type[V], *, job: str, space: str = "") -> None:
         """For the library; functions get theirs, and tests take ``in_memory``."""
         self._changes = changes
         self._job = job
         self._where = f"job {job!r}, state" + (f", space {space!r}" if space else "")
         self._prefix = prefix_of(space, self._where)
         try:
-            self._codec = Codec(type_)
+            self._codec = ValueCodec(type_)
         except TypeError as error:
             raise StateError(f"{self._where}: no values of type {type_!r}: {error}") from None
 

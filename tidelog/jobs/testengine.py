@@ -28,11 +28,11 @@ from pathlib import Path
 from typing import Final
 
 from tidelog.jobs.declare import Job
-from tidelog.jobs.engine.connection import Line
+from tidelog.jobs.engine.connection import EngineConnection
 from tidelog.jobs.errors import JobError
 from tidelog.jobs.loading import load
 from tidelog.jobs.registry import registry, targets
-from tidelog.jobs.registry.overview import JobLook, Look, look
+from tidelog.jobs.registry.overview import JobOverview, JobsOverview, overview
 from tidelog.testing import Server
 from tidelog.transport.access import Access
 
@@ -96,7 +96,7 @@ class EngineTest:
             os.killpg(self._process.pid, number)
 
     # -- looking --------------------------------------------------------------------------------------------------
-    def status(self) -> dict[str, JobLook]:
+    def status(self) -> dict[str, JobOverview]:
         """What ``tidelog jobs status`` shows, by name."""
         return {each.spec.name: each for each in self._look().jobs}
 
@@ -119,17 +119,17 @@ class EngineTest:
                 raise TimeoutError(f"not idle after {timeout:g} s: {'; '.join(left)}\n{self.log[-TAIL:]}")
             time.sleep(LOOK)
 
-    def _check(self, jobs: Sequence[JobLook]) -> None:
+    def _check(self, jobs: Sequence[JobOverview]) -> None:
         if not self.running:
             raise JobError(f"the engine is not running; it said:\n{self.log[-TAIL:]}")
         for each in jobs:
             if each.state == "failed" and each.said is not None:
                 raise JobError(f"job {each.spec.name!r} has failed: {each.said.error}")
 
-    def _look(self) -> Look:
-        line = Line(Access((self.server.url,)), "tidelog-jobs-test")
+    def _look(self) -> JobsOverview:
+        line = EngineConnection(Access((self.server.url,)), "tidelog-jobs-test")
         try:
-            return line.drive(look())
+            return line.drive(overview())
         finally:
             line.close()
 
@@ -167,7 +167,7 @@ def running_engine(
 
 
 def _add(server: Server, jobs: Sequence[Job | str], store: str) -> None:
-    line = Line(Access((server.url,)), "tidelog-jobs-test")
+    line = EngineConnection(Access((server.url,)), "tidelog-jobs-test")
     try:
         for each in jobs:
             target = each if isinstance(each, str) else _target(each)
@@ -186,5 +186,5 @@ def _target(job: Job) -> str:
     raise JobError(f"job {job.name!r} is no attribute of the module {module}: an engine could not import it")
 
 
-def _idle(job: JobLook) -> bool:
+def _idle(job: JobOverview) -> bool:
     return job.state == "running" and not job.lag

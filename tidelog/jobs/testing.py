@@ -27,11 +27,11 @@ from tidelog.client.entries import Entry, StreamId
 from tidelog.jobs.declare import Job
 from tidelog.jobs.errors import JobError
 from tidelog.jobs.state import State
-from tidelog.jobs.store import Changes, MemoryStore
-from tidelog.jobs.task.calls import Calls, Place, Skipped
-from tidelog.jobs.task.fieldtypes import DATA, FIELDS, PLAIN, Field, as_json, fields_of
-from tidelog.jobs.task.results import Output, tables
-from tidelog.jobs.task.rows import Rows, bounded, cut, shares
+from tidelog.jobs.store import MemoryStore, StateChanges
+from tidelog.jobs.task.calls import CallContext, FunctionCalls, SkippedRow
+from tidelog.jobs.task.fieldtypes import DATA, FIELDS, PLAIN, ColumnField, as_json, fields_of
+from tidelog.jobs.task.results import TaskOutput, tables
+from tidelog.jobs.task.rows import InputRows, bounded, cut, shares
 from tidelog.topics import Topic
 from tidelog.topics.partition import partition_of
 
@@ -42,7 +42,7 @@ NOW: Final = datetime(2026, 1, 1, tzinfo=UTC)  # when a test begins, unless it s
 Given = Mapping[Topic[Any], Iterable[Any] | pa.Table]
 
 
-class Dead(NamedTuple):
+class DeadLetterRow(NamedTuple):
     """An entry that the job left out: it would be a dead letter."""
 
     topic: Topic[Any]
@@ -58,7 +58,7 @@ class JobTest:
     partitions: of the job; None: as its inputs are declared, 1 where they do not say. Inputs that are declared with one
     partition are read whole by every partition. now: the time at the beginning, with its zone.
 
-    ``dead``: the entries that were left out so far. ``epoch``: how many there were. JobError for a frame job.
+    ``dead_letters``: the entries that were left out so far. ``epoch``: how many there were. JobError for a frame job.
     """
 
     def __init__(self, job: Job, partitions: int | None = None, now: datetime = NOW) -> None:
@@ -67,11 +67,11 @@ class JobTest:
         self.job = job
         self.partitions = _partitions(job, partitions)
         self.epoch = 0
-        self.dead: list[Dead] = []
+        self.dead_letters: list[DeadLetterRow] = []
         self._now_ms = _ms(job, now)
         self._seq = -1  # of the last ID that was given at that time
-        self._outputs = {topic.name: Output.of(topic, topic.declared) for topic in job.outputs}
-        self._put_out: list[tuple[Output, pa.RecordBatch]] = []
+        self._outputs = {topic.name: TaskOutput.of(topic, topic.declared) for topic in job.outputs}
+        self._put_out: list[tuple[TaskOutput, pa.RecordBatch]] = []
         self._streams = {topic: self._new_streams(topic) for topic in job.inputs}
         self._parts = [_Part(MemoryStore(), dict.fromkeys(job.inputs, 0)) for _ in range(self.partitions)]
 
@@ -127,12 +127,12 @@ class JobTest:
         return self._tables(self._put_out)
 
     @property
-    def state(self) -> States[Any]:
+    def state(self) -> PartitionedState[Any]:
         """What the job remembers now. JobError if it has no state."""
         if self.job.state is None:
             raise JobError(f"job {self.job.name!r} has no state: declare it with @job(state=...)")
         changes = [part.store.begin(self._now_ms) for part in self._parts]
-        return States([State(each, self.job.state, job=self.job.name) for each in changes], self.job.name)
+        return PartitionedState([State(each, self.job.state, job=self.job.name) for each in changes], self.job.name)
 
     # -- appending --------------------------------------------------------------------------------------------
     def _new_streams(self, topic: Topic[Any]) -> list[_Stream]:
@@ -199,26 +199,26 @@ class JobTest:
                 part.read[topic] += number
             part.now_ms = result.now_ms
             self._put_out += result.taken
-            self.dead += result.dead
+            self.dead_letters += result.dead
         self.epoch += 1
 
     def _run(self, partition: int) -> _Result:
         """The calls of one partition, as a task makes them."""
         job, part = self.job, self._parts[partition]
         rows, now_ms = self._read(partition)
-        place = Place(job, partition, self.epoch + 1, now_ms, _ranges(rows))
+        place = CallContext(job, partition, self.epoch + 1, now_ms, _ranges(rows))
         changes = None if job.state is None else part.store.begin(now_ms)
-        taken: list[tuple[Output, pa.RecordBatch]] = []
+        taken: list[tuple[TaskOutput, pa.RecordBatch]] = []
 
         def take(returned: Any) -> None:
             taken.extend(tables(place, self._outputs, returned))
 
-        def state(of: Changes) -> State[Any]:
+        def state(of: StateChanges) -> State[Any]:
             assert job.state is not None  # noqa: S101
             return State(of, job.state, job=job.name)
 
         bisects = job.on_error == "deadletter"
-        calls = Calls(place, take, changes, None if job.state is None else state, bisects)
+        calls = FunctionCalls(place, take, changes, None if job.state is None else state, bisects)
         if job.is_source:
             calls.run_empty()
         else:
@@ -226,7 +226,7 @@ class JobTest:
         dead = [_dead(skipped, partition, rows) for skipped in calls.skipped]
         return _Result(changes, {one.topic: len(one) for one in rows}, now_ms, taken, dead)
 
-    def _read(self, partition: int) -> tuple[list[Rows], int]:
+    def _read(self, partition: int) -> tuple[list[InputRows], int]:
         """What an epoch reads, and its time."""
         job, part = self.job, self._parts[partition]
         if job.is_source:
@@ -247,7 +247,7 @@ class JobTest:
             rows = bounded(rows, more, self._now_ms + 1)
         return rows, max([part.now_ms, *(one.last.ms for one in rows if one.last is not None)])
 
-    def _tables(self, batches: Sequence[tuple[Output, pa.RecordBatch]]) -> dict[Topic[Any], pa.Table]:
+    def _tables(self, batches: Sequence[tuple[TaskOutput, pa.RecordBatch]]) -> dict[Topic[Any], pa.Table]:
         found: dict[Topic[Any], pa.Table] = {}
         for output in self._outputs.values():
             schema = pa.schema([(field.name, field.type) for field in output.fields])
@@ -260,7 +260,7 @@ class JobTest:
         return found
 
 
-class States(Generic[V]):
+class PartitionedState(Generic[V]):
     """What a job remembers, for reading: over all partitions, whichever has a key."""
 
     def __init__(self, partitions: Sequence[State[V]], name: str) -> None:
@@ -286,9 +286,9 @@ class States(Generic[V]):
         """Keys and values in the order of the keys; a key stands there once for each partition that has it."""
         return iter(sorted((pair for each in self._partitions for pair in each.scan(prefix)), key=lambda pair: pair[0]))
 
-    def space(self, name: str, type: type[W] = bytes) -> States[W]:  # type: ignore[assignment]  # noqa: A002
+    def space(self, name: str, type: type[W] = bytes) -> PartitionedState[W]:  # type: ignore[assignment]  # noqa: A002
         """A name space, as State.space."""
-        return States([each.space(name, type) for each in self._partitions], self._name)
+        return PartitionedState([each.space(name, type) for each in self._partitions], self._name)
 
 
 # -- what a partition has --------------------------------------------------------------------------------------
@@ -324,10 +324,10 @@ class _Stream:
                 return taken
         return number
 
-    def rows(self, first: int, number: int) -> Rows:
+    def rows(self, first: int, number: int) -> InputRows:
         """Some of them, as a task reads them."""
         ids = pa.array([str(at) for at in self._ids[first : first + number]], pa.string())
-        return Rows(self.topic, self._table(self._records[first : first + number]), ids)
+        return InputRows(self.topic, self._table(self._records[first : first + number]), ids)
 
     def _table(self, records: list[Any]) -> pa.Table:
         shape = self.topic.codec.shape
@@ -336,7 +336,7 @@ class _Stream:
                 maps = pa.array([list(entry.pairs) for entry in records], pa.map_(pa.string(), pa.binary()))
                 return pa.table({FIELDS: maps})
             texts = [self.topic.codec.decode(entry, b"test") for entry in records]
-            return pa.table({DATA: Field(DATA, "json", pa.string(), is_json=True, fix=as_json).array(texts)})
+            return pa.table({DATA: ColumnField(DATA, "json", pa.string(), is_json=True, fix=as_json).array(texts)})
         if shape.mapping:
             columns = [[record.get(field.name) for record in records] for field in self._fields]
         else:
@@ -359,11 +359,11 @@ class _Part:
 class _Result:
     """What an epoch did in one partition."""
 
-    changes: Changes | None
+    changes: StateChanges | None
     rows: dict[Topic[Any], int]
     now_ms: int
-    taken: list[tuple[Output, pa.RecordBatch]]
-    dead: list[Dead]
+    taken: list[tuple[TaskOutput, pa.RecordBatch]]
+    dead: list[DeadLetterRow]
 
 
 def _partitions(job: Job, asked: int | None) -> int:
@@ -388,14 +388,14 @@ def _bytes(value: Any) -> bytes:
     return value if isinstance(value, bytes) else str(value).encode()
 
 
-def _ranges(rows: Sequence[Rows]) -> str:
+def _ranges(rows: Sequence[InputRows]) -> str:
     return "\n".join(f"  {one.topic.name}: up to {one.last}, {len(one)} entries" for one in rows if len(one))
 
 
-def _dead(skipped: Skipped, partition: int, rows: Sequence[Rows]) -> Dead:
+def _dead(skipped: SkippedRow, partition: int, rows: Sequence[InputRows]) -> DeadLetterRow:
     read = next(one for one in rows if one.topic is skipped.topic)
     row = read.table.slice(read.ids.index(skipped.id).as_py(), 1).to_pylist()[0]
-    return Dead(skipped.topic, partition, skipped.id, row, skipped.error)
+    return DeadLetterRow(skipped.topic, partition, skipped.id, row, skipped.error)
 
 
 def _with_all(table: pa.Table, schema: pa.Schema) -> pa.Table:

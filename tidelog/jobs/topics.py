@@ -32,7 +32,7 @@ Ask = Callable[..., list[Any]]  # of Servers, or a Publisher's
 
 
 @dataclass(frozen=True)
-class Shape:
+class JobTopics:
     """The topics of a job, as they are on the server."""
 
     partitions: int  # of the job
@@ -51,18 +51,18 @@ class Shape:
         """By topic: its ID."""
         return {name: facts.id for name, facts in (*self.inputs.items(), *self.outputs.items())}
 
-    def updated(self, facts: Mapping[str, Facts]) -> Shape:
+    def updated(self, facts: Mapping[str, Facts]) -> JobTopics:
         """With facts as they are now."""
         inputs = {name: facts[name] for name in self.inputs}
         return replace(self, inputs=inputs, outputs={name: facts[name] for name in self.outputs})
 
 
-def shape_of(access: Access, ask: Ask, job: Job) -> Shape:
+def job_topics(access: Access, ask: Ask, job: Job) -> JobTopics:
     """Check the topics of a job. JobError that names the topic and the remedy."""
     _same_server(access, ask, job)
     inputs = {topic.name: _input(ask, job, topic) for topic in job.inputs}
     outputs = {topic.name: _agreed(ask, job, topic) for topic in job.outputs}
-    return Shape(_partitions(job, inputs), inputs, outputs)
+    return JobTopics(_partitions(job, inputs), inputs, outputs)
 
 
 def facts_now(names: Sequence[str]) -> list[Call[bytes | None]]:

@@ -22,13 +22,13 @@ from tidelog.cli.program import main
 from tidelog.client.entries import StreamId
 from tidelog.jobs import keys
 from tidelog.jobs.registry import registry
-from tidelog.jobs.replaylog.marker import Marker, Span
+from tidelog.jobs.replaylog.marker import InputSpan, Marker
 from tidelog.testing import Server
 
 Run = Callable[..., Result]
 SOURCE = """
 import msgspec
-from tidelog.jobs import Batch, job
+from tidelog.jobs import MicroBatch, job
 from tidelog.topics import Topic
 
 class Click(msgspec.Struct):
@@ -43,11 +43,11 @@ totals = Topic("totals", Total, partition_by="user", partitions=4)
 others = Topic("others", Click, partition_by="user", partitions=2)
 
 @job(inputs=[clicks], outputs=[totals], state=int)
-def count(batch: Batch, state):
+def count(batch: MicroBatch, state):
     return None
 
 @job(outputs=[clicks], partitions=1, every=5.0)
-def make(batch: Batch):
+def make(batch: MicroBatch):
     return None
 """
 
@@ -250,7 +250,7 @@ def test_lag_is_what_the_log_says(run: Run, client: Client) -> None:
     before = looked(run)["count"]
     assert before["lag"] == 10
     assert before["lag_ms"] >= 0
-    marker = Marker(3, "run", 1, "v", {"clicks": Span(StreamId(0), ids[6], 7)}, ids[6].ms, 7, "")
+    marker = Marker(3, "run", 1, "v", {"clicks": InputSpan(StreamId(0), ids[6], 7)}, ids[6].ms, 7, "")
     client.tappend(keys.log("count", 1), marker.fields())
     after = looked(run, "count")["count"]
     assert [(each["lag"], each["epoch"]) for each in after["partitions"]] == [(0, None), (3, 3), (0, None), (0, None)]
@@ -265,7 +265,7 @@ def test_lag_is_what_the_log_says(run: Run, client: Client) -> None:
 
 def test_status_of_a_job_whose_keys_hold_something_else(run: Run, client: Client) -> None:
     run("add", "clickjobs:count")
-    marker = Marker(3, "run", 1, "v", {"clicks": Span(StreamId(0), StreamId(1), 7)}, 1, 7, "")
+    marker = Marker(3, "run", 1, "v", {"clicks": InputSpan(StreamId(0), StreamId(1), 7)}, 1, 7, "")
     client.tappend(keys.log("count", 0), marker.fields())
     deep = "[" * 100_000
     client.tappend(keys.log("count", 1), {b"\xff": b"\xff"})

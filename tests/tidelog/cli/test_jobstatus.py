@@ -7,9 +7,9 @@ import pytest
 pytest.importorskip("pyarrow", reason="no pyarrow here (pip install 'tidelog[spark]')")
 
 from tidelog.cli.jobstatus import print_jobs
-from tidelog.jobs.registry.overview import JobLook, Look
-from tidelog.jobs.registry.registry import Spec
-from tidelog.jobs.registry.status import Snapshots, Status
+from tidelog.jobs.registry.overview import JobOverview, JobsOverview
+from tidelog.jobs.registry.registry import JobSpec
+from tidelog.jobs.registry.status import SnapshotSummary, Status
 
 FAILED = """job 'count', partition 0, epoch 1: the function failed with 520 entries of topic 'clicks', 1795372466699.0
   read: clicks:0 after 0.0
@@ -24,5 +24,7 @@ ValueError: poison in the well"""
 )
 def test_the_line_that_says_most(error: str, shown: str, capsys: pytest.CaptureFixture[str]) -> None:
     said = Status("count", "e1", 1, state="failed", error=error)
-    print_jobs(Look(0, (JobLook(Spec("count", "shop:count"), "e1", said, (), Snapshots()),), ("e1",)))
+    print_jobs(
+        JobsOverview(0, (JobOverview(JobSpec("count", "shop:count"), "e1", said, (), SnapshotSummary()),), ("e1",))
+    )
     assert capsys.readouterr().out.splitlines()[-1].endswith(shown)

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import msgspec
 
-from tidelog.jobs.registry.overview import JobLook, Look
-from tidelog.jobs.registry.registry import Spec
+from tidelog.jobs.registry.overview import JobOverview, JobsOverview
+from tidelog.jobs.registry.registry import JobSpec
 from tidelog.jobs.registry.status import Status
 from tidelog.workers.operate.status import AppStatus, MemberStatus, PartitionStatus, ProcessorStatus
 
@@ -35,8 +35,8 @@ def test_apps() -> None:
 
 
 def test_jobs() -> None:
-    look = msgspec.json.decode(Look(1, (JobLook(Spec("a", "m:a"), "", None),)).written())
+    look = msgspec.json.decode(JobsOverview(1, (JobOverview(JobSpec("a", "m:a"), "", None),)).written())
     found = {*look, *(f"jobs.{name}" for name in look["jobs"][0]), *names(Status, "jobs.status.")}
     assert documented("Jobs") == found
     row = next(line for line in TEXT.splitlines() if line.startswith("| `jobs.job` |"))
-    assert names(Spec, "") == set(re.findall(r"`(\w+)`", row))
+    assert names(JobSpec, "") == set(re.findall(r"`(\w+)`", row))

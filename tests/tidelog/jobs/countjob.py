@@ -6,7 +6,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidelog.jobs import Batch, State, job
+from tidelog.jobs import MicroBatch, State, job
 from tidelog.topics import Topic
 
 
@@ -25,7 +25,7 @@ totals: Topic[Total] = Topic("totals", Total, partition_by="user", partitions=3)
 
 
 @job(inputs=[clicks], outputs=[totals], state=int, max_rows=50)
-def count(batch: Batch, state: State[int]) -> dict[Topic[Total], pa.Table]:
+def count(batch: MicroBatch, state: State[int]) -> dict[Topic[Total], pa.Table]:
     """For each user of the batch, the clicks until now."""
     found = pc.value_counts(batch.table["user"]).to_pylist()
     users = [each["values"] for each in found]

@@ -17,9 +17,9 @@ from tidelog.client.entries import Entry, StreamId
 from tidelog.client.steps import good
 from tidelog.jobs import Job, keys
 from tidelog.jobs.epochs.driver import Driver
-from tidelog.jobs.epochs.outcome import Options
-from tidelog.jobs.replaylog.marker import FIELDS, Marker, Span
-from tidelog.jobs.task.plan import Failure, TaskPlan, TaskResult
+from tidelog.jobs.epochs.outcome import DriverOptions
+from tidelog.jobs.replaylog.marker import FIELDS, InputSpan, Marker
+from tidelog.jobs.task.plan import TaskFailure, TaskPlan, TaskResult
 from tidelog.testing import Server
 from tidelog.topics import Topic
 from tidelog.transport.access import Access
@@ -52,7 +52,7 @@ def run(plan: TaskPlan) -> TaskResult:
     """Copy what each input has to ``out``, to the same partition; at most MOST entries of each."""
     servers = Servers(replace(plan.where.access, retries=0), "stand-in")  # what is staged twice would be there twice
     try:
-        spans: dict[str, Span] = {}
+        spans: dict[str, InputSpan] = {}
         read: list[Entry] = []
         more = False
         for topic, after in plan.starts.items():
@@ -60,7 +60,7 @@ def run(plan: TaskPlan) -> TaskResult:
             wide = plan.where.partitions if good(servers.ask(calls.tlen(f"{topic}:1")))[0] or topic == "in" else 1
             stream = f"{topic}:{plan.partition if wide > 1 else 0}"
             (entries,) = good(servers.ask(calls.trange(stream, f"({after}", "+", MOST)))
-            spans[topic] = Span(after, entries[-1].id if entries else after, len(entries))
+            spans[topic] = InputSpan(after, entries[-1].id if entries else after, len(entries))
             read += entries
             more = more or len(entries) == MOST
         now = max((span.end.ms for span in spans.values()), default=0)
@@ -73,7 +73,7 @@ def run(plan: TaskPlan) -> TaskResult:
         good(servers.ask(*out, log))
         return TaskResult(plan.partition, (stage,), marker, more, seconds={"read": 0.001 * (1 + plan.partition)})
     except OSError as error:
-        return TaskResult(plan.partition, failure=Failure("", repr(error)))
+        return TaskResult(plan.partition, failure=TaskFailure("", repr(error)))
     finally:
         servers.close()
 
@@ -87,7 +87,7 @@ def driver(server: Server, job: Job, generation: int = 1, **options: Any) -> Dri
     """A driver with tasks in threads, closed by ``close_drivers``."""
     settings: dict[str, Any] = {"access": Access((server.url,), retry_ms=5), "tasks": in_threads} | options
     access, tasks, start = settings["access"], settings["tasks"], settings.get("start")
-    made = Driver(access, job, "any:copy", generation, Options("/nowhere"), tasks, start)
+    made = Driver(access, job, "any:copy", generation, DriverOptions("/nowhere"), tasks, start)
     MADE.append(made)
     return made
 

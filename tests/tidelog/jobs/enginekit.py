@@ -23,12 +23,12 @@ from tidelog.client.client import Client
 from tidelog.client.steps import Steps
 from tidelog.client.steps import run as run_steps
 from tidelog.coordination import Claim
-from tidelog.jobs.engine.connection import Line
+from tidelog.jobs.engine.connection import EngineConnection
 from tidelog.jobs.engine.runner import Runner
 from tidelog.jobs.engine.supervisor import Supervisor
 from tidelog.jobs.registry import registry
-from tidelog.jobs.registry.registry import Decide, Spec
-from tidelog.jobs.registry.status import Report
+from tidelog.jobs.registry.registry import Decide, JobSpec
+from tidelog.jobs.registry.status import StepReport
 from tidelog.transport.access import Access
 
 ROOT = Path(__file__).parents[3]
@@ -38,19 +38,19 @@ DIARY = "diary"  # a stream: engine, job, epoch of the claim, revision, what
 class Diarist:
     """A runner that writes into the diary what is asked of it; each step is an entry."""
 
-    def __init__(self, url: str, engine: str, spec: Spec, claim: Claim, pause: float = 0.02) -> None:
+    def __init__(self, url: str, engine: str, spec: JobSpec, claim: Claim, pause: float = 0.02) -> None:
         self.engine, self.spec, self.claim = engine, spec, claim
         self.pause = pause
         self.client = Client(url)
         self.cancelled = threading.Event()
 
-    def prepare(self) -> Report:
+    def prepare(self) -> StepReport:
         self.write("prepare")
-        return Report()
+        return StepReport()
 
-    def step(self) -> Report:
+    def step(self) -> StepReport:
         self.write("step")
-        return Report(epoch=1, rows_in=1)
+        return StepReport(epoch=1, rows_in=1)
 
     async def wait(self) -> None:
         await asyncio.sleep(self.pause)
@@ -86,8 +86,8 @@ def diary(client: Client, job: str | None = None) -> list[dict[str, str]]:
     ]
 
 
-def change(client: Client, decide: Decide, **options: Any) -> registry.Registry:
-    line = Line(Access((url_of(client),)), "test")
+def change(client: Client, decide: Decide, **options: Any) -> registry.JobRegistry:
+    line = EngineConnection(Access((url_of(client),)), "test")
     try:
         return line.drive(registry.change(decide, **options))[0]
     finally:
@@ -96,11 +96,11 @@ def change(client: Client, decide: Decide, **options: Any) -> registry.Registry:
 
 def add(client: Client, *names: str) -> None:
     for name in names:
-        change(client, registry.add(Spec(name, f"module:{name}")))
+        change(client, registry.add(JobSpec(name, f"module:{name}")))
 
 
-def fold(client: Client) -> registry.Registry:
-    steps: Steps[registry.Registry] = registry.read()
+def fold(client: Client) -> registry.JobRegistry:
+    steps: Steps[registry.JobRegistry] = registry.read()
     return run_steps(client, steps)
 
 
@@ -110,7 +110,7 @@ def url_of(client: Client) -> str:
 
 
 def supervisor(url: str, name: str, lease: float, made: type[Diarist] = Diarist, **options: Any) -> Supervisor:
-    def make(spec: Spec, claim: Claim) -> Runner:
+    def make(spec: JobSpec, claim: Claim) -> Runner:
         return made(url, name, spec, claim)
 
     return Supervisor(Access((url,)), name, options.pop("make", make), lease=lease, **options)

@@ -18,7 +18,7 @@ import msgspec
 
 from tidelog import Client
 from tidelog.jobs import Job, job
-from tidelog.jobs.task.plan import Where
+from tidelog.jobs.task.plan import TaskSettings
 from tidelog.topics import Topic
 from tidelog.transport.access import Access
 
@@ -110,16 +110,16 @@ def join(clicks: DataFrame, baskets: DataFrame) -> DataFrame:
     return clicks.join(lines, clicks["user"] == lines["buyer"]).select("user", "page", "item")
 
 
-def where(url: str, directory: str | Path, **changes: Any) -> Where:
+def where(url: str, directory: str | Path, **changes: Any) -> TaskSettings:
     given: dict[str, Any] = {
         "target": "", "path": (), "access": Access((url,), retries=20, retry_ms=200), "generation": 1, "run": "r",
         "partitions": 2, "state_dir": str(directory),
     }  # fmt: skip
-    return Where(**given | changes)
+    return TaskSettings(**given | changes)
 
 
 @contextmanager
-def running(spark: SparkSession, job: Job, place: Where) -> Iterator[FrameRunner]:
+def running(spark: SparkSession, job: Job, place: TaskSettings) -> Iterator[FrameRunner]:
     from tidelog.jobs.frames.query import FrameRunner
 
     runner = FrameRunner(spark, job, place)

@@ -14,12 +14,12 @@ from typing import Any
 
 from tidelog import Client, StreamId
 from tidelog.jobs import keys
-from tidelog.jobs.replaylog.marker import Marker, Span
-from tidelog.jobs.snapshots.creation import Request
+from tidelog.jobs.replaylog.marker import InputSpan, Marker
+from tidelog.jobs.snapshots.creation import SnapshotRequest
 from tidelog.jobs.snapshots.manifests import folder_of
-from tidelog.jobs.snapshots.objects import Objects
+from tidelog.jobs.snapshots.objects import ObjectStore
 from tidelog.jobs.snapshots.restoring import restore
-from tidelog.jobs.store import Store
+from tidelog.jobs.store import StateStore
 from tidelog.jobs.store.environments import forget
 from tidelog.transport.access import Access
 
@@ -36,7 +36,7 @@ class Job:
         self.stream = f"clicks:{partition}"
         self.path = path / str(partition) / "0"
         access = Access((url,), connect_ms=2000, read_ms=5000, retries=2, retry_ms=100)
-        self.request = Request(
+        self.request = SnapshotRequest(
             "count", 1, partition, partitions, str(self.path), str(path / "objects"), access, 3, patience=20.0
         )
         self.at = 0  # the epoch of the store
@@ -45,8 +45,8 @@ class Job:
         self.request = replace(self.request, **changes)
 
     @property
-    def objects(self) -> Objects:
-        return Objects(self.request.url, 20.0)
+    def objects(self) -> ObjectStore:
+        return ObjectStore(self.request.url, 20.0)
 
     @property
     def folder(self) -> str:
@@ -67,7 +67,7 @@ class Job:
     def commit(self, epochs: int = 1, run: str = RUN, publish: bool = True) -> None:
         for _ in range(epochs):
             self.at += 1
-            with Store.open(self.path, generation=self.request.generation) as store:
+            with StateStore.open(self.path, generation=self.request.generation) as store:
                 changes = store.begin(self.at)
                 changes.put([b"\x00at", b"\x00k%d" % self.at], [b"i%d" % self.at, b"v" * 100])
                 store.commit(changes, self.at, run)
@@ -80,7 +80,9 @@ class Job:
 
     def marker(self, epoch: int, run: str = RUN) -> Marker:
         after, end = self.end(epoch - 1), self.end(epoch)
-        return Marker(epoch, run, self.request.generation, "v", {"clicks": Span(after, end, PER_EPOCH)}, epoch, 0, "")
+        return Marker(
+            epoch, run, self.request.generation, "v", {"clicks": InputSpan(after, end, PER_EPOCH)}, epoch, 0, ""
+        )
 
     def end(self, epoch: int) -> StreamId:
         ids = getattr(self, "ids", None)
@@ -117,7 +119,7 @@ def restored(
     def fill(empty: Path) -> None:
         shutil.copy(into / "data.mdb", empty)
 
-    with Store.create(held, generation=job.request.generation, fill=fill) as store:
+    with StateStore.create(held, generation=job.request.generation, fill=fill) as store:
         data = dict(store.begin(0).scan(b"\x00"))
         version = store.version
     forget(held)

@@ -12,7 +12,7 @@ import msgspec
 import pyarrow as pa
 
 from tests.tidelog.jobs.taskkit import Bench, texts
-from tidelog.jobs import Batch, job
+from tidelog.jobs import MicroBatch, job
 from tidelog.jobs.state import State
 from tidelog.topics import Topic
 
@@ -32,6 +32,7 @@ others: Topic[Click] = Topic("others", Click, partition_by="user", partitions=1)
 totals: Topic[Total] = Topic("totals", Total, partition_by="user", partitions=1)
 calls: list[tuple[str, int]] = []  # topic and rows of each call
 
+
 def fresh() -> None:
     """Forget what the topics know of a server, and the calls."""
     calls.clear()
@@ -40,7 +41,7 @@ def fresh() -> None:
 
 
 @job(inputs=[clicks, others], outputs=[totals], state=int)
-def count(batch: Batch, state: State[int]) -> Any:
+def count(batch: MicroBatch, state: State[int]) -> Any:
     assert batch.topic is not None
     calls.append((batch.topic.name, len(batch)))
     users = batch.table["user"].to_pylist()

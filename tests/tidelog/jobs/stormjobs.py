@@ -17,7 +17,7 @@ KEPT: Final = 3  # snapshots
 #: The module, as engines find it.
 SOURCE: Final = f"""
 import msgspec, pyarrow as pa
-from tidelog.jobs import Batch, State, job
+from tidelog.jobs import MicroBatch, State, job
 from tidelog.topics import Topic
 
 class Click(msgspec.Struct):
@@ -56,12 +56,12 @@ def counted(names, state):
     return out
 
 @job(inputs=[clicks], outputs=[totals], state=int, max_rows=300, snapshot_epochs=4, keep={KEPT})
-def count(batch: Batch, state: State[int]):
+def count(batch: MicroBatch, state: State[int]):
     users = batch.table["user"].to_pylist()
     return {{totals: pa.table({{"user": users, "number": batch.table["number"], "count": counted(users, state)}})}}
 
 @job(inputs=[totals], outputs=[alarms])
-def alarm(batch: Batch):
+def alarm(batch: MicroBatch):
     rows = [row for row in batch.table.select(["user", "count"]).to_pylist() if row["count"] % 3 == 0]
     levels = [f"l{{row['count'] % 7}}" for row in rows]
     return {{alarms: pa.table({{"level": pa.array(levels, pa.string()),
@@ -69,7 +69,7 @@ def alarm(batch: Batch):
                                "count": pa.array([row["count"] for row in rows], pa.int64())}})}}
 
 @job(inputs=[alarms], outputs=[tallies], state=int, max_rows=300, snapshot_epochs=3, keep={KEPT})
-def tally(batch: Batch, state: State[int]):
+def tally(batch: MicroBatch, state: State[int]):
     return {{tallies: batch.table.select(["level", "user", "count"]).append_column(
         "total", pa.array(counted(batch.table["level"].to_pylist(), state), pa.int64()))}}
 """

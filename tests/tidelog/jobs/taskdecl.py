@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from tidelog.jobs import Batch
+from tidelog.jobs import MicroBatch
 from tidelog.topics import Topic
 
 
@@ -31,6 +31,6 @@ def totals(partitions: int = 1, **options: Any) -> Topic[Total]:
     return Topic("totals", Total, partition_by="user", partitions=partitions, **options)
 
 
-def noted(seen: Seen, batch: Batch) -> None:
+def noted(seen: Seen, batch: MicroBatch) -> None:
     assert batch.topic is not None
     seen.append((batch.topic.name, batch.table["n"].to_pylist()))

@@ -18,8 +18,8 @@ from tidelog.client.entries import StreamId
 from tidelog.jobs import Job, keys
 from tidelog.jobs.replaylog.marker import Marker, read_marker
 from tidelog.jobs.state import State
-from tidelog.jobs.store import Store
-from tidelog.jobs.task.plan import TaskPlan, TaskResult, Where
+from tidelog.jobs.store import StateStore
+from tidelog.jobs.task.plan import TaskPlan, TaskResult, TaskSettings
 from tidelog.jobs.task.task import run
 from tidelog.testing import Server
 from tidelog.topics import Topic
@@ -64,9 +64,9 @@ class Bench:
         return Bench(self.server, folder, self.job, self.partitions)
 
     @property
-    def where(self) -> Where:
+    def where(self) -> TaskSettings:
         access = Access((self.server.url,), retries=2, retry_ms=50)
-        return Where(
+        return TaskSettings(
             f"{MODULE}:{self.job.name}", (), access, self.generation, self.run, self.partitions, str(self.folder),
             self.store, topics=self.topics,
         )  # fmt: skip
@@ -134,13 +134,13 @@ class Bench:
     def state(self, partition: int = 0) -> dict[bytes, Any]:
         """What is stored, by ``State``."""
         path = self.folder / self.job.name / str(self.generation) / str(partition) / "0"
-        with Store.open(path, generation=self.generation) as store:
+        with StateStore.open(path, generation=self.generation) as store:
             assert self.job.state is not None
             return dict(State(store.begin(0), self.job.state, job=self.job.name).scan())
 
     def version(self, partition: int = 0) -> tuple[int, str]:
         path = self.folder / self.job.name / str(self.generation) / str(partition) / "0"
-        with Store.open(path, generation=self.generation) as store:
+        with StateStore.open(path, generation=self.generation) as store:
             return store.version.epoch, store.version.run
 
 

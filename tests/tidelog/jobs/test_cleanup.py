@@ -15,13 +15,13 @@ pytest.importorskip("fsspec", reason="no fsspec here (pip install 'tidelog[jobs]
 
 from tests.tidelog.jobs.enginekit import Diarist, change, fold, in_loop, soon, supervised, until
 from tidelog import Client
-from tidelog.jobs.engine.cleanup import Sweeping, disks_of
-from tidelog.jobs.engine.session import Settings
+from tidelog.jobs.engine.cleanup import Cleanup, disks_of
+from tidelog.jobs.engine.session import EngineSettings
 from tidelog.jobs.registry import registry
-from tidelog.jobs.registry.registry import Registry, Spec
+from tidelog.jobs.registry.registry import JobRegistry, JobSpec
 from tidelog.jobs.snapshots import owners
-from tidelog.jobs.snapshots.objects import Objects
-from tidelog.jobs.store import Store
+from tidelog.jobs.snapshots.objects import ObjectStore
+from tidelog.jobs.store import StateStore
 from tidelog.testing import Server, free_port
 from tidelog.topics import Topic
 from tidelog.transport.access import Access
@@ -32,7 +32,7 @@ class Engine:
 
     def __init__(self, url: str, folder: Path) -> None:
         self.url, self.state, self.store = url, folder / "state", f"file://{folder}/store"
-        self.objects = Objects(self.store)
+        self.objects = ObjectStore(self.store)
         self.cleared: list[dict[str, int]] = []
         clicks: Topic[Any] = Topic("clicks", dict, url=url)
         clicks.sync.ready()
@@ -40,8 +40,8 @@ class Engine:
         clicks.sync.close()
 
     @contextmanager
-    def sweeping(self, wait: float = 0.05, again: float = 0.3, store: str | None = None) -> Iterator[Sweeping]:
-        settings = Settings("e1", Access((self.url,)), "local[1]", str(self.state))
+    def sweeping(self, wait: float = 0.05, again: float = 0.3, store: str | None = None) -> Iterator[Cleanup]:
+        settings = EngineSettings("e1", Access((self.url,)), "local[1]", str(self.state))
         local: Any = None
         clear = disks_of(settings, local)
 
@@ -50,12 +50,12 @@ class Engine:
             return clear(over)
 
         given = self.store if store is None else store
-        with Sweeping(settings.access, "e1", given, disks, wait=wait, again=again) as sweeping:
+        with Cleanup(settings.access, "e1", given, disks, wait=wait, again=again) as sweeping:
             yield sweeping
 
     def leave(self, job: str, generation: int) -> None:
         """A state and a snapshot."""
-        with Store.open(self.slot(job, generation), generation=generation) as store:
+        with StateStore.open(self.slot(job, generation), generation=generation) as store:
             store.commit(store.begin(1), 1, "run")
         owners.write(self.objects, job, generation, self.topics)
         self.objects.write(f"{job}/{generation}/0/x.json", b"x")
@@ -75,8 +75,8 @@ def engine(tidelog_server: Server, tmp_path: Path) -> Engine:
     return Engine(tidelog_server.url, tmp_path)
 
 
-def spec(name: str = "a", **options: Any) -> Spec:
-    return Spec(name, f"module:{name}", **options)
+def spec(name: str = "a", **options: Any) -> JobSpec:
+    return JobSpec(name, f"module:{name}", **options)
 
 
 def test_a_reset_leaves_the_new_generation_alone(engine: Engine, client: Client) -> None:
@@ -100,11 +100,11 @@ def test_a_removed_job_leaves_nothing(engine: Engine, client: Client, tmp_path: 
     change(client, registry.add(spec(store=own)))
     change(client, registry.remove("a"))
     engine.leave("a", 1)
-    owners.write(Objects(own), "a", 1, engine.topics)
-    Objects(own).write("a/1/0/x.json", b"x")
+    owners.write(ObjectStore(own), "a", 1, engine.topics)
+    ObjectStore(own).write("a/1/0/x.json", b"x")
     with engine.sweeping() as sweeping:
         sweeping.told(fold(client))
-        until(lambda: not engine.there("a") and not Objects(own).folders("a"))
+        until(lambda: not engine.there("a") and not ObjectStore(own).folders("a"))
         change(client, registry.add(spec()))
         engine.leave("a", 2)
         sweeping.told(fold(client))
@@ -120,7 +120,7 @@ def test_nothing_goes_whose_fence_is_not_closed(engine: Engine, client: Client) 
     engine.leave("a", 1)
     engine.leave("b", 1)
     with engine.sweeping() as sweeping:
-        sweeping.told(Registry({"a": spec(generation=2)}, {"b": 1}))
+        sweeping.told(JobRegistry({"a": spec(generation=2)}, {"b": 1}))
         until(lambda: not engine.there("b"))
     assert engine.there("a") == [1]
 
@@ -140,7 +140,7 @@ def test_what_a_zombie_leaves_is_swept_later(engine: Engine, client: Client) -> 
     change(client, registry.add(spec()))
     change(client, registry.reset(spec()))
     engine.leave("a", 1)
-    with Store.open(engine.slot("a", 1), generation=1), engine.sweeping() as sweeping:
+    with StateStore.open(engine.slot("a", 1), generation=1), engine.sweeping() as sweeping:
         sweeping.told(fold(client))
         until(lambda: not engine.objects.folders("a") and len(engine.cleared) > 2)
         assert engine.slot("a", 1).exists()
@@ -166,7 +166,7 @@ def test_a_server_that_is_away_is_asked_again(engine: Engine, client: Client) ->
     engine.leave("a", 1)
     here, engine.url = engine.url, f"redis://127.0.0.1:{free_port()}"
     with engine.sweeping() as sweeping:
-        sweeping.told(Registry({"a": spec(generation=2)}))
+        sweeping.told(JobRegistry({"a": spec(generation=2)}))
         time.sleep(0.5)  # nothing is to happen
         assert engine.there("a") == [1]
     assert engine.cleared == []

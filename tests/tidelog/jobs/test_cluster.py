@@ -21,7 +21,7 @@ from tests.tidelog.spark.sparkkit import require_spark
 from tidelog import Client
 from tidelog.jobs.snapshots import owners
 from tidelog.jobs.snapshots.manifests import folder_of
-from tidelog.jobs.snapshots.objects import Objects
+from tidelog.jobs.snapshots.objects import ObjectStore
 from tidelog.testing import Server
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(500)]
@@ -31,7 +31,7 @@ LOCAL = ["--conf", "spark.driver.host=127.0.0.1", "--conf", "spark.driver.bindAd
 SOURCE = """
 import os
 import msgspec, pyarrow as pa
-from tidelog.jobs import Batch, State, job
+from tidelog.jobs import MicroBatch, State, job
 from tidelog.topics import Topic
 
 class Click(msgspec.Struct):
@@ -46,7 +46,7 @@ clicks = Topic("clicks", Click, partition_by="user", partitions=2)
 totals = Topic("totals", Total, partition_by="user", partitions=2)
 
 @job(inputs=[clicks], outputs=[totals], state=int, max_rows=20, snapshot_epochs=4)
-def count(batch: Batch, state: State[int]):
+def count(batch: MicroBatch, state: State[int]):
     assert os.path.dirname(__file__) in os.environ["PYTHONPATH"].split(os.pathsep)  # as what frame jobs call needs it
     users = batch.table["user"].combine_chunks().value_counts()
     names = [each["values"].as_py() for each in users]
@@ -218,18 +218,18 @@ def test_a_frame_job_whose_executor_is_killed(
         put(client, sent, USERS)
         has(client, sent)
     assert (folder / "store" / "tallied" / "1" / "checkpoint" / "offsets").is_dir()
-    assert set(owners.read(Objects(f"file://{folder}/store"), "tallied", 1)) == {"clicks", "totals"}
+    assert set(owners.read(ObjectStore(f"file://{folder}/store"), "tallied", 1)) == {"clicks", "totals"}
 
 
 SWEEPING = """
 import sys
 from concurrent.futures import Future
 from tidelog.transport.access import Access
-from tidelog.jobs.engine.session import Settings, begin
+from tidelog.jobs.engine.session import EngineSettings, begin
 from tidelog.jobs.engine.cleanup import disks_of
 
 master, *conf = sys.argv[1:]
-settings = Settings("e1", Access(), master, "${DISK}/jobs", spark=dict(each.split("=", 1) for each in conf))
+settings = EngineSettings("e1", Access(), master, "${DISK}/jobs", spark=dict(each.split("=", 1) for each in conf))
 print("all gone:", disks_of(settings, begin(settings))({"count": 1}))
 """
 

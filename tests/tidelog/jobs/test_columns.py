@@ -14,7 +14,7 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from tidelog.jobs import Batch, job
+from tidelog.jobs import MicroBatch, job
 from tidelog.jobs.testing import JobTest
 from tidelog.topics import Topic
 
@@ -67,7 +67,7 @@ def test_columns_and_back(codec: str) -> None:
     seen: list[pa.Table] = []
 
     @job(inputs=[given], outputs=[made])
-    def copy(batch: Batch) -> pa.Table:
+    def copy(batch: MicroBatch) -> pa.Table:
         seen.append(batch.table)
         return batch.table
 

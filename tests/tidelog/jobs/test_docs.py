@@ -27,7 +27,7 @@ from tests.tidelog.spark.conftest import spark
 from tests.tidelog.spark.sparkkit import require_spark
 from tidelog.cli.engine import engine
 from tidelog.cli.jobs import jobs_commands
-from tidelog.jobs import Batch, Job, JobError, State, errors, job
+from tidelog.jobs import Job, JobError, MicroBatch, State, errors, job
 from tidelog.jobs.snapshots.objects import DRIVERS
 from tidelog.jobs.testing import JobTest
 from tidelog.testing import Server
@@ -185,7 +185,7 @@ def test_every_command_is_there() -> None:
 
 
 def test_every_member_of_batches_and_states_is_there() -> None:
-    public = {each.name for each in fields(Batch)} | {name for name in vars(Batch) if name[0] != "_"}
+    public = {each.name for each in fields(MicroBatch)} | {name for name in vars(MicroBatch) if name[0] != "_"}
     assert rows("| of a batch |").keys() == public
     documented = rows("| of a state |").keys() - {"ttl"}
     assert {name.partition("(")[0] for name in documented} == {name for name in vars(State) if name[0] != "_"}

@@ -16,7 +16,7 @@ from tidelog.jobs import Job, JobError, keys
 from tidelog.jobs.epochs import driver as driving
 from tidelog.jobs.epochs.driver import Driver
 from tidelog.jobs.errors import FunctionError, InputsLostError, SupersededError, TryAgainError
-from tidelog.jobs.task.plan import Failure, TaskPlan, TaskResult
+from tidelog.jobs.task.plan import TaskFailure, TaskPlan, TaskResult
 from tidelog.testing import Server
 
 
@@ -63,7 +63,7 @@ def test_a_new_job_is_tried_again_where_the_earliest_are_evicted_meanwhile(
         if client.tlen("in:0") < 2:
             return in_threads(plans)
         client.ttrim("in:0", count=1)
-        return [TaskResult(at, failure=Failure("InputsLostError", "evicted before it was read")) for at in range(2)]
+        return [TaskResult(at, failure=TaskFailure("InputsLostError", "evicted before it was read")) for at in range(2)]
 
     drive = driver(tidelog_server, job, tasks=tasks)
     with pytest.raises(TryAgainError, match=r"evicted before it was read"):
@@ -123,7 +123,7 @@ def test_a_task_that_fails(
         runs.append(plans[0].where.run)
         if len(runs) > 1:
             return in_threads(plans)
-        return [*in_threads(plans[:1]), TaskResult(1, failure=Failure(kind, "it is broken"))]
+        return [*in_threads(plans[:1]), TaskResult(1, failure=TaskFailure(kind, "it is broken"))]
 
     drive = driver(tidelog_server, job, tasks=tasks)
     with pytest.raises(error, match=r"'copy': it is broken \[partition 1, epoch 1\]"):
@@ -138,7 +138,10 @@ def test_what_does_not_pass_is_said_first(client: Client, tidelog_server: Server
     append(client, 1)
 
     def tasks(_: Sequence[TaskPlan]) -> list[TaskResult]:
-        return [TaskResult(0, failure=Failure("", "away")), TaskResult(1, failure=Failure("FunctionError", "broken"))]
+        return [
+            TaskResult(0, failure=TaskFailure("", "away")),
+            TaskResult(1, failure=TaskFailure("FunctionError", "broken")),
+        ]
 
     with pytest.raises(FunctionError, match=r"broken \[partition 1, epoch 1\] \(and 1 more partitions\)"):
         driver(tidelog_server, job, tasks=tasks).step()
@@ -151,7 +154,7 @@ def test_a_task_of_an_engine_that_was_superseded_says_nothing_against_the_job(
 
     def tasks(_: Sequence[TaskPlan]) -> list[TaskResult]:
         driver(tidelog_server, job).step()  # another engine goes on, and what it has read may be evicted
-        return [TaskResult(at, failure=Failure("InputsLostError", "evicted")) for at in range(2)]
+        return [TaskResult(at, failure=TaskFailure("InputsLostError", "evicted")) for at in range(2)]
 
     with pytest.raises(SupersededError, match=r"epoch 1 was published by another engine"):
         driver(tidelog_server, job, tasks=tasks).step()
@@ -168,7 +171,7 @@ def test_a_task_that_asked_a_leader_without_the_epoch_says_nothing_against_the_j
             return in_threads(plans)
         drive._at = replace(drive._at, epoch=2)  # there were two epochs, on the leader that is gone
         drive._tasks = in_threads
-        return [TaskResult(at, failure=Failure("InputsLostError", "the entry is not there")) for at in range(2)]
+        return [TaskResult(at, failure=TaskFailure("InputsLostError", "the entry is not there")) for at in range(2)]
 
     drive = driver(tidelog_server, job, tasks=tasks)
     drive.step()

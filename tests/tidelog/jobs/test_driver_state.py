@@ -18,10 +18,10 @@ from tests.tidelog.jobs.countjob import Click, clicks, count, totals
 from tidelog import Client
 from tidelog.jobs import keys
 from tidelog.jobs.epochs.driver import Driver, Tasks
-from tidelog.jobs.epochs.outcome import Options
+from tidelog.jobs.epochs.outcome import DriverOptions
 from tidelog.jobs.errors import SupersededError, TryAgainError
 from tidelog.jobs.task import task
-from tidelog.jobs.task.plan import Failure, TaskPlan, TaskResult
+from tidelog.jobs.task.plan import TaskFailure, TaskPlan, TaskResult
 from tidelog.testing import Server
 from tidelog.transport.access import Access
 
@@ -34,7 +34,7 @@ def send(server: Server, users: Sequence[str]) -> None:
 
 
 def driver(server: Server, state: Path, tasks: Tasks) -> Driver:
-    return Driver(Access((server.url,), retry_ms=5), count, TARGET, 1, Options(str(state)), tasks)
+    return Driver(Access((server.url,), retry_ms=5), count, TARGET, 1, DriverOptions(str(state)), tasks)
 
 
 def one(plan: TaskPlan) -> TaskResult:
@@ -112,7 +112,7 @@ def test_rivals_whose_tasks_fail(client: Client, tidelog_server: Server, tmp_pat
             results: list[Any] = in_threads(plans)
             if dice.random() < 0.3:  # the state is stored, and nobody is told
                 lost = dice.randrange(len(results))
-                results[lost] = TaskResult(lost, failure=Failure("", "lost"))
+                results[lost] = TaskResult(lost, failure=TaskFailure("", "lost"))
             return results
 
         return tasks

@@ -94,7 +94,7 @@ def test_no_jvm_any_more_no_engine(tidelog_server: Server, client: Client, tmp_p
 
 SOURCE = """
 import msgspec, pyarrow as pa, pyarrow.compute as pc
-from tidelog.jobs import Batch, State, job
+from tidelog.jobs import MicroBatch, State, job
 from tidelog.topics import Topic
 
 class Click(msgspec.Struct):
@@ -108,7 +108,7 @@ clicks = Topic("clicks", Click, partition_by="user", partitions=2)
 totals = Topic("totals", Total, partition_by="user", partitions=2)
 
 @job(inputs=[clicks], outputs=[totals], state=int)
-def count(batch: Batch, state: State[int]):
+def count(batch: MicroBatch, state: State[int]):
     users = batch.table["user"].combine_chunks().value_counts()
     names = [each["values"].as_py() for each in users]
     if "poison" in names:

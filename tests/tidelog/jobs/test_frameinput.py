@@ -20,7 +20,7 @@ from pyspark import cloudpickle  # noqa: E402
 
 from tidelog.codecs import UndecodableError  # noqa: E402
 from tidelog.jobs.errors import JobError  # noqa: E402
-from tidelog.jobs.frames.input import Decoder, schema_of  # noqa: E402
+from tidelog.jobs.frames.input import RecordDecoder, schema_of  # noqa: E402
 from tidelog.topics import Facts, Topic  # noqa: E402
 
 AT = datetime(2026, 1, 31, 10, 0, 0, 250_000, tzinfo=UTC)
@@ -82,7 +82,7 @@ class Model(pydantic.BaseModel):
 def decoded(topic: Topic[Any], *records: Any) -> list[dict[str, Any]]:
     """What the tasks make of records; the decoder goes to them pickled."""
     schema = schema_of(topic, topic.declared)
-    decoder = cloudpickle.loads(cloudpickle.dumps(Decoder(topic, schema, ())))
+    decoder = cloudpickle.loads(cloudpickle.dumps(RecordDecoder(topic, schema, ())))
     data = pa.array([topic.codec.encode(record)[1][0] for record in records], pa.binary())
     ids = pa.array([f"5.{n}" for n in range(len(records))])
     times = pa.array([AT] * len(records), TIMESTAMP)
@@ -138,4 +138,4 @@ def test_what_does_not_fit() -> None:
     other: Topic[Line] = Topic("orders", Line, codec="json")
     data = pa.array([b'{"item": 5}'])
     with pytest.raises(UndecodableError, match=r"entry 5\.0 of orders:1: not a Line in json"):
-        Decoder(other, schema_of(other, other.declared), ()).columns(pa.array(["5.0"]), pa.array([1]), data)
+        RecordDecoder(other, schema_of(other, other.declared), ()).columns(pa.array(["5.0"]), pa.array([1]), data)

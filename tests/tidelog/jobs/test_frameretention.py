@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from tidelog import Client, StreamId
-from tidelog.jobs.frames.retention import Groups
+from tidelog.jobs.frames.retention import RetentionGroups
 from tidelog.testing import Server
 from tidelog.transport.access import Access
 from tidelog.transport.leader import Servers
@@ -37,19 +37,19 @@ def offsets(client: Client) -> list[StreamId]:
 def test_groups_begin_where_the_job_does(servers: Servers, client: Client) -> None:
     first, last = client.tappend("a:0", {"n": 1}), client.tappend("a:0", {"n": 2})
     client.ttrim("a:0", count=1)
-    Groups(servers, "job:x").begin(STREAMS, latest=False, anew=True)
+    RetentionGroups(servers, "job:x").begin(STREAMS, latest=False, anew=True)
     assert offsets(client) == [first, StreamId(0)]
-    Groups(servers, "job:x").begin(STREAMS, latest=True, anew=False)
+    RetentionGroups(servers, "job:x").begin(STREAMS, latest=True, anew=False)
     assert offsets(client) == [first, StreamId(0)], "they are there already"
-    Groups(servers, "job:x").begin(STREAMS, latest=True, anew=True)
+    RetentionGroups(servers, "job:x").begin(STREAMS, latest=True, anew=True)
     assert offsets(client) == [last, StreamId(0)]
-    Groups(servers, "job:x").begin(STREAMS, latest=False, anew=True)
+    RetentionGroups(servers, "job:x").begin(STREAMS, latest=False, anew=True)
     assert offsets(client) == [first, StreamId(0)]
 
 
 def test_groups_move_now_and_then(servers: Servers, client: Client) -> None:
     ids = [client.tappend("a:0", {"n": n}) for n in range(3)]
-    groups = Groups(servers, "job:x")
+    groups = RetentionGroups(servers, "job:x")
     groups.begin(["a:0"], latest=False, anew=True)
     groups.finished({"a:0": ids[0], "a:1": StreamId(0)})  # a:1 is of a topic that has grown
     assert offsets(client) == [ids[0], StreamId(0)]

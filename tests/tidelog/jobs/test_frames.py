@@ -29,7 +29,7 @@ from tidelog.jobs import JobError, job, keys
 from tidelog.jobs.engine.factory import FrameQuery
 from tidelog.jobs.errors import FunctionError, InputsLostError, SupersededError, TryAgainError
 from tidelog.jobs.frames.query import STOPPING, FrameRunner
-from tidelog.jobs.task.plan import Where
+from tidelog.jobs.task.plan import TaskSettings
 from tidelog.testing import Server
 from tidelog.topics import Retention, retention
 
@@ -40,7 +40,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 
 @pytest.fixture
-def place(tidelog_server: Server, tmp_path: Path) -> Where:
+def place(tidelog_server: Server, tmp_path: Path) -> TaskSettings:
     return kit.where(tidelog_server.url, tmp_path)
 
 
@@ -52,7 +52,7 @@ def unused() -> Iterator[None]:
         topic._facts, topic._check_at, topic._sender = None, 0.0, None
 
 
-def test_nobody_sees_one_output_without_the_other(spark: SparkSession, client: Client, place: Where) -> None:  # noqa: F811
+def test_nobody_sees_one_output_without_the_other(spark: SparkSession, client: Client, place: TaskSettings) -> None:  # noqa: F811
     streams = [f"odd:{at}" for at in range(2)], [f"even:{at}" for at in range(3)]
     done = threading.Event()
     seen: set[tuple[int, int]] = set()
@@ -83,7 +83,7 @@ def test_nobody_sees_one_output_without_the_other(spark: SparkSession, client: C
 
 
 def test_an_idle_job_asks_next_to_nothing_and_holds_back_what_it_has_not_read(
-    spark: SparkSession, client: Client, place: Where  # noqa: F811
+    spark: SparkSession, client: Client, place: TaskSettings  # noqa: F811
 ) -> None:
     def offsets() -> dict[str, Any]:
         return {f"clicks:{at}": client.tgroup_list(f"clicks:{at}")[0].offset for at in range(2)}
@@ -111,7 +111,7 @@ def test_an_idle_job_asks_next_to_nothing_and_holds_back_what_it_has_not_read(
     assert offsets() == {f"clicks:{at}": client.tinfo(f"clicks:{at}").last for at in range(2)}
 
 
-def test_state_goes_on_after_a_restart(spark: SparkSession, client: Client, place: Where) -> None:  # noqa: F811
+def test_state_goes_on_after_a_restart(spark: SparkSession, client: Client, place: TaskSettings) -> None:  # noqa: F811
     for times in (1, 2):
         with kit.running(spark, kit.counted, place) as runner:
             kit.send(client, kit.clicks, [kit.click(n % 7) for n in range(70)])
@@ -123,7 +123,7 @@ def test_state_goes_on_after_a_restart(spark: SparkSession, client: Client, plac
 
 
 def test_windows_end_with_the_watermark_also_after_a_restart(
-    spark: SparkSession, client: Client, place: Where  # noqa: F811
+    spark: SparkSession, client: Client, place: TaskSettings  # noqa: F811
 ) -> None:
     def at(hour: int, page: str) -> kit.Click:
         return kit.Click(1, page, datetime(2026, 1, 1, hour, 30, tzinfo=UTC))
@@ -142,7 +142,7 @@ def test_windows_end_with_the_watermark_also_after_a_restart(
     assert found() == [(0, "a", 2), (0, "b", 1), (1, "a", 2)]
 
 
-def test_a_join_with_packed_records(spark: SparkSession, client: Client, place: Where) -> None:  # noqa: F811
+def test_a_join_with_packed_records(spark: SparkSession, client: Client, place: TaskSettings) -> None:  # noqa: F811
     with kit.running(spark, kit.join, place) as runner:
         kit.send(client, kit.clicks, [kit.Click(n, f"page {n}") for n in range(20)])
         kit.send(client, kit.baskets, [kit.Basket(n, [kit.Line("tea", 1.5), kit.Line("jam")]) for n in range(0, 20, 2)])
@@ -152,7 +152,7 @@ def test_a_join_with_packed_records(spark: SparkSession, client: Client, place: 
 
 
 def test_the_driver_is_killed(
-    spark: SparkSession, client: Client, tidelog_server: Server, place: Where  # noqa: F811
+    spark: SparkSession, client: Client, tidelog_server: Server, place: TaskSettings  # noqa: F811
 ) -> None:
     kit.send(client, kit.clicks, map(kit.click, range(900)))
     driver = subprocess.Popen(
@@ -174,7 +174,7 @@ def test_the_driver_is_killed(
 
 @pytest.mark.parametrize("mode", ["append", "update"])
 def test_one_that_is_cancelled_ends_soon(
-    spark: SparkSession, client: Client, place: Where, tmp_path: Path, mode: str  # noqa: F811
+    spark: SparkSession, client: Client, place: TaskSettings, tmp_path: Path, mode: str  # noqa: F811
 ) -> None:
     """In the middle of a batch: the claim is lost, and another engine has the job."""
     begun, slow = tmp_path / "begun", tmp_path / "slow"
@@ -209,7 +209,7 @@ def test_one_that_is_cancelled_ends_soon(
         kit.until(lambda: kit.users(client, kit.odd) == Counter(range(10)), runner)
 
 
-def test_one_that_is_cancelled_before_it_begins(spark: SparkSession, client: Client, place: Where) -> None:  # noqa: F811
+def test_one_that_is_cancelled_before_it_begins(spark: SparkSession, client: Client, place: TaskSettings) -> None:  # noqa: F811
     """While its function makes a plan, for one."""
     runners: list[FrameRunner] = []
 
@@ -226,7 +226,7 @@ def test_one_that_is_cancelled_before_it_begins(spark: SparkSession, client: Cli
     assert runners[0].stop().state == "new"
 
 
-def test_another_engine_that_is_ahead(spark: SparkSession, client: Client, place: Where) -> None:  # noqa: F811
+def test_another_engine_that_is_ahead(spark: SparkSession, client: Client, place: TaskSettings) -> None:  # noqa: F811
     kit.send(client, kit.clicks, map(kit.click, range(10)))
     with kit.running(spark, kit.split, place) as runner:
         kit.until(lambda: client.tfence(keys.fence("split", 1)) == 0, runner)
@@ -246,7 +246,7 @@ def test_another_engine_that_is_ahead(spark: SparkSession, client: Client, place
         kit.until(lambda: runner.poll().rows_out == {"odd": 10, "even": 10}, runner)
 
 
-def test_inputs_that_are_lost(spark: SparkSession, client: Client, place: Where) -> None:  # noqa: F811
+def test_inputs_that_are_lost(spark: SparkSession, client: Client, place: TaskSettings) -> None:  # noqa: F811
     kit.send(client, kit.clicks, map(kit.click, range(10)))
     with kit.running(spark, kit.split, place) as runner:
         kit.until(lambda: sum(runner.poll().rows_out.values()) == 10, runner)
@@ -258,7 +258,7 @@ def test_inputs_that_are_lost(spark: SparkSession, client: Client, place: Where)
     assert "job 'split': data loss in stream 'clicks:0': entries up to" in str(error)
 
 
-def test_a_function_that_fails_in_a_task(spark: SparkSession, client: Client, place: Where) -> None:  # noqa: F811
+def test_a_function_that_fails_in_a_task(spark: SparkSession, client: Client, place: TaskSettings) -> None:  # noqa: F811
     @job(inputs=[kit.clicks], outputs=[kit.odd])
     def broken(clicks: DataFrame) -> DataFrame:
         from pyspark.sql import functions as f
@@ -274,7 +274,7 @@ def test_a_function_that_fails_in_a_task(spark: SparkSession, client: Client, pl
     assert runner.stop().state == "failed"
 
 
-def test_what_a_function_must_not_return(spark: SparkSession, client: Client, place: Where) -> None:  # noqa: F811
+def test_what_a_function_must_not_return(spark: SparkSession, client: Client, place: TaskSettings) -> None:  # noqa: F811
     def fails(function: Any, kind: type[Exception], text: str, **changes: Any) -> None:
         def wrong(clicks: DataFrame) -> Any:
             return function(clicks)
@@ -306,7 +306,7 @@ def test_what_a_function_must_not_return(spark: SparkSession, client: Client, pl
     fails(lambda f: f, JobError, "job 'wrong': topic 'clicks': partitions is 5 on the server, 2 here")
 
 
-def test_a_null_where_records_have_none(spark: SparkSession, client: Client, place: Where) -> None:  # noqa: F811
+def test_a_null_where_records_have_none(spark: SparkSession, client: Client, place: TaskSettings) -> None:  # noqa: F811
     @job(inputs=[kit.clicks], outputs=[kit.odd])
     def nulls(clicks: DataFrame) -> DataFrame:
         return clicks.selectExpr("user", "nullif(page, 'ppp') as page")

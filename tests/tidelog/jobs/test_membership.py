@@ -12,7 +12,7 @@ from tidelog import Client
 from tidelog.client.steps import run
 from tidelog.jobs import JobError, keys
 from tidelog.jobs.engine import membership
-from tidelog.jobs.engine.membership import Engine, Engines, chosen
+from tidelog.jobs.engine.membership import EngineMember, EngineMembers, chosen
 
 JOBS = [f"job-{at}" for at in range(200)]
 names = st.text("abcdefgh0123", min_size=1, max_size=6)
@@ -44,7 +44,7 @@ def test_jobs_are_spread() -> None:
 
 def test_changes_at_the_same_time_are_all_made(client: Client) -> None:
     def join(at: int) -> None:
-        run(client, membership.change(lambda there: there.joined(f"e{at}", Engine(at))))
+        run(client, membership.change(lambda there: there.joined(f"e{at}", EngineMember(at))))
 
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(join, range(40)))
@@ -57,10 +57,10 @@ def test_changes_at_the_same_time_are_all_made(client: Client) -> None:
 def test_what_is_no_document(client: Client) -> None:
     for text in (b"[]", b"\xff", b"[" * 100_000, b'{"engines": {"e": 7}}'):
         client.redis.set(keys.ENGINES, text)
-        assert run(client, membership.read()) == Engines()
-        run(client, membership.change(lambda there: there.joined("e1", Engine(1))))
+        assert run(client, membership.read()) == EngineMembers()
+        run(client, membership.change(lambda there: there.joined("e1", EngineMember(1))))
         assert list(run(client, membership.read()).engines) == ["e1"]
     client.redis.set(keys.ENGINES, '{"version": 9}')
     with pytest.raises(JobError, match="is of version 9, this program knows 1: it is too old"):
         run(client, membership.read())
-    assert membership.decoded(None) == Engines()
+    assert membership.decoded(None) == EngineMembers()

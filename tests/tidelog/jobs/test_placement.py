@@ -9,7 +9,7 @@ from collections import Counter
 
 import pytest
 
-from tidelog.jobs.epochs.placement import LOOK, Places, this_place
+from tidelog.jobs.epochs.placement import LOOK, TaskPlacement, this_executor
 
 
 class Cluster:
@@ -21,7 +21,7 @@ class Cluster:
         self.looks = 0
         self.moved = 0
         self.random = random.Random(1)
-        self.places = Places(self._number, lambda: self.now)
+        self.places = TaskPlacement(self._number, lambda: self.now)
 
     def _number(self) -> int:
         self.looks += 1
@@ -97,7 +97,7 @@ def test_a_process_knows_the_executor_above_it() -> None:
     shell = "import subprocess, sys; subprocess.run([sys.executable, '-c', sys.argv[-1]])"  # as the daemon is
     command = [sys.executable, "-c", shell, "--executor-id", "7", "--hostname", "10.0.0.3", ask]
     assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "executor_10.0.0.3_7\n"
-    assert this_place() == ""
+    assert this_executor() == ""
 
 
 @pytest.mark.parametrize("number", [1, 2, 5])

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from tidelog.jobs.pools import LEAST, WELL, Turns, pool
+from tidelog.jobs.pools import LEAST, WELL, PoolNumbers, pool
 
 
 def test_who_began_first_goes_first() -> None:
-    turns = Turns()
+    turns = PoolNumbers()
     first, second = turns.take(), turns.take()
     assert pool(first) < pool(second)
     turns.give_back(first)
@@ -14,7 +14,7 @@ def test_who_began_first_goes_first() -> None:
 
 
 def test_names_are_used_again_and_never_by_two() -> None:
-    turns = Turns()
+    turns = PoolNumbers()
     kept = [turns.take() for _ in range(10)]
     seen = set()
     for _ in range(10 * LEAST):
@@ -28,7 +28,7 @@ def test_names_are_used_again_and_never_by_two() -> None:
 
 
 def test_one_that_was_late_leaves_a_core_to_the_others() -> None:
-    turns = Turns()
+    turns = PoolNumbers()
     assert turns.width("slow", 4, 4) == 4
     turns.ended("slow", late=True)
     assert [turns.width("slow", 4, cores) for cores in (1, 2, 4, 8)] == [1, 1, 3, 4]

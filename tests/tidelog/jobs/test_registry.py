@@ -16,12 +16,12 @@ from tidelog.client.entries import Entry, StreamId
 from tidelog.client.steps import run
 from tidelog.jobs import JobError, keys
 from tidelog.jobs.registry import registry
-from tidelog.jobs.registry.registry import CLOSED, Registry, Spec
+from tidelog.jobs.registry.registry import CLOSED, JobRegistry, JobSpec
 from tidelog.transport.errors import StaleEpochError
 
 
-def spec(name: str = "count", **fields: Any) -> Spec:
-    return Spec(name, f"module:{name}", **fields)
+def spec(name: str = "count", **fields: Any) -> JobSpec:
+    return JobSpec(name, f"module:{name}", **fields)
 
 
 def test_a_job_is_added_changed_and_removed(client: Client) -> None:
@@ -77,7 +77,7 @@ def test_nothing_of_a_generation_that_has_ended_can_be_published(client: Client,
 
 
 def test_compaction_is_right_for_readers_at_any_place(client: Client) -> None:
-    readers = [Registry()]  # each stops reading at another place
+    readers = [JobRegistry()]  # each stops reading at another place
     for at in range(30):
         name = f"j{at % 7}"
         there = fold(client).specs
@@ -154,7 +154,7 @@ def test_forged_entries_are_refused_before_anything_uses_them(kind: str, name: s
     text = msgspec.json.encode(forged)
     if kind == "all":
         text = msgspec.json.encode({"specs": {name: forged}, "gone": {} if fields else {name: 1}})
-    found = Registry()
+    found = JobRegistry()
     found.apply(entry_of(1, kind, name, text.decode()))
     assert (found.specs, found.gone, found.length) == ({}, {}, 1)
 
@@ -172,7 +172,7 @@ def test_fold_is_what_was_done(done: list[tuple[str, str]], begin: int) -> None:
     evicted."""
     model: dict[str, tuple[int, bool]] = {}  # generation, paused
     last: dict[str, int] = {}  # generation
-    writer, reader = Registry(), Registry()
+    writer, reader = JobRegistry(), JobRegistry()
     stream: list[Entry] = []
     for at, (what, name) in enumerate(done, 1):
         decide = {"add": registry.add(spec(name, version=str(at))), "remove": registry.remove(name),

@@ -17,8 +17,8 @@ from tidelog.codecs import UndecodableError  # noqa: E402
 from tidelog.jobs.declare import Job, Merge, job  # noqa: E402
 from tidelog.jobs.errors import JobError  # noqa: E402
 from tidelog.jobs.store import MemoryStore  # noqa: E402
-from tidelog.jobs.task.calls import Calls, Place  # noqa: E402
-from tidelog.jobs.task.rows import Piece, Rows, bounded, cut, recorded, shares  # noqa: E402
+from tidelog.jobs.task.calls import CallContext, FunctionCalls  # noqa: E402
+from tidelog.jobs.task.rows import CallRange, InputRows, bounded, cut, recorded, shares  # noqa: E402
 from tidelog.topics import Topic  # noqa: E402
 
 TOPICS: list[Topic[Any]] = [Topic(f"t{at}") for at in range(3)]
@@ -31,15 +31,15 @@ inputs = st.lists(st.sets(ids, max_size=12), min_size=1, max_size=3)
 merges: st.SearchStrategy[Merge] = st.sampled_from(["inputs", "time"])
 
 
-def made(sets: list[set[tuple[int, int]]]) -> list[Rows]:
+def made(sets: list[set[tuple[int, int]]]) -> list[InputRows]:
     result = []
     for topic, some in zip(TOPICS, sets, strict=False):
         texts = [f"{ms}.{seq}" for ms, seq in sorted(some)]
-        result.append(Rows(topic, pa.table({"id": pa.array(texts, pa.string())}), pa.array(texts, pa.string())))
+        result.append(InputRows(topic, pa.table({"id": pa.array(texts, pa.string())}), pa.array(texts, pa.string())))
     return result
 
 
-def listed(rows: list[Rows], pieces: list[Piece]) -> list[tuple[StreamId, int]]:
+def listed(rows: list[InputRows], pieces: list[CallRange]) -> list[tuple[StreamId, int]]:
     return [
         (StreamId.parse(text), at)
         for at, start, stop in pieces
@@ -104,7 +104,7 @@ def test_bisecting_leaves_out_what_fails_and_nothing_else(
 ) -> None:  # fmt: skip
     texts = [f"{n + 1}.0" for n in range(number)]
     errors = {at: UndecodableError(b"t0:0", Entry(StreamId(at), ()), "bad") for at in bad if at < number}
-    rows = Rows(TOPICS[0], pa.table({"n": list(range(number))}), pa.array(texts, pa.string()), errors)
+    rows = InputRows(TOPICS[0], pa.table({"n": list(range(number))}), pa.array(texts, pa.string()), errors)
 
     def function(batch: Any, state: Any) -> list[int]:
         numbers: list[int] = batch.table["n"].to_pylist()
@@ -119,8 +119,8 @@ def test_bisecting_leaves_out_what_fails_and_nothing_else(
     store = MemoryStore()
     changes = store.begin(0)
     taken: list[int] = []
-    place = Place(_with(declared, function), 0, 1, 0, "")
-    calls = Calls(place, taken.extend, changes, lambda given_changes: given_changes, bisects=True)
+    place = CallContext(_with(declared, function), 0, 1, 0, "")
+    calls = FunctionCalls(place, taken.extend, changes, lambda given_changes: given_changes, bisects=True)
     kept = calls.decoded(rows)
     calls.run([kept], cut([kept], "inputs", max_rows))
     good = [n for n in range(number) if n not in poison and n not in errors]

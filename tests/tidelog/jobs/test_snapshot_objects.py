@@ -19,7 +19,7 @@ from tests.tidelog.jobs.s3kit import s3_bucket
 from tests.tidelog.jobs.snapshotkit import Job, hanging, restored
 from tidelog.jobs.errors import JobError
 from tidelog.jobs.snapshots import SnapshotError, check, make, manifests, restore, start
-from tidelog.jobs.snapshots.objects import BLOCK, MissingError, Objects, shown
+from tidelog.jobs.snapshots.objects import BLOCK, MissingError, ObjectStore, shown
 from tidelog.jobs.snapshots.process import LOG
 from tidelog.testing import Server, free_port
 
@@ -44,7 +44,7 @@ def job(tidelog_server: Server, tmp_path: Path) -> Iterator[Job]:
 
 
 def test_objects(url: str) -> None:
-    store = Objects(url, 20.0)
+    store = ObjectStore(url, 20.0)
     assert store.names("a/1/0") == {}
     store.write("a/1/0/x.json", b"one")
     store.write("a/1/0/x.json", b"first")
@@ -67,7 +67,7 @@ def test_objects(url: str) -> None:
 
 def test_an_upload_that_is_broken_off_leaves_nothing(url: str) -> None:
     """But in fsspec's memory, which has a file from the moment that it is opened."""
-    store = Objects(url, 20.0)
+    store = ObjectStore(url, 20.0)
 
     def broken_off() -> None:
         with store.upload("a/1/0/big") as write:
@@ -82,7 +82,7 @@ def test_an_upload_that_is_broken_off_leaves_nothing(url: str) -> None:
 
 def test_check(url: str) -> None:
     check(url, "count")
-    assert Objects(url, 20.0).names("count") == {}
+    assert ObjectStore(url, 20.0).names("count") == {}
 
 
 @pytest.mark.parametrize("url", ["nosuch://x/y", "/proc/nothing", "s3://no-bucket/x"])
@@ -101,10 +101,10 @@ def test_a_driver_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None
         monkeypatch.setitem(sys.modules, package, None)
         monkeypatch.delitem(loaded, scheme, raising=False)
         with pytest.raises(JobError, match=f"pip install {package}"):
-            Objects(f"{scheme}://bucket/x")
+            ObjectStore(f"{scheme}://bucket/x")
     monkeypatch.setitem(sys.modules, "fsspec", None)
     with pytest.raises(JobError, match=r"memory://x need fsspec: pip install 'tidelog\[jobs\]'"):
-        Objects("memory://x")
+        ObjectStore("memory://x")
 
 
 def test_a_password_is_not_shown() -> None:
@@ -116,7 +116,7 @@ def test_a_password_is_not_shown() -> None:
 def test_an_endpoint_that_says_nothing(s3: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever is asked of it, an answer is waited for as long as it was said, and no longer."""
     with hanging() as address:
-        store = Objects(f"s3://bucket/{uuid4()}", 1.0)
+        store = ObjectStore(f"s3://bucket/{uuid4()}", 1.0)
         monkeypatch.setattr(store, "_files", stuck(address))
         began = time.monotonic()
         for ask in (

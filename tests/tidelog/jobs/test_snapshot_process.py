@@ -24,7 +24,7 @@ from tests.tidelog.jobs.snapshotkit import RUN, Job, hanging, restored
 from tidelog import Client
 from tidelog.jobs.snapshots import make, manifests, start
 from tidelog.jobs.snapshots.process import LOCK, LOG, take_lock
-from tidelog.jobs.store import Store
+from tidelog.jobs.store import StateStore
 from tidelog.jobs.store.environments import forget
 from tidelog.testing import Server
 
@@ -127,7 +127,7 @@ def run(job: Job, **environment: str) -> subprocess.Popen[bytes]:
 
 def fill(job: Job, megabytes: int) -> None:
     """Values that can't be compressed."""
-    with Store.open(job.path) as store:
+    with StateStore.open(job.path) as store:
         for at in range(megabytes // 10):
             changes = store.begin(1)
             keys = [b"\x00%d-%d" % (at, n) for n in range(10_000)]
@@ -242,7 +242,7 @@ def _commits(job: Job, number: int) -> list[float]:
         value = b"i%d" % job.at
         keys = [b"\x00now", *(b"\x00new%d" % n for n in range(1000))]
         began = time.perf_counter()
-        with Store.open(job.path) as store:
+        with StateStore.open(job.path) as store:
             changes = store.begin(1)
             changes.put(keys, [value] * len(keys))
             store.commit(changes, job.at, RUN)

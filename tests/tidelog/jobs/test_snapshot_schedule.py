@@ -19,11 +19,11 @@ from tests.tidelog.jobs.test_driver_state import TARGET, in_threads, send, until
 from tests.wire.faults import until
 from tidelog.jobs import keys
 from tidelog.jobs.epochs.driver import Driver
-from tidelog.jobs.epochs.outcome import Options
+from tidelog.jobs.epochs.outcome import DriverOptions
 from tidelog.jobs.snapshots import owners
-from tidelog.jobs.snapshots.catalog import Kept, Record, Records
-from tidelog.jobs.snapshots.objects import Objects
-from tidelog.jobs.snapshots.schedule import FIRST, MOST, SILENT, Saving
+from tidelog.jobs.snapshots.catalog import JobSnapshots, PartitionSnapshots, SnapshotInfo
+from tidelog.jobs.snapshots.objects import ObjectStore
+from tidelog.jobs.snapshots.schedule import FIRST, MOST, SILENT, SnapshotSchedule
 from tidelog.jobs.task.plan import TaskPlan, TaskResult
 from tidelog.testing import Server
 from tidelog.transport.access import Access
@@ -31,7 +31,7 @@ from tidelog.transport.access import Access
 
 def test_by_epochs_and_by_seconds() -> None:
     now = [100.0]
-    saving = Saving(replace(count, snapshot_epochs=3, snapshot_every=60.0), lambda: now[0])
+    saving = SnapshotSchedule(replace(count, snapshot_epochs=3, snapshot_every=60.0), lambda: now[0])
     assert saving.left is None
     saving.published(saved=False, changed=False, epoch=1)
     assert saving.left is None  # nothing has changed
@@ -50,15 +50,15 @@ def test_by_epochs_and_by_seconds() -> None:
     assert saving.left == 0
 
 
-def records(*epochs: int, error: str = "") -> Records:
+def records(*epochs: int, error: str = "") -> JobSnapshots:
     """By partition: the epoch of the newest snapshot, 0 for none."""
-    kept = [(Kept("x", epoch, 0, 0, 0),) if epoch else () for epoch in epochs]
-    return Records(1, {str(at): Record(each, error=error) for at, each in enumerate(kept)})
+    kept = [(SnapshotInfo("x", epoch, 0, 0, 0),) if epoch else () for epoch in epochs]
+    return JobSnapshots(1, {str(at): PartitionSnapshots(each, error=error) for at, each in enumerate(kept)})
 
 
 def test_what_fails_is_tried_again_with_pauses() -> None:
     now = [0.0]
-    saving = Saving(replace(count, snapshot_every=7 * 86400.0), lambda: now[0])
+    saving = SnapshotSchedule(replace(count, snapshot_every=7 * 86400.0), lambda: now[0])
     saving.begin(9, 2, records(9, 9))
     assert (saving.left, saving.look) == (None, None)
     tries, looks = [], []
@@ -88,7 +88,7 @@ def test_what_fails_is_tried_again_with_pauses() -> None:
 def test_a_maker_that_says_nothing_is_waited_for() -> None:
     """It may be slow. Or it was killed: then another one is begun after a time."""
     now = [0.0]
-    saving = Saving(count, lambda: now[0])
+    saving = SnapshotSchedule(count, lambda: now[0])
     saving.published(saved=True, changed=False, epoch=11)
     for _ in range(50):
         if saving.left is not None:
@@ -100,21 +100,21 @@ def test_a_maker_that_says_nothing_is_waited_for() -> None:
 
 
 def test_where_an_engine_goes_on() -> None:
-    def kept(epoch: int) -> Record:
-        return Record((Kept("x", epoch, 0, 0, 0),))
+    def kept(epoch: int) -> PartitionSnapshots:
+        return PartitionSnapshots((SnapshotInfo("x", epoch, 0, 0, 0),))
 
-    saving = Saving(replace(count, snapshot_epochs=10))
-    saving.begin(12, 2, Records(1, {"0": kept(12), "1": kept(9)}))
+    saving = SnapshotSchedule(replace(count, snapshot_epochs=10))
+    saving.begin(12, 2, JobSnapshots(1, {"0": kept(12), "1": kept(9)}))
     assert saving.left is not None
     assert saving.left > 0
-    saving.begin(12, 2, Records(1, {"0": kept(12)}))  # partition 1 has none
+    saving.begin(12, 2, JobSnapshots(1, {"0": kept(12)}))  # partition 1 has none
     assert saving.left == 0
-    saving.begin(12, 2, Records(1, {"0": kept(12), "1": kept(12)}))
+    saving.begin(12, 2, JobSnapshots(1, {"0": kept(12), "1": kept(12)}))
     assert saving.left is None
 
 
 def test_an_idle_job_gets_its_snapshots_and_then_rests(tidelog_server: Server, tmp_path: Path) -> None:
-    options = Options(str(tmp_path / "state"), f"file://{tmp_path}/snapshots")
+    options = DriverOptions(str(tmp_path / "state"), f"file://{tmp_path}/snapshots")
     job = replace(count, snapshot_every=0.3)
     drive = Driver(Access((tidelog_server.url,), retry_ms=5), job, TARGET, 1, options, in_threads)
     send(tidelog_server, ["ada", "bob"] * 50)
@@ -134,7 +134,7 @@ def test_an_idle_job_gets_its_snapshots_and_then_rests(tidelog_server: Server, t
             assert not outcome.published
             assert outcome.again is None
             assert drive.step().epoch == epoch
-            owner = owners.read(Objects(options.store), "count", 1)
+            owner = owners.read(ObjectStore(options.store), "count", 1)
             assert owner == {each.name: each.facts.id for each in (*job.inputs, *job.outputs)}
     finally:
         drive.close()
@@ -147,7 +147,7 @@ def test_an_idle_job_whose_snapshots_fail_tries_again(
     monkeypatch.setattr("tidelog.jobs.snapshots.schedule.FIRST", 0.2)
     place = tmp_path / "snapshots"
     place.write_text("a file where the folder should be")
-    options = Options(str(tmp_path / "state"), f"file://{place}")
+    options = DriverOptions(str(tmp_path / "state"), f"file://{place}")
     drive = Driver(
         Access((tidelog_server.url,), retry_ms=5), replace(count, snapshot_epochs=1), TARGET, 1, options, in_threads
     )
@@ -174,7 +174,7 @@ def test_an_idle_job_whose_snapshots_fail_tries_again(
 
 
 def test_snapshots_of_an_earlier_generation_do_not_count(tidelog_server: Server, tmp_path: Path) -> None:
-    options = Options(str(tmp_path / "state"), f"file://{tmp_path}/snapshots")
+    options = DriverOptions(str(tmp_path / "state"), f"file://{tmp_path}/snapshots")
     job = replace(count, snapshot_epochs=1)
     kept = {"kept": [{"name": "x", "epoch": 5000, "time": 0, "size": 0, "stored": 0}]}
     with tidelog_server.client() as client:
@@ -203,7 +203,7 @@ def test_what_comes_while_a_snapshot_is_begun_gets_another_one(tidelog_server: S
         saves.append(plans[0].snapshot)
         return in_threads(plans)
 
-    options = Options(str(tmp_path / "state"), f"file://{tmp_path}/snapshots")
+    options = DriverOptions(str(tmp_path / "state"), f"file://{tmp_path}/snapshots")
     job = replace(count, snapshot_epochs=1)
     drive = Driver(Access((tidelog_server.url,)), job, TARGET, 1, options, tasks)
     send(tidelog_server, ["a", "b"])

@@ -21,8 +21,8 @@ from tidelog.jobs import keys
 from tidelog.jobs.errors import SupersededError
 from tidelog.jobs.replaylog.origin import CLOSED
 from tidelog.jobs.snapshots import SnapshotError, creation, make, manifests, retention
-from tidelog.jobs.store import Store, StoreUnusableError, transactions
-from tidelog.jobs.store.environments import Environment, forget
+from tidelog.jobs.store import StateStore, StoreUnusableError, transactions
+from tidelog.jobs.store.environments import StoreEnvironment, forget
 from tidelog.testing import Server
 from tidelog.transport.leader import Servers
 
@@ -43,7 +43,7 @@ def test_what_was_made_is_restored(job: Job, tmp_path: Path, kind: str) -> None:
     job.change(url={"path": f"{tmp_path}/o", "file": f"file://{tmp_path}/o", "memory": f"memory://{uuid4()}"}[kind])
     job.commit(5)
     manifest = make(job.request)
-    assert (manifest.epoch, manifest.run, manifest.previous) == (5, RUN, manifests.Before(4, RUN))
+    assert (manifest.epoch, manifest.run, manifest.previous) == (5, RUN, manifests.PreviousVersion(4, RUN))
     assert manifest.inputs == {"clicks": ("50.0", "40.0")}
     complete, half = manifests.listed(job.objects, job.folder)
     assert [each.name.partition("-")[0] for each in complete] == ["000000000005"]
@@ -371,7 +371,7 @@ def test_a_store_that_is_torn(job: Job, tmp_path: Path) -> None:
     wrote = transactions.apply
     calls = 0
 
-    def cut(txn: transactions.Txn, env: Environment, part: transactions.Part) -> None:
+    def cut(txn: transactions.Txn, env: StoreEnvironment, part: transactions.MutationPart) -> None:
         nonlocal calls
         calls += 1
         if calls == 3:
@@ -380,7 +380,7 @@ def test_a_store_that_is_torn(job: Job, tmp_path: Path) -> None:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("tidelog.jobs.store.store.apply", cut)
-        store = Store.open(job.path, cache=1 << 20)
+        store = StateStore.open(job.path, cache=1 << 20)
         changes = store.begin(1)
         keys_ = [b"\x00at", *(b"\x00large%d" % n for n in range(3000))]
         changes.put(keys_, [b"b" * 1000 for _ in keys_])

@@ -21,7 +21,7 @@ from tests.tidelog.spark.sparkkit import SETTINGS, require_spark, surroundings
 from tidelog import Client
 from tidelog.jobs.epochs.sparktasks import SparkTasks, session
 from tidelog.jobs.errors import TryAgainError
-from tidelog.jobs.task.plan import TaskPlan, TaskResult, Where
+from tidelog.jobs.task.plan import TaskPlan, TaskResult, TaskSettings
 from tidelog.operating.signals import ENDING, free
 from tidelog.testing import Server
 from tidelog.transport.access import Access
@@ -52,7 +52,7 @@ def engine() -> Iterator[SparkSession]:
 
 
 def plans(number: int, path: str = "") -> list[TaskPlan]:
-    where = Where("any:job", (path,) if path else (), Access(), 1, "run", number, "/nowhere")
+    where = TaskSettings("any:job", (path,) if path else (), Access(), 1, "run", number, "/nowhere")
     return [TaskPlan(where, at, 1, None, {}) for at in range(number)]
 
 

@@ -96,10 +96,10 @@ def test_what_is_no_key(keys: Any, text: str) -> None:
 
 
 def test_the_longest_key_ends_in_time_too(tmp_path: Any) -> None:
-    from tidelog.jobs.store import Store
+    from tidelog.jobs.store import StateStore
 
     key, name = b"k" * LONGEST, "s" * 64
-    with Store.open(tmp_path / "0") as store:
+    with StateStore.open(tmp_path / "0") as store:
         changes = store.begin(0)
         State(changes, int, job="j").space(name, int).put_many([key], [1], ttl=1)
         store.commit(changes, 1, "r")

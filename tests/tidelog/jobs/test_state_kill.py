@@ -16,7 +16,7 @@ import pytest
 pytest.importorskip("pyarrow")
 
 from tidelog.jobs.state import State
-from tidelog.jobs.store import Store, StoreUnusableError, environments
+from tidelog.jobs.store import StateStore, StoreUnusableError, environments
 
 KEYS = 3000
 KILLS = 150
@@ -31,7 +31,7 @@ def write(path: Path, cache: int, told: int) -> NoReturn:
     """Commit epoch after epoch; take every third back, and do it again. Tell of each step when it is done."""
     turn = 0
     while True:
-        with Store.open(path, cache=cache) as store:
+        with StateStore.open(path, cache=cache) as store:
             epoch = store.version.epoch + 1
             changes = store.begin(epoch)
             state = State(changes, int, job="j")
@@ -86,7 +86,7 @@ def test_killed_at_any_moment(tmp_path: Path, cache: int) -> None:
     for _ in range(KILLS):
         told = killed(path, cache, chance.randint(2, 4), chance.uniform(0, 2))  # the moment is the point
         cut += torn(path)
-        with Store.open(path) as store:
+        with StateStore.open(path) as store:
             epoch = store.version.epoch
             assert epoch in (told[-1] - 1, told[-1], told[-1] + 1)
             assert (store.version.run, store.current.position) == (f"run{epoch}", b"%d" % epoch)
@@ -111,7 +111,7 @@ def test_killed_and_then_cut_short(tmp_path: Path, part: float) -> None:
     pid = os.fork()
     if not pid:
         try:
-            Store.open(path)
+            StateStore.open(path)
         except StoreUnusableError:
             os._exit(0)
         finally:

@@ -15,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 pytest.importorskip("pyarrow")
 
 from tidelog.jobs.state import State
-from tidelog.jobs.store import Changes, MemoryStore, Store, Version, copy_store
+from tidelog.jobs.store import MemoryStore, StateChanges, StateStore, StateVersion, copy_store
 from tidelog.jobs.store.environments import forget
 
 Content = dict[bytes, tuple[int, int | None]]  # key: value, deadline
@@ -32,11 +32,11 @@ class Model(RuleBasedStateMachine):
         self.folder = Path(tempfile.mkdtemp())
         self.path = self.folder / "0"
         self.cache = 64 << 20
-        self.store = Store.open(self.path)
+        self.store = StateStore.open(self.path)
         self.memory = MemoryStore()
         self.stored: Content = {}
-        self.version, self.now = Version(0, ""), 0
-        self.before: tuple[Content, Version, int] | None = None
+        self.version, self.now = StateVersion(0, ""), 0
+        self.before: tuple[Content, StateVersion, int] | None = None
         self.runs = 0
         self.begin(0)
 
@@ -100,7 +100,7 @@ class Model(RuleBasedStateMachine):
         self.store._memory = 1 if small else 64 << 20  # 1: a part for each mutation
         self.runs += 1
         self.before = self.stored, self.version, self.now
-        self.version = Version(self.version.epoch + 1, f"run{self.runs}")
+        self.version = StateVersion(self.version.epoch + 1, f"run{self.runs}")
         found = self.store.commit(self.changes[0], *self.version, position)
         self.stored, self.now = self.layers[0], self.time
         assert self.store.current.position == position
@@ -128,7 +128,7 @@ class Model(RuleBasedStateMachine):
         self.store.close()
         if cold:
             forget(self.path)
-        self.store = Store.open(self.path)
+        self.store = StateStore.open(self.path)
         self.begin(0)
 
     @rule()
@@ -143,7 +143,7 @@ class Model(RuleBasedStateMachine):
         def fill(folder: Path) -> None:
             shutil.move(target / "data.mdb", folder)
 
-        self.store = Store.create(self.path, fill=fill)
+        self.store = StateStore.create(self.path, fill=fill)
         target.rmdir()
         self.begin(0)
 
@@ -167,7 +167,7 @@ class Model(RuleBasedStateMachine):
     def states(self) -> tuple[State[int], State[int]]:
         return self.state(self.changes[-1]), self.state(self.beside[-1])
 
-    def state(self, changes: Changes) -> State[int]:
+    def state(self, changes: StateChanges) -> State[int]:
         return State(changes, int, job="j")
 
     def seen(self) -> dict[bytes, Any]:

@@ -9,7 +9,7 @@ from click.testing import CliRunner
 
 from tests.tidelog.jobs.taskkit import Bench
 from tidelog.cli.engine import _make, engine
-from tidelog.jobs import Batch, State, job
+from tidelog.jobs import MicroBatch, State, job
 from tidelog.jobs.store import StoreError
 from tidelog.jobs.store.statedir import expanded
 from tidelog.testing import Server
@@ -19,7 +19,7 @@ ticks: Topic[dict[str, str]] = Topic("ticks", dict, partitions=1)
 
 
 @job(inputs=[ticks], state=int)
-def total(batch: Batch, state: State[int]) -> None:
+def total(batch: MicroBatch, state: State[int]) -> None:
     (before,) = state.get_many(["all"])
     state.put_many(["all"], [(before or 0) + len(batch)])
 

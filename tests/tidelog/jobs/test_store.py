@@ -20,12 +20,12 @@ pytest.importorskip("pyarrow")
 from tidelog.jobs.state import State
 from tidelog.jobs.store import (
     StateError,
-    Store,
+    StateStore,
+    StateVersion,
     StoreError,
     StoreFullError,
     StoreLockedError,
     StoreUnusableError,
-    Version,
     copy_store,
     environments,
 )
@@ -38,13 +38,13 @@ def path(tmp_path: Path) -> Iterator[Path]:
     environments.forget(tmp_path / "0")
 
 
-def put(store: Store, values: dict[Any, int], now: int = 0, ttl: float | None = None) -> str:
+def put(store: StateStore, values: dict[Any, int], now: int = 0, ttl: float | None = None) -> str:
     changes = store.begin(now)
     State(changes, int, job="j").put_many(list(values), list(values.values()), ttl)
     return store.commit(changes, store.version.epoch + 1, "r", b"at")
 
 
-def content(store: Store, now: int = 0) -> dict[bytes, int]:
+def content(store: StateStore, now: int = 0) -> dict[bytes, int]:
     return dict(State(store.begin(now), int, job="j").scan())
 
 
@@ -56,7 +56,7 @@ def raw(path: Path) -> dict[bytes, dict[bytes, bytes]]:
 
 
 def test_the_format(path: Path) -> None:
-    with Store.open(path, generation=7) as store:
+    with StateStore.open(path, generation=7) as store:
         put(store, {"a": 1})
         changes = store.begin(5)
         state = State(changes, int, job="j")
@@ -90,7 +90,7 @@ def test_the_digest_of_an_epoch() -> None:
 
 
 def test_the_digest_knows_no_order_of_calls(path: Path) -> None:
-    with Store.open(path) as store:
+    with StateStore.open(path) as store:
         found = []
         for order in (["a", "b", "c"], ["c", "b", "a"]):
             changes = store.begin(0)
@@ -108,24 +108,24 @@ def test_the_digest_knows_no_order_of_calls(path: Path) -> None:
 
 
 def test_deadlines_are_part_of_the_digest(path: Path) -> None:
-    with Store.open(path) as store:
+    with StateStore.open(path) as store:
         assert len({put(store, {"a": 1}), put(store, {"a": 1}, 0, 1), put(store, {"a": 1}, 1, 1)}) == 3
 
 
 def test_an_epoch_is_taken_back_once(path: Path) -> None:
-    with Store.open(path) as store:
+    with StateStore.open(path) as store:
         with pytest.raises(StoreError, match="can't be taken back"):
             store.undo()
         put(store, {"a": 1, "b": 1})
         put(store, {"a": 2, "c": 2})
         store.undo()
-        assert (store.version, content(store)) == (Version(1, "r"), {b"a": 1, b"b": 1})
+        assert (store.version, content(store)) == (StateVersion(1, "r"), {b"a": 1, b"b": 1})
         with pytest.raises(StoreError, match="can't be taken back"):
             store.undo()
 
 
 def test_what_is_over_is_removed_but_not_what_an_undo_needs(path: Path) -> None:
-    with Store.open(path) as store:
+    with StateStore.open(path) as store:
         put(store, {f"k{number}": number for number in range(5000)}, 0, 10)
         put(store, {"other": 1}, 20_000)
         assert content(store, 20_000) == {b"other": 1}
@@ -139,7 +139,7 @@ def test_what_is_over_is_removed_but_not_what_an_undo_needs(path: Path) -> None:
 
 
 def test_a_deadline_that_moves_costs_no_entry_each_time(path: Path) -> None:
-    with Store.open(path) as store:
+    with StateStore.open(path) as store:
         for now in range(0, 5000, 100):
             put(store, {"a": now}, now, 1)
         assert content(store, 5000) == {b"a": 4900}
@@ -161,7 +161,7 @@ def test_a_deadline_that_moves_costs_no_entry_each_time(path: Path) -> None:
     ],
 )
 def test_what_is_over_is_removed_however_it_was_put(path: Path, puts: list[tuple[int, float | None]]) -> None:
-    with Store.open(path) as store:
+    with StateStore.open(path) as store:
         for now, ttl in puts:
             put(store, {} if ttl is None else {"a": 1}, now, ttl)
         for now in (4000, 4000, 9000, 9000, 9000):
@@ -173,7 +173,7 @@ def test_what_is_over_is_removed_however_it_was_put(path: Path, puts: list[tuple
 
 
 def test_savepoints(path: Path) -> None:
-    with Store.open(path) as store:
+    with StateStore.open(path) as store:
         changes = store.begin(0)
         State(changes, int, job="j").put_many(["a", "b", "c"], [1, 1, 1])
         dropped, child = changes.child(), changes.child(7)
@@ -187,7 +187,7 @@ def test_savepoints(path: Path) -> None:
 
 
 def test_keys_that_were_read_out_of_order(path: Path) -> None:
-    with Store.open(path) as store:
+    with StateStore.open(path) as store:
         first = put(store, {"a": 1, "b": 1, "c": 1})
         store.undo()
         changes = store.begin(0)
@@ -201,14 +201,14 @@ def test_keys_that_were_read_out_of_order(path: Path) -> None:
 
 
 def test_time_does_not_go_back(path: Path) -> None:
-    with Store.open(path) as store:
+    with StateStore.open(path) as store:
         put(store, {"a": 1}, 100, 1)
         put(store, {}, 1100)
         assert content(store, 50) == {}
 
 
 def test_reading_and_writing_end_with_the_epoch(path: Path) -> None:
-    with Store.open(path) as store:
+    with StateStore.open(path) as store:
         put(store, {number: number for number in range(5000)})
         changes = store.begin(0)
         state, child = State(changes, int, job="j"), State(changes.child(), int, job="j")
@@ -231,9 +231,9 @@ def test_reading_and_writing_end_with_the_epoch(path: Path) -> None:
 def test_one_holder_at_a_time(path: Path) -> None:
     other = f"""if True:
         from pathlib import Path
-        from tidelog.jobs.store import Store, StoreLockedError
+        from tidelog.jobs.store import StateStore, StoreLockedError
         try:
-            Store.open(Path({str(path)!r})).close()
+            StateStore.open(Path({str(path)!r})).close()
         except StoreLockedError:
             print("locked")
         else:
@@ -243,32 +243,32 @@ def test_one_holder_at_a_time(path: Path) -> None:
     def elsewhere() -> str:
         return subprocess.run([sys.executable, "-c", other], capture_output=True, check=True, text=True).stdout.strip()
 
-    store = Store.open(path)
-    for again in (Store.open, Store.create):
+    store = StateStore.open(path)
+    for again in (StateStore.open, StateStore.create):
         with pytest.raises(StoreLockedError, match="in use"):
             again(path)
     assert elsewhere() == "locked"
     store.close()
     store.close()
     assert elsewhere() == "open"
-    Store.open(path).close()
+    StateStore.open(path).close()
 
 
 def test_what_another_process_wrote_is_seen(path: Path) -> None:
-    with Store.open(path) as store:
+    with StateStore.open(path) as store:
         put(store, {"a": 1})
     pid = os.fork()
     if not pid:
-        with Store.open(path) as store:
+        with StateStore.open(path) as store:
             put(store, {number: number for number in range(10_000)})
         os._exit(0)
     assert os.waitpid(pid, 0)[1] == 0
-    with Store.open(path) as store:
+    with StateStore.open(path) as store:
         assert (store.version.epoch, len(content(store))) == (2, 10_001)
 
 
 def test_a_child_does_not_keep_what_its_parent_lets_go(path: Path) -> None:
-    store = Store.open(path)
+    store = StateStore.open(path)
     reader, writer = os.pipe()
     pid = os.fork()
     if not pid:
@@ -277,31 +277,31 @@ def test_a_child_does_not_keep_what_its_parent_lets_go(path: Path) -> None:
         os._exit(0)
     os.close(reader)
     store.close()
-    Store.open(path).close()
+    StateStore.open(path).close()
     os.close(writer)
     os.waitpid(pid, 0)
 
 
 def test_a_store_that_was_replaced_meanwhile(path: Path) -> None:
-    with Store.open(path) as store:
+    with StateStore.open(path) as store:
         put(store, {"a": 1})
     shutil.rmtree(path)
     environment = environments._idle[path]
-    with Store.open(path) as store:
-        assert (store.version, content(store)) == (Version(0, ""), {})
+    with StateStore.open(path) as store:
+        assert (store.version, content(store)) == (StateVersion(0, ""), {})
         assert store._env is not environment
         put(store, {"b": 1})
-    with Store.create(path) as store:
-        assert (store.version, content(store)) == (Version(0, ""), {})
+    with StateStore.create(path) as store:
+        assert (store.version, content(store)) == (StateVersion(0, ""), {})
 
 
 def test_environments_are_kept_but_not_without_end(tmp_path: Path) -> None:
     for number in range(environments.KEPT + 3):
-        Store.open(tmp_path / f"{number}").close()
+        StateStore.open(tmp_path / f"{number}").close()
     kept = [path for path in environments._idle if path.parent == tmp_path]
     assert len(environments._idle) == environments.KEPT
     assert kept[-1] == tmp_path / f"{environments.KEPT + 2}"
-    with Store.open(tmp_path / "3") as store:
+    with StateStore.open(tmp_path / "3") as store:
         assert store.version == (0, "")
     for path in kept:
         environments.forget(path)
@@ -313,7 +313,7 @@ def test_threads_with_stores_of_their_own(tmp_path: Path) -> None:
     def work(number: int) -> None:
         try:
             for epoch in range(30):
-                with Store.open(tmp_path / f"{number}") as store:
+                with StateStore.open(tmp_path / f"{number}") as store:
                     put(store, {"a": epoch})
                     assert content(store) == {b"a": epoch}
         except (AssertionError, StoreError) as error:
@@ -387,16 +387,16 @@ def unfinished(path: Path) -> None:
      emptied, scribbled, unfinished],
 )  # fmt: skip
 def test_what_cannot_be_trusted(path: Path, spoil: Any) -> None:
-    with Store.open(path) as store:
+    with StateStore.open(path) as store:
         put(store, {number: number for number in range(1000)})
     spoil(path)
     for _ in range(2):
         with pytest.raises(StoreUnusableError, match=str(path)):
-            Store.open(path)
-    with Store.create(path) as store:
-        assert (store.version, content(store)) == (Version(0, ""), {})
+            StateStore.open(path)
+    with StateStore.create(path) as store:
+        assert (store.version, content(store)) == (StateVersion(0, ""), {})
         put(store, {"a": 1})
-    with Store.open(path) as store:
+    with StateStore.open(path) as store:
         assert content(store) == {b"a": 1}
 
 
@@ -409,7 +409,7 @@ def test_a_copy_while_epochs_go_on(path: Path, tmp_path: Path) -> None:
             target.mkdir()
             print(copy_store(Path({str(path)!r}), target).current.epoch, flush=True)
     """
-    with Store.open(path) as store:
+    with StateStore.open(path) as store:
         put(store, dict.fromkeys(range(2000), 1))
         with subprocess.Popen([sys.executable, "-c", copier], stdout=subprocess.PIPE, text=True) as process:
             while process.poll() is None:
@@ -423,7 +423,7 @@ def test_a_copy_while_epochs_go_on(path: Path, tmp_path: Path) -> None:
         def fill(folder: Path, number: int = number) -> None:
             shutil.copy(tmp_path / f"copy{number}" / "data.mdb", folder)
 
-        with Store.create(path, fill=fill) as store:
+        with StateStore.create(path, fill=fill) as store:
             assert store.version == (epoch, "r")
             assert set(content(store).values()) == {epoch}
             if epoch > 1:
@@ -432,7 +432,7 @@ def test_a_copy_while_epochs_go_on(path: Path, tmp_path: Path) -> None:
 
 
 def test_a_copy_of_another_boot_is_adopted(path: Path, tmp_path: Path) -> None:
-    with Store.open(path) as store:
+    with StateStore.open(path) as store:
         put(store, {"a": 1})
     other_boot(path)
     copy_store(path, tmp_path)
@@ -440,9 +440,9 @@ def test_a_copy_of_another_boot_is_adopted(path: Path, tmp_path: Path) -> None:
     def fill(folder: Path) -> None:
         shutil.move(tmp_path / "data.mdb", folder)
 
-    with Store.create(path, fill=fill) as store:
+    with StateStore.create(path, fill=fill) as store:
         assert content(store) == {b"a": 1}
-    with Store.open(path) as store:
+    with StateStore.open(path) as store:
         assert content(store) == {b"a": 1}
 
 
@@ -451,25 +451,25 @@ def test_a_copy_that_is_none(path: Path, tmp_path: Path) -> None:
         raise OSError("no such snapshot")
 
     with pytest.raises(OSError, match="no such snapshot"):
-        Store.create(path, fill=fails)
+        StateStore.create(path, fill=fails)
     for text in (b"", b"nonsense" * 1000):
 
         def writes(folder: Path, text: bytes = text) -> None:
             (folder / "data.mdb").write_bytes(text)
 
         with pytest.raises(StoreUnusableError):
-            Store.create(path, fill=writes)
+            StateStore.create(path, fill=writes)
     with pytest.raises(StoreUnusableError):
-        Store.create(path, fill=lambda _: None)
+        StateStore.create(path, fill=lambda _: None)
     with pytest.raises(StoreUnusableError, match="no state store"):
         copy_store(tmp_path / "nothing", tmp_path)
-    Store.create(path).close()
+    StateStore.create(path).close()
 
 
 @pytest.mark.parametrize("memory", [1 << 30, 1 << 16])
 def test_a_full_store_is_as_it_was(path: Path, memory: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(environments, "SIZES", (1 << 20,))
-    with Store.open(path, cache=memory) as store:
+    with StateStore.open(path, cache=memory) as store:
         put(store, dict.fromkeys(range(1000), 1))
         with pytest.raises(StoreFullError, match="largest size"):
             put(store, dict.fromkeys(range(50_000), 2))
@@ -480,7 +480,7 @@ def test_a_full_store_is_as_it_was(path: Path, memory: int, monkeypatch: pytest.
 
 
 def test_many_bytes_are_counted(path: Path) -> None:
-    with Store.open(path) as store:
+    with StateStore.open(path) as store:
         assert (store.keys, store.disk_bytes) == (0, 0)
         changes = store.begin(0)
         State(changes, bytes, job="j").put_many(range(10), [bytes(1 << 16)] * 10)

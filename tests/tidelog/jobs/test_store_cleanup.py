@@ -17,9 +17,9 @@ from tests.tidelog.jobs.s3kit import s3_bucket
 from tests.tidelog.jobs.snapshotkit import Job
 from tidelog.jobs.snapshots import make, owners
 from tidelog.jobs.snapshots.cleanup import clear as clear_objects
-from tidelog.jobs.snapshots.objects import Objects
+from tidelog.jobs.snapshots.objects import ObjectStore
 from tidelog.jobs.snapshots.process import take_lock
-from tidelog.jobs.store import Store
+from tidelog.jobs.store import StateStore
 from tidelog.jobs.store.cleanup import clear
 from tidelog.testing import Server
 
@@ -59,7 +59,7 @@ OTHERS = ("a/3/0/z.json", "a/11/0/z.json", "a/check-1f", "a/notes/1/0", "a/01x/0
 
 
 def test_objects_of_former_generations_are_removed(url: str) -> None:
-    objects = Objects(url, 20.0)
+    objects = ObjectStore(url, 20.0)
     for name in (*OURS, *OTHERS):
         objects.write(name, b"x")
     for generation in (1, 2):
@@ -77,7 +77,7 @@ def mine(topics: Mapping[str, str]) -> bool:
 
 def test_what_does_not_say_that_it_is_ours_stays(url: str) -> None:
     """Two servers have jobs of one name, and their engines one object store."""
-    objects = Objects(url, 20.0)
+    objects = ObjectStore(url, 20.0)
     objects.write("a/1/0/x.json", b"x")
     objects.write("a/2/0/x.json", b"x")
     owners.write(objects, "a", 2, {"clicks": "another"})
@@ -88,7 +88,7 @@ def test_what_does_not_say_that_it_is_ours_stays(url: str) -> None:
 
 
 def test_a_call_removes_so_many_at_most(url: str) -> None:
-    objects = Objects(url, 20.0)
+    objects = ObjectStore(url, 20.0)
     for at in range(5):
         objects.write(f"a/1/{at}/x.json", b"x")
     objects.write("a/2/0/x.json", b"x")
@@ -104,7 +104,7 @@ def test_a_call_removes_so_many_at_most(url: str) -> None:
 # -- a machine's disk ----------------------------------------------------------------------------------------------
 def stored(folder: Path, generation: int, partition: int = 0, job: str = "a") -> Path:
     path = folder / job / str(generation) / str(partition) / "0"
-    with Store.open(path, generation=generation) as store:
+    with StateStore.open(path, generation=generation) as store:
         store.commit(store.begin(1), 1, "run")
     return path
 
@@ -119,7 +119,7 @@ def test_states_of_former_generations_are_removed(tmp_path: Path) -> None:
     assert not any(path.exists() for path in gone)
     assert {path.name for path in (tmp_path / "a").iterdir()} == {"3", "notes", "02"}
     for path, generation in zip(kept, (3, 1), strict=True):
-        with Store.open(path, generation=generation) as store:
+        with StateStore.open(path, generation=generation) as store:
             assert store.version.epoch == 1
     assert clear(tmp_path, {"b": 1})
     assert not (tmp_path / "b").exists()
@@ -147,7 +147,7 @@ def opened() -> list[str]:
 
 def test_what_a_zombie_holds_stays_until_it_has_let_it_go(tmp_path: Path) -> None:
     path, other = stored(tmp_path, 1), stored(tmp_path, 1, 1)
-    with Store.open(path, generation=1) as zombie:
+    with StateStore.open(path, generation=1) as zombie:
         assert not clear(tmp_path, {"a": 1})
         assert not other.exists()
         zombie.commit(zombie.begin(2), 2, "run")
@@ -165,7 +165,7 @@ def test_a_zombie_that_begins_again_finds_nothing(tmp_path: Path) -> None:
     path = stored(tmp_path, 1)
     assert clear(tmp_path, {"a": 1})
     assert stored(tmp_path, 1) == path
-    with Store.open(path, generation=1) as store:
+    with StateStore.open(path, generation=1) as store:
         assert store.version.epoch == 1
     assert clear(tmp_path, {"a": 1})
     assert not path.exists()

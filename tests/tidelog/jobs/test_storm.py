@@ -20,7 +20,7 @@ from tests.tidelog.jobs.stormengine import LEASE
 from tests.tidelog.jobs.stormjobs import PARTITIONS, model
 from tests.tidelog.spark.sparkkit import require_spark
 from tidelog.jobs.state import State
-from tidelog.jobs.store import Store, StoreError, Version
+from tidelog.jobs.store import StateStore, StateVersion, StoreError
 from tidelog.testing import Server
 from tidelog.topics import partition_of
 
@@ -145,12 +145,12 @@ def state_of(storm: Storm, name: str, partition: int) -> dict[str, Any]:
     there = []
     for path in (path for folder in storm.states() for path in folder.glob(f"{name}/1/{partition}/*/")):
         try:
-            store = Store.open(path)
+            store = StateStore.open(path)
         except StoreError as error:
             there.append(f"{path}: {error}")
             continue
         with store:
             there.append(f"{path}: {store.version}")
-            if store.version == Version(log.epoch, log.run):
+            if store.version == StateVersion(log.epoch, log.run):
                 return {key.decode(): value for key, value in State(store.begin(0), int, job=name).scan()}
     raise AssertionError(f"no store of {name}, partition {partition} is at epoch {log.epoch} of {log.run}: {there}")

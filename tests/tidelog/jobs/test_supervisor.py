@@ -36,8 +36,8 @@ from tidelog.jobs.engine.runner import Runner
 from tidelog.jobs.engine.supervisor import Supervisor
 from tidelog.jobs.errors import SupersededError, TryAgainError
 from tidelog.jobs.registry import registry
-from tidelog.jobs.registry.registry import Spec
-from tidelog.jobs.registry.status import Report
+from tidelog.jobs.registry.registry import JobSpec
+from tidelog.jobs.registry.status import StepReport
 from tidelog.testing import Server
 from tidelog.transport.leader import UnreachableError
 
@@ -109,7 +109,7 @@ async def test_pause_resume_and_reset(tidelog_server: Server, client: Client) ->
         await asyncio.to_thread(change, client, registry.resume("job"))
         await soon(lambda: len(diary(client)) > written)
         assert {each["revision"] for each in diary(client)[written:]} == {"3"}
-        await asyncio.to_thread(change, client, registry.reset(Spec("job", "module:job", start="latest")))
+        await asyncio.to_thread(change, client, registry.reset(JobSpec("job", "module:job", start="latest")))
         await soon(lambda: diary(client)[-1]["generation"] == "2")
     assert_one_at_a_time(client)
 
@@ -119,10 +119,10 @@ async def test_what_may_pass_is_tried_again_ever_later(tidelog_server: Server, c
     began: list[float] = []
 
     class Failing(Diarist):
-        def step(self) -> Report:
+        def step(self) -> StepReport:
             began.append(time.monotonic())
             if len(began) in (6, 8):
-                return Report(epoch=1)
+                return StepReport(epoch=1)
             raise OSError("the executor is gone")
 
     add(client, "job")
@@ -140,11 +140,11 @@ async def test_what_may_pass_is_tried_again_ever_later(tidelog_server: Server, c
 @in_loop
 async def test_what_cannot_pass_stops_the_job_until_it_is_changed(tidelog_server: Server, client: Client) -> None:
     class Broken(Diarist):
-        def step(self) -> Report:
+        def step(self) -> StepReport:
             super().step()
             if self.spec.revision == 1:
                 raise JobError("job 'job': this can't work")
-            return Report(epoch=1)
+            return StepReport(epoch=1)
 
     add(client, "job", "other")
     async with supervised(tidelog_server.url, made=Broken, first=0.05):
@@ -165,7 +165,7 @@ async def test_who_was_superseded_begins_again_at_once(tidelog_server: Server, c
     class Superseded(Diarist):
         turns = 0
 
-        def step(self) -> Report:
+        def step(self) -> StepReport:
             Superseded.turns += 1
             if Superseded.turns == 2:
                 raise SupersededError("epoch 2 is another's")
@@ -183,7 +183,7 @@ async def test_a_job_that_is_stuck_holds_up_nobody(tidelog_server: Server, clien
     free = threading.Event()
 
     class Stuck(Diarist):
-        def step(self) -> Report:
+        def step(self) -> StepReport:
             report = super().step()
             if self.spec.name != "last":
                 self.cancelled.wait(60)
@@ -198,14 +198,14 @@ async def test_a_job_that_is_stuck_holds_up_nobody(tidelog_server: Server, clien
 
 
 @in_loop
-@pytest.mark.parametrize("decide", [registry.remove("job"), registry.reset(Spec("job", "module:job"))])
+@pytest.mark.parametrize("decide", [registry.remove("job"), registry.reset(JobSpec("job", "module:job"))])
 async def test_nothing_of_a_generation_that_has_ended_is_finished(
     tidelog_server: Server, client: Client, decide: registry.Decide
 ) -> None:
     """What it does could not be published. The claim is free at once, so that its groups can be destroyed."""
 
     class Stuck(Diarist):
-        def step(self) -> Report:
+        def step(self) -> StepReport:
             report = super().step()
             self.cancelled.wait(60)
             return report
@@ -239,7 +239,7 @@ async def test_a_name_that_another_engine_has(
 @in_loop
 async def test_the_server_being_away_is_told_without_a_traceback(tidelog_server: Server, client: Client) -> None:
     class Away(Diarist):
-        def step(self) -> Report:
+        def step(self) -> StepReport:
             if self.spec.name == "away":
                 raise UnreachableError("redis://nowhere: no attempt succeeded")
             raise TryAgainError("job 'again': cancelled")
@@ -254,7 +254,7 @@ async def test_the_server_being_away_is_told_without_a_traceback(tidelog_server:
 @in_loop
 async def test_a_step_that_runs_is_finished(tidelog_server: Server, client: Client) -> None:
     class Slow(Diarist):
-        def step(self) -> Report:
+        def step(self) -> StepReport:
             time.sleep(1.0)
             return super().step()
 
@@ -284,12 +284,12 @@ async def test_nothing_begins_when_the_lease_is_lost(tidelog_server: Server, cli
     began: list[bool] = []
 
     class Counted(Diarist):
-        def prepare(self) -> Report:
-            return Report()
+        def prepare(self) -> StepReport:
+            return StepReport()
 
-        def step(self) -> Report:
+        def step(self) -> StepReport:
             began.append(self.claim.held)
-            return Report(epoch=1)
+            return StepReport(epoch=1)
 
         def close(self) -> None:
             self.client.close()
@@ -398,9 +398,9 @@ def test_sigterm_drains(tidelog_server: Server, client: Client) -> None:
 
 
 def test_what_is_made_gets_spec_and_claim(tidelog_server: Server, client: Client) -> None:
-    made: list[tuple[Spec, Claim]] = []
+    made: list[tuple[JobSpec, Claim]] = []
 
-    def make(spec: Spec, claim: Claim) -> Runner:
+    def make(spec: JobSpec, claim: Claim) -> Runner:
         made.append((spec, claim))
         raise JobError("not here")
 

@@ -15,7 +15,7 @@ from tests.tidelog.jobs.taskdecl import Click, Seen, clicks, noted, totals  # no
 from tests.tidelog.jobs.taskkit import Bench  # noqa: E402 - needs pyarrow
 from tidelog import Client, StreamId  # noqa: E402
 from tidelog.client.publish import Copies  # noqa: E402
-from tidelog.jobs import Batch, job  # noqa: E402
+from tidelog.jobs import MicroBatch, job  # noqa: E402
 from tidelog.jobs.task.task import run  # noqa: E402
 from tidelog.testing import Server  # noqa: E402
 from tidelog.topics import partition_of  # noqa: E402
@@ -33,7 +33,7 @@ def test_entries_are_read_in_order_and_once(tidelog_server: Server, tmp_path: Pa
     seen: Seen = []
 
     @job(inputs=[source], outputs=[totals()], max_rows=4)
-    def order(batch: Batch) -> None:
+    def order(batch: MicroBatch) -> None:
         noted(seen, batch)
         assert len(batch) == len(batch.ids)
         assert batch.table.schema == pa.schema([("user", pa.string()), ("n", pa.int64())])
@@ -57,7 +57,7 @@ def test_each_partition_reads_its_own_and_of_a_topic_with_one_all(tidelog_server
     seen: list[tuple[int, str, list[str]]] = []
 
     @job(inputs=[left, right, rates], outputs=[totals()])
-    def joined(batch: Batch) -> None:
+    def joined(batch: MicroBatch) -> None:
         assert batch.topic is not None
         seen.append((batch.partition, batch.topic.name, batch.table["user"].to_pylist()))
 
@@ -80,7 +80,7 @@ def test_inputs_share_a_batch_fairly(tidelog_server: Server, tmp_path: Path) -> 
     seen: Seen = []
 
     @job(inputs=[many, few], outputs=[totals()], max_rows=10)
-    def fair(batch: Batch) -> None:
+    def fair(batch: MicroBatch) -> None:
         noted(seen, batch)
 
     bench = Bench(tidelog_server, tmp_path, fair, 1)
@@ -96,7 +96,7 @@ def test_a_batch_has_about_max_bytes(tidelog_server: Server, tmp_path: Path) -> 
     seen: list[int] = []
 
     @job(inputs=[source], outputs=[totals()], max_bytes=100_000)
-    def sized(batch: Batch) -> None:
+    def sized(batch: MicroBatch) -> None:
         seen.append(len(batch))
 
     bench = Bench(tidelog_server, tmp_path, sized, 1)
@@ -112,7 +112,7 @@ def test_entries_that_are_much_larger_than_those_before(tidelog_server: Server, 
     seen: list[int] = []
 
     @job(inputs=[source], outputs=[totals()], max_bytes=1 << 20)
-    def sized(batch: Batch) -> None:
+    def sized(batch: MicroBatch) -> None:
         seen.append(len(batch))
 
     bench = Bench(tidelog_server, tmp_path, sized, 1)
@@ -130,7 +130,7 @@ def test_merged_by_time(tidelog_server: Server, tmp_path: Path) -> None:
     seen: Seen = []
 
     @job(inputs=[left, right], outputs=[totals()], merge="time", max_rows=7)
-    def merged(batch: Batch) -> None:
+    def merged(batch: MicroBatch) -> None:
         noted(seen, batch)
         assert batch.topic is not None
         order.extend((StreamId.parse(text), batch.topic.name) for text in batch.ids.to_pylist())
@@ -157,7 +157,7 @@ def test_merged_by_time_with_fewer_rows_than_inputs(tidelog_server: Server, tmp_
     order: list[StreamId] = []
 
     @job(inputs=[left, right], outputs=[totals()], merge="time", max_rows=1)
-    def merged(batch: Batch) -> None:
+    def merged(batch: MicroBatch) -> None:
         order.extend(map(StreamId.parse, batch.ids.to_pylist()))
 
     bench = Bench(tidelog_server, tmp_path, merged, 1)
@@ -173,7 +173,7 @@ def test_too_few_replicas_are_a_failure(tidelog_server: Server, tmp_path: Path) 
     source = clicks()
 
     @job(inputs=[source], outputs=[totals()])
-    def nothing(batch: Batch) -> None:
+    def nothing(batch: MicroBatch) -> None:
         pass
 
     bench = Bench(tidelog_server, tmp_path, nothing, 1)
@@ -189,7 +189,7 @@ def test_values_that_are_not_of_their_type_stop_the_job(tidelog_server: Server, 
     source = clicks()
 
     @job(inputs=[source], outputs=[totals()])
-    def strict(batch: Batch) -> None:
+    def strict(batch: MicroBatch) -> None:
         raise AssertionError("it is not called")
 
     bench = Bench(tidelog_server, tmp_path, strict, 1)
@@ -205,7 +205,7 @@ def test_a_missing_field_is_null(tidelog_server: Server, tmp_path: Path) -> None
     seen: Seen = []
 
     @job(inputs=[source], outputs=[totals()])
-    def lacking(batch: Batch) -> None:
+    def lacking(batch: MicroBatch) -> None:
         noted(seen, batch)
 
     bench = Bench(tidelog_server, tmp_path, lacking, 1)

@@ -20,9 +20,9 @@ from tests.tidelog.jobs.statekit import (  # noqa: E402
     send,
 )
 from tests.tidelog.jobs.taskkit import Bench, changed  # noqa: E402 - needs pyarrow
-from tidelog.jobs import Batch  # noqa: E402
+from tidelog.jobs import MicroBatch  # noqa: E402
 from tidelog.jobs.state import State  # noqa: E402
-from tidelog.jobs.store import Store, StoreFullError  # noqa: E402
+from tidelog.jobs.store import StateStore, StoreFullError  # noqa: E402
 from tidelog.testing import Server  # noqa: E402
 
 
@@ -119,7 +119,7 @@ def test_values_that_are_not_of_their_type_go_there_too(poisoned: Bench) -> None
 
 
 def test_a_row_that_can_not_be_written_goes_there(bench: Bench) -> None:
-    def nulls(batch: Batch, state: State[int]) -> Any:
+    def nulls(batch: MicroBatch, state: State[int]) -> Any:
         users = [None if user == "poison" else user for user in batch.table["user"].to_pylist()]
         state.put_many(batch.table["user"], [1] * len(users))
         return pa.table({"user": pa.array(users, pa.string()), "count": [1] * len(users)})
@@ -133,7 +133,7 @@ def test_a_row_that_can_not_be_written_goes_there(bench: Bench) -> None:
 
 
 def test_what_is_wrong_with_the_function_is_no_matter_of_entries(bench: Bench) -> None:
-    def wrong(batch: Batch, state: State[int]) -> Any:
+    def wrong(batch: MicroBatch, state: State[int]) -> Any:
         return pa.table({"nobody": [1]})
 
     bench.use(changed(count, function=wrong, on_error="deadletter"))
@@ -143,7 +143,7 @@ def test_what_is_wrong_with_the_function_is_no_matter_of_entries(bench: Bench) -
 
 
 def test_a_state_used_wrongly(bench: Bench) -> None:
-    def wrong(batch: Batch, state: State[int]) -> None:
+    def wrong(batch: MicroBatch, state: State[int]) -> None:
         state.put_many(["a"], ["text"])
 
     bench.use(changed(count, function=wrong))
@@ -154,7 +154,7 @@ def test_a_state_used_wrongly(bench: Bench) -> None:
 def test_a_state_that_was_kept_is_of_no_use(bench: Bench) -> None:
     kept: list[State[int]] = []
 
-    def keeps(batch: Batch, state: State[int]) -> None:
+    def keeps(batch: MicroBatch, state: State[int]) -> None:
         kept.append(state)
         kept[0].get_many(["a"])
 
@@ -166,7 +166,7 @@ def test_a_state_that_was_kept_is_of_no_use(bench: Bench) -> None:
 
 
 # -- errors that are not the rows' ---------------------------------------------------------------------------------
-def careless(batch: Batch, state: State[int]) -> Any:
+def careless(batch: MicroBatch, state: State[int]) -> Any:
     """Takes every error of its state for one of its entries."""
     try:
         state.get_many(batch.table["user"])
@@ -175,7 +175,7 @@ def careless(batch: Batch, state: State[int]) -> Any:
         raise ValueError("an entry that can't be counted") from error
 
 
-def thoughtless(batch: Batch, state: State[int]) -> Any:
+def thoughtless(batch: MicroBatch, state: State[int]) -> Any:
     """Takes a state that can't be read for an empty one."""
     try:
         before = [number or 0 for number in state.get_many(batch.table["user"])]
@@ -192,7 +192,7 @@ def test_a_disk_that_fails_is_no_matter_of_entries(
     """The task fails, and is tried again, whatever the function made of the error; though it has passed by then."""
     bench.use(changed(count, function=function, on_error="deadletter"))
     send(bench, "a", "b")
-    read, failed = Store._read, []
+    read, failed = StateStore._read, []
 
     class Broken:
         def cursor(self, db: object) -> Any:
@@ -200,30 +200,30 @@ def test_a_disk_that_fails_is_no_matter_of_entries(
             raise error
 
     with monkeypatch.context() as faulty:
-        faulty.setattr(Store, "_read", lambda store: read(store) if failed else Broken())
+        faulty.setattr(StateStore, "_read", lambda store: read(store) if failed else Broken())
         assert "can't be written" in bench.failed("")
     assert failed
     assert bench.client.tlen("clicks.dead:0") == 0
 
 
 def test_a_disk_that_fails_under_a_scan(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    def walk(store: Store, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
+    def walk(store: StateStore, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
         raise StoreFullError("the disk does not answer")
         yield
 
     bench.use(changed(count, function=careless, on_error="deadletter"))
     send(bench, "a", "b")
-    monkeypatch.setattr(Store, "walk", walk)
+    monkeypatch.setattr(StateStore, "walk", walk)
     assert "the disk does not answer" in bench.failed("")
 
 
 def test_a_stored_value_of_another_type_is_no_matter_of_entries(bench: Bench) -> None:
     """The job stops: else all that comes would be put aside."""
 
-    def texts(batch: Batch, state: State[int]) -> None:
+    def texts(batch: MicroBatch, state: State[int]) -> None:
         state.space("names", str).put_many(batch.table["user"], ["x"] * len(batch))
 
-    def numbers(batch: Batch, state: State[int]) -> None:
+    def numbers(batch: MicroBatch, state: State[int]) -> None:
         state.space("names", int).get_many(batch.table["user"])
 
     bench.use(changed(count, function=texts, on_error="deadletter"))
@@ -236,7 +236,7 @@ def test_a_stored_value_of_another_type_is_no_matter_of_entries(bench: Bench) ->
 
 
 def test_a_key_or_a_value_that_can_not_be_stored_is_a_matter_of_its_entry(bench: Bench) -> None:
-    def odd(batch: Batch, state: State[int]) -> None:
+    def odd(batch: MicroBatch, state: State[int]) -> None:
         users = batch.table["user"].to_pylist()
         values = [None if user == "value" else 1 for user in users]
         state.put_many([None if user == "key" else user for user in users], values)

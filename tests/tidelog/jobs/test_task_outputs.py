@@ -18,7 +18,7 @@ pytest.importorskip("pyspark", reason="no pyspark here (pip install 'tidelog[spa
 from tests.tidelog.jobs.taskdecl import Click, Seen, Total, clicks, noted, totals  # noqa: E402 - needs pyarrow
 from tests.tidelog.jobs.taskkit import Bench, texts  # noqa: E402 - needs pyarrow
 from tidelog import Client  # noqa: E402
-from tidelog.jobs import Batch, job  # noqa: E402
+from tidelog.jobs import MicroBatch, job  # noqa: E402
 from tidelog.jobs.state import State  # noqa: E402
 from tidelog.jobs.task.task import run  # noqa: E402
 from tidelog.testing import Server  # noqa: E402
@@ -38,7 +38,7 @@ def test_rows_go_to_the_partition_of_their_key(tidelog_server: Server, tmp_path:
     by_function: Topic[Click] = Topic("made", Click, partition_by=lambda click: click.n % 7, partitions=3)
 
     @job(inputs=[source], outputs=[target, spread, by_function])
-    def routed(batch: Batch) -> Any:
+    def routed(batch: MicroBatch) -> Any:
         rows = pa.table({"user": batch.table["user"], "count": batch.table["n"]})
         return {target: rows, spread: pa.table({"any": batch.table["n"]}), by_function: batch.table}
 
@@ -63,7 +63,7 @@ def test_large_outputs_are_staged_first_and_the_marker_last(tidelog_server: Serv
     source, target = clicks(), totals(2)
 
     @job(inputs=[source], outputs=[target])
-    def large(batch: Batch) -> Any:
+    def large(batch: MicroBatch) -> Any:
         numbers = range(3000)
         return {target: pa.table({"user": [f"{n}:{'x' * 1000}" for n in numbers], "count": list(numbers)})}
 
@@ -83,7 +83,7 @@ def test_what_fails_stages_nothing(tidelog_server: Server, tmp_path: Path) -> No
     source, target = clicks(), totals()
 
     @job(inputs=[source], outputs=[target], max_rows=2)
-    def fails_late(batch: Batch) -> Any:
+    def fails_late(batch: MicroBatch) -> Any:
         if 5 in batch.table["n"].to_pylist():
             raise ValueError
         return {target: pa.table({"user": batch.table["user"], "count": batch.table["n"]})}
@@ -100,7 +100,7 @@ def test_tasks_share_a_connection(tidelog_server: Server, tmp_path: Path) -> Non
     source = clicks(partitions=4)
 
     @job(inputs=[source], outputs=[totals()], state=int)
-    def shared(batch: Batch, state: State[int]) -> None: ...
+    def shared(batch: MicroBatch, state: State[int]) -> None: ...
 
     bench = Bench(tidelog_server, tmp_path, shared, 4)
     bench.epoch()
@@ -119,7 +119,7 @@ def test_nothing_is_returned(tidelog_server: Server, tmp_path: Path) -> None:
     answers: list[Any] = [None, {}, {target: pa.table({"user": pa.array([], pa.string())})}]
 
     @job(inputs=[source], outputs=[target])
-    def quiet(batch: Batch) -> Any:
+    def quiet(batch: MicroBatch) -> Any:
         return answers.pop()
 
     bench = Bench(tidelog_server, tmp_path, quiet, 1)
@@ -160,7 +160,7 @@ def test_what_can_not_be_written_is_refused(
     source, target = clicks(), totals()
 
     @job(inputs=[source], outputs=[target])
-    def wrong(batch: Batch) -> Any:
+    def wrong(batch: MicroBatch) -> Any:
         return returned(target)
 
     bench = Bench(tidelog_server, tmp_path, wrong, 1)
@@ -174,7 +174,7 @@ def test_a_table_alone_needs_one_output(tidelog_server: Server, tmp_path: Path) 
     source, target = clicks(), totals()
 
     @job(inputs=[source], outputs=[target, clicks("more")])
-    def two(batch: Batch) -> Any:
+    def two(batch: MicroBatch) -> Any:
         return pa.table(GOOD)
 
     bench = Bench(tidelog_server, tmp_path, two, 1)
@@ -186,7 +186,7 @@ def test_columns_of_other_types_that_hold_the_same(tidelog_server: Server, tmp_p
     source, target = clicks(), totals()
 
     @job(inputs=[source], outputs=[target])
-    def various(batch: Batch) -> Any:
+    def various(batch: MicroBatch) -> Any:
         user = batch.table["user"]
         count = batch.table["n"].cast(pa.int8())
         names = [user.dictionary_encode(), user.cast(pa.large_string()), user.cast(pa.string_view())]
@@ -203,11 +203,11 @@ def test_columns_of_other_types_that_hold_the_same(tidelog_server: Server, tmp_p
 def test_an_error_of_the_function_shows_where(tidelog_server: Server, tmp_path: Path) -> None:
     source = clicks(partitions=2)
 
-    def helper(batch: Batch) -> None:
+    def helper(batch: MicroBatch) -> None:
         raise ValueError("no such thing")
 
     @job(inputs=[source], outputs=[totals()])
-    def broken(batch: Batch) -> None:
+    def broken(batch: MicroBatch) -> None:
         helper(batch)
 
     bench = Bench(tidelog_server, tmp_path, broken, 2)
@@ -227,7 +227,7 @@ def test_exiting_is_an_error_too(tidelog_server: Server, tmp_path: Path) -> None
     source = clicks()
 
     @job(inputs=[source], outputs=[totals()])
-    def leaves(batch: Batch) -> None:
+    def leaves(batch: MicroBatch) -> None:
         raise SystemExit(3)
 
     bench = Bench(tidelog_server, tmp_path, leaves, 1)
@@ -239,7 +239,7 @@ def test_a_source_has_its_position_in_its_state(tidelog_server: Server, tmp_path
     target, times = totals(2), []
 
     @job(outputs=[target], state=int, partitions=2, every=1.0)
-    def counter(batch: Batch, state: State[int]) -> Any:
+    def counter(batch: MicroBatch, state: State[int]) -> Any:
         assert batch.topic is None
         assert len(batch) == 0
         times.append((batch.partition, batch.now_ms))
@@ -268,7 +268,7 @@ def test_a_source_without_a_time_from_the_driver_takes_the_servers(tidelog_serve
     times = []
 
     @job(outputs=[totals()], partitions=1, every=1.0)
-    def clock(batch: Batch) -> None:
+    def clock(batch: MicroBatch) -> None:
         times.append(batch.now_ms)
 
     bench = Bench(tidelog_server, tmp_path, clock, 1)
@@ -283,7 +283,7 @@ def test_a_topic_that_was_made_anew_is_another_one(tidelog_server: Server, tmp_p
     source, target = clicks(), totals()
 
     @job(inputs=[source], outputs=[target])
-    def known(batch: Batch) -> None: ...
+    def known(batch: MicroBatch) -> None: ...
 
     bench = Bench(tidelog_server, tmp_path, known, 1)
     bench.topics = {topic.name: topic.facts.id for topic in (source, target)}
@@ -301,7 +301,7 @@ def test_a_topic_that_is_declared_otherwise(tidelog_server: Server, tmp_path: Pa
     source = clicks()
 
     @job(inputs=[source], outputs=[totals()])
-    def otherwise(batch: Batch) -> None: ...
+    def otherwise(batch: MicroBatch) -> None: ...
 
     bench = Bench(tidelog_server, tmp_path, otherwise, 1)
     mine: Topic[Click] = Topic("clicks", Click, partition_by="n", partitions=1)
@@ -315,7 +315,7 @@ def test_inputs_that_were_evicted_are_lost(tidelog_server: Server, tmp_path: Pat
     source = clicks()
 
     @job(inputs=[source], outputs=[totals()], max_rows=2)
-    def late(batch: Batch) -> None: ...
+    def late(batch: MicroBatch) -> None: ...
 
     bench = Bench(tidelog_server, tmp_path, late, 1)
     source.sync.send_many([Click("a", n) for n in range(6)])
@@ -332,7 +332,7 @@ def test_a_stream_that_is_not_the_one_that_was_read(tidelog_server: Server, tmp_
     source = clicks()
 
     @job(inputs=[source], outputs=[totals()])
-    def replaced(batch: Batch) -> None: ...
+    def replaced(batch: MicroBatch) -> None: ...
 
     bench = Bench(tidelog_server, tmp_path, replaced, 1)
     source.sync.send(Click("a", 1))
@@ -348,7 +348,7 @@ def test_a_server_that_is_gone_may_come_back(tidelog_server: Server, tmp_path: P
     seen: Seen = []
 
     @job(inputs=[source], outputs=[totals()])
-    def patient(batch: Batch) -> None:
+    def patient(batch: MicroBatch) -> None:
         noted(seen, batch)
 
     bench = Bench(tidelog_server, tmp_path, patient, 1)
@@ -382,7 +382,7 @@ def test_what_is_no_job(tidelog_server: Server, tmp_path: Path, target: str, say
     from tidelog.jobs.task.task import run
 
     @job(outputs=[totals()], partitions=1, every=1.0)
-    def any_job(batch: Batch) -> None: ...
+    def any_job(batch: MicroBatch) -> None: ...
 
     (tmp_path / "faulty_jobs.py").write_text("x = 1 / 0\n")
     (tmp_path / "needy_jobs.py").write_text("import not_installed_here\n")
@@ -412,7 +412,7 @@ def test_what_is_written_can_be_read(tidelog_server: Server, tmp_path: Path, cod
     made: Topic[Any] = Topic("made", Measured, partition_by="id", partitions=1, codec=codec)
 
     @job(inputs=[given], outputs=[made])
-    def copy(batch: Batch) -> Any:
+    def copy(batch: MicroBatch) -> Any:
         return batch.table
 
     sent = [Measured(1, 2.5), Measured(2)]
@@ -438,7 +438,7 @@ def test_what_could_not_be_read_is_an_error_of_its_row(
     made: Topic[Any] = Topic("made", Measured, partition_by="id", partitions=1, codec="json")
 
     @job(inputs=[source], outputs=[made])
-    def measure(batch: Batch) -> Any:
+    def measure(batch: MicroBatch) -> Any:
         return pa.table({"id": [1, 2], column: values})
 
     bench = Bench(tidelog_server, tmp_path, measure, 1)

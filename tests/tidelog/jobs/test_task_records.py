@@ -19,7 +19,7 @@ pytest.importorskip("pyspark", reason="no pyspark here (pip install 'tidelog[spa
 from tests.tidelog.jobs.taskdecl import Click, totals  # noqa: E402 - needs pyarrow
 from tests.tidelog.jobs.taskkit import Bench, entries  # noqa: E402 - needs pyarrow
 from tidelog import Client  # noqa: E402
-from tidelog.jobs import Batch, job  # noqa: E402
+from tidelog.jobs import MicroBatch, job  # noqa: E402
 from tidelog.testing import Server  # noqa: E402
 from tidelog.topics import Topic, partition_of  # noqa: E402
 
@@ -76,7 +76,7 @@ def test_packed_records_come_and_go(tidelog_server: Server, tmp_path: Path, code
     seen: list[Any] = []
 
     @job(inputs=[source], outputs=[target])
-    def copied(batch: Batch) -> Any:
+    def copied(batch: MicroBatch) -> Any:
         seen.append(batch.table)
         return {target: batch.table}
 
@@ -111,7 +111,7 @@ def test_models_of_pydantic_come_and_go(tidelog_server: Server, tmp_path: Path) 
     seen: list[Any] = []
 
     @job(inputs=[source], outputs=[target])
-    def copied(batch: Batch) -> Any:
+    def copied(batch: MicroBatch) -> Any:
         seen.extend(batch.table.to_pylist())
         return batch.table.drop_columns(["count"]) if batch.table["id"][0].as_py() == "b" else batch.table
 
@@ -130,7 +130,7 @@ def test_plain_records_come_and_go(tidelog_server: Server, tmp_path: Path) -> No
     target: Topic[Flat] = Topic("copy", Flat, partition_by="uid", partitions=3)
 
     @job(inputs=[source], outputs=[target])
-    def copied(batch: Batch) -> Any:
+    def copied(batch: MicroBatch) -> Any:
         return batch.table  # one output: its table alone will do
 
     bench = Bench(tidelog_server, tmp_path, copied, 1)
@@ -149,7 +149,7 @@ def test_dicts_without_declared_fields(tidelog_server: Server, tmp_path: Path) -
     seen: list[Any] = []
 
     @job(inputs=[source, packed], outputs=[totals()])
-    def loose(batch: Batch) -> None:
+    def loose(batch: MicroBatch) -> None:
         seen.append(batch.table.to_pylist())
 
     bench = Bench(tidelog_server, tmp_path, loose, 1)
@@ -177,7 +177,7 @@ def test_dicts_of_a_topic_whose_facts_name_fields(tidelog_server: Server, tmp_pa
         typed[0].sync.send_many(sent)
 
     @job(inputs=[source], outputs=[target])
-    def copied(batch: Batch) -> Any:
+    def copied(batch: MicroBatch) -> Any:
         assert batch.table.schema == pa.schema([("user", pa.string()), ("n", pa.int64())])
         return batch.table
 

@@ -16,9 +16,9 @@ pytest.importorskip("pyspark", reason="no pyspark here (pip install 'tidelog[spa
 
 from tests.tidelog.jobs.statekit import calls, clicks, count, counted, fresh, others, send  # noqa: E402
 from tests.tidelog.jobs.taskkit import Bench, changed  # noqa: E402 - needs pyarrow
-from tidelog.jobs import Batch  # noqa: E402
+from tidelog.jobs import MicroBatch  # noqa: E402
 from tidelog.jobs.state import State  # noqa: E402
-from tidelog.jobs.store import Store  # noqa: E402
+from tidelog.jobs.store import StateStore  # noqa: E402
 from tidelog.jobs.task import recovery as recovering  # noqa: E402
 from tidelog.jobs.task.task import run  # noqa: E402
 from tidelog.testing import Server  # noqa: E402
@@ -180,7 +180,7 @@ def test_a_store_that_is_held_by_a_stopped_task_is_left_alone(bench: Bench, monk
     send(bench, "a")
     bench.epoch()
     monkeypatch.setattr(recovering, "PATIENCE", 0.1)
-    with Store.open(bench.folder / "count" / "1" / "0" / "0"):
+    with StateStore.open(bench.folder / "count" / "1" / "0" / "0"):
         send(bench, "a")
         (result,) = bench.epoch()
         assert result.recovered == 1
@@ -188,7 +188,7 @@ def test_a_store_that_is_held_by_a_stopped_task_is_left_alone(bench: Bench, monk
         (result,) = bench.epoch()
         assert result.recovered == 0
         assert time.monotonic() - began < 0.1  # the lock is not waited for again
-    with Store.open(bench.folder / "count" / "1" / "0" / "1") as store:
+    with StateStore.open(bench.folder / "count" / "1" / "0" / "1") as store:
         assert store.version == (3, bench.run)
 
 
@@ -225,7 +225,7 @@ def test_an_input_that_the_job_does_not_read_any_more(bench: Bench) -> None:
 def test_a_function_that_is_not_deterministic_is_named(bench: Bench) -> None:
     dice = random.Random(7)
 
-    def rolls(batch: Batch, state: State[int]) -> None:
+    def rolls(batch: MicroBatch, state: State[int]) -> None:
         state.put_many(["x"], [dice.randrange(1 << 40)])
 
     bench.use(changed(count, function=rolls))
@@ -242,7 +242,7 @@ def test_new_code_may_make_another_state(bench: Bench, caplog: pytest.LogCapture
     send(bench, "a")
     bench.epoch()
 
-    def doubles(batch: Batch, state: State[int]) -> None:
+    def doubles(batch: MicroBatch, state: State[int]) -> None:
         state.put_many(batch.table["user"], [2] * len(batch))
 
     bench.use(changed(count, function=doubles))
@@ -256,7 +256,7 @@ def test_new_code_that_fails_with_old_entries_says_so(bench: Bench) -> None:
     send(bench, "a")
     bench.epoch()
 
-    def fails(batch: Batch, state: State[int]) -> None:
+    def fails(batch: MicroBatch, state: State[int]) -> None:
         raise ValueError("not any more")
 
     bench.use(changed(count, function=fails))

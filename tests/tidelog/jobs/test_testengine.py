@@ -12,7 +12,7 @@ import msgspec
 import pyarrow as pa
 
 from tests.tidelog.spark.sparkkit import require_spark
-from tidelog.jobs import Batch, JobError, job
+from tidelog.jobs import JobError, MicroBatch, job
 from tidelog.jobs.testengine import running_engine
 from tidelog.testing import running_server
 from tidelog.topics import Topic
@@ -35,7 +35,7 @@ totals: Topic[Total] = Topic("totals", Total, partition_by="user", partitions=2)
 
 
 @job(inputs=[clicks], outputs=[totals], state=int)
-def count(batch: Batch, state: State[int]) -> dict[Topic[Any], pa.Table]:
+def count(batch: MicroBatch, state: State[int]) -> dict[Topic[Any], pa.Table]:
     users = batch.table["user"].to_pylist()
     if "poison" in users:
         raise ValueError("a poison user")
@@ -76,7 +76,7 @@ def test_an_engine_that_is_killed_goes_on_and_says_what_fails() -> None:
 
 def test_a_job_that_no_module_has_is_refused() -> None:
     @job(inputs=[clicks], outputs=[totals])
-    def local(batch: Batch) -> None: ...
+    def local(batch: MicroBatch) -> None: ...
 
     with running_server() as server, pytest.raises(JobError, match="no attribute"), running_engine(server, local):
         pass

@@ -15,7 +15,7 @@ pytest.importorskip("pyarrow")
 import pyarrow as pa
 
 from tidelog.codecs import CodecError
-from tidelog.jobs import Batch, JobError, job
+from tidelog.jobs import JobError, MicroBatch, job
 from tidelog.jobs.errors import FunctionError
 from tidelog.jobs.state import State
 from tidelog.jobs.testing import NOW, JobTest
@@ -45,7 +45,7 @@ bags: Topic[dict[str, Any]] = Topic("bags", dict, partitions=1)
 
 def counting(**options: Any) -> Any:
     @job(inputs=[clicks], outputs=[totals], state=int, name="count", **options)
-    def count(batch: Batch, state: State[int]) -> dict[Topic[Any], pa.Table]:
+    def count(batch: MicroBatch, state: State[int]) -> dict[Topic[Any], pa.Table]:
         users = batch.table["user"].to_pylist()
         if "poison" in users:
             raise ValueError("a poison user")
@@ -62,7 +62,7 @@ def seen(**options: Any) -> tuple[Any, list[tuple[Any, ...]]]:
     calls: list[tuple[Any, ...]] = []
 
     @job(name="seen", **{"inputs": [clicks, cities], "state": True, **options})
-    def function(batch: Batch, _: State[bytes]) -> None:
+    def function(batch: MicroBatch, _: State[bytes]) -> None:
         name = batch.topic.name if batch.topic else ""
         calls.append((batch.partition, name, batch.table.to_pylist(), batch.ids.to_pylist(), batch.epoch, batch.now))
 
@@ -163,7 +163,7 @@ def test_time_is_that_of_the_ids() -> None:
 
 def test_values_end_by_the_time_of_the_batch() -> None:
     @job(inputs=[clicks], state=int, name="short")
-    def short(batch: Batch, state: State[int]) -> None:
+    def short(batch: MicroBatch, state: State[int]) -> None:
         state.put_many(batch.table["user"], batch.table["n"], ttl=10)
 
     test = JobTest(short)
@@ -189,7 +189,7 @@ def test_the_entry_that_fails_is_left_out() -> None:
     rows = [Click("ann", n) for n in range(5)] + [Click("poison", 5)] + [Click("ann", n) for n in range(6, 9)]
     test.feed({clicks: rows})
     assert test.state.get("ann") == 8  # what a failing call did to the state is dropped with it
-    (dead,) = test.dead
+    (dead,) = test.dead_letters
     assert (dead.topic, dead.partition, dead.row) == (clicks, 0, {"user": "poison", "n": 5})
     assert isinstance(dead.error, ValueError)
     assert max(test.outputs[totals]["count"].to_pylist()) == 8
@@ -197,7 +197,7 @@ def test_the_entry_that_fails_is_left_out() -> None:
 
 def test_a_source_is_called_once_a_feed_in_each_partition() -> None:
     @job(outputs=[totals], state=int, partitions=2, every=30, name="source")
-    def source(batch: Batch, state: State[int]) -> dict[Topic[Any], pa.Table]:
+    def source(batch: MicroBatch, state: State[int]) -> dict[Topic[Any], pa.Table]:
         count = (state.get_many(["n"])[0] or 0) + 1
         state.put_many(["n"], [count])
         return {totals: pa.table({"user": [f"p{batch.partition}"], "count": [count]})}
@@ -213,7 +213,7 @@ def test_a_source_is_called_once_a_feed_in_each_partition() -> None:
 
 def test_what_could_not_be_written_or_sent_is_an_error() -> None:
     @job(inputs=[clicks], outputs=[totals], name="wrong")
-    def wrong(batch: Batch) -> dict[Topic[Any], pa.Table]:
+    def wrong(batch: MicroBatch) -> dict[Topic[Any], pa.Table]:
         return {totals: batch.table}
 
     with pytest.raises(FunctionError, match="column 'n'"):

@@ -1,4 +1,4 @@
-"""``Sweeping``: removes states and snapshots of generations that are over, after a reset or when a job was removed.
+"""``Cleanup``: removes states and snapshots of generations that are over, after a reset or when a job was removed.
 
 Rule 1: a generation is over when the registry says so (``told``) and its fence on the server is closed, at the moment
         of sweeping. Of the generation that goes on nothing is touched, and nothing of jobs that the registry does not
@@ -23,15 +23,15 @@ from typing import TYPE_CHECKING, Any, Final
 from tidelog.client import calls, strings
 from tidelog.client.steps import Steps, good
 from tidelog.jobs import keys
-from tidelog.jobs.engine.connection import LOST, Line
-from tidelog.jobs.engine.session import Settings
-from tidelog.jobs.epochs.placement import placed
+from tidelog.jobs.engine.connection import LOST, EngineConnection
+from tidelog.jobs.engine.session import EngineSettings
+from tidelog.jobs.epochs.placement import located_rdd
 from tidelog.jobs.errors import JobError
 from tidelog.jobs.registry import registry
-from tidelog.jobs.registry.registry import CLOSED, Registry
+from tidelog.jobs.registry.registry import CLOSED, JobRegistry
 from tidelog.jobs.snapshots import SnapshotError
 from tidelog.jobs.snapshots.cleanup import clear as clear_objects
-from tidelog.jobs.snapshots.objects import Objects
+from tidelog.jobs.snapshots.objects import ObjectStore
 from tidelog.jobs.store import StoreError
 from tidelog.jobs.store.cleanup import clear
 from tidelog.jobs.store.statedir import expanded
@@ -54,7 +54,7 @@ log = logging.getLogger(__name__)
 Disks = Callable[[Mapping[str, int]], bool]
 
 
-class Sweeping:
+class Cleanup:
     """Sweeps from ``__enter__`` to ``__exit__``, which does not wait for what is under way.
 
     store: URL of the engine's object store, empty if it has none.
@@ -71,7 +71,7 @@ class Sweeping:
         self._due: dict[str, list[float]] = {}  # by job: when, monotonic
         self._ended = False
 
-    def __enter__(self) -> Sweeping:
+    def __enter__(self) -> Cleanup:
         threading.Thread(target=self._run, name="sweeping", daemon=True).start()
         return self
 
@@ -80,7 +80,7 @@ class Sweeping:
             self._ended = True
             self._changed.notify_all()
 
-    def told(self, known: Registry) -> None:
+    def told(self, known: JobRegistry) -> None:
         """Take in which jobs there are. In any thread; returns at once."""
         over = {name: spec.generation - 1 for name, spec in known.specs.items() if spec.generation > 1} | known.gone
         with self._changed:
@@ -125,7 +125,7 @@ class Sweeping:
 
     def _swept(self, names: Collection[str]) -> set[str]:
         """Sweep; returns the jobs of which something is left."""
-        line = Line(self._access, f"tidelog-jobs-sweeping:{self._name}")
+        line = EngineConnection(self._access, f"tidelog-jobs-sweeping:{self._name}")
         try:
             over, stores = self._closed(line, names)
         except (*LOST, JobError) as error:
@@ -150,7 +150,7 @@ class Sweeping:
             left |= set(over)
         return left
 
-    def _closed(self, line: Line, names: Collection[str]) -> tuple[dict[str, int], dict[str, set[str]]]:
+    def _closed(self, line: EngineConnection, names: Collection[str]) -> tuple[dict[str, int], dict[str, set[str]]]:
         """Rule 1: what is over of these jobs, and the URLs of their object stores."""
         with self._changed:
             over = {name: self._over[name] for name in sorted(names) if name in self._over}
@@ -168,7 +168,7 @@ class Sweeping:
 
     def _cleared(self, url: str, name: str, newest: int) -> bool:
         """Portion by portion, and no more than PORTIONS."""
-        objects = Objects(url)
+        objects = ObjectStore(url)
         for _ in range(PORTIONS):
             if clear_objects(objects, name, newest, self._ours):
                 return True
@@ -179,7 +179,7 @@ class Sweeping:
 
     def _ours(self, topics: Mapping[str, str]) -> bool:
         """Whether one of these topics is on the server, by its ID."""
-        line = Line(self._access, f"tidelog-jobs-sweeping:{self._name}")
+        line = EngineConnection(self._access, f"tidelog-jobs-sweeping:{self._name}")
         try:
             texts = line.drive(_asked([strings.get(key_of(topic)) for topic in topics])) if topics else []
             there = [None if text is None else read_facts(name, text) for name, text in zip(topics, texts, strict=True)]
@@ -194,7 +194,7 @@ def _asked(asked: Iterable[Call[Any]]) -> Steps[list[Any]]:
     return good((yield list(asked)))
 
 
-def disks_of(settings: Settings, spark: Future[SparkSession]) -> Disks:
+def disks_of(settings: EngineSettings, spark: Future[SparkSession]) -> Disks:
     """The disks of an engine: of this machine, or of those that have executors now."""
     if settings.master == "local" or settings.master.startswith("local["):
         return lambda over: clear(Path(expanded(settings.state_dir)), over)
@@ -225,4 +225,4 @@ def _on_machines(spark: SparkSession, work: _Clear) -> bool:
     known = str(java._jsc.sc().getExecutorMemoryStatus().keySet().mkString(" "))
     hosts = sorted({each.rpartition(":")[0] for each in known.split()})
     context.setLocalProperty("spark.scheduler.pool", "tidelog sweeping")
-    return all(placed(context, hosts).mapPartitions(work).collect())
+    return all(located_rdd(context, hosts).mapPartitions(work).collect())

@@ -1,4 +1,4 @@
-"""``Line``: operations on the server for a supervisor: a connection and a thread that waits for the replies.
+"""``EngineConnection``: a connection for the operations of a supervisor, with a thread that waits for the replies.
 
 The event loop never waits for a server, and whatever ``Access`` can do (Sentinels, several URLs, TLS) is there.
 
@@ -25,7 +25,7 @@ LOST: Final = (OSError, ReplyError)  # what an operation may raise where the ser
 ANSWER_MS: Final = 10_000  # for connecting, and for each reply
 
 
-class Line:
+class EngineConnection:
     """A connection of an engine. ``name`` is its name in CLIENT LIST; ``answer_ms``: how long a reply may take."""
 
     def __init__(self, access: Access, name: str, answer_ms: int = ANSWER_MS) -> None:

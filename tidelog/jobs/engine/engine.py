@@ -15,9 +15,9 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING, Final
 
 from tidelog.jobs.engine import session
-from tidelog.jobs.engine.cleanup import Sweeping, disks_of
-from tidelog.jobs.engine.factory import Making
-from tidelog.jobs.engine.session import Settings
+from tidelog.jobs.engine.cleanup import Cleanup, disks_of
+from tidelog.jobs.engine.factory import RunnerFactory
+from tidelog.jobs.engine.session import EngineSettings
 from tidelog.jobs.engine.supervisor import Supervisor
 from tidelog.transport.errors import DeniedError
 
@@ -36,7 +36,7 @@ class EngineError(Exception):
 class Engine:
     """Runs jobs from ``run`` to ``stop``, which is to be called in the event loop."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: EngineSettings) -> None:
         self.settings = settings
         self._supervisor: Supervisor | None = None
         self._leaving = threading.Event()
@@ -53,8 +53,8 @@ class Engine:
         spark = session.begin(settings)
         loop = asyncio.get_running_loop()
         disks = disks_of(settings, spark)
-        sweeping = Sweeping(settings.access, settings.name, settings.store, disks)
-        with Making(settings, spark) as making, sweeping:
+        sweeping = Cleanup(settings.access, settings.name, settings.store, disks)
+        with RunnerFactory(settings, spark) as making, sweeping:
             self._supervisor = Supervisor(
                 settings.access, settings.name, making.make, lease=settings.lease, grace=settings.grace,
                 told=sweeping.told,

@@ -1,4 +1,4 @@
-"""``Running``: one job on this engine, from its claim to its end.
+"""``JobExecution``: one job on this engine, from its claim to its end.
 
     starting -> running -> ending          failing: what went wrong may pass, so it is tried again, ever later
                                            failed: trying again does not help; until somebody changes the job
@@ -22,8 +22,8 @@ from typing import Any, Final, TypeVar
 from tidelog.coordination import Claim
 from tidelog.jobs.engine.runner import Make, Runner
 from tidelog.jobs.errors import JobError, SupersededError, TryAgainError
-from tidelog.jobs.registry.registry import Spec
-from tidelog.jobs.registry.status import Status, Teller
+from tidelog.jobs.registry.registry import JobSpec
+from tidelog.jobs.registry.status import Status, StatusReporter
 from tidelog.operating.errortexts import said, text_of, traced
 from tidelog.transport.leader import UnreachableError
 
@@ -38,16 +38,16 @@ class _EndingError(Exception):
     """The job is to end."""
 
 
-class Running:
+class JobExecution:
     """Runs ``spec`` under ``claim``; ``ended`` is called when it has ended, in the event loop."""
 
     def __init__(
-        self, spec: Spec, claim: Claim, make: Make, threads: Executor, status: Status, ended: Callable[[], None], *,
+        self, spec: JobSpec, claim: Claim, make: Make, threads: Executor, status: Status, ended: Callable[[], None], *,
         grace: float = 30.0, first: float = FIRST, most: float = MOST, wall: Callable[[], float] = time.time,
     ) -> None:  # fmt: skip
         self.spec = spec
         self.claim = claim
-        self.teller = Teller(status, wall)
+        self.teller = StatusReporter(status, wall)
         self._make = make
         self._threads = threads
         self._grace = grace

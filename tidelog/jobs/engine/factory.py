@@ -1,4 +1,4 @@
-"""``Making``: makes what runs a job on this engine's Spark: drivers of batch jobs, queries of frame jobs.
+"""``RunnerFactory``: makes what runs a job on this engine's Spark: drivers of batch jobs, queries of frame jobs.
 
 Rule 1: the code that this engine has must be that of the job in the registry, as far as its inputs and the type of its
         state go: else it would go on with what is another job's.
@@ -18,16 +18,16 @@ from tidelog.client.publish import Copies
 from tidelog.coordination import Claim
 from tidelog.jobs.declare import Job
 from tidelog.jobs.engine.runner import Runner
-from tidelog.jobs.engine.session import Settings
+from tidelog.jobs.engine.session import EngineSettings
 from tidelog.jobs.epochs.driver import Driver
-from tidelog.jobs.epochs.outcome import Options, Outcome
+from tidelog.jobs.epochs.outcome import DriverOptions, EpochOutcome
 from tidelog.jobs.epochs.sparktasks import SparkTasks
 from tidelog.jobs.errors import JobError
 from tidelog.jobs.loading import load
-from tidelog.jobs.registry.registry import Spec
-from tidelog.jobs.registry.status import Report
+from tidelog.jobs.registry.registry import JobSpec
+from tidelog.jobs.registry.status import StepReport
 from tidelog.jobs.registry.targets import type_name
-from tidelog.jobs.task.plan import Where
+from tidelog.jobs.task.plan import TaskSettings
 from tidelog.transport.access import Access
 from tidelog.transport.waker import Waker
 
@@ -43,29 +43,29 @@ SPARE_MS: Final = 60_000  # for which stages last beyond the longest epoch
 POLL: Final = 1.0  # seconds between two looks at a frame job
 
 
-class Making:
+class RunnerFactory:
     """Makes runners. ``spark``: the session, which may not be there yet."""
 
-    def __init__(self, settings: Settings, spark: Future[SparkSession]) -> None:
+    def __init__(self, settings: EngineSettings, spark: Future[SparkSession]) -> None:
         self._settings = settings
         self._spark = spark
-        self._news = News(settings.access, f"tidelog-jobs-waker:{settings.name}")
+        self._news = EntryNotifier(settings.access, f"tidelog-jobs-waker:{settings.name}")
 
-    def __enter__(self) -> Making:
+    def __enter__(self) -> RunnerFactory:
         self._news.waker.__enter__()
         return self
 
     def __exit__(self, *error: object) -> None:
         self._news.waker.__exit__(*error)
 
-    def make(self, spec: Spec, claim: Claim) -> Runner:  # noqa: ARG002 - as ``runner.Make``
+    def make(self, spec: JobSpec, claim: Claim) -> Runner:  # noqa: ARG002 - as ``runner.Make``
         """What runs a job. JobError where the code that is here is not that of the job."""
         job = load(spec.target, self._settings.path, spec.version)
         _check(spec, job)
         if job.kind == "frame":
             return self._frame(spec, job)
         settings = self._settings
-        options = Options(
+        options = DriverOptions(
             settings.state_dir, spec.store or settings.store, settings.path, version=spec.version,
             stage_ttl_ms=round(job.timeout * 1000) + SPARE_MS, copies=Copies(settings.replicas),
         )  # fmt: skip
@@ -73,11 +73,11 @@ class Making:
         driver = Driver(settings.access, job, spec.target, spec.generation, options, tasks, spec.start or None)
         return BatchRunner(driver, tasks, self._news)
 
-    def _frame(self, spec: Spec, job: Job) -> Runner:
+    def _frame(self, spec: JobSpec, job: Job) -> Runner:
         from tidelog.jobs.frames.query import FrameRunner  # needs pyspark
 
         settings = self._settings
-        where = Where(
+        where = TaskSettings(
             spec.target, settings.path, settings.access, spec.generation, uuid4().hex, spec.partitions,
             settings.state_dir, spec.store or settings.store,
         )  # fmt: skip
@@ -86,7 +86,7 @@ class Making:
         return FrameQuery(FrameRunner(spark, begun, where), spark)
 
 
-class News:
+class EntryNotifier:
     """Waits for news, for all jobs of an engine; in its event loop."""
 
     def __init__(self, access: Access, name: str) -> None:
@@ -116,18 +116,18 @@ class News:
 class BatchRunner:
     """A batch job: its driver, woken when there are news."""
 
-    def __init__(self, driver: Driver, tasks: SparkTasks, news: News) -> None:
+    def __init__(self, driver: Driver, tasks: SparkTasks, news: EntryNotifier) -> None:
         self._driver = driver
         self._tasks = tasks
         self._news = news
         self._again: float | None = None  # seconds until the next step, though nothing be new
         self._waiting = ""
 
-    def prepare(self) -> Report:
+    def prepare(self) -> StepReport:
         self._driver.prepare()
-        return Report(self._driver.epoch, more=True, version=self._driver.job.version)
+        return StepReport(self._driver.epoch, more=True, version=self._driver.job.version)
 
-    def step(self) -> Report:
+    def step(self) -> StepReport:
         outcome = self._driver.step()
         self._again = outcome.again
         if outcome.published and self._again is None:  # the next step says when a source is due, or moves the group
@@ -151,7 +151,7 @@ class BatchRunner:
     def close(self) -> None:
         self._driver.close()
 
-    def _reported(self, outcome: Outcome) -> Report:
+    def _reported(self, outcome: EpochOutcome) -> StepReport:
         facts: dict[str, Any] = {}
         if outcome.published:
             facts = {"keys": outcome.keys, "bytes": outcome.bytes, "seconds": dict(outcome.seconds),
@@ -161,7 +161,7 @@ class BatchRunner:
             self._waiting = facts["waiting"] = outcome.waiting
             if outcome.waiting:
                 notes = (("waiting", outcome.waiting),)
-        return Report(
+        return StepReport(
             outcome.epoch, outcome.more, outcome.rows_in, outcome.rows_out, outcome.dead, outcome.recovered, facts,
             notes, outcome.version,
         )  # fmt: skip
@@ -175,14 +175,14 @@ class FrameQuery:
         self._spark = spark
         self._seen: FrameState | None = None
 
-    def prepare(self) -> Report:
+    def prepare(self) -> StepReport:
         # Spark looks for a writer's format in the session that is active in this thread, which has none so far.
         java: Any = self._spark._jvm
         java.org.apache.spark.sql.classic.SparkSession.setActiveSession(self._spark._jsparkSession)
         self._query.start()
         return self.step()
 
-    def step(self) -> Report:
+    def step(self) -> StepReport:
         seen, before = self._query.poll(), self._seen
         self._seen = seen
         if seen.error is not None:
@@ -194,7 +194,7 @@ class FrameQuery:
         rows_in = seen.rows_in - (before.rows_in if before else 0)
         version = self._query.job.version
         batch = 0 if seen.batch is None else seen.batch
-        return Report(batch, rows_in=rows_in, rows_out=out, facts=facts, version=version)
+        return StepReport(batch, rows_in=rows_in, rows_out=out, facts=facts, version=version)
 
     async def wait(self) -> None:
         await asyncio.sleep(POLL)
@@ -206,9 +206,9 @@ class FrameQuery:
         self._query.stop()
 
 
-def _check(spec: Spec, job: Job) -> None:
+def _check(spec: JobSpec, job: Job) -> None:
     """JobError where the job of this engine's code is another one."""
-    here = Spec(spec.name, spec.target, job.kind, inputs=tuple(topic.name for topic in job.inputs),
+    here = JobSpec(spec.name, spec.target, job.kind, inputs=tuple(topic.name for topic in job.inputs),
                 partitions=spec.partitions, state=type_name(job.state))  # fmt: skip
     differences = spec.differences(here)
     if job.name != spec.name:

@@ -28,7 +28,7 @@ VERSION: Final = 1
 _unreadable: Final = Unreadable(logging.getLogger(__name__))
 
 
-class Engine(msgspec.Struct, frozen=True):
+class EngineMember(msgspec.Struct, frozen=True):
     """An engine that takes part. It is alive while its lease has this epoch."""
 
     epoch: int
@@ -36,19 +36,19 @@ class Engine(msgspec.Struct, frozen=True):
     host: str = ""
 
 
-class Engines(msgspec.Struct, frozen=True):
+class EngineMembers(msgspec.Struct, frozen=True):
     """The document."""
 
     version: int = VERSION
-    engines: dict[str, Engine] = {}
+    engines: dict[str, EngineMember] = {}
 
-    def joined(self, name: str, engine: Engine) -> Engines:
+    def joined(self, name: str, engine: EngineMember) -> EngineMembers:
         known = self.engines.get(name)
         if known is not None and known.epoch == engine.epoch:
             return self
         return msgspec.structs.replace(self, engines={**self.engines, name: engine})
 
-    def without(self, gone: Mapping[str, int]) -> Engines:
+    def without(self, gone: Mapping[str, int]) -> EngineMembers:
         """Without engines, each under the epoch given."""
         left = {name: each for name, each in self.engines.items() if gone.get(name) != each.epoch}
         return self if len(left) == len(self.engines) else msgspec.structs.replace(self, engines=left)
@@ -59,12 +59,12 @@ def chosen(job: str, engines: Collection[str]) -> str | None:
     return max(engines, key=lambda engine: (_weight(engine, job), engine), default=None)
 
 
-def read() -> Steps[Engines]:
+def read() -> Steps[EngineMembers]:
     (text,) = good((yield [strings.get(keys.ENGINES)]))
     return decoded(text)
 
 
-def change(how: Callable[[Engines], Engines]) -> Steps[Engines]:
+def change(how: Callable[[EngineMembers], EngineMembers]) -> Steps[EngineMembers]:
     """Change the document; returns it as it is then. ``how`` may be called several times."""
     while True:
         (text,) = good((yield [strings.get(keys.ENGINES)]))
@@ -83,20 +83,20 @@ def change(how: Callable[[Engines], Engines]) -> Steps[Engines]:
             return after
 
 
-def decoded(text: bytes | None) -> Engines:
+def decoded(text: bytes | None) -> EngineMembers:
     """The document from its JSON. An invalid one is reported, and counts as empty: the next change replaces it.
 
     Raises JobError if it has a newer version.
     """
     if text is None:
-        return Engines()
+        return EngineMembers()
     try:
-        found = msgspec.json.decode(text, type=Engines)
+        found = msgspec.json.decode(text, type=EngineMembers)
         for name in found.engines:
             name.encode()
     except (ValueError, RecursionError) as error:
         _unreadable.tell(keys.ENGINES, error)
-        return Engines()
+        return EngineMembers()
     if found.version != VERSION:
         raise JobError(f"{keys.ENGINES!r} is of version {found.version}, this program knows {VERSION}: it is too old")
     return found

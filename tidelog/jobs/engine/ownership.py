@@ -1,4 +1,4 @@
-"""``Ownership``: which jobs this engine runs: what should be its own, and what it has claimed. Without I/O.
+"""``JobOwnership``: which jobs this engine runs: what should be its own, and what it has claimed. Without I/O.
 
 Rule 1: a job runs here only while its claim (``job:<name>:owner``) is held. It is taken when the job should be here and
         its claim is free, or names a lease that is dead.
@@ -23,7 +23,7 @@ from tidelog.coordination import Claim, Lease, LeaseLostError, Tenure
 from tidelog.coordination.claims import check, release, take
 from tidelog.jobs import keys
 from tidelog.jobs.engine import membership
-from tidelog.jobs.engine.membership import Engine, Engines
+from tidelog.jobs.engine.membership import EngineMember, EngineMembers
 
 LOOK: Final = 1.0  # seconds between two turns
 AGAIN: Final = 0.25  # seconds, while another engine still has what should be here
@@ -31,7 +31,7 @@ LATE: Final = 0.05  # seconds after the end of a lease at which it is asked abou
 
 
 @dataclass
-class View:
+class OwnershipChange:
     """What came of a turn."""
 
     after: float  # seconds until the next one
@@ -40,7 +40,7 @@ class View:
     lost: list[str] = field(default_factory=list)  # another's, or gone
 
 
-class Ownership:
+class JobOwnership:
     """What an engine, which is the owner of ``lease``, runs. Operations raise LeaseLostError where it is not held."""
 
     def __init__(self, lease: Lease, *, look: float = LOOK, wall: Callable[[], float] = time.time) -> None:
@@ -48,22 +48,22 @@ class Ownership:
         self.lease = lease
         self.claims: dict[str, Claim] = {}
         self.leaving: dict[str, Claim] = {}
-        self.engines = Engines()  # as last seen
+        self.engines = EngineMembers()  # as last seen
         self._look = look
         self._wall = wall
         self._doubtful: set[str] = set()  # what a take that was interrupted may have taken
         self._ends: dict[str, float] = {}  # by engine: when its lease can end, on the lease's clock
 
-    def turn(self, jobs: Collection[str]) -> Steps[View]:
+    def turn(self, jobs: Collection[str]) -> Steps[OwnershipChange]:
         """Look who is there, and take what of ``jobs`` should be here; what should not, is to be left."""
         tenure = self._held()
-        view = View(self._look)
+        view = OwnershipChange(self._look)
         yield from check([*self.claims.values(), *self.leaving.values()])
         view.lost = [name for name, claim in self.claims.items() if claim.lost or claim.tenure is not tenure]
         for name in view.lost:
             del self.claims[name]
         self.leaving = {name: claim for name, claim in self.leaving.items() if claim.held}
-        engine = Engine(tenure.epoch, round(self._wall() * 1000), socket.gethostname())
+        engine = EngineMember(tenure.epoch, round(self._wall() * 1000), socket.gethostname())
         seen = yield from membership.change(lambda there: there.joined(self.engine, engine))
         self.engines = seen = yield from self._without_dead(seen)
         mine = {name for name in jobs if membership.chosen(name, seen.engines) == self.engine}
@@ -76,7 +76,7 @@ class Ownership:
         view.after = max(0.0, min(view.after, soonest))
         return view
 
-    def _without_dead(self, seen: Engines) -> Steps[Engines]:
+    def _without_dead(self, seen: EngineMembers) -> Steps[EngineMembers]:
         """The document without those whose leases have ended."""
         now = self.lease.clock()
         others = {name: each.epoch for name, each in seen.engines.items() if name != self.engine}
@@ -96,7 +96,7 @@ class Ownership:
                 self._ends.pop(name, None)
         return (yield from membership.change(lambda there: there.without(dead))) if dead else seen
 
-    def _take(self, mine: set[str], view: View) -> Steps[bool]:
+    def _take(self, mine: set[str], view: OwnershipChange) -> Steps[bool]:
         """Take what is free; whether something that should be here is another's still."""
         wanted = sorted((mine | self._doubtful) - self.claims.keys() - self.leaving.keys())
         self._doubtful.update(wanted)

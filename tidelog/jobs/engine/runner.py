@@ -14,17 +14,17 @@ from collections.abc import Callable
 from typing import Protocol
 
 from tidelog.coordination import Claim
-from tidelog.jobs.registry.registry import Spec
-from tidelog.jobs.registry.status import Report
+from tidelog.jobs.registry.registry import JobSpec
+from tidelog.jobs.registry.status import StepReport
 
 
 class Runner(Protocol):
     """A running job."""
 
-    def prepare(self) -> Report:
+    def prepare(self) -> StepReport:
         """Begin where the last epoch that was published ended."""
 
-    def step(self) -> Report:
+    def step(self) -> StepReport:
         """Run an epoch if there is anything to do; or look how what runs by itself is."""
 
     async def wait(self) -> None:
@@ -38,4 +38,4 @@ class Runner(Protocol):
 
 
 #: Makes a runner, in a thread; ``held`` says whether its claim is held at that moment.
-Make = Callable[[Spec, Claim], Runner]
+Make = Callable[[JobSpec, Claim], Runner]

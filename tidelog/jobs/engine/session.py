@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Settings:
+class EngineSettings:
     """Of an engine; see ``tidelog jobs engine --help``."""
 
     name: str
@@ -45,7 +45,7 @@ class Settings:
     replicas: int = 0  # that must have what is staged and published
 
 
-def begin(settings: Settings) -> Future[SparkSession]:
+def begin(settings: EngineSettings) -> Future[SparkSession]:
     """Start a session in a thread."""
     future: Future[SparkSession] = Future()
 
@@ -62,7 +62,7 @@ def begin(settings: Settings) -> Future[SparkSession]:
     return future
 
 
-def _started(settings: Settings) -> SparkSession:
+def _started(settings: EngineSettings) -> SparkSession:
     known = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
     here = str(Path(tidelog.__file__).parents[1])
     os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys([*settings.path, here, *known]))

@@ -1,7 +1,7 @@
 """``Supervisor``: runs on this engine what of the registry's jobs should be here, until it is told to stop.
 
     follow   the registry is followed: which jobs there are
-    turns    who is there, what should be here, what is claimed (``Ownership``); jobs are begun and ended
+    turns    who is there, what should be here, what is claimed (``JobOwnership``); jobs are begun and ended
     tell     statuses and events are written, once a second if there is anything to write
 
 Rule 1: a job runs from when its claim is taken until it is left, lost, paused, removed or changed. It is released, or
@@ -28,13 +28,13 @@ from tidelog.client import calls, strings
 from tidelog.client.steps import Steps, good, one
 from tidelog.coordination import Keeper, Lease, LeaseLostError
 from tidelog.jobs import keys
-from tidelog.jobs.engine.connection import ANSWER_MS, LOST, Line
-from tidelog.jobs.engine.execution import FIRST, MOST, Running
-from tidelog.jobs.engine.ownership import LOOK, Ownership, View
+from tidelog.jobs.engine.connection import ANSWER_MS, LOST, EngineConnection
+from tidelog.jobs.engine.execution import FIRST, MOST, JobExecution
+from tidelog.jobs.engine.ownership import LOOK, JobOwnership, OwnershipChange
 from tidelog.jobs.engine.runner import Make
 from tidelog.jobs.errors import JobError
 from tidelog.jobs.registry import registry
-from tidelog.jobs.registry.registry import Registry, Spec
+from tidelog.jobs.registry.registry import JobRegistry, JobSpec
 from tidelog.jobs.registry.status import Status, decoded
 from tidelog.operating.errortexts import Once
 from tidelog.transport.access import Access
@@ -64,15 +64,15 @@ class Supervisor:
     def __init__(
         self, access: Access, name: str, make: Make, *, lease: float = 10.0, grace: float = 30.0, look: float = LOOK,
         first: float = FIRST, most: float = MOST, wall: Callable[[], float] = time.time,
-        told: Callable[[Registry], None] | None = None,
+        told: Callable[[JobRegistry], None] | None = None,
     ) -> None:  # fmt: skip
         self.name = name
         self.lease = Lease(keys.lease(name), name, lease, keys.EPOCHS)
         self.keeper = Keeper(access, self.lease, f"tidelog-jobs-lease:{name}")
-        self.running: dict[str, Running] = {}
-        self.specs: dict[str, Spec] = {}  # as the registry has them
+        self.running: dict[str, JobExecution] = {}
+        self.specs: dict[str, JobSpec] = {}  # as the registry has them
         self._access = access
-        self._own = Ownership(self.lease, look=look)
+        self._own = JobOwnership(self.lease, look=look)
         self._make = make
         self._told = told
         self._grace, self._first, self._most, self._wall = grace, first, most, wall
@@ -111,7 +111,7 @@ class Supervisor:
 
         unwatch = self.lease.watch(changed)
         threads = ThreadPoolExecutor(THREADS, thread_name_prefix="job")
-        line = Line(self._access, f"tidelog-jobs:{self.name}")
+        line = EngineConnection(self._access, f"tidelog-jobs:{self.name}")
         tasks = [asyncio.create_task(self._follow()), asyncio.create_task(self._tell_all(line))]
         self.keeper.start()
         log.info("engine %s: taking part at %s", self.name, self._access.places)
@@ -133,7 +133,7 @@ class Supervisor:
             raise DeniedError(self._denied)
 
     # -- turns ----------------------------------------------------------------------------------------------------
-    async def _turn(self, line: Line, threads: ThreadPoolExecutor) -> float:
+    async def _turn(self, line: EngineConnection, threads: ThreadPoolExecutor) -> float:
         """Look, take, begin, end, release; returns the seconds until the next turn."""
         wanted = {name for name, spec in self.specs.items() if not spec.paused}
         try:
@@ -167,7 +167,7 @@ class Supervisor:
         self._pause = 0.0
         return view.after
 
-    async def _look_for_namesake(self, line: Line) -> None:
+    async def _look_for_namesake(self, line: EngineConnection) -> None:
         """Say why this engine does nothing, once: another one has its lease, longer than a dead one could."""
         now = time.monotonic()
         if self._waits_since is None:
@@ -182,7 +182,7 @@ class Supervisor:
                 " --name of its own", self.name, self.name,
             )  # fmt: skip
 
-    async def _ask_before(self, line: Line, view: View) -> None:
+    async def _ask_before(self, line: EngineConnection, view: OwnershipChange) -> None:
         """What was said last about the jobs that are begun."""
         if view.acquired:
             (found,) = good(await line.run(_asked(strings.mget(*[keys.status(name) for name in view.acquired]))))
@@ -201,12 +201,12 @@ class Supervisor:
         for name, claim in self._own.claims.items():
             if name not in self.running and claim.held and name in self.specs:
                 spec = self.specs[name]
-                self.running[name] = Running(
+                self.running[name] = JobExecution(
                     spec, claim, self._make, threads, self._status(spec), partial(self._ended, name),
                     grace=self._grace, first=self._first, most=self._most, wall=self._wall,
                 )  # fmt: skip
 
-    def _status(self, spec: Spec) -> Status:
+    def _status(self, spec: JobSpec) -> Status:
         """The status of a job that begins here, after what was said before."""
         before = self._before.pop(spec.name, None)
         status = Status(spec.name, self.name, spec.generation, spec.version)
@@ -248,8 +248,8 @@ class Supervisor:
     # -- the registry ---------------------------------------------------------------------------------------------
     async def _follow(self) -> None:
         """Read the registry, then what is new in it."""
-        line = Line(self._access, f"tidelog-jobs-registry:{self.name}", ANSWER_MS + FOLLOW_MS)
-        found, trouble, pause = Registry(), Once(log), AGAIN
+        line = EngineConnection(self._access, f"tidelog-jobs-registry:{self.name}", ANSWER_MS + FOLLOW_MS)
+        found, trouble, pause = JobRegistry(), Once(log), AGAIN
         try:
             while True:
                 try:
@@ -266,14 +266,14 @@ class Supervisor:
                         return
                     text = f"engine {self.name}: the registry can't be read: {error}; trying again"
                     trouble.warn(text, _kind(error))
-                    found = Registry()  # the server may have lost what was read
+                    found = JobRegistry()  # the server may have lost what was read
                     await asyncio.sleep(pause)
                     pause = min(MOST_PAUSE, pause * 2)
         finally:
             line.close()
 
     # -- status ---------------------------------------------------------------------------------------------------
-    async def _tell_all(self, line: Line) -> None:
+    async def _tell_all(self, line: EngineConnection) -> None:
         at = 0
         while True:
             await asyncio.sleep(TELL)
@@ -285,7 +285,7 @@ class Supervisor:
             except Exception:
                 log.exception("engine %s: what jobs do could not be told", self.name)
 
-    async def _look_at_snapshots(self, line: Line) -> None:
+    async def _look_at_snapshots(self, line: EngineConnection) -> None:
         """Processes of their own make them, which tell the server when they can't."""
         jobs = [job for job in self.running.values() if job.spec.state]
         try:
@@ -296,7 +296,7 @@ class Supervisor:
         for job, text in zip(jobs, texts, strict=True):
             job.teller.snapshots(text)
 
-    async def _tell(self, line: Line) -> None:
+    async def _tell(self, line: EngineConnection) -> None:
         due, self._said = self._said, []
         for job in self.running.values():
             due += job.teller.due()
@@ -307,7 +307,7 @@ class Supervisor:
             log.debug("statuses were not written: %s", error)
 
     # -- the end --------------------------------------------------------------------------------------------------
-    async def _drain(self, line: Line) -> None:
+    async def _drain(self, line: EngineConnection) -> None:
         """Leave: see Rule 4."""
         log.info("engine %s: leaving; %d jobs finish what they do", self.name, len(self.running))
         for job in self.running.values():

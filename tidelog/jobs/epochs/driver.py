@@ -37,17 +37,17 @@ from tidelog.client.publish import Publisher
 from tidelog.client.steps import good
 from tidelog.jobs import errors, keys
 from tidelog.jobs.declare import Job
-from tidelog.jobs.epochs.outcome import IDLE, Options, Outcome, Timer, done
-from tidelog.jobs.epochs.precheck import Survey, evict, full, survey
+from tidelog.jobs.epochs.outcome import IDLE, DriverOptions, EpochOutcome, PhaseTimer, done
+from tidelog.jobs.epochs.precheck import Precheck, evict, full, precheck
 from tidelog.jobs.errors import InputsLostError, JobError, SupersededError, TryAgainError
 from tidelog.jobs.replaylog.marker import Marker
 from tidelog.jobs.replaylog.origin import ZERO, Origin, agreed_origin
 from tidelog.jobs.replaylog.positions import Positions
 from tidelog.jobs.replaylog.progress import last_markers
-from tidelog.jobs.snapshots.catalog import Records, decode
-from tidelog.jobs.snapshots.schedule import Saving
-from tidelog.jobs.task.plan import Failure, TaskPlan, TaskResult, Where
-from tidelog.jobs.topics import Shape, changed, shape_of
+from tidelog.jobs.snapshots.catalog import JobSnapshots, decode
+from tidelog.jobs.snapshots.schedule import SnapshotSchedule
+from tidelog.jobs.task.plan import TaskFailure, TaskPlan, TaskResult, TaskSettings
+from tidelog.jobs.topics import JobTopics, changed, job_topics
 from tidelog.transport.access import Access
 from tidelog.transport.errors import ConflictError, ReplyError, StaleEpochError
 
@@ -80,7 +80,7 @@ class Driver:
         job: Job,
         target: str,
         generation: int,
-        options: Options,
+        options: DriverOptions,
         tasks: Tasks,
         start: str | None = None,
     ) -> None:
@@ -95,14 +95,14 @@ class Driver:
         self._options = options
         self._tasks = tasks
         self._by = Publisher(access, f"tidelog-job-{job.name}", options.copies)
-        self._saving = Saving(job) if job.stateful and options.store else None
+        self._saving = SnapshotSchedule(job) if job.stateful and options.store else None
         self._ready = False
         self._run = ""
         self._published_at = -float("inf")  # monotonic
         self._moved_at = -float("inf")  # monotonic
         self._moved: dict[str, StreamId] = {}  # by stream: where the group is
         self._trimmed = 0  # the epoch after which the log was evicted from
-        self._shape: Shape
+        self._shape: JobTopics
         self._origin: Origin
         self._at: Positions
 
@@ -137,7 +137,7 @@ class Driver:
         """
         self._ready = False
         ask, job = self._by.ask, self.job
-        self._shape = shape_of(self._access, ask, job)
+        self._shape = job_topics(self._access, ask, job)
         self._origin = agreed_origin(ask, job, self.generation, self.start, self._shape)
         lasts = last_markers(ask, job.name, self.generation, self._shape.partitions)
         self._at = Positions.of(self._shape, self._origin, lasts)
@@ -162,7 +162,7 @@ class Driver:
             self._move(at)
 
     # -- an epoch -------------------------------------------------------------------------------------------------
-    def step(self) -> Outcome:
+    def step(self) -> EpochOutcome:
         """Run the next epoch, if there is something to do.
 
         JobError and its kinds: the job can't go on as it is. SupersededError: somebody else publishes. TryAgainError,
@@ -178,8 +178,8 @@ class Driver:
             self._ready = False
             raise
 
-    def _step(self) -> Outcome:
-        timer = Timer()
+    def _step(self) -> EpochOutcome:
+        timer = PhaseTimer()
         if not self._ready:
             self.prepare()
         seen = self._survey()
@@ -228,15 +228,15 @@ class Driver:
             return None
         return min((each for each in (self._saving.left, self._saving.look) if each is not None), default=None)
 
-    def _records(self) -> Records:
+    def _records(self) -> JobSnapshots:
         """What the server knows of this generation's snapshots."""
         (text,) = good(self._by.ask(strings.get(keys.snapshots(self.job.name))))
         records = decode(self.job.name, text)
-        return records if records.generation == self.generation else Records()
+        return records if records.generation == self.generation else JobSnapshots()
 
     def _plans(self, save: bool) -> list[TaskPlan]:
         options = self._options
-        where = Where(
+        where = TaskSettings(
             self._target, options.path, self._access, self.generation, self._run, self._shape.partitions,
             options.state_dir, options.store, options.cache, options.stage_ttl_ms, self._shape.ids(), options.version,
             options.copies,
@@ -265,7 +265,7 @@ class Driver:
                 raise AssertionError(f"job {self.job.name!r}: the task of {plan.partition} answers for another plan")
         return results
 
-    def _fail(self, failures: Sequence[tuple[int, Failure]]) -> NoReturn:
+    def _fail(self, failures: Sequence[tuple[int, TaskFailure]]) -> NoReturn:
         """Raise what tasks failed by: first what does not pass."""
         partition, failure = max(failures, key=lambda each: each[1].kind in KINDS)
         kind = KINDS.get(failure.kind, TryAgainError)
@@ -297,11 +297,11 @@ class Driver:
         return kind(f"job {self.job.name!r}: the server refuses: {error}")
 
     # -- what the server says -------------------------------------------------------------------------------------
-    def _survey(self, again: Sequence[tuple[str, StreamId]] | None = None) -> Survey:
+    def _survey(self, again: Sequence[tuple[str, StreamId]] | None = None) -> Precheck:
         """See what is new, and that everything is as it was. ``again``: only what must hold for publishing, after tasks
         have read these entries last.
         """
-        seen = survey(self._by.ask, self.fence, self._shape, again)
+        seen = precheck(self._by.ask, self.fence, self._shape, again)
         name = self.job.name
         if seen.epoch is not None and seen.epoch > self._at.epoch:
             raise SupersededError(f"job {name!r}: epoch {seen.epoch} was published by another engine")
@@ -340,7 +340,7 @@ class Driver:
         return max(0.0, left)
 
     # -- afterwards -----------------------------------------------------------------------------------------------
-    def _idle(self, wait: float | None) -> Outcome:
+    def _idle(self, wait: float | None) -> EpochOutcome:
         if not self.job.stateful and self._unmoved():
             left = self._moved_at + MOVE_S - time.monotonic()
             if left <= 0:

@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from tidelog.client.publish import NO_COPIES, Copies
-from tidelog.jobs.epochs.precheck import Survey
+from tidelog.jobs.epochs.precheck import Precheck
 from tidelog.jobs.replaylog.positions import Positions
 from tidelog.jobs.task.plan import TaskResult
 
 
 @dataclass(frozen=True)
-class Options:
+class DriverOptions:
     """Of an engine, for all its jobs. As in ``plan.Where``."""
 
     state_dir: str
@@ -27,7 +27,7 @@ class Options:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class EpochOutcome:
     """What one step did."""
 
     epoch: int  # the last one that was published
@@ -46,10 +46,10 @@ class Outcome:
     version: str = ""  # of the code that tasks ran
 
 
-IDLE: Final = Outcome(0)
+IDLE: Final = EpochOutcome(0)
 
 
-class Timer:
+class PhaseTimer:
     """Seconds of phases, one after the other."""
 
     def __init__(self) -> None:
@@ -63,14 +63,16 @@ class Timer:
         self._at = now
 
 
-def done(before: Positions, now: Positions, results: Sequence[TaskResult], seen: Survey, timer: Timer) -> Outcome:
+def done(
+    before: Positions, now: Positions, results: Sequence[TaskResult], seen: Precheck, timer: PhaseTimer
+) -> EpochOutcome:
     """An epoch that was published. There is more if a task says so, or did not read what was there when it began."""
     markers = [marker for marker in now.lasts if marker is not None]
     slowest: dict[str, float] = {}
     for result in results:
         for phase, seconds in result.seconds.items():
             slowest[phase] = max(seconds, slowest.get(phase, 0.0))
-    return Outcome(
+    return EpochOutcome(
         now.epoch,
         published=True,
         more=any(result.more for result in results) or (now.starts != before.starts and now.news(seen.lasts)),

@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 ABOVE: Final = 6  # processes from a worker to its executor: a daemon has forked it, which a shell may have started
 LOOK: Final = 5.0  # seconds between two looks at how many executors there are
 
-_known: WeakKeyDictionary[Any, Places] = WeakKeyDictionary()
+_known: WeakKeyDictionary[Any, TaskPlacement] = WeakKeyDictionary()
 
 
-class Places:
+class TaskPlacement:
     """Where the partitions of all jobs of an engine are. For any thread.
 
     executors: how many there are. clock: monotonic seconds.
@@ -76,7 +76,7 @@ class Places:
         return tuple(kept)
 
 
-def places_of(context: SparkContext) -> Places:
+def placement_of(context: SparkContext) -> TaskPlacement:
     """Those of a Spark context."""
     weak = proxy(context)
 
@@ -84,10 +84,10 @@ def places_of(context: SparkContext) -> Places:
         status: Any = weak._jsc.sc().getExecutorMemoryStatus()
         return int(status.size()) - 1  # the driver is one of them
 
-    return _known.setdefault(context, Places(executors))
+    return _known.setdefault(context, TaskPlacement(executors))
 
 
-def this_place() -> str:
+def this_executor() -> str:
     """Of the executor above this process; empty if there is none."""
     return _place(os.getppid())
 
@@ -106,7 +106,7 @@ def _place(pid: int) -> str:
     return ""
 
 
-def placed(context: SparkContext, places: Sequence[str]) -> RDD[Any]:
+def located_rdd(context: SparkContext, places: Sequence[str]) -> RDD[Any]:
     """An RDD without rows, of a partition for each place; empty: anywhere."""
     anywhere: RDD[Any] = context.parallelize([], len(places))
     if not any(places):

@@ -10,14 +10,14 @@ from tidelog.client import calls
 from tidelog.client.entries import Info, StreamId
 from tidelog.client.steps import good
 from tidelog.jobs.replaylog.origin import info_of
-from tidelog.jobs.topics import Ask, Shape, facts_now, read_now
+from tidelog.jobs.topics import Ask, JobTopics, facts_now, read_now
 from tidelog.topics.sending import TopicFullError, evictions
 from tidelog.topics.settings import Facts
 from tidelog.transport.errors import ReplyError
 
 
 @dataclass(frozen=True)
-class Survey:
+class Precheck:
     """What is there now."""
 
     epoch: int | None  # the last one that was published
@@ -32,7 +32,7 @@ class Survey:
         return {stream: info.last for stream, info in self.infos.items() if info is not None}
 
 
-def survey(ask: Ask, fence: str, shape: Shape, read: Collection[tuple[str, StreamId]] | None = None) -> Survey:
+def precheck(ask: Ask, fence: str, shape: JobTopics, read: Collection[tuple[str, StreamId]] | None = None) -> Precheck:
     """One round trip. ``read``: the entries that tasks have read, the last of each stream; then only the epoch and the
     facts are asked besides, and whether these entries are there.
     """
@@ -52,7 +52,7 @@ def survey(ask: Ask, fence: str, shape: Shape, read: Collection[tuple[str, Strea
     missing = _missing(list(read), rest) if read is not None else None
     infos = {stream: info_of(reply) for stream, reply in zip(streams, rest, strict=False)}
     lengths = dict(zip(limited, good(rest[len(streams) :]), strict=True)) if read is None else {}
-    return Survey(head[0], read_now(names, head[1:]), infos, lengths, missing)
+    return Precheck(head[0], read_now(names, head[1:]), infos, lengths, missing)
 
 
 def _missing(read: list[tuple[str, StreamId]], replies: list[Any]) -> tuple[str, StreamId] | None:
@@ -66,7 +66,7 @@ def _missing(read: list[tuple[str, StreamId]], replies: list[Any]) -> tuple[str,
     return None
 
 
-def full(seen: Survey, shape: Shape) -> str:
+def full(seen: Precheck, shape: JobTopics) -> str:
     """Why nothing can be put out: an output partition has as many entries as its hard limit. "" if there is room."""
     for (name, at), length in seen.lengths.items():
         limit = shape.outputs[name].retention.hard_limit
@@ -75,7 +75,7 @@ def full(seen: Survey, shape: Shape) -> str:
     return ""
 
 
-def evict(ask: Ask, shape: Shape) -> None:
+def evict(ask: Ask, shape: JobTopics) -> None:
     """What ``overflow="drop"`` gives up of the outputs."""
     made = [
         call

@@ -27,9 +27,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
-from tidelog.jobs.epochs.placement import placed, places_of, this_place
+from tidelog.jobs.epochs.placement import located_rdd, placement_of, this_executor
 from tidelog.jobs.errors import TryAgainError
-from tidelog.jobs.pools import pool, turns_of
+from tidelog.jobs.pools import pool, pools_of
 from tidelog.jobs.task.plan import TaskPlan, TaskResult
 
 if TYPE_CHECKING:
@@ -94,8 +94,8 @@ class SparkTasks:
         self._target = target
         self._group = f"tidelog job {name}"
         self._bases: dict[tuple[str, ...], RDD[Any]] = {}  # by where each task should run: an RDD without rows
-        self._places = places_of(self._context)
-        self._turns = turns_of(self._context)
+        self._places = placement_of(self._context)
+        self._turns = pools_of(self._context)
         self._cancelled = False
 
     def __call__(self, plans: Sequence[TaskPlan]) -> list[TaskResult]:
@@ -110,7 +110,7 @@ class SparkTasks:
         places = self._places.wanted(self._name, len(plans)) if wide else ("",) * width
         base = self._bases.get(places)
         if base is None:
-            self._bases = {places: placed(self._context, places)}
+            self._bases = {places: located_rdd(self._context, places)}
             base = self._bases[places]
         self._context.setJobGroup(self._group, f"job {self._name}")  # of this thread, as is the pool
         turn = self._turns.take()
@@ -167,7 +167,7 @@ class _Task:
             module, _, function = self.target.partition(":")
             result = getattr(importlib.import_module(module), function)(named)
             _freeze()
-            yield pickle.dumps((this_place(), result))
+            yield pickle.dumps((this_executor(), result))
 
 
 def _freeze() -> None:

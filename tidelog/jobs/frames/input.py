@@ -61,7 +61,7 @@ _SCALARS: Final[dict[type, pa.DataType]] = {
 _NATIVE: Final = (bytes, datetime, date, Decimal)  # what Arrow takes as it is
 
 
-def opened(reader: DataStreamReader, topic: Topic[Any], facts: Facts, path: Sequence[str]) -> DataFrame:
+def open_input(reader: DataStreamReader, topic: Topic[Any], facts: Facts, path: Sequence[str]) -> DataFrame:
     """The frame of a topic. ``reader`` has the format and all options; ``path`` is for importing its record type.
 
     facts: what the topic is on the server. JobError for a field that would hide one of our own columns.
@@ -74,7 +74,7 @@ def opened(reader: DataStreamReader, topic: Topic[Any], facts: Facts, path: Sequ
     if facts.codec == "plain" or not topic.codec.shape.fields:
         return reader.schema(from_arrow_schema(fields)).load()
     raw = reader.schema(from_arrow_schema(OWN.append(pa.field(FIELD, pa.binary())))).load()
-    return raw.mapInArrow(Decoder(topic, schema, tuple(path)), from_arrow_schema(fields))
+    return raw.mapInArrow(RecordDecoder(topic, schema, tuple(path)), from_arrow_schema(fields))
 
 
 def schema_of(topic: Topic[Any], facts: Facts) -> pa.Schema:
@@ -137,7 +137,7 @@ def _arrow(info: inspect.Type, level: int = 0) -> pa.DataType | None:
 
 
 # -- records -------------------------------------------------------------------------------------------------
-class Decoder:
+class RecordDecoder:
     """Takes records apart, in a task. UndecodableError for an entry that is no record, JobError for one that Spark's
     types can't hold.
     """

@@ -21,7 +21,7 @@ from typing import Final
 from tidelog.jobs.declare import Job
 from tidelog.jobs.errors import JobError
 from tidelog.jobs.store.statedir import expanded
-from tidelog.jobs.task.plan import Where
+from tidelog.jobs.task.plan import TaskSettings
 from tidelog.spark.given import BOTH, BY_NAME, SINK, SOURCE
 
 #: Options that the runner gives.
@@ -30,7 +30,7 @@ MODES: Final = ("append", "update")
 
 
 @dataclass(frozen=True)
-class Options:
+class FrameOptions:
     """The options of a frame job, by whom they are for."""
 
     source: dict[str, str]
@@ -40,7 +40,7 @@ class Options:
     trigger: str
 
 
-def options_of(job: Job) -> Options:
+def options_of(job: Job) -> FrameOptions:
     """The options of a job. JobError for those that are unknown, or given by the runner."""
     source: dict[str, str] = {}
     sink: dict[str, str] = {}
@@ -62,7 +62,7 @@ def options_of(job: Job) -> Options:
     mode = rest.get("outputMode", "append").lower()
     if mode not in MODES:
         raise JobError(f"job {job.name!r}: outputMode is {' or '.join(MODES)}: {mode!r}")
-    return Options(source, sink, settings, mode, rest.get("trigger", ""))
+    return FrameOptions(source, sink, settings, mode, rest.get("trigger", ""))
 
 
 def starting(job: Job) -> dict[str, str]:
@@ -80,7 +80,7 @@ def starting(job: Job) -> dict[str, str]:
     return {"startingTimestamp": str(ms), "startingOffsetsByTimestampStrategy": "latest"}
 
 
-def checkpoint_of(job: Job, where: Where) -> tuple[str, str]:
+def checkpoint_of(job: Job, where: TaskSettings) -> tuple[str, str]:
     """Where the checkpoint is: for Spark, and for fsspec if it is not on a file system of this machine."""
     place = f"{(where.store or expanded(where.state_dir)).rstrip('/')}/{job.name}/{where.generation}/checkpoint"
     scheme, found, rest = place.partition("://")

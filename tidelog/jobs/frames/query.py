@@ -39,14 +39,14 @@ from tidelog.jobs import keys, pools
 from tidelog.jobs.declare import Job
 from tidelog.jobs.errors import FunctionError, JobError, TryAgainError
 from tidelog.jobs.frames.errors import explained
-from tidelog.jobs.frames.input import opened
+from tidelog.jobs.frames.input import open_input
 from tidelog.jobs.frames.options import checkpoint_of, options_of, starting
 from tidelog.jobs.frames.output import ROWS, check_types, outputs_of, route_of, tagged
-from tidelog.jobs.frames.retention import Groups
-from tidelog.jobs.pools import turns_of
+from tidelog.jobs.frames.retention import RetentionGroups
+from tidelog.jobs.pools import pools_of
 from tidelog.jobs.snapshots import SnapshotError, owners
-from tidelog.jobs.snapshots.objects import Objects
-from tidelog.jobs.task.plan import Where
+from tidelog.jobs.snapshots.objects import ObjectStore
+from tidelog.jobs.task.plan import TaskSettings
 from tidelog.spark.given import ROUTES, STREAM, Given, OptionError
 from tidelog.spark.offsets import ZERO
 from tidelog.spark.options import Routes, for_source, given_of
@@ -86,7 +86,7 @@ class FrameState:
 class FrameRunner:
     """Runs a frame job on a Spark session. Its methods are for one thread at a time."""
 
-    def __init__(self, spark: SparkSession, job: Job, where: Where) -> None:
+    def __init__(self, spark: SparkSession, job: Job, where: TaskSettings) -> None:
         if job.kind != "frame":
             raise JobError(f"job {job.name!r} is no frame job: annotate its parameters as DataFrame")
         self.job = job
@@ -97,7 +97,7 @@ class FrameRunner:
         self._servers = Servers(where.access, f"tidelog-job-{job.name}")
         quick = replace(where.access, retries=0, connect_ms=min(where.access.connect_ms, QUICK_MS), read_ms=QUICK_MS)
         self._quick = Servers(quick, f"tidelog-job-{job.name}")  # poll() must not wait for a server that is away
-        self._groups = Groups(self._quick, keys.group(job.name))
+        self._groups = RetentionGroups(self._quick, keys.group(job.name))
         self._query: StreamingQuery | None = None
         self._seen: tuple[int, str] | None = None  # the last progress that was looked at
         self._state = FrameState()
@@ -161,7 +161,9 @@ class FrameRunner:
         """Beside the checkpoint in the object store, for who removes it when its generation is over."""
         if self.where.store:
             try:
-                owners.write(Objects(self.where.store, QUICK_MS / 1000), self.job.name, self.where.generation, topics)
+                owners.write(
+                    ObjectStore(self.where.store, QUICK_MS / 1000), self.job.name, self.where.generation, topics
+                )
             except SnapshotError as error:  # Spark says what is wrong, if it can't write either
                 log.warning("job %s: %s", self.job.name, error)
 
@@ -199,7 +201,7 @@ class FrameRunner:
             for_source(Given(options), STREAM)  # Spark reads them when the query runs
         except OptionError as error:
             raise JobError(f"job {self.job.name!r}, topic {topic.name!r}: {error}") from None
-        return opened(session.readStream.format("tidelog").options(**options), topic, facts, self.where.path)
+        return open_input(session.readStream.format("tidelog").options(**options), topic, facts, self.where.path)
 
     def _started(self, rows: DataFrame, routes: Routes) -> StreamingQuery:
         job = self.job
@@ -215,7 +217,7 @@ class FrameRunner:
         context = rows.sparkSession.sparkContext
         pool = context.getLocalProperty("spark.scheduler.pool")
         if self._turn is None:
-            self._turn = turns_of(context).take()
+            self._turn = pools_of(context).take()
         context.setLocalProperty("spark.scheduler.pool", pools.pool(self._turn))
         try:
             return writer.start()
@@ -304,7 +306,7 @@ class FrameRunner:
 
     def _close(self) -> None:
         if self._turn is not None:
-            turns_of(self._spark.sparkContext).give_back(self._turn)
+            pools_of(self._spark.sparkContext).give_back(self._turn)
             self._turn = None
         self._servers.close()
         self._quick.close()

@@ -25,7 +25,7 @@ from tidelog.transport.leader import Servers
 EVERY: Final = 3.0  # seconds
 
 
-class Groups:
+class RetentionGroups:
     """The group of a job in the partitions of its inputs. Errors of ``Servers.ask``, and ReplyError."""
 
     def __init__(self, servers: Servers, group: str) -> None:

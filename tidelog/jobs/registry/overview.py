@@ -19,8 +19,8 @@ from tidelog.client.steps import Steps, good
 from tidelog.jobs import keys
 from tidelog.jobs.errors import JobError
 from tidelog.jobs.registry import registry, status
-from tidelog.jobs.registry.registry import Registry, Spec
-from tidelog.jobs.registry.status import Snapshots, Status
+from tidelog.jobs.registry.registry import JobRegistry, JobSpec
+from tidelog.jobs.registry.status import SnapshotSummary, Status
 from tidelog.jobs.replaylog.marker import Marker, read_marker
 from tidelog.topics import TopicError
 from tidelog.topics.settings import key_of, read_facts
@@ -30,7 +30,7 @@ PAGE: Final = 2000  # calls that are sent together
 
 
 @dataclass(frozen=True)
-class PartitionLook:
+class PartitionOverview:
     """How far a partition of a job is."""
 
     partition: int
@@ -41,14 +41,14 @@ class PartitionLook:
 
 
 @dataclass(frozen=True)
-class JobLook:
+class JobOverview:
     """A job. ``status`` may be of an engine that has it no more."""
 
-    spec: Spec
+    spec: JobSpec
     engine: str  # that has its claim, and lives; empty: none
     status: Status | None
-    partitions: tuple[PartitionLook, ...] = ()
-    snapshots: Snapshots = Snapshots()  # noqa: RUF009 - it can't be changed
+    partitions: tuple[PartitionOverview, ...] = ()
+    snapshots: SnapshotSummary = SnapshotSummary()  # noqa: RUF009 - it can't be changed
 
     @property
     def lag(self) -> int:
@@ -86,11 +86,11 @@ class JobLook:
 
 
 @dataclass(frozen=True)
-class Look:
+class JobsOverview:
     """All jobs that were asked for; ``at``: ms since 1970, by the server's clock."""
 
     at: int
-    jobs: tuple[JobLook, ...]
+    jobs: tuple[JobOverview, ...]
     engines: tuple[str, ...] = ()  # that live
 
     def written(self) -> str:
@@ -103,16 +103,16 @@ class Look:
 class _Found:
     """What was found of a job on the way."""
 
-    spec: Spec
+    spec: JobSpec
     engine: str = ""
     status: Status | None = None
-    snapshots: Snapshots = Snapshots()  # noqa: RUF009 - it can't be changed
+    snapshots: SnapshotSummary = SnapshotSummary()  # noqa: RUF009 - it can't be changed
     streams: dict[int, list[tuple[str, str]]] = field(default_factory=dict)  # by partition: topic, stream
 
 
-def look(names: Sequence[str] = ()) -> Steps[Look]:
+def overview(names: Sequence[str] = ()) -> Steps[JobsOverview]:
     """Look at these jobs, or at all. JobError for one that isn't there."""
-    there: Registry = yield from registry.read()
+    there: JobRegistry = yield from registry.read()
     specs = [there.find(name) for name in names] if names else [there.specs[name] for name in sorted(there.specs)]
     (now,) = good((yield [strings.server_time()]))
     found = [_Found(spec) for spec in specs]
@@ -121,8 +121,8 @@ def look(names: Sequence[str] = ()) -> Steps[Look]:
     jobs = []
     for each in found:
         partitions = yield from _partitions(each, now)
-        jobs.append(JobLook(each.spec, each.engine, each.status, tuple(partitions), each.snapshots))
-    return Look(now, tuple(jobs), tuple(engines))
+        jobs.append(JobOverview(each.spec, each.engine, each.status, tuple(partitions), each.snapshots))
+    return JobsOverview(now, tuple(jobs), tuple(engines))
 
 
 def owner(name: str) -> Steps[str]:
@@ -185,7 +185,7 @@ def _count(topic: str, text: bytes | None) -> int:
         return 0
 
 
-def _partitions(found: _Found, now: int) -> Steps[list[PartitionLook]]:
+def _partitions(found: _Found, now: int) -> Steps[list[PartitionOverview]]:
     """How far each partition of a job is."""
     spec = found.spec
     recovering = yield from _sent(strings.get(keys.recovery(spec.name, at)) for at in range(spec.partitions))
@@ -207,11 +207,11 @@ def _partitions(found: _Found, now: int) -> Steps[list[PartitionLook]]:
                 lag += count
                 age = max([age, *[now - entry.id.ms for entry in first]])
         epoch = last.epoch if last else None
-        looks.append(PartitionLook(at, epoch, lag, age, _recovery(recovering[at], epoch)))
+        looks.append(PartitionOverview(at, epoch, lag, age, _recovery(recovering[at], epoch)))
     return looks
 
 
-def _lasts(spec: Spec) -> Steps[list[Marker | None]]:
+def _lasts(spec: JobSpec) -> Steps[list[Marker | None]]:
     """The last marker of each partition."""
     if spec.kind == "frame":
         return [None] * spec.partitions
@@ -220,7 +220,7 @@ def _lasts(spec: Spec) -> Steps[list[Marker | None]]:
     return [_marker(key, spec, entries) for key, entries in zip(logs, replies, strict=True)]
 
 
-def _marker(key: str, spec: Spec, entries: Any) -> Marker | None:
+def _marker(key: str, spec: JobSpec, entries: Any) -> Marker | None:
     if not isinstance(entries, list) or not entries:
         return None
     try:

@@ -45,7 +45,7 @@ CLOSED: Final = 2**63 - 1  # the epoch of a fence that is closed: there is none 
 CLOSING_MS: Final = 60_000  # of the stage that closes it
 
 
-class Spec(msgspec.Struct, frozen=True):
+class JobSpec(msgspec.Struct, frozen=True):
     """A job as the registry knows it."""
 
     name: str
@@ -63,7 +63,7 @@ class Spec(msgspec.Struct, frozen=True):
     paused: bool = False
     options: dict[str, str] = {}
 
-    def differences(self, other: Spec) -> list[str]:
+    def differences(self, other: JobSpec) -> list[str]:
         """Why ``other`` can't go on with the state and the positions of this one."""
         return [
             f"{what} was {_shown(getattr(self, what))}, and is {_shown(getattr(other, what))}"
@@ -73,15 +73,15 @@ class Spec(msgspec.Struct, frozen=True):
 
 
 class _All(msgspec.Struct, frozen=True):
-    specs: dict[str, Spec]
+    specs: dict[str, JobSpec]
     gone: dict[str, int]
 
 
 @dataclass
-class Registry:
+class JobRegistry:
     """What the entries up to ``last`` amount to."""
 
-    specs: dict[str, Spec] = field(default_factory=dict)
+    specs: dict[str, JobSpec] = field(default_factory=dict)
     gone: dict[str, int] = field(default_factory=dict)  # jobs that were removed, with their last generation
     last: StreamId = StreamId(0)  # noqa: RUF009 - it can't be changed
     length: int = 0  # entries since the last ``all``
@@ -103,7 +103,7 @@ class Registry:
             elif kind == "removed":
                 self.gone[name] = self.specs.pop(name).generation
             else:
-                spec = msgspec.json.decode(facts["spec"], type=Spec)
+                spec = msgspec.json.decode(facts["spec"], type=JobSpec)
                 if kind not in KINDS:
                     raise ValueError(f"{kind!r} is no kind of entry")
                 _check(name, spec)
@@ -112,7 +112,7 @@ class Registry:
         except (KeyError, ValueError, RecursionError) as error:
             _unreadable.tell(f"{keys.REGISTRY} {entry.id}", said(error))
 
-    def find(self, name: str) -> Spec:
+    def find(self, name: str) -> JobSpec:
         """JobError if there is no such job."""
         if name not in self.specs:
             known = ", ".join(sorted(self.specs)) or "none"
@@ -124,7 +124,7 @@ class Registry:
         return msgspec.json.encode(_All(self.specs, self.gone)).decode()
 
 
-def _check(name: str, spec: Spec) -> None:
+def _check(name: str, spec: JobSpec) -> None:
     """Raises ValueError if a job that is called ``name`` is not one that this program writes."""
     _check_name(spec.name)
     parts = spec.target.partition(":")
@@ -147,26 +147,26 @@ def _check_name(name: str) -> None:
 
 
 @dataclass(frozen=True)
-class Change:
+class RegistryChange:
     """An entry to append; ``closes``: the fence of a generation that ends, and the stream of the job's events."""
 
     kind: str
-    spec: Spec
+    spec: JobSpec
     closes: tuple[str, str] | None = None
 
 
-Decide = Callable[[Registry], Change | None]
+Decide = Callable[[JobRegistry], RegistryChange | None]
 
 
 # -- what changes ----------------------------------------------------------------------------------------------
-def add(spec: Spec) -> Decide:
+def add(spec: JobSpec) -> Decide:
     """A new job, or new code for one. JobError where it can't go on with what the old one has."""
 
-    def decide(registry: Registry) -> Change | None:
+    def decide(registry: JobRegistry) -> RegistryChange | None:
         old = registry.specs.get(spec.name)
         if old is None:
             generation = registry.gone.get(spec.name, 0) + 1
-            return Change("added", msgspec.structs.replace(spec, generation=generation))
+            return RegistryChange("added", msgspec.structs.replace(spec, generation=generation))
         differences = old.differences(spec)
         if differences:
             raise JobError(
@@ -177,23 +177,23 @@ def add(spec: Spec) -> Decide:
         new = msgspec.structs.replace(
             spec, generation=old.generation, revision=old.revision, start=old.start, paused=old.paused
         )
-        return None if new == old else Change("changed", _next(new))
+        return None if new == old else RegistryChange("changed", _next(new))
 
     return decide
 
 
 def remove(name: str) -> Decide:
-    def decide(registry: Registry) -> Change:
+    def decide(registry: JobRegistry) -> RegistryChange:
         old = registry.find(name)
-        return Change("removed", old, _closing(old))
+        return RegistryChange("removed", old, _closing(old))
 
     return decide
 
 
 def pause(name: str) -> Decide:
-    def decide(registry: Registry) -> Change | None:
+    def decide(registry: JobRegistry) -> RegistryChange | None:
         old = registry.find(name)
-        return None if old.paused else Change("paused", _next(old, paused=True))
+        return None if old.paused else RegistryChange("paused", _next(old, paused=True))
 
     return decide
 
@@ -201,38 +201,38 @@ def pause(name: str) -> Decide:
 def resume(name: str) -> Decide:
     """Also a job that isn't paused: one that has failed is tried again."""
 
-    def decide(registry: Registry) -> Change:
-        return Change("resumed", _next(registry.find(name), paused=False))
+    def decide(registry: JobRegistry) -> RegistryChange:
+        return RegistryChange("resumed", _next(registry.find(name), paused=False))
 
     return decide
 
 
-def reset(spec: Spec) -> Decide:
+def reset(spec: JobSpec) -> Decide:
     """A new generation, as ``spec`` describes the job, from ``spec.start``."""
 
-    def decide(registry: Registry) -> Change:
+    def decide(registry: JobRegistry) -> RegistryChange:
         old = registry.find(spec.name)
         new = msgspec.structs.replace(
             spec, generation=old.generation + 1, revision=old.revision + 1, paused=old.paused,
             store=spec.store or old.store,
         )  # fmt: skip
-        return Change("reset", new, _closing(old))
+        return RegistryChange("reset", new, _closing(old))
 
     return decide
 
 
-def _next(spec: Spec, **fields: Any) -> Spec:
+def _next(spec: JobSpec, **fields: Any) -> JobSpec:
     return msgspec.structs.replace(spec, revision=spec.revision + 1, **fields)
 
 
-def _closing(spec: Spec) -> tuple[str, str]:
+def _closing(spec: JobSpec) -> tuple[str, str]:
     return keys.fence(spec.name, spec.generation), keys.events(spec.name)
 
 
 # -- on the server ---------------------------------------------------------------------------------------------
-def read(registry: Registry | None = None) -> Steps[Registry]:
+def read(registry: JobRegistry | None = None) -> Steps[JobRegistry]:
     """What is there, in pages; or take in what is new since ``registry.last``."""
-    found = Registry() if registry is None else registry
+    found = JobRegistry() if registry is None else registry
     while True:
         after = f"({found.last}" if found.last > StreamId(0) else "-"
         (page,) = good((yield [calls.trange(keys.REGISTRY, after, "+", PAGE)]))
@@ -242,9 +242,9 @@ def read(registry: Registry | None = None) -> Steps[Registry]:
             return found
 
 
-def removed(name: str) -> Steps[Spec | None]:
+def removed(name: str) -> Steps[JobSpec | None]:
     """A job that was removed, as it was; None if it is there, never was, or that is too long ago."""
-    found: Spec | None = None
+    found: JobSpec | None = None
     last = StreamId(0)
     while True:
         (page,) = good((yield [calls.trange(keys.REGISTRY, f"({last}", "+", PAGE)]))
@@ -260,18 +260,18 @@ def removed(name: str) -> Steps[Spec | None]:
             return found
 
 
-def _removed(name: str, facts: dict[str, str]) -> Spec | None:
+def _removed(name: str, facts: dict[str, str]) -> JobSpec | None:
     if facts.get("kind") != "removed":
         return None
     try:
-        spec = msgspec.json.decode(facts["spec"], type=Spec)
+        spec = msgspec.json.decode(facts["spec"], type=JobSpec)
         _check(name, spec)
     except (KeyError, ValueError, RecursionError):
         return None  # who reads the registry reports it
     return spec
 
 
-def change(decide: Decide, by: str = "", long: int = LONG) -> Steps[tuple[Registry, Change | None]]:
+def change(decide: Decide, by: str = "", long: int = LONG) -> Steps[tuple[JobRegistry, RegistryChange | None]]:
     """Change the registry; returns it as it is then, and the change, None if there was nothing to do.
 
     To be driven on one connection, which is not made again. ``decide`` may be called several times.
@@ -283,7 +283,7 @@ def change(decide: Decide, by: str = "", long: int = LONG) -> Steps[tuple[Regist
         if what is None:
             good((yield [Call(("UNWATCH",), bool)]))
             return registry, None
-        after = Registry(dict(registry.specs), dict(registry.gone))
+        after = JobRegistry(dict(registry.specs), dict(registry.gone))
         fields = _fields(what.kind, what.spec.name, msgspec.json.encode(what.spec).decode(), by)
         after.apply(Entry(registry.last, [word.encode() for pair in fields.items() for word in pair]))
         queued = [*_closed(what), calls.tappend(keys.REGISTRY, fields)]
@@ -298,7 +298,7 @@ def _fields(kind: str, name: str, spec: str, by: str) -> dict[str, str]:
     return {"kind": kind, "name": name, "spec": spec, "by": by}
 
 
-def _closed(what: Change) -> list[Call[Any]]:
+def _closed(what: RegistryChange) -> list[Call[Any]]:
     """Calls that close the fence: an epoch that only says so in the job's events is published as its last one."""
     if what.closes is None:
         return []

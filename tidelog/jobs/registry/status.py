@@ -54,7 +54,7 @@ class Status(msgspec.Struct):
 
 
 @dataclass(frozen=True)
-class Report:
+class StepReport:
     """What one call of a job's runner did (``engine.runner``)."""
 
     epoch: int = 0  # the last one that was published; 0: none
@@ -68,14 +68,14 @@ class Report:
     version: str = ""  # of the code that ran; several with commas, while workers change over
 
 
-def ran(version: str, added: str) -> str:
+def version_text(version: str, added: str) -> str:
     """Which code runs, for people."""
     if version == added:
         return f"version {version} runs, as added"
     return f"version {version} runs, not version {added}, which was added; tidelog jobs add registers what runs"
 
 
-class Teller:
+class StatusReporter:
     """Keeps the status of one job, and says when it is to be written. ``wall``: seconds since 1970."""
 
     def __init__(self, status: Status, wall: Callable[[], float]) -> None:
@@ -88,7 +88,7 @@ class Teller:
         self._snapshot_error = ""
         status.since = self._now()
 
-    def did(self, report: Report) -> None:
+    def did(self, report: StepReport) -> None:
         """Take in what a call of the runner did."""
         now, status = self._wall(), self.status
         if report.epoch != status.epoch:
@@ -106,8 +106,8 @@ class Teller:
             self.tell(kind, text)
         if report.version and report.version != status.version:
             status.version = report.version
-            self.tell("code", ran(status.version, self._added))
-            log.warning("job %s: %s", status.name, ran(status.version, self._added))
+            self.tell("code", version_text(status.version, self._added))
+            log.warning("job %s: %s", status.name, version_text(status.version, self._added))
         self._written = 0.0
 
     def set(self, state: str, error: str | None = None) -> None:
@@ -154,7 +154,7 @@ class Teller:
 
 
 @dataclass(frozen=True)
-class Snapshots:
+class SnapshotSummary:
     """What there is of a job's snapshots: the newest of each partition; of these, the oldest counts."""
 
     at: int = 0  # ms since 1970; 0: a partition has none
@@ -162,20 +162,20 @@ class Snapshots:
     error: str = ""  # why a partition can make none
 
 
-def snapshots_of(text: bytes | None, generation: int) -> Snapshots:
+def snapshots_of(text: bytes | None, generation: int) -> SnapshotSummary:
     """From the string ``job:<name>:snapshots``; nothing where it can't be read, or is of another generation."""
     try:
         records = msgspec.json.decode(text or b"{}")
         if records.get("generation") != generation:
-            return Snapshots()
+            return SnapshotSummary()
         found = [records["partitions"][at] for at in sorted(records["partitions"], key=int)]
         error = next((f"partition {at}: {each['error']}" for at, each in enumerate(found) if each["error"]), "")
         if not all(each["kept"] for each in found):
-            return Snapshots(error=error)
+            return SnapshotSummary(error=error)
         newest = [each["kept"][0] for each in found]
-        return Snapshots(min(each["time"] for each in newest), min(each["epoch"] for each in newest), error)
+        return SnapshotSummary(min(each["time"] for each in newest), min(each["epoch"] for each in newest), error)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        return Snapshots()
+        return SnapshotSummary()
 
 
 def decoded(text: bytes | None) -> Status | None:

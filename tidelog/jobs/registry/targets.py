@@ -7,7 +7,7 @@ from types import ModuleType
 from tidelog.client.steps import Steps
 from tidelog.jobs.declare import Job
 from tidelog.jobs.errors import JobError
-from tidelog.jobs.registry.registry import Spec
+from tidelog.jobs.registry.registry import JobSpec
 from tidelog.topics import Topic, TopicError
 from tidelog.topics.reconcile import agree
 
@@ -17,12 +17,12 @@ def jobs_of(module: ModuleType) -> list[tuple[str, Job]]:
     return sorted((name, found) for name, found in vars(module).items() if isinstance(found, Job))
 
 
-def describe(job: Job, target: str, store: str = "", start: str = "") -> Steps[Spec]:
+def describe(job: Job, target: str, store: str = "", start: str = "") -> Steps[JobSpec]:
     """What the registry is told. Topics that aren't there are made; JobError where they are not as declared."""
     partitions: dict[str, int] = {}
     for topic in (*job.inputs, *job.outputs):
         partitions[topic.name] = yield from _partitions(job, topic)
-    return Spec(
+    return JobSpec(
         job.name, target, job.kind, job.version, inputs=tuple(each.name for each in job.inputs),
         outputs=tuple(each.name for each in job.outputs), partitions=job.partitions or _agreed(job, partitions),
         state=type_name(job.state), start=start, store=store,

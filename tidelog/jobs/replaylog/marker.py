@@ -32,7 +32,7 @@ FIELDS: Final = (
 
 
 @dataclass(frozen=True)
-class Span:
+class InputSpan:
     """What was read of one input: the entries after one ID up to another."""
 
     after: StreamId
@@ -48,7 +48,7 @@ class Marker:
     run: str
     generation: int
     version: str
-    inputs: Mapping[str, Span]  # by topic
+    inputs: Mapping[str, InputSpan]  # by topic
     now_ms: int
     rows: int  # that were put out
     digest: str
@@ -75,7 +75,10 @@ def read_marker(key: str, entry: Entry) -> Marker:
         spans = msgspec.json.decode(fields["inputs"], type=dict[str, tuple[str, str, int]])
         return Marker(
             int(fields["epoch"]), fields["run"], int(fields["generation"]), fields["version"],
-            {at: Span(StreamId.parse(after), StreamId.parse(end), rows) for at, (after, end, rows) in spans.items()},
+            {
+                topic: InputSpan(StreamId.parse(after), StreamId.parse(end), rows)
+                for topic, (after, end, rows) in spans.items()
+            },
             int(fields["now"]), int(fields["rows"]), fields["digest"],
             msgspec.json.decode(fields["skipped"], type=dict[str, list[str]]) if fields["skipped"] else {},
             msgspec.json.decode(fields["calls"], type=list[tuple[str, str]]) if fields["calls"] else (),

@@ -25,7 +25,7 @@ from tidelog.client.steps import good
 from tidelog.jobs import keys
 from tidelog.jobs.declare import Job
 from tidelog.jobs.errors import JobError
-from tidelog.jobs.topics import Ask, Shape, reset_hint
+from tidelog.jobs.topics import Ask, JobTopics, reset_hint
 from tidelog.transport.call import Call
 from tidelog.transport.errors import ReplyError
 
@@ -47,7 +47,7 @@ class Origin:
         return StreamId.parse(self.starts[topic][partition])
 
 
-def agreed_origin(ask: Ask, job: Job, generation: int, start: str, shape: Shape) -> Origin:
+def agreed_origin(ask: Ask, job: Job, generation: int, start: str, shape: JobTopics) -> Origin:
     """The origin of a generation, which is written if there is none. JobError where the topics are others by now."""
     key = keys.origin(job.name, generation)
     (there,) = good(ask(_get(key)))
@@ -70,7 +70,7 @@ def agreed_origin(ask: Ask, job: Job, generation: int, start: str, shape: Shape)
             (there,) = good(ask(_get(key)))
 
 
-def _extended(ask: Ask, job: Job, known: Origin | None, start: str, shape: Shape) -> Origin:
+def _extended(ask: Ask, job: Job, known: Origin | None, start: str, shape: JobTopics) -> Origin:
     """With positions for the inputs that have none."""
     new = [topic for topic in shape.inputs if known is None or topic not in known.topics]
     if known is not None and not new:
@@ -127,7 +127,7 @@ def _read(job: Job, key: str, text: bytes) -> Origin:
         raise JobError(f"job {job.name!r}: {key!r} does not say where it began: {error}") from None
 
 
-def _check(job: Job, known: Origin, shape: Shape) -> None:
+def _check(job: Job, known: Origin, shape: JobTopics) -> None:
     """JobError where inputs were deleted, made anew or grown since the generation began."""
     for topic, facts in shape.inputs.items():
         ident, partitions = known.topics.get(topic, (facts.id, facts.partitions or 1))

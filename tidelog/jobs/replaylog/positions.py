@@ -10,21 +10,21 @@ from tidelog.jobs.declare import Job
 from tidelog.jobs.errors import InputsLostError, JobError
 from tidelog.jobs.replaylog.marker import Marker
 from tidelog.jobs.replaylog.origin import ZERO, Origin
-from tidelog.jobs.topics import Shape, reset_hint
+from tidelog.jobs.topics import JobTopics, reset_hint
 
 
 @dataclass(frozen=True)
 class Positions:
     """Immutable. The epoch is 0 before the first one."""
 
-    shape: Shape
+    shape: JobTopics
     origin: Origin
     epoch: int
     lasts: Sequence[Marker | None]  # by partition of the job
     starts: Sequence[Mapping[str, StreamId]]  # by partition: by topic, the ID after which to go on
 
     @classmethod
-    def of(cls, shape: Shape, origin: Origin, lasts: Sequence[Marker] | None) -> Positions:
+    def of(cls, shape: JobTopics, origin: Origin, lasts: Sequence[Marker] | None) -> Positions:
         begin = [
             {topic: origin.after(topic, shape.part(topic, at)) for topic in shape.inputs}
             for at in range(shape.partitions)

@@ -13,9 +13,9 @@
     retention  what the oldest snapshot still needs: groups of inputs, replay log
 """
 
-from tidelog.jobs.snapshots.creation import Request, make
+from tidelog.jobs.snapshots.creation import SnapshotRequest, make
 from tidelog.jobs.snapshots.objects import SnapshotError, check
 from tidelog.jobs.snapshots.process import start
 from tidelog.jobs.snapshots.restoring import restore
 
-__all__ = ["Request", "SnapshotError", "check", "make", "restore", "start"]
+__all__ = ["SnapshotError", "SnapshotRequest", "check", "make", "restore", "start"]

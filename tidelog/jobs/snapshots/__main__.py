@@ -12,7 +12,7 @@ import sys
 
 import msgspec
 
-from tidelog.jobs.snapshots.creation import Request, make
+from tidelog.jobs.snapshots.creation import SnapshotRequest, make
 
 NICE = 10  # a tenth of a busy core: with 19 it would hold its read transaction for minutes there
 
@@ -23,7 +23,7 @@ def main() -> int:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     logging.getLogger("botocore").setLevel(logging.WARNING)
     os.nice(NICE)
-    request = msgspec.json.decode(sys.stdin.buffer.read(), type=Request)
+    request = msgspec.json.decode(sys.stdin.buffer.read(), type=SnapshotRequest)
     try:
         make(request)
     except Exception:

@@ -24,7 +24,7 @@ from tidelog.transport.errors import ReplyError
 from tidelog.transport.leader import Servers
 
 
-class Kept(msgspec.Struct, frozen=True):
+class SnapshotInfo(msgspec.Struct, frozen=True):
     """A snapshot."""
 
     name: str
@@ -34,27 +34,27 @@ class Kept(msgspec.Struct, frozen=True):
     stored: int  # bytes of the object
 
 
-class Record(msgspec.Struct, frozen=True):
+class PartitionSnapshots(msgspec.Struct, frozen=True):
     """What there is of one partition."""
 
-    kept: tuple[Kept, ...] = ()  # newest first
+    kept: tuple[SnapshotInfo, ...] = ()  # newest first
     needs: Mapping[str, str] = {}  # by topic
     error: str = ""
     since: int = 0
 
 
-class Records(msgspec.Struct, frozen=True):
+class JobSnapshots(msgspec.Struct, frozen=True):
     """What there is of a job."""
 
     generation: int = 0
-    partitions: Mapping[str, Record] = {}
+    partitions: Mapping[str, PartitionSnapshots] = {}
 
-    def of(self, partition: int) -> Record:
-        return self.partitions.get(str(partition), Record())
+    def of(self, partition: int) -> PartitionSnapshots:
+        return self.partitions.get(str(partition), PartitionSnapshots())
 
 
 @dataclass(frozen=True)
-class Owner:
+class PartitionRef:
     """Whose record it is."""
 
     job: str
@@ -62,17 +62,19 @@ class Owner:
     partition: int
 
 
-def decode(job: str, text: bytes | None) -> Records:
+def decode(job: str, text: bytes | None) -> JobSnapshots:
     """The records from the string, empty ones where there is none. JobError if it is something else."""
     if text is None:
-        return Records()
+        return JobSnapshots()
     try:
-        return msgspec.json.decode(text, type=Records)
+        return msgspec.json.decode(text, type=JobSnapshots)
     except msgspec.MsgspecError as error:
         raise JobError(f"job {job!r}: the key {keys.snapshots(job)!r} is no list of snapshots: {error}") from None
 
 
-def change(servers: Servers, owner: Owner, changed: Callable[[Record], Record]) -> Records:
+def change(
+    servers: Servers, owner: PartitionRef, changed: Callable[[PartitionSnapshots], PartitionSnapshots]
+) -> JobSnapshots:
     """Replace the record of a partition; returns the records as they are then.
 
     SupersededError where the string is of a later generation (Rule 1). UnreachableError, ReplyError as ``Servers.ask``.
@@ -84,9 +86,9 @@ def change(servers: Servers, owner: Owner, changed: Callable[[Record], Record]) 
         if records.generation > owner.generation:
             raise SupersededError(f"job {owner.job!r} is at generation {records.generation}, not {owner.generation}")
         if records.generation < owner.generation:
-            records = Records(owner.generation)
+            records = JobSnapshots(owner.generation)
         mine = changed(records.of(owner.partition))
-        records = Records(owner.generation, {**records.partitions, str(owner.partition): mine})
+        records = JobSnapshots(owner.generation, {**records.partitions, str(owner.partition): mine})
         new = msgspec.json.encode(records)
         swap = strings.set_absent(key, new) if text is None else strings.set_equal(key, new, text)
         (before,) = answers(servers.ask(swap))

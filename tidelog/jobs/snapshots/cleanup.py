@@ -21,7 +21,7 @@ from typing import Final
 
 from tidelog.jobs.snapshots import owners
 from tidelog.jobs.snapshots.manifests import MANIFEST
-from tidelog.jobs.snapshots.objects import Objects
+from tidelog.jobs.snapshots.objects import ObjectStore
 
 MOST: Final = 1000  # objects that are removed by one call
 
@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 
 def clear(
-    objects: Objects, job: str, over: int, ours: Callable[[Mapping[str, str]], bool], most: int = MOST
+    objects: ObjectStore, job: str, over: int, ours: Callable[[Mapping[str, str]], bool], most: int = MOST
 ) -> bool:  # fmt: skip
     """Remove what is there of a job's generations up to ``over``; whether all that can go is gone. SnapshotError.
 

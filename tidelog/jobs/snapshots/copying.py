@@ -23,7 +23,7 @@ LEVEL: Final = 3
 
 
 @dataclass(frozen=True)
-class Copied:
+class CopyResult:
     """What was written to the file."""
 
     size: int  # bytes of the LMDB file
@@ -31,7 +31,7 @@ class Copied:
     sha256: str  # of what is compressed
 
 
-def copy(env: lmdb.Environment, txn: lmdb.Transaction[bytes], into: IO[bytes]) -> Copied:
+def copy(env: lmdb.Environment, txn: lmdb.Transaction[bytes], into: IO[bytes]) -> CopyResult:
     """Write a compressed copy of what ``txn`` sees. OSError, lmdb.Error."""
     packer = zstandard.ZstdCompressor(level=LEVEL, write_checksum=True).compressobj()
     digest, size, stored = sha256(), 0, 0
@@ -47,7 +47,7 @@ def copy(env: lmdb.Environment, txn: lmdb.Transaction[bytes], into: IO[bytes]) -
         put(packer.compress(piece))
     put(packer.flush())
     into.flush()
-    return Copied(size, stored, digest.hexdigest())
+    return CopyResult(size, stored, digest.hexdigest())
 
 
 def _compacted(env: lmdb.Environment, txn: lmdb.Transaction[bytes]) -> Iterator[bytes]:

@@ -22,14 +22,14 @@ import msgspec.structs
 
 from tidelog.jobs.errors import JobError, SupersededError
 from tidelog.jobs.snapshots import catalog, manifests, owners, retention
-from tidelog.jobs.snapshots.catalog import Kept, Owner, Record
-from tidelog.jobs.snapshots.copying import Copied, copy
-from tidelog.jobs.snapshots.manifests import LEFTOVER, Before, Manifest, Snapshot
-from tidelog.jobs.snapshots.objects import PATIENCE, PIECE, Objects, SnapshotError
+from tidelog.jobs.snapshots.catalog import PartitionRef, PartitionSnapshots, SnapshotInfo
+from tidelog.jobs.snapshots.copying import CopyResult, copy
+from tidelog.jobs.snapshots.manifests import LEFTOVER, PreviousVersion, SnapshotFiles, SnapshotManifest
+from tidelog.jobs.snapshots.objects import PATIENCE, PIECE, ObjectStore, SnapshotError
 from tidelog.jobs.store.copying import opened
 from tidelog.jobs.store.environments import boot_id
 from tidelog.jobs.store.errors import StoreUnusableError
-from tidelog.jobs.store.store import Meta
+from tidelog.jobs.store.store import StoreMeta
 from tidelog.transport.access import Access
 from tidelog.transport.errors import ReplyError
 from tidelog.transport.leader import Servers, UnreachableError
@@ -40,7 +40,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Request:
+class SnapshotRequest:
     """What a maker is to do."""
 
     job: str
@@ -61,7 +61,7 @@ class Request:
         return manifests.folder_of(self.job, self.generation, self.partition)
 
 
-def make(request: Request) -> Manifest:
+def make(request: SnapshotRequest) -> SnapshotManifest:
     """Make a snapshot of the store as it is, and bring everything else up to date with it.
 
     Returns the newest snapshot's manifest: that of an earlier one where the store has not changed since. What is raised
@@ -81,9 +81,9 @@ def make(request: Request) -> Manifest:
         servers.close()
 
 
-def _made(request: Request, servers: Servers) -> Manifest:
+def _made(request: SnapshotRequest, servers: Servers) -> SnapshotManifest:
     replay = _replay_log(request, servers)
-    objects = Objects(request.url, request.patience)
+    objects = ObjectStore(request.url, request.patience)
     began = time.monotonic()
     manifest, snapshot = _stored(request, objects, replay)
     log.info(
@@ -96,7 +96,7 @@ def _made(request: Request, servers: Servers) -> Manifest:
     return manifest
 
 
-def _replay_log(request: Request, servers: Servers) -> retention.ReplayLog:
+def _replay_log(request: SnapshotRequest, servers: Servers) -> retention.ReplayLog:
     """As it is now. SupersededError if the generation has ended."""
     replay = retention.ReplayLog(servers, request.job, request.generation, request.partition)
     if replay.superseded:
@@ -106,8 +106,8 @@ def _replay_log(request: Request, servers: Servers) -> retention.ReplayLog:
 
 # -- a new one ---------------------------------------------------------------------------------------------------
 def _stored(
-    request: Request, objects: Objects, replay: retention.ReplayLog
-) -> tuple[Manifest, Snapshot]:  # fmt: skip
+    request: SnapshotRequest, objects: ObjectStore, replay: retention.ReplayLog
+) -> tuple[SnapshotManifest, SnapshotFiles]:  # fmt: skip
     """Copy the store and upload the copy; nothing of that if there is a snapshot of this epoch and run."""
     complete, _ = manifests.listed(objects, request.folder)
     path = Path(request.path)
@@ -125,9 +125,10 @@ def _stored(
             owners.write(objects, request.job, request.generation, request.topics)
         snapshot = manifests.new(request.folder, version.epoch)
         _upload(objects, snapshot, file, copied)
-    manifest = Manifest(
+    manifest = SnapshotManifest(
         job=request.job, generation=request.generation, partition=request.partition, epoch=version.epoch,
-        run=version.run, previous=Before(previous.epoch, previous.run) if previous is not None else None, inputs={},
+        run=version.run,
+        previous=PreviousVersion(previous.epoch, previous.run) if previous is not None else None, inputs={},
         time=int(time.time() * 1000), size=copied.size, stored=copied.stored, sha256=copied.sha256,
     )  # fmt: skip
     manifest = msgspec.structs.replace(manifest, inputs=retention.spans(replay, manifest))
@@ -135,7 +136,7 @@ def _stored(
     return manifest, snapshot
 
 
-def _ours(request: Request, meta: Meta) -> None:
+def _ours(request: SnapshotRequest, meta: StoreMeta) -> None:
     """StoreUnusableError if a task would not use the store either."""
     if meta.generation != request.generation:
         raise StoreUnusableError(f"{request.path} is of generation {meta.generation}, not {request.generation}")
@@ -143,7 +144,7 @@ def _ours(request: Request, meta: Meta) -> None:
         raise StoreUnusableError(f"{request.path} was written before the machine was started, and may lack something")
 
 
-def _upload(objects: Objects, snapshot: Snapshot, file: IO[bytes], copied: Copied) -> None:
+def _upload(objects: ObjectStore, snapshot: SnapshotFiles, file: IO[bytes], copied: CopyResult) -> None:
     file.seek(0)
     with objects.upload(snapshot.object) as write:
         while piece := file.read(PIECE):
@@ -154,14 +155,16 @@ def _upload(objects: Objects, snapshot: Snapshot, file: IO[bytes], copied: Copie
 
 
 # -- the old ones ------------------------------------------------------------------------------------------------
-def _pruned(request: Request, objects: Objects, replay: retention.ReplayLog) -> list[tuple[Snapshot, Manifest]]:
+def _pruned(
+    request: SnapshotRequest, objects: ObjectStore, replay: retention.ReplayLog
+) -> list[tuple[SnapshotFiles, SnapshotManifest]]:
     """Remove what is too much; returns what is kept, newest first.
 
     What is damaged, half there or contradicted by the log may be somebody's who is at work: it goes when it is old.
     """
     complete, odd = manifests.listed(objects, request.folder)
-    kept: list[tuple[Snapshot, Manifest]] = []
-    surplus: list[Snapshot] = []
+    kept: list[tuple[SnapshotFiles, SnapshotManifest]] = []
+    surplus: list[SnapshotFiles] = []
     for each in complete:
         if len(kept) == request.keep:
             surplus.append(each)
@@ -180,7 +183,10 @@ def _pruned(request: Request, objects: Objects, replay: retention.ReplayLog) -> 
 
 # -- the server --------------------------------------------------------------------------------------------------
 def _record(
-    request: Request, servers: Servers, replay: retention.ReplayLog, kept: Sequence[tuple[Snapshot, Manifest]]
+    request: SnapshotRequest,
+    servers: Servers,
+    replay: retention.ReplayLog,
+    kept: Sequence[tuple[SnapshotFiles, SnapshotManifest]],
 ) -> None:
     """Tell the server what is kept, then give up what is not needed for that."""
     if not kept:
@@ -188,19 +194,22 @@ def _record(
     oldest = kept[-1][1]
     needs: Mapping[str, str] = retention.needs(replay, oldest)
     stated = tuple(
-        Kept(each.name, manifest.epoch, manifest.time, manifest.size, manifest.stored) for each, manifest in kept
+        SnapshotInfo(each.name, manifest.epoch, manifest.time, manifest.size, manifest.stored)
+        for each, manifest in kept
     )
-    all_ = catalog.change(servers, _owner(request), lambda record: Record(stated, {**record.needs, **needs}))
+    all_ = catalog.change(
+        servers, _owner(request), lambda record: PartitionSnapshots(stated, {**record.needs, **needs})
+    )
     retention.move_groups(servers, request.job, request.partition, request.partitions, request.shared, all_)
     evicted = retention.trim(servers, replay, oldest)
     log.info("%d kept, the oldest of epoch %d; %d markers evicted", len(kept), oldest.epoch, evicted)
 
 
-def _tell(request: Request, servers: Servers, error: str) -> None:
+def _tell(request: SnapshotRequest, servers: Servers, error: str) -> None:
     """Tell the server why there is no snapshot. A failure of that is logged only."""
     now = int(time.time() * 1000)
 
-    def failed(record: Record) -> Record:
+    def failed(record: PartitionSnapshots) -> PartitionSnapshots:
         return msgspec.structs.replace(record, error=error, since=record.since if record.error else now)
 
     try:
@@ -209,5 +218,5 @@ def _tell(request: Request, servers: Servers, error: str) -> None:
         log.error("the server was not told of a failure: %s", other)
 
 
-def _owner(request: Request) -> Owner:
-    return Owner(request.job, request.generation, request.partition)
+def _owner(request: SnapshotRequest) -> PartitionRef:
+    return PartitionRef(request.job, request.generation, request.partition)

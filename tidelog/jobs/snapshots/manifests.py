@@ -36,7 +36,7 @@ from uuid import uuid4
 import msgspec
 
 import tidelog
-from tidelog.jobs.snapshots.objects import MissingError, Objects
+from tidelog.jobs.snapshots.objects import MissingError, ObjectStore
 
 FORMAT: Final = "tidelog snapshot, format 1"
 OBJECT: Final = ".lmdb.zst"
@@ -47,14 +47,14 @@ _NAME: Final = re.compile(r"(\d{12,})-(\d{8}T\d{6}Z)-[0-9a-f]{8}")
 log = logging.getLogger(__name__)
 
 
-class Before(msgspec.Struct, frozen=True):
+class PreviousVersion(msgspec.Struct, frozen=True):
     """The version that undoing leads to."""
 
     epoch: int
     run: str
 
 
-class Manifest(msgspec.Struct, frozen=True, kw_only=True):
+class SnapshotManifest(msgspec.Struct, frozen=True, kw_only=True):
     """See above."""
 
     job: str
@@ -62,7 +62,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     partition: int
     epoch: int
     run: str
-    previous: Before | None
+    previous: PreviousVersion | None
     inputs: Mapping[str, tuple[str, str]]  # empty where the replay log has no marker of the epoch yet
     time: int
     size: int
@@ -77,7 +77,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @dataclass(frozen=True)
-class Snapshot:
+class SnapshotFiles:
     """A snapshot as its names tell it, without looking into it."""
 
     folder: str
@@ -98,14 +98,14 @@ def folder_of(job: str, generation: int, partition: int) -> str:
     return f"{job}/{generation}/{partition}"
 
 
-def new(folder: str, epoch: int) -> Snapshot:
+def new(folder: str, epoch: int) -> SnapshotFiles:
     """A snapshot that begins now."""
     now = int(time.time())
     stamp = datetime.fromtimestamp(now, UTC).strftime("%Y%m%dT%H%M%SZ")
-    return Snapshot(folder, f"{epoch:012d}-{stamp}-{uuid4().hex[:8]}", epoch, now)
+    return SnapshotFiles(folder, f"{epoch:012d}-{stamp}-{uuid4().hex[:8]}", epoch, now)
 
 
-def listed(objects: Objects, folder: str) -> tuple[list[Snapshot], list[Snapshot]]:
+def listed(objects: ObjectStore, folder: str) -> tuple[list[SnapshotFiles], list[SnapshotFiles]]:
     """What is in a folder: the complete ones, newest first; and those that lack the manifest or the object.
 
     SnapshotError where the object store does not say. What has another name is not ours and not looked at.
@@ -115,21 +115,21 @@ def listed(objects: Objects, folder: str) -> tuple[list[Snapshot], list[Snapshot
         for ending in (OBJECT, MANIFEST):
             if file.endswith(ending):
                 found.setdefault(file.removesuffix(ending), set()).add(ending)
-    complete: list[Snapshot] = []
-    half: list[Snapshot] = []
+    complete: list[SnapshotFiles] = []
+    half: list[SnapshotFiles] = []
     for name, endings in found.items():
         if match := _NAME.fullmatch(name):
             began = datetime.strptime(match[2], "%Y%m%dT%H%M%SZ").replace(tzinfo=UTC).timestamp()
-            each = Snapshot(folder, name, int(match[1]), began)
+            each = SnapshotFiles(folder, name, int(match[1]), began)
             (complete if len(endings) == 2 else half).append(each)
     complete.sort(key=lambda each: (each.epoch, each.began, each.name), reverse=True)
     return complete, half
 
 
-def load(objects: Objects, snapshot: Snapshot) -> Manifest | None:
+def load(objects: ObjectStore, snapshot: SnapshotFiles) -> SnapshotManifest | None:
     """The manifest of a snapshot; None, and a line in the log, if it is none. SnapshotError if it can't be read."""
     try:
-        manifest = msgspec.json.decode(objects.read(snapshot.manifest), type=Manifest)
+        manifest = msgspec.json.decode(objects.read(snapshot.manifest), type=SnapshotManifest)
     except (MissingError, msgspec.MsgspecError, UnicodeDecodeError) as error:
         log.warning("the manifest %s/%s is damaged or gone: %s", objects.shown, snapshot.manifest, error)
         return None
@@ -143,7 +143,7 @@ def load(objects: Objects, snapshot: Snapshot) -> Manifest | None:
     return manifest
 
 
-def remove(objects: Objects, snapshot: Snapshot) -> None:
+def remove(objects: ObjectStore, snapshot: SnapshotFiles) -> None:
     """Remove a snapshot, the manifest first (Rule 1). SnapshotError."""
     objects.remove(snapshot.manifest)
     objects.remove(snapshot.object)

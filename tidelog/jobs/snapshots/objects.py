@@ -68,7 +68,7 @@ def within(seconds: float, what: str, function: Callable[..., T], *args: Any) ->
     raise SnapshotError(f"{what}: no answer in {seconds:g} s")
 
 
-class Objects:
+class ObjectStore:
     """The objects below a URL. Names are relative, with slashes. Every method raises SnapshotError.
 
     JobError where the URL can't be used on this machine at all: an unknown protocol, a driver that is not installed.
@@ -263,7 +263,7 @@ def check(url: str, job: str = "", patience: float = 20.0) -> None:
     data = b"written by tidelog to see whether it can write here; it can be deleted"
     whose = f"job {job!r}: its snapshots" if job else "snapshots"
     try:
-        objects = Objects(url, patience)
+        objects = ObjectStore(url, patience)
         objects.write(name, data)
         back = objects.read(name)
         objects.remove(name)

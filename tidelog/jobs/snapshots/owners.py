@@ -15,12 +15,12 @@ from typing import Final
 
 import msgspec
 
-from tidelog.jobs.snapshots.objects import MissingError, Objects
+from tidelog.jobs.snapshots.objects import MissingError, ObjectStore
 
 NAME: Final = "owner.json"
 
 
-class Owner(msgspec.Struct, frozen=True):
+class FolderOwner(msgspec.Struct, frozen=True):
     """The file's content."""
 
     topics: dict[str, str]
@@ -30,14 +30,14 @@ def name_of(job: str, generation: int) -> str:
     return f"{job}/{generation}/{NAME}"
 
 
-def write(objects: Objects, job: str, generation: int, topics: Mapping[str, str]) -> None:
+def write(objects: ObjectStore, job: str, generation: int, topics: Mapping[str, str]) -> None:
     """Say whose it is. SnapshotError."""
-    objects.write(name_of(job, generation), msgspec.json.encode(Owner(dict(topics))))
+    objects.write(name_of(job, generation), msgspec.json.encode(FolderOwner(dict(topics))))
 
 
-def read(objects: Objects, job: str, generation: int) -> Mapping[str, str]:
+def read(objects: ObjectStore, job: str, generation: int) -> Mapping[str, str]:
     """The topics of its job, with their IDs; {} if it does not say. SnapshotError."""
     try:
-        return msgspec.json.decode(objects.read(name_of(job, generation)), type=Owner).topics
+        return msgspec.json.decode(objects.read(name_of(job, generation)), type=FolderOwner).topics
     except (MissingError, msgspec.MsgspecError, UnicodeDecodeError):
         return {}

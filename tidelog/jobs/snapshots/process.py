@@ -17,14 +17,14 @@ from pathlib import Path
 
 import msgspec
 
-from tidelog.jobs.snapshots.creation import Request
+from tidelog.jobs.snapshots.creation import SnapshotRequest
 from tidelog.serverprogram import server_environment
 
 LOCK = "snapshot.lock"  # in the directory of the request's path
 LOG = "snapshot.log"  # beside it: what the last maker said
 
 
-def start(request: Request) -> bool:
+def start(request: SnapshotRequest) -> bool:
     """Start a process that makes a snapshot. Returns at once; False, and nothing is done, while one is being made.
 
     OSError where no process can be started.

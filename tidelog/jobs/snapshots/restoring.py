@@ -22,8 +22,8 @@ from uuid import uuid4
 import zstandard
 
 from tidelog.jobs.snapshots import manifests
-from tidelog.jobs.snapshots.manifests import Manifest, Snapshot
-from tidelog.jobs.snapshots.objects import PATIENCE, MissingError, Objects, SnapshotError
+from tidelog.jobs.snapshots.manifests import SnapshotFiles, SnapshotManifest
+from tidelog.jobs.snapshots.objects import PATIENCE, MissingError, ObjectStore, SnapshotError
 from tidelog.jobs.store.copying import opened
 from tidelog.jobs.store.errors import StoreError
 
@@ -58,7 +58,7 @@ def restore(
     caller undoes the store's epoch if it is M+1, or has another run than its marker. SnapshotError where the object
     store does not answer, or not everything; JobError where its URL can't be used here; OSError where the disk is full.
     """
-    objects = Objects(store_url, patience)
+    objects = ObjectStore(store_url, patience)
     folder = manifests.folder_of(job, generation, partition)
     complete, _ = manifests.listed(objects, folder)
     failed: SnapshotError | None = None
@@ -84,7 +84,7 @@ def restore(
     return False
 
 
-def _fits(manifest: Manifest, last: int, published: Callable[[int, str], bool] | None) -> bool:
+def _fits(manifest: SnapshotManifest, last: int, published: Callable[[int, str], bool] | None) -> bool:
     if manifest.epoch <= last and (published is None or published(manifest.epoch, manifest.run)):
         return True
     before = manifest.previous
@@ -93,7 +93,7 @@ def _fits(manifest: Manifest, last: int, published: Callable[[int, str], bool] |
     return published is None or before.epoch == 0 or published(before.epoch, before.run)
 
 
-def _fetched(objects: Objects, snapshot: Snapshot, manifest: Manifest, into: Path) -> None:
+def _fetched(objects: ObjectStore, snapshot: SnapshotFiles, manifest: SnapshotManifest, into: Path) -> None:
     into.parent.mkdir(parents=True, exist_ok=True)
     half = into.with_name(f"{into.name}.restoring")  # one at a time: the caller holds the lock
     shutil.rmtree(half, ignore_errors=True)
@@ -109,7 +109,7 @@ def _fetched(objects: Objects, snapshot: Snapshot, manifest: Manifest, into: Pat
         shutil.rmtree(half, ignore_errors=True)
 
 
-def _unpack(objects: Objects, snapshot: Snapshot, manifest: Manifest, path: Path) -> None:
+def _unpack(objects: ObjectStore, snapshot: SnapshotFiles, manifest: SnapshotManifest, path: Path) -> None:
     """Write the file, and check what it was made of."""
     unpacker = zstandard.ZstdDecompressor().decompressobj()
     digest, stored, size = sha256(), 0, 0
@@ -131,7 +131,7 @@ def _unpack(objects: Objects, snapshot: Snapshot, manifest: Manifest, path: Path
         raise DamagedError("its SHA-256 is not the one of its manifest")
 
 
-def _verify(path: Path, manifest: Manifest) -> None:
+def _verify(path: Path, manifest: SnapshotManifest) -> None:
     try:
         with opened(path) as (_, _, meta):
             found = meta.current.epoch, meta.current.run

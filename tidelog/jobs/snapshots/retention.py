@@ -22,8 +22,8 @@ from tidelog.client.entries import StreamId
 from tidelog.jobs import keys
 from tidelog.jobs.replaylog.marker import Marker, read_marker
 from tidelog.jobs.replaylog.origin import CLOSED
-from tidelog.jobs.snapshots.catalog import Records
-from tidelog.jobs.snapshots.manifests import Manifest
+from tidelog.jobs.snapshots.catalog import JobSnapshots
+from tidelog.jobs.snapshots.manifests import SnapshotManifest
 from tidelog.transport.call import Call
 from tidelog.transport.errors import ReplyError
 from tidelog.transport.leader import Servers
@@ -89,7 +89,7 @@ class ReplayLog:
         return (entries[0].id, read_marker(self.key, entries[0])) if entries else None
 
 
-def contradicted(log: ReplayLog, manifest: Manifest) -> bool:
+def contradicted(log: ReplayLog, manifest: SnapshotManifest) -> bool:
     """Rule 4. A marker that is not there any more contradicts nothing."""
     if manifest.epoch > log.last:
         return manifest.epoch > log.last + 1
@@ -97,7 +97,7 @@ def contradicted(log: ReplayLog, manifest: Manifest) -> bool:
     return found is not None and found[1].run != manifest.run
 
 
-def spans(log: ReplayLog, manifest: Manifest) -> Mapping[str, tuple[str, str]]:
+def spans(log: ReplayLog, manifest: SnapshotManifest) -> Mapping[str, tuple[str, str]]:
     """What the epoch of a snapshot has read of each input, up to, after; {} if the log does not have it."""
     found = log.find(manifest.epoch)
     if found is None or found[1].run != manifest.run:
@@ -105,7 +105,7 @@ def spans(log: ReplayLog, manifest: Manifest) -> Mapping[str, tuple[str, str]]:
     return {topic: (str(span.end), str(span.after)) for topic, span in found[1].inputs.items()}
 
 
-def needs(log: ReplayLog, manifest: Manifest) -> Mapping[str, str]:
+def needs(log: ReplayLog, manifest: SnapshotManifest) -> Mapping[str, str]:
     """The entries after these are needed by a snapshot, by topic (Rule 1). {}: it can't be told, nothing may go."""
     found = log.find(manifest.epoch)
     if found is not None:
@@ -115,7 +115,7 @@ def needs(log: ReplayLog, manifest: Manifest) -> Mapping[str, str]:
     return {topic: str(span.end) for topic, span in earlier[1].inputs.items()} if earlier is not None else {}
 
 
-def trim(servers: Servers, log: ReplayLog, manifest: Manifest) -> int:
+def trim(servers: Servers, log: ReplayLog, manifest: SnapshotManifest) -> int:
     """Evict the markers that no snapshot needs if this one is the oldest; returns how many.
 
     The marker of its epoch stays, and the one before while the epoch may have to be undone: they tell whether it is
@@ -131,7 +131,7 @@ def trim(servers: Servers, log: ReplayLog, manifest: Manifest) -> int:
 
 
 def move_groups(
-    servers: Servers, job: str, partition: int, partitions: int, shared: Collection[str], records: Records
+    servers: Servers, job: str, partition: int, partitions: int, shared: Collection[str], records: JobSnapshots
 ) -> None:
     """Move the group of every input partition to where the records allow it. It is made where it is missing.
 

@@ -16,14 +16,14 @@ from collections.abc import Callable
 from typing import Final
 
 from tidelog.jobs.declare import Job
-from tidelog.jobs.snapshots.catalog import Record, Records
+from tidelog.jobs.snapshots.catalog import JobSnapshots, PartitionSnapshots
 
 FIRST: Final = 2.0  # seconds
 MOST: Final = 600.0
 SILENT: Final = 900.0
 
 
-class Saving:
+class SnapshotSchedule:
     """The snapshots of one job with a state and an object store; ``clock`` in seconds."""
 
     def __init__(self, job: Job, clock: Callable[[], float] = time.monotonic) -> None:
@@ -36,7 +36,7 @@ class Saving:
         self._pause = FIRST  # seconds before it
         self._failed = False  # another one is due
 
-    def begin(self, epoch: int, partitions: int, records: Records) -> None:
+    def begin(self, epoch: int, partitions: int, records: JobSnapshots) -> None:
         """The job goes on after ``epoch``; ``records`` say which snapshots there are."""
         self._changed = max(0, epoch - _oldest(partitions, records))
         self._wanted, self._failed, self._pause = None, False, FIRST
@@ -57,7 +57,7 @@ class Saving:
         """Seconds until the records are to be looked at; None if they need not be."""
         return None if self._wanted is None else max(0.0, self._look_at - self._clock())
 
-    def looked(self, partitions: int, records: Records) -> None:
+    def looked(self, partitions: int, records: JobSnapshots) -> None:
         """What the server knows of the snapshots now (Rule 2)."""
         if self._wanted is None:
             return
@@ -84,10 +84,10 @@ class Saving:
         self._look_at, self._pause = self._clock() + self._pause, min(self._pause * 2, MOST)
 
 
-def _oldest(partitions: int, records: Records) -> int:
+def _oldest(partitions: int, records: JobSnapshots) -> int:
     """The epoch that each partition has a snapshot of, or a later one; 0: one of them has none."""
     return min((_newest(records.of(at)) for at in range(partitions)), default=0)
 
 
-def _newest(record: Record) -> int:
+def _newest(record: PartitionSnapshots) -> int:
     return max((kept.epoch for kept in record.kept), default=0)

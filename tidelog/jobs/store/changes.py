@@ -1,4 +1,4 @@
-"""``Changes``: what an epoch has changed so far, over what is stored; with savepoints.
+"""``StateChanges``: what an epoch has changed so far, over what is stored; with savepoints.
 
 Rule 1: nothing here reaches the store before its ``commit``. What is dropped has not happened.
 Rule 2: a value is seen while the time of the changes is before its deadline, whether it is stored or new.
@@ -22,7 +22,7 @@ def ended() -> StateError:
     return StateError("a state was used after the call that it was for: keep no state, and no scan of one")
 
 
-class Base(Protocol):
+class StateBase(Protocol):
     """What is stored, as an epoch finds it."""
 
     def fetch(self, keys: list[bytes]) -> list[tuple[bytes, bytes]]:
@@ -37,7 +37,7 @@ class _Epoch:
 
     __slots__ = ("base", "failed", "open", "read", "sorted", "timed")
 
-    def __init__(self, base: Base, timed: bool) -> None:
+    def __init__(self, base: StateBase, timed: bool) -> None:
         self.base = base
         self.open = True
         self.failed: StoreError | None = None  # what is stored could not be read
@@ -67,18 +67,18 @@ class _Epoch:
             raise
 
 
-class Changes:
+class StateChanges:
     """Writes of an epoch, or of a part of it. Keys are stored keys, values are records without deadlines."""
 
     __slots__ = ("epoch", "now_ms", "parent", "writes")
 
-    def __init__(self, base: Base, now_ms: int, timed: bool) -> None:
+    def __init__(self, base: StateBase, now_ms: int, timed: bool) -> None:
         """timed: values with a deadline may be stored."""
         if now_ms < 0:
             raise ValueError(f"a time before 1970: {now_ms} ms")
         self.epoch = _Epoch(base, timed)
         self.now_ms = now_ms
-        self.parent: Changes | None = None
+        self.parent: StateChanges | None = None
         self.writes: dict[bytes, bytes | None] = {}  # None: deleted
 
     @property
@@ -86,9 +86,9 @@ class Changes:
         """Why what is stored could not be read, the last time that it could not: whoever asked may not have told."""
         return self.epoch.failed
 
-    def child(self, now_ms: int | None = None) -> Changes:
+    def child(self, now_ms: int | None = None) -> StateChanges:
         """A savepoint: changes over these. ``now_ms``: its time, if it is later."""
-        made = Changes.__new__(Changes)
+        made = StateChanges.__new__(StateChanges)
         made.epoch = self.epoch
         made.now_ms = max(self.now_ms, now_ms or 0)
         made.parent = self
@@ -173,7 +173,7 @@ class Changes:
     def _levels(self) -> list[dict[bytes, bytes | None]]:
         """The writes that count here, the oldest first."""
         levels = []
-        level: Changes | None = self
+        level: StateChanges | None = self
         while level is not None:
             if level.writes:
                 levels.append(level.writes)

@@ -15,11 +15,11 @@ import lmdb
 import msgspec
 
 from tidelog.jobs.store.errors import StoreUnusableError, reported
-from tidelog.jobs.store.store import FORMAT, Meta
+from tidelog.jobs.store.store import FORMAT, StoreMeta
 
 
 @contextmanager
-def opened(path: Path) -> Iterator[tuple[lmdb.Environment, lmdb.Transaction[bytes], Meta]]:
+def opened(path: Path) -> Iterator[tuple[lmdb.Environment, lmdb.Transaction[bytes], StoreMeta]]:
     """A store in a read transaction, and what it says of itself. Not for a process that has the store open itself.
 
     StoreUnusableError where there is none, or an unfinished or unknown one.
@@ -36,7 +36,7 @@ def opened(path: Path) -> Iterator[tuple[lmdb.Environment, lmdb.Transaction[byte
                 if raw is None:
                     raise StoreUnusableError(f"{path} is an unfinished state store")
                 try:
-                    meta = msgspec.msgpack.decode(raw, type=Meta)
+                    meta = msgspec.msgpack.decode(raw, type=StoreMeta)
                 except msgspec.MsgspecError as error:
                     raise StoreUnusableError(f"{path} is damaged, or of a newer format: {error}") from None
                 if meta.format != FORMAT:
@@ -46,7 +46,7 @@ def opened(path: Path) -> Iterator[tuple[lmdb.Environment, lmdb.Transaction[byte
             env.close()
 
 
-def copy_store(path: Path, target: Path) -> Meta:
+def copy_store(path: Path, target: Path) -> StoreMeta:
     """Copy the store in the directory ``path`` to ``data.mdb`` in ``target``, an empty directory.
 
     Returns what the copy says: ``current``, which may be an epoch that is never published, and ``previous``, to which

@@ -25,7 +25,7 @@ SIZES: Final = (1 << 38, 1 << 36, 1 << 34, 1 << 32, 1 << 30)  # of the map: the 
 KEPT: Final = 32  # environments that nobody uses
 _DATABASES: Final = (b"data", b"due", b"undo", b"meta")
 
-_idle: OrderedDict[Path, Environment] = OrderedDict()
+_idle: OrderedDict[Path, StoreEnvironment] = OrderedDict()
 _guard = threading.Lock()
 
 
@@ -38,7 +38,7 @@ def boot_id() -> str:
 
 
 @dataclass(frozen=True, eq=False)
-class Environment:
+class StoreEnvironment:
     """An open environment and its databases."""
 
     env: lmdb.Environment
@@ -50,7 +50,7 @@ class Environment:
     pid: int
 
 
-def take(path: Path, least: int) -> Environment:
+def take(path: Path, least: int) -> StoreEnvironment:
     """The environment of the directory, which must have one of ``least`` bytes or more, or none at all.
 
     StoreUnusableError where there is something else; StoreFullError where the system has no room.
@@ -68,7 +68,7 @@ def take(path: Path, least: int) -> Environment:
         return _opened(path, size is None)
 
 
-def give_back(path: Path, environment: Environment) -> None:
+def give_back(path: Path, environment: StoreEnvironment) -> None:
     """It is not used any more, and kept for the next."""
     with _guard:
         before = _idle.pop(path, None)
@@ -90,7 +90,7 @@ def file_size(path: Path) -> int:
     return _size(path) or 0
 
 
-def _opened(path: Path, new: bool) -> Environment:
+def _opened(path: Path, new: bool) -> StoreEnvironment:
     path.mkdir(parents=True, exist_ok=True)
     sync = not boot_id()
     for at, size in enumerate(SIZES):
@@ -105,7 +105,7 @@ def _opened(path: Path, new: bool) -> Environment:
                 raise
     try:
         data, due, undo, meta = (env.open_db(name, create=True) for name in _DATABASES)
-        return Environment(env, data, due, undo, meta, _identity(path), os.getpid())
+        return StoreEnvironment(env, data, due, undo, meta, _identity(path), os.getpid())
     except BaseException:
         env.close()
         raise
@@ -123,6 +123,6 @@ def _identity(path: Path) -> tuple[int, int, int, int]:
     return data.st_dev, data.st_ino, lock.st_dev, lock.st_ino
 
 
-def _close(environment: Environment | None) -> None:
+def _close(environment: StoreEnvironment | None) -> None:
     if environment is not None:
         environment.env.close()

@@ -19,7 +19,7 @@ from pathlib import Path
 from tidelog.jobs.store.errors import StoreLockedError
 
 
-class Lock:
+class StoreLock:
     """Held from the moment it is made. StoreLockedError if another holds it."""
 
     def __init__(self, path: Path) -> None:

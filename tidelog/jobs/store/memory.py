@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tidelog.jobs.store.changes import Changes
+from tidelog.jobs.store.changes import StateChanges
 from tidelog.jobs.store.records import digest
 
 
@@ -16,11 +16,11 @@ class MemoryStore:
         self.now_ms = 0
         self._records: dict[bytes, bytes] = {}
 
-    def begin(self, now_ms: int) -> Changes:
+    def begin(self, now_ms: int) -> StateChanges:
         """Changes at the time of a batch; no earlier than that of the last commit."""
-        return Changes(self, max(now_ms, self.now_ms), True)
+        return StateChanges(self, max(now_ms, self.now_ms), True)
 
-    def commit(self, changes: Changes) -> str:
+    def commit(self, changes: StateChanges) -> str:
         """Make the changes the next version. Returns the digest, as a Store does."""
         keys = changes.ordered()
         self.epoch += 1

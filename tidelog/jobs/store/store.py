@@ -1,4 +1,4 @@
-"""``Store``: what one partition of a job remembers, in one LMDB environment, at one version.
+"""``StateStore``: what one partition of a job remembers, in one LMDB environment, at one version.
 
     data   stored key -> record                       what is remembered (``keys``, ``records``)
     due    deadline u64 | stored key -> ""            where to look for what is over
@@ -27,10 +27,10 @@ from typing import Final, NamedTuple, Self
 import lmdb
 import msgspec
 
-from tidelog.jobs.store.changes import Changes, ended
-from tidelog.jobs.store.environments import Environment, boot_id, file_size, forget, give_back, take
+from tidelog.jobs.store.changes import StateChanges, ended
+from tidelog.jobs.store.environments import StoreEnvironment, boot_id, file_size, forget, give_back, take
 from tidelog.jobs.store.errors import StoreError, StoreFullError, StoreUnusableError, reported
-from tidelog.jobs.store.locks import Lock
+from tidelog.jobs.store.locks import StoreLock
 from tidelog.jobs.store.records import digest, stamp, unless_over
 from tidelog.jobs.store.transactions import Record, Txn, apply, index, parts, remember, remembered, sweep
 
@@ -40,14 +40,14 @@ CACHE: Final = 64 << 20
 _META: Final = b"store"
 
 
-class Version(NamedTuple):
+class StateVersion(NamedTuple):
     """Which epoch, and by which run of an engine. (0, "") is the state before the first one."""
 
     epoch: int
     run: str
 
 
-class Info(msgspec.Struct, frozen=True):
+class VersionInfo(msgspec.Struct, frozen=True):
     """A version and what its caller put down with it."""
 
     epoch: int = 0
@@ -56,38 +56,40 @@ class Info(msgspec.Struct, frozen=True):
     now: int = 0  # the latest time that any epoch had, ms
 
     @property
-    def version(self) -> Version:
-        return Version(self.epoch, self.run)
+    def version(self) -> StateVersion:
+        return StateVersion(self.epoch, self.run)
 
 
-class Meta(msgspec.Struct, frozen=True):
+class StoreMeta(msgspec.Struct, frozen=True):
     """What the store says of itself."""
 
     boot: str
     generation: int
-    current: Info = Info()
-    previous: Info | None = None
+    current: VersionInfo = VersionInfo()
+    previous: VersionInfo | None = None
     format: int = FORMAT
     torn: bool = False  # an epoch was begun and not ended: ``undo`` leads to ``current``
 
 
-class Store:
+class StateStore:
     """Made by ``open`` and ``create``, held until ``close``. For one thread at a time."""
 
-    def __init__(self, path: Path, lock: Lock, env: Environment, generation: int, memory: int, adopt: bool) -> None:
+    def __init__(
+        self, path: Path, lock: StoreLock, env: StoreEnvironment, generation: int, memory: int, adopt: bool
+    ) -> None:
         """For ``open`` and ``create``. adopt: the files are a copy from elsewhere, perhaps of another boot."""
         self.path = path
-        self._lock: Lock | None = lock
+        self._lock: StoreLock | None = lock
         self._env = env
         self._memory = memory
         self._reading: lmdb.Transaction[bytes] | None = None
-        self._changes: Changes | None = None
+        self._changes: StateChanges | None = None
         env.env.reader_check()  # those who were killed hold no pages back
         self._meta = self._found(generation, adopt)
         self._mend()
 
     @classmethod
-    def open(cls, path: Path, *, generation: int = 1, cache: int = CACHE) -> Store:
+    def open(cls, path: Path, *, generation: int = 1, cache: int = CACHE) -> StateStore:
         """The store in a directory; an empty one if the directory isn't there.
 
         generation: of the job. cache: bytes of memory that writing may take; what an epoch reads and writes is kept in
@@ -96,19 +98,19 @@ class Store:
         format or generation, from before another start of the machine. Then ``create`` makes a new one.
         """
         path = Path(path).absolute()
-        return cls._held(path, Lock(path), generation, cache, False)
+        return cls._held(path, StoreLock(path), generation, cache, False)
 
     @classmethod
     def create(
         cls, path: Path, *, generation: int = 1, cache: int = CACHE, fill: Callable[[Path], None] | None = None
-    ) -> Store:
+    ) -> StateStore:
         """A store in place of what is there. ``fill`` gets an empty directory and puts a copy into it (``data.mdb``, as
         ``copy_store`` makes it); without, the store is empty.
 
         StoreLockedError if it is in use, StoreUnusableError if the copy is none. What was there is gone then.
         """
         path = Path(path).absolute()
-        lock = Lock(path)
+        lock = StoreLock(path)
         try:
             forget(path)
             fresh = path.with_name(path.name + ".new")
@@ -125,7 +127,7 @@ class Store:
         return cls._held(path, lock, generation, cache, fill is not None)
 
     @classmethod
-    def _held(cls, path: Path, lock: Lock, generation: int, cache: int, adopt: bool) -> Store:
+    def _held(cls, path: Path, lock: StoreLock, generation: int, cache: int, adopt: bool) -> StateStore:
         try:
             env = take(path, lock.seen())
             try:
@@ -156,16 +158,16 @@ class Store:
         self.close()
 
     @property
-    def version(self) -> Version:
+    def version(self) -> StateVersion:
         return self._meta.current.version
 
     @property
-    def current(self) -> Info:
+    def current(self) -> VersionInfo:
         """The version, with its position and time."""
         return self._meta.current
 
     @property
-    def previous(self) -> Info | None:
+    def previous(self) -> VersionInfo | None:
         """The version to which ``undo`` leads; None: it can't be taken back."""
         return self._meta.previous
 
@@ -179,17 +181,17 @@ class Store:
         """On disk: pages in use, those for ``undo`` too; free ones in the file are not counted."""
         return self._size()[1]
 
-    def begin(self, now_ms: int) -> Changes:
+    def begin(self, now_ms: int) -> StateChanges:
         """Changes over this version, at a time; if an earlier epoch had a later one, at that. Others are dropped."""
         self._end()
         self._mend()  # what could not be taken back when the disk was full
         with reported(self.path):
             self._reading = self._held_env().env.begin(buffers=False)
             timed = self._reading.stat(self._env.due)["entries"] > 0
-        self._changes = Changes(self, max(now_ms, self._meta.current.now), timed)
+        self._changes = StateChanges(self, max(now_ms, self._meta.current.now), timed)
         return self._changes
 
-    def commit(self, changes: Changes, epoch: int, run: str, position: bytes = b"") -> str:
+    def commit(self, changes: StateChanges, epoch: int, run: str, position: bytes = b"") -> str:
         """Make the changes version ``epoch``. Returns their digest (``records``).
 
         All are done, or none: StoreFullError and StoreUnusableError leave the version before.
@@ -213,9 +215,11 @@ class Store:
                 index(txn, self._env, keys, records, before)
             remember(txn, self._env, keys, before)
 
-        current = Info(epoch, run, position, changes.now_ms)
+        current = VersionInfo(epoch, run, position, changes.now_ms)
         try:
-            self._write(meta.current, Meta(meta.boot, meta.generation, current, meta.current), keys, records, prepare)
+            self._write(
+                meta.current, StoreMeta(meta.boot, meta.generation, current, meta.current), keys, records, prepare
+            )
         except StoreFullError:
             self._mend()
             raise
@@ -230,11 +234,11 @@ class Store:
         self._end()
         self._take_back(previous)
 
-    def _take_back(self, to: Info) -> None:
+    def _take_back(self, to: VersionInfo) -> None:
         """Put the pre-images where they were. Cut off, it is done again when the store is opened."""
         with reported(self.path), self._env.env.begin() as txn:
             keys, records = remembered(txn, self._env)
-        self._write(to, Meta(self._meta.boot, self._meta.generation, to), keys, records, None)
+        self._write(to, StoreMeta(self._meta.boot, self._meta.generation, to), keys, records, None)
 
     def _mend(self) -> None:
         """Take back what an epoch had done that was cut off between its parts."""
@@ -242,7 +246,7 @@ class Store:
             self._take_back(self._meta.current)
 
     def _write(
-        self, back: Info, made: Meta, keys: Sequence[bytes], records: Sequence[Record],
+        self, back: VersionInfo, made: StoreMeta, keys: Sequence[bytes], records: Sequence[Record],
         prepare: Callable[[Txn], None] | None,
     ) -> None:  # fmt: skip
         """Write the mutations, and ``made``. Cut off between its parts, the store says that it goes ``back``."""
@@ -251,7 +255,7 @@ class Store:
             with env.env.begin() as txn:
                 first, *others = parts(txn, env, keys, records, self._memory)
             for at, part in enumerate((first, *others)):
-                step = made if at == len(others) else Meta(made.boot, made.generation, back, torn=True)
+                step = made if at == len(others) else StoreMeta(made.boot, made.generation, back, torn=True)
                 with env.env.begin(write=True) as txn:
                     if at == 0 and prepare is not None:
                         prepare(txn)
@@ -264,12 +268,12 @@ class Store:
                     self._lock.see(file_size(self.path))
 
     def fetch(self, keys: list[bytes]) -> list[tuple[bytes, bytes]]:
-        """For ``Changes``."""
+        """For ``StateChanges``."""
         with reported(self.path):
             return self._read().cursor(self._env.data).getmulti(keys)
 
     def walk(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """For ``Changes``."""
+        """For ``StateChanges``."""
         with reported(self.path):
             reading = self._read()
             cursor = reading.cursor(self._env.data)
@@ -281,7 +285,7 @@ class Store:
                     if self._reading is not reading:
                         raise ended()
 
-    def _found(self, generation: int, adopt: bool) -> Meta:
+    def _found(self, generation: int, adopt: bool) -> StoreMeta:
         """What the store says of itself, if it can be used. A new one is given its first words."""
         env, boot = self._env, boot_id()
         with env.env.begin() as txn:
@@ -290,7 +294,7 @@ class Store:
         if raw is None and (adopt or not empty):
             raise StoreUnusableError(f"{self.path} is no state store, or an unfinished one")
         try:
-            meta = msgspec.msgpack.decode(raw, type=Meta) if raw else Meta(boot, generation)
+            meta = msgspec.msgpack.decode(raw, type=StoreMeta) if raw else StoreMeta(boot, generation)
         except msgspec.MsgspecError as error:
             raise StoreUnusableError(f"{self.path} is damaged, or of a newer format: {error}") from None
         if meta.format != FORMAT:
@@ -317,7 +321,7 @@ class Store:
             raise StoreError(f"{self.path}: nothing was begun")
         return self._reading
 
-    def _held_env(self) -> Environment:
+    def _held_env(self) -> StoreEnvironment:
         if self._lock is None:
             raise StoreError(f"{self.path} is closed")
         return self._env

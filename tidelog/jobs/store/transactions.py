@@ -12,21 +12,23 @@ from typing import NamedTuple, TypeAlias
 
 import lmdb
 
-from tidelog.jobs.store.environments import Environment
+from tidelog.jobs.store.environments import StoreEnvironment
 from tidelog.jobs.store.records import deadline_of
 
 Txn: TypeAlias = "lmdb.Transaction[bytes]"
 Record: TypeAlias = bytes | None
 
 
-class Part(NamedTuple):
+class MutationPart(NamedTuple):
     """Some of an epoch's mutations, in the order of their keys."""
 
     keys: Sequence[bytes]
     records: Sequence[Record]  # None: delete
 
 
-def parts(txn: Txn, env: Environment, keys: Sequence[bytes], records: Sequence[Record], memory: int) -> Iterator[Part]:
+def parts(
+    txn: Txn, env: StoreEnvironment, keys: Sequence[bytes], records: Sequence[Record], memory: int
+) -> Iterator[MutationPart]:
     """Mutations in parts that each take about ``memory`` bytes of changed pages, or fewer. At least one part."""
     stat = txn.stat(env.data)
     pages = min(len(keys), stat["leaf_pages"] + len(keys) // 32)  # of small records
@@ -34,10 +36,10 @@ def parts(txn: Txn, env: Environment, keys: Sequence[bytes], records: Sequence[R
     count = max(1, min(len(keys), -(-size // memory)))
     step = max(1, -(-len(keys) // count))
     for at in range(0, max(1, len(keys)), step):
-        yield Part(keys[at : at + step], records[at : at + step])
+        yield MutationPart(keys[at : at + step], records[at : at + step])
 
 
-def apply(txn: Txn, env: Environment, part: Part) -> None:
+def apply(txn: Txn, env: StoreEnvironment, part: MutationPart) -> None:
     """Write and delete."""
     pairs = list(zip(part.keys, part.records, strict=True))
     if None in part.records:
@@ -48,13 +50,13 @@ def apply(txn: Txn, env: Environment, part: Part) -> None:
     put(txn, env.data, pairs)  # type: ignore[arg-type]
 
 
-def remember(txn: Txn, env: Environment, keys: Sequence[bytes], before: Sequence[Record]) -> None:
+def remember(txn: Txn, env: StoreEnvironment, keys: Sequence[bytes], before: Sequence[Record]) -> None:
     """Put the pre-images of an epoch in the place of those of the one before. ``keys`` ascend."""
     txn.drop(env.undo, delete=False)
     put(txn, env.undo, list(zip(keys, [old or b"" for old in before], strict=True)), append=True)
 
 
-def remembered(txn: Txn, env: Environment) -> tuple[list[bytes], list[Record]]:
+def remembered(txn: Txn, env: StoreEnvironment) -> tuple[list[bytes], list[Record]]:
     """The keys of the last epoch, in order, and what they had before."""
     pairs = list(txn.cursor(env.undo))
     return [key for key, _ in pairs], [old or None for _, old in pairs]
@@ -66,7 +68,7 @@ def put(txn: Txn, db: lmdb._Database, pairs: list[tuple[bytes, bytes]], append: 
 
 
 def index(
-    txn: Txn, env: Environment, keys: Sequence[bytes], records: Sequence[Record], before: Sequence[Record]
+    txn: Txn, env: StoreEnvironment, keys: Sequence[bytes], records: Sequence[Record], before: Sequence[Record]
 ) -> None:
     """Give each new record with a deadline an entry in ``due``, unless the one before had a deadline no later."""
     entries = []
@@ -79,7 +81,7 @@ def index(
     put(txn, env.due, sorted(entries))
 
 
-def sweep(txn: Txn, env: Environment, horizon: bytes, limit: int) -> None:
+def sweep(txn: Txn, env: StoreEnvironment, horizon: bytes, limit: int) -> None:
     """Look at ``limit`` entries of ``due`` up to a time; remove what is over, move what has a later deadline."""
     entries: list[bytes] = []
     for entry in txn.cursor(env.due).iternext(values=False):

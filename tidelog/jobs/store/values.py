@@ -23,7 +23,7 @@ _INT: Final = np.dtype([("tag", "u1"), ("value", "<i8")])
 _FLOAT: Final = np.dtype([("tag", "u1"), ("value", "<f8")])
 
 
-class Codec:
+class ValueCodec:
     """Records of values of one type.
 
     ``encode`` and ``decode`` raise TypeError and ValueError (also msgspec's errors) if one value is not of the type;

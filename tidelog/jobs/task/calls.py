@@ -18,21 +18,21 @@ from typing import Any
 
 import pyarrow as pa
 
-from tidelog.jobs.batch import Batch
+from tidelog.jobs.batch import MicroBatch
 from tidelog.jobs.declare import Job
 from tidelog.jobs.errors import FunctionError
-from tidelog.jobs.store import Changes, StateError, StateValueError, StoreError
-from tidelog.jobs.task.rows import Piece, Rows
+from tidelog.jobs.store import StateChanges, StateError, StateValueError, StoreError
+from tidelog.jobs.task.rows import CallRange, InputRows
 from tidelog.operating.errortexts import traced
 from tidelog.topics import Topic
 
 
-class RowError(ValueError):
+class OutputRowError(ValueError):
     """What the function returned has a row that can't become an entry: a matter of the rows that it was given."""
 
 
 @dataclass(frozen=True)
-class Place:
+class CallContext:
     """Where a call happens, for messages and for batches."""
 
     job: Job
@@ -46,7 +46,7 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Skipped:
+class SkippedRow:
     """A row that was left out."""
 
     topic: Topic[Any]
@@ -55,22 +55,22 @@ class Skipped:
 
 
 @dataclass
-class Calls:
+class FunctionCalls:
     """Makes the calls. ``take`` is given what each returns; RowError of it counts as the function's.
 
     state: makes the State of changes; None: the job has none.
     """
 
-    place: Place
+    place: CallContext
     take: Callable[[Any], None]
-    changes: Changes | None = None
-    state: Callable[[Changes], Any] | None = None
+    changes: StateChanges | None = None
+    state: Callable[[StateChanges], Any] | None = None
     bisects: bool = False  # Rule 2
     ends: list[tuple[str, str]] = field(default_factory=list)  # of the calls that counted: topic, last ID
-    skipped: list[Skipped] = field(default_factory=list)
+    skipped: list[SkippedRow] = field(default_factory=list)
     bisected: bool = False
 
-    def run(self, rows: Sequence[Rows], pieces: Sequence[Piece]) -> None:
+    def run(self, rows: Sequence[InputRows], pieces: Sequence[CallRange]) -> None:
         """Call the function for each piece. FunctionError."""
         for piece in pieces:
             self._halves(rows[piece.input], piece.start, piece.stop)
@@ -78,13 +78,13 @@ class Calls:
     def run_empty(self) -> None:
         """Call the function of a job without inputs. FunctionError."""
         place, none = self.place, pa.nulls(0, pa.string())
-        empty = Batch(None, pa.table({}), place.partition, place.epoch, place.now_ms, none)
+        empty = MicroBatch(None, pa.table({}), place.partition, place.epoch, place.now_ms, none)
         try:
             self._call(empty)
         except _FailedCallError as failed:
             raise self._error(failed.error, "an empty batch") from failed.error
 
-    def decoded(self, rows: Rows) -> Rows:
+    def decoded(self, rows: InputRows) -> InputRows:
         """Rows without those whose values are not of their type. FunctionError if the job stops on errors."""
         if not rows.bad:
             return rows
@@ -94,10 +94,10 @@ class Calls:
                     f"{self.place}: {error}. Mend what writes topic {rows.topic.name!r}, or declare the job with"
                     f" on_error='deadletter', which leaves such entries out\n{self.place.ranges}"
                 ) from None
-            self.skipped.append(Skipped(rows.topic, rows.ids[at].as_py(), error))
+            self.skipped.append(SkippedRow(rows.topic, rows.ids[at].as_py(), error))
         return rows.without(rows.bad)
 
-    def _halves(self, rows: Rows, first: int, last: int) -> None:
+    def _halves(self, rows: InputRows, first: int, last: int) -> None:
         waiting = [(first, last)]
         while waiting:
             start, stop = waiting.pop()
@@ -110,21 +110,21 @@ class Calls:
                     raise self._error(failed.error, what) from failed.error
                 self.bisected = True
                 if stop - start == 1:
-                    self.skipped.append(Skipped(rows.topic, rows.ids[start].as_py(), failed.error))
+                    self.skipped.append(SkippedRow(rows.topic, rows.ids[start].as_py(), failed.error))
                 else:
                     middle = (start + stop) // 2
                     waiting += ((middle, stop), (start, middle))
             else:
                 self.ends.append((rows.topic.name, rows.ids[stop - 1].as_py()))
 
-    def _batch(self, rows: Rows, start: int, stop: int) -> Batch:
+    def _batch(self, rows: InputRows, start: int, stop: int) -> MicroBatch:
         number = stop - start
-        return Batch(
+        return MicroBatch(
             rows.topic, rows.table.slice(start, number), self.place.partition, self.place.epoch, self.place.now_ms,
             rows.ids.slice(start, number),
         )  # fmt: skip
 
-    def _call(self, batch: Batch) -> None:
+    def _call(self, batch: MicroBatch) -> None:
         """One call, which counts if it does not raise (Rule 1)."""
         job = self.place.job
         savepoint = self.changes
@@ -143,7 +143,7 @@ class Calls:
         self._see_disk()
         try:
             self.take(returned)
-        except RowError as error:
+        except OutputRowError as error:
             raise _FailedCallError(error) from None
         if savepoint is not None and savepoint is not self.changes:
             savepoint.merge()
@@ -154,7 +154,7 @@ class Calls:
             raise self.changes.failed
 
     def _error(self, error: BaseException, what: str) -> FunctionError:
-        if isinstance(error, RowError):
+        if isinstance(error, OutputRowError):
             return FunctionError(f"{self.place}: what the function returned for {what} can't be written: {error}\n"
                                  f"{self.place.ranges}")  # fmt: skip
         return FunctionError(

@@ -43,7 +43,7 @@ Fix = Callable[[Any], Any]
 
 
 @dataclass(frozen=True)
-class Field:
+class ColumnField:
     """A field of a topic, and a column of its tables."""
 
     name: str
@@ -65,7 +65,7 @@ class Field:
         return pa.array(values, self.type)
 
 
-def fields_of(topic: Topic[Any], facts: Facts) -> tuple[Field, ...]:
+def fields_of(topic: Topic[Any], facts: Facts) -> tuple[ColumnField, ...]:
     """The fields of a topic; none where nobody says which it has."""
     shape = topic.codec.shape
     if not shape.fields:
@@ -77,14 +77,14 @@ def fields_of(topic: Topic[Any], facts: Facts) -> tuple[Field, ...]:
             kind, fix, is_json = _of_info(infos.get(field.name))
         else:
             kind, fix, is_json = _KINDS.get(field.kind, pa.string()), None, False
-        made.append(Field(field.name, field.kind, kind, field.required, field.nullable, is_json, fix))
+        made.append(ColumnField(field.name, field.kind, kind, field.required, field.nullable, is_json, fix))
     return tuple(made)
 
 
-def _of_kind(name: str, kind: str) -> Field:
+def _of_kind(name: str, kind: str) -> ColumnField:
     if kind == "json":
-        return Field(name, kind, pa.string(), is_json=True, fix=as_json)
-    return Field(name, kind, _KINDS.get(kind, pa.string()))
+        return ColumnField(name, kind, pa.string(), is_json=True, fix=as_json)
+    return ColumnField(name, kind, _KINDS.get(kind, pa.string()))
 
 
 def _infos(record_type: Any) -> dict[str, Any]:

@@ -24,8 +24,8 @@ from tidelog.codecs.packed import FIELD, Packed
 from tidelog.jobs import keys
 from tidelog.jobs.errors import JobError
 from tidelog.jobs.replaylog.marker import Marker
-from tidelog.jobs.task.calls import Place, RowError, Skipped
-from tidelog.jobs.task.results import Output, tables
+from tidelog.jobs.task.calls import CallContext, OutputRowError, SkippedRow
+from tidelog.jobs.task.results import TaskOutput, tables
 from tidelog.spark import commands
 from tidelog.spark.finite import check_finite
 from tidelog.spark.partitioning import TopicEntries
@@ -36,10 +36,10 @@ from tidelog.transport.leader import Servers
 KEY: Final = "\0key"  # a column that is not written: the bytes of each row's key
 
 
-class Writer:
+class OutputWriter:
     """Makes Parts of what the function returns, for one output."""
 
-    def __init__(self, output: Output) -> None:
+    def __init__(self, output: TaskOutput) -> None:
         self.output = output
         self._entries: dict[tuple[str, ...], TopicEntries] = {}
 
@@ -52,7 +52,7 @@ class Writer:
                 columns = [name for name in batch.schema.names if name != KEY] if self.output.plain else [FIELD]
             return list(self._of(columns, self.output.key).parts(batch))
         except (commands.RowError, CodecError) as error:
-            raise RowError(str(error)) from None
+            raise OutputRowError(str(error)) from None
 
     def _of(self, columns: Sequence[str], key: str | None) -> TopicEntries:
         known = self._entries.get(tuple(columns))
@@ -87,7 +87,7 @@ class Writer:
             key = topic.key(row if shape.fields == () else shape.made(self._record(row)))
             return b"" if key is None else canonical(key)
         except Exception as error:  # noqa: BLE001 - the user's own function
-            raise RowError(f"topic {topic.name!r}: the key of a row can't be made: {error!r}") from None
+            raise OutputRowError(f"topic {topic.name!r}: the key of a row can't be made: {error!r}") from None
 
     def _packed(self, batch: pa.RecordBatch, rows: list[dict[str, Any]]) -> list[bytes]:
         """Rows as records in the codec of the topic."""
@@ -104,12 +104,12 @@ class Writer:
                 return list(map(self._as_record, rows))
             written = list(map(self._packer.written, rows))
         except CodecError as error:
-            raise RowError(f"topic {name!r}: a row can't be written as {codec}: {error}") from None
+            raise OutputRowError(f"topic {name!r}: a row can't be written as {codec}: {error}") from None
         try:
             self._read_again(written)
         except Exception as error:  # noqa: BLE001 - also what the user's own types raise
             title = self.output.topic.codec.shape.title
-            raise RowError(f"topic {name!r}: a row is no {title}: {error}") from None
+            raise OutputRowError(f"topic {name!r}: a row is no {title}: {error}") from None
         return written
 
     def _as_record(self, row: dict[str, Any]) -> bytes:
@@ -118,7 +118,9 @@ class Writer:
         try:
             made = codec.shape.made(self._record(row))
         except (ValueError, TypeError) as error:
-            raise RowError(f"topic {self.output.topic.name!r}: a row is no {codec.shape.title}: {error}") from None
+            raise OutputRowError(
+                f"topic {self.output.topic.name!r}: a row is no {codec.shape.title}: {error}"
+            ) from None
         _, (data,) = codec.encode(made)
         return bytes(data) if isinstance(data, bytes | bytearray | memoryview) else str(data).encode()
 
@@ -141,7 +143,7 @@ class Writer:
                 try:
                     value = msgspec.json.decode(value)
                 except msgspec.DecodeError as error:
-                    raise RowError(f"topic {self.output.topic.name!r}: {name} is no JSON: {error}") from None
+                    raise OutputRowError(f"topic {self.output.topic.name!r}: {name} is no JSON: {error}") from None
             made[name] = value
         return made
 
@@ -156,10 +158,10 @@ class Writer:
         return made
 
 
-class Returned:
+class EpochOutput:
     """Takes what the calls of an epoch return, and keeps it as Parts."""
 
-    def __init__(self, place: Place, writers: Mapping[str, Writer]) -> None:
+    def __init__(self, place: CallContext, writers: Mapping[str, OutputWriter]) -> None:
         self._place = place
         self._writers = writers
         self._outputs = {name: writer.output for name, writer in writers.items()}
@@ -176,7 +178,7 @@ class Returned:
         return sum(part.rows for part in self.parts)
 
 
-def ready_for_letters(servers: Servers, place: Place, topics: Sequence[str]) -> None:
+def create_dead_letter_topics(servers: Servers, place: CallContext, topics: Sequence[str]) -> None:
     """Make the topics for the dead letters of these topics. JobError where one is something else."""
     for topic in topics:
         try:
@@ -185,7 +187,7 @@ def ready_for_letters(servers: Servers, place: Place, topics: Sequence[str]) -> 
             raise JobError(f"{place}: the dead letters of topic {topic!r} can't be written: {error}") from None
 
 
-def letter(skipped: Skipped, partition: int, entry: Entry, place: Place, now_ms: int) -> Part:
+def dead_letter_part(skipped: SkippedRow, partition: int, entry: Entry, place: CallContext, now_ms: int) -> Part:
     """The dead letter of an entry from this partition of its topic."""
     topic = skipped.topic
     try:
@@ -199,7 +201,7 @@ def letter(skipped: Skipped, partition: int, entry: Entry, place: Place, now_ms:
     return _part(deadletters.stream_of(skipped.topic.name + deadletters.DEAD), pairs)
 
 
-def marker_part(place: Place, marker: Marker) -> Part:
+def marker_part(place: CallContext, marker: Marker) -> Part:
     """The marker of an epoch."""
     pairs = [(name.encode(), value.encode()) for name, value in marker.fields().items()]
     return _part(keys.log(place.job.name, place.partition), pairs)

@@ -12,7 +12,7 @@ from tidelog.transport.access import Access
 
 
 @dataclass(frozen=True)
-class Where:
+class TaskSettings:
     """What is the same for all tasks of a running job."""
 
     target: str  # ``module:attribute`` of the Job
@@ -34,7 +34,7 @@ class Where:
 class TaskPlan:
     """One epoch of one partition."""
 
-    where: Where
+    where: TaskSettings
     partition: int
     epoch: int
     last: Marker | None  # of the epoch before, as published; None: this is the first
@@ -44,7 +44,7 @@ class TaskPlan:
 
 
 @dataclass(frozen=True)
-class Failure:
+class TaskFailure:
     """Why a task could not do its part."""
 
     kind: str  # the name of a class in ``errors``, or "" for what may pass when it is tried again
@@ -64,4 +64,4 @@ class TaskResult:
     bytes: int = 0  # of the state on disk
     recovered: int = 0  # epochs that were replayed before
     seconds: Mapping[str, float] = field(default_factory=dict)  # read, call, state, stage
-    failure: Failure | None = None
+    failure: TaskFailure | None = None

@@ -8,7 +8,7 @@ Rule 1: no entry is missing. ``evicted_to`` of TINFO never goes back: where it i
         the range was answered, nothing of the range was evicted before. ``reread`` counts instead: the marker says how
         many there were. Otherwise InputsLostError.
 Rule 2: a value that is not of its field's type is not made null: its row is in ``bad``, with the error.
-Rule 3: ``look`` asks for the time first. Entries that arrive after it have IDs from that time on.
+Rule 3: ``inspect_inputs`` asks for the time first. Entries that arrive after it have IDs from that time on.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from tidelog.client.steps import good
 from tidelog.codecs import UndecodableError
 from tidelog.codecs.packed import FIELD, Packed
 from tidelog.jobs.errors import InputsLostError
-from tidelog.jobs.replaylog.marker import Span
-from tidelog.jobs.task.fieldtypes import DATA, FIELDS, PLAIN, Field, as_json, fields_of
-from tidelog.jobs.task.rows import Rows
+from tidelog.jobs.replaylog.marker import InputSpan
+from tidelog.jobs.task.fieldtypes import DATA, FIELDS, PLAIN, ColumnField, as_json, fields_of
+from tidelog.jobs.task.rows import InputRows
 from tidelog.spark import values
 from tidelog.spark.pages import Page, Wanted, gather
 from tidelog.topics import Facts, Topic
@@ -45,14 +45,14 @@ NO_KEY: Final = "ERR no such key"
 
 
 @dataclass(frozen=True)
-class Look:
+class InputStatus:
     """What there is to read of one input."""
 
     count: int  # entries after the place where it goes on
     info: Info | None  # None: the stream has no key
 
 
-class Input:
+class TaskInput:
     """A stream that a partition of a job reads."""
 
     def __init__(self, topic: Topic[Any], facts: Facts, partition: int) -> None:
@@ -67,21 +67,23 @@ class Input:
         self._row_bytes = 0.0  # of those that were read last
 
     # -- reading ---------------------------------------------------------------------------------------------
-    def read(self, servers: Servers, after: StreamId, look: Look, most: int, most_bytes: int) -> tuple[Rows, bool]:
-        """The next rows after an ID, ``most`` of those that ``look`` saw, about ``most_bytes`` of Arrow; is there more?
+    def read(
+        self, servers: Servers, after: StreamId, status: InputStatus, most: int, most_bytes: int
+    ) -> tuple[InputRows, bool]:
+        """The next rows after an ID, and whether there are more: at most ``most`` rows, about ``most_bytes`` of Arrow.
 
         InputsLostError, OSError, ReplyError.
         """
-        if look.info is None or not look.count:
+        if status.info is None or not status.count:
             return self._rows([]), False
-        wanted = min(look.count, most)
+        wanted = min(status.count, most)
         pages: list[Page] = []
         rows, size = 0, 0
         while rows < wanted and size < most_bytes:
             number = int((most_bytes - size) / self._row_bytes) if self._row_bytes else FIRST
             number = max(1, min(wanted - rows, number))
             start = StreamId.parse(pages[-1].last) if pages else after
-            some = self._attempt(servers, start, look.info.last, number, most_bytes - size)
+            some = self._attempt(servers, start, status.info.last, number, most_bytes - size)
             if not some:
                 break
             got = sum(map(len, some))
@@ -89,9 +91,9 @@ class Input:
             pages += some
             rows, size = rows + got, size + grown
             self._row_bytes = max(1.0, grown / got)
-        return self._rows(pages), rows < look.count
+        return self._rows(pages), rows < status.count
 
-    def reread(self, servers: Servers, span: Span, lost: Callable[[str], InputsLostError]) -> Rows:
+    def reread(self, servers: Servers, span: InputSpan, lost: Callable[[str], InputsLostError]) -> InputRows:
         """The rows of a range that was read before. ``lost`` makes the error where not all are there any more."""
         if not span.rows:
             return self._rows([])
@@ -162,7 +164,7 @@ class Input:
         return int(sum(column.nbytes for column in columns))
 
     # -- rows ------------------------------------------------------------------------------------------------
-    def _rows(self, pages: Sequence[Page]) -> Rows:
+    def _rows(self, pages: Sequence[Page]) -> InputRows:
         schema = self.schema
         bad: dict[int, UndecodableError] = {}
         batches, ids = [], []
@@ -176,7 +178,7 @@ class Input:
         table = pa.Table.from_batches(batches, schema)
         if len(batches) > 1:
             table = table.combine_chunks()
-        return Rows(self.topic, table, pa.concat_arrays(ids) if ids else pa.array([], pa.string()), bad)
+        return InputRows(self.topic, table, pa.concat_arrays(ids) if ids else pa.array([], pa.string()), bad)
 
     @property
     def schema(self) -> pa.Schema:
@@ -202,7 +204,7 @@ class Input:
         shape = self.topic.codec.shape
         records = self._records(page.field(FIELD.encode()).to_pylist(), ids, base, bad)
         if not self.fields:
-            whole = Field(DATA, "json", pa.string(), is_json=True, fix=as_json)
+            whole = ColumnField(DATA, "json", pa.string(), is_json=True, fix=as_json)
             return [whole.array(records)]
         if shape.mapping:
             columns: list[list[Any]] = [
@@ -237,7 +239,7 @@ class Input:
         return made
 
     def _fitting(
-        self, column: Field, found: list[Any], ids: pa.Array, base: int, bad: dict[int, UndecodableError]
+        self, column: ColumnField, found: list[Any], ids: pa.Array, base: int, bad: dict[int, UndecodableError]
     ) -> pa.Array:
         """A column. A value that Arrow can't hold, such as an int of more than 64 bits, makes its row bad."""
         try:
@@ -258,9 +260,9 @@ class Input:
         return UndecodableError(self.key.encode(), Entry(StreamId.parse(ids[at].as_py()), ()), what)
 
 
-def look(
-    servers: Servers, inputs: Sequence[Input], afters: Sequence[StreamId], read: Mapping[str, StreamId]
-) -> tuple[int, list[Look]]:
+def inspect_inputs(
+    servers: Servers, inputs: Sequence[TaskInput], afters: Sequence[StreamId], read: Mapping[str, StreamId]
+) -> tuple[int, list[InputStatus]]:
     """The server's time, and what there is of each input after an ID.
 
     read: by topic, the ID of an entry that was read before. InputsLostError where it is not there, and was neither
@@ -285,12 +287,12 @@ def look(
         gone = one.lost(start, info)
         if gone is not None:
             raise gone
-        looks.append(Look(number, info))
+        looks.append(InputStatus(number, info))
     (ms,) = good([now])
     return ms, looks
 
 
-def _named(one: Input, reply: Any) -> Any:
+def _named(one: TaskInput, reply: Any) -> Any:
     """A reply about an input; None where there is no such stream. ReplyError."""
     if not isinstance(reply, ReplyError):
         return reply

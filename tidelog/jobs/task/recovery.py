@@ -34,14 +34,14 @@ from tidelog.client.steps import good
 from tidelog.jobs import keys
 from tidelog.jobs.declare import Job
 from tidelog.jobs.errors import FunctionError, InputsLostError, JobError, NotDeterministicError
-from tidelog.jobs.replaylog.marker import Marker, Span, read_marker
+from tidelog.jobs.replaylog.marker import InputSpan, Marker, read_marker
 from tidelog.jobs.state import State
-from tidelog.jobs.store import Changes, Store, StoreError, StoreLockedError, StoreUnusableError, Version
+from tidelog.jobs.store import StateChanges, StateStore, StateVersion, StoreError, StoreLockedError, StoreUnusableError
 from tidelog.jobs.store.statedir import expanded
-from tidelog.jobs.task.calls import Calls, Place
-from tidelog.jobs.task.plan import Where
-from tidelog.jobs.task.reading import Input
-from tidelog.jobs.task.rows import Rows, cut, recorded
+from tidelog.jobs.task.calls import CallContext, FunctionCalls
+from tidelog.jobs.task.plan import TaskSettings
+from tidelog.jobs.task.reading import TaskInput
+from tidelog.jobs.task.rows import InputRows, cut, recorded
 from tidelog.transport.call import Call
 from tidelog.transport.leader import Servers
 
@@ -50,13 +50,13 @@ LOOK_AGAIN: Final = 0.02  # seconds between two attempts
 PAGE: Final = 200  # markers that are read at a time
 TELL: Final = 1.0  # seconds between two words about progress
 TOLD_MS: Final = 10_000  # how long they stand
-NOTHING: Final = Version(0, "")
+NOTHING: Final = StateVersion(0, "")
 
 log = logging.getLogger(__name__)
 _slots: dict[Path, int] = {}  # by partition: the slot that was used last
 
 
-def ranges(inputs: Mapping[str, Input], spans: Mapping[str, Span]) -> str:
+def ranges(inputs: Mapping[str, TaskInput], spans: Mapping[str, InputSpan]) -> str:
     """What an epoch reads, for people."""
     lines = [
         f"  read: {inputs[name].key if name in inputs else name} after {span.after} up to {span.end}"
@@ -66,22 +66,22 @@ def ranges(inputs: Mapping[str, Input], spans: Mapping[str, Span]) -> str:
     return "\n".join(lines) or "  read: nothing, it is a source"
 
 
-def position(spans: Mapping[str, Span]) -> bytes:
+def position(spans: Mapping[str, InputSpan]) -> bytes:
     """What a store keeps with a version: how far each input was read."""
     return msgspec.json.encode({name: str(span.end) for name, span in spans.items()})
 
 
-def hold(where: Where, job: Job, partition: int) -> Store:
+def hold(where: TaskSettings, job: Job, partition: int) -> StateStore:
     """The store of a partition, whatever is in it, under its lock (Rule 2). StoreError where there can be none."""
     folder = Path(expanded(where.state_dir), job.name, str(where.generation), str(partition))
     for slot in count(_slots.get(folder, 0)):
         path, until = folder / str(slot), time.monotonic() + PATIENCE
         while True:
             try:
-                store = Store.open(path, generation=where.generation, cache=where.cache)
+                store = StateStore.open(path, generation=where.generation, cache=where.cache)
             except StoreUnusableError as error:
                 log.warning("job %s, partition %d: the state is recovered: %s", job.name, partition, error)
-                store = Store.create(path, generation=where.generation, cache=where.cache)
+                store = StateStore.create(path, generation=where.generation, cache=where.cache)
             except StoreLockedError:
                 if time.monotonic() < until:
                     time.sleep(LOOK_AGAIN)
@@ -105,12 +105,12 @@ class _NoWayError(Exception):
 class Recovery:
     """Brings ``store`` to a version. It may be another one afterwards; the caller closes it."""
 
-    where: Where
+    where: TaskSettings
     job: Job
     partition: int
-    inputs: Mapping[str, Input]
+    inputs: Mapping[str, TaskInput]
     servers: Servers
-    store: Store
+    store: StateStore
     replayed: int = 0  # epochs
     _origin: str = field(default="", init=False)  # where the state came from, for messages
     _told: float = field(default=0.0, init=False)
@@ -121,7 +121,7 @@ class Recovery:
 
         InputsLostError, NotDeterministicError, FunctionError, JobError; StoreError, SnapshotError, OSError, ReplyError.
         """
-        target = NOTHING if last is None else Version(last.epoch, last.run)
+        target = NOTHING if last is None else StateVersion(last.epoch, last.run)
         if self.store.version != target and self.store.version.epoch >= target.epoch:
             self._undone()
         if self.store.version == target:
@@ -174,7 +174,7 @@ class Recovery:
                     raise _NoneError
 
             try:
-                self.store = Store.create(path, generation=where.generation, cache=where.cache, fill=fill)
+                self.store = StateStore.create(path, generation=where.generation, cache=where.cache, fill=fill)
                 self._origin = f"the newest good snapshot is of epoch {self.store.version.epoch}"
                 return True
             except snapshots.SnapshotError as error:
@@ -182,7 +182,7 @@ class Recovery:
                 raise StoreError(text) from error
             except _NoneError:
                 self._origin = f"there is no snapshot in {where.store}"
-        self.store = Store.create(path, generation=where.generation, cache=where.cache)
+        self.store = StateStore.create(path, generation=where.generation, cache=where.cache)
         return False
 
     def _published(self, epoch: int, run: str) -> bool:
@@ -190,7 +190,7 @@ class Recovery:
         marker, _ = self._find(epoch)
         return marker is None or marker.run == run
 
-    def _follow(self, target: Version, restored: bool = False) -> None:
+    def _follow(self, target: StateVersion, restored: bool = False) -> None:
         """Replay from the store's version to ``target``. _NoWayError where the log does not lead there."""
         version = self.store.version
         if version.epoch > target.epoch:
@@ -259,10 +259,10 @@ class Recovery:
 
     # -- an epoch again --------------------------------------------------------------------------------------
     def _replay(self, marker: Marker) -> None:
-        place = Place(self.job, self.partition, marker.epoch, marker.now_ms, ranges(self.inputs, marker.inputs))
+        place = CallContext(self.job, self.partition, marker.epoch, marker.now_ms, ranges(self.inputs, marker.inputs))
         rows = [self._reread(place, marker, name, span) for name, span in marker.inputs.items() if span.rows]
         changes = self.store.begin(marker.now_ms)
-        made = Calls(place, _dropped, changes, states(self.job))
+        made = FunctionCalls(place, _dropped, changes, states(self.job))
         try:
             if marker.inputs:
                 rows = [made.decoded(one) for one in rows]
@@ -283,7 +283,7 @@ class Recovery:
         if digest != marker.digest:
             self._differs(place, marker)
 
-    def _differs(self, place: Place, marker: Marker) -> None:
+    def _differs(self, place: CallContext, marker: Marker) -> None:
         """Rule 3."""
         if marker.version != self.job.version:
             log.warning(
@@ -301,7 +301,7 @@ class Recovery:
             f"{place.ranges}"
         )
 
-    def _reread(self, place: Place, marker: Marker, name: str, span: Span) -> Rows:
+    def _reread(self, place: CallContext, marker: Marker, name: str, span: InputSpan) -> InputRows:
         """The rows of one input as the function got them."""
         one = self.inputs.get(name)
         if one is None:
@@ -334,7 +334,7 @@ class Recovery:
         self.servers.ask(Call(("SET", key, msgspec.json.encode(said), "PX", TOLD_MS), bool))
 
 
-def states(job: Job) -> Callable[[Changes], Any] | None:
+def states(job: Job) -> Callable[[StateChanges], Any] | None:
     """What makes the State that the job's function gets; None if it has none."""
     kind = job.state
     return None if kind is None else lambda changes: State(changes, kind, job=job.name)

@@ -20,8 +20,8 @@ from typing import Any, Final
 import pyarrow as pa
 
 from tidelog.jobs.errors import FunctionError
-from tidelog.jobs.task.calls import Place, RowError
-from tidelog.jobs.task.fieldtypes import FIELDS, PLAIN, Field, fields_of
+from tidelog.jobs.task.calls import CallContext, OutputRowError
+from tidelog.jobs.task.fieldtypes import FIELDS, PLAIN, ColumnField, fields_of
 from tidelog.topics import Facts, Topic
 from tidelog.topics.settings import FUNCTION
 
@@ -34,17 +34,17 @@ _ADVICE: Final = "cast it, such as table['column'].cast(pa.{})"
 
 
 @dataclass(frozen=True)
-class Output:
+class TaskOutput:
     """A topic that a job writes."""
 
     topic: Topic[Any]
     facts: Facts
-    fields: tuple[Field, ...]
+    fields: tuple[ColumnField, ...]
     key: str | None  # the column that decides the partition
     made_key: bool  # keys are made of records, by a function
 
     @classmethod
-    def of(cls, topic: Topic[Any], facts: Facts) -> Output:
+    def of(cls, topic: Topic[Any], facts: Facts) -> TaskOutput:
         by = facts.partition_by
         if by is not None and by != FUNCTION:
             names = {field.attribute: field.name for field in topic.codec.shape.fields}
@@ -56,7 +56,9 @@ class Output:
         return self.facts.codec == PLAIN
 
 
-def tables(place: Place, outputs: Mapping[str, Output], returned: Any) -> list[tuple[Output, pa.RecordBatch]]:
+def tables(
+    place: CallContext, outputs: Mapping[str, TaskOutput], returned: Any
+) -> list[tuple[TaskOutput, pa.RecordBatch]]:
     """What the function returned, by output, as it was given; tables without rows are left out.
 
     FunctionError, RowError.
@@ -82,8 +84,8 @@ def tables(place: Place, outputs: Mapping[str, Output], returned: Any) -> list[t
 
 
 def _checked(
-    place: Place, outputs: Mapping[str, Output], topic: Any, table: Any
-) -> list[tuple[Output, pa.RecordBatch]]:  # fmt: skip
+    place: CallContext, outputs: Mapping[str, TaskOutput], topic: Any, table: Any
+) -> list[tuple[TaskOutput, pa.RecordBatch]]:  # fmt: skip
     output = outputs.get(topic.name) if isinstance(topic, Topic) else None
     if output is None:
         what = f"topic {topic.name!r}" if isinstance(topic, Topic) else f"{topic!r}, which is no topic"
@@ -104,7 +106,7 @@ def _checked(
     return [(output, batch) for batch in made.combine_chunks().to_batches()]
 
 
-def _fitting(place: Place, output: Output, table: pa.Table) -> pa.Table:
+def _fitting(place: CallContext, output: TaskOutput, table: pa.Table) -> pa.Table:
     names = table.column_names
     what = f"{place}: the table for topic {output.topic.name!r}"
     if len(set(names)) < len(names):
@@ -131,18 +133,20 @@ def _fitting(place: Place, output: Output, table: pa.Table) -> pa.Table:
         raise FunctionError(f"{what} has rows, and no column that has values")
     for name in needed:
         if name not in columns or columns[name].null_count:
-            raise RowError(f"topic {output.topic.name!r}: {name} is null in a row, and every entry needs it")
+            raise OutputRowError(f"topic {output.topic.name!r}: {name} is null in a row, and every entry needs it")
     if output.key in columns and kind_of(columns[output.key].type) not in ("str", "int", "bytes"):
         raise FunctionError(
             f"{what}: column {output.key!r} is {columns[output.key].type}, and the partition of a row depends on it: it"
             " must be a string, a whole number or binary"
         )
     if output.key is not None and (output.key not in columns or columns[output.key].null_count):
-        raise RowError(f"topic {output.topic.name!r}: {output.key} is null in a row, and its partition depends on that")
+        raise OutputRowError(
+            f"topic {output.topic.name!r}: {output.key} is null in a row, and its partition depends on that"
+        )
     return pa.table(columns)
 
 
-def _column(what: str, output: Output, field: Field | None, name: str, column: pa.ChunkedArray) -> Any:
+def _column(what: str, output: TaskOutput, field: ColumnField | None, name: str, column: pa.ChunkedArray) -> Any:
     """A column of a type that can be written; None for one that has nothing but nulls, of no type."""
     try:
         column = _simple(column)

@@ -1,4 +1,4 @@
-"""``Rows``: what was read of one input; and the calls that a function gets it in.
+"""``InputRows``: what was read of one input; and the calls that a function gets it in.
 
 Rule 1: the calls follow from the rows, ``merge`` and ``max_rows`` alone, or from ``Marker.calls``. A marker has all of
         that, so a replay makes the same calls.
@@ -27,7 +27,7 @@ from tidelog.topics import Topic
 Numbers = npt.NDArray[np.uint64]
 
 
-class Piece(NamedTuple):
+class CallRange(NamedTuple):
     """The rows of one call: of which input, from which one, up to which one (excluded)."""
 
     input: int
@@ -36,7 +36,7 @@ class Piece(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Rows:
+class InputRows:
     """Rows of one input, in the order of their IDs. ``table`` has a column for each field, ``ids`` are strings."""
 
     topic: Topic[Any]
@@ -47,7 +47,7 @@ class Rows:
     def __len__(self) -> int:
         return len(self.ids)
 
-    def without(self, numbers: Collection[int]) -> Rows:
+    def without(self, numbers: Collection[int]) -> InputRows:
         """Without these rows."""
         if not numbers:
             return self
@@ -55,12 +55,12 @@ class Rows:
         kept = [at for at in range(len(self)) if at not in gone]
         places = pa.array(kept, pa.int64())
         bad = {new: self.bad[old] for new, old in enumerate(kept) if old in self.bad}
-        return Rows(self.topic, self.table.take(places), self.ids.take(places), bad)
+        return InputRows(self.topic, self.table.take(places), self.ids.take(places), bad)
 
-    def upto(self, number: int) -> Rows:
+    def upto(self, number: int) -> InputRows:
         """The first ``number`` rows."""
         bad = {at: error for at, error in self.bad.items() if at < number}
-        return Rows(self.topic, self.table.slice(0, number), self.ids.slice(0, number), bad)
+        return InputRows(self.topic, self.table.slice(0, number), self.ids.slice(0, number), bad)
 
     @property
     def last(self) -> StreamId | None:
@@ -78,7 +78,7 @@ def shares(counts: Sequence[int], most: int) -> list[int]:
     return given
 
 
-def bounded(rows: Sequence[Rows], more: Sequence[bool], now_ms: int) -> list[Rows]:
+def bounded(rows: Sequence[InputRows], more: Sequence[bool], now_ms: int) -> list[InputRows]:
     """The rows that no entry can come before any more, by ID: the others wait for the next batch.
 
     more: whether an input has entries that were not read. now_ms: the server's time before it was looked what there
@@ -91,19 +91,19 @@ def bounded(rows: Sequence[Rows], more: Sequence[bool], now_ms: int) -> list[Row
     return [one.upto(_number_upto(one.ids, bound)) for one in rows]
 
 
-def cut(rows: Sequence[Rows], merge: Merge, max_rows: int) -> list[Piece]:
+def cut(rows: Sequence[InputRows], merge: Merge, max_rows: int) -> list[CallRange]:
     """The calls for these rows. max_rows: 0 for no limit."""
     if merge == "inputs":
-        runs = [Piece(at, 0, len(one)) for at, one in enumerate(rows) if len(one)]
+        runs = [CallRange(at, 0, len(one)) for at, one in enumerate(rows) if len(one)]
     else:
         runs = _merged(rows)
     step = max_rows or max((len(one) for one in rows), default=0)
     return [
-        Piece(at, begin, min(begin + step, stop)) for at, start, stop in runs for begin in range(start, stop, step)
+        CallRange(at, begin, min(begin + step, stop)) for at, start, stop in runs for begin in range(start, stop, step)
     ]  # fmt: skip
 
 
-def recorded(rows: Sequence[Rows], calls: Sequence[tuple[str, str]]) -> list[Piece]:
+def recorded(rows: Sequence[InputRows], calls: Sequence[tuple[str, str]]) -> list[CallRange]:
     """The calls that a marker names. JobError if they do not fit the rows."""
     inputs = {one.topic.name: at for at, one in enumerate(rows)}
     places = [{text: at for at, text in enumerate(one.ids.to_pylist())} for one in rows]
@@ -114,7 +114,7 @@ def recorded(rows: Sequence[Rows], calls: Sequence[tuple[str, str]]) -> list[Pie
         place = None if at is None else places[at].get(last)
         if at is None or place is None or place < begun[at]:
             raise JobError(f"a call of the function ended with the entry {last} of topic {topic!r}, which is not there")
-        made.append(Piece(at, begun[at], place + 1))
+        made.append(CallRange(at, begun[at], place + 1))
         begun[at] = place + 1
     for one, end in zip(rows, begun, strict=True):
         if end != len(one):
@@ -138,7 +138,7 @@ def _number_upto(ids: pa.Array, bound: StreamId) -> int:
     return low + int(np.searchsorted(seq[low:high], np.uint64(bound.seq), "right"))
 
 
-def _merged(rows: Sequence[Rows]) -> list[Piece]:
+def _merged(rows: Sequence[InputRows]) -> list[CallRange]:
     """Consecutive rows of one input, in the order of the IDs of all."""
     numbers = [id_numbers(one.ids) for one in rows]
     which = np.concatenate([np.full(len(one), at) for at, one in enumerate(rows)] or [np.zeros(0)]).astype(np.int64)
@@ -151,6 +151,6 @@ def _merged(rows: Sequence[Rows]) -> list[Piece]:
     runs = []
     for start, stop in pairwise(borders):
         at = int(order[start])
-        runs.append(Piece(at, begun[at], begun[at] + stop - start))
+        runs.append(CallRange(at, begun[at], begun[at] + stop - start))
         begun[at] += stop - start
     return runs

@@ -33,15 +33,21 @@ from tidelog.jobs import errors, keys
 from tidelog.jobs.declare import Job
 from tidelog.jobs.errors import JobError, SupersededError, TryAgainError
 from tidelog.jobs.loading import load
-from tidelog.jobs.replaylog.marker import Marker, Span
-from tidelog.jobs.store import Store, StoreError
-from tidelog.jobs.task.calls import Calls, Place, Skipped
-from tidelog.jobs.task.outputs import Returned, Writer, letter, marker_part, ready_for_letters
-from tidelog.jobs.task.plan import Failure, TaskPlan, TaskResult
-from tidelog.jobs.task.reading import Input, look
+from tidelog.jobs.replaylog.marker import InputSpan, Marker
+from tidelog.jobs.store import StateStore, StoreError
+from tidelog.jobs.task.calls import CallContext, FunctionCalls, SkippedRow
+from tidelog.jobs.task.outputs import (
+    EpochOutput,
+    OutputWriter,
+    create_dead_letter_topics,
+    dead_letter_part,
+    marker_part,
+)
+from tidelog.jobs.task.plan import TaskFailure, TaskPlan, TaskResult
+from tidelog.jobs.task.reading import TaskInput, inspect_inputs
 from tidelog.jobs.task.recovery import Recovery, hold, position, ranges, states
-from tidelog.jobs.task.results import Output
-from tidelog.jobs.task.rows import Rows, bounded, cut, shares
+from tidelog.jobs.task.results import TaskOutput
+from tidelog.jobs.task.rows import InputRows, bounded, cut, shares
 from tidelog.topics import TopicError
 from tidelog.topics.settings import Facts, key_of, read_facts
 from tidelog.transport.access import Access
@@ -74,7 +80,7 @@ def run(plan: TaskPlan) -> TaskResult:
         return _failed(plan, JobError(f"{plan.where.target}, partition {plan.partition}: {error}"))
     except (OSError, ReplyError, StoreError, NotCopiedError, TryAgainError) as error:
         text = f"{plan.where.target}, partition {plan.partition}, epoch {plan.epoch}: {type(error).__name__}: {error}"
-        return TaskResult(plan.partition, failure=Failure("", text))
+        return TaskResult(plan.partition, failure=TaskFailure("", text))
     finally:
         if not done:
             servers.close()  # a reply may be under way
@@ -83,7 +89,7 @@ def run(plan: TaskPlan) -> TaskResult:
 def _failed(plan: TaskPlan, error: JobError | SupersededError) -> TaskResult:
     """The failure, named after the class in ``errors`` that it is."""
     kind = next(kind for kind in type(error).__mro__ if kind.__module__ == errors.__name__)
-    return TaskResult(plan.partition, failure=Failure(kind.__name__, str(error)))
+    return TaskResult(plan.partition, failure=TaskFailure(kind.__name__, str(error)))
 
 
 def _servers(access: Access) -> Servers:
@@ -93,24 +99,24 @@ def _servers(access: Access) -> Servers:
 
 
 @dataclass(frozen=True, eq=False)
-class Prepared:
+class TaskTopics:
     """A job's topics, as a partition uses them."""
 
-    inputs: Mapping[str, Input]
-    writers: Mapping[str, Writer]
+    inputs: Mapping[str, TaskInput]
+    writers: Mapping[str, OutputWriter]
 
 
 @lru_cache(maxsize=4096)
-def _prepared(job: Job, partition: int, texts: tuple[bytes, ...]) -> Prepared:
+def _prepared(job: Job, partition: int, texts: tuple[bytes, ...]) -> TaskTopics:
     """From the facts of all topics. TopicMismatchError where they are not as declared."""
     topics = [*job.inputs, *job.outputs]
     facts: dict[str, Facts] = {}
     for topic, text in zip(topics, texts, strict=True):
         facts[topic.name] = read_facts(topic.name, text)
         topic.declared.agreed(topic.name, facts[topic.name])
-    return Prepared(
-        {topic.name: Input(topic, facts[topic.name], partition) for topic in job.inputs},
-        {topic.name: Writer(Output.of(topic, facts[topic.name])) for topic in job.outputs},
+    return TaskTopics(
+        {topic.name: TaskInput(topic, facts[topic.name], partition) for topic in job.inputs},
+        {topic.name: OutputWriter(TaskOutput.of(topic, facts[topic.name])) for topic in job.outputs},
     )
 
 
@@ -140,7 +146,7 @@ class _Task:
         finally:
             recovery.store.close()
 
-    def _epoch(self, prepared: Prepared, recovery: Recovery | None) -> TaskResult:
+    def _epoch(self, prepared: TaskTopics, recovery: Recovery | None) -> TaskResult:
         plan, job = self.plan, self.job
         with self._timed("read"):
             read = self._read(prepared)
@@ -149,10 +155,10 @@ class _Task:
         now_ms = max([began_ms, plan.last.now_ms if plan.last else 0, *(
             span.end.ms for span in spans.values() if span.rows
         )])  # fmt: skip
-        place = Place(job, plan.partition, plan.epoch, now_ms, ranges(prepared.inputs, spans))
-        returned = Returned(place, prepared.writers)
+        place = CallContext(job, plan.partition, plan.epoch, now_ms, ranges(prepared.inputs, spans))
+        returned = EpochOutput(place, prepared.writers)
         changes = recovery.store.begin(now_ms) if recovery is not None else None
-        made = Calls(place, returned.take, changes, states(job), job.on_error == "deadletter")
+        made = FunctionCalls(place, returned.take, changes, states(job), job.on_error == "deadletter")
         with self._timed("call"):
             if job.is_source:
                 made.run_empty()
@@ -190,7 +196,7 @@ class _Task:
         )  # fmt: skip
 
     # -- reading ---------------------------------------------------------------------------------------------
-    def _looked_up(self) -> Prepared:
+    def _looked_up(self) -> TaskTopics:
         with self._timed("look"):
             return _prepared(self.job, self.plan.partition, self._facts())
 
@@ -227,7 +233,7 @@ class _Task:
         (now,) = good(self.servers.ask(strings.server_time()))
         return int(now)
 
-    def _read(self, prepared: Prepared) -> list[Rows]:
+    def _read(self, prepared: TaskTopics) -> list[InputRows]:
         """The next rows of each input."""
         if self.job.is_source:
             return []
@@ -239,11 +245,11 @@ class _Task:
         self.more = self.more or held
         return rows
 
-    def _looked(self, prepared: Prepared) -> tuple[list[Rows], bool]:
+    def _looked(self, prepared: TaskTopics) -> tuple[list[InputRows], bool]:
         """The next rows of each input, and whether some are held back by the order of all."""
         job, inputs = self.job, list(prepared.inputs.values())
         starts = [self.plan.starts[one.topic.name] for one in inputs]
-        now_ms, looks = look(self.servers, inputs, starts, self._known_ends())
+        now_ms, looks = inspect_inputs(self.servers, inputs, starts, self._known_ends())
         counts = [one.count for one in looks]
         given = shares(counts, max(job.max_rows, sum(map(bool, counts))))  # one of each: ``bounded`` needs them
         busy = sum(map(bool, given)) or 1
@@ -264,20 +270,20 @@ class _Task:
         last = self.plan.last
         return {} if last is None else {name: span.end for name, span in last.inputs.items() if span.rows}
 
-    def _spans(self, read: list[Rows]) -> dict[str, Span]:
+    def _spans(self, read: list[InputRows]) -> dict[str, InputSpan]:
         spans = {}
         for rows in read:
             after = self.plan.starts[rows.topic.name]
-            spans[rows.topic.name] = Span(after, rows.last or after, len(rows))
+            spans[rows.topic.name] = InputSpan(after, rows.last or after, len(rows))
         return spans
 
-    def _snapshot(self, prepared: Prepared, store: Store) -> None:
+    def _snapshot(self, prepared: TaskTopics, store: StateStore) -> None:
         """Start the process that makes a snapshot. What hinders it delays snapshots, not the job."""
-        from tidelog.jobs.snapshots import Request, start  # here: it loads fsspec
+        from tidelog.jobs.snapshots import SnapshotRequest, start  # here: it loads fsspec
 
         where, job = self.plan.where, self.job
         shared = tuple(name for name, one in prepared.inputs.items() if one.shared) if where.partitions > 1 else ()
-        request = Request(
+        request = SnapshotRequest(
             job.name, where.generation, self.plan.partition, where.partitions, str(store.path), where.store,
             where.access, job.keep, where.topics, shared,
         )  # fmt: skip
@@ -287,15 +293,15 @@ class _Task:
             log.warning("job %s, partition %d: no snapshot is made: %s", job.name, self.plan.partition, error)
 
     # -- dead letters ----------------------------------------------------------------------------------------
-    def _letters(self, prepared: Prepared, place: Place, skipped: list[Skipped]) -> list[Part]:
+    def _letters(self, prepared: TaskTopics, place: CallContext, skipped: list[SkippedRow]) -> list[Part]:
         if not skipped:
             return []
-        ready_for_letters(self.servers, place, sorted({one.topic.name for one in skipped}))
+        create_dead_letter_topics(self.servers, place, sorted({one.topic.name for one in skipped}))
         made = []
         for one in skipped:
             source = prepared.inputs[one.topic.name]
             entry = source.entry(self.servers, one.id)
-            made.append(letter(one, source.partition, entry, place, time.time_ns() // 1_000_000))
+            made.append(dead_letter_part(one, source.partition, entry, place, time.time_ns() // 1_000_000))
         return made
 
     @contextmanager
