@@ -1,30 +1,32 @@
 """Jobs: functions over topics, run by Spark, exactly once.
 
-What authors of jobs import:
+For authors of jobs:
 
-    declare     ``@job``: a function, the topics that it reads and writes, and how it is run
-    batch       what a batch job's function gets
-    state       what it remembers, as the function sees it
-    errors      what can go wrong, by whose fault
-    testing     ``JobTest``: a function on tables in memory, with state
-    testengine  ``running_engine``: a whole engine beside a test
+    declare     ``@job``: a function, its input and output topics, and its options
+    batch       ``MicroBatch``: the argument of a batch job's function
+    state       ``State``: the state of a job, as its function uses it
+    errors      the errors of jobs
+    testing     ``JobTest``: runs a function on tables in memory, with state
+    testengine  ``running_engine``: starts a complete engine for a test
 
-What all parts share:
+Shared by all parts:
 
-    keys        the names of what a job has on the server
-    topics      what a job's topics are on the server
-    loading     ``module:attribute`` becomes a Job
+    keys        the names of a job's keys on the server
+    topics      the settings of a job's topics on the server
+    loading     imports the Job that ``module:attribute`` names
     code        the modules that a job's code consists of, and its version
-    pools       which of an engine's jobs gets the next free core
+    pools       Spark's scheduler pools: the order in which jobs get free cores
 
-The parts, each of which imports only what stands below it:
+The parts, each of which imports only those below it:
 
-    engine      which engine runs what, and the engine's Spark
-    epochs      the driver of a batch job: epoch after epoch     frames   a frame job as one streaming query
-    task        what a Spark task does: one epoch of one partition
-    snapshots   states in an object store; what may be evicted because of that
-    replaylog   how far a job is: the replay log                 registry    which jobs there are, what is known of them
-    store       the state of a partition on a machine's disk
+    engine      assigns jobs to engines and runs them on the engine's Spark
+    epochs      the driver of a batch job, epoch by epoch
+    frames      runs a frame job as one streaming query
+    task        the work of a Spark task: one epoch of one partition
+    snapshots   copies of states in an object store, and the eviction that they permit
+    registry    the registry of jobs, and their status
+    replaylog   the replay log: the progress of a job
+    store       the state of one partition on a machine's disk
 """
 
 from tidelog.jobs.batch import MicroBatch

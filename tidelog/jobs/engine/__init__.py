@@ -1,14 +1,14 @@
-"""An engine: what decides which jobs run here, and runs them.
+"""An engine: decides which jobs run in this process, and runs them.
 
-    engine      a supervisor with a Spark session
-    supervisor  begins and ends what should run here
-    membership  the engines that take part, and which of them should run a job
-    ownership   what this engine has claimed
+    engine      an engine: a supervisor with a Spark session
+    supervisor  starts and stops the jobs that belong to this engine
+    membership  the running engines, and which of them should run a job
+    ownership   the claims of this engine
     execution   one job, from its claim to its end
-    runner      what a running job is, whatever its kind
-    factory     what runs a job on this engine's Spark
-    session     the settings, and the Spark session
-    daemon      what Spark's Python workers are forked from
-    cleanup     removes states and snapshots of generations that are over
-    connection  operations on the server, for the supervisor
+    runner      the interface of a running job, of either kind
+    factory     creates runners on this engine's Spark
+    session     the settings of an engine, and its Spark session
+    daemon      the parent process of Spark's Python workers
+    cleanup     removes the states and snapshots of former generations
+    connection  a connection for the operations of the supervisor
 """

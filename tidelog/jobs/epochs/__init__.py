@@ -1,8 +1,8 @@
-"""The driver's side of a batch job: epoch after epoch, published.
+"""The driver of a batch job: runs and publishes epochs.
 
-    driver        the steps: what is asked, run, published; what becomes of a refusal
-    outcome       what a driver is told, and what it tells
-    precheck      what is asked before each epoch
-    sparktasks    the tasks of an epoch as a Spark job
-    placement     which executor a task runs on, or should
+    driver      plans, runs and publishes each epoch, and handles refusals
+    outcome     the options of a driver, and the result of an epoch
+    precheck    the queries before an epoch and before its publication
+    sparktasks  the tasks of an epoch as a Spark job
+    placement   the executors on which tasks run, or should run
 """

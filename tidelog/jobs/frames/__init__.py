@@ -1,9 +1,9 @@
-"""Frame jobs: a function of DataFrames as one streaming query of Spark's.
+"""Frame jobs: a function of DataFrames, run as one streaming query of Spark.
 
-    query       ``FrameRunner``: begins the query, looks at it, ends it
-    options     its options, where it begins, where its checkpoint is
-    input       its input topics as DataFrames
-    output      what its function returns, checked, and as the rows of one query
-    retention   what it holds back from eviction
-    errors      what ended its query
+    query       ``FrameRunner``: starts, polls and stops the query
+    options     the options of a frame job, its starting position, and its checkpoint
+    input       the input topics as DataFrames
+    output      checks the function's result and combines it into the rows of one query
+    retention   the consumer group that protects unread input from eviction
+    errors      converts the error that ended a query
 """

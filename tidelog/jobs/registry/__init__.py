@@ -1,7 +1,7 @@
-"""Which jobs there are, and what is known of them.
+"""The registry of jobs, and what is known about them.
 
-    registry    a stream of changes
-    targets     the jobs of a module, and what the registry is told about one
-    status      what an engine says about its jobs
-    overview    what is known of jobs, for people
+    registry    the registry, a stream of changes
+    targets     finds the jobs of a module and describes a job for the registry
+    status      the status and the events that an engine reports about its jobs
+    overview    collects the data of ``tidelog jobs status``
 """

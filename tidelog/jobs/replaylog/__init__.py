@@ -1,7 +1,7 @@
-"""How far a job is: what the server has about it, and nothing else counts.
+"""The replay log of a job, which alone determines its progress.
 
-    marker      the entries of the replay log: which epoch read what
-    origin      where a generation began
+    marker      the entries of the replay log: the input of each epoch
+    origin      the positions at which a generation started
     progress    the last marker of each partition
-    positions   where each partition is in each input
+    positions   the position of each partition in each input
 """

@@ -1,16 +1,16 @@
-"""Snapshots of a job's state in an object store, and what may be given up because of them.
+"""Snapshots of a job's state in an object store, and the eviction that they permit.
 
-    objects    the object store: folders of fsspec, with limits of time
-    owners     whose generation a folder is
+    objects    the object store: folders on fsspec file systems, with time limits
+    owners     records to which topics a generation's folder belongs
     manifests  the names and manifests of snapshots
-    copying    a consistent copy of a store while it goes on
-    creation   what the process that makes a snapshot does
-    process    that process, started from a task
-    restoring  the newest good snapshot, back into a directory
-    catalog    what the server knows of snapshots
-    cleanup    what generations that are over have left
-    schedule   when they are due
-    retention  what the oldest snapshot still needs: groups of inputs, replay log
+    copying    a consistent copy of a store while epochs continue
+    creation   creates a snapshot; runs in a separate process
+    process    starts that process from a task
+    restoring  restores the newest valid snapshot into a directory
+    catalog    the list of a job's snapshots on the server
+    cleanup    removes the snapshots of former generations
+    schedule   determines when snapshots are due
+    retention  what the oldest snapshot still needs: input entries and markers of the replay log
 """
 
 from tidelog.jobs.snapshots.creation import SnapshotRequest, make

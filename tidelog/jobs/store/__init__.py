@@ -1,18 +1,18 @@
-"""The state store of jobs: what one partition of a job remembers, on one machine's disk.
+"""The state store of jobs: the state of one partition of a job on one machine's disk.
 
-store         ``StateStore``: one partition's data and version in LMDB; commit, undo
-changes       ``StateChanges``: what an epoch has changed so far, over what is stored; savepoints
-memory        ``MemoryStore``: the same without a disk, for tests of functions
-records       the bytes of a stored value; the digest of an epoch
-keys          the bytes of keys and of names of spaces, in bulk
-values        values of a type as records and back, in bulk
-transactions  what a commit does inside LMDB's transactions
-environments  LMDB environments, kept open by the process from task to task
-copying       a consistent copy while tasks go on
-locks         one process at a time for a store
-statedir      where states are on a machine
-cleanup       what generations that are over have left
-errors        what can go wrong
+    store         ``StateStore``: data and version of one partition in LMDB; commit and undo
+    changes       ``StateChanges``: the uncommitted changes of an epoch, with savepoints
+    memory        ``MemoryStore``: an in-memory store, for testing functions
+    records       the bytes of a stored value; the digest of an epoch
+    keys          the bytes of keys and of the names of spaces, in bulk
+    values        bulk conversion of values of one type to records
+    transactions  the writes of a commit inside LMDB transactions
+    environments  LMDB environments, which a process keeps open between tasks
+    copying       a consistent copy of a store while tasks continue
+    locks         the lock that lets only one process use a store
+    statedir      the directory of states on a machine
+    cleanup       removes the states of former generations
+    errors        the errors of state stores
 """
 
 from tidelog.jobs.store.changes import StateChanges

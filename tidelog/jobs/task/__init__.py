@@ -1,12 +1,12 @@
-"""What a Spark task does: one epoch of one partition.
+"""The work of a Spark task: one epoch of one partition.
 
-    plan        what the driver tells a task, and what the task answers
-    task        the order of it all
-    reading     entries of an input to rows of Arrow
+    plan        the plan that the driver sends to a task, and the task's result
+    task        the steps of a task, in order
+    reading     reads the entries of an input into Arrow tables
     fieldtypes  the Arrow types of a topic's fields
-    rows        what was read of one input, and the calls that a function gets it in
-    calls       the calls of the function
-    results     what a function may return, and whether it fits the topic
-    outputs     rows of outputs, dead letters and the marker as staged entries
-    recovery    the state of a partition, brought to the version that was published last
+    rows        the rows of one input, and how they are divided into calls
+    calls       calls the function
+    results     checks the tables that the function returned
+    outputs     stages output rows, dead letters and the marker
+    recovery    brings the state of a partition to the last published version
 """
