@@ -1,9 +1,9 @@
-"""The tidelog server, as connectors reach it.
+"""Access to the tidelog server of a flow.
 
 A flow's ``server`` is one of
 
     redis://HOST:PORT                                  rediss:// (TLS) and unix:// as well
-    redis://HOST:PORT,redis://HOST:PORT                whichever of them leads
+    redis://HOST:PORT,redis://HOST:PORT                the one of them that is the leader
     redis+sentinel://HOST:PORT,HOST:PORT/SERVICE       the leader that these Sentinels name; rediss+sentinel:// too
 
 each with user, password and the options of ``tidelog.transport.address``.
@@ -45,11 +45,14 @@ def access(url: str) -> Access:
 
 
 async def channel(where: Access, name: str) -> Channel:
-    """A connection to the leader, listed as ``name`` in CLIENT LIST. OSError: no leader answers, or it refuses us."""
+    """Open a connection to the leader, listed as ``name`` in CLIENT LIST.
+
+    Raises OSError if no leader answers, or if it rejects the connection.
+    """
     try:
         url = await asyncio.to_thread(_leader, where, name) if where.movable else where.urls[0]
         return await connect(where, url, name)
-    except (redis.ResponseError, ReplyError) as error:  # a wrong password may be mended on the server
+    except (redis.ResponseError, ReplyError) as error:  # a wrong password can be corrected on the server
         raise ConnectionError(str(error)) from None
 
 
@@ -62,27 +65,27 @@ def _leader(where: Access, name: str) -> str:
 
 
 class ConnectionClient:
-    """A channel in the form that ``steps.arun`` takes."""
+    """Adapts a connection to ``steps.arun``."""
 
     def __init__(self, over: Channel) -> None:
         self._channel = over
 
     async def together(self, *calls: Call[Any], raise_on_error: bool = True) -> list[Any]:
-        """Calls that send nothing are among them at times."""
+        """Send the calls in one pipeline and return their results. Calls without arguments are not sent."""
         left = iter(await self._channel.send([call for call in calls if call.args]))
         results = [next(left) if call.args else call.read(None) for call in calls]
         return good(results) if raise_on_error else results
 
 
 def application(url: str) -> str:
-    """The host and port of a URL, as it may be shown."""
+    """Return the host and port of a URL, without credentials."""
     parts = urlsplit(url)
     return parts.netloc.rpartition("@")[2] or parts.path
 
 
-# -- news ----------------------------------------------------------------------------------------------------
+# -- notifications -------------------------------------------------------------------------------------------
 class EntryNotifier:
-    """Who waits for entries on one server, in this process. Get it by ``News.of``, and ``release`` it."""
+    """Notifies the sources of this process of new entries on one server. Get it by ``of``, and ``release`` it."""
 
     _all: dict[Access, EntryNotifier] = {}  # noqa: RUF012 - of the process
     _lock = threading.Lock()
@@ -90,7 +93,7 @@ class EntryNotifier:
     def __init__(self, where: Access) -> None:
         self._where = where
         self._users = 0
-        self._waker = Waker(where, self._told, "tidelog-flows-waker")
+        self._waker = Waker(where, self._notify, "tidelog-flows-waker")
         self._waiting: dict[str, tuple[frozenset[str], asyncio.AbstractEventLoop, Callable[[], None]]] = {}
         self._names = itertools.count()
 
@@ -114,13 +117,13 @@ class EntryNotifier:
             await asyncio.to_thread(self._waker.__exit__)
 
     def name(self) -> str:
-        """A name for ``watch`` that nobody else has."""
+        """Return a unique name for ``watch``."""
         return str(next(self._names))
 
     def watch(self, name: str, streams: Mapping[str, StreamId], call: Callable[[], None]) -> None:
-        """Have the event loop of the caller call this once, when a stream has entries after the ID given for it.
+        """Run ``call`` once in the caller's event loop when a stream has entries after its ID.
 
-        Replaces what was watched under this name. It may be called without news.
+        Replaces the earlier watch of this name. ``call`` may also run without new entries.
         """
         self._waiting[name] = (frozenset(streams), asyncio.get_running_loop(), call)
         self._waker.watch(name, streams)
@@ -129,16 +132,16 @@ class EntryNotifier:
         if self._waiting.pop(name, None) is not None:
             self._waker.forget(name)
 
-    def given_back(self, streams: Sequence[str]) -> None:
-        """Entries of these streams are due again: tell all in this process that wait for them."""
+    def notify_due(self, streams: Sequence[str]) -> None:
+        """Notify the sources that wait for these streams that entries are due for redelivery."""
         wanted = frozenset(streams)
         for name, (theirs, _, _) in list(self._waiting.items()):
             if not wanted.isdisjoint(theirs):
                 self._waker.forget(name)
-                self._told(name)
+                self._notify(name)
 
-    def _told(self, name: str) -> None:
-        """In the waker's thread, or in an event loop's."""
+    def _notify(self, name: str) -> None:
+        """Run the calls of a watch. Runs in the thread of the waker or of an event loop."""
         found = self._waiting.pop(name, None)
         if found is not None:
             _, loop, call = found

@@ -16,7 +16,7 @@ TEXT = """
 flows:
   orders:
     connectors:
-      in: {type: stream, key: orders, group: shop, start: oldest}
+      in: {type: stream, key: orders, group: shop, start: earliest}
       out: {type: stream, key: done}
     pipelines: {check: [{python: "MODULE:check"}]}
     connect: [in -> check -> out]

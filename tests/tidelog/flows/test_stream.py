@@ -305,14 +305,14 @@ async def test_without_a_group_it_reads_on_from_an_id(tidelog_server: Server, cl
 
 @pytest.mark.parametrize("group", ["shop", None])
 @in_loop
-async def test_newest_begins_behind_what_is_there(tidelog_server: Server, client: Client, group: str | None) -> None:
+async def test_latest_begins_behind_what_is_there(tidelog_server: Server, client: Client, group: str | None) -> None:
     client.tappend("orders", {"n": "old"})
     seen: list[Any] = []
 
     async def sink(value: Any) -> None:
         seen.append(value["n"])
 
-    async with running(flow_of(tidelog_server, sink, group=group, start="newest")) as made:
+    async with running(flow_of(tidelog_server, sink, group=group, start="latest")) as made:
         source = made.graph.sources["in"]
         await until(lambda: source.connection.connected)
         await until(lambda: client.redis.info("clients")["blocked_clients"] >= 1)
@@ -393,7 +393,22 @@ async def test_events_say_where_they_go(tidelog_server: Server, client: Client) 
     assert [entry["data"] for entry in client.trange("city:Oslo")] == [b'{"to":{"city":"Oslo"},"n":1}']
     assert client.tlen("city:Rome") == 1
     assert len(given_up) == 1
-    assert "names no stream" in given_up[0]
+    assert "does not name a stream" in given_up[0]
+
+
+@pytest.mark.parametrize("group", ["shop", None])
+@in_loop
+async def test_a_source_starts_at_a_time(tidelog_server: Server, client: Client, group: str | None) -> None:
+    for number, at in enumerate(("1000-0", "2000-0", "2000-1")):
+        client.redis.xadd("orders", {"n": number}, id=at)
+    seen: list[Any] = []
+
+    async def sink(value: Any) -> None:
+        seen.append(value["n"])
+
+    async with running(flow_of(tidelog_server, sink, group=group, start="1970-01-01T00:00:02Z")):
+        await until(lambda: len(seen) == 2)
+    assert seen == ["1", "2"]
 
 
 @in_loop
@@ -425,7 +440,7 @@ async def test_a_stream_of_another_type_is_tried_again(tidelog_server: Server, c
     ("options", "text"),
     [
         ({}, "key is missing"),
-        ({"key": "a", "start": "first"}, "oldest, newest or an ID"),
+        ({"key": "a", "start": "first"}, "earliest, latest, an ID"),
         ({"key": ["a", "a"]}, "twice"),
         ({"key": "a", "topic": "b ||"}, "topic"),
         ({"key": "a", "evict": 0}, "at least 1"),

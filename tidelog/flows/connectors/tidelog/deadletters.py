@@ -1,11 +1,11 @@
-"""Dead letters of flows: in the form of ``tidelog.topics.deadletters``, so ``tidelog dlq`` lists and replays them.
+"""Dead letters of flows, in the format of ``tidelog.topics.deadletters``. ``tidelog dlq`` lists and replays them.
 
-A flow's letters are in the topic ``flow.<name>.dead``, whichever instance wrote them: ``tidelog dlq list flow.orders``.
-The processor of a letter is the flow and its source, as ``orders.in``.
+All instances of a flow write to the topic ``flow.<name>.dead``, so ``tidelog dlq list flow.orders`` lists them. The
+processor of a dead letter is the flow and its source, such as ``orders.in``.
 
-Rule 1: a letter of an entry of a stream has partition -1, and the stream as its topic: a replay appends it there.
-Rule 2: an event of anything else is kept as two fields, ``data`` and ``meta``, in JSON. It can be replayed where the
-        connector ``dead_letters`` was told into which stream.
+Rule 1: The dead letter of a stream entry has partition -1 and the stream as its topic. A replay appends it there.
+Rule 2: Other events are stored in two fields, ``data`` and ``meta``, as JSON. They can be replayed only if the option
+        ``replay`` of the connector ``dead_letters`` names a stream.
 """
 
 from __future__ import annotations
@@ -33,23 +33,23 @@ from tidelog.transport.access import Access
 from tidelog.transport.asyncconnection import Channel
 from tidelog.transport.call import Call, plain, queued
 
-NOWHERE: Final = ""  # topic of what can't be replayed
+NOWHERE: Final = ""  # the topic of dead letters that can't be replayed
 _WORKER: Final = socket.gethostname()
 
 
 class GaveUpError(Exception):
-    """An event was tried as often as it may be. The text says why the last time failed."""
+    """The last attempt of an event failed. The text is the reason."""
 
 
 def topic_of(flow: str) -> str:
-    """The topic of a flow's letters. ``flow``: its alias, as orders or orders.2."""
+    """Return the topic of a flow's dead letters. ``flow``: its alias, such as orders or orders.2."""
     return f"flow.{flow.partition('.')[0]}.dead"
 
 
 def fields_of(
     stream: str, entry: Entry, flow: str, source: str, reason: str, attempts: int, *, rejected: bool
 ) -> list[tuple[bytes, bytes]]:  # fmt: skip
-    """A letter's fields. ``stream``: where the entry came from, and where a replay appends it."""
+    """Return the fields of a dead letter. ``stream``: the origin of the entry, to which a replay appends it."""
     error = RejectError(reason) if rejected else GaveUpError(reason)
     return deadletters.fields_of(
         stream, NO_PARTITION, entry, None, f"{flow.partition('.')[0]}.{source}", error, attempts,
@@ -58,13 +58,13 @@ def fields_of(
 
 
 def entry_of(event: Event) -> Entry:
-    """An event that is no entry of a stream, as one."""
+    """Return an entry for an event that did not come from a stream."""
     about = event.meta if event.id is None else {**event.meta, "id": event.id}
     return Entry(StreamId(0), (b"data", _json(event.value), b"meta", _json(about)))
 
 
 def returned(event: Event) -> tuple[str, Entry] | None:
-    """(the stream that an event came from, its value as an entry of that); None: it came from none."""
+    """Return (the stream that an event came from, its value as an entry); None: it did not come from a stream."""
     stream = event.meta.get("stream")
     if not isinstance(stream, str) or not isinstance(event.id, str):
         return None
@@ -85,18 +85,20 @@ def _json(value: Any) -> bytes:
 
 
 class DeadLetterWriter:
-    """Writes letters to one topic."""
+    """Writes dead letters to one topic."""
 
     def __init__(self, topic: str) -> None:
         self.topic = topic
         self._ready = False
-        self._homes: set[str] = set()  # what it belongs to, as the topic's facts say
+        self._homes: set[str] = set()  # the origins in the topic's settings
 
     async def write(
         self, over: Channel, letters: Sequence[Sequence[tuple[bytes, bytes]]], acks: Sequence[Call[Any]] = ()
     ) -> None:
-        """Append letters and send ``acks`` in one MULTI. ConnectionError, redis.ResponseError: it is not known, or not,
-        done; TopicError: the topic is for something else.
+        """Append dead letters and send ``acks`` in one MULTI.
+
+        Raises ConnectionError if the result is unknown, redis.ResponseError if the server rejects it, and TopicError if
+        the topic has another purpose.
         """
         homes = {deadletters.home(stream.decode(), NO_PARTITION) for (_, stream), *_ in letters if stream}
         if not self._ready or not homes <= self._homes:
@@ -112,9 +114,9 @@ class DeadLetterWriter:
 
 
 class DeadLetterQueue:
-    """``Surroundings.letters`` of flows on one server: for sources that leave their policy to the runtime.
+    """Writes the dead letters of sources that leave retries to the runtime.
 
-    One for each instance of a flow; its connection is made when it is first needed.
+    Each instance of a flow has its own. It connects at the first dead letter.
     """
 
     def __init__(self, flow: str, url: str, *, topic: str | None = None) -> None:
@@ -125,7 +127,7 @@ class DeadLetterQueue:
         self._making = asyncio.Lock()
 
     async def __call__(self, source: str, given: Sequence[tuple[Event, str]]) -> bool:
-        """Write (event, reason) pairs. True: they are on the server. Raises what ``LetterBox.write`` does."""
+        """Write (event, reason) pairs; returns True once they are stored. Raises as ``DeadLetterWriter.write``."""
         async with self._making:
             if self._channel is None or self._channel.lost is not None:
                 self._channel = await channel(self._where, f"tidelog-flow:{self._flow}:letters")

@@ -1,7 +1,7 @@
-"""``dead_letters``: events that are given up, kept on the server until they are replayed or purged (``tidelog dlq``).
+"""``dead_letters``: stores failed events on the server until they are replayed or purged (``tidelog dlq``).
 
-Every flow has one: ``enrich.err -> dead_letters`` needs no declaration. Sources write theirs without it: ``stream`` by
-itself, others through ``letters.Letters``.
+Every flow has this sink, so ``enrich.err -> dead_letters`` needs no declaration. Sources do not use it: ``stream``
+writes its own dead letters, and the runtime writes those of other sources (``DeadLetterQueue``).
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from tidelog.transport.asyncconnection import Channel
 class DeadLetterSinkOptions(ConnectorOptions):
     """Options of ``dead_letters``."""
 
-    topic: str | None = None  # for dead letters; null: flow.<name>.dead
-    replay: str | None = None  # the stream that a replay appends to; null: the one that the event came from
+    topic: str | None = None  # the topic for dead letters; null: flow.<name>.dead
+    replay: str | None = None  # the stream to which a replay appends; null: the stream that the event came from
 
 
 class DeadLetterSink(Sink):
-    """Writes a letter for each event. Its reason is ``meta["error"]``."""
+    """Writes a dead letter for each event. Its reason is ``meta["error"]``."""
 
     type = "dead_letters"
     Options = DeadLetterSinkOptions

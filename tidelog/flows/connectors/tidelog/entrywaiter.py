@@ -30,11 +30,11 @@ from tidelog.transport.errors import NoGroupError
 
 WARM: Final = 2.0  # s
 COLD: Final = 60.0  # s
-SOON: Final = 0.01  # s after the time at which entries are due, so that they are
+SOON: Final = 0.01  # s added to the time at which entries become due
 
 
 class EntryWaiter:
-    """For one source. ``group``: None without one."""
+    """Waits for entries for one source. ``group``: None if the source has no group."""
 
     def __init__(self, where: Access, name: str, group: str | None) -> None:
         self._where = where
@@ -42,23 +42,23 @@ class EntryWaiter:
         self._group = group
         self.channel: Channel | None = None  # reads and acknowledges; never blocked
         self._waits: Channel | None = None  # for TWAIT
-        self._wait: asyncio.Future[list[Any]] | None = None  # a TWAIT under way
+        self._wait: asyncio.Future[list[Any]] | None = None  # a TWAIT in progress
         self._awaited: tuple[str, ...] = ()  # its streams
-        self._news: EntryNotifier | None = None
-        self._watched: str = ""  # the name in News
+        self._notifier: EntryNotifier | None = None
+        self._watched: str = ""  # the name in EntryNotifier
         self._watching: Mapping[str, StreamId] | None = None
         self._rung = asyncio.Event()
         self._interrupted = False
         self._due = False  # ``ring`` was called
-        self._has_news = False
-        self._last = -WARM  # loop's clock: when there was an entry
+        self._has_entries = False
+        self._last = -WARM  # loop time of the last entry
 
     async def open(self) -> None:
-        """OSError: no server."""
+        """Raises OSError if the server can't be reached."""
         self.channel = await channel(self._where, self._name)
-        if self._news is None:
-            self._news = EntryNotifier.of(self._where)
-            self._watched = self._news.name()
+        if self._notifier is None:
+            self._notifier = EntryNotifier.of(self._where)
+            self._watched = self._notifier.name()
 
     async def close(self) -> None:
         for each in (self.channel, self._waits):
@@ -66,13 +66,16 @@ class EntryWaiter:
                 each.close()
         self.channel = self._waits = self._wait = None
         self._forget()
-        news, self._news = self._news, None
-        if news is not None:
-            await news.release()
+        notifier, self._notifier = self._notifier, None
+        if notifier is not None:
+            await notifier.release()
         self._rung.set()
 
-    async def ask(self, made: Sequence[Call[Any]]) -> list[Any]:
-        """What the calls read. ConnectionError: the server is lost, or refuses one."""
+    async def send(self, made: Sequence[Call[Any]]) -> list[Any]:
+        """Send the calls and return their results.
+
+        Raises ConnectionError if the connection is lost or the server rejects a call.
+        """
         if self.channel is None:
             raise ConnectionError("not connected")
         replies = await self.channel.send(made)
@@ -87,25 +90,25 @@ class EntryWaiter:
         self._rung.set()
 
     def ring(self) -> None:
-        """Make ``until`` return all streams: entries are due again."""
+        """Make ``until`` return all streams, because entries are due for redelivery."""
         self._due = True
         self._rung.set()
 
     def found(self) -> None:
-        """There was an entry."""
+        """Note that an entry was read."""
         self._last = asyncio.get_running_loop().time()
         self._forget()
 
-    def given_back(self, streams: Sequence[str]) -> None:
-        """Tell the other sources of this process that entries are due again."""
-        if self._news is not None:
-            self._news.given_back(streams)
+    def notify_due(self, streams: Sequence[str]) -> None:
+        """Notify the other sources of this process that entries are due for redelivery."""
+        if self._notifier is not None:
+            self._notifier.notify_due(streams)
 
     async def until(self, streams: Mapping[str, StreamId] | None, due_in: float | None) -> list[str]:
-        """Wait until a stream may have entries; returns which may, none where ``interrupt`` was called.
+        """Wait until a stream may have entries. Returns those streams, or none if ``interrupt`` was called.
 
-        ``streams``: the IDs after which entries are new. ``due_in``: seconds until entries are due again.
-        ConnectionError: the server is lost.
+        ``streams``: the IDs after which entries are new. ``due_in``: seconds until entries are due for redelivery.
+        Raises ConnectionError if the connection is lost.
         """
         if self._interrupted:
             self._interrupted = False
@@ -116,7 +119,7 @@ class EntryWaiter:
         return await self._cold(keys, streams or {}, due_in)
 
     def warm(self) -> bool:
-        """Whether the next wait will be on a connection of its own: ``until`` needs no ``due_in`` then."""
+        """Return whether the next wait is on its own connection. In that case ``until`` needs no ``due_in``."""
         return asyncio.get_running_loop().time() - self._last < WARM
 
     async def _warm(self, keys: tuple[str, ...], streams: Mapping[str, StreamId]) -> list[str]:
@@ -136,7 +139,7 @@ class EntryWaiter:
         while not wait.done():
             if self._due:
                 self._due = False
-                return list(keys)  # the wait goes on, for the next time
+                return list(keys)  # the TWAIT continues, for the next call
             if await self._ring(None):
                 return []
         self._wait = None
@@ -151,37 +154,37 @@ class EntryWaiter:
         if self._waits is not None:
             self._waits.close()
             self._waits = self._wait = None
-        if self._news is None:
+        if self._notifier is None:
             raise ConnectionError("not connected")
-        if not self._has_news and self._watching != streams:  # else it is watched still: nobody has been told
+        if not self._has_entries and self._watching != streams:  # otherwise the earlier watch is still active
             self._watching = dict(streams)
-            self._news.watch(self._watched, streams, self._told)
-        if not self._has_news and not self._due:
+            self._notifier.watch(self._watched, streams, self._notified)
+        if not self._has_entries and not self._due:
             seconds = COLD if due_in is None else min(COLD, max(0.0, due_in) + SOON)
             if await self._ring(seconds):
                 return []
-        self._has_news = False
+        self._has_entries = False
         self._due = False
         return list(keys)
 
     def _ended(self, wait: asyncio.Future[list[Any]]) -> None:
         if not wait.cancelled():
-            wait.exception()  # it may have been left alone: asyncio is not to complain
+            wait.exception()  # if nobody waits any more, asyncio would log that it was never retrieved
         self._rung.set()
 
-    def _told(self) -> None:  # once: it is watched no more
-        self._has_news = True
+    def _notified(self) -> None:  # called once: this ends the watch
+        self._has_entries = True
         self._watching = None
         self._rung.set()
 
     def _forget(self) -> None:
-        if self._watching is not None and self._news is not None:
-            self._news.forget(self._watched)
+        if self._watching is not None and self._notifier is not None:
+            self._notifier.forget(self._watched)
         self._watching = None
-        self._has_news = False
+        self._has_entries = False
 
     async def _ring(self, seconds: float | None) -> bool:
-        """Wait for something to happen. Whether it was an interruption."""
+        """Wait for a notification. Returns whether it was an interruption."""
         self._rung.clear()
         if not self._interrupted:
             try:
@@ -195,7 +198,7 @@ class EntryWaiter:
         return interrupted
 
     async def due_in(self, keys: Sequence[str]) -> float | None:
-        """Seconds until the group has entries that are due again; None: nothing is pending."""
+        """Return the seconds until entries of the group are due for redelivery; None: no entry is pending."""
         if self._group is None:
             return None
         if self.channel is None:

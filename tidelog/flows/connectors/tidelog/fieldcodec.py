@@ -1,8 +1,8 @@
-"""Entries as values, and values as entries.
+"""Converts entries to values, and values to entries.
 
-plain     every field of the entry is one of a dict: text, or bytes where it is no UTF-8
-json      the whole value is one field, ``data``, as topics have it
-msgpack   the same in MessagePack
+    plain     the value is a dict with the entry's fields: text, or bytes if a field is not UTF-8
+    json      the whole value is in the field ``data`` as JSON, as in topics
+    msgpack   the same in MessagePack
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ FieldCodec = Literal["plain", "json", "msgpack"]
 Written = tuple[tuple[Any, ...], Sequence[Value]]  # names, values
 
 FIELD: Final = "data"  # as in tidelog.codecs.packed
-ALONE: Final = "value"  # of a value that has no names
+ALONE: Final = "value"  # the field for a value without field names
 _FIELDS: Final = (FIELD,)
 _AS_THEY_ARE: Final = frozenset((str, bytes, int, float))
 
 
 class EntryCodec:
-    """One codec of the three."""
+    """One of the three codecs."""
 
     def __init__(self, name: FieldCodec) -> None:
         self.name = name
@@ -34,14 +34,14 @@ class EntryCodec:
 
 
 class _FieldCodec:
-    """Entries of a stream mostly have the same names, in the same order: the last entry's are kept."""
+    """Decodes ``plain``. It caches the field names of the last entry, because most entries of a stream share them."""
 
     def __init__(self) -> None:
         self._raw: Sequence[bytes] = ()
         self._names: list[str] = []
 
     def decode(self, flat: Sequence[bytes]) -> Any:
-        """``flat``: names and values, one after the other."""
+        """Return the dict. ``flat``: names and values in turn."""
         raw, values = flat[::2], flat[1::2]
         if raw != self._raw:
             self._names = [_name(each) for each in raw]
@@ -64,14 +64,14 @@ def _name(raw: bytes) -> str:
 
 
 def _fields(value: Any) -> Written:
-    """RejectError: there would be no field, or one can't be written."""
+    """Return names and values. Raises RejectError if the entry would have no field, or one can't be encoded."""
     if type(value) is not dict:
         value = dict(value) if isinstance(value, Mapping) else {ALONE: value}
     if _AS_THEY_ARE.issuperset(map(type, value.values())) and value:
         return tuple(value), list(value.values())
     made = {str(name): _plain(each) for name, each in value.items() if each is not None}
     if not made:
-        raise RejectError("an entry has at least one field, and this value has none that is not null")
+        raise RejectError("an entry needs at least one field, and this value has none that is not null")
     return tuple(made), list(made.values())
 
 
@@ -97,16 +97,16 @@ class _DataCodec:
         self._decoder: Any = (msgspec.json.Decoder() if form == "json" else msgspec.msgpack.Decoder()).decode
 
     def decode(self, flat: Sequence[bytes]) -> Any:
-        """ValueError: it isn't in that form, or has no such field."""
+        """Return the value. Raises ValueError if the entry has no field ``data``, or it is not valid."""
         if len(flat) == 2 and flat[0] == b"data":
             return self._decoder(flat[1])
         for at in range(0, len(flat), 2):
             if flat[at] == b"data":
                 return self._decoder(flat[at + 1])
-        raise ValueError(f"the entry has no field {FIELD!r}, which is where codec {self._form} looks: say codec: plain")
+        raise ValueError(f"the entry has no field {FIELD!r}, which codec {self._form} needs: use codec: plain")
 
     def encode(self, value: Any) -> Written:
-        """RejectError: it has no such form."""
+        """Return the names and values. Raises RejectError if the value can't be encoded."""
         try:
             return _FIELDS, (self._encoder(value),)
         except (TypeError, ValueError, OverflowError, RecursionError) as error:

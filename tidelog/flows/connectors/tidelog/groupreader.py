@@ -1,18 +1,19 @@
-"""Reading streams with a group: each entry is pending on the server until it is settled.
+"""Reads streams with a group: each entry is pending on the server until its event is settled.
 
     ok, discard   TACK
     retry         TNACK, with a delay that grows with the entry's deliveries
-    reject        a dead letter, written and acknowledged in one MULTI; so is a retry after ``max_deliveries``
+    reject        a dead letter and the acknowledgement in one MULTI; the same for a retry after ``max_deliveries``
 
-Rule 1: what is in hand is kept: before its ``retry`` is over it is touched (TTOUCH), so it is not delivered to another
-        while this process lives. Its dead reader's entries come to others after ``retry``.
-Rule 2: an entry that is delivered here again while it is in hand (a server that has lost its last second, a process
-        that stood still) is passed over. Its settlement is on the way.
-Rule 3: what a read brings to a source that may not send any more is given back, so a paused source holds nothing. What
-        it has sent goes on.
-Rule 4: attempts are the server's deliveries, so they survive this process. They are asked for only where an entry is
-        not new: its ID is not above the offset that the group had before the read. An entry that was delivered more
-        than ``max_deliveries`` times and never settled takes its process down: it becomes a dead letter unseen.
+Rule 1: Entries in flight are touched (TTOUCH) before their ``retry`` time expires, so they are not delivered to another
+        reader while this process lives. If the process dies, its entries are redelivered after ``retry``.
+Rule 2: An entry that is redelivered to this reader while it is in flight (because the server lost its last second, or
+        the process was stopped) is skipped: its settlement is already on the way.
+Rule 3: If a read returns entries after the source was paused, they are returned to the group (TNACK), so a paused
+        source holds no entries. Events that were sent before the pause continue.
+Rule 4: An event's attempts are the deliveries that the server counts, so they survive this process. The count is read
+        only for entries that are not new, which are those up to the group's offset before the read. An entry that was
+        delivered more than ``max_deliveries`` times and never settled may have ended its process. It becomes a dead
+        letter and is not sent.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from tidelog.client.entries import Entry, StreamId
 from tidelog.flows.api.connectorcontext import ConnectorContext
 from tidelog.flows.api.event import Event
 from tidelog.flows.api.tokens import DISCARD, REJECT, Token
+from tidelog.flows.connectors.startposition import start_after
 from tidelog.flows.connectors.tidelog import deadletters
 from tidelog.flows.connectors.tidelog.deadletters import DeadLetterWriter
 from tidelog.flows.connectors.tidelog.entrywaiter import EntryWaiter
@@ -38,7 +40,7 @@ from tidelog.transport.access import Access
 from tidelog.transport.call import Call
 
 DELAY_MOST: Final = 30.0  # s
-FAREWELL: Final = 2.0  # s for giving back what is in hand when the flow ends
+FAREWELL: Final = 2.0  # s to return entries in flight when the flow ends
 ZERO: Final = StreamId(0)
 
 log = logging.getLogger("tidelog.flows")
@@ -47,7 +49,7 @@ Row = list[bytes]  # ID, field, value, ...
 
 
 class GroupReader:
-    """For one source. Times in seconds; ``start`` as in the options; ``letters``: the topic for dead letters."""
+    """The reader of one source. Times are in seconds. ``letters``: the topic for dead letters."""
 
     def __init__(
         self, where: Access, name: str, keys: list[str], group: str, start: str, codec: EntryCodec,
@@ -60,24 +62,25 @@ class GroupReader:
         self._retry = retry
         self._most = max_deliveries
         self._delay = delay
-        self._waiting = EntryWaiter(where, name, group)
+        self._waiter = EntryWaiter(where, name, group)
         self._box = DeadLetterWriter(letters)
         self._about = {} if codec.name == "plain" else {"codec": codec.name}
         self._prefixes = {key: f"{key}/" if len(keys) > 1 else "" for key in keys}
         self._hot: dict[str, None] = {}
         self._offsets: dict[str, StreamId] = {}
         self._held: dict[str, Row] = {}  # by event ID: delivered here, and not settled on the server
-        self._attempts: dict[str, int] = {}  # of what is in hand, where it is not the first
-        self._reads: deque[tuple[float, list[str]]] = deque()  # when to touch them, what
-        self._kept = asyncio.Event()  # there is something in hand
+        self._attempts: dict[str, int] = {}  # of entries in flight, if it is not the first
+        self._reads: deque[tuple[float, list[str]]] = deque()  # (when to touch the entries, their event IDs)
+        self._kept = asyncio.Event()  # there are entries in flight
         self._keeper: asyncio.Task[None] | None = None
-        begin = {"oldest": "0", "newest": ""}.get(start, start)
+        after = start_after(start)
+        begin = "" if after is None else str(after)
         options = ("GROUP", group, 0, "RETRY", round(retry * 1000), 0)
         self._lists = {key: Call(("TGROUP", "LIST", key), self._offset) for key in keys}
         self._read = {key: (("TREAD", key, begin), options) for key in keys}
 
     async def open(self) -> None:
-        await self._waiting.open()
+        await self._waiter.open()
         self._hot = dict.fromkeys(self._keys)
         self._keeper = asyncio.get_running_loop().create_task(self._keep())
 
@@ -86,45 +89,48 @@ class GroupReader:
         if keeper is not None:
             keeper.cancel()
             await asyncio.gather(keeper, return_exceptions=True)
-        channel = self._waiting.channel
+        channel = self._waiter.channel
         if self._context.over and self._held and channel is not None and channel.lost is None:
             try:
                 async with asyncio.timeout(FAREWELL):
-                    await self._waiting.ask(self._nacks({0: list(self._held)}))
-                self._waiting.given_back(self._keys)
+                    await self._waiter.send(self._nacks({0: list(self._held)}))
+                self._waiter.notify_due(self._keys)
             except (OSError, TimeoutError) as error:
-                log.debug("%s: not given back, so due after %g s: %s", self._context.flow, self._retry, error)
+                log.debug("%s: not returned, so due after %g s: %s", self._context.flow, self._retry, error)
             self._held.clear()
-        await self._waiting.close()
+        await self._waiter.close()
 
     def interrupt(self) -> None:
-        self._waiting.interrupt()
+        self._waiter.interrupt()
 
     # -- reading ---------------------------------------------------------------------------------------------
     async def pull(self, limit: int) -> list[Event]:
         """As ``Source.pull``."""
         while True:
             if not self._hot:
-                due_in = None if self._waiting.warm() else await self._waiting.due_in(self._keys)
-                found = await self._waiting.until(self._offsets, due_in)
+                due_in = None if self._waiter.warm() else await self._waiter.due_in(self._keys)
+                found = await self._waiter.until(self._offsets, due_in)
                 if not found:
                     return []
                 self._hot = dict.fromkeys(found)
             events, blocked = await self._round(limit)
             if events:
-                self._waiting.found()
+                self._waiter.found()
             if events or blocked:
                 return events
 
     async def _round(self, limit: int) -> tuple[list[Event], bool]:
-        """Read what is hot once. (events, whether they were given back because nothing may be sent)"""
+        """Read the streams that may have entries once.
+
+        Returns (events, whether entries were returned to the group because the source is paused).
+        """
         wanted = list(self._hot)[:limit]
         room = limit // len(wanted)
         asked: list[Call[Any]] = []
         for key in wanted:
             head, options = self._read[key]
             asked += (self._lists[key], Call((*head, room, *options), _as_it_is))
-        replies = await self._waiting.ask(asked)
+        replies = await self._waiter.send(asked)
         new: list[str] = []
         events: list[Event] = []
         again: dict[str, Row] = {}
@@ -142,9 +148,9 @@ class GroupReader:
             self._kept.set()
         if new and not self._context.taking:  # Rule 3
             ids = [each for each in new if each in self._held]
-            await self._waiting.ask(self._nacks({0: ids}))
+            await self._waiter.send(self._nacks({0: ids}))
             self._drop(ids)
-            self._waiting.given_back(self._keys)
+            self._waiter.notify_due(self._keys)
             self._hot = dict.fromkeys(self._keys)  # for when it may send again
             return [], True
         return events, False
@@ -152,11 +158,11 @@ class GroupReader:
     def _events(
         self, key: str, offset: StreamId | None, rows: Sequence[Row | None], new: list[str], again: dict[str, Row]
     ) -> list[Event]:  # fmt: skip
-        """Events of one stream; their IDs are added to ``new``, those that may not be first deliveries to ``again``."""
+        """Return the events of one stream. Adds their IDs to ``new``, and possible redeliveries to ``again``."""
         events = []
         held, decode, prefix = self._held, self._codec.decode, self._prefixes[key]
         about = {"stream": key, **self._about}
-        looking = offset is not None  # entries that are due come first, new ones after them in order
+        looking = offset is not None  # redeliveries come first, then new entries in order
         for row in rows:
             if row is None:
                 self._context.count("missing")
@@ -183,8 +189,8 @@ class GroupReader:
         return events
 
     async def _counted(self, events: list[Event], again: dict[str, Row]) -> list[Event]:
-        """With their attempts; without those that were delivered too often (Rule 4)."""
-        found = await self._waiting.ask([self._pending(name) for name in again])
+        """Set the events' attempts, and remove those that were delivered too often (Rule 4)."""
+        found = await self._waiter.send([self._pending(name) for name in again])
         for name, pending in zip(again, found, strict=True):
             if pending:
                 self._attempts[name] = pending[0].deliveries
@@ -205,7 +211,7 @@ class GroupReader:
         return calls.tpending_range(key, self._group, at, at, 1)
 
     def _place(self, name: str) -> tuple[str, str]:
-        """(stream, entry ID) of an event."""
+        """Return (stream, entry ID) of an event."""
         if len(self._keys) == 1:
             return self._keys[0], name
         key, _, at = name.rpartition("/")
@@ -213,10 +219,10 @@ class GroupReader:
 
     # -- settling --------------------------------------------------------------------------------------------
     async def settled(self, tokens: Sequence[Token]) -> None:
-        """As ``Source.settled``. Letters first: if the rest fails, all are done again, and letters are not."""
+        """As ``Source.settled``. Dead letters are first: if the rest fails and all is repeated, they are skipped."""
         if all(each.status <= DISCARD for each in tokens):
             ids = [each.key for each in tokens]
-            await self._waiting.ask(self._acks(ids))
+            await self._waiter.send(self._acks(ids))
             self._drop(ids)
             return
         good: list[str] = []
@@ -224,7 +230,7 @@ class GroupReader:
         spent: dict[str, tuple[bool, str]] = {}
         for token in tokens:
             name, status = token.key, token.status
-            if name not in self._held:  # settled before, by a call whose reply came too late
+            if name not in self._held:  # settled before, by a call whose reply was lost
                 continue
             if status <= DISCARD:
                 good.append(name)
@@ -238,20 +244,20 @@ class GroupReader:
                 back.setdefault(round(delay * 1000), []).append(name)
         if spent:
             await self._bury(spent)
-        await self._waiting.ask([*self._acks(good), *self._nacks(back)])
+        await self._waiter.send([*self._acks(good), *self._nacks(back)])
         self._drop(good)
         for names in back.values():
             self._drop(names)
         if back:
-            self._waiting.given_back(self._keys)
+            self._waiter.notify_due(self._keys)
             self._wake_in(min(back) / 1000)
 
     def _wake_in(self, seconds: float) -> None:
-        """Entries are due again then: read, though nothing new came."""
+        """Read again then, because entries become due."""
 
         def due() -> None:
             self._hot = dict.fromkeys(self._keys)
-            self._waiting.ring()
+            self._waiter.ring()
 
         asyncio.get_running_loop().call_later(seconds + 0.005, due)
 
@@ -285,11 +291,11 @@ class GroupReader:
                 attempts.pop(name, None)
 
     async def _bury(self, spent: dict[str, tuple[bool, str]]) -> None:
-        """Dead letters. What is not pending any more has got one, or was settled by somebody else."""
-        channel = self._waiting.channel
+        """Write dead letters. An entry that is no longer pending has one, or was settled by another reader."""
+        channel = self._waiter.channel
         if channel is None:
             raise ConnectionError("not connected")
-        found = await self._waiting.ask([self._pending(name) for name in spent])
+        found = await self._waiter.send([self._pending(name) for name in spent])
         made, names = [], []
         for (name, (rejected, reason)), pending in zip(spent.items(), found, strict=True):
             row = self._held.get(name)
@@ -310,9 +316,9 @@ class GroupReader:
             self._context.count("dead", len(made))
         self._drop(spent)
 
-    # -- what is in hand -------------------------------------------------------------------------------------
+    # -- entries in flight -----------------------------------------------------------------------------------
     async def _keep(self) -> None:
-        """Touch what is in hand (Rule 1)."""
+        """Touch the entries in flight (Rule 1)."""
         loop = asyncio.get_running_loop()
         while True:
             if not self._reads:
@@ -327,14 +333,14 @@ class GroupReader:
             ms = round(self._retry * 1000)
             self._reads.append((loop.time() + self._retry / 2, due))
             try:
-                await self._waiting.ask([
+                await self._waiter.send([
                     calls.ttouch(key, self._group, ms, *ids) for key, ids in self._by_key(due)
                 ])  # fmt: skip
             except OSError:
-                await asyncio.sleep(1.0)  # whoever reads or settles notices as well, and connects again
+                await asyncio.sleep(1.0)  # the next read or settlement fails too, and the runtime reconnects
 
     def _offset(self, reply: list[Any]) -> StreamId | None:
-        """The group's, from TGROUP LIST; None: it is to be made."""
+        """Return the group's offset from the reply of TGROUP LIST; None: the group does not exist yet."""
         name = self._group.encode()
         for group in reply:
             facts = group if isinstance(group, dict) else dict(zip(group[::2], group[1::2], strict=True))

@@ -1,6 +1,6 @@
-"""Reading streams without a group: everything after an ID, once. Nothing is kept on the server.
+"""Reads streams without a group: every entry after an ID, once. No position is stored on the server.
 
-What is to be tried again the runtime keeps. After a restart of the process it begins at ``start`` again.
+The runtime keeps events that are to be retried. After a restart of the process, reading starts at ``start`` again.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from tidelog.client.entries import StreamId
 from tidelog.flows.api.connectorcontext import ConnectorContext
 from tidelog.flows.api.event import Event
 from tidelog.flows.api.tokens import Token
+from tidelog.flows.connectors.startposition import start_after
 from tidelog.flows.connectors.tidelog.entrywaiter import EntryWaiter
 from tidelog.flows.connectors.tidelog.fieldcodec import EntryCodec
 from tidelog.transport.access import Access
@@ -22,7 +23,7 @@ ZERO: Final = StreamId(0)
 
 
 class PlainReader:
-    """For one source. ``start``: oldest, newest or an ID."""
+    """The reader of one source."""
 
     def __init__(
         self, where: Access, name: str, keys: list[str], start: str, codec: EntryCodec, context: ConnectorContext
@@ -30,42 +31,42 @@ class PlainReader:
         self._start = start
         self._codec = codec
         self._context = context
-        self._waiting = EntryWaiter(where, name, None)
+        self._waiter = EntryWaiter(where, name, None)
         self._after: dict[str, StreamId] = {}
         self._keys = keys
         self._prefixes = {key: f"{key}/" if len(keys) > 1 else "" for key in keys}
         self._hot = dict.fromkeys(keys)
 
     async def open(self) -> None:
-        await self._waiting.open()
+        await self._waiter.open()
         if not self._after:
-            if self._start == "newest":
-                heads = await self._waiting.ask([calls.tread(key, "", 0, with_info=True) for key in self._keys])
+            first = start_after(self._start)
+            if first is None:
+                heads = await self._waiter.send([calls.tread(key, "", 0, with_info=True) for key in self._keys])
                 self._after = {
                     key: head.info.last if head.info is not None else ZERO
                     for key, head in zip(self._keys, heads, strict=True)
                 }
             else:
-                first = ZERO if self._start == "oldest" else StreamId.parse(self._start)
                 self._after = dict.fromkeys(self._keys, first)
         self._hot = dict.fromkeys(self._keys)
 
     async def close(self) -> None:
-        await self._waiting.close()
+        await self._waiter.close()
 
     def interrupt(self) -> None:
-        self._waiting.interrupt()
+        self._waiter.interrupt()
 
     async def pull(self, limit: int) -> list[Event]:
         while True:
             if not self._hot:
-                found = await self._waiting.until({key: self._after[key] for key in self._keys}, None)
+                found = await self._waiter.until({key: self._after[key] for key in self._keys}, None)
                 if not found:
                     return []
                 self._hot = dict.fromkeys(found)
             wanted = list(self._hot)[:limit]
             room = limit // len(wanted)
-            rows = await self._waiting.ask([
+            rows = await self._waiter.send([
                 Call(("TREAD", key, str(self._after[key]), room), _as_it_is) for key in wanted
             ])  # fmt: skip
             events: list[Event] = []
@@ -75,7 +76,7 @@ class PlainReader:
                     self._hot[key] = None  # behind the others
                 events += self._events(key, some)
             if events:
-                self._waiting.found()
+                self._waiter.found()
                 return events
 
     def _events(self, key: str, rows: list[list[bytes] | None]) -> list[Event]:
@@ -96,7 +97,7 @@ class PlainReader:
         return events
 
     async def settled(self, tokens: Sequence[Token]) -> None:
-        """There is nobody to tell."""
+        """Do nothing: no position is stored."""
 
 
 def _as_it_is(reply: Any) -> Any:

@@ -1,8 +1,5 @@
-"""``stream``: streams of the tidelog server, as a source and as a sink.
-
-groupreader   the source with ``group``: redelivery until an entry is settled
-plainreader   the source without: from an ID on, nothing is kept on the server
-streamwriter  the sink
+"""``stream``: streams of a tidelog server, as a source (``groupreader``, ``plainreader``) and as a sink
+(``streamwriter``).
 """
 
 from __future__ import annotations
@@ -10,11 +7,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from tidelog.client.entries import StreamId
 from tidelog.flows.api.connector import Outcome, Sink, Source
 from tidelog.flows.api.connectoroptions import ConnectorOptions
 from tidelog.flows.api.event import Event
 from tidelog.flows.api.tokens import Token
+from tidelog.flows.connectors.startposition import EARLIEST, start_after
 from tidelog.flows.connectors.tidelog.deadletters import topic_of
 from tidelog.flows.connectors.tidelog.fieldcodec import EntryCodec, FieldCodec
 from tidelog.flows.connectors.tidelog.groupreader import GroupReader
@@ -32,39 +29,35 @@ class StreamOptions(ConnectorOptions):
     url: str | None = None  # of the server; null: the flow's
     codec: FieldCodec = "plain"
     # as a source
-    group: str | None = None  # null: plain, from ``start`` on, and nothing is remembered
-    start: str = "oldest"  # oldest, newest, or an ID: where a new group begins, or a source without one
-    retry: Duration = Duration(30.0)  # after so long an entry whose reader has died is delivered to another
-    dead_letters: str | None = None  # their topic; null: flow.<name>.dead
+    group: str | None = None  # null: reads from ``start``, and no position is stored
+    start: str = EARLIEST  # of a new group, or of a source without a group
+    retry: Duration = Duration(30.0)  # after this time an entry whose reader has died is delivered to another reader
+    dead_letters: str | None = None  # the topic for dead letters; null: flow.<name>.dead
     # as a sink
-    topic: str | None = None  # JMESPath over the value: the stream; it takes the place of {} in ``key``
-    topic_meta: str | None = None  # a name in meta, in the same way
-    evict: int | None = None  # the newest so many entries stay
-    evict_age: Duration | None = None  # younger ones stay
-    concurrency: int = 4  # batches on their way to the server
+    topic: str | None = None  # a JMESPath expression over the value: the stream, or the text for {} in ``key``
+    topic_meta: str | None = None  # the same, from this name in meta
+    evict: int | None = None  # how many of the newest entries are retained; null: all
+    evict_age: Duration | None = None  # entries older than this are evicted; null: never
+    concurrency: int = 4  # most batches in flight to the server
 
     def __post_init__(self) -> None:
         super().__post_init__()
         keys = [self.key] if isinstance(self.key, str) else self.key
         if not self.topic and not self.topic_meta and not all(keys):
-            raise ValueError("key is missing: name the stream, or for a sink topic or topic_meta")
+            raise ValueError("key is missing: name the stream, or for a sink set topic or topic_meta")
         if len(set(keys)) != len(keys) or not keys:
             raise ValueError("key names a stream twice, or none")
         if self.topic and self.topic_meta:
-            raise ValueError("topic and topic_meta say the same: give one of them")
+            raise ValueError("topic and topic_meta are exclusive: give one of them")
         if self.group == "":
-            raise ValueError("group is empty: leave it out to read without one")
-        if self.start not in ("oldest", "newest"):
-            try:
-                StreamId.parse(self.start)
-            except ValueError:
-                raise ValueError(f"start is {self.start!r}: it must be oldest, newest or an ID") from None
+            raise ValueError("group is empty: omit it to read without a group")
+        start_after(self.start)
         if self.retry < 0.1:
             raise ValueError(f"retry is {self.retry:g} s: it must be at least 100ms")
         if self.evict is not None and self.evict < 1:
             raise ValueError(f"evict is {self.evict}: it must be at least 1")
         if self.evict is not None and self.evict_age is not None:
-            raise ValueError("evict and evict_age: give one of them")
+            raise ValueError("evict and evict_age are exclusive: give one of them")
         if self.concurrency < 1:
             raise ValueError(f"concurrency is {self.concurrency}: it must be at least 1")
         if self.url is not None:
@@ -73,7 +66,7 @@ class StreamOptions(ConnectorOptions):
 
 
 class StreamReader(Protocol):
-    """Reads streams: ``groupreader``, ``plainreader``."""
+    """Reads streams. Implemented in ``groupreader`` and ``plainreader``."""
 
     async def open(self) -> None: ...
     async def close(self) -> None: ...
@@ -83,7 +76,7 @@ class StreamReader(Protocol):
 
 
 class StreamConnector(Source, Sink):
-    """Streams of the tidelog server."""
+    """Reads and writes streams of a tidelog server."""
 
     type = "stream"
     Options = StreamOptions

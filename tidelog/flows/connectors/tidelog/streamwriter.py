@@ -1,7 +1,7 @@
-"""The sink ``stream``: a batch of events as TMAPPENDs, in one round trip.
+"""The sink ``stream``: sends a batch of events as TMAPPENDs, in one round trip.
 
-Events of one stream with the same fields, one after the other, are one TMAPPEND. Several batches may be on their way:
-they leave on one connection, in order, so their entries are in order as well unless one is refused.
+Consecutive events of one stream with the same fields are one TMAPPEND. Several batches can be in flight. All use one
+connection, so their entries are in order unless the server rejects one.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from tidelog.transport.access import Access
 from tidelog.transport.asyncconnection import Channel
 from tidelog.transport.call import Call, Value
 
-#: Codes of errors that somebody may mend: the events are tried again.
-MENDED: Final = frozenset({"WRONGTYPE", "NOPERM", "NOAUTH"})
-PLACE: Final = "{}"
+#: Codes of errors that an operator can fix: the events are retried.
+FIXABLE: Final = frozenset({"WRONGTYPE", "NOPERM", "NOAUTH"})
+PLACEHOLDER: Final = "{}"
 
 
 @dataclass(frozen=True)
 class Retention:
-    """What stays in a stream after an append; both None: everything."""
+    """Which entries a stream retains after an append; all of them if both fields are None."""
 
     count: int | None = None
     age: float | None = None  # s
@@ -44,7 +44,7 @@ class Retention:
 
 
 class StreamSelector:
-    """Into which stream an event goes. ValueError: the expression is none."""
+    """Selects the stream for an event. Raises ValueError if the expression is not valid."""
 
     def __init__(self, key: str, topic: str | None, meta: str | None) -> None:
         self._key = key
@@ -58,7 +58,7 @@ class StreamSelector:
         self.fixed = key if topic is None and meta is None else None
 
     def of(self, event: Event) -> str:
-        """RejectError: there is no text where the name should be."""
+        """Return the event's stream. Raises RejectError if the event has no text for the name."""
         if self.fixed is not None:
             return self.fixed
         try:
@@ -66,10 +66,10 @@ class StreamSelector:
         except jmespath.exceptions.JMESPathError as error:
             raise RejectError(f"topic: {error}") from None
         if isinstance(found, str) and found:
-            return self._key.replace(PLACE, found) if PLACE in self._key else found
-        if self._key and PLACE not in self._key:
+            return self._key.replace(PLACEHOLDER, found) if PLACEHOLDER in self._key else found
+        if self._key and PLACEHOLDER not in self._key:
             return self._key
-        raise RejectError(f"the event names no stream: {found!r} is no text")
+        raise RejectError(f"the event does not name a stream: {found!r} is not text")
 
 
 @dataclass
@@ -79,16 +79,16 @@ class _AppendGroup:
     key: str
     fields: tuple[Any, ...]
     rows: list[Sequence[Value]] = field(default_factory=list)
-    places: list[int] = field(default_factory=list)  # in the batch
+    indexes: list[int] = field(default_factory=list)  # of the events in the batch
 
     def call(self) -> Call[Any]:
-        """TypeError, ValueError: a value can't be sent."""
+        """Return the TMAPPEND. Raises TypeError or ValueError if a value can't be sent."""
         call = calls.tmappend(self.key, self.fields, self.rows)
         return Call(call.args, call.read, packed=hiredis.pack_command(call.args))  # type: ignore[arg-type] # any length
 
 
 class StreamWriter:
-    """``write`` may be called again before it has returned."""
+    """Writes batches to streams. Calls of ``write`` can overlap."""
 
     def __init__(self, where: Access, name: str, keys: StreamSelector, codec: EntryCodec, evict: Retention) -> None:
         self._where = where
@@ -111,18 +111,18 @@ class StreamWriter:
         if self._channel is None:
             raise ConnectionError("not connected")
         outcomes: list[Outcome] | None = None
-        runs, refused = self._runs(events)
+        groups, refused = self._groups(events)
         sent: list[_AppendGroup] = []
-        made: list[Call[Any]] = []
-        for run in runs:
+        appends: list[Call[Any]] = []
+        for group in groups:
             try:
-                made.append(run.call())
-                sent.append(run)
+                appends.append(group.call())
+                sent.append(group)
             except (TypeError, ValueError, OverflowError):
-                for row, at in zip(run.rows, run.places, strict=True):
-                    single = _AppendGroup(run.key, run.fields, [row], [at])
+                for row, at in zip(group.rows, group.indexes, strict=True):
+                    single = _AppendGroup(group.key, group.fields, [row], [at])
                     try:
-                        made.append(single.call())
+                        appends.append(single.call())
                         sent.append(single)
                     except (TypeError, ValueError, OverflowError) as error:
                         refused[at] = f"it can't be sent: {error}"
@@ -130,20 +130,20 @@ class StreamWriter:
             outcomes = [OK] * len(events)
             for at, why in refused.items():
                 outcomes[at] = (REJECT, why)
-        trims = [call for key in {run.key for run in sent} if (call := self._evict.call(key)) is not None]
-        replies = await self._channel.send([*made, *trims])
-        for run, reply in zip(sent, replies, strict=False):
+        trims = [call for key in {group.key for group in sent} if (call := self._evict.call(key)) is not None]
+        replies = await self._channel.send([*appends, *trims])
+        for group, reply in zip(sent, replies, strict=False):
             if isinstance(reply, redis.ResponseError):
                 outcomes = [OK] * len(events) if outcomes is None else outcomes
-                status = RETRY if str(reply).partition(" ")[0] in MENDED else REJECT
-                for at in run.places:
-                    outcomes[at] = (status, f"{run.key}: {reply}")
+                status = RETRY if str(reply).partition(" ")[0] in FIXABLE else REJECT
+                for at in group.indexes:
+                    outcomes[at] = (status, f"{group.key}: {reply}")
         return outcomes
 
-    def _runs(self, events: list[Event]) -> tuple[list[_AppendGroup], dict[int, str]]:
-        """(runs, in an order that keeps each stream's; why an event can't be written, by its place)"""
+    def _groups(self, events: list[Event]) -> tuple[list[_AppendGroup], dict[int, str]]:
+        """Return (groups, in an order that preserves the order of each stream; by index, why an event is rejected)."""
         refused: dict[int, str] = {}
-        runs: list[_AppendGroup] = []
+        groups: list[_AppendGroup] = []
         last: dict[str, _AppendGroup] = {}  # by stream
         encode, fixed = self._codec.encode, self._keys.fixed
         for at, event in enumerate(events):
@@ -153,10 +153,10 @@ class StreamWriter:
             except RejectError as error:
                 refused[at] = str(error)
                 continue
-            run = last.get(key)
-            if run is None or run.fields != fields:
-                run = last[key] = _AppendGroup(key, fields)
-                runs.append(run)
-            run.rows.append(values)
-            run.places.append(at)
-        return runs, refused
+            group = last.get(key)
+            if group is None or group.fields != fields:
+                group = last[key] = _AppendGroup(key, fields)
+                groups.append(group)
+            group.rows.append(values)
+            group.indexes.append(at)
+        return groups, refused

@@ -1,15 +1,15 @@
-"""``wal``: makes any source durable. What it takes is settled once it is on the server's disk, and goes out from there.
+"""``wal``: makes any source durable. It settles an event once it is on the server's disk, and sends it from there.
 
 An entry of its stream has one field, ``event``: [value, meta, ingest time in ns] in MessagePack.
 
-Rule 1: the stream holds what is not settled, in order, and before it what lies above a gap. So its first entry is where
-        reading begins after a crash, and nothing else is remembered.
-Rule 2: an event is settled upstream when WAITAOF has said that its entry is on the leader's disk.
-Rule 3: it is bounded: when it is full nothing is taken, and sources above hear ``wal_full``.
-Rule 4: no more than ``max_unsettled`` events lie behind the first one that is not settled: what a crash sends again.
+Rule 1: The stream contains the events that are not settled, and settled events behind the first unsettled one. Reading
+        after a crash therefore starts with the first entry, and no other state is stored.
+Rule 2: An event is settled upstream when WAITAOF reports that its entry is on the leader's disk.
+Rule 3: The stream is bounded. When it is full, the connector accepts no events, and sources above it stop for the
+        reason ``wal_full``.
+Rule 4: At most ``max_unsettled`` events are sent after the first one that is not settled. A crash repeats only these.
 
-Each instance of a flow has a stream of its own. Two processes that run the same instance both send everything; nothing
-is lost by it.
+Each instance of a flow has its own stream. If two processes run the same instance, both send all events; none is lost.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from tidelog.transport.asyncconnection import Channel
 
 FIELD: Final = "event"
 FULL: Final = "wal_full"
-DISK_MS: Final = 10_000  # for a write to reach the disk
+DISK_MS: Final = 10_000  # most time for a write to reach the disk
 ZERO: Final = StreamId(0)
 
 
@@ -45,19 +45,19 @@ class WalOptions(ConnectorOptions):
     """Options of ``wal``."""
 
     key: str | None = None  # the stream; null: flow:<instance>:wal:<name>
-    max_events: int = 1_000_000  # unsettled; when it holds so many it takes no more
-    max_size: Size = Size(1 << 30)  # of them
+    max_events: int = 1_000_000  # most stored events; at this number it accepts no more
+    max_size: Size = Size(1 << 30)  # most bytes of stored events
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.max_events < 1 or self.max_size < 1:
             raise ValueError("max_events and max_size must be at least 1")
         if self.key == "":
-            raise ValueError("key is empty: leave it out for flow:<instance>:wal:<name>")
+            raise ValueError("key is empty: omit it for flow:<instance>:wal:<name>")
 
 
 class WalConnector(Source, Sink):
-    """What comes in by its sink goes out by its source."""
+    """Its source sends the events that its sink has stored."""
 
     type = "wal"
     Options = WalOptions
@@ -72,13 +72,13 @@ class WalConnector(Source, Sink):
         self._key = ""
         self._encode = msgspec.msgpack.Encoder().encode
         self._decode = msgspec.msgpack.Decoder(tuple[Any, dict[str, Any], int]).decode
-        self._waiting: EntryWaiter | None = None
+        self._waiter: EntryWaiter | None = None
         self._writes: Channel | None = None
-        self._after = ZERO  # read up to here
+        self._after = ZERO  # the last ID that was read
         self._prefix: SettledPrefix[StreamId] = SettledPrefix(ZERO)
         self._evicted = ZERO
-        self._held: deque[tuple[StreamId, int, int]] = deque()  # of appends: last ID, entries, bytes
-        self._count = 0  # entries in it
+        self._appends: deque[tuple[StreamId, int, int]] = deque()  # of each append: last ID, entries, bytes
+        self._count = 0  # entries in the stream
         self._bytes = 0
         self._full = False
 
@@ -92,19 +92,19 @@ class WalConnector(Source, Sink):
         if context.sink is not None:
             self._writes = await channel(self._where(), name)
         if context.source is not None:
-            self._waiting = EntryWaiter(self._where(), name, None)
-            await self._waiting.open()
+            self._waiter = EntryWaiter(self._where(), name, None)
+            await self._waiter.open()
         await self._measure()
 
     async def _measure(self) -> None:
-        """What is in it: another process may have left it, and appends whose reply was lost."""
-        over = self._writes if self._waiting is None else self._waiting.channel
+        """Read the size of the stream: it may contain entries of an earlier process, or of appends without a reply."""
+        over = self._writes if self._waiter is None else self._waiter.channel
         if over is None:
             return
         (info,) = await over.send([calls.tinfo(self._key)])
-        self._held.clear()
+        self._appends.clear()
         self._count = self._bytes = 0
-        if not isinstance(info, Exception):  # else there is no such key yet
+        if not isinstance(info, Exception):
             self._add(info.last, info.length, info.disk_bytes if info.length else 0)
         elif "no such key" not in str(info).lower():
             raise ConnectionError(f"{self._key}: {info}")
@@ -114,7 +114,7 @@ class WalConnector(Source, Sink):
         if self._writes is not None:
             self._writes.close()
             self._writes = None
-        waiting, self._waiting = self._waiting, None
+        waiting, self._waiter = self._waiter, None
         if waiting is not None:
             await waiting.close()
 
@@ -138,8 +138,8 @@ class WalConnector(Source, Sink):
         else:
             self._add(span.last, len(rows), sum(len(row[0]) for row in rows))
             self._look()
-            if self._waiting is not None:
-                self._waiting.ring()
+            if self._waiter is not None:
+                self._waiter.ring()
             if isinstance(disk, redis.ResponseError):
                 why = str(disk)
             elif not disk[0]:
@@ -149,12 +149,12 @@ class WalConnector(Source, Sink):
         return outcomes if len(rows) < len(events) else None
 
     def _add(self, last: StreamId, count: int, size: int) -> None:
-        self._held.append((last, count, size))
+        self._appends.append((last, count, size))
         self._count += count
         self._bytes += size
 
     def _look(self) -> None:
-        """Whether it is full (Rule 3)."""
+        """Update whether the stream is full (Rule 3)."""
         full = self._count >= self._options.max_events or self._bytes >= self._options.max_size
         if full is self._full:
             return
@@ -178,10 +178,10 @@ class WalConnector(Source, Sink):
 
     async def pull(self, limit: int) -> list[Event] | None:
         while True:
-            waiting = self._waiting
+            waiting = self._waiter
             if waiting is None:
                 raise ConnectionError("not connected")
-            (entries,) = await waiting.ask([calls.trange(self._key, f"({self._after}", "+", limit)])
+            (entries,) = await waiting.send([calls.trange(self._key, f"({self._after}", "+", limit)])
             if entries:
                 waiting.found()
                 return [self._event(each.id, each.flat) for each in entries]
@@ -199,20 +199,20 @@ class WalConnector(Source, Sink):
         return Event(value, meta, name, ingest_ns=ingest_ns)
 
     def interrupt(self) -> None:
-        if self._waiting is not None:
-            self._waiting.interrupt()
+        if self._waiter is not None:
+            self._waiter.interrupt()
 
     async def settled(self, tokens: Sequence[Token]) -> None:
         self._prefix.settle_all(token.key for token in tokens)
         to = self._prefix.position
-        if self._waiting is None:
+        if self._waiter is None:
             raise ConnectionError("not connected")
         if to == self._evicted:
             return
-        await self._waiting.ask([calls.ttrim(self._key, before=after(to))])
+        await self._waiter.send([calls.ttrim(self._key, before=after(to))])
         self._evicted = to
-        while self._held and self._held[0][0] <= to:
-            _, count, size = self._held.popleft()
+        while self._appends and self._appends[0][0] <= to:
+            _, count, size = self._appends.popleft()
             self._count -= count
             self._bytes -= size
         self._look()
