@@ -1,11 +1,11 @@
-"""``kafka``: topics of Kafka, or of what speaks its protocol (the package aiokafka).
+"""``kafka``: topics of Kafka, or of another server with its protocol (the package aiokafka).
 
-As a source it is a member of a group. For each partition the settled prefix is committed: everything after it is
-delivered again after a crash, so at least once. As a sink it waits for all replicas (``acks: all``).
+A source is a member of a group. It commits the settled prefix of each partition, so messages after it are redelivered
+after a crash: at least once. A sink waits for all replicas (``acks: all``).
 
-Rule 1: a partition that is taken away is committed first; what is settled of it afterwards does not count, also where
-        it comes back, and with it the messages that are still under way.
-Rule 2: no more than ``max_unsettled`` messages, of all partitions, lie behind a first one that is not settled.
+Rule 1: A partition is committed before it is revoked. Later settlements of its messages are ignored, even if the
+        partition is assigned to this member again and the messages are read again.
+Rule 2: In all partitions together, at most ``max_unsettled`` messages are read beyond the settled prefixes.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from tidelog.flows.connectors.payload import PayloadOptions, PayloadReader, Payl
 from tidelog.flows.connectors.settledprefix import SettledPrefix
 from tidelog.flows.options import nearest
 
-POLL_MS: Final = 1_000  # of one fetch, so that an interruption is noticed
-COMMIT: Final = 1.0  # s between two commits, at most
-PACKED: Final = ("snappy", "lz4", "zstd")  # aiokafka has these from cramjam
+POLL_MS: Final = 1_000  # for one fetch, so that an interruption is noticed
+COMMIT: Final = 1.0  # s between two commits, at least
+PACKED: Final = ("snappy", "lz4", "zstd")  # aiokafka needs cramjam for these
 MISSING: Final = "needs the package 'cramjam': pip install 'tidelog[flows-all]'"
 
 log = logging.getLogger("tidelog.flows")
@@ -43,42 +43,42 @@ class KafkaOptions(PayloadOptions):
     """Options of ``kafka``."""
 
     servers: str | list[str] = "localhost:9092"
-    topic: str | list[str] = ""  # a sink has one
+    topic: str | list[str] = ""  # only one for a sink
     # as a source
     group: str = ""
-    start: Literal["oldest", "newest"] = "oldest"  # where a group without commits begins
+    start: Literal["earliest", "latest"] = "earliest"  # of a group without commits
     # as a sink
-    key: str | None = None  # a name in meta: the message's key
+    key: str | None = None  # the name in meta of the message's key
     compression: Literal["none", "gzip", "snappy", "lz4", "zstd"] = "none"
     # both
     security: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = "PLAINTEXT"
     mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] = "PLAIN"
     username: str | None = None
     password: str | None = None
-    tls: ClientTlsOptions | None = None  # for SSL and SASL_SSL; null: the system's authorities
-    options: dict[str, Any] = field(default_factory=dict)  # passed on to aiokafka
+    tls: ClientTlsOptions | None = None  # for SSL and SASL_SSL; null: the system's certificate authorities
+    options: dict[str, Any] = field(default_factory=dict)  # further options of aiokafka
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if not self.topic:
             raise ValueError("topic is missing")
         if self.security.startswith("SASL") and not (self.username and self.password):
-            raise ValueError("username and password are missing: SASL needs them")
+            raise ValueError("username and password are missing: SASL requires both")
         if self.tls is not None and not self.security.endswith("SSL"):
             raise ValueError(f"tls: security is {self.security}: it must be SSL or SASL_SSL")
 
 
 class _Partition:
-    """What is read of one partition."""
+    """The state of one partition."""
 
     def __init__(self, position: int) -> None:
         self.prefix: SettledPrefix[int] = SettledPrefix(position)  # the offset to commit
         self.committed = position
-        self.delivered = position  # the offset after the last one that was read
+        self.delivered = position  # the offset after the last message that was read
 
 
 class KafkaConnector(Source, Sink):
-    """``event.id`` is topic/partition/offset; meta has ``topic``, ``partition``, ``key`` and ``headers``."""
+    """Sets ``event.id`` to topic/partition/offset, and ``topic``, ``partition``, ``key`` and ``headers`` in meta."""
 
     type = "kafka"
     Options = KafkaOptions
@@ -96,7 +96,7 @@ class KafkaConnector(Source, Sink):
 
     @classmethod
     def option_warnings(cls, options: KafkaOptions, *, source: bool) -> list[str]:  # noqa: ARG003
-        """What topics hold is not known before they are read."""
+        """Warn about compressed messages: whether a topic has any is not known before it is read."""
         if not source or has_zstd():
             return []
         return [f"to read messages that are compressed by snappy, lz4 or zstd {MISSING}"]
@@ -108,7 +108,7 @@ class KafkaConnector(Source, Sink):
         self._consumer: Any = None
         self._producer: Any = None
         self._partitions: dict[TopicPartition, _Partition] = {}
-        self._late: Counter[str] = Counter()  # by event ID: settlements to come that do not count
+        self._late: Counter[str] = Counter()  # by event ID: future settlements to ignore
         self._plain = None if options.preprocessors else PayloadReader(options)
         self._writing = PayloadWriter(options)
         self._pull: asyncio.Future[Any] | None = None
@@ -137,10 +137,10 @@ class KafkaConnector(Source, Sink):
             if self.context.source is not None:
                 if not options.group:
                     raise ConnectionError("group is missing: a source needs one")
-                reset = {"oldest": "earliest", "newest": "latest"}[options.start]
                 self._consumer = AIOKafkaConsumer(
-                    group_id=options.group, enable_auto_commit=False, auto_offset_reset=reset, **await self._common()
-                )
+                    group_id=options.group, enable_auto_commit=False, auto_offset_reset=options.start,
+                    **await self._common(),
+                )  # fmt: skip
                 await self._consumer.start()
                 self._consumer.subscribe(self._topics, listener=_RebalanceListener(self))
                 self._committer = asyncio.get_running_loop().create_task(self._commits())
@@ -191,7 +191,7 @@ class KafkaConnector(Source, Sink):
         except UnsupportedCodecError as error:
             self._pull = None
             missing = "" if has_zstd() else f"; to read such messages {MISSING}"
-            raise ConnectionError(f"a message can't be unpacked: {error}{missing}") from error
+            raise ConnectionError(f"a message can't be decompressed: {error}{missing}") from error
         except KafkaError as error:
             self._pull = None
             raise ConnectionError(f"{type(error).__name__}: {error}") from error
@@ -239,7 +239,7 @@ class KafkaConnector(Source, Sink):
                 self._dirty.set()
 
     async def _commits(self) -> None:
-        """Commit what has moved, once in a while."""
+        """Commit changed positions periodically."""
         while True:
             await self._dirty.wait()
             self._dirty.clear()
@@ -252,7 +252,7 @@ class KafkaConnector(Source, Sink):
             await asyncio.sleep(COMMIT)
 
     async def commit(self, consumer: Any) -> None:
-        """Commit the settled prefix of each partition. ConnectionError: it may not have been."""
+        """Commit the settled prefix of each partition. Raises ConnectionError if it may have failed."""
         mine = consumer.assignment()
         moved = {
             at: each.prefix.position
@@ -270,7 +270,7 @@ class KafkaConnector(Source, Sink):
                 self._partitions[at].committed = position
 
     async def revoked(self, partitions: Sequence[TopicPartition]) -> None:
-        """These are another member's from now on (Rule 1)."""
+        """Commit and forget partitions that are assigned to another member (Rule 1)."""
         if self._consumer is not None:
             try:
                 await self.commit(self._consumer)
@@ -325,4 +325,4 @@ class _RebalanceListener(ConsumerRebalanceListener):  # type: ignore[misc] # it 
         await self._kafka.revoked(revoked)
 
     async def on_partitions_assigned(self, assigned: Sequence[TopicPartition]) -> None:
-        """Reading begins at what is committed."""
+        """Do nothing: reading starts at the committed offset."""

@@ -1,7 +1,6 @@
-"""What connectors of Redis have in common: a connection, and blocking reads that outlive an interruption.
+"""The base of the Redis connectors: a connection, and blocking reads that continue after an interruption.
 
-Rule 1: a blocking command that is under way when a pull is interrupted is left alone: the next pull takes what it
-        brings.
+Rule 1: A blocking command in progress is not cancelled when a pull is interrupted: the next pull returns its result.
 """
 
 from __future__ import annotations
@@ -17,23 +16,23 @@ from tidelog.flows.api.connector import Outcome, Sink, Source
 from tidelog.flows.api.tokens import RETRY
 from tidelog.transport.access import Access
 
-BLOCK_MS: Final = 5_000  # of one blocking command
-ANSWER: Final = 10.0  # s for a reply, besides the time that a command blocks
+BLOCK_MS: Final = 5_000  # for one blocking command
+ANSWER: Final = 10.0  # s for a reply, in addition to the time that a command blocks
 LOST: Final = (redis.ConnectionError, redis.TimeoutError)
 
 
 def client(url: str) -> Any:
-    """A client that sends a command once, and returns bytes."""
+    """Return a client that sends each command once and returns bytes."""
     return AsyncClient(url, decode_responses=False, socket_timeout=BLOCK_MS / 1000 + ANSWER).redis
 
 
 def check_url(url: str) -> None:
-    """Raises ValueError if it can't be used."""
+    """Raises ValueError if the URL is not valid."""
     Access.of(url)
 
 
 async def checked_reply(work: Awaitable[Any]) -> Any:
-    """A reply. ConnectionError: the server is lost, or refuses; both are tried again."""
+    """Return a reply. Raises ConnectionError, which is retried, if the connection is lost or the server rejects it."""
     try:
         return await work
     except LOST as error:
@@ -43,7 +42,7 @@ async def checked_reply(work: Awaitable[Any]) -> Any:
 
 
 class RedisConnector(Source, Sink):
-    """What the three have in common: a connection, and a blocking read that outlives an interruption."""
+    """A connector with a connection and a blocking read that continues after an interruption."""
 
     def __init__(self, url: str) -> None:
         super().__init__()
@@ -70,7 +69,10 @@ class RedisConnector(Source, Sink):
         return self._client
 
     async def blocking(self, make: Any) -> Any:
-        """The reply of a blocking command, of ``make`` if none is under way. None: interrupted, or nothing came."""
+        """Return the reply of the blocking command in progress, or of a new one from ``make``.
+
+        Returns None if the pull was interrupted, or if the reply is empty.
+        """
         if self._under_way is None:
             self._under_way = asyncio.ensure_future(checked_reply(make()))
         task = self._under_way
@@ -81,13 +83,13 @@ class RedisConnector(Source, Sink):
                 self._under_way = None
         return task.result() if task.done() else None
 
-    async def sent(self, pipe: Any, places: Sequence[int], outcomes: list[Outcome]) -> list[Outcome]:
-        """Run a pipeline of one command for each place; its errors are put into the outcomes."""
+    async def sent(self, pipe: Any, indexes: Sequence[int], outcomes: list[Outcome]) -> list[Outcome]:
+        """Execute a pipeline with one command for each index, and put its errors into the outcomes at these indexes."""
         try:
             replies = await pipe.execute(raise_on_error=False)
         except LOST as error:
             raise ConnectionError(str(error)) from error
-        for at, reply in zip(places, replies, strict=False):
+        for at, reply in zip(indexes, replies, strict=False):
             if isinstance(reply, Exception):
                 outcomes[at] = (RETRY, str(reply))
         return outcomes

@@ -28,31 +28,34 @@ from tidelog.flows.api.connectorcontext import ConnectorContext
 from tidelog.transport.errors import passes
 
 ALIVE: Final = 15.0  # s
-EVERY: Final = 5.0  # s between two signs of life, and two looks at the others
+EVERY: Final = 5.0  # s between two signs of life, and between two checks of the other sources
 ENDED: Final = b"ended"
-MOVED: Final = 1000  # elements that are moved at a time
+MOVED: Final = 1000  # elements moved at a time
 
 log = logging.getLogger("tidelog.flows")
 
 
 class ProcessingList:
-    """The list of one source. ``begin`` when it is connected, ``end`` when it closes."""
+    """The processing list of one source. Call ``begin`` after connecting and ``end`` before closing."""
 
     def __init__(self, key: str, name: str, context: ConnectorContext) -> None:
         self._key = key
         self._name = name
         self._context = context
         self._names = f"{key}:processing"
-        self._silent: dict[str, float] = {}  # lists of sources without a sign of life: since when, monotonic
+        self._silent: dict[str, float] = {}  # lists of silent sources, with the monotonic time since when
         self._task: asyncio.Task[None] | None = None
 
     async def begin(self, server: Any) -> None:
-        """Before the source reads: what is put back comes first. Raises redis.ConnectionError, redis.TimeoutError."""
-        if await self._allowed(self._look(server)):
-            self._task = asyncio.get_running_loop().create_task(self._go_on(server))
+        """Call this before the source reads, because recovered elements come first.
+
+        Raises redis.ConnectionError or redis.TimeoutError if the connection is lost.
+        """
+        if await self._allowed(self._check(server)):
+            self._task = asyncio.get_running_loop().create_task(self._watch(server))
 
     async def end(self, server: Any) -> None:
-        """Others may take what is left: no source of this name runs. Any number of times."""
+        """Let other sources recover the remaining elements. It can be called more than once."""
         task, self._task = self._task, None
         if task is None:
             return
@@ -71,17 +74,18 @@ class ProcessingList:
         else:
             await server.delete(alive)
 
-    async def _go_on(self, server: Any) -> None:
+    async def _watch(self, server: Any) -> None:
         while True:
             await asyncio.sleep(EVERY)
             try:
-                if not await self._allowed(self._look(server)):
+                if not await self._allowed(self._check(server)):
                     return
-            except (redis.ConnectionError, redis.TimeoutError, OSError) as error:  # the source sees it as well
+            except (redis.ConnectionError, redis.TimeoutError, OSError) as error:  # the source gets the error too
                 self._silent.clear()
                 log.debug("%s: %s: %s", self._context.flow, self._context.name, error)
 
-    async def _look(self, server: Any) -> None:
+    async def _check(self, server: Any) -> None:
+        """Give a sign of life, and recover the lists of sources that no longer exist."""
         await server.set(f"{self._name}:alive", "1", px=int(ALIVE * 1000))
         await server.sadd(self._names, self._name)
         others = sorted(each.decode("utf-8", "replace") for each in await server.smembers(self._names))
@@ -97,7 +101,7 @@ class ProcessingList:
         self._silent = silent
 
     async def _adopt(self, server: Any, name: str) -> None:
-        """The newest first, so that the oldest is at the head in the end."""
+        """Move the elements of a list back, the newest first, so that the oldest is at the head afterwards."""
         count = 0
         while True:
             pipe = server.pipeline(transaction=False)
@@ -111,14 +115,12 @@ class ProcessingList:
             await server.delete(f"{name}:alive")
         await server.srem(self._names, name)
         if count:
-            text = "%s: %s: %d elements were put back that %s held: no source of that name runs any more"
+            text = "%s: %s: %d elements of %s were moved back: no source of that name runs any more"
             log.warning(text, self._context.flow, self._context.name, count, name)
             self._context.count("adopted", count)
 
     async def _allowed(self, work: Any) -> bool:
-        """Whether the server does this, now or later. A user may have no right to more than the lists: then it is left
-        out.
-        """
+        """Return whether recovery is possible, now or later. It is not if the user has rights to the lists only."""
         try:
             await work
         except redis.ResponseError as error:
@@ -126,7 +128,7 @@ class ProcessingList:
             if passes(error):
                 log.debug("%s: %s: %s", self._context.flow, self._context.name, error)
                 return True
-            text = "%s: %s: elements of sources that are gone can't be looked for under %s: %s"
+            text = "%s: %s: elements of sources that no longer exist can't be recovered from %s: %s"
             log.warning(text, self._context.flow, self._context.name, self._names, error)
             return False
         return True

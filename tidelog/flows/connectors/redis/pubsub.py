@@ -1,8 +1,7 @@
-"""``redis_pubsub``, ``redis_list``, ``redis_stream``: any Redis, Valkey, or what speaks their protocol.
+"""``redis_pubsub``, ``redis_list``: any server that speaks the protocol of Redis.
 
-redis_pubsub   what is published while nobody listens is gone
-redis_list     each element is moved to a list of its own (BLMOVE) until it is settled: at least once
-redis_stream   in ``redisstream``
+    redis_pubsub   messages that are published while the source is not connected are lost
+    redis_list     each element is moved to a processing list (BLMOVE) until it is settled: at least once
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from tidelog.flows.connectors.redis.processinglist import ProcessingList
 
 
 class _MessageReader:
-    """Values that are whole messages: what a preprocessor keeps of one never reaches the next."""
+    """Reads whole messages: state that a preprocessor keeps of one message never reaches the next."""
 
     def __init__(self, options: PayloadOptions) -> None:
         self._options = options
@@ -42,17 +41,17 @@ class RedisPubSubOptions(PayloadOptions):
 
     url: str = "redis://localhost:6379"
     channel: str | list[str] = []  # noqa: RUF012 - msgspec copies it
-    pattern: str | list[str] = []  # noqa: RUF012 - as orders.*; for a source
+    pattern: str | list[str] = []  # noqa: RUF012 - such as orders.*; for a source
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_url(self.url)
         if not self.channel and not self.pattern:
-            raise ValueError("channel is missing: give one, or pattern")
+            raise ValueError("channel is missing: set channel or pattern")
 
 
 class RedisPubSub(RedisConnector):
-    """``meta["channel"]`` is where a message came from. A sink publishes to the first channel."""
+    """Sets ``meta["channel"]`` to the channel of a message. A sink publishes to the first channel."""
 
     type = "redis_pubsub"
     Options = RedisPubSubOptions
@@ -63,9 +62,9 @@ class RedisPubSub(RedisConnector):
         self._options = options
         self._channels = _list(options.channel)
         self._patterns = _list(options.pattern)
-        self._heard: Any = None
-        self._messages = _MessageReader(options)
-        self._writing = PayloadWriter(options)
+        self._subscription: Any = None
+        self._reader = _MessageReader(options)
+        self._writer = PayloadWriter(options)
         self._left: list[Event] = []
 
     async def connect(self) -> None:
@@ -73,24 +72,24 @@ class RedisPubSub(RedisConnector):
         if self.context.sink is not None and not self._channels:
             raise ConnectionError("a sink needs a channel, not a pattern")
         if self.context.source is not None:
-            self._heard = self.server().pubsub(ignore_subscribe_messages=True)
+            self._subscription = self.server().pubsub(ignore_subscribe_messages=True)
             if self._channels:
-                await checked_reply(self._heard.subscribe(*self._channels))
+                await checked_reply(self._subscription.subscribe(*self._channels))
             if self._patterns:
-                await checked_reply(self._heard.psubscribe(*self._patterns))
+                await checked_reply(self._subscription.psubscribe(*self._patterns))
 
     async def close(self) -> None:
-        heard, self._heard = self._heard, None
+        subscription, self._subscription = self._subscription, None
         await super().close()
-        if heard is not None:
-            await heard.aclose()
+        if subscription is not None:
+            await subscription.aclose()
 
     async def pull(self, limit: int) -> list[Event] | None:
         while not self._left:
-            if self._heard is None:
+            if self._subscription is None:
                 raise ConnectionError("not connected")
-            heard = self._heard
-            message = await self.blocking(lambda: heard.get_message(timeout=BLOCK_MS / 1000))  # noqa: B023
+            subscription = self._subscription
+            message = await self.blocking(lambda: subscription.get_message(timeout=BLOCK_MS / 1000))  # noqa: B023
             if message is None:
                 if self._under_way is not None:
                     return []
@@ -99,7 +98,7 @@ class RedisPubSub(RedisConnector):
                 self._left += self._events(message)
                 if len(self._left) >= limit:
                     break
-                message = await checked_reply(heard.get_message(timeout=0))
+                message = await checked_reply(subscription.get_message(timeout=0))
         events, self._left = self._left[:limit], self._left[limit:]
         return events
 
@@ -107,20 +106,20 @@ class RedisPubSub(RedisConnector):
         if message["type"] not in ("message", "pmessage"):
             return []
         name = message["channel"].decode("utf-8", "replace")
-        return self._messages.read(message["data"], {"channel": name})
+        return self._reader.read(message["data"], {"channel": name})
 
     async def write(self, events: list[Event]) -> Sequence[Outcome] | None:
         pipe = self.server().pipeline(transaction=False)
         outcomes: list[Outcome] = [OK] * len(events)
-        places = []
+        indexes = []
         for at, event in enumerate(events):
             try:
-                for piece in self._writing.encode(event):
+                for piece in self._writer.encode(event):
                     pipe.publish(self._channels[0], piece)
-                    places.append(at)
+                    indexes.append(at)
             except RejectError as error:
                 outcomes[at] = (REJECT, str(error))
-        return await self.sent(pipe, places, outcomes)
+        return await self.sent(pipe, indexes, outcomes)
 
 
 def _list(given: str | list[str]) -> list[str]:
@@ -133,8 +132,8 @@ class RedisListOptions(PayloadOptions):
 
     url: str = "redis://localhost:6379"
     key: str = ""
-    processing: str | None = None  # the list of what is under way; null: <key>:processing:<instance>.<name>
-    max_length: int | None = None  # a sink keeps the newest so many elements
+    processing: str | None = None  # the list of elements in flight; null: <key>:processing:<instance>.<name>
+    max_length: int | None = None  # of a sink: how many of the newest elements are retained; null: all
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -148,7 +147,7 @@ class RedisListOptions(PayloadOptions):
 
 
 class RedisList(RedisConnector):
-    """Elements are taken from the left and appended on the right."""
+    """Reads elements from the left end of the list, and appends them at the right end."""
 
     type = "redis_list"
     Options = RedisListOptions
@@ -156,12 +155,12 @@ class RedisList(RedisConnector):
     def __init__(self, options: RedisListOptions) -> None:
         super().__init__(options.url)
         self._options = options
-        self._held: dict[int, bytes] = {}  # elements that are under way, by number
-        self._open: dict[int, int] = {}  # events of each that are not settled
-        self._gone: Counter[bytes] = Counter()  # held, and removed already by a command whose reply was lost
+        self._held: dict[int, bytes] = {}  # elements in flight, by number
+        self._open: dict[int, int] = {}  # unsettled events of each element
+        self._gone: Counter[bytes] = Counter()  # elements in flight that a command without a reply has removed
         self._number = 0
-        self._messages = _MessageReader(options)
-        self._writing = PayloadWriter(options)
+        self._reader = _MessageReader(options)
+        self._writer = PayloadWriter(options)
         self._others: ProcessingList | None = None
 
     @property
@@ -184,7 +183,7 @@ class RedisList(RedisConnector):
         await super().close()
 
     async def _recover(self) -> None:
-        """What an earlier process had under way, or a read whose reply was lost, goes back to where it came from."""
+        """Move elements back that an earlier process had in flight, or that a command without a reply has read."""
         server = self.server()
         raws: list[bytes] = await checked_reply(server.lrange(self._processing, 0, -1))
         held = Counter(self._held.values())
@@ -229,7 +228,7 @@ class RedisList(RedisConnector):
         self._number += 1
         self._held[number] = raw
         about = {"key": self._options.key}
-        events = self._messages.read(raw, about)
+        events = self._reader.read(raw, about)
         if not events:
             events = [Event(raw, {**about, "error": "there is no message in it"}, path="err")]
         self._open[number] = len(events)
@@ -259,16 +258,16 @@ class RedisList(RedisConnector):
     async def write(self, events: list[Event]) -> Sequence[Outcome] | None:
         pipe = self.server().pipeline(transaction=False)
         outcomes: list[Outcome] = [OK] * len(events)
-        places = []
+        indexes = []
         for at, event in enumerate(events):
             try:
-                pieces = self._writing.encode(event)
+                pieces = self._writer.encode(event)
             except RejectError as error:
                 outcomes[at] = (REJECT, str(error))
                 continue
             if pieces:
                 pipe.rpush(self._options.key, *pieces)
-                places.append(at)
-        if places and self._options.max_length is not None:
+                indexes.append(at)
+        if indexes and self._options.max_length is not None:
             pipe.ltrim(self._options.key, -self._options.max_length, -1)
-        return await self.sent(pipe, places, outcomes)
+        return await self.sent(pipe, indexes, outcomes)

@@ -1,4 +1,4 @@
-"""``redis_stream``: a group of readers (XREADGROUP), acknowledged when settled: at least once."""
+"""``redis_stream``: reads with a consumer group (XREADGROUP), and acknowledges settled entries: at least once."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from tidelog.flows.api.errors import RejectError
 from tidelog.flows.api.event import Event
 from tidelog.flows.api.tokens import OK, REJECT, Token
 from tidelog.flows.connectors.redis.base import BLOCK_MS, LOST, RedisConnector, check_url, checked_reply
+from tidelog.flows.connectors.startposition import EARLIEST, start_after
 from tidelog.flows.connectors.tidelog.fieldcodec import EntryCodec, FieldCodec
 from tidelog.flows.options import Duration
 
@@ -27,17 +28,18 @@ class RedisStreamOptions(ConnectorOptions):
     codec: FieldCodec = "plain"
     # as a source
     group: str = ""
-    consumer: str | None = None  # null: <instance>.<name>@<host>; no two at a time may have the same
-    start: str = "oldest"  # oldest, newest, or an ID: where a new group begins
-    claim: Duration = Duration(30.0)  # after so long what a dead consumer had is taken over
+    consumer: str | None = None  # must be unique; null: <instance>.<name>@<host>
+    start: str = EARLIEST  # of a new group
+    claim: Duration = Duration(30.0)  # after this time the entries of a dead consumer are claimed
     # as a sink
-    max_length: int | None = None  # about so many entries stay
+    max_length: int | None = None  # about how many of the newest entries are retained; null: all
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_url(self.url)
         if not self.key:
             raise ValueError("key is missing")
+        start_after(self.start)
         if self.claim < 0.1:
             raise ValueError(f"claim is {self.claim:g} s: it must be at least 100ms")
         if self.max_length is not None and self.max_length < 1:
@@ -45,7 +47,7 @@ class RedisStreamOptions(ConnectorOptions):
 
 
 class RedisStream(RedisConnector):
-    """``event.id`` is the entry's ID, ``meta["stream"]`` its key."""
+    """Sets ``event.id`` to the ID of the entry, and ``meta["stream"]`` to its key."""
 
     type = "redis_stream"
     Options = RedisStreamOptions
@@ -54,9 +56,9 @@ class RedisStream(RedisConnector):
         super().__init__(options.url)
         self._options = options
         self._codec = EntryCodec(options.codec)
-        self._held: set[bytes] = set()  # IDs that are under way
-        self._look_at = 0.0  # loop's clock: when other consumers' entries are looked at
-        self._mine = True  # what this consumer had before is to be read
+        self._held: set[bytes] = set()  # IDs in flight
+        self._claim_at = 0.0  # loop time of the next claim
+        self._mine = True  # entries that this consumer had pending before are to be read
 
     @property
     def _consumer(self) -> str:
@@ -68,7 +70,8 @@ class RedisStream(RedisConnector):
         await super().connect()
         if self.context.source is None:
             return
-        begin = {"oldest": "0", "newest": "$"}.get(self._options.start, self._options.start)
+        after = start_after(self._options.start)
+        begin = "$" if after is None else f"{after.ms}-{after.seq}"
         try:
             await self.server().xgroup_create(self._options.key, self._options.group, begin, mkstream=True)
         except LOST as error:
@@ -77,21 +80,21 @@ class RedisStream(RedisConnector):
             if not str(error).startswith("BUSYGROUP"):
                 raise ConnectionError(f"the server refuses: {error}") from error
         self._mine = True
-        self._look_at = 0.0
+        self._claim_at = 0.0
 
     async def pull(self, limit: int) -> list[Event] | None:
         options, loop = self._options, asyncio.get_running_loop()
         while True:
             server = self.server()
-            if self._mine:  # of this consumer's earlier life; what is under way is in it as well
+            if self._mine:  # the reply also contains the entries in flight
                 most = limit + len(self._held)
                 rows = await self._group_read(most, "0", None)
                 self._mine = len(rows) >= most  # there may be more
-            elif loop.time() >= self._look_at:
-                self._look_at = loop.time() + options.claim / 3
+            elif loop.time() >= self._claim_at:
+                self._claim_at = loop.time() + options.claim / 3
                 rows = await self._claimed(limit)
             else:
-                block = max(1, min(BLOCK_MS, int((self._look_at - loop.time()) * 1000)))
+                block = max(1, min(BLOCK_MS, int((self._claim_at - loop.time()) * 1000)))
                 found = await self.blocking(
                     lambda: server.xreadgroup(  # noqa: B023
                         options.group,
@@ -117,7 +120,7 @@ class RedisStream(RedisConnector):
         )
 
     async def _claimed(self, limit: int) -> list[tuple[bytes, Any]]:
-        """What consumers that have died left; what is under way here is kept from being claimed by others."""
+        """Claim the entries of dead consumers, after resetting the idle time of the entries in flight here."""
         options, server = self._options, self.server()
         if self._held:
             held = list(self._held)
@@ -152,7 +155,7 @@ class RedisStream(RedisConnector):
     async def write(self, events: list[Event]) -> Sequence[Outcome] | None:
         pipe = self.server().pipeline(transaction=False)
         outcomes: list[Outcome] = [OK] * len(events)
-        places = []
+        indexes = []
         for at, event in enumerate(events):
             try:
                 names, values = self._codec.encode(event.value)
@@ -160,12 +163,12 @@ class RedisStream(RedisConnector):
                 outcomes[at] = (REJECT, str(error))
                 continue
             pipe.xadd(self._options.key, dict(zip(names, values, strict=True)), maxlen=self._options.max_length)
-            places.append(at)
-        return await self.sent(pipe, places, outcomes)
+            indexes.append(at)
+        return await self.sent(pipe, indexes, outcomes)
 
 
 def _rows(reply: Any) -> list[tuple[bytes, Any]]:
-    """Of one stream, from XREADGROUP in RESP2 or RESP3."""
+    """Return the rows of one stream from the reply of XREADGROUP in RESP2 or RESP3."""
     if not reply:
         return []
     if isinstance(reply, dict):
