@@ -15,7 +15,7 @@ from benchmarks.flows.through import VALUE
 from tidelog.flows import Event, Flow
 from tidelog.flows.api.connector import Sink, Source
 from tidelog.flows.api.flowcontext import FlowContext
-from tidelog.flows.runtime.run import Running
+from tidelog.flows.runtime.runningflow import RunningFlow
 from tidelog.flows.spec import FlowSpec
 from tidelog.flows.testing.virtualloop import VirtualLoop, simulate
 
@@ -69,7 +69,7 @@ def measure(timeout: float | None = None) -> Held:
 
     async def story(loop: VirtualLoop) -> Held:
         context = FlowContext("benchmark", queue=declared.queue, now_ns=loop.now_ns, random=loop.random)
-        running = Running(declared, context)
+        running = RunningFlow(declared, context)
         tracemalloc.start()
         await running.start()
         seen: list[float] = []

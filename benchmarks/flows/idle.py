@@ -13,7 +13,7 @@ from benchmarks.flows.through import flow
 from tidelog.flows import Event
 from tidelog.flows.api.connector import Source
 from tidelog.flows.api.flowcontext import FlowContext
-from tidelog.flows.runtime.run import Running
+from tidelog.flows.runtime.runningflow import RunningFlow
 
 
 class Silent(Source):
@@ -35,7 +35,7 @@ def measure(flows: int = 1000, seconds: float = 10.0) -> Idle:
     declared = replace(declared, connectors={**declared.connectors, "in": source})
 
     async def whole() -> Idle:
-        made = [Running(declared, FlowContext(f"idle.{number}")) for number in range(flows)]
+        made = [RunningFlow(declared, FlowContext(f"idle.{number}")) for number in range(flows)]
         for each in made:
             await each.start()
         while any(each.status != "running" for each in made):  # noqa: ASYNC110 - soon

@@ -22,7 +22,7 @@ from benchmarks.workers.rates import cpu
 from tidelog.flows import Event, Flow
 from tidelog.flows.api.flowcontext import FlowContext
 from tidelog.flows.api.operator import Operator
-from tidelog.flows.runtime.run import Running
+from tidelog.flows.runtime.runningflow import RunningFlow
 from tidelog.flows.spec import FlowSpec
 from tidelog.testing import Server, running_server
 
@@ -90,7 +90,7 @@ def _flow(server: Server, codec: str, operator: Callable[..., Any]) -> FlowSpec:
 
 async def _through(declared: FlowSpec, events: int) -> tuple[float, float]:
     """Until all is acknowledged."""
-    running = Running(declared, FlowContext("benchmark", server=declared.server, queue=declared.queue))
+    running = RunningFlow(declared, FlowContext("benchmark", server=declared.server, queue=declared.queue))
     begun, used = time.perf_counter(), time.process_time()
     await running.start()
     source = running.graph.sources["in"]

@@ -19,7 +19,7 @@ from tidelog.cli.collector import collect_less
 from tidelog.flows import Event, Flow, op
 from tidelog.flows.api.flowcontext import FlowContext
 from tidelog.flows.api.operator import Operator
-from tidelog.flows.runtime.run import Running
+from tidelog.flows.runtime.runningflow import RunningFlow
 from tidelog.flows.spec import FlowSpec
 
 T = TypeVar("T")
@@ -79,7 +79,7 @@ def rate(events: int, way: str = "functions", *, settle: bool = True) -> Rate:
     declared = flow(events, way, settle=settle)
 
     async def whole() -> Rate:
-        running = Running(declared, FlowContext("benchmark", queue=declared.queue))
+        running = RunningFlow(declared, FlowContext("benchmark", queue=declared.queue))
         begun, used = time.perf_counter(), time.process_time()
         await running.start()
         await running.finished()

@@ -12,19 +12,19 @@ from typing import Any, Final, TypeVar
 
 import click
 
-from tidelog.cli import flowtext
+from tidelog.cli import flowoutput
 from tidelog.cli.collector import collect_less
-from tidelog.cli.flowhttp import Api
+from tidelog.cli.flowhttp import FlowApiClient
 from tidelog.cli.lines import printable
 from tidelog.cli.logs import configure
 from tidelog.cli.modules import Declaration, look_here
 from tidelog.cli.output import echo
 from tidelog.flows import Flow, FlowError, FlowFileError
 from tidelog.flows.declare import warnings
-from tidelog.flows.files import Document, no_server, picture, read_files
-from tidelog.flows.service import program
+from tidelog.flows.files import FlowDocument, diagram, no_server, read_files
+from tidelog.flows.service import process
 from tidelog.flows.service.api import DEFAULT
-from tidelog.flows.service.host import Deployed
+from tidelog.flows.service.host import DeployedFlow
 
 F = TypeVar("F", bound=Callable[..., Any])
 NONE: Final = "none"  # no HTTP API
@@ -92,7 +92,7 @@ def check(files: tuple[str, ...], server: str | None) -> None:
     document = _read(files, server)
     found: list[str] = []
     for spec in document.flows.values():
-        echo(flowtext.summary(spec))
+        echo(flowoutput.summary(spec))
         found += warnings(spec)
     for each in found:
         echo(f"warning: {each}", err=True)
@@ -138,16 +138,16 @@ def run(
     listening = listen or head.listen or DEFAULT
     try:
         path = token_file or head.token_file
-        options = program.Options(
+        options = process.ProcessOptions(
             head.server, name or head.name or "default", None if listening == NONE else listening,
-            program.token_in(path) if path else head.token, allow_local, stay,
+            process.token_in(path) if path else head.token, allow_local, stay,
         )  # fmt: skip
         flows = [
-            Deployed(spec, "file" if each in document.given else "python", document.given.get(each))
+            DeployedFlow(spec, "file" if each in document.given else "python", document.given.get(each))
             for each, spec in document.flows.items()
         ]
         collect_less()
-        status = program.run(flows, options, lambda line: echo(line, err=True))
+        status = process.run(flows, options, lambda line: echo(line, err=True))
     except FlowError as error:
         raise click.ClickException(str(error)) from None
     raise SystemExit(status)
@@ -164,9 +164,9 @@ def graph(what: str, server: str | None, url: str, token_file: str | None) -> No
     """
     if _is_place(what):
         for spec in _read((what,), server).flows.values():
-            echo(f"%% {spec.name}\n{picture.mermaid(asyncio.run(picture.of_spec(spec)))}", nl=False)
+            echo(f"%% {spec.name}\n{diagram.mermaid(asyncio.run(diagram.of_spec(spec)))}", nl=False)
     else:
-        echo(picture.mermaid(Api(url, token_file).get(f"/v1/flows/{what}/graph")), nl=False)
+        echo(diagram.mermaid(FlowApiClient(url, token_file).get(f"/v1/flows/{what}/graph")), nl=False)
 
 
 def _is_place(what: str) -> bool:
@@ -174,7 +174,7 @@ def _is_place(what: str) -> bool:
     return Path(what).exists() or ":" in what or what.endswith((".yaml", ".yml")) or "/" in what
 
 
-def _read(files: Sequence[str], server: str | None) -> Document:
+def _read(files: Sequence[str], server: str | None) -> FlowDocument:
     """Flows of files and of modules. What is wrong goes to standard error."""
     look_here()  # files name functions as module:function
     modules = [each for each in files if ":" in each and not Path(each).exists()]
@@ -183,7 +183,7 @@ def _read(files: Sequence[str], server: str | None) -> Document:
     try:
         document = read_files([each for each in files if each not in modules], server=server)
     except FlowFileError as error:
-        document = Document()
+        document = FlowDocument()
         problems += error.problems
     for each in found:
         if server is None and each.server is not None and (wrong := no_server(each.server)):
@@ -209,11 +209,11 @@ def _read(files: Sequence[str], server: str | None) -> Document:
 @click.option("--json", "as_json", is_flag=True, help="What the API answers.")
 def list_flows(url: str, token_file: str | None, as_json: bool) -> None:
     """List the flows of a process."""
-    found = Api(url, token_file).get("/v1/flows")
+    found = FlowApiClient(url, token_file).get("/v1/flows")
     if as_json:
         echo(json.dumps(found))
     else:
-        flowtext.print_flows(found)
+        flowoutput.print_flows(found)
 
 
 @flow_commands.command()
@@ -233,7 +233,7 @@ def status(name: str | None, url: str, token_file: str | None, watch: bool, inte
     window_full:in        max_unsettled events are under way
     backpressure:p.0      an operator holds sources back
     """
-    api = Api(url, token_file)
+    api = FlowApiClient(url, token_file)
     try:
         while True:
             names = [name] if name else [each["alias"] for each in api.get("/v1/flows")]
@@ -244,7 +244,7 @@ def status(name: str | None, url: str, token_file: str | None, watch: bool, inte
                 echo(json.dumps({"flows": found}))
             else:
                 for each in found:
-                    flowtext.print_flow(each)
+                    flowoutput.print_flow(each)
                 if not found:
                     echo("no flows")
             if not watch:
@@ -254,7 +254,7 @@ def status(name: str | None, url: str, token_file: str | None, watch: bool, inte
         return
 
 
-def _look(api: Api, name: str) -> dict[str, Any]:
+def _look(api: FlowApiClient, name: str) -> dict[str, Any]:
     """What the API tells of a flow, together."""
     path = f"/v1/flows/{name}"
     return {
@@ -288,7 +288,7 @@ def resume(name: str, connector: str | None, url: str, token_file: str | None) -
 
 def _steer(name: str, connector: str | None, url: str, token_file: str | None, status: str) -> None:
     path = f"/v1/flows/{name}" + (f"/connectors/{connector}" if connector else "")
-    found = Api(url, token_file).send("PATCH", path, {"status": status})
+    found = FlowApiClient(url, token_file).send("PATCH", path, {"status": status})
     echo(f"{name}{f' {connector}' if connector else ''}: {found['status']}")
 
 
@@ -303,8 +303,8 @@ def drain(name: str, timeout: float | None, url: str, token_file: str | None) ->
     can give it again. A flow of a file is back when the process is started again.
     """
     query = "" if timeout is None else f"?timeout={timeout}"
-    found = Api(url, token_file, DRAINING).send("DELETE", f"/v1/flows/{name}{query}")
+    found = FlowApiClient(url, token_file, DRAINING).send("DELETE", f"/v1/flows/{name}{query}")
     for each in found["drained"]:
-        echo(flowtext.drained(each))
+        echo(flowoutput.drained(each))
     if not all(each["complete"] for each in found["drained"]):
         raise SystemExit(1)

@@ -15,7 +15,7 @@ ANSWER: Final = 30.0  # s that an answer may take
 BODY: Final = 64 << 20  # bytes of one
 
 
-class Api:
+class FlowApiClient:
     """>>> Api("http://127.0.0.1:9898").get("/v1/flows")"""
 
     def __init__(self, url: str, token_file: str | None = None, answer: float = ANSWER) -> None:

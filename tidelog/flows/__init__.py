@@ -22,6 +22,6 @@ event back along the way it came.
 from tidelog.flows.api.errors import FlowError, FlowFileError, RejectError, RetryError
 from tidelog.flows.api.event import Event
 from tidelog.flows.declare import Flow, Op, op
-from tidelog.flows.operators.functions import operator
+from tidelog.flows.operators.userfunctions import operator
 
 __all__ = ["Event", "Flow", "FlowError", "FlowFileError", "Op", "RejectError", "RetryError", "op", "operator"]

@@ -15,13 +15,13 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tidelog.flows import links, registry
+from tidelog.flows import edges, registry
 from tidelog.flows.api.connector import Connector, Sink, Source
 from tidelog.flows.api.errors import FlowError, FlowFileError
 from tidelog.flows.api.operator import Operator
 from tidelog.flows.api.signals import API
 from tidelog.flows.options import Duration, Problems, Struct, read
-from tidelog.flows.spec import ConnectorSpec, FlowSpec, Link, OperatorSpec, PipelineSpec
+from tidelog.flows.spec import ConnectorSpec, Edge, FlowSpec, OperatorSpec, PipelineSpec
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class Flow:
 
     def __init__(self, name: str, *, server: str | None = None, **options: Any) -> None:
         problems = Problems()
-        if not links.NAME.fullmatch(name):
+        if not edges.NAME.fullmatch(name):
             problems.add(name, "a flow's name is 1 to 100 letters, digits, - and _, and begins with a letter")
         made = read(FlowOptions, options, name, problems)
         _raise(problems)
@@ -71,7 +71,7 @@ class Flow:
         self.options = made
         self._connectors: dict[str, ConnectorSpec] = {}
         self._pipelines: dict[str, PipelineSpec] = {}
-        self._links: list[tuple[Link, str]] = []
+        self._links: list[tuple[Edge, str]] = []
 
     def connector(self, name: str, what: str | type[Connector] | Callable[..., Any], /, **options: Any) -> None:
         """what: a type's name, with its options; a class of Source or Sink, made once for each instance of the flow;
@@ -97,7 +97,7 @@ class Flow:
         problems = Problems()
         for chain in chains:
             at = f"{self.name}.connect"
-            self._links += [(each, at) for each in links.parse(chain, at, problems)]
+            self._links += [(each, at) for each in edges.parse(chain, at, problems)]
         _raise(problems)
 
     def spec(self) -> FlowSpec:
@@ -110,7 +110,7 @@ class Flow:
         return made
 
     def _name(self, name: str, problems: Problems) -> None:
-        if not links.NAME.fullmatch(name):
+        if not edges.NAME.fullmatch(name):
             text = f"{name!r} is no name: 1 to 100 letters, digits, - and _, first a letter"
             problems.add(f"{self.name}.{name}", text)
         elif name in self._connectors or name in self._pipelines:
@@ -127,7 +127,7 @@ def finish(
     options: FlowOptions,
     connectors: Mapping[str, ConnectorSpec],
     pipelines: Mapping[str, PipelineSpec],
-    found: list[tuple[Link, str]],
+    found: list[tuple[Edge, str]],
     server: str | None,
     path: str,
     problems: Problems,
@@ -139,7 +139,7 @@ def finish(
         if spec is not None:
             complete["dead_letters"] = spec
     found = list({link: (link, at) for link, at in found}.values())  # chains may begin alike
-    links.check(found, complete, pipelines, path, problems, settle=options.settle)
+    edges.check(found, complete, pipelines, path, problems, settle=options.settle)
     for each in complete.values():
         if getattr(each.make, "needs_server", False) and server is None:
             problems.add(
@@ -172,7 +172,7 @@ def warnings(spec: FlowSpec) -> list[str]:
     ]
 
 
-def _ends(connectors: Mapping[str, ConnectorSpec], found: list[tuple[Link, str]]) -> Iterator[tuple[Any, bool]]:
+def _ends(connectors: Mapping[str, ConnectorSpec], found: list[tuple[Edge, str]]) -> Iterator[tuple[Any, bool]]:
     """Connectors of known types that are connected, each with True where it is a source, and with False as a sink."""
     for spec in connectors.values():
         if isinstance(spec.make, _Make):

@@ -41,7 +41,7 @@ CONNECTORS: Final[dict[str, str]] = {  # type: module:class
     "exit": "tidelog.flows.connectors.builtin.exit:ExitSink",
 }
 OPERATORS: Final[dict[str, str]] = {
-    "passthrough": "tidelog.flows.operators.plain:Passthrough",
+    "passthrough": "tidelog.flows.operators.passthrough:Passthrough",
     "where": "tidelog.flows.operators.where:Where",
     "select": "tidelog.flows.operators.select:Select",
     "python": "tidelog.flows.operators.python:Python",

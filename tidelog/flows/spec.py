@@ -47,7 +47,7 @@ class PipelineSpec:
 
 
 @dataclass(frozen=True)
-class Link:
+class Edge:
     """From a port to a connector or a pipeline."""
 
     source: str  # a connector, a pipeline
@@ -63,7 +63,7 @@ class FlowSpec:
     name: str
     connectors: dict[str, ConnectorSpec]
     pipelines: dict[str, PipelineSpec]
-    links: tuple[Link, ...]
+    links: tuple[Edge, ...]
     instances: int = 1
     paused: bool = False  # from the beginning
     queue: int = 128  # batches in each channel

@@ -21,7 +21,7 @@ from tests.tidelog.flows.servicekit import hosted
 from tidelog.cli.collector import GENERATIONS
 from tidelog.cli.flow import flow_commands
 from tidelog.cli.program import main
-from tidelog.flows.service.api import Server
+from tidelog.flows.service.api import FlowApiServer
 
 ROOT = Path(__file__).parents[3]
 Run = Callable[..., Result]
@@ -80,7 +80,7 @@ def api() -> Iterator[str]:
     async def serve() -> None:
         nonlocal url
         async with hosted(TEXT) as host:
-            server = Server(host, "127.0.0.1:0", TOKEN)
+            server = FlowApiServer(host, "127.0.0.1:0", TOKEN)
             await server.start()
             url = server.url
             ready.set()

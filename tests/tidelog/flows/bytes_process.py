@@ -9,7 +9,7 @@ from typing import Any
 
 from tidelog.flows import Flow
 from tidelog.flows.api.flowcontext import FlowContext
-from tidelog.flows.runtime.run import Running
+from tidelog.flows.runtime.runningflow import RunningFlow
 
 
 def _flow(what: str, paths: list[str]) -> Flow:
@@ -34,7 +34,7 @@ def _flow(what: str, paths: list[str]) -> Flow:
 async def main() -> int:
     flow = _flow(sys.argv[1], sys.argv[2:])
     context = FlowContext("copy", debug=True)
-    running = Running(flow.spec(), context)
+    running = RunningFlow(flow.spec(), context)
     loop = asyncio.get_running_loop()
     drain = asyncio.Event()
     loop.add_signal_handler(signal.SIGTERM, drain.set)

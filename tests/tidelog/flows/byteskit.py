@@ -9,7 +9,7 @@ from typing import Any
 
 from tidelog.flows import Event, Flow
 from tidelog.flows.api.flowcontext import FlowContext
-from tidelog.flows.runtime.run import Running
+from tidelog.flows.runtime.runningflow import RunningFlow
 
 DEADLINE = 20.0  # s
 
@@ -21,8 +21,8 @@ async def until(condition: Callable[[], Any]) -> None:
 
 
 @contextlib.asynccontextmanager
-async def running(flow: Flow, *, started: bool = True) -> AsyncIterator[Running]:
-    one = Running(flow.spec(), FlowContext(flow.name, debug=True, letters=None))
+async def running(flow: Flow, *, started: bool = True) -> AsyncIterator[RunningFlow]:
+    one = RunningFlow(flow.spec(), FlowContext(flow.name, debug=True, letters=None))
     await one.start()
     try:
         if started:
@@ -62,7 +62,7 @@ class Reader:
         return [each.value for each in self.events]
 
 
-async def write(values: list[Any], kind: str, /, **options: Any) -> Running:
+async def write(values: list[Any], kind: str, /, **options: Any) -> RunningFlow:
     """Write values (or events) to a connector, to the end."""
 
     async def source() -> AsyncIterator[Any]:

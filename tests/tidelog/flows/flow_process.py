@@ -1,6 +1,6 @@
 """A flow in a process of its own, for tests that kill it: stream -> operator -> stream.
 
-    python -m tests.tidelog.flows.flow_process URL ALIAS MAX_UNSETTLED
+python -m tests.tidelog.flows.flow_process URL ALIAS MAX_UNSETTLED
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from tidelog.flows import Flow
 from tidelog.flows.api.event import Event
 from tidelog.flows.api.flowcontext import FlowContext
 from tidelog.flows.api.operator import Operator
-from tidelog.flows.runtime.run import Running
+from tidelog.flows.runtime.runningflow import RunningFlow
 
 
 class Mark(Operator):
@@ -40,7 +40,7 @@ def flow(url: str, max_unsettled: int) -> Flow:
 
 
 async def main(url: str, alias: str, max_unsettled: int) -> None:
-    running = Running(flow(url, max_unsettled).spec(), FlowContext(alias, server=url))
+    running = RunningFlow(flow(url, max_unsettled).spec(), FlowContext(alias, server=url))
     ended = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, ended.set)
     await running.start()

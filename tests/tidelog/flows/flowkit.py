@@ -7,15 +7,15 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tidelog.flows import Event
-from tidelog.flows.api.connector import Connector, Later, Outcome, Sink, Source
+from tidelog.flows.api.connector import Connector, Deferred, Outcome, Sink, Source
 from tidelog.flows.api.connectoroptions import ConnectorOptions, Reconnect
 from tidelog.flows.api.flowcontext import FlowContext
 from tidelog.flows.api.operator import Operator
 from tidelog.flows.api.reconnect import Retry
 from tidelog.flows.api.tokens import RETRY, Token
 from tidelog.flows.options import Duration
-from tidelog.flows.runtime.run import Running
-from tidelog.flows.spec import ConnectorSpec, FlowSpec, Link, OperatorSpec, PipelineSpec
+from tidelog.flows.runtime.runningflow import RunningFlow
+from tidelog.flows.spec import ConnectorSpec, Edge, FlowSpec, OperatorSpec, PipelineSpec
 from tidelog.flows.testing.virtualloop import VirtualLoop
 
 SOON = Reconnect(retry=Retry(interval=Duration(0.1), jitter="none"))
@@ -60,9 +60,9 @@ class Taking(Sink):
         self.values: list[Any] = []
         self.calls: list[str] = []
 
-    async def write(self, events: list[Event]) -> Later | Sequence[Outcome] | None:
+    async def write(self, events: list[Event]) -> Deferred | Sequence[Outcome] | None:
         self.calls.append("write")
-        outcomes: Later | Sequence[Outcome] | None = None if self._write is None else await self._write(events)
+        outcomes: Deferred | Sequence[Outcome] | None = None if self._write is None else await self._write(events)
         self.values += [each.value for each in events]
         return outcomes
 
@@ -90,14 +90,14 @@ def flow(
     options: dict[str, dict[str, Any]] | None = None,
     letters: Any = None,
     **spec: Any,
-) -> Running:
+) -> RunningFlow:
     """links: ``"in p"``, ``"p.err out"``. options: of connectors, by name. Not started. In debug mode."""
     given = {name: ConnectorOptions(**{"reconnect": SOON, **(options or {}).get(name, {})}) for name in connectors}
     made = []
     for each in links:
         left, right = each.split()
         name, _, port = left.partition(".")
-        made.append(Link(name, port or "out", right))
+        made.append(Edge(name, port or "out", right))
     declared = FlowSpec(
         "flow",
         {name: _connector(name, each, given[name]) for name, each in connectors.items()},
@@ -109,4 +109,4 @@ def flow(
     context = FlowContext(
         "flow", debug=True, queue=declared.queue, now_ns=loop.now_ns, random=loop.random, letters=letters
     )
-    return Running(declared, context)
+    return RunningFlow(declared, context)

@@ -14,7 +14,7 @@ from tidelog.flows.api.connector import Sink, Source
 from tidelog.flows.api.flowcontext import FlowContext
 from tidelog.flows.api.operator import Operator
 from tidelog.flows.api.tokens import STATUSES, Token
-from tidelog.flows.runtime.run import Running
+from tidelog.flows.runtime.runningflow import RunningFlow
 
 DEADLINE = 15.0  # s until a condition must hold
 
@@ -98,11 +98,11 @@ async def until(true: Callable[[], Any], what: str = "") -> None:
 
 
 @contextlib.asynccontextmanager
-async def running(flow: Flow, shared: dict[str, Any] | None = None, alias: str = "") -> AsyncIterator[Running]:
+async def running(flow: Flow, shared: dict[str, Any] | None = None, alias: str = "") -> AsyncIterator[RunningFlow]:
     context = FlowContext(alias or flow.name, debug=True)
     if shared is not None:
         context.shared = shared
-    one = Running(flow.spec(), context)
+    one = RunningFlow(flow.spec(), context)
     await one.start()
     try:
         yield one

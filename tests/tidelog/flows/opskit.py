@@ -15,7 +15,7 @@ from tidelog.flows.api.event import Event
 from tidelog.flows.api.flowcontext import FlowContext
 from tidelog.flows.api.operator import Operator
 from tidelog.flows.api.tokens import STATUSES, Token
-from tidelog.flows.runtime.run import Running
+from tidelog.flows.runtime.runningflow import RunningFlow
 
 DEADLINE = 20.0  # s
 
@@ -93,7 +93,7 @@ class Out(Sink):
 
 @dataclass
 class Kit:
-    running: Running
+    running: RunningFlow
     feed: Feed
     sinks: dict[str, Out] = field(default_factory=dict)  # by port
 
@@ -145,7 +145,7 @@ async def flow_of(
     context = FlowContext("t", debug=True, queue=queue)
     if clock is not None:
         context.now_ns = clock
-    running = Running(flow.spec(), context)
+    running = RunningFlow(flow.spec(), context)
     feed = running.graph.connectors["in"]
     assert isinstance(feed, Feed)
     kit = Kit(running, feed)

@@ -8,12 +8,12 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
-from tidelog.flows.api.connector import LATER, Later, Outcome, Sink, Source
+from tidelog.flows.api.connector import DEFERRED, Deferred, Outcome, Sink, Source
 from tidelog.flows.api.event import Event
 from tidelog.flows.api.flowcontext import FlowContext
 from tidelog.flows.api.tokens import OK, STATUSES, Token
 from tidelog.flows.declare import Flow, Op
-from tidelog.flows.runtime.run import Running
+from tidelog.flows.runtime.runningflow import RunningFlow
 from tidelog.flows.testing.virtualloop import VirtualLoop, simulate
 
 SEEDS = range(6)  # orders in which what is ready runs
@@ -96,7 +96,7 @@ class Target(Sink):
         self.up = False
         self.context.disconnected(ConnectionError("it is down"))
 
-    async def write(self, events: list[Event]) -> Later | list[Outcome]:
+    async def write(self, events: list[Event]) -> Deferred | list[Outcome]:
         now = asyncio.get_running_loop().time()
         self.got += [(now, each.value) for each in events]
         self.errors += [each.meta["error"] for each in events if "error" in each.meta]
@@ -113,13 +113,13 @@ class Target(Sink):
             else:
                 status, reason = answer if isinstance(answer, tuple) else (answer, "")
                 self.context.answer(event, status, reason)
-        return LATER
+        return DEFERRED
 
 
 class Lab:
     """A flow that runs: ``in -> line -> a``, and each port of ``ways`` to a sink of its own."""
 
-    def __init__(self, running: Running) -> None:
+    def __init__(self, running: RunningFlow) -> None:
         self.running = running
 
     @property
@@ -175,7 +175,7 @@ async def lab(
         flow.connector(name, sink)
         flow.connect(f"line.{port} -> {name}")
     context = FlowContext(alias, server, debug=flow.options.debug, queue=flow.options.queue, random=random.Random(seed))
-    running = Running(flow.spec(), context)
+    running = RunningFlow(flow.spec(), context)
     made = Lab(running)
     before(made)
     await running.start()

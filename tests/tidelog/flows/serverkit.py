@@ -10,7 +10,7 @@ from typing import Any, ParamSpec
 
 from tidelog.flows import Flow
 from tidelog.flows.api.flowcontext import FlowContext
-from tidelog.flows.runtime.run import Running
+from tidelog.flows.runtime.runningflow import RunningFlow
 
 PATIENCE = 20.0  # s
 P = ParamSpec("P")
@@ -27,9 +27,9 @@ def in_loop(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
 
 
 @asynccontextmanager
-async def running(flow: Flow, alias: str | None = None, **context: Any) -> AsyncIterator[Running]:
+async def running(flow: Flow, alias: str | None = None, **context: Any) -> AsyncIterator[RunningFlow]:
     """The flow, started; stopped at once at the end. A flow that has failed is an error."""
-    made = Running(flow.spec(), FlowContext(alias or flow.name, server=flow.server, debug=True, **context))
+    made = RunningFlow(flow.spec(), FlowContext(alias or flow.name, server=flow.server, debug=True, **context))
     await made.start()
     try:
         yield made

@@ -10,8 +10,8 @@ from typing import Any
 import aiohttp
 
 from tidelog.flows.files import read_text
-from tidelog.flows.service.api import Server
-from tidelog.flows.service.host import Deployed, Host
+from tidelog.flows.service.api import FlowApiServer
+from tidelog.flows.service.host import DeployedFlow, FlowHost
 
 LONG = 20.0  # s that anything may take
 MAIN = """
@@ -23,9 +23,9 @@ flows:
 """
 
 
-def deployed(text: str, server: str | None = None) -> list[Deployed]:
+def deployed(text: str, server: str | None = None) -> list[DeployedFlow]:
     document = read_text(text, server=server, variables={})
-    return [Deployed(spec, "file", document.given[name]) for name, spec in document.flows.items()]
+    return [DeployedFlow(spec, "file", document.given[name]) for name, spec in document.flows.items()]
 
 
 async def until(check: Callable[[], Any], seconds: float = LONG) -> None:
@@ -61,9 +61,9 @@ class Client:
 @asynccontextmanager
 async def hosted(
     text: str = "flows: {}", server: str | None = None, *, local: bool = False, wait: bool = True, name: str = "default"
-) -> AsyncIterator[Host]:
+) -> AsyncIterator[FlowHost]:
     """A host with the flows of a text, started."""
-    host = Host(server, name, local=local)
+    host = FlowHost(server, name, local=local)
     starting = asyncio.create_task(host.start(deployed(text, server)))
     try:
         if wait:
@@ -77,9 +77,9 @@ async def hosted(
 
 
 @asynccontextmanager
-async def served(host: Host, token: str | None = None) -> AsyncIterator[Client]:
+async def served(host: FlowHost, token: str | None = None) -> AsyncIterator[Client]:
     """The API of a host, with a client."""
-    server = Server(host, "127.0.0.1:0", token)
+    server = FlowApiServer(host, "127.0.0.1:0", token)
     await server.start()
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     try:
@@ -89,7 +89,7 @@ async def served(host: Host, token: str | None = None) -> AsyncIterator[Client]:
         await server.stop()
 
 
-def flowing(test: Callable[[Client, Host], Awaitable[None]], text: str = MAIN, **options: Any) -> None:
+def flowing(test: Callable[[Client, FlowHost], Awaitable[None]], text: str = MAIN, **options: Any) -> None:
     """Run a test with a host of the flows in a text, and its API."""
 
     async def main() -> None:

@@ -19,7 +19,7 @@ from tests.tidelog.flows.simoperators import Batch, Failing, Hop, Unbatch, Where
 from tests.tidelog.flows.simpeers import Peer, peer_options
 from tidelog.flows import Event, op
 from tidelog.flows.api.breaker import Breaker
-from tidelog.flows.api.connector import Later, Outcome, Source
+from tidelog.flows.api.connector import Deferred, Outcome, Source
 from tidelog.flows.api.connectoroptions import ConnectorOptions, Reconnect
 from tidelog.flows.api.flowcontext import FlowContext
 from tidelog.flows.api.operator import Operator
@@ -28,12 +28,12 @@ from tidelog.flows.api.signals import PAUSED, WINDOW_FULL, Signal
 from tidelog.flows.api.tokens import DISCARD, OK, REJECT, RETRY, Token
 from tidelog.flows.connectors.builtin.script import ScriptConnector, ScriptOptions
 from tidelog.flows.declare import operator_spec
-from tidelog.flows.operators.plain import Passthrough
+from tidelog.flows.operators.passthrough import PassthroughOperator as Passthrough
 from tidelog.flows.options import Duration, Problems
-from tidelog.flows.runtime.channel import Channel
-from tidelog.flows.runtime.run import Running
+from tidelog.flows.runtime.channel import EventChannel
+from tidelog.flows.runtime.runningflow import RunningFlow
 from tidelog.flows.runtime.sourcenode import SourceNode
-from tidelog.flows.spec import ConnectorSpec, FlowSpec, Link, OperatorSpec, PipelineSpec
+from tidelog.flows.spec import ConnectorSpec, Edge, FlowSpec, OperatorSpec, PipelineSpec
 from tidelog.flows.testing.virtualloop import VirtualLoop, simulate
 
 HOUR = 3600.0
@@ -196,7 +196,7 @@ class World:
     dead: Counter[int] = field(default_factory=Counter)
     delivered: dict[str, Counter[int]] = field(default_factory=lambda: defaultdict(Counter))  # by sink
     attempts: Counter[int] = field(default_factory=Counter)  # at the server, of sources with their own policy
-    running: Running | None = None
+    running: RunningFlow | None = None
     problems: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -298,7 +298,7 @@ class Watched(ScriptConnector):
         if self.world.loop.random.random() < 0.1:
             raise ConnectionRefusedError("not yet")
 
-    async def write(self, events: list[Event]) -> Later | list[Outcome]:
+    async def write(self, events: list[Event]) -> Deferred | list[Outcome]:
         await asyncio.sleep(self.world.pause())
         return await super().write(events)
 
@@ -355,11 +355,11 @@ def spec(world: World) -> FlowSpec:
     for each in links:
         left, right = each.split()
         name, _, port = left.partition(".")
-        made.append(Link(name, port or "out", right))
+        made.append(Edge(name, port or "out", right))
     return FlowSpec("sim", connectors, pipelines, tuple(made), queue=one.queue, debug=True, drain_timeout=60.0)
 
 
-def begin(world: World) -> Running:
+def begin(world: World) -> RunningFlow:
     declared = spec(world)
 
     async def letters(source: str, pairs: Sequence[tuple[Event, str]]) -> bool:
@@ -372,7 +372,7 @@ def begin(world: World) -> Running:
     context = FlowContext(
         "sim", debug=True, queue=declared.queue, now_ns=world.loop.now_ns, random=world.loop.random, letters=letters
     )
-    running = Running(declared, context)
+    running = RunningFlow(declared, context)
     for node in running.graph.sources.values():
         _watch_source(world, node)
     world.running = running
@@ -395,9 +395,9 @@ def _watch_source(world: World, node: SourceNode) -> None:
 @contextlib.contextmanager
 def watched(world: World) -> Iterator[None]:
     """Each message changes its own reason only; no channel has more than its capacity."""
-    put, trigger, restore = Channel.put, Breaker.trigger, Breaker.restore
+    put, trigger, restore = EventChannel.put, Breaker.trigger, Breaker.restore
 
-    def checked_put(self: Channel, item: Any) -> None:
+    def checked_put(self: EventChannel, item: Any) -> None:
         put(self, item)
         batches = sum(1 for each in self.items if not isinstance(each, Signal))
         world.check(batches <= self.capacity, f"{self.name} has {batches} batches")
@@ -412,11 +412,11 @@ def watched(world: World) -> Iterator[None]:
 
         return call
 
-    Channel.put, Breaker.trigger, Breaker.restore = checked_put, changes(trigger), changes(restore)  # type: ignore[method-assign]
+    EventChannel.put, Breaker.trigger, Breaker.restore = checked_put, changes(trigger), changes(restore)  # type: ignore[method-assign]
     try:
         yield
     finally:
-        Channel.put, Breaker.trigger, Breaker.restore = put, trigger, restore  # type: ignore[method-assign]
+        EventChannel.put, Breaker.trigger, Breaker.restore = put, trigger, restore  # type: ignore[method-assign]
 
 
 # -- control -------------------------------------------------------------------------------------------------
@@ -448,7 +448,7 @@ async def _control(world: World) -> None:
             node.restore("flap", probe=chance.random() < 0.5)
 
 
-async def _pause(running: Running, name: str | None, pauses: bool) -> None:
+async def _pause(running: RunningFlow, name: str | None, pauses: bool) -> None:
     if not pauses:
         await running.resume(name)
         return
@@ -484,7 +484,7 @@ async def _story(world: World) -> None:
         await running.stop()
 
 
-async def _drain(world: World, running: Running, seconds: float) -> None:
+async def _drain(world: World, running: RunningFlow, seconds: float) -> None:
     report = await running.drain(seconds)
     for name, left in report.abandoned.items():
         source = running.graph.connectors[name]
@@ -496,7 +496,7 @@ async def _drain(world: World, running: Running, seconds: float) -> None:
         world.check(where <= {"beside"}, f"drained, with {running.unsettled()}")
 
 
-def _intact(world: World, running: Running) -> None:
+def _intact(world: World, running: RunningFlow) -> None:
     world.check(running.status != "failed", f"the flow failed: {running.error}")
     world.check(not running.context.lost, f"lost: {running.context.lost}")
     for node in running.graph.nodes:

@@ -12,7 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tests.tidelog.flows.servicekit import LONG, MAIN, Client, flowing, until
 from tidelog.flows.service import tap
-from tidelog.flows.service.host import Host
+from tidelog.flows.service.host import FlowHost
 from tidelog.flows.service.openapi import ROUTES
 
 SHOP = """
@@ -36,7 +36,7 @@ TOKEN = "0123456789abcdef-token"
 
 # -- Tremor's routes -----------------------------------------------------------------------------------------
 def test_version_and_status() -> None:
-    async def test(ask: Client, host: Host) -> None:
+    async def test(ask: Client, host: FlowHost) -> None:
         found = await ask("GET", "/v1/version")
         assert (found.status, found.body.keys() >= {"version", "debug"}) == (200, True)
         await until(lambda: host.flows["main"].status == "running")
@@ -50,7 +50,7 @@ def test_version_and_status() -> None:
 
 
 def test_flows_and_their_connectors() -> None:
-    async def test(ask: Client, host: Host) -> None:
+    async def test(ask: Client, host: FlowHost) -> None:
         await until(lambda: host.flows["main"].status == "running")
         (listed,) = (await ask("GET", "/v1/flows")).body
         one = (await ask("GET", "/v1/flows/main")).body
@@ -69,7 +69,7 @@ def test_flows_and_their_connectors() -> None:
 
 
 def test_nothing_moves_between_the_answers_to_paused_and_running() -> None:
-    async def test(ask: Client, host: Host) -> None:
+    async def test(ask: Client, host: FlowHost) -> None:
         source = host.flows["main"].instances[0].graph.sources["in"]
         await until(lambda: source.counts.get("out", 0) > 1000)
         found = await ask("PATCH", "/v1/flows/main", {"status": "paused"})
@@ -93,7 +93,7 @@ def test_nothing_moves_between_the_answers_to_paused_and_running() -> None:
 def test_a_patch_by_curl_with_or_without_a_content_type(kind: str) -> None:
     """curl -XPATCH -H'application/json' -d'...' sends a form's type: that header has no name."""
 
-    async def test(ask: Client, host: Host) -> None:
+    async def test(ask: Client, host: FlowHost) -> None:
         headers = {"Content-Type": kind} if kind else {}
         skip = () if kind else ("Content-Type",)
         async with ask.session.patch(
@@ -105,7 +105,7 @@ def test_a_patch_by_curl_with_or_without_a_content_type(kind: str) -> None:
 
 
 def test_a_connector_that_was_paused_stays_so_when_its_flow_resumes() -> None:
-    async def test(ask: Client, host: Host) -> None:
+    async def test(ask: Client, host: FlowHost) -> None:
         for name in ("in", "out"):
             path = f"/v1/flows/main/connectors/{name}"
             found = await ask("PATCH", path, {"status": "paused"})
@@ -123,7 +123,7 @@ def test_a_connector_that_was_paused_stays_so_when_its_flow_resumes() -> None:
 
 # -- instances -----------------------------------------------------------------------------------------------
 def test_a_name_means_all_instances_an_alias_one() -> None:
-    async def test(ask: Client, host: Host) -> None:
+    async def test(ask: Client, host: FlowHost) -> None:
         found = (await ask("GET", "/v1/flows")).body
         assert [each["alias"] for each in found] == ["orders"]
         assert [each["alias"] for each in found[0]["instances"]] == ["orders.1", "orders.2", "orders.3"]
@@ -144,7 +144,7 @@ def test_a_name_means_all_instances_an_alias_one() -> None:
 
 # -- what is told --------------------------------------------------------------------------------------------
 def test_pipelines_graph_and_unsettled() -> None:
-    async def test(ask: Client, host: Host) -> None:
+    async def test(ask: Client, host: FlowHost) -> None:
         found = (await ask("GET", "/v1/flows/orders/pipelines/enrich")).body
         assert [each["name"] for each in found["operators"]] == ["enrich.0", "enrich.1"]
         assert {each["name"] for each in found["channels"]} == {
@@ -164,7 +164,7 @@ def test_pipelines_graph_and_unsettled() -> None:
 
 
 def test_secrets_are_not_told() -> None:
-    from tidelog.flows.service.look import without_secrets
+    from tidelog.flows.service.views import without_secrets
 
     given = {
         "url": "http://ann:pass@host/x", "headers": {"Authorization": "Bearer x"}, "password": "x", "api_key": "x",
@@ -179,7 +179,7 @@ def test_secrets_are_not_told() -> None:
 def test_ready_names_the_culprit(unused_port: int) -> None:
     text = MAIN.replace('out: "null"', f"out: {{type: tcp_client, host: 127.0.0.1, port: {unused_port}}}")
 
-    async def test(ask: Client, host: Host) -> None:
+    async def test(ask: Client, host: FlowHost) -> None:
         found = await ask("GET", "/v1/ready")
         assert found.status == 503
         assert not found.body["ready"]
@@ -202,7 +202,7 @@ def unused_port() -> int:
 
 
 def test_metrics() -> None:
-    async def test(ask: Client, host: Host) -> None:
+    async def test(ask: Client, host: FlowHost) -> None:
         await until(lambda: host.flows["main"].instances[0].graph.sinks["out"].counts.get("ok", 0) > 1000)
         await ask("PATCH", "/v1/flows/main", {"status": "paused"})
         found = await ask("GET", "/metrics")
@@ -224,7 +224,7 @@ def test_metrics() -> None:
 
 
 def test_openapi_names_every_route() -> None:
-    async def test(ask: Client, host: Host) -> None:
+    async def test(ask: Client, host: FlowHost) -> None:
         found = (await ask("GET", "/openapi.json")).body
         assert found["openapi"].startswith("3.")
         paths = {(method.upper(), path) for path, methods in found["paths"].items() for method in methods}
@@ -288,7 +288,7 @@ def test_openapi_names_every_route() -> None:
 def test_refused(
     method: str, path: str, body: str | bytes | None, headers: dict[str, str], status: int, said: str
 ) -> None:  # fmt: skip
-    async def test(ask: Client, host: Host) -> None:
+    async def test(ask: Client, host: FlowHost) -> None:
         sent = {"Content-Type": "application/json", **headers} if body is not None else headers
         found = await ask(method, path, data=body, headers=sent)
         assert (found.status, found.body["code"]) == (status, status), found.body
@@ -301,7 +301,7 @@ def test_refused(
 
 
 def test_a_page_of_its_own_may_ask() -> None:
-    async def test(ask: Client, host: Host) -> None:
+    async def test(ask: Client, host: FlowHost) -> None:
         headers = {"Origin": ask.url, "Sec-Fetch-Site": "same-origin"}
         assert (await ask("GET", "/v1/flows", headers=headers)).status == 200
         assert (await ask("GET", "/v1/flows", headers={"Host": "localhost:1234"})).status == 200
@@ -311,7 +311,7 @@ def test_a_page_of_its_own_may_ask() -> None:
 
 
 def test_a_token() -> None:
-    async def test(ask: Client, host: Host) -> None:
+    async def test(ask: Client, host: FlowHost) -> None:
         assert (await ask("GET", "/v1/flows")).status == 200
         assert (await ask("GET", "/v1/flows", headers={"Host": "flows.example"})).status == 200
         for given in ("", "Bearer", "Bearer x", f"Basic {TOKEN}", f"Bearer {TOKEN}x", "Bearer \xe9"):
@@ -339,18 +339,18 @@ def test_a_token() -> None:
 )
 def test_where_it_does_not_listen(listen: str, token: str | None, said: str) -> None:
     from tidelog.flows import FlowError
-    from tidelog.flows.service.api import Server
+    from tidelog.flows.service.api import FlowApiServer
 
     async def main() -> None:
         with pytest.raises(FlowError, match=said):
-            Server(Host(), listen, token)
+            FlowApiServer(FlowHost(), listen, token)
 
     asyncio.run(main())
 
 
 # -- deploy, replace, undeploy -------------------------------------------------------------------------------
 def test_deploy_replace_undeploy() -> None:
-    async def test(ask: Client, host: Host) -> None:
+    async def test(ask: Client, host: FlowHost) -> None:
         found = await ask("POST", "/v1/flows/new", FLOW)
         assert (found.status, found.headers["Location"], found.body["kept"]) == (201, "/v1/flows/new", False)
         assert found.body["from"] == "api"
@@ -375,7 +375,7 @@ def test_deploy_replace_undeploy() -> None:
 
 
 def test_a_flow_in_yaml() -> None:
-    async def test(ask: Client, host: Host) -> None:
+    async def test(ask: Client, host: FlowHost) -> None:
         text = "connectors: {in: {type: 'null', count: 10}, out: 'null'}\npipelines: {p: []}\n"
         text += "connect: [in -> p -> out]\n"
         headers = {"Content-Type": "application/yaml"}
@@ -389,7 +389,7 @@ def test_a_flow_in_yaml() -> None:
 
 
 def test_flows_may_name_code_and_files_where_that_was_allowed() -> None:
-    async def test(ask: Client, host: Host) -> None:
+    async def test(ask: Client, host: FlowHost) -> None:
         given = {**FLOW, "pipelines": {"p": [{"python": "json:dumps"}]}}
         found = await ask("POST", "/v1/flows/new", given)
         assert "run code of this machine" not in str(found.body)
@@ -409,7 +409,7 @@ async def told(stream: aiohttp.StreamReader) -> dict[str, Any]:
 
 
 def test_a_tap_shows_what_passes_and_ends() -> None:
-    async def test(ask: Client, host: Host) -> None:
+    async def test(ask: Client, host: FlowHost) -> None:
         channels = host.flows["main"].instances[0].graph.channels
         path = f"{ask.url}/v1/flows/main/tap"
         async with ask.session.get(path, params={"channel": "in.out -> echo.0", "rate": "1000"}) as answer:
@@ -430,7 +430,7 @@ def test_a_tap_shows_what_passes_and_ends() -> None:
 
 
 def test_no_more_than_so_many_taps() -> None:
-    async def test(ask: Client, host: Host) -> None:
+    async def test(ask: Client, host: FlowHost) -> None:
         answers = [await ask.session.get(f"{ask.url}/v1/flows/main/tap") for _ in range(tap.TAPS)]
         found = await ask("GET", "/v1/flows/main/tap")
         assert (found.status, "that many are the most" in found.body["error"]) == (429, True)
@@ -467,7 +467,7 @@ def test_what_a_tap_shows_is_cut() -> None:
 
 
 def test_a_source_is_not_paused_because_a_sink_is() -> None:
-    async def test(ask: Client, host: Host) -> None:
+    async def test(ask: Client, host: FlowHost) -> None:
         await ask("PATCH", "/v1/flows/main/connectors/out", {"status": "paused"})
         found = (await ask("GET", "/v1/flows/main/breaker")).body["instances"][0]["sources"][0]
         assert [each["reason"] for each in found["reasons"]] == ["paused:out"]

@@ -13,11 +13,11 @@ import pytest
 
 from tests.tidelog.flows.servicekit import LONG, Client, flowing, until
 from tidelog.flows import Event
-from tidelog.flows.files import read_flow, text
+from tidelog.flows.files import read_flow, yamltext
 from tidelog.flows.options import Problems
 from tidelog.flows.service import api, tap
-from tidelog.flows.service.host import Host
-from tidelog.flows.service.look import without_secrets
+from tidelog.flows.service.host import FlowHost
+from tidelog.flows.service.views import without_secrets
 
 
 def test_no_form_of_a_secret_is_told() -> None:
@@ -83,7 +83,7 @@ REFUSED = (
 
 
 def test_such_flows_get_422_and_say_no_secret() -> None:
-    async def test(ask: Client, host: Host) -> None:
+    async def test(ask: Client, host: FlowHost) -> None:
         for connector in REFUSED:
             flow = {"connectors": {"in": connector, "out": "null"}, "connect": ["in -> out"]}
             answer = await ask("PUT", "/v1/flows/new", json=flow)
@@ -104,7 +104,7 @@ def test_secrets_of_urls_are_not_in_what_the_api_tells() -> None:
         "connect": ["in -> out", "in -> ws"],
     }  # fmt: skip
 
-    async def test(ask: Client, host: Host) -> None:
+    async def test(ask: Client, host: FlowHost) -> None:
         assert (await ask("PUT", "/v1/flows/new", json=given)).status == 201
         await until(lambda: all(host.flows["new"].instances[0].graph.connections[each].error for each in ("out", "ws")))
         for path in (
@@ -143,7 +143,7 @@ HEAVY = {
 def test_a_heavy_body_does_not_hold_up_the_process(name: str) -> None:
     kind, body = HEAVY[name]
 
-    async def test(ask: Client, host: Host) -> None:
+    async def test(ask: Client, host: FlowHost) -> None:
         held: list[threading.Thread] = []
         real = asyncio.to_thread
 
@@ -180,7 +180,7 @@ def test_a_tap_breaks_no_flow() -> None:
 def test_connections_that_say_nothing_are_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(api, "HEADERS_WITHIN", 0.2)
 
-    async def test(ask: Client, host: Host) -> None:
+    async def test(ask: Client, host: FlowHost) -> None:
         port = int(ask.url.rpartition(":")[2])
         for begun in (b"", b"GET /v1/live HTTP/1.1\r\nHost: localhost\r\nX-A: "):
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
@@ -197,7 +197,7 @@ def test_connections_that_say_nothing_are_closed(monkeypatch: pytest.MonkeyPatch
 def test_no_more_than_so_many_connections(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(api, "CONNECTIONS", 3)
 
-    async def test(ask: Client, host: Host) -> None:
+    async def test(ask: Client, host: FlowHost) -> None:
         port = int(ask.url.rpartition(":")[2])
         held = [await asyncio.open_connection("127.0.0.1", port) for _ in range(3)]
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
@@ -220,7 +220,7 @@ def test_who_does_not_read_a_tap_loses_it(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(api, "UNREAD", 0.2)
     given = "flows: {main: {connectors: {in: {type: 'null', value: %s}, out: 'null'}, connect: [in -> out]}}"
 
-    async def test(ask: Client, host: Host) -> None:
+    async def test(ask: Client, host: FlowHost) -> None:
         port = int(ask.url.rpartition(":")[2])
         silent = socket.socket()
         silent.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -236,7 +236,9 @@ def test_who_does_not_read_a_tap_loses_it(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_many_merges_take_no_longer_than_many_values() -> None:
     problems = Problems()
-    found = text.read("<<: [" + ",".join(f"{{k{number}: 1, both: {number}}}" for number in range(9000)) + "]", problems)
+    found = yamltext.read(
+        "<<: [" + ",".join(f"{{k{number}: 1, both: {number}}}" for number in range(9000)) + "]", problems
+    )
     assert (len(found.value), found.value["both"], found.value["k8999"], problems.found) == (9001, 0, 1, [])
 
 

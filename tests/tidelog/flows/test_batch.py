@@ -188,7 +188,7 @@ def test_two_branches_of_a_batch_are_both_waited_for() -> None:
         from tests.tidelog.flows.opskit import Feed, Out
         from tidelog.flows import Flow
         from tidelog.flows.api.flowcontext import FlowContext
-        from tidelog.flows.runtime.run import Running
+        from tidelog.flows.runtime.runningflow import RunningFlow
 
         flow = Flow("t")
         flow.connector("in", Feed)
@@ -197,7 +197,7 @@ def test_two_branches_of_a_batch_are_both_waited_for() -> None:
         flow.pipeline("gather", op("batch", 3))
         flow.pipeline("apart", op("unbatch"))
         flow.connect("in -> gather -> whole", "gather -> apart -> items")
-        running = Running(flow.spec(), FlowContext("t", debug=True))
+        running = RunningFlow(flow.spec(), FlowContext("t", debug=True))
         connectors: Any = running.graph.connectors
         connectors["whole"].answer = lambda event: [(OK, ""), (RETRY, "later"), (OK, "")]
         connectors["items"].answer = lambda event: REJECT if event.value == "a" else OK

@@ -8,12 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.tidelog.flows.test_tokens import Owner
-from tidelog.flows.api.breaker import Breaker, Standing
+from tidelog.flows.api.breaker import Breaker, BreakerReason
 from tidelog.flows.api.event import BATCH
 from tidelog.flows.api.signals import Restore, Trigger
 from tidelog.flows.api.tokens import OK, RETRY, Token
-from tidelog.flows.runtime.ramp import Ramp
-from tidelog.flows.runtime.underway import UnderWay
+from tidelog.flows.runtime.inflight import InFlight
+from tidelog.flows.runtime.slowstart import SlowStart
 
 MESSAGES = st.lists(st.tuples(st.sampled_from(["a:x", "a:y", "b:x"]), st.booleans()), max_size=30)
 
@@ -40,7 +40,7 @@ def test_a_reason_stands_since_it_was_first_given() -> None:
     breaker = Breaker()
     assert breaker.trigger(Trigger("busy:out", 1, "first"), 5.0)
     assert not breaker.trigger(Trigger("busy:out", 2, "second"), 6.0)
-    assert breaker.reasons == (Standing("busy:out", 5.0, "first"),)
+    assert breaker.reasons == (BreakerReason("busy:out", 5.0, "first"),)
     assert not breaker.restore(Restore("busy:other", 3))
     assert "busy:out" in breaker
     assert breaker.restore(Restore("busy:out", 4))
@@ -53,7 +53,7 @@ def tokens(count: int) -> list[Token]:
 
 
 def test_a_ramp_doubles_while_nothing_is_given_back() -> None:
-    ramp = Ramp()
+    ramp = SlowStart()
     assert ramp.room(0.0) == BATCH
     ramp.begin()
     sizes = []
@@ -71,7 +71,7 @@ def test_a_ramp_doubles_while_nothing_is_given_back() -> None:
 
 
 def test_a_step_that_was_too_much_begins_anew_after_a_rest_that_doubles() -> None:
-    ramp = Ramp()
+    ramp = SlowStart()
     ramp.begin()
     now = 0.0
     for rest in (0.1, 0.2, 0.4):
@@ -93,7 +93,7 @@ def test_a_step_that_was_too_much_begins_anew_after_a_rest_that_doubles() -> Non
 
 @given(st.lists(st.integers(0, 5), min_size=1, max_size=40), st.randoms(use_true_random=False))
 def test_the_oldest_under_way_is_known_in_any_order(sizes: list[int], chance: Random) -> None:
-    under_way = UnderWay()
+    under_way = InFlight()
     left: list[tuple[float, Token]] = []
     for when, size in enumerate(sizes, 1):
         batch = tokens(size)
@@ -106,7 +106,7 @@ def test_the_oldest_under_way_is_known_in_any_order(sizes: list[int], chance: Ra
 
 
 def test_what_is_settled_in_the_middle_is_let_go_of() -> None:
-    under_way = UnderWay()
+    under_way = InFlight()
     first = tokens(1)
     under_way.add(0.0, first)
     for when in range(10_000):

@@ -13,7 +13,7 @@ import pytest
 
 from tests.tidelog.flows.flowkit import Numbers, Taking, flow
 from tidelog.flows import Event
-from tidelog.flows.api.connector import LATER, Later
+from tidelog.flows.api.connector import DEFERRED, Deferred
 from tidelog.flows.api.tokens import OK, RETRY, Token
 from tidelog.flows.connectors.builtin.python import GeneratorSource
 from tidelog.flows.testing.virtualloop import VirtualLoop, simulate
@@ -145,9 +145,9 @@ def test_what_was_answered_is_not_kept_until_the_timeout() -> None:
     async def story(loop: VirtualLoop) -> None:
         held: list[Event] = []
 
-        async def write(events: list[Event]) -> Later:
+        async def write(events: list[Event]) -> Deferred:
             held.extend(events)
-            return LATER
+            return DEFERRED
 
         class Values(Numbers):
             async def pull(self, limit: int) -> list[Event] | None:

@@ -11,7 +11,7 @@ from tidelog.flows.api.connector import Sink, Source
 from tidelog.flows.api.operator import Operator
 from tidelog.flows.files import read_text
 from tidelog.flows.options import Duration
-from tidelog.flows.spec import Link
+from tidelog.flows.spec import Edge
 
 WHOLE = "events go into a whole connector or pipeline; name it without a port"
 
@@ -47,7 +47,7 @@ def test_a_flow_is_what_was_declared() -> None:
     assert spec.name == "orders"
     assert [each.type for each in spec.pipelines["p"].operators] == ["passthrough", "passthrough"]
     assert spec.links == (
-        Link("in", "out", "p"), Link("p", "out", "out"), Link("p", "err", "out", 1), Link("p", "err", "out"),
+        Edge("in", "out", "p"), Edge("p", "out", "out"), Edge("p", "err", "out", 1), Edge("p", "err", "out"),
     )  # fmt: skip
     assert spec.connectors["in"].given == {"count": 3}
     assert (spec.instances, spec.paused, spec.queue, spec.settle, spec.debug) == (1, False, 128, True, False)
@@ -161,7 +161,7 @@ def test_what_a_sink_answers_goes_out_of_its_port() -> None:
     flow.connector("peer", "null")
     flow.connector("out", "null")
     flow.connect("in -> peer", "peer.responses -> out")
-    assert flow.spec().links[1] == Link("peer", "responses", "out")
+    assert flow.spec().links[1] == Edge("peer", "responses", "out")
 
 
 def test_functions_and_classes_are_connectors() -> None:

@@ -19,7 +19,7 @@ from tidelog.flows.api.connectoroptions import ConnectorOptions
 from tidelog.flows.api.reconnect import Retry
 from tidelog.flows.declare import FlowOptions
 from tidelog.flows.files import read_files
-from tidelog.flows.files.document import PARTS, Head
+from tidelog.flows.files.document import PARTS, FileHeader
 from tidelog.flows.options import Duration
 from tidelog.flows.service import api, tap
 from tidelog.flows.service.openapi import ROUTES
@@ -155,7 +155,7 @@ def default(value: object) -> set[str]:
 @pytest.mark.parametrize(
     ("title", "kind", "more"),
     [
-        ("| key of a file |", Head, {"flows", "environment"}),
+        ("| key of a file |", FileHeader, {"flows", "environment"}),
         ("| key of a flow |", FlowOptions, set(PARTS)),
         ("| option of a connector |", ConnectorOptions, set()),
         ("| option of `reconnect.retry` |", Retry, set()),
@@ -166,7 +166,7 @@ def test_every_key_is_there_with_its_default(title: str, kind: type[msgspec.Stru
     fields = {each.encode_name: each for each in msgspec.structs.fields(kind)}
     assert documented.keys() == fields.keys() | more
     for name, text in documented.items():
-        if name in more or (kind is Head and text != "none") or name == "reconnect":
+        if name in more or (kind is FileHeader and text != "none") or name == "reconnect":
             continue
         assert text in default(fields[name].default), name
 

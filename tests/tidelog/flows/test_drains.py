@@ -13,13 +13,13 @@ import pytest
 from tests.tidelog.flows.flowkit import Numbers, Taking, flow, hangs
 from tests.tidelog.flows.qoskit import OwnFeed, lab
 from tidelog.flows import Event, Flow, op
-from tidelog.flows.api.connector import LATER, Later
+from tidelog.flows.api.connector import DEFERRED, Deferred
 from tidelog.flows.api.flowcontext import FlowContext
 from tidelog.flows.api.operator import Operator
 from tidelog.flows.api.tokens import RETRY
-from tidelog.flows.operators.plain import Passthrough
-from tidelog.flows.operators.roundrobin import Roundrobin, RoundrobinOptions
-from tidelog.flows.runtime.run import Running
+from tidelog.flows.operators.passthrough import PassthroughOperator
+from tidelog.flows.operators.roundrobin import RoundrobinOperator, RoundrobinOptions
+from tidelog.flows.runtime.runningflow import RunningFlow
 from tidelog.flows.testing.virtualloop import VirtualLoop, simulate
 
 
@@ -28,10 +28,10 @@ class Unreachable(Taking):
         raise ConnectionError("refused")
 
 
-@pytest.mark.parametrize("line", [Passthrough, lambda: Roundrobin(RoundrobinOptions(outputs=["a"]))])
+@pytest.mark.parametrize("line", [PassthroughOperator, lambda: RoundrobinOperator(RoundrobinOptions(outputs=["a"]))])
 def test_a_drain_does_not_wait_for_a_sink_that_was_never_there(line: Callable[[], Operator]) -> None:
     async def story(loop: VirtualLoop) -> None:
-        port = "a" if line is not Passthrough else "out"
+        port = "a" if line is not PassthroughOperator else "out"
         running = flow(loop, {"in": Numbers(10), "out": Unreachable()}, {"p": [line()]}, "in p", f"p.{port} out")
         await running.start()
         await asyncio.sleep(60)
@@ -45,7 +45,9 @@ def test_a_drain_does_not_wait_for_a_sink_that_was_never_there(line: Callable[[]
 def test_a_drain_does_not_wait_for_a_paused_sink_that_has_nothing() -> None:
     async def story(loop: VirtualLoop) -> None:
         sink = Taking()
-        running = flow(loop, {"in": Numbers(10, ends=False), "out": sink}, {"p": [Passthrough()]}, "in p", "p out")
+        running = flow(
+            loop, {"in": Numbers(10, ends=False), "out": sink}, {"p": [PassthroughOperator()]}, "in p", "p out"
+        )
         await running.start()
         await asyncio.sleep(1)
         await running.pause("out")
@@ -128,10 +130,10 @@ def test_a_drain_does_not_wait_for_a_source_that_has_failed() -> None:
 
 def test_what_a_batch_gives_back_in_a_drain_is_not_tried_again_for_ever() -> None:
     async def story(loop: VirtualLoop) -> None:
-        from tidelog.flows.operators.batch import Batch, BatchOptions
+        from tidelog.flows.operators.batch import BatchOperator, BatchOperatorOptions
 
         source = Numbers(3, ends=False, owns_policy=False)
-        batch = Batch(BatchOptions(count=10, flush_on_drain=False))
+        batch = BatchOperator(BatchOperatorOptions(count=10, flush_on_drain=False))
         running = flow(loop, {"in": source, "out": Taking()}, {"p": [batch]}, "in p", "p out")
         await running.start()
         await asyncio.sleep(1)
@@ -157,7 +159,7 @@ def test_a_batch_below_outputs_that_take_no_more_goes_on(retry: bool) -> None:
         else:
             flow.pipeline("gather", op("batch", 100))
         flow.connect("in -> deal", "deal.a -> gather -> out")
-        running = Running(flow.spec(), FlowContext("f", debug=True))
+        running = RunningFlow(flow.spec(), FlowContext("f", debug=True))
         await running.start()
         feed: Any = running.graph.connectors["in"]
         feed.feed(*range(25))
@@ -188,8 +190,8 @@ def test_a_batch_below_backpressure_goes_on_in_a_drain() -> None:
 
 # -- what is let go of -----------------------------------------------------------------------------------------
 class Holding(Taking):
-    async def write(self, events: list[Event]) -> Later:
-        return LATER
+    async def write(self, events: list[Event]) -> Deferred:
+        return DEFERRED
 
 
 @pytest.mark.parametrize(
@@ -216,14 +218,14 @@ def test_a_flow_that_was_stopped_with_unsettled_events_is_collected(line: list[A
         pass
 
     async def story(loop: VirtualLoop) -> None:
-        def begin() -> Running:
+        def begin() -> RunningFlow:
             made = Flow("f", queue=1)
             made.connector("in", lambda_source)
             sinks = {None: Taking, "later": Holding}
             made.connector("out", sinks.get(write, Hangs))
             made.pipeline("p", *line)
             made.connect("in -> p -> out")
-            return Running(made.spec(), FlowContext("f"))
+            return RunningFlow(made.spec(), FlowContext("f"))
 
         class lambda_source(Numbers):  # noqa: N801
             def __init__(self) -> None:

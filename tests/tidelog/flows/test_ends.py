@@ -14,10 +14,10 @@ import pytest
 from tests.tidelog.flows.flowkit import Numbers, Taking, flow, hangs
 from tests.tidelog.flows.simoperators import Batch
 from tidelog.flows import Event
-from tidelog.flows.api.connector import LATER, Later
+from tidelog.flows.api.connector import DEFERRED, Deferred
 from tidelog.flows.api.operator import Operator
 from tidelog.flows.api.tokens import DISCARD, OK, REJECT, RETRY
-from tidelog.flows.operators.plain import Passthrough
+from tidelog.flows.operators.passthrough import PassthroughOperator
 from tidelog.flows.testing.virtualloop import VirtualLoop, simulate
 
 SEEDS = range(10)
@@ -48,7 +48,7 @@ def test_what_is_tried_again_after_the_flush_is_flushed_too() -> None:
             return [OK if each.attempt > 1 else RETRY for each in events]
 
         sink = Taking(at_second)
-        running = flow(loop, {"in": source, "out": sink}, {"p": [Passthrough()]}, "in p", "p out")
+        running = flow(loop, {"in": source, "out": sink}, {"p": [PassthroughOperator()]}, "in p", "p out")
         await running.start()
         await running.finished()
         assert sink.calls == ["write", "flush", "write", "flush"]
@@ -233,9 +233,9 @@ def test_what_waits_for_an_answer_is_given_back_when_the_connection_is_lost() ->
         source = Numbers(3, ends=False)
         kept: list[Event] = []
 
-        async def later(events: list[Event]) -> Later:
+        async def later(events: list[Event]) -> Deferred:
             kept.extend(events)
-            return LATER
+            return DEFERRED
 
         sink = Taking(later)
         running = flow(loop, {"in": source, "out": sink}, {}, "in out")
@@ -255,8 +255,8 @@ def test_an_answer_that_is_put_off_has_the_timeout_of_a_write() -> None:
     async def story(loop: VirtualLoop) -> None:
         source = Numbers(2, ends=False)
 
-        async def later(events: list[Event]) -> Later:
-            return LATER
+        async def later(events: list[Event]) -> Deferred:
+            return DEFERRED
 
         running = flow(loop, {"in": source, "out": Taking(later)}, {}, "in out", options={"out": {"timeout": 5.0}})
         await running.start()
@@ -292,7 +292,7 @@ def test_a_sink_that_is_not_authoritative_holds_up_nothing() -> None:
         source, sink = Numbers(5000), Taking()
         connectors = {"in": source, "out": sink, "seen": Taking(hangs)}
         running = flow(
-            loop, connectors, {"p": [Passthrough()]}, "in p", "p out", "p seen", queue=1,
+            loop, connectors, {"p": [PassthroughOperator()]}, "in p", "p out", "p seen", queue=1,
             options={"seen": {"authoritative": False}},
         )  # fmt: skip
         await running.start()
@@ -318,7 +318,9 @@ def test_memory_is_flat_while_a_sink_hangs_for_an_hour(timeout: float | None) ->
         source = Endless(10**9, owns_policy=False)
         connectors = {"in": source, "out": Taking(hangs), "also": Taking()}
         options: dict[str, dict[str, Any]] = {"in": {"max_unsettled": 500}, "out": {"timeout": timeout}}
-        running = flow(loop, connectors, {"p": [Passthrough()]}, "in p", "p out", "p also", queue=1024, options=options)
+        running = flow(
+            loop, connectors, {"p": [PassthroughOperator()]}, "in p", "p out", "p also", queue=1024, options=options
+        )
         tracemalloc.start()
         try:
             await running.start()
@@ -424,7 +426,7 @@ def test_a_breaker_message_comes_once_however_many_ways_there_are() -> None:
         links = ["in a0"]
         for number in range(10):
             for name in "abcd":
-                pipelines[f"{name}{number}"] = [Passthrough()]
+                pipelines[f"{name}{number}"] = [PassthroughOperator()]
             links += [f"{pair[0]}{number} {pair[1]}{number}" for pair in ("ab", "ac", "bd", "cd")]
             links.append(f"d{number} a{number + 1}" if number < 9 else f"d{number} out")
         running = flow(loop, {"in": source, "out": sink}, pipelines, *links)
@@ -453,15 +455,15 @@ def test_a_flow_that_was_stopped_is_let_go_of(owns_policy: bool) -> None:
     async def story(loop: VirtualLoop) -> list[weakref.ref[Any]]:
         kept: list[Event] = []
 
-        async def mixed(events: list[Event]) -> Later | list[int]:
+        async def mixed(events: list[Event]) -> Deferred | list[int]:
             if len(kept) < 3:
                 kept.extend(events)
-                return LATER
+                return DEFERRED
             if len(kept) < 6:
                 kept.extend(events)
                 return [RETRY] * len(events)
             await hangs(events)
-            return LATER
+            return DEFERRED
 
         sink = Taking(mixed, concurrency=3)
         connectors = {"in": Numbers(10_000, ends=False, owns_policy=owns_policy), "out": sink}
@@ -507,7 +509,7 @@ def test_a_sink_that_was_never_connected_and_is_owed_nothing_does_not_hold_up_a_
             raise ConnectionRefusedError("nobody there")
 
     async def story(loop: VirtualLoop) -> None:
-        running = flow(loop, {"in": Numbers(5), "out": Gone()}, {"p": [Passthrough()]}, "in p", "p out")
+        running = flow(loop, {"in": Numbers(5), "out": Gone()}, {"p": [PassthroughOperator()]}, "in p", "p out")
         await running.start()
         await asyncio.sleep(3)
         report = await running.drain(30.0)

@@ -9,7 +9,7 @@ import pytest
 
 from tidelog.flows import FlowError, FlowFileError
 from tidelog.flows.connectors.sockets.udp import UdpServerOptions
-from tidelog.flows.files import Document, read_files, read_flow, read_text
+from tidelog.flows.files import FlowDocument, read_files, read_flow, read_text
 from tidelog.flows.options import Problems
 
 
@@ -263,4 +263,4 @@ def test_flows_from_elsewhere_run_no_code_and_open_no_files(given: object) -> No
 
 
 def test_an_empty_document() -> None:
-    assert Document().flows == {}
+    assert FlowDocument().flows == {}

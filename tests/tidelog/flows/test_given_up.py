@@ -17,7 +17,7 @@ from tidelog.flows.api.connector import Outcome
 from tidelog.flows.api.flowcontext import FlowContext
 from tidelog.flows.api.tokens import OK, REJECT, RETRY
 from tidelog.flows.declare import op
-from tidelog.flows.runtime.run import Running
+from tidelog.flows.runtime.runningflow import RunningFlow
 from tidelog.flows.testing.virtualloop import VirtualLoop, simulate
 from tidelog.testing import free_port
 
@@ -144,7 +144,7 @@ def test_each_source_without_letters(kind: str, caplog: pytest.LogCaptureFixture
         made.connector("out", "null")
         made.pipeline("line", op("python", broken))
         made.connect("in -> line -> out")
-        running = Running(made.spec(), FlowContext("shop", debug=True))
+        running = RunningFlow(made.spec(), FlowContext("shop", debug=True))
         await running.start()
         await until(lambda: running.status == "running")
         if kind == "udp_server":
@@ -165,7 +165,7 @@ def test_each_source_without_letters(kind: str, caplog: pytest.LogCaptureFixture
     assert lines(caplog)
 
 
-def reasons(running: Running, caplog: pytest.LogCaptureFixture) -> list[str]:
+def reasons(running: RunningFlow, caplog: pytest.LogCaptureFixture) -> list[str]:
     """Said, or about to be."""
     since = running.context.given_up._since.values()
     return [each.getMessage() for each in lines(caplog)] + [reason for each in since for reason in each.reasons]

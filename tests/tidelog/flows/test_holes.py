@@ -9,9 +9,9 @@ import pytest
 from tests.tidelog.flows.flowkit import Numbers, Taking, flow, hangs
 from tests.tidelog.flows.simoperators import Batch, Where
 from tidelog.flows import Event
-from tidelog.flows.api.connector import LATER, Later
+from tidelog.flows.api.connector import DEFERRED, Deferred
 from tidelog.flows.api.tokens import DISCARD, OK, REJECT, RETRY
-from tidelog.flows.operators.plain import Passthrough
+from tidelog.flows.operators.passthrough import PassthroughOperator
 from tidelog.flows.testing.virtualloop import VirtualLoop, simulate
 
 SEEDS = range(10)
@@ -27,7 +27,7 @@ def test_fan_out_is_not_acknowledged_by_the_first_branch(seed: int) -> None:
             await gate.wait()
 
         connectors = {"in": source, "fast": fast, "slow": Taking(slow)}
-        running = flow(loop, connectors, {"p": [Passthrough()]}, "in p", "p fast", "p slow")
+        running = flow(loop, connectors, {"p": [PassthroughOperator()]}, "in p", "p fast", "p slow")
         await running.start()
         await asyncio.sleep(3600)
         assert fast.values == [0, 1, 2]
@@ -49,7 +49,7 @@ def test_the_worst_branch_counts(seed: int) -> None:
             return [(RETRY if each.id == 1 else OK, "full") for each in events]
 
         connectors = {"in": source, "a": Taking(), "b": Taking(refuses)}
-        running = flow(loop, connectors, {"p": [Passthrough()]}, "in p", "p a", "p b")
+        running = flow(loop, connectors, {"p": [PassthroughOperator()]}, "in p", "p a", "p b")
         await running.start()
         await running.finished()
         assert sorted(source.heard) == [(0, OK), (1, RETRY), (2, OK)]
@@ -78,7 +78,7 @@ def test_dropped_events_are_not_pending_for_ever() -> None:
 
 
 def test_events_for_a_port_that_leads_nowhere_are_not_pending_for_ever() -> None:
-    class Aside(Passthrough):
+    class Aside(PassthroughOperator):
         def ports(self) -> tuple[str, ...]:
             return ("aside",)
 
@@ -134,14 +134,14 @@ def test_out_of_order_acknowledgement_skips_nothing(seed: int) -> None:
         source = Numbers(20, ends=False)
         sink = Taking()
 
-        async def later(events: list[Event]) -> Later:
+        async def later(events: list[Event]) -> Deferred:
             for each in events:
                 if each.id != 7:  # it stays unanswered, although all after it are answered
                     loop.call_later(loop.random.random(), sink.context.answer, each, OK)
-            return LATER
+            return DEFERRED
 
         sink._write = later
-        running = flow(loop, {"in": source, "out": sink}, {"p": [Passthrough()]}, "in p", "p out")
+        running = flow(loop, {"in": source, "out": sink}, {"p": [PassthroughOperator()]}, "in p", "p out")
         await running.start()
         await asyncio.sleep(3600)
         assert source.acknowledged == set(range(20)) - {7}
@@ -177,7 +177,7 @@ def test_bulk_items_are_not_lost() -> None:
 def test_a_paused_source_is_not_resumed_by_a_restore(seed: int) -> None:
     async def story(loop: VirtualLoop) -> None:
         source, sink = Numbers(10_000, ends=False), Taking()
-        running = flow(loop, {"in": source, "out": sink}, {"p": [Passthrough()]}, "in p", "p out")
+        running = flow(loop, {"in": source, "out": sink}, {"p": [PassthroughOperator()]}, "in p", "p out")
         await running.start()
         await running.pause()
         sink.context.trigger("busy")
@@ -202,7 +202,9 @@ def test_a_paused_source_is_not_resumed_by_a_restore(seed: int) -> None:
 def test_one_flapping_sink_does_not_unblock_another() -> None:
     async def story(loop: VirtualLoop) -> None:
         source, down, flapping = Numbers(10, ends=False), Taking(), Taking()
-        running = flow(loop, {"in": source, "a": down, "b": flapping}, {"p": [Passthrough()]}, "in p", "p a", "p b")
+        running = flow(
+            loop, {"in": source, "a": down, "b": flapping}, {"p": [PassthroughOperator()]}, "in p", "p a", "p b"
+        )
         down.context.trigger("busy")
         await running.start()
         for _ in range(10):
@@ -222,7 +224,7 @@ def test_a_sink_that_hangs_from_the_beginning_keeps_the_source_from_starting() -
         source, sink = Numbers(10, ends=False), Taking(hangs)
         gate = asyncio.Event()
         sink.connect = gate.wait  # type: ignore[method-assign,assignment]
-        running = flow(loop, {"in": source, "out": sink}, {"p": [Passthrough()]}, "in p", "p out")
+        running = flow(loop, {"in": source, "out": sink}, {"p": [PassthroughOperator()]}, "in p", "p out")
         await running.start()
         await asyncio.sleep(3600)
         assert running.status == "initializing"

@@ -9,8 +9,8 @@ import pytest
 
 from tests.tidelog.flows.servicekit import LONG, MAIN, Client, hosted, served, until
 from tidelog.flows import FlowFileError
-from tidelog.flows.service.desired import Desired, Kept, KeptError
-from tidelog.flows.service.host import BusyError, Host, NoFlowError
+from tidelog.flows.service.desired import Desired, DesiredDocument, DesiredStateError
+from tidelog.flows.service.host import BusyError, FlowHost, NoFlowError
 from tidelog.testing import Server
 
 TWO = """
@@ -27,7 +27,7 @@ flows:
     connect: [in -> p -> out]
 """
 FLOW = {"connectors": {"in": "null", "out": "null"}, "pipelines": {"p": []}, "connect": ["in -> p -> out"]}
-Test = Callable[[Host], Awaitable[None]]
+Test = Callable[[FlowHost], Awaitable[None]]
 
 
 def restarted(server: Server | None, *tests: Test, text: str = TWO) -> None:
@@ -41,13 +41,13 @@ def restarted(server: Server | None, *tests: Test, text: str = TWO) -> None:
     asyncio.run(main())
 
 
-def statuses(host: Host) -> dict[str, str]:
+def statuses(host: FlowHost) -> dict[str, str]:
     return {each.alias: each.status for deployed in host.flows.values() for each in deployed.instances}
 
 
 # -- kept ----------------------------------------------------------------------------------------------------
 def test_what_was_paused_stays_so_after_a_restart(tidelog_server: Server) -> None:
-    async def pause(host: Host) -> None:
+    async def pause(host: FlowHost) -> None:
         await until(lambda: statuses(host) == {"orders.1": "running", "orders.2": "running", "other": "paused"})
         await host.steer("orders", "paused")
         await host.steer("orders.2", "running")
@@ -55,7 +55,7 @@ def test_what_was_paused_stays_so_after_a_restart(tidelog_server: Server) -> Non
         await host.steer("other", "running", "out")
         await host.steer("other", "paused", "in")
 
-    async def look(host: Host) -> None:
+    async def look(host: FlowHost) -> None:
         await until(lambda: statuses(host) == {"orders.1": "paused", "orders.2": "running", "other": "running"})
         graph = host.flows["other"].instances[0].graph
         assert graph.sources["in"].paused
@@ -63,7 +63,7 @@ def test_what_was_paused_stays_so_after_a_restart(tidelog_server: Server) -> Non
         assert not graph.sources["in"].counts.get("out")
         await host.steer("orders", "paused")
 
-    async def look_again(host: Host) -> None:
+    async def look_again(host: FlowHost) -> None:
         assert {name: each for name, each in statuses(host).items() if name != "other"} == {
             "orders.1": "paused", "orders.2": "paused",
         }  # fmt: skip
@@ -81,7 +81,7 @@ def test_flows_start_where_what_was_asked_for_cannot_be_read(
         else:
             client.redis.set("flows:default", text)
 
-    async def look(host: Host) -> None:
+    async def look(host: FlowHost) -> None:
         await until(lambda: statuses(host) == {"orders.1": "running", "orders.2": "running", "other": "paused"})
         assert not host.problem
 
@@ -90,30 +90,30 @@ def test_flows_start_where_what_was_asked_for_cannot_be_read(
 
 
 def test_without_a_server_nothing_is_kept() -> None:
-    async def pause(host: Host) -> None:
+    async def pause(host: FlowHost) -> None:
         await host.steer("orders", "paused")
 
-    async def look(host: Host) -> None:
+    async def look(host: FlowHost) -> None:
         await until(lambda: statuses(host)["orders.1"] == "running")
 
     restarted(None, pause, look)
 
 
 def test_flows_that_came_over_http_are_back(tidelog_server: Server) -> None:
-    async def deploy(host: Host) -> None:
+    async def deploy(host: FlowHost) -> None:
         for name in ("new", "gone"):
             await host.deploy(name, FLOW)
         await host.steer("new", "paused")
         await host.deploy("new", {**FLOW, "pipelines": {"p": ["passthrough", "passthrough"]}}, replace=True)
         await host.undeploy("gone")
 
-    async def look(host: Host) -> None:
+    async def look(host: FlowHost) -> None:
         assert set(host.flows) == {"orders", "other", "new"}
         assert statuses(host)["new"] == "paused"
         assert len(host.flows["new"].spec.pipelines["p"].operators) == 2
         await host.undeploy("new")
 
-    async def look_again(host: Host) -> None:
+    async def look_again(host: FlowHost) -> None:
         assert set(host.flows) == {"orders", "other"}
         assert host.desired is not None
         kept = await host.desired.read()
@@ -124,13 +124,13 @@ def test_flows_that_came_over_http_are_back(tidelog_server: Server) -> None:
 
 
 def test_a_flow_of_a_file_that_was_replaced_over_http_is_the_files_after_a_restart(tidelog_server: Server) -> None:
-    async def replace(host: Host) -> None:
+    async def replace(host: FlowHost) -> None:
         deployed, reports = await host.deploy("orders", {**FLOW, "queue": 5}, replace=True)
         assert set(reports) == {"orders.1", "orders.2"}
         assert deployed.by == "file"
         assert host.flows["orders"].spec.queue == 5
 
-    async def look(host: Host) -> None:
+    async def look(host: FlowHost) -> None:
         assert host.flows["orders"].spec.queue == 128
 
     restarted(tidelog_server, replace, look)
@@ -144,7 +144,7 @@ def test_one_that_can_not_be_used_any_more_holds_up_no_other(tidelog_server: Ser
 
     asyncio.run(main())
 
-    async def look(host: Host) -> None:
+    async def look(host: FlowHost) -> None:
         assert set(host.flows) == {"orders", "other"}
         assert host.flows["orders"].by == "file"
 
@@ -221,7 +221,7 @@ def test_a_key_of_somebody_elses_is_left_alone(tidelog_server: Server) -> None:
     async def main() -> None:
         for name in ("x", "y"):
             desired = Desired(tidelog_server.url, name)
-            with pytest.raises(KeptError):
+            with pytest.raises(DesiredStateError):
                 await desired.change(lambda kept: kept.set("a", "a", "paused"))
             desired.close()
 
@@ -231,7 +231,7 @@ def test_a_key_of_somebody_elses_is_left_alone(tidelog_server: Server) -> None:
 
 
 def test_what_was_said_of_a_flow_replaces_what_was_said_of_its_instances() -> None:
-    kept = Kept()
+    kept = DesiredDocument()
     kept.set("a", "a.1", "paused")
     kept.set("a", "a.1", "paused", "in")
     kept.set("a", "a", "running")
@@ -247,7 +247,7 @@ def test_what_was_said_of_a_flow_replaces_what_was_said_of_its_instances() -> No
 
 # -- one process ---------------------------------------------------------------------------------------------
 def test_errors_of_a_host() -> None:
-    async def test(host: Host) -> None:
+    async def test(host: FlowHost) -> None:
         with pytest.raises(NoFlowError, match="there is no flow 'x'"):
             await host.undeploy("x")
         with pytest.raises(NoFlowError, match="the flow 'orders' has no connector 'x'"):
@@ -279,7 +279,7 @@ def test_all_flows_end_and_the_host_says_so() -> None:
 
 
 def test_a_drain_does_not_wait_for_a_paused_sink_that_is_owed_nothing() -> None:
-    async def test(host: Host) -> None:
+    async def test(host: FlowHost) -> None:
         async with asyncio.timeout(LONG):
             reports = await host.drain(3600.0)
         assert all(each.complete for each in reports.values())
@@ -288,7 +288,7 @@ def test_a_drain_does_not_wait_for_a_paused_sink_that_is_owed_nothing() -> None:
 
 
 def test_a_flow_that_fails_does_not_touch_the_other() -> None:
-    async def test(host: Host) -> None:
+    async def test(host: FlowHost) -> None:
         def fail() -> None:
             raise RuntimeError("a bug")
 
@@ -309,7 +309,7 @@ def test_a_flow_that_fails_does_not_touch_the_other() -> None:
 def test_a_replacement_that_is_under_way_when_the_process_is_to_stop() -> None:
     """Nothing is begun that nobody would drain."""
 
-    async def test(host: Host) -> None:
+    async def test(host: FlowHost) -> None:
         async with host.flows["orders"].lock:
             replacing = asyncio.create_task(host.deploy("orders", FLOW, replace=True))
             await asyncio.sleep(0)  # it waits for the lock
@@ -324,7 +324,7 @@ def test_a_replacement_that_is_under_way_when_the_process_is_to_stop() -> None:
 
 
 def test_two_who_replace_at_the_same_time() -> None:
-    async def test(host: Host) -> None:
+    async def test(host: FlowHost) -> None:
         found = await asyncio.gather(
             *(host.deploy("orders", {**FLOW, "queue": queue}, replace=True) for queue in (1, 2)), return_exceptions=True
         )

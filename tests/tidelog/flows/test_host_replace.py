@@ -9,7 +9,7 @@ import pytest
 from tests.tidelog.flows.servicekit import LONG, hosted, until
 from tidelog.flows import Event, Flow
 from tidelog.flows.api.connector import Sink
-from tidelog.flows.service.host import BusyError, Deployed, Host
+from tidelog.flows.service.host import BusyError, DeployedFlow, FlowHost
 
 FLOW = {"connectors": {"in": "null", "out": "null"}, "pipelines": {"p": []}, "connect": ["in -> p -> out"]}
 OTHER = """
@@ -33,7 +33,7 @@ class Slow(Sink):
         await self.gate.wait()
 
 
-async def being_replaced(host: Host) -> asyncio.Task[object]:
+async def being_replaced(host: FlowHost) -> asyncio.Task[object]:
     """The flow ``slow`` is being replaced, and waits until ``Slow.gate`` opens."""
     Slow.gate = asyncio.Event()
 
@@ -45,7 +45,7 @@ async def being_replaced(host: Host) -> asyncio.Task[object]:
     flow.connector("in", forever)
     flow.connector("out", Slow)
     flow.connect("in -> out")
-    old = Deployed(flow.spec(), "python")
+    old = DeployedFlow(flow.spec(), "python")
     await host.start([old])
     await until(lambda: old.status == "running")
     replacing = asyncio.create_task(host.deploy("slow", FLOW, replace=True))

@@ -18,7 +18,7 @@ from tests.tidelog.flows.netkit import Seen, changing, feed, given, running, see
 from tidelog.flows import Event, Flow, FlowFileError
 from tidelog.flows.api.connector import Outcome, Sink
 from tidelog.flows.api.tokens import DISCARD, OK, REJECT, RETRY
-from tidelog.flows.runtime.run import Running
+from tidelog.flows.runtime.runningflow import RunningFlow
 
 
 class Judge(Sink):
@@ -39,14 +39,14 @@ def _flow(sink: Any = Judge, name: str = "web", **options: Any) -> Flow:
     return flow
 
 
-async def _url(one: Running, name: str = "in") -> str:
+async def _url(one: RunningFlow, name: str = "in") -> str:
     context = one.graph.connectors[name].context
     await until(lambda: "url" in context.described and one.status in ("running", "paused"))
     return str(context.described["url"])
 
 
 @contextlib.asynccontextmanager
-async def _served(flow: Flow, **options: Any) -> AsyncIterator[tuple[Running, str, aiohttp.ClientSession]]:
+async def _served(flow: Flow, **options: Any) -> AsyncIterator[tuple[RunningFlow, str, aiohttp.ClientSession]]:
     async with running(flow, **options) as one, aiohttp.ClientSession() as session:
         yield one, await _url(one), session
 

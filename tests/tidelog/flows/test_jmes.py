@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tidelog.flows.operators import jmes
-from tidelog.flows.operators.jmes import expression, is_true
+from tidelog.flows.operators import jmescompiler
+from tidelog.flows.operators.jmescompiler import expression, is_true
 
 DOCUMENT: dict[str, Any] = {
     "a": {"b": {"c": 3}, "x": None, "list": [1, 2, [3, [4]]]},
@@ -52,7 +52,6 @@ sum(map(&p, items[?p])) | sort_by(items[?p], &p)[-1].n | length(items[?p > `2`])
 items[?length(n) == `3`] | to_string(items[0].p) == '2' | keys(people) | sort(keys(people))
 """.replace("\n", " | ").split(" | ")
 PIPED = ["a | b", "items[*].n | [0]", "items | [?p > `2`] | length(@)", "people.* | [*].age | max(@)", "a.b | c"]
-
 
 
 def outcome(run: Any, document: Any) -> str:
@@ -164,6 +163,6 @@ def test_lists_and_objects_of_the_expression_are_new_each_time() -> None:
 
 
 def test_a_kind_of_node_that_is_not_known_goes_to_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
-    makers = {name: make for name, make in jmes._MAKERS.items() if name not in ("projection", "comparator")}
-    monkeypatch.setattr(jmes, "_MAKERS", makers)
+    makers = {name: make for name, make in jmescompiler._MAKERS.items() if name not in ("projection", "comparator")}
+    monkeypatch.setattr(jmescompiler, "_MAKERS", makers)
     assert expression("length(items[*].p) == `3` && items[0].n")(DOCUMENT) == "tea"

@@ -22,7 +22,7 @@ from tests.tidelog.flows.servicekit import MAIN, hosted, served
 from tidelog.flows import Flow
 from tidelog.flows.connectors.http import listener
 from tidelog.flows.connectors.sockets import tcp
-from tidelog.flows.service import api, bodies
+from tidelog.flows.service import api, requestbodies
 
 LONG = 20.0
 GET = b"GET /v1/live HTTP/1.1\r\nHost: localhost\r\n"
@@ -192,7 +192,7 @@ async def _drip(writer: asyncio.StreamWriter) -> None:
 
 def test_a_slow_body_ends_with_408_at_the_api(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(listener, "LINGER", 0.2)
-    monkeypatch.setattr(bodies, "BODY_WITHIN", 0.2)
+    monkeypatch.setattr(requestbodies, "BODY_WITHIN", 0.2)
 
     async def test() -> None:
         async with api_place(monkeypatch) as place:

@@ -182,7 +182,7 @@ def test_history_of_branches_is_apart() -> None:
         from tests.tidelog.flows.opskit import Feed, Out
         from tidelog.flows import Flow
         from tidelog.flows.api.flowcontext import FlowContext
-        from tidelog.flows.runtime.run import Running
+        from tidelog.flows.runtime.runningflow import RunningFlow
 
         flow = Flow("t")
         flow.connector("in", Feed)
@@ -192,7 +192,7 @@ def test_history_of_branches_is_apart() -> None:
             flow.connect(f"first -> {name} -> to_{name}")
         flow.pipeline("first", op("history"))
         flow.connect("in -> first")
-        running = Running(flow.spec(), FlowContext("t", debug=True))
+        running = RunningFlow(flow.spec(), FlowContext("t", debug=True))
         await running.start()
         feed: Any = running.graph.connectors["in"]
         feed.put("x")

@@ -14,10 +14,10 @@ import pytest
 
 from tests.tidelog.flows.browserkit import Page, browsing, require_chromium
 from tests.tidelog.flows.servicekit import Client, hosted, served, until
-from tests.tidelog.flows.test_api_letters import TEXT, bad
+from tests.tidelog.flows.test_api_dead_letters import TEXT, bad
 from tidelog.flows.service import api
 from tidelog.flows.service import page as served_page
-from tidelog.flows.service.host import Host
+from tidelog.flows.service.host import FlowHost
 from tidelog.testing import Server
 
 FLOWS = """
@@ -36,7 +36,7 @@ LOGIN = "getComputedStyle(document.querySelector('#login')).display"
 TOKEN = "0123456789abcdef-token"
 
 
-def shown(test: Callable[[Page, Host], Awaitable[None]], folder: Path, text: str, **options: Any) -> None:
+def shown(test: Callable[[Page, FlowHost], Awaitable[None]], folder: Path, text: str, **options: Any) -> None:
     """Run a test with a browser that shows the page. The browser must have had nothing to complain about."""
     require_chromium()
 
@@ -53,7 +53,7 @@ def shown(test: Callable[[Page, Host], Awaitable[None]], folder: Path, text: str
 # -- in a browser --------------------------------------------------------------------------------------------
 @pytest.mark.slow
 def test_a_graph_with_rates_and_a_pause_by_a_click(tmp_path: Path) -> None:
-    async def test(page: Page, host: Host) -> None:
+    async def test(page: Page, host: FlowHost) -> None:
         await page.until("document.querySelector('#status')?.textContent === 'running'")
         names = await page.run("[...document.querySelectorAll('[data-entity]')].map((each) => each.dataset.entity)")
         assert await page.run(LOGIN) == "none"
@@ -82,7 +82,7 @@ def test_a_graph_with_rates_and_a_pause_by_a_click(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_tap_on_an_edge(tmp_path: Path) -> None:
-    async def test(page: Page, host: Host) -> None:
+    async def test(page: Page, host: FlowHost) -> None:
         (channel,) = [
             each for each in host.flows["main"].instances[0].graph.channels if each.name == "in.out -> work.0"
         ]  # fmt: skip
@@ -97,7 +97,7 @@ def test_a_tap_on_an_edge(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_instances_and_connectors(tmp_path: Path) -> None:
-    async def test(page: Page, host: Host) -> None:
+    async def test(page: Page, host: FlowHost) -> None:
         await page.until("document.querySelectorAll('#names button').length === 2")
         await page.click("[data-flow='shop']")
         await page.click("[data-flow='shop.1']")
@@ -113,7 +113,7 @@ def test_instances_and_connectors(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_the_address_names_the_flow(tmp_path: Path) -> None:
-    async def test(page: Page, host: Host) -> None:
+    async def test(page: Page, host: FlowHost) -> None:
         title = "document.querySelector('#flow h2')?.textContent"
         await page.until(f"{title} === 'main' && location.hash === '#main'")
         await page.click("#names li:nth-child(2) button")
@@ -130,7 +130,7 @@ def test_the_address_names_the_flow(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_token_is_asked_for(tmp_path: Path) -> None:
-    async def test(page: Page, host: Host) -> None:
+    async def test(page: Page, host: FlowHost) -> None:
         await page.until(f"{LOGIN} !== 'none'")
         assert await page.run("document.activeElement.id") == "token"
         assert await page.run("document.querySelector('#flow').hidden")
@@ -155,7 +155,7 @@ def test_dead_letters_are_shown_as_text_and_replayed(tmp_path: Path, tidelog_ser
     with tidelog_server.client() as client:
         client.tappend("orders", {"number": odd})
 
-        async def test(page: Page, host: Host) -> None:
+        async def test(page: Page, host: FlowHost) -> None:
             await until(lambda: host.flows["orders"].instances[0].graph.sources["in"].counts.get("reject", 0) == 1)
             await until(lambda: client.redis.exists("flow.orders.dead:0"))
             await page.click("#show-letters")
@@ -189,7 +189,7 @@ flows:
 
 @pytest.mark.slow
 def test_what_a_wal_holds_is_not_settled_and_names_are_not_cut(tmp_path: Path, tidelog_server: Server) -> None:
-    async def test(page: Page, host: Host) -> None:
+    async def test(page: Page, host: FlowHost) -> None:
         await page.until("$('where').textContent === '500 stored in durable_orders and not sent on yet'")
         await page.until("document.querySelector(\"[data-kind=source][data-entity=durable_orders] .more\")"
                          ".textContent === '500 stored'")  # fmt: skip
@@ -227,7 +227,7 @@ flows:
 
 @pytest.mark.slow
 def test_what_events_and_options_hold_is_text(tmp_path: Path) -> None:
-    async def test(page: Page, host: Host) -> None:
+    async def test(page: Page, host: FlowHost) -> None:
         await page.click("[data-channel^='in.out'] text")
         await page.until("document.querySelectorAll('#events pre').length > 2")
         assert await page.run("document.querySelector('#events pre').textContent") == EVIL
@@ -269,7 +269,7 @@ WIDE = "document.documentElement.scrollWidth <= innerWidth"
 
 @pytest.mark.slow
 def test_the_graph_leads_right_where_there_is_room_and_down_where_not(tmp_path: Path) -> None:
-    async def test(page: Page, host: Host) -> None:
+    async def test(page: Page, host: FlowHost) -> None:
         for width, height, axis in ((1280, 800, 0), (390, 844, 1)):
             await page.size(width, height)
             await page.until(f"innerWidth === {width} && document.querySelector('svg.flow')?.clientWidth <= {width}")
@@ -305,7 +305,7 @@ MANY = "flows:" + "".join(
 
 @pytest.mark.slow
 def test_many_flows_and_long_names(tmp_path: Path) -> None:
-    async def test(page: Page, host: Host) -> None:
+    async def test(page: Page, host: FlowHost) -> None:
         for width, height in ((1280, 800), (390, 844)):
             await page.size(width, height)
             if width < 500:
@@ -328,7 +328,7 @@ def test_many_flows_and_long_names(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_by_keyboard(tmp_path: Path) -> None:
-    async def test(page: Page, host: Host) -> None:
+    async def test(page: Page, host: FlowHost) -> None:
         await page.until("document.querySelector('[data-channel]') !== null")
         await page.press("Tab")
         assert await page.run("document.activeElement.id") == "skip"
@@ -364,7 +364,7 @@ flows:
 
 @pytest.mark.slow
 def test_why_nothing_moves_in_words(tmp_path: Path) -> None:
-    async def test(page: Page, host: Host) -> None:
+    async def test(page: Page, host: FlowHost) -> None:
         await page.until("document.querySelector('#reasons').textContent.includes('Why nothing moves')")
         reasons = await page.run("document.querySelector('#reasons').textContent")
         assert "starting:search" in reasons
@@ -377,7 +377,7 @@ def test_why_nothing_moves_in_words(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_there_are_no_flows(tmp_path: Path) -> None:
-    async def test(page: Page, host: Host) -> None:
+    async def test(page: Page, host: FlowHost) -> None:
         await page.until("document.querySelector('#blank h2').textContent === 'No flows yet'")
         assert await page.run("document.querySelector('#flow').hidden")
 
@@ -390,7 +390,7 @@ def test_the_server_goes_and_comes_back(tmp_path: Path) -> None:
 
     async def main() -> None:
         async with hosted(FLOWS) as host:
-            first = api.Server(host, "127.0.0.1:0")
+            first = api.FlowApiServer(host, "127.0.0.1:0")
             await first.start()
             async with browsing(first.url, tmp_path) as page:
                 await page.until("document.querySelector('#live').textContent === 'live'")
@@ -398,7 +398,7 @@ def test_the_server_goes_and_comes_back(tmp_path: Path) -> None:
                 await page.until("!document.querySelector('#gone').hidden")
                 assert "does not answer" in await page.run("document.querySelector('#gone').textContent")
                 assert not await page.run("document.querySelector('#flow').hidden")  # as it was
-                second = api.Server(host, first.url.removeprefix("http://"))
+                second = api.FlowApiServer(host, first.url.removeprefix("http://"))
                 await second.start()
                 try:
                     await page.until("document.querySelector('#gone').hidden")

@@ -11,12 +11,12 @@ from tests.tidelog.flows import simulation
 from tests.tidelog.flows.simoperators import Batch, Unbatch
 from tests.tidelog.flows.simulation import Case, Topology, case, run
 from tidelog.flows.api.operator import Operator
-from tidelog.flows.operators.backpressure import Backpressure, BackpressureOptions
-from tidelog.flows.operators.fallback import Fallback, FallbackOptions
-from tidelog.flows.operators.percentile import Percentile, PercentileOptions
-from tidelog.flows.operators.ratelimit import RateLimit, RateLimitOptions
-from tidelog.flows.operators.retry import Retry, RetryOptions
-from tidelog.flows.operators.roundrobin import Roundrobin, RoundrobinOptions
+from tidelog.flows.operators.backpressure import BackpressureOperator, BackpressureOptions
+from tidelog.flows.operators.fallback import FallbackOperator, FallbackOptions
+from tidelog.flows.operators.percentile import PercentileOperator, PercentileOptions
+from tidelog.flows.operators.ratelimit import RateLimitOperator, RateLimitOptions
+from tidelog.flows.operators.retry import RetryOperator, RetryOptions
+from tidelog.flows.operators.roundrobin import RoundrobinOperator, RoundrobinOptions
 from tidelog.flows.options import Duration
 
 PARTS = 4  # so that several processes share the work
@@ -24,24 +24,24 @@ PARTS = 4  # so that several processes share the work
 
 def pause() -> Operator:
     steps = (Duration(0.05), Duration(0.2), Duration(1.0))
-    return Backpressure(BackpressureOptions(timeout=Duration(0.2), steps=steps))
+    return BackpressureOperator(BackpressureOptions(timeout=Duration(0.2), steps=steps))
 
 
 def discard() -> Operator:
     steps = (Duration(0.05), Duration(0.2), Duration(1.0))
-    return Backpressure(BackpressureOptions(timeout=Duration(0.2), steps=steps, method="discard"))
+    return BackpressureOperator(BackpressureOptions(timeout=Duration(0.2), steps=steps, method="discard"))
 
 
 def again() -> Operator:
-    return Retry(RetryOptions(tries=2, delay=Duration(0.05), most=5))
+    return RetryOperator(RetryOptions(tries=2, delay=Duration(0.05), most=5))
 
 
 def robin() -> Operator:
-    return Roundrobin(RoundrobinOptions(outputs=["a", "b"], probe_after=Duration(0.2), most=3))
+    return RoundrobinOperator(RoundrobinOptions(outputs=["a", "b"], probe_after=Duration(0.2), most=3))
 
 
 def limit() -> Operator:
-    return RateLimit(RateLimitOptions(rate=20, burst=2))
+    return RateLimitOperator(RateLimitOptions(rate=20, burst=2))
 
 
 def three() -> Operator:
@@ -69,14 +69,16 @@ SHAPES = {
         {"p": (again, robin), "q": (pause,), "r": (pause,)}, ("s0 p", "p.a q", "p.b r", "q k0", "r k1"), anywhere
     ),
     "fallback": Topology(
-        {"p": (lambda: Fallback(FallbackOptions(most=5)),)}, ("s0 p", "p k0", "p.fallback k1"), anywhere
+        {"p": (lambda: FallbackOperator(FallbackOptions(most=5)),)}, ("s0 p", "p k0", "p.fallback k1"), anywhere
     ),
     "fallback that waits": Topology(
-        {"p": (three, lambda: Fallback(FallbackOptions(outage="wait")))}, ("s0 p", "p k0", "p.fallback k1"), anywhere
+        {"p": (three, lambda: FallbackOperator(FallbackOptions(outage="wait")))},
+        ("s0 p", "p k0", "p.fallback k1"),
+        anywhere,
     ),
     "discard": Topology({"p": (discard,)}, ("s0 p", "p k0", "p.overflow k1"), anywhere),
     "percentile": Topology(
-        {"p": (lambda: Percentile(PercentileOptions(timeout=Duration(0.2), step_down=0.3)),)},
+        {"p": (lambda: PercentileOperator(PercentileOptions(timeout=Duration(0.2), step_down=0.3)),)},
         ("s0 p", "p k0", "p.overflow k1"), anywhere,
     ),
 }  # fmt: skip

@@ -15,10 +15,10 @@ from tidelog.client import strings
 from tidelog.flows.api.errors import FlowFileError
 from tidelog.flows.api.event import Event
 from tidelog.flows.declare import Flow, op
-from tidelog.flows.operators.asking import Asking
-from tidelog.flows.operators.keys import LONGEST, key_text
-from tidelog.flows.operators.rates import Buckets, Rate
-from tidelog.flows.operators.sharedrates import SharedBuckets
+from tidelog.flows.operators.keytext import LONGEST, key_text
+from tidelog.flows.operators.serverrequests import ServerRequests
+from tidelog.flows.operators.sharedbuckets import SharedBuckets
+from tidelog.flows.operators.tokenbuckets import Buckets, Rate
 from tidelog.flows.testing.virtualloop import VirtualLoop
 from tidelog.testing import Server
 
@@ -142,7 +142,7 @@ def test_a_shared_limit_holds_for_all_who_share_it(tidelog_server: Server) -> No
     """Four that take at the same time get together what one gets."""
 
     async def taker(seed: int, wanted: int) -> list[int]:
-        asking = Asking(_operator(tidelog_server.url))
+        asking = ServerRequests(_operator(tidelog_server.url))
         buckets = SharedBuckets(asking, "limit:", Rate.of(0.001, 100), random.Random(seed))
         taken = []
         for _ in range(10):
@@ -278,7 +278,7 @@ def test_what_is_shared_needs_a_server() -> None:
 
 
 def _operator(url: str) -> Any:
-    """As much of an operator as ``Asking`` needs."""
+    """As much of an operator as ``ServerRequests`` needs."""
 
     class Around:
         server = url
@@ -302,7 +302,7 @@ def _operator(url: str) -> Any:
 
 def test_of_several_servers_the_leader_is_asked(tidelog_server: Server) -> None:
     async def story() -> None:
-        asking = Asking(_operator(f"redis://127.0.0.1:1,{tidelog_server.url}"))
+        asking = ServerRequests(_operator(f"redis://127.0.0.1:1,{tidelog_server.url}"))
         async with asyncio.timeout(20):
             assert await asking.together(strings.get("nothing")) == [None]
         await asking.close()

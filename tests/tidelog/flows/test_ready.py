@@ -11,8 +11,8 @@ import pytest
 
 from tests.tidelog.flows.flowkit import Numbers, Taking, flow
 from tests.tidelog.flows.servicekit import Client, flowing, until
-from tidelog.flows.runtime.run import Running
-from tidelog.flows.service.host import Host
+from tidelog.flows.runtime.runningflow import RunningFlow
+from tidelog.flows.service.host import FlowHost
 from tidelog.flows.testing.virtualloop import VirtualLoop, simulate
 from tidelog.testing import free_port
 
@@ -57,7 +57,7 @@ def test_a_source_that_cannot_connect_is_not_ready(kind: str, taken: int) -> Non
     if kind == "kafka":
         pytest.importorskip("aiokafka")
 
-    async def test(ask: Client, host: Host) -> None:
+    async def test(ask: Client, host: FlowHost) -> None:
         running = host.flows["main"].instances[0]
         await until(lambda: running.graph.connections["in"].error)
         ready = await ask("GET", "/v1/ready")
@@ -80,7 +80,7 @@ def test_a_source_that_cannot_connect_is_not_ready(kind: str, taken: int) -> Non
 
 
 def test_a_source_that_has_failed_makes_its_flow_failed(taken: int) -> None:
-    async def test(ask: Client, host: Host) -> None:
+    async def test(ask: Client, host: FlowHost) -> None:
         running = host.flows["main"].instances[0]
         await until(lambda: running.graph.connections["in"].failed)
         ready = await ask("GET", "/v1/ready")
@@ -113,7 +113,7 @@ flows:
     connect: [in -> out, more -> out]
 """
 
-    async def test(ask: Client, host: Host) -> None:
+    async def test(ask: Client, host: FlowHost) -> None:
         running = host.flows["main"].instances[0]
         await until(lambda: running.graph.connections["in"].error)
         assert running.status == "initializing"
@@ -174,7 +174,7 @@ def test_a_sink_that_has_failed_and_holds_up_a_source() -> None:
 
 
 # -- why nothing moves -----------------------------------------------------------------------------------------
-def reasons(running: Running) -> dict[str, str]:
+def reasons(running: RunningFlow) -> dict[str, str]:
     return {each.reason: each.detail for each in running.reasons()["in"]}
 
 

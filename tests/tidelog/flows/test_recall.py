@@ -16,7 +16,7 @@ from tidelog.flows.api.flowcontext import FlowContext
 from tidelog.flows.api.tokens import OK, REJECT, RETRY
 from tidelog.flows.connectors.builtin.python import FunctionSink
 from tidelog.flows.declare import Flow, op
-from tidelog.flows.runtime.run import Running
+from tidelog.flows.runtime.runningflow import RunningFlow
 from tidelog.flows.testing.virtualloop import VirtualLoop
 
 WAYS = {"a": "a", "b": "b"}
@@ -137,7 +137,7 @@ def test_what_operators_behind_the_output_hold_goes_as_it_came(line: list[Any]) 
         flow.pipeline("line", robin())
         flow.pipeline("behind", *line)
         flow.connect("in -> line", "line.a -> behind -> a", "line.b -> b")
-        it = Lab(Running(flow.spec(), FlowContext("f", None, debug=True, random=loop.random)))
+        it = Lab(RunningFlow(flow.spec(), FlowContext("f", None, debug=True, random=loop.random)))
         it.sink("a").answer = lambda event: (RETRY, "not yet")
         await it.running.start()
         await all_connected(it)
@@ -165,7 +165,7 @@ def test_what_waits_to_be_tried_again_is_not_tried_at_the_broken_output() -> Non
         flow.pipeline("line", robin())
         flow.pipeline("behind", op("retry", tries=5, delay="1h"))
         flow.connect("in -> line", "line.a -> behind -> a", "line.b -> b")
-        it = Lab(Running(flow.spec(), FlowContext("f", None, debug=True, random=loop.random)))
+        it = Lab(RunningFlow(flow.spec(), FlowContext("f", None, debug=True, random=loop.random)))
         it.sink("a").answer = lambda event: (RETRY, "not yet")
         await it.running.start()
         await all_connected(it)

@@ -12,13 +12,13 @@ from tests.tidelog.flows import simulation
 from tests.tidelog.flows.simoperators import Batch, Unbatch
 from tests.tidelog.flows.simulation import Case, Topology, case, run
 from tidelog.flows.api.operator import Operator
-from tidelog.flows.operators.backpressure import Backpressure, BackpressureOptions
-from tidelog.flows.operators.delay import Delay, DelayOptions
-from tidelog.flows.operators.fallback import Fallback, FallbackOptions
-from tidelog.flows.operators.plain import Passthrough
-from tidelog.flows.operators.ratelimit import RateLimit, RateLimitOptions
-from tidelog.flows.operators.retry import Retry, RetryOptions
-from tidelog.flows.operators.roundrobin import Roundrobin, RoundrobinOptions
+from tidelog.flows.operators.backpressure import BackpressureOperator, BackpressureOptions
+from tidelog.flows.operators.delay import DelayOperator, DelayOptions
+from tidelog.flows.operators.fallback import FallbackOperator, FallbackOptions
+from tidelog.flows.operators.passthrough import PassthroughOperator
+from tidelog.flows.operators.ratelimit import RateLimitOperator, RateLimitOptions
+from tidelog.flows.operators.retry import RetryOperator, RetryOptions
+from tidelog.flows.operators.roundrobin import RoundrobinOperator, RoundrobinOptions
 from tidelog.flows.options import Duration
 
 PARTS = 4  # so that several processes share the work
@@ -29,27 +29,27 @@ CONTROLS = ("none", "none", "reconnect", "drain mid-batch", "redeploy", "flappin
 
 
 def robin() -> Operator:
-    return Roundrobin(RoundrobinOptions(outputs=["a", "b"], probe_after=Duration(0.2)))
+    return RoundrobinOperator(RoundrobinOptions(outputs=["a", "b"], probe_after=Duration(0.2)))
 
 
 def again() -> Operator:
-    return Retry(RetryOptions(tries=3, delay=Duration(1.0)))
+    return RetryOperator(RetryOptions(tries=3, delay=Duration(1.0)))
 
 
 def fallback() -> Operator:
-    return Fallback(FallbackOptions())
+    return FallbackOperator(FallbackOptions())
 
 
 def late() -> Operator:
-    return Delay(DelayOptions(time=Duration(0.5)))
+    return DelayOperator(DelayOptions(time=Duration(0.5)))
 
 
 def pause() -> Operator:
-    return Backpressure(BackpressureOptions(timeout=Duration(1.0), steps=(Duration(0.05), Duration(0.5))))
+    return BackpressureOperator(BackpressureOptions(timeout=Duration(1.0), steps=(Duration(0.05), Duration(0.5))))
 
 
 def limit() -> Operator:
-    return RateLimit(RateLimitOptions(rate=20, burst=2))
+    return RateLimitOperator(RateLimitOptions(rate=20, burst=2))
 
 
 def large() -> Operator:
@@ -77,12 +77,12 @@ SHAPES = {
     "roundrobin of two sources": Topology({"p": (robin,)}, ("s1 p", *TO_A), anywhere, 2),
     "roundrobin of batches": Topology({"p": (three, robin)}, TO_A, anywhere),
     "roundrobin after retry": Topology({"p": (again, robin)}, TO_A, anywhere),
-    "through a pipeline": behind(Passthrough, Passthrough),
+    "through a pipeline": behind(PassthroughOperator, PassthroughOperator),
     "retry behind": behind(again),
     "batch behind": behind(three),
     "batch and unbatch behind": behind(three, Unbatch),
     "large batch behind": behind(large),
-    "delay behind": behind(late, Passthrough),
+    "delay behind": behind(late, PassthroughOperator),
     "backpressure behind": behind(pause),
     "ratelimit behind": behind(limit, again),
     "retry of batches behind": behind(three, again),

@@ -7,12 +7,12 @@ import random
 from tests.tidelog.flows.qoskit import Feed, Lab, Target, on_seeds
 from tidelog.flows.api.flowcontext import FlowContext
 from tidelog.flows.declare import Flow, op
-from tidelog.flows.runtime.run import Running
+from tidelog.flows.runtime.runningflow import RunningFlow
 from tidelog.flows.testing.virtualloop import VirtualLoop
 
 
 def made(flow: Flow) -> Lab:
-    return Lab(Running(flow.spec(), FlowContext("f", None, debug=True, random=random.Random(1))))
+    return Lab(RunningFlow(flow.spec(), FlowContext("f", None, debug=True, random=random.Random(1))))
 
 
 def test_outputs_that_lead_to_the_same_sink_wait_for_it_both() -> None:

@@ -10,16 +10,16 @@ import pytest
 
 from tests.tidelog.flows.byteskit import Reader, running, until, write
 from tidelog.flows import Event, Flow, FlowFileError
-from tidelog.flows.runtime.run import Running
+from tidelog.flows.runtime.runningflow import RunningFlow
 
 
-async def _port(one: Running, name: str = "in") -> int:
+async def _port(one: RunningFlow, name: str = "in") -> int:
     await until(lambda: "address" in one.graph.connectors[name].context.described)
     address: str = one.graph.connectors[name].context.described["address"]
     return int(address.rpartition(":")[2])
 
 
-def _count(one: Running, name: str) -> int:
+def _count(one: RunningFlow, name: str) -> int:
     return one.graph.sources["in"].counts.get(name, 0)
 
 

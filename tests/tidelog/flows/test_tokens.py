@@ -18,10 +18,10 @@ from tidelog.flows.api.tokens import (
     OK,
     REJECT,
     RETRY,
+    Settleable,
     SettledTwiceError,
     Token,
     TokenGroup,
-    Unsettled,
     WatchedToken,
     owners,
     settle_all,
@@ -52,7 +52,7 @@ class Owner:
 class Leaf:
     """A branch's end in the model: a token, and the keys of the source's tokens that its end counts for."""
 
-    def __init__(self, token: Unsettled, keys: list[int], shares: list[Leaf] | None = None) -> None:
+    def __init__(self, token: Settleable, keys: list[int], shares: list[Leaf] | None = None) -> None:
         self.token = token
         self.keys = keys
         self.status: int | None = None
@@ -146,7 +146,7 @@ def test_many_are_settled_as_one_by_one() -> None:
     forked = Token(first, "forked")
     forked.split(1)
     group = TokenGroup([Token(second, "member")])
-    tokens: list[Unsettled | None] = [Token(first, 0), Token(second, 1), None, forked, group, Token(first, 2)]
+    tokens: list[Settleable | None] = [Token(first, 0), Token(second, 1), None, forked, group, Token(first, 2)]
     settle_all([Event(0, token=each) for each in tokens], REJECT, "bad")
     assert first.told() == {0: (REJECT, "bad"), 2: (REJECT, "bad")}
     assert second.told() == {1: (REJECT, "bad"), "member": (REJECT, "bad")}

@@ -11,16 +11,16 @@ import pytest
 from tidelog.flows import Event, Flow, FlowFileError, RejectError, op
 from tidelog.flows.api.flowcontext import FlowContext
 from tidelog.flows.connectors.builtin.script import ScriptConnector
-from tidelog.flows.runtime.run import Running
+from tidelog.flows.runtime.runningflow import RunningFlow
 from tidelog.flows.testing.virtualloop import VirtualLoop, simulate
 
 Counts = dict[str, int]
 
 
-def begun(loop: VirtualLoop, flow: Flow, letters: Any = None) -> Running:
+def begun(loop: VirtualLoop, flow: Flow, letters: Any = None) -> RunningFlow:
     spec = flow.spec()
     context = FlowContext(flow.name, debug=True, now_ns=loop.now_ns, random=loop.random, letters=letters)
-    return Running(spec, context)
+    return RunningFlow(spec, context)
 
 
 def scripted(

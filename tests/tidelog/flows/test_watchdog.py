@@ -16,9 +16,9 @@ import uvloop
 from tests.tidelog.flows.servicekit import Client, flowing, until
 from tidelog.flows import Flow
 from tidelog.flows.api.flowcontext import FlowContext
-from tidelog.flows.runtime.run import Running
+from tidelog.flows.runtime.runningflow import RunningFlow
 from tidelog.flows.service import watchdog
-from tidelog.flows.service.host import Host
+from tidelog.flows.service.host import FlowHost
 from tidelog.flows.service.watchdog import Watchdog
 
 LONG = 1.0  # s that functions block
@@ -86,13 +86,13 @@ async def some() -> Any:
 def test_the_function_is_named(
     source: Any, function: Any, sink: Any, name: str, entity: str, remedy: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def main() -> dict[tuple[str, str, str], watchdog.Blocked]:
+    async def main() -> dict[tuple[str, str, str], watchdog.BlockingStats]:
         flow = Flow("shop")
         flow.connector("in", source)
         flow.connector("out", sink)
         flow.pipeline("line", function)
         flow.connect("in -> line -> out")
-        running = Running(flow.spec(), FlowContext("shop"))
+        running = RunningFlow(flow.spec(), FlowContext("shop"))
         with Watchdog() as dog:
             await running.start()
             await running.finished()
@@ -113,13 +113,13 @@ def test_the_function_is_named(
 
 
 def test_episodes_of_a_function_are_logged_once_in_a_while_and_counted(caplog: pytest.LogCaptureFixture) -> None:
-    async def main() -> watchdog.Blocked:
+    async def main() -> watchdog.BlockingStats:
         flow = Flow("shop")
         flow.connector("in", "null", count=3, max_unsettled=1)
         flow.connector("out", "null")
         flow.pipeline("line", slow)
         flow.connect("in -> line -> out")
-        running = Running(flow.spec(), FlowContext("shop"))
+        running = RunningFlow(flow.spec(), FlowContext("shop"))
         with Watchdog() as dog:
             await running.start()
             await running.finished()
@@ -167,7 +167,7 @@ flows:
     connect: [in -> line -> out, more -> line]
 """
 
-    async def test(ask: Client, host: Host) -> None:
+    async def test(ask: Client, host: FlowHost) -> None:
         with host.watchdog:
             await until(lambda: any(each.times for each in host.watchdog.blocked.values()))
             flow = (await ask("GET", "/v1/flows/main")).body

@@ -15,17 +15,17 @@ from aiohttp import WSMsgType, web
 
 from tests.tidelog.flows.netkit import changing, feed, peer, running, seen, until
 from tidelog.flows import Event, Flow, FlowFileError
-from tidelog.flows.runtime.run import Running
+from tidelog.flows.runtime.runningflow import RunningFlow
 
 
-async def _url(one: Running, name: str = "in") -> str:
+async def _url(one: RunningFlow, name: str = "in") -> str:
     context = one.graph.connectors[name].context
     await until(lambda: "url" in context.described and one.status in ("running", "paused"))
     return str(context.described["url"])
 
 
 @contextlib.asynccontextmanager
-async def _served(flow: Flow) -> AsyncIterator[tuple[Running, str, aiohttp.ClientSession]]:
+async def _served(flow: Flow) -> AsyncIterator[tuple[RunningFlow, str, aiohttp.ClientSession]]:
     async with running(flow) as one, aiohttp.ClientSession() as session:
         yield one, await _url(one), session
 

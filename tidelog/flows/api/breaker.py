@@ -12,7 +12,7 @@ from typing import NamedTuple
 from tidelog.flows.api.signals import Restore, Trigger
 
 
-class Standing(NamedTuple):
+class BreakerReason(NamedTuple):
     """A reason that stands."""
 
     reason: str
@@ -24,7 +24,7 @@ class Breaker:
     """Empty: events may be sent."""
 
     def __init__(self) -> None:
-        self._standing: dict[str, Standing] = {}
+        self._standing: dict[str, BreakerReason] = {}
         self._versions: dict[str, int] = {}  # of each reason's newest message
 
     def __contains__(self, reason: str) -> bool:
@@ -38,14 +38,14 @@ class Breaker:
         self._standing = {name: each._replace(since=now) for name, each in self._standing.items()}
 
     @property
-    def reasons(self) -> tuple[Standing, ...]:
+    def reasons(self) -> tuple[BreakerReason, ...]:
         return tuple(self._standing.values())
 
     def trigger(self, message: Trigger, now: float) -> bool:
         """Whether that made a difference."""
         if not self._newer(message.reason, message.version) or message.reason in self._standing:
             return False
-        self._standing[message.reason] = Standing(message.reason, now, message.detail)
+        self._standing[message.reason] = BreakerReason(message.reason, now, message.detail)
         return True
 
     def restore(self, message: Restore) -> bool:

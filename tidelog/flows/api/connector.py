@@ -19,11 +19,11 @@ Outcome: TypeAlias = "int | tuple[int, str] | Sequence[tuple[int, str]]"
 # of one event: a status of tokens.py; with a reason; for an event made of several, one of these for each member
 
 
-class Later:
+class Deferred:
     """What ``write`` returns when it will answer itself, by ``context.answer(event, status, reason)``."""
 
 
-LATER: Final = Later()
+DEFERRED: Final = Deferred()
 
 
 class Connector:
@@ -62,6 +62,7 @@ class Source(Connector):
     # Events that are to be tried again are kept by the runtime, and sent again after a delay that grows.
     # False: they are given up (udp, metronome): logged, and dead letters. Or ``owns_policy``: the connector sees to it.
     owns_policy: bool = False
+
     # ``settled`` gets all tokens, whatever their status, and does what is to be done: give back, dead letters.
     def __init__(self) -> None:
         self._interrupted = asyncio.Event()
@@ -130,7 +131,7 @@ class Sink(Connector):
 
     concurrency: int = 1  # calls of ``write`` at a time; more than one gives up order. May change at any time.
 
-    async def write(self, events: list[Event]) -> Later | Sequence[Outcome] | None:
+    async def write(self, events: list[Event]) -> Deferred | Sequence[Outcome] | None:
         """Deliver events. None: all are. A list: an outcome for each, in their order.
 
         RejectError: none of them will ever work. ConnectionError or OSError: connect again; they are given back. Any

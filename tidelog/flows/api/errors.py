@@ -32,5 +32,5 @@ class DisconnectedError(ConnectionError):
     """Raised by connectors: the peer is gone. Connect again, and give back what was under way."""
 
 
-class GoneError(Exception):
+class PeerGoneError(Exception):
     """Raised by sinks: the peer is gone, and there is no way to get it back. The flow fails."""

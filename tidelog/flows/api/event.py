@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import msgspec
 
-from tidelog.flows.api.tokens import Unsettled, quickly_set
+from tidelog.flows.api.tokens import Settleable, quickly_set
 
 BATCH: Final = 512  # events in one batch, at most
 
@@ -36,7 +36,7 @@ class Event(msgspec.Struct, eq=False, gc=False):
     ingest_ns: int = 0  # 0: the runtime fills it in
     attempt: int = 1
     path: str = ""
-    token: Unsettled | None = None  # None: nobody wants to know
+    token: Settleable | None = None  # None: nobody wants to know
 
     if TYPE_CHECKING:
 
@@ -49,7 +49,7 @@ class Event(msgspec.Struct, eq=False, gc=False):
             ingest_ns: int = 0,
             attempt: int = 1,
             path: str = "",
-            token: Unsettled | None = None,
+            token: Settleable | None = None,
         ) -> None: ...
 
     def __post_init__(self) -> None:

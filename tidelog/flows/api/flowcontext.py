@@ -10,14 +10,14 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from tidelog.flows.api.event import Event
-from tidelog.flows.api.givenup import GivenUp
-from tidelog.flows.api.tokens import Owner, Token
+from tidelog.flows.api.givenup import GivenUpLog
+from tidelog.flows.api.tokens import Token, TokenOwner
 
 
 class Gatherer(Protocol):
     """An operator's entity that keeps events until others have come."""
 
-    def gathered(self, owner: Owner) -> Iterable[Token]: ...
+    def gathered(self, owner: TokenOwner) -> Iterable[Token]: ...
     def release(self, name: str, option: str) -> None: ...
 
 
@@ -39,11 +39,11 @@ class FlowContext:
     draining: bool = False  # no source reads any more; the signal DRAIN comes later, behind all events
     end: Callable[[], None] = lambda: None  # ends the flow as if all its sources had ended
     changed: Callable[[], None] = lambda: None  # told whenever the flow may have come to an end
-    given_up: GivenUp = field(init=False)
+    given_up: GivenUpLog = field(init=False)
     _versions: itertools.count[int] = field(default_factory=lambda: itertools.count(1))
 
     def __post_init__(self) -> None:
-        self.given_up = GivenUp(self.flow)
+        self.given_up = GivenUpLog(self.flow)
 
     def version(self) -> int:
         """Of a breaker message: grows."""

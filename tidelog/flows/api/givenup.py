@@ -26,7 +26,7 @@ class _Since:
         self.reasons: Counter[str] = Counter()
 
 
-class GivenUp:
+class GivenUpLog:
     """Of one instance of a flow."""
 
     def __init__(self, flow: str) -> None:

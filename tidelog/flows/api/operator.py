@@ -13,10 +13,10 @@ from typing import Any, ClassVar, Protocol
 from tidelog.flows.api.event import Event, EventPredicate
 from tidelog.flows.api.flowcontext import FlowContext
 from tidelog.flows.api.signals import Restore, Trigger
-from tidelog.flows.api.tokens import Owner, Token, Unsettled
+from tidelog.flows.api.tokens import Settleable, Token, TokenOwner
 
 
-class Output(Protocol):
+class OutputChannel(Protocol):
     """A channel to the next entity."""
 
     authoritative: bool  # False: a full channel drops events, and their settlement does not count
@@ -25,7 +25,7 @@ class Output(Protocol):
     def full(self) -> bool: ...
 
 
-class OperatorRuntime(Owner, Protocol):
+class OperatorRuntime(TokenOwner, Protocol):
     """The entity of an operator (``runtime.operatornode``)."""
 
     name: str
@@ -33,7 +33,7 @@ class OperatorRuntime(Owner, Protocol):
     draining: bool  # DRAIN has arrived on all inputs
 
     @property
-    def outputs(self) -> Mapping[str, Sequence[Output]]: ...  # by port; a port without channels is not connected
+    def outputs(self) -> Mapping[str, Sequence[OutputChannel]]: ...  # by port; a port without channels is not connected
     @property
     def held(self) -> int: ...  # emitted events that wait for room in a channel
 
@@ -100,7 +100,7 @@ class Operator:
         """Events that it holds, for ``unsettled``."""
         return 0
 
-    def gathered(self) -> Iterable[Unsettled | None]:
+    def gathered(self) -> Iterable[Settleable | None]:
         """Tokens of events that it keeps until others have come, as those of a batch that isn't full."""
         return ()
 

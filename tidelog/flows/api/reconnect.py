@@ -19,7 +19,7 @@ class Retry(Struct):
     min_uptime: Duration = Duration(5.0)  # a connection that lasted so long begins the waits anew
 
 
-class Delays:
+class ReconnectDelays:
     """The waits of one connector."""
 
     def __init__(self, retry: Retry | None, chance: random.Random) -> None:

@@ -59,7 +59,7 @@ class LostTokenError(AssertionError):
     """A token was collected before it was settled: an entity let go of an event. Noticed in debug mode."""
 
 
-class Owner(Protocol):
+class TokenOwner(Protocol):
     """Who is told. ``done`` is its contraflow channel."""
 
     done: list[Token]
@@ -70,19 +70,19 @@ class Owner(Protocol):
     def lost_unsettled(self, text: str) -> None: ...
 
 
-class Unsettled(Protocol):
+class Settleable(Protocol):
     """What an event's token can do."""
 
     def settle(self, status: int = OK, reason: str = "") -> None: ...
-    def fork(self) -> Unsettled: ...
+    def fork(self) -> Settleable: ...
     def split(self, more: int) -> None: ...
 
 
-class Carrier(Protocol):
+class TokenCarrier(Protocol):
     """An event, as far as tokens are concerned."""
 
     @property
-    def token(self) -> Unsettled | None: ...
+    def token(self) -> Settleable | None: ...
 
 
 def quickly_set(kind: type[T]) -> type[T]:
@@ -104,9 +104,9 @@ class Token(msgspec.Struct, eq=False, gc=False):
     class with slots settlement takes three times as long.
     """
 
-    owner: Owner
+    owner: TokenOwner
     key: Any = None  # the owner's: it says which event this was
-    parent: Unsettled | None = None  # None: a source's
+    parent: Settleable | None = None  # None: a source's
     pending: int = 1  # branches that have not been settled
     status: int = OK
     reason: str = ""  # of the worst status
@@ -146,7 +146,7 @@ class WatchedToken(Token, eq=False, gc=True, weakref=True):
             self.owner.lost_unsettled(repr(self))
 
 
-class Seen:
+class WeakToken:
     """A token that is looked at and not kept: of a flow in debug mode, or it would never be collected."""
 
     __slots__ = ("_token",)
@@ -178,7 +178,7 @@ class TokenGroup:
 
     __slots__ = ("_split", "members", "pending", "reason", "status")
 
-    def __init__(self, members: Sequence[Unsettled]) -> None:
+    def __init__(self, members: Sequence[Settleable]) -> None:
         self.members = members
         self._split = False
         self.pending = 1
@@ -219,7 +219,7 @@ class TokenGroup:
         """A group of the same members for one more branch."""
         return TokenGroup([member.fork() for member in self.members])
 
-    def of(self, members: Sequence[Unsettled], numbers: Sequence[int] | None = None) -> TokenGroup:  # noqa: ARG002
+    def of(self, members: Sequence[Settleable], numbers: Sequence[int] | None = None) -> TokenGroup:  # noqa: ARG002
         """A group of other tokens in the place of these, or of those of the members with these numbers."""
         return TokenGroup(members)
 
@@ -232,7 +232,7 @@ class TokenGroup:
         """Whether the event is still the whole of its members: it was neither split nor settled."""
         return self.pending == 1 and not self._split
 
-    def apart(self) -> Sequence[Unsettled] | None:
+    def apart(self) -> Sequence[Settleable] | None:
         """The members, for whoever asks to settle one by one. None: the event was split, they share a fate."""
         if not self.intact:
             return None
@@ -248,7 +248,7 @@ class TokenGroup:
         return f"<group of {len(self.members)}: {self.pending} pending, {STATUSES[self.status]}>"
 
 
-def owners(token: Unsettled) -> Iterable[Owner]:
+def owners(token: Settleable) -> Iterable[TokenOwner]:
     """Who will be told of a token: the owners of its members, where it has some."""
     if isinstance(token, TokenGroup):
         for member in token.members:
@@ -257,7 +257,7 @@ def owners(token: Unsettled) -> Iterable[Owner]:
         yield token.owner
 
 
-def owned(token: Unsettled | None, owner: Owner) -> Iterable[Token]:
+def owned(token: Settleable | None, owner: TokenOwner) -> Iterable[Token]:
     """The tokens of one entity behind a token: among its members, and before those of operators."""
     while isinstance(token, Token):
         if token.owner is owner:
@@ -269,9 +269,9 @@ def owned(token: Unsettled | None, owner: Owner) -> Iterable[Token]:
             yield from owned(member, owner)
 
 
-def settle_all(events: Iterable[Carrier], status: int = OK, reason: str = "") -> None:
+def settle_all(events: Iterable[TokenCarrier], status: int = OK, reason: str = "") -> None:
     """Settle events that share a fate: what ``token.settle`` does for each, without a call for each."""
-    told: Owner | None = None
+    told: TokenOwner | None = None
     done: list[Token] = []
     for event in events:
         token = event.token

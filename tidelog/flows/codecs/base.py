@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar, Final, Protocol
 
-from tidelog.flows.named import Named, find
+from tidelog.flows.components import Named, find
 from tidelog.flows.options import Struct
 
 CODECS: Final[dict[str, str]] = {  # name: module:class

@@ -7,6 +7,6 @@
     picture      a flow as a graph, as Mermaid
 """
 
-from tidelog.flows.files.document import Document, no_server, read_files, read_flow, read_text
+from tidelog.flows.files.document import FlowDocument, no_server, read_files, read_flow, read_text
 
-__all__ = ["Document", "no_server", "read_files", "read_flow", "read_text"]
+__all__ = ["FlowDocument", "no_server", "read_files", "read_flow", "read_text"]

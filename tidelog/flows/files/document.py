@@ -22,19 +22,19 @@ from typing import Any, Final
 
 import msgspec
 
-from tidelog.flows import links
+from tidelog.flows import edges
 from tidelog.flows.api.errors import FlowFileError
 from tidelog.flows.declare import FlowOptions, Op, connector_spec, finish, operator_spec, pipeline_spec
-from tidelog.flows.files import admission, environment, text
+from tidelog.flows.files import environment, restrictions, yamltext
 from tidelog.flows.options import Problems, Struct, read, without_marks
 from tidelog.flows.serveraccess import access
-from tidelog.flows.spec import ConnectorSpec, FlowSpec, Link, OperatorSpec, PipelineSpec
+from tidelog.flows.spec import ConnectorSpec, Edge, FlowSpec, OperatorSpec, PipelineSpec
 
 PARTS: Final = ("connectors", "pipelines", "connect")  # of a flow, besides its options
 MOST: Final = 500  # connectors of a flow, pipelines, operators, chains
 
 
-class Head(Struct):
+class FileHeader(Struct):
     """What a file says besides its flows."""
 
     name: str | None = None  # of this process, for what the server keeps of it
@@ -45,24 +45,24 @@ class Head(Struct):
 
 
 @dataclass
-class Document:
+class FlowDocument:
     """What files say. ``given``: each flow as it was written, ``${NAME}`` replaced."""
 
-    head: Head = field(default_factory=Head)
+    head: FileHeader = field(default_factory=FileHeader)
     flows: dict[str, FlowSpec] = field(default_factory=dict)
     given: dict[str, dict[str, Any]] = field(default_factory=dict)
 
 
 def read_files(
     paths: Iterable[str | Path], *, server: str | None = None, variables: Mapping[str, str] | None = None
-) -> Document:
+) -> FlowDocument:
     """Read files. server: instead of theirs. FlowFileError: all that is wrong in all of them."""
     texts = []
     problems: list[str] = []
     for path in paths:
         try:
             with open(path, encoding="utf-8") as file:
-                texts.append((str(path), file.read(text.SIZE + 1)))
+                texts.append((str(path), file.read(yamltext.SIZE + 1)))
         except OSError as error:
             problems.append(f"{path}: {error.strerror or error}")
         except UnicodeDecodeError as error:
@@ -72,20 +72,20 @@ def read_files(
 
 def read_text(
     content: str, name: str = "flows.yaml", *, server: str | None = None, variables: Mapping[str, str] | None = None
-) -> Document:
+) -> FlowDocument:
     """The same of one text. name: for problems."""
     return _read([(name, content)], server, os.environ if variables is None else variables, [])
 
 
 def _read(
     texts: Iterable[tuple[str, str]], server: str | None, variables: Mapping[str, str], found: list[str]
-) -> Document:
-    document = Document()
-    parsed: list[tuple[str, text.Read, Problems]] = []
+) -> FlowDocument:
+    document = FlowDocument()
+    parsed: list[tuple[str, yamltext.ParsedText, Problems]] = []
     homes: dict[str, str] = {}  # where a flow, or a word of the head, was found first
     for name, content in texts:
         problems = Problems()
-        one = text.read(content, problems)
+        one = yamltext.read(content, problems)
         parsed.append((name, one, problems))
         if isinstance(one.value, dict):
             one.value = _filled(one.value, variables, problems)
@@ -144,8 +144,8 @@ def _filled(value: dict[str, Any], variables: Mapping[str, str], problems: Probl
     return {key: each if key == "environment" else environment.filled(each, names) for key, each in value.items()}
 
 
-def _head(head: Head, value: dict[str, Any], file: str, homes: dict[str, str], problems: Problems) -> None:
-    known = [*(each.name for each in msgspec.structs.fields(Head)), "environment", "flows"]
+def _head(head: FileHeader, value: dict[str, Any], file: str, homes: dict[str, str], problems: Problems) -> None:
+    known = [*(each.name for each in msgspec.structs.fields(FileHeader)), "environment", "flows"]
     for name, given in value.items():
         if name in ("environment", "flows"):
             continue
@@ -160,7 +160,7 @@ def _head(head: Head, value: dict[str, Any], file: str, homes: dict[str, str], p
             homes.setdefault(name, file)
 
 
-def _aliased(one: text.Read, given: Any, path: str) -> None:
+def _aliased(one: yamltext.ParsedText, given: Any, path: str) -> None:
     """Options of operators are named without their operator: ``enrich[0].count``, not ``enrich[0].batch.count``."""
     pipelines = given.get("pipelines") if isinstance(given, dict) else None
     inner = f"{path}.pipelines."
@@ -179,7 +179,7 @@ def read_flow(
 ) -> FlowSpec | None:
     """One flow. outside: it may name Python functions, and files of this machine. None: problems were added."""
     before = len(problems.found)
-    if not links.NAME.fullmatch(name):
+    if not edges.NAME.fullmatch(name):
         problems.add(path, f"{name!r} is no name of a flow: 1 to 100 letters, digits, - and _, first a letter")
     if not isinstance(given, Mapping):
         problems.add(path, f"a flow is a mapping with {', '.join(PARTS)}, not {_shown(given)}")
@@ -262,7 +262,7 @@ def _mapping(given: Mapping[str, Any], key: str, path: str, problems: Problems) 
 
 
 def _name(name: str, path: str, problems: Problems) -> None:
-    if not links.NAME.fullmatch(name):
+    if not edges.NAME.fullmatch(name):
         problems.add(path, f"{name!r} is no name: 1 to 100 letters, digits, - and _, first a letter")
 
 
@@ -276,7 +276,7 @@ def _connector(name: str, given: Any, path: str, problems: Problems, outside: bo
         return None
     kind = given["type"]
     if not outside:
-        found = list(admission.connector(kind, given))
+        found = list(restrictions.connector(kind, given))
         for at, text in found:
             problems.add(path + at, text)
         if found:
@@ -299,7 +299,7 @@ def _operators(given: Any, path: str, problems: Problems, outside: bool) -> tupl
             problems.add(at, "an operator is its type, or maps its type to its options, such as {batch: {count: 100}}")
             continue
         ((kind, options),) = each.items()
-        if not outside and (refused := admission.operator(kind)):
+        if not outside and (refused := restrictions.operator(kind)):
             problems.add(at, refused)
             continue
         made = operator_spec(Op(str(kind), options), at, problems)
@@ -308,7 +308,7 @@ def _operators(given: Any, path: str, problems: Problems, outside: bool) -> tupl
     return tuple(found) if len(found) == len(given) else None
 
 
-def _links(given: Any, path: str, problems: Problems) -> list[tuple[Link, str]]:
+def _links(given: Any, path: str, problems: Problems) -> list[tuple[Edge, str]]:
     if isinstance(given, str):
         given = [given]
     if not isinstance(given, list) or not all(isinstance(each, str) for each in given):
@@ -317,7 +317,7 @@ def _links(given: Any, path: str, problems: Problems) -> list[tuple[Link, str]]:
     return [
         (link, f"{path}[{number}]")
         for number, chain in enumerate(given)
-        for link in links.parse(chain, f"{path}[{number}]", problems)
+        for link in edges.parse(chain, f"{path}[{number}]", problems)
     ]
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import Any, Final, Protocol
 
-from tidelog.flows.named import Named, find
+from tidelog.flows.components import Named, find
 from tidelog.flows.options import Struct
 
 _HERE: Final = "tidelog.flows.interceptors"

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import msgspec
 
-from tidelog.flows.operators.jmes import Run, expression
+from tidelog.flows.operators.jmescompiler import Run, expression
 
 LG_K: Final = 12  # 4,096 registers: a standard error of 1.6 %, 4 KiB at most
 

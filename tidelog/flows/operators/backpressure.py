@@ -19,7 +19,7 @@ from tidelog.flows.api.event import Event, EventPredicate, extract
 from tidelog.flows.api.operator import Operator
 from tidelog.flows.api.signals import PAUSED, Restore, Trigger
 from tidelog.flows.api.tokens import Token
-from tidelog.flows.operators.hops import Overdue, Ramp, Sent, Stalled, now, runs, send
+from tidelog.flows.operators.hops import OverdueWatch, SendWindow, SentBatch, StallDetector, now, runs, send
 from tidelog.flows.options import Duration, Struct
 
 BACKPRESSURE: Final = "backpressure"  # the kind of its reason, and the reason of what is discarded
@@ -48,7 +48,7 @@ class BackpressureOptions(Struct):
                 raise ValueError(f"{name} is {getattr(self, name)}: it must be at least 1")
 
 
-class Backpressure(Operator):
+class BackpressureOperator(Operator):
     """The operator."""
 
     type = "backpressure"
@@ -58,7 +58,7 @@ class Backpressure(Operator):
     def __init__(self, options: BackpressureOptions) -> None:
         self._options = options
         self._pauses = options.method == "pause"
-        self._ramp = Ramp()
+        self._ramp = SendWindow()
         self._latencies: deque[float] = deque(maxlen=options.window)  # s, of what was sent since the last step
         self._good = 0  # settlements in time since the last that was not
         self._level = 0  # steps taken; 0: none
@@ -66,8 +66,8 @@ class Backpressure(Operator):
         self._kept: list[Event] = []  # at most a batch
         self._below = Breaker()  # method discard: reasons that were not passed on
         self._drains = False
-        self._overdue = Overdue(self, options.timeout, self._late)
-        self._stalled = Stalled(self, "timeout", self._full)
+        self._overdue = OverdueWatch(self, options.timeout, self._late)
+        self._stalled = StallDetector(self, "timeout", self._full)
 
     def ports(self) -> tuple[str, ...]:
         return ("overflow",)
@@ -117,7 +117,7 @@ class Backpressure(Operator):
         if self._kept:
             self._stalled.watch()
 
-    def _full(self) -> list[tuple[str, Ramp]]:
+    def _full(self) -> list[tuple[str, SendWindow]]:
         waits = self._kept and self._timer is None and not self._ramp.room(1)
         return [("out", self._ramp)] if waits else []
 
@@ -144,7 +144,7 @@ class Backpressure(Operator):
             self._level = 0
         self._send_kept()
 
-    def _late(self, sent: Sent) -> None:
+    def _late(self, sent: SentBatch) -> None:
         if sent.generation == self._ramp.generation:
             self._step(f"not settled after {self._options.timeout:g} s")
 

@@ -17,13 +17,13 @@ import msgspec
 
 from tidelog.flows.api.event import Event, EventPredicate, extract
 from tidelog.flows.api.operator import Operator
-from tidelog.flows.api.tokens import RETRY, TokenGroup, Unsettled, Withheld, settle_all
+from tidelog.flows.api.tokens import RETRY, Settleable, TokenGroup, Withheld, settle_all
 from tidelog.flows.options import Duration, Size, Struct
 
 MOST: Final = 1_000_000  # events in a batch
 
 
-class BatchOptions(Struct):
+class BatchOperatorOptions(Struct):
     """Its options: one of the first three at least."""
 
     count: int | None = None  # events
@@ -47,26 +47,26 @@ class Batched(TokenGroup):
 
     __slots__ = ("origins",)
 
-    def __init__(self, members: Sequence[Unsettled], origins: Sequence[Event]) -> None:
+    def __init__(self, members: Sequence[Settleable], origins: Sequence[Event]) -> None:
         super().__init__(members)
         self.origins = origins
 
     def fork(self) -> Batched:
         return Batched([member.fork() for member in self.members], self.origins)
 
-    def of(self, members: Sequence[Unsettled], numbers: Sequence[int] | None = None) -> Batched:
+    def of(self, members: Sequence[Settleable], numbers: Sequence[int] | None = None) -> Batched:
         return Batched(members, self.origins if numbers is None else [self.origins[each] for each in numbers])
 
 
-class Batch(Operator):
+class BatchOperator(Operator):
     """Gathers events."""
 
     type = "batch"
     short = "count"
     gathers = True
-    Options = BatchOptions
+    Options = BatchOperatorOptions
 
-    def __init__(self, options: BatchOptions) -> None:
+    def __init__(self, options: BatchOperatorOptions) -> None:
         self._count = MOST if options.count is None else options.count
         self._most_bytes = options.bytes
         self._timeout = options.timeout
@@ -167,7 +167,7 @@ class Batch(Operator):
             self._bytes = sum(size_of(each.value) for each in self._events)
         return found
 
-    def gathered(self) -> Iterable[Unsettled | None]:
+    def gathered(self) -> Iterable[Settleable | None]:
         return [each.token for each in self._events]
 
     def kept(self) -> int:

@@ -16,9 +16,9 @@ import msgspec
 from tidelog.flows.api.event import Event
 from tidelog.flows.api.operator import Operator
 from tidelog.flows.operators.hops import now
-from tidelog.flows.operators.jmes import expression
-from tidelog.flows.operators.keys import key_text
-from tidelog.flows.operators.rates import Buckets, Rate
+from tidelog.flows.operators.jmescompiler import expression
+from tidelog.flows.operators.keytext import key_text
+from tidelog.flows.operators.tokenbuckets import Buckets, Rate
 from tidelog.flows.options import Struct
 
 BUCKET: Final = "bucket"  # the reason of what is discarded
@@ -41,7 +41,7 @@ class BucketOptions(Struct):
                 raise ValueError(f"{name} is {getattr(self, name)}: it must be at least 1")
 
 
-class Bucket(Operator):
+class BucketOperator(Operator):
     """The operator."""
 
     type = "bucket"

@@ -13,23 +13,23 @@ from collections.abc import Callable, Iterable
 
 from tidelog.flows.api.event import Event, copied
 from tidelog.flows.api.operator import Operator
-from tidelog.flows.api.tokens import RETRY, Owner, Token, TokenGroup, Unsettled, WatchedToken, Withdrawn
-from tidelog.flows.operators.hops import Sent, mark, parts
+from tidelog.flows.api.tokens import RETRY, Settleable, Token, TokenGroup, TokenOwner, WatchedToken, Withdrawn
+from tidelog.flows.operators.hops import SentBatch, mark, parts
 
 
-class Copy:
+class RetainedCopy:
     """One event that is under way, and what became of its members as far as that is known."""
 
     __slots__ = ("event", "failed", "left", "members", "tries")
 
-    def __init__(self, event: Event, members: list[Unsettled] | None) -> None:
+    def __init__(self, event: Event, members: list[Settleable] | None) -> None:
         self.event = event  # not sent: its token is the one that came from above
         self.members = members  # None: it is one
         self.left = 1 if members is None else len(members)
         self.failed: dict[int, tuple[int, str]] = {}  # by the member's number: status, reason
         self.tries = 0  # how often it was sent again
 
-    def sent(self, node: Owner) -> Event:
+    def sent(self, node: TokenOwner) -> Event:
         """The event to send, with tokens of ``node``."""
         event = duplicate(self.event)
         mark(node, event, self.members, lambda number: (self, number))
@@ -60,7 +60,7 @@ class Copy:
                 token.settle(status, reason)
 
 
-class Lent(Sent):
+class RecallableEvent(SentBatch):
     """One event that left, with a copy of it as it came: it goes another way if it is taken back."""
 
     __slots__ = ("_back", "_copy")
@@ -68,10 +68,10 @@ class Lent(Sent):
     def __init__(self, event: Event, since: float, generation: int, way: str) -> None:
         super().__init__(since, generation, way)
         members = parts(event.token)
-        self._copy = Copy(event, None if members is None else list(members))
-        self._back: list[Unsettled | None] = []  # what the tokens were that came back unused
+        self._copy = RetainedCopy(event, None if members is None else list(members))
+        self._back: list[Settleable | None] = []  # what the tokens were that came back unused
 
-    def sent(self, node: Owner) -> Event:
+    def sent(self, node: TokenOwner) -> Event:
         """The event to send."""
         event = duplicate(self._copy.event)
         self.left = mark(node, event, self._copy.members, lambda _: self)
@@ -92,7 +92,7 @@ class Lent(Sent):
         return copy.event
 
 
-class LentBatch(Sent):
+class RecallableBatch(SentBatch):
     """The same of a batch of plain events: each has a token of its own, so that says which event came back."""
 
     __slots__ = ("_by", "_events")
@@ -111,7 +111,7 @@ class LentBatch(Sent):
                 return False
         return True
 
-    def sent(self, node: Owner) -> list[Event]:
+    def sent(self, node: TokenOwner) -> list[Event]:
         """The events to send."""
         kind = WatchedToken if node.debug else Token
         going = [
@@ -131,10 +131,12 @@ class LentBatch(Sent):
         return self._by[id(token.parent)]
 
 
-class Copies:
+class RetainedCopies:
     """Those of one operator. ``failed`` is called with a copy when all of it is settled, and something failed."""
 
-    def __init__(self, operator: Operator, most: int, statuses: frozenset[int], failed: Callable[[Copy], None]) -> None:
+    def __init__(
+        self, operator: Operator, most: int, statuses: frozenset[int], failed: Callable[[RetainedCopy], None]
+    ) -> None:
         self._operator = operator
         self._most = most
         self._statuses = statuses  # those that mean failed
@@ -148,11 +150,11 @@ class Copies:
             return event
         self.count += 1
         members = parts(event.token)
-        return Copy(event, None if members is None else list(members)).sent(self._operator.node)
+        return RetainedCopy(event, None if members is None else list(members)).sent(self._operator.node)
 
     def settled(self, tokens: list[Token]) -> None:
         for token in tokens:
-            copy: Copy
+            copy: RetainedCopy
             copy, number = token.key
             reason = token.reason
             if isinstance(reason, Withdrawn):  # by this operator: it goes another way; by one above: that one's affair

@@ -34,7 +34,7 @@ class CounterOptions(Struct):
             raise ValueError(f"every is {self.every:g} s: it must be at least 1ms")
 
 
-class Counter(Operator):
+class CounterOperator(Operator):
     """Counts."""
 
     type = "counter"

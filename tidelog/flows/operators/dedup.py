@@ -22,10 +22,10 @@ from tidelog.client import strings
 from tidelog.flows.api.event import BATCH, Event
 from tidelog.flows.api.operator import Operator
 from tidelog.flows.api.tokens import DISCARD, RETRY, Token, settle_all
-from tidelog.flows.operators.asking import Asking, place
 from tidelog.flows.operators.hops import mark, now, parts
-from tidelog.flows.operators.jmes import expression
-from tidelog.flows.operators.keys import key_text
+from tidelog.flows.operators.jmescompiler import expression
+from tidelog.flows.operators.keytext import key_text
+from tidelog.flows.operators.serverrequests import ServerRequests, place
 from tidelog.flows.options import Duration, Struct
 from tidelog.transport.call import Call
 
@@ -66,7 +66,7 @@ class Item:
         self.settled: list[Token] = []
 
 
-class Dedup(Operator):
+class DedupOperator(Operator):
     """The operator."""
 
     type = "dedup"
@@ -134,7 +134,7 @@ class Dedup(Operator):
 
     # -- with the server -------------------------------------------------------------------------------------
     async def _serve(self) -> None:
-        server = Asking(self)
+        server = ServerRequests(self)
         try:
             while True:
                 self._work.clear()
@@ -159,7 +159,7 @@ class Dedup(Operator):
         except TimeoutError:
             pass
 
-    async def _tell(self, server: Asking) -> None:
+    async def _tell(self, server: ServerRequests) -> None:
         """Mark what came back as done, or not under way any more; then those above may know."""
         items, self._back = self._back, []
         ttl = round(self._options.ttl * 1000)
@@ -180,7 +180,7 @@ class Dedup(Operator):
                         token.parent.settle(token.status, token.reason)
         self._look_at, self._look = 0.0, LOOK  # what waits may have waited for one of these
 
-    async def _ask_again(self, server: Asking) -> None:
+    async def _ask_again(self, server: ServerRequests) -> None:
         waiting, self._waiting = self._waiting[:BATCH], self._waiting[BATCH:]
         self._asking = len(waiting)
         left = len(self._waiting)
@@ -190,7 +190,7 @@ class Dedup(Operator):
         self._look = min(self._look * 2, LOOK_MOST)
         self.node.wake()
 
-    async def _ask(self, server: Asking, items: list[Item]) -> None:
+    async def _ask(self, server: ServerRequests, items: list[Item]) -> None:
         if not items:
             return
         lease = round(self._options.lease * 1000)

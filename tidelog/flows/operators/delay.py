@@ -21,7 +21,7 @@ class DelayOptions(Struct):
             raise ValueError(f"max_kept is {self.max_kept}: it must be at least 1")
 
 
-class Delay(Operator):
+class DelayOperator(Operator):
     """Keeps each batch as long."""
 
     type = "delay"

@@ -16,7 +16,7 @@ from tidelog.flows.api.event import Event
 from tidelog.flows.api.operator import Operator
 from tidelog.flows.api.signals import PAUSED, Restore, Trigger
 from tidelog.flows.api.tokens import RETRY, STATUSES, Token, Withdrawn
-from tidelog.flows.operators.copies import Copies, Copy
+from tidelog.flows.operators.copies import RetainedCopies, RetainedCopy
 from tidelog.flows.operators.hops import Recall, now
 from tidelog.flows.options import Struct
 
@@ -37,7 +37,7 @@ class FallbackOptions(Struct):
             raise ValueError(f"most is {self.most}: it must be at least 1")
 
 
-class Fallback(Operator):
+class FallbackOperator(Operator):
     """The operator."""
 
     type = "fallback"
@@ -49,7 +49,7 @@ class Fallback(Operator):
         self._out = Breaker()  # of out, while its messages end here
         self._spare = Breaker()  # of fallback
         statuses = frozenset(STATUSES.index(each) for each in self._options.on)
-        self._copies = Copies(self, self._options.most, statuses, self._failed)
+        self._copies = RetainedCopies(self, self._options.most, statuses, self._failed)
         self._recall = Recall(self, self._lost, self._taken_back)
         self._began = False
         self._open = False  # sources above may send
@@ -86,7 +86,7 @@ class Fallback(Operator):
     def settled(self, tokens: list[Token]) -> None:
         self._copies.settled(tokens)
 
-    def _failed(self, copy: Copy) -> None:
+    def _failed(self, copy: RetainedCopy) -> None:
         self._copies.done()
         reason = copy.reason()
         if self._spare and not self._out:

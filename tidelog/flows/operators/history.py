@@ -17,7 +17,7 @@ class HistoryOptions(Struct):
     name: str | None = None  # null: the operator's own, as in enrich.2
 
 
-class History(Operator):
+class HistoryOperator(Operator):
     """Appends to ``meta["history"]``."""
 
     type = "history"

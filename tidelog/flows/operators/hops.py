@@ -1,6 +1,6 @@
 """What an operator has sent and wants to hear of again, and how much it may send after a pause.
 
-Rule 1: a batch that leaves is one ``Sent``, the key of the hop tokens (``tokens.py``, rule 4) of its events.
+Rule 1: a batch that leaves is one ``SentBatch``, the key of the hop tokens (``tokens.py``, rule 4) of its events.
 Rule 2: an event made of several keeps an outcome for each: its hop is a group of one token for each member.
 Rule 3: an event that was recalled from an output (``Withdrawn``) does not affect the rating of that output.
 Rule 4: the data kept about a batch does not grow with its age: a time, a count, its output. It does not refer to the
@@ -17,7 +17,17 @@ from typing import Any, Final, NamedTuple
 
 from tidelog.flows.api.event import BATCH, Event
 from tidelog.flows.api.operator import Operator
-from tidelog.flows.api.tokens import DISCARD, OK, RETRY, Owner, Token, TokenGroup, Unsettled, WatchedToken, Withdrawn
+from tidelog.flows.api.tokens import (
+    DISCARD,
+    OK,
+    RETRY,
+    Settleable,
+    Token,
+    TokenGroup,
+    TokenOwner,
+    WatchedToken,
+    Withdrawn,
+)
 
 GATHERED: Final = 0.05  # s until it is looked whether all that is under way waits for more; grows to GATHERED_MOST
 GATHERED_MOST: Final = 1.0  # s
@@ -31,7 +41,7 @@ def now() -> float:
     return asyncio.get_running_loop().time()
 
 
-def mark(node: Owner, event: Event, members: Sequence[Unsettled] | None, keys: Callable[[int], Any]) -> int:
+def mark(node: TokenOwner, event: Event, members: Sequence[Settleable] | None, keys: Callable[[int], Any]) -> int:
     """Put tokens of ``node`` before the event's own: one, or one for each of its members. Returns how many.
 
     ``members`` is what ``parts`` said of it. ``keys`` gives the key of the token of each member, by number.
@@ -45,14 +55,14 @@ def mark(node: Owner, event: Event, members: Sequence[Unsettled] | None, keys: C
     return len(members)
 
 
-def parts(token: Unsettled | None) -> Sequence[Unsettled] | None:
+def parts(token: Settleable | None) -> Sequence[Settleable] | None:
     """The members of a group that nobody else holds a part of; None: the token has to be taken as one."""
     if isinstance(token, TokenGroup) and token.intact and token.members:
         return token.members
     return None
 
 
-class Sent:
+class SentBatch:
     """A batch that left."""
 
     __slots__ = ("generation", "left", "since", "way")
@@ -64,19 +74,19 @@ class Sent:
         self.left = 0  # tokens that have not come back
 
 
-class Run(NamedTuple):
+class ReturnedTokens(NamedTuple):
     """Tokens of one batch that came back together."""
 
-    sent: Sent
+    sent: SentBatch
     size: int  # tokens
     answered: bool  # somebody looked at one of them: not all were discarded on the way, or taken back
     retry: str | None  # the reason of one that is to be tried again; None: there was none
     withdrawn: bool = False  # one of them was taken back
 
 
-def send(node: Owner, events: Iterable[Event], since: float, generation: int = 0, way: str = "out") -> Sent:
+def send(node: TokenOwner, events: Iterable[Event], since: float, generation: int = 0, way: str = "out") -> SentBatch:
     """Mark the events of a batch that is about to leave."""
-    sent = Sent(since, generation, way)
+    sent = SentBatch(since, generation, way)
     kind = WatchedToken if node.debug else Token
     count = 0
     for event in events:
@@ -90,11 +100,11 @@ def send(node: Owner, events: Iterable[Event], since: float, generation: int = 0
     return sent
 
 
-def runs(tokens: Sequence[Token]) -> Iterable[Run]:
+def runs(tokens: Sequence[Token]) -> Iterable[ReturnedTokens]:
     """What came back, by batch."""
     start, size = 0, len(tokens)
     while start < size:
-        sent: Sent = tokens[start].key
+        sent: SentBatch = tokens[start].key
         answered = False
         retry = None
         withdrawn = False
@@ -110,11 +120,11 @@ def runs(tokens: Sequence[Token]) -> Iterable[Run]:
             answered = answered or token.status != DISCARD
             end += 1
         sent.left -= end - start
-        yield Run(sent, end - start, answered, retry, withdrawn)
+        yield ReturnedTokens(sent, end - start, answered, retry, withdrawn)
         start = end
 
 
-class Ramp:
+class SendWindow:
     """After a pause one event may be under way, then twice as many each time all of them came back well.
 
     What was sent before the pause says nothing about what is below now, and is not waited for.
@@ -144,7 +154,7 @@ class Ramp:
             room = min(room, self.limit - self.under_way)
         return max(room, 0)
 
-    def counts(self, sent: Sent) -> bool:
+    def counts(self, sent: SentBatch) -> bool:
         """Whether what is under way of this batch takes up room."""
         return not self.limit or sent.generation == self.generation
 
@@ -153,10 +163,10 @@ class Ramp:
         """Events under way that take up room."""
         return self.under_way + (0 if self.limit else self.earlier)
 
-    def sent(self, sent: Sent) -> None:
+    def sent(self, sent: SentBatch) -> None:
         self.under_way += sent.left
 
-    def back(self, run: Run) -> None:
+    def back(self, run: ReturnedTokens) -> None:
         if run.sent.generation != self.generation:
             self.earlier -= run.size
             return
@@ -165,7 +175,7 @@ class Ramp:
             self.limit = self.limit * 2 if self.limit * 2 < BATCH else 0
 
 
-def unmarked(node: Owner, event: Event) -> list[Token]:
+def unmarked(node: TokenOwner, event: Event) -> list[Token]:
     """Undo ``mark``: the event has the token that it came with. Returns the tokens of ``node`` that it had; none: they
     are not only this event's, or a part of it was settled, and nothing was done.
     """
@@ -229,12 +239,12 @@ class Recall:
             self._timer = None
 
 
-class Stalled:
+class StallDetector:
     """Nothing more is sent until something comes back, and operators below keep all that is under way until more comes:
     has them send it on.
     """
 
-    def __init__(self, operator: Operator, option: str, full: Callable[[], Iterable[tuple[str, Ramp]]]) -> None:
+    def __init__(self, operator: Operator, option: str, full: Callable[[], Iterable[tuple[str, SendWindow]]]) -> None:
         self._operator = operator
         self._option = option  # that says how much may be under way
         self._full = full  # ports that get none of what is kept until something comes back; none: nothing is kept
@@ -268,18 +278,18 @@ class Stalled:
             self._timer = None
 
 
-class Overdue:
+class OverdueWatch:
     """Says once of each batch that it has been under way for longer than ``timeout``."""
 
-    def __init__(self, operator: Operator, timeout: float, late: Callable[[Sent], None]) -> None:
+    def __init__(self, operator: Operator, timeout: float, late: Callable[[SentBatch], None]) -> None:
         self._operator = operator
         self._timeout = timeout  # s
         self._late = late
-        self._sent: deque[Sent] = deque()  # in order; settled ones may be among them
+        self._sent: deque[SentBatch] = deque()  # in order; settled ones may be among them
         self._timer: asyncio.TimerHandle | None = None
         self._most = FEW  # batches after which settled ones are taken out
 
-    def watch(self, sent: Sent) -> None:
+    def watch(self, sent: SentBatch) -> None:
         self._sent.append(sent)
         if len(self._sent) > self._most:
             self._sent = deque(each for each in self._sent if each.left > 0)

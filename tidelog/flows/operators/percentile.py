@@ -15,7 +15,7 @@ from tidelog.flows.api.event import Event
 from tidelog.flows.api.operator import Operator
 from tidelog.flows.api.signals import PAUSED, Restore, Trigger
 from tidelog.flows.api.tokens import Token
-from tidelog.flows.operators.hops import Overdue, Sent, now, runs, send
+from tidelog.flows.operators.hops import OverdueWatch, SentBatch, now, runs, send
 from tidelog.flows.options import Duration, Struct
 
 SHED: Final = "percentile"
@@ -36,7 +36,7 @@ class PercentileOptions(Struct):
                 raise ValueError(f"{name} is {getattr(self, name)}: it must be above 0 and at most 1")
 
 
-class Percentile(Operator):
+class PercentileOperator(Operator):
     """The operator."""
 
     type = "percentile"
@@ -50,7 +50,7 @@ class Percentile(Operator):
         self._under_way = 0
         self._generation = 0  # how often the share shrank
         self._drains = False
-        self._overdue = Overdue(self, options.timeout, self._late)
+        self._overdue = OverdueWatch(self, options.timeout, self._late)
 
     def ports(self) -> tuple[str, ...]:
         return ("overflow",)
@@ -94,7 +94,7 @@ class Percentile(Operator):
             elif run.sent.generation == self._generation:
                 self.share = min(self.share + self._options.step_up, 1.0)
 
-    def _late(self, sent: Sent) -> None:
+    def _late(self, sent: SentBatch) -> None:
         if sent.generation == self._generation:
             self._less()
 

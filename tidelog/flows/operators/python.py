@@ -17,14 +17,14 @@ import msgspec
 from tidelog.flows.api.errors import RetryError
 from tidelog.flows.api.event import BATCH, Event
 from tidelog.flows.api.operator import Operator
-from tidelog.flows.operators.functions import Declared, Function, Outcome, function
-from tidelog.flows.operators.pools import Pool, made_pool
+from tidelog.flows.operators.executors import Pool, made_pool
+from tidelog.flows.operators.userfunctions import DeclaredOperator, Outcome, UserFunction, function
 from tidelog.flows.options import Struct
 
 CONCURRENCY: Final = 10_000  # the most
 
 
-class PythonOptions(Struct):
+class PythonOperatorOptions(Struct):
     """Its options."""
 
     call: Any  # a function, a class, or "module:name" of one
@@ -46,20 +46,20 @@ class _Pending:
         self.outcome: Outcome | None = None
 
 
-class Python(Operator):
+class PythonOperator(Operator):
     """Calls the function, here or elsewhere, and emits what comes of it."""
 
     type = "python"
     short = "call"
-    Options = PythonOptions
+    Options = PythonOperatorOptions
 
-    def __init__(self, options: PythonOptions) -> None:
-        declared = Declared.of(options.call)
+    def __init__(self, options: PythonOperatorOptions) -> None:
+        declared = DeclaredOperator.of(options.call)
         self._concurrency = options.concurrency if options.concurrency > 1 else declared.concurrency
         self._where = options.in_ if options.in_ != "loop" else declared.where
         if not 1 <= self._concurrency <= CONCURRENCY:
             raise ValueError(f"concurrency is {self._concurrency}: it must be 1 to {CONCURRENCY}")
-        self._function: Function = function(declared.call, self._where)
+        self._function: UserFunction = function(declared.call, self._where)
         if self._concurrency > 1 and self._where == "loop" and not self._function.waits:
             raise ValueError(
                 f"{self._function.name} is no async function, so only one call runs at a time:"

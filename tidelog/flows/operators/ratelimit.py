@@ -15,12 +15,12 @@ from typing import Final, Literal
 
 from tidelog.flows.api.event import Event, EventPredicate
 from tidelog.flows.api.operator import Operator
-from tidelog.flows.operators.asking import Asking, place
 from tidelog.flows.operators.hops import now
-from tidelog.flows.operators.jmes import expression
-from tidelog.flows.operators.keys import key_text
-from tidelog.flows.operators.rates import Buckets, Rate
-from tidelog.flows.operators.sharedrates import SharedBuckets
+from tidelog.flows.operators.jmescompiler import expression
+from tidelog.flows.operators.keytext import key_text
+from tidelog.flows.operators.serverrequests import ServerRequests, place
+from tidelog.flows.operators.sharedbuckets import SharedBuckets
+from tidelog.flows.operators.tokenbuckets import Buckets, Rate
 from tidelog.flows.options import Duration, Struct
 
 RATELIMIT: Final = "ratelimit"  # the reason of what is discarded
@@ -49,7 +49,7 @@ class RateLimitOptions(Struct):
             raise ValueError("name is that of a shared limit: say shared: true as well")
 
 
-class RateLimit(Operator):
+class RateLimitOperator(Operator):
     """The operator."""
 
     type = "ratelimit"
@@ -134,7 +134,7 @@ class RateLimit(Operator):
 
     async def _serve(self) -> None:
         options = self._options
-        server = Asking(self)
+        server = ServerRequests(self)
         buckets = SharedBuckets(server, place(self, RATELIMIT, options.name), self._rate, self.node.context.random)
         try:
             while True:

@@ -14,7 +14,7 @@ from tidelog.flows.api.event import BATCH, Event, EventPredicate
 from tidelog.flows.api.operator import Operator
 from tidelog.flows.api.signals import Restore, Trigger
 from tidelog.flows.api.tokens import RETRY, Token
-from tidelog.flows.operators.copies import Copies, Copy
+from tidelog.flows.operators.copies import RetainedCopies, RetainedCopy
 from tidelog.flows.operators.hops import now
 from tidelog.flows.options import Duration, Struct
 
@@ -39,7 +39,7 @@ class RetryOptions(Struct):
             raise ValueError(f"jitter is {self.jitter}: it must be from 0 to 1")
 
 
-class Retry(Operator):
+class RetryOperator(Operator):
     """The operator."""
 
     type = "retry"
@@ -48,11 +48,11 @@ class Retry(Operator):
 
     def __init__(self, options: RetryOptions | None = None) -> None:
         self._options = options or RetryOptions()
-        self._waiting: dict[int, tuple[Copy, TimerHandle]] = {}  # by id(): their delay runs
-        self._due: list[Copy] = []  # their delay is over, and a reason stands
+        self._waiting: dict[int, tuple[RetainedCopy, TimerHandle]] = {}  # by id(): their delay runs
+        self._due: list[RetainedCopy] = []  # their delay is over, and a reason stands
         self._below = Breaker()
         self._drains = False
-        self._copies = Copies(self, self._options.most, _RETRIED, self._failed)
+        self._copies = RetainedCopies(self, self._options.most, _RETRIED, self._failed)
 
     def process(self, events: list[Event]) -> None:
         if not self._drains:
@@ -77,7 +77,7 @@ class Retry(Operator):
     def settled(self, tokens: list[Token]) -> None:
         self._copies.settled(tokens)
 
-    def _failed(self, copy: Copy) -> None:
+    def _failed(self, copy: RetainedCopy) -> None:
         options = self._options
         if self._drains or copy.tries >= options.tries:
             self._copies.done()
@@ -90,7 +90,7 @@ class Retry(Operator):
         delay *= 1 - options.jitter * self.node.context.random.random()
         self._waiting[id(copy)] = copy, self.node.after(delay, lambda: self._wait_is_over(copy))
 
-    def _wait_is_over(self, copy: Copy) -> None:
+    def _wait_is_over(self, copy: RetainedCopy) -> None:
         if self._waiting.pop(id(copy), None) is not None:
             self._due.append(copy)
             if not self._below:

@@ -20,9 +20,19 @@ from tidelog.flows.api.event import Event, EventPredicate, extract
 from tidelog.flows.api.operator import Operator
 from tidelog.flows.api.signals import Restore, Trigger
 from tidelog.flows.api.tokens import RETRY, Token, Withdrawn
-from tidelog.flows.links import NAME
-from tidelog.flows.operators.copies import Lent, LentBatch, duplicate
-from tidelog.flows.operators.hops import Ramp, Recall, Run, Sent, Stalled, now, runs, send, unmarked
+from tidelog.flows.edges import NAME
+from tidelog.flows.operators.copies import RecallableBatch, RecallableEvent, duplicate
+from tidelog.flows.operators.hops import (
+    Recall,
+    ReturnedTokens,
+    SendWindow,
+    SentBatch,
+    StallDetector,
+    now,
+    runs,
+    send,
+    unmarked,
+)
 from tidelog.flows.options import Duration, Struct
 
 ROUNDROBIN: Final = "roundrobin"  # the kind of its reason
@@ -50,13 +60,13 @@ class RoundrobinOptions(Struct):
                 raise ValueError(f"{name} is {getattr(self, name)}: it must be at least 1")
 
 
-class Output:
+class RoundrobinOutput:
     """One of the ports."""
 
     def __init__(self, name: str, most: int) -> None:
         self.name = name
         self.breaker = Breaker()
-        self.ramp = Ramp(most)
+        self.ramp = SendWindow(most)
         self.direct = True  # nothing is done with events before they are written, so no copies are needed
         self.failed = 0  # in a row
         self.rest: float = 0.0  # s of the last rest after failures
@@ -78,7 +88,7 @@ class Output:
         return f"{self.name}: {', '.join(reasons)}"
 
 
-class Roundrobin(Operator):
+class RoundrobinOperator(Operator):
     """The operator."""
 
     type = "roundrobin"
@@ -89,13 +99,13 @@ class Roundrobin(Operator):
 
     def __init__(self, options: RoundrobinOptions) -> None:
         self._options = options
-        self._outputs = {name: Output(name, options.most) for name in options.outputs}
+        self._outputs = {name: RoundrobinOutput(name, options.most) for name in options.outputs}
         self._order = list(self._outputs.values())
         self._turn = 0  # the output that is next
         self._kept: list[Event] = []  # no output had room: at most a batch, and what was taken back
         self._began = False
         self._open = False  # sources above may send
-        self._stalled = Stalled(self, "most", self._full)
+        self._stalled = StallDetector(self, "most", self._full)
         self._recall = Recall(self, self._lost, self._taken_back)
 
     def ports(self) -> tuple[str, ...]:
@@ -151,28 +161,28 @@ class Roundrobin(Operator):
             if events:
                 self._send(output, events, clock)
 
-    def _send(self, output: Output, events: list[Event], clock: float) -> None:
+    def _send(self, output: RoundrobinOutput, events: list[Event], clock: float) -> None:
         ramp = output.ramp
         if output.direct:
             ramp.sent(send(self.node, events, clock, ramp.generation, output.name))
-        elif LentBatch.fits(events):
-            batch = LentBatch(events, clock, ramp.generation, output.name)
+        elif RecallableBatch.fits(events):
+            batch = RecallableBatch(events, clock, ramp.generation, output.name)
             events = batch.sent(self.node)
             ramp.sent(batch)
         else:
             for place, event in enumerate(events):
-                lent = Lent(event, clock, ramp.generation, output.name)
+                lent = RecallableEvent(event, clock, ramp.generation, output.name)
                 events[place] = lent.sent(self.node)
                 ramp.sent(lent)
         self.emit(events, output.name)
 
-    def _room(self, output: Output, wanted: int) -> int:
+    def _room(self, output: RoundrobinOutput, wanted: int) -> int:
         channels = self.node.outputs.get(output.name, ())
         if not output.usable or any(each.full and each.authoritative for each in channels):
             return 0
         return output.ramp.room(wanted)
 
-    def _full(self) -> list[tuple[str, Ramp]]:
+    def _full(self) -> list[tuple[str, SendWindow]]:
         return [(each.name, each.ramp) for each in self._order if self._kept and each.usable and not each.ramp.room(1)]
 
     # -- back ------------------------------------------------------------------------------------------------
@@ -180,10 +190,10 @@ class Roundrobin(Operator):
         again: list[Event] = []
         for token in tokens:
             if token.status == RETRY and self._own(token.reason):
-                if isinstance(token.key, LentBatch):
+                if isinstance(token.key, RecallableBatch):
                     again.append(token.key.event(token))
                     continue
-                if isinstance(token.key, Lent):
+                if isinstance(token.key, RecallableEvent):
                     token.key.back(token)
                     continue
             if token.parent is not None:
@@ -192,7 +202,7 @@ class Roundrobin(Operator):
             output = self._outputs[run.sent.way]
             output.ramp.back(run)
             self._judge(output, run)
-            if not run.sent.left and isinstance(run.sent, Lent):
+            if not run.sent.left and isinstance(run.sent, RecallableEvent):
                 event = run.sent.returned()
                 if event is not None:
                     again.append(event)
@@ -219,9 +229,9 @@ class Roundrobin(Operator):
                     event.token.settle(RETRY, Withdrawn(f"{self.node.name}: {output.why}", self.node))
                 continue
             for token in tokens:
-                sent: Sent = token.key
+                sent: SentBatch = token.key
                 sent.left -= 1
-                output.ramp.back(Run(sent, 1, answered=False, retry=None, withdrawn=True))
+                output.ramp.back(ReturnedTokens(sent, 1, answered=False, retry=None, withdrawn=True))
             again.append(event)
         self._deal_again(again)
 
@@ -230,7 +240,7 @@ class Roundrobin(Operator):
             self._kept = [duplicate(each, copies=False) for each in events] + self._kept
             self._route()
 
-    def _judge(self, output: Output, run: Run) -> None:
+    def _judge(self, output: RoundrobinOutput, run: ReturnedTokens) -> None:
         if run.sent.generation != output.ramp.generation:  # sent before its rest
             return
         if run.retry is None:
@@ -247,7 +257,7 @@ class Roundrobin(Operator):
             output.timer = self.node.after(output.rest, lambda: self._rested(output))
             self.node.count("out_of_rotation")
 
-    def _rested(self, output: Output) -> None:
+    def _rested(self, output: RoundrobinOutput) -> None:
         output.timer = None
         self._look()
 

@@ -31,7 +31,7 @@ class SampleOptions(Struct):
             raise ValueError("seed is for a probability: every so many leaves nothing to chance")
 
 
-class Sample(Operator):
+class SampleOperator(Operator):
     """Chooses events."""
 
     type = "sample"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tidelog.flows.api.event import Event
 from tidelog.flows.api.operator import Operator
-from tidelog.flows.operators.jmes import expression
+from tidelog.flows.operators.jmescompiler import expression
 from tidelog.flows.options import Struct
 
 
@@ -14,7 +14,7 @@ class SelectOptions(Struct):
     expression: str  # JMESPath, of the event's value
 
 
-class Select(Operator):
+class SelectOperator(Operator):
     """Of JMESPath, compiled (``jmes``)."""
 
     type = "select"

@@ -13,7 +13,7 @@ from tidelog.flows.api.event import Event, copied
 from tidelog.flows.api.operator import Operator
 from tidelog.flows.api.tokens import TokenGroup
 from tidelog.flows.operators.batch import Batched
-from tidelog.flows.operators.jmes import expression
+from tidelog.flows.operators.jmescompiler import expression
 from tidelog.flows.options import Struct
 
 
@@ -28,7 +28,7 @@ class SplitOptions(Struct):
             raise ValueError(f"max_items is {self.max_items}: it must be at least 1")
 
 
-class Split(Operator):
+class SplitOperator(Operator):
     """An event for each item of a list."""
 
     type = "split"
@@ -63,7 +63,7 @@ class UnbatchOptions(Struct):
     """None."""
 
 
-class Unbatch(Operator):
+class UnbatchOperator(Operator):
     """What ``batch`` gathered goes on one by one."""
 
     type = "unbatch"

@@ -25,9 +25,9 @@ import msgspec
 
 from tidelog.flows.api.event import Event
 from tidelog.flows.api.operator import Operator
-from tidelog.flows.api.tokens import RETRY, TokenGroup, Unsettled, Withheld
+from tidelog.flows.api.tokens import RETRY, Settleable, TokenGroup, Withheld
 from tidelog.flows.operators.aggregates import Aggregates
-from tidelog.flows.operators.jmes import expression
+from tidelog.flows.operators.jmescompiler import expression
 from tidelog.flows.options import Duration, Struct
 
 AGAIN: Final = 1.0  # s without an event until a window that was opened once more ends
@@ -81,7 +81,7 @@ class _Open:
         self.start = start  # ns since 1970; by count: when its first event came
         self.end = end  # by count: when its last event came
         self.states = states
-        self.tokens: list[Unsettled] = []
+        self.tokens: list[Settleable] = []
         self.count = 0
         self.ingest_ns = 0  # the earliest of its events
         self.attempt = 1  # the most of its events
@@ -90,7 +90,7 @@ class _Open:
         self.touched = 0.0  # s of the loop's clock: when an event last came, if ``again``
 
 
-class Window(Operator):
+class WindowOperator(Operator):
     """Aggregates events."""
 
     type = "window"
@@ -306,7 +306,7 @@ class Window(Operator):
                 token.settle(RETRY, Withheld(f"{self.node.name}: the flow drained before the window had ended"))
         self._ends.clear()
 
-    def gathered(self) -> Iterable[Unsettled | None]:
+    def gathered(self) -> Iterable[Settleable | None]:
         for window in self._open.values():
             yield from window.tokens
 

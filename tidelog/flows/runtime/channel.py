@@ -12,24 +12,26 @@ from tidelog.flows.api.signals import Restore, Signal, Trigger
 Tap: TypeAlias = Callable[[list[Event]], None]  # sees each batch as it leaves; must not change or keep it
 
 
-class End(Protocol):
+class ChannelEnd(Protocol):
     """The entity at an end of a channel."""
 
     name: str
     kind: str
 
     def wake(self) -> None: ...
-    def contra(self, message: Trigger | Restore, channel: Channel) -> None: ...
+    def contra(self, message: Trigger | Restore, channel: EventChannel) -> None: ...
 
 
-class Channel:
+class EventChannel:
     """Batches in order. The producer puts, the consumer takes; each wakes the other when that matters."""
 
     __slots__ = (
         "authoritative", "capacity", "consumer", "drained", "dropped", "items", "passed", "port", "producer", "taps",
     )  # fmt: skip
 
-    def __init__(self, producer: End, port: str, consumer: End, capacity: int, authoritative: bool = True) -> None:
+    def __init__(
+        self, producer: ChannelEnd, port: str, consumer: ChannelEnd, capacity: int, authoritative: bool = True
+    ) -> None:
         self.producer = producer
         self.port = port  # of the producer
         self.consumer = consumer

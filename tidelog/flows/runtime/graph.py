@@ -14,13 +14,13 @@ from tidelog.flows.api.connector import Connector, Sink, Source
 from tidelog.flows.api.connectorcontext import ConnectorContext
 from tidelog.flows.api.flowcontext import FlowContext
 from tidelog.flows.api.signals import STARTING, Trigger
-from tidelog.flows.runtime.channel import Channel
-from tidelog.flows.runtime.connecting import Connection
-from tidelog.flows.runtime.node import Node
+from tidelog.flows.runtime.channel import EventChannel
+from tidelog.flows.runtime.connection import ConnectorConnection
+from tidelog.flows.runtime.node import FlowNode
 from tidelog.flows.runtime.operatornode import OperatorNode
 from tidelog.flows.runtime.sinknode import SinkNode
 from tidelog.flows.runtime.sourcenode import SourceNode, SourceOptions
-from tidelog.flows.spec import ConnectorSpec, FlowSpec, Link
+from tidelog.flows.spec import ConnectorSpec, Edge, FlowSpec
 
 RESPONSES = "responses"  # the port of a sink that is a source as well
 
@@ -33,11 +33,11 @@ class Graph:
     sinks: dict[str, SinkNode] = field(default_factory=dict)  # by connector
     operators: dict[str, list[OperatorNode]] = field(default_factory=dict)  # by pipeline
     connectors: dict[str, Connector] = field(default_factory=dict)
-    connections: dict[str, Connection] = field(default_factory=dict)
-    channels: list[Channel] = field(default_factory=list)
+    connections: dict[str, ConnectorConnection] = field(default_factory=dict)
+    channels: list[EventChannel] = field(default_factory=list)
 
     @property
-    def nodes(self) -> list[Node]:
+    def nodes(self) -> list[FlowNode]:
         """In the order in which they start: sinks, operators, sources."""
         operators = (each for line in self.operators.values() for each in line)
         return [*self.sinks.values(), *operators, *self.sources.values()]
@@ -57,7 +57,9 @@ def build(spec: FlowSpec, context: FlowContext) -> Graph:
         for producer, consumer in pairwise(line):
             _connect(graph, producer, "out", consumer, context)
     for link in spec.links:
-        target: Node = graph.sinks[link.target] if link.target in spec.connectors else graph.operators[link.target][0]
+        target: FlowNode = (
+            graph.sinks[link.target] if link.target in spec.connectors else graph.operators[link.target][0]
+        )
         for left, port in _producers(graph, spec, link):
             _connect(graph, left, port, target, context)
     for source in graph.sources.values():
@@ -72,7 +74,7 @@ def _connector(
     options = one.options
     made.context = own = ConnectorContext(one.name, context)
     retry = None if options.reconnect == "none" else options.reconnect.retry
-    connection = Connection(one.name, made, retry, context)
+    connection = ConnectorConnection(one.name, made, retry, context)
     graph.connectors[one.name] = made
     graph.connections[one.name] = connection
     if as_sink and isinstance(made, Sink):
@@ -88,7 +90,7 @@ def _connector(
             source.pause(one.name)
 
 
-def _producers(graph: Graph, spec: FlowSpec, link: Link) -> list[tuple[Node, str]]:
+def _producers(graph: Graph, spec: FlowSpec, link: Edge) -> list[tuple[FlowNode, str]]:
     if link.source in spec.connectors:
         sink, source = graph.sinks.get(link.source), graph.sources.get(link.source)
         if source is None or link.port == RESPONSES:
@@ -105,9 +107,9 @@ def _producers(graph: Graph, spec: FlowSpec, link: Link) -> list[tuple[Node, str
     return [(each, link.port) for each in line if link.port in each.operator.ports()]
 
 
-def _connect(graph: Graph, producer: Node, port: str, consumer: Node, context: FlowContext) -> None:
+def _connect(graph: Graph, producer: FlowNode, port: str, consumer: FlowNode, context: FlowContext) -> None:
     authoritative = not isinstance(consumer, SinkNode) or consumer.authoritative
-    channel = Channel(producer, port, consumer, context.queue, authoritative)
+    channel = EventChannel(producer, port, consumer, context.queue, authoritative)
     producer.outputs.setdefault(port, []).append(channel)
     consumer.inputs.append(channel)
     graph.channels.append(channel)
@@ -118,7 +120,7 @@ def _starting(source: SourceNode, context: FlowContext) -> None:
         source.breaker.trigger(trigger, 0.0)
 
 
-def _reached(node: Node, context: FlowContext, seen: set[int]) -> list[tuple[str, Trigger]]:
+def _reached(node: FlowNode, context: FlowContext, seen: set[int]) -> list[tuple[str, Trigger]]:
     """(the node's port, what stands behind it)."""
     found = []
     guards = isinstance(node, OperatorNode) and node.operator.guards
@@ -139,7 +141,7 @@ def _reached(node: Node, context: FlowContext, seen: set[int]) -> list[tuple[str
                 passed = _reached(consumer, context, set())
                 behind = [each for own, each in passed if not consumer.operator.breaker(each, own)]
                 behind.append(consumer.standing[reason])
-            elif id(consumer) in seen or not isinstance(consumer, Node):
+            elif id(consumer) in seen or not isinstance(consumer, FlowNode):
                 continue
             else:
                 seen.add(id(consumer))

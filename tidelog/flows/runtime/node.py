@@ -19,7 +19,7 @@ from tidelog.flows.api.event import BATCH, Event, EventPredicate, extract
 from tidelog.flows.api.flowcontext import FlowContext
 from tidelog.flows.api.signals import Restore, Signal, Trigger
 from tidelog.flows.api.tokens import DISCARD, LostTokenError, SettledTwiceError, Token, TokenGroup, settle_all
-from tidelog.flows.runtime.channel import Channel
+from tidelog.flows.runtime.channel import EventChannel
 
 CONTRAFLOW: Final = 1024  # settlements handled in one step
 
@@ -31,7 +31,7 @@ def fail(error: BaseException) -> None:
     raise error
 
 
-class Node:
+class FlowNode:
     """What sources, operators and sinks have in common."""
 
     kind = ""
@@ -40,8 +40,8 @@ class Node:
         self.name = name
         self.context = context
         self.debug = context.debug
-        self.inputs: list[Channel] = []
-        self.outputs: dict[str, list[Channel]] = {}
+        self.inputs: list[EventChannel] = []
+        self.outputs: dict[str, list[EventChannel]] = {}
         self.done: list[Token] = []  # contraflow: tokens of this node that are settled
         self.standing: dict[str, Trigger] = {}  # reasons that this node owns
         self.counts: dict[str, int] = {}  # what happened here, by name
@@ -49,8 +49,8 @@ class Node:
         self.draining = False  # DRAIN came from all inputs
         self._calls: deque[Callable[[], None]] = deque()
         self._upward: dict[str, int] = {}  # of each reason's newest message that went up
-        self._contra: deque[tuple[Trigger | Restore, Channel]] = deque()
-        self._held: deque[tuple[Channel, list[Event] | Signal]] = deque()
+        self._contra: deque[tuple[Trigger | Restore, EventChannel]] = deque()
+        self._held: deque[tuple[EventChannel, list[Event] | Signal]] = deque()
         self._turn = 0  # the input that is looked at first
         self._awake = False
         self._waiter: asyncio.Future[None] | None = None
@@ -155,7 +155,7 @@ class Node:
                 return True
         return False
 
-    def _take_from(self, channel: Channel) -> None:
+    def _take_from(self, channel: EventChannel) -> None:
         """What comes next on one of the inputs."""
         item = channel.take()
         if isinstance(item, Signal):
@@ -166,7 +166,7 @@ class Node:
         else:
             self.on_batch(item, channel)
 
-    def on_batch(self, events: list[Event], channel: Channel) -> None:
+    def on_batch(self, events: list[Event], channel: EventChannel) -> None:
         raise NotImplementedError
 
     def on_drain(self) -> None:
@@ -186,7 +186,7 @@ class Node:
         if events:
             self._send(channels, events)
 
-    def _send(self, channels: list[Channel], events: list[Event]) -> None:
+    def _send(self, channels: list[EventChannel], events: list[Event]) -> None:
         if len(channels) == 1 and channels[0].authoritative:
             self._put(channels[0], events)
             return
@@ -201,7 +201,7 @@ class Node:
         for channel, batch in batches:
             self._put(channel, batch)
 
-    def _put(self, channel: Channel, item: list[Event] | Signal) -> None:
+    def _put(self, channel: EventChannel, item: list[Event] | Signal) -> None:
         if self._held and any(each is channel for each, _ in self._held):
             self._held.append((channel, item))
         elif isinstance(item, Signal) or not channel.full:  # a signal takes no room: there is one in a channel's life
@@ -253,12 +253,12 @@ class Node:
         return sum(len(item) for _, item in self._held if not isinstance(item, Signal))
 
     # -- back ------------------------------------------------------------------------------------------------
-    def contra(self, message: Trigger | Restore, channel: Channel) -> None:
+    def contra(self, message: Trigger | Restore, channel: EventChannel) -> None:
         """A breaker message came back on one of the outputs."""
         self._contra.append((message, channel))
         self.wake()
 
-    def on_breaker(self, message: Trigger | Restore, channel: Channel) -> None:  # noqa: ARG002 - operators look at it
+    def on_breaker(self, message: Trigger | Restore, channel: EventChannel) -> None:  # noqa: ARG002 - operators look at it
         """What is not this node's own affair goes further up."""
         self.upward(message)
 

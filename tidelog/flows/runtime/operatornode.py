@@ -12,15 +12,15 @@ from tidelog.flows.api.event import Event, EventPredicate
 from tidelog.flows.api.flowcontext import FlowContext
 from tidelog.flows.api.operator import Operator
 from tidelog.flows.api.signals import STARTING, Restore, Signal, Trigger
-from tidelog.flows.api.tokens import DISCARD, REJECT, RETRY, Owner, Token, owned, settle_all
-from tidelog.flows.runtime.channel import Channel
-from tidelog.flows.runtime.node import Node
+from tidelog.flows.api.tokens import DISCARD, REJECT, RETRY, Token, TokenOwner, owned, settle_all
+from tidelog.flows.runtime.channel import EventChannel
+from tidelog.flows.runtime.node import FlowNode
 from tidelog.operating.errortexts import said, text_of
 
 log = logging.getLogger("tidelog.flows")
 
 
-class OperatorNode(Node):
+class OperatorNode(FlowNode):
     """Its operator does the work; the node has the channels and the task."""
 
     kind = "operator"
@@ -49,7 +49,7 @@ class OperatorNode(Node):
             return True
         return False
 
-    def gathered(self, owner: Owner) -> Iterable[Token]:
+    def gathered(self, owner: TokenOwner) -> Iterable[Token]:
         """Tokens of a source, or of an operator above, of what the operator keeps until more comes."""
         for token in self.operator.gathered():
             yield from owned(token, owner)
@@ -91,7 +91,7 @@ class OperatorNode(Node):
         seen: set[int] = set()
         while reached:
             each = reached.pop()
-            if id(each) in seen or not isinstance(each, Node):
+            if id(each) in seen or not isinstance(each, FlowNode):
                 continue
             seen.add(id(each))
             found += each.withdraw(wanted)
@@ -108,7 +108,7 @@ class OperatorNode(Node):
     def ready(self) -> bool:
         return not self.operator.busy()
 
-    def on_batch(self, events: list[Event], channel: Channel) -> None:  # noqa: ARG002 - one is as good as another
+    def on_batch(self, events: list[Event], channel: EventChannel) -> None:  # noqa: ARG002 - one is as good as another
         self.count("in", len(events))
         self.operator.process(events)
 
@@ -119,7 +119,7 @@ class OperatorNode(Node):
     def on_settled(self, tokens: list[Token]) -> None:
         self.operator.settled(tokens)
 
-    def on_breaker(self, message: Trigger | Restore, channel: Channel) -> None:
+    def on_breaker(self, message: Trigger | Restore, channel: EventChannel) -> None:
         if not self.operator.breaker(message, channel.port):
             self.upward(message)
 

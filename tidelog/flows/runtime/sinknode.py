@@ -18,15 +18,15 @@ from functools import partial
 from typing import Final
 
 from tidelog.flows.api.cancellation import from_outside
-from tidelog.flows.api.connector import Later, Outcome, Sink
-from tidelog.flows.api.errors import GoneError, RejectError
+from tidelog.flows.api.connector import Deferred, Outcome, Sink
+from tidelog.flows.api.errors import PeerGoneError, RejectError
 from tidelog.flows.api.event import Event, EventPredicate
 from tidelog.flows.api.flowcontext import FlowContext
 from tidelog.flows.api.signals import DISCONNECTED, PAUSED, STARTING
 from tidelog.flows.api.tokens import OK, REJECT, RETRY, TokenGroup, settle_all
-from tidelog.flows.runtime.channel import Channel
-from tidelog.flows.runtime.connecting import Connection
-from tidelog.flows.runtime.node import Node, fail
+from tidelog.flows.runtime.channel import EventChannel
+from tidelog.flows.runtime.connection import ConnectorConnection
+from tidelog.flows.runtime.node import FlowNode, fail
 from tidelog.operating.errortexts import said
 
 SOON: Final = 1e-3  # s by which an answer may be given up early: not a timer for each
@@ -34,13 +34,13 @@ SOON: Final = 1e-3  # s by which an answer may be given up early: not a timer fo
 log = logging.getLogger("tidelog.flows")
 
 
-class SinkNode(Node):
+class SinkNode(FlowNode):
     """Its connector does the writing."""
 
     kind = "sink"
 
     def __init__(
-        self, name: str, sink: Sink, connection: Connection, context: FlowContext, timeout: float | None = None
+        self, name: str, sink: Sink, connection: ConnectorConnection, context: FlowContext, timeout: float | None = None
     ) -> None:
         super().__init__(name, context)
         self.sink = sink
@@ -120,7 +120,7 @@ class SinkNode(Node):
             return True
         return False
 
-    def on_batch(self, events: list[Event], channel: Channel) -> None:  # noqa: ARG002 - one is as good as another
+    def on_batch(self, events: list[Event], channel: EventChannel) -> None:  # noqa: ARG002 - one is as good as another
         self.count("in", len(events))
         self.writing += 1
         self._whole[id(events)] = events
@@ -144,7 +144,7 @@ class SinkNode(Node):
                 known = self._open(events)
                 self.count("ok", len(known))
                 settle_all(known)
-            elif isinstance(outcomes, Later):
+            elif isinstance(outcomes, Deferred):
                 self._put_off(events, connects)
             else:
                 self._each(events, outcomes)
@@ -167,7 +167,7 @@ class SinkNode(Node):
         self._failed(self._open(events), REJECT if isinstance(error, RejectError) else RETRY, error)
         if gone:
             self.lost(error, connects)
-        elif isinstance(error, GoneError):
+        elif isinstance(error, PeerGoneError):
             self.later(partial(fail, error))
 
     def _put_off(self, events: list[Event], connects: int) -> None:
@@ -308,7 +308,7 @@ class SinkNode(Node):
         except Exception as error:  # noqa: BLE001 - what is unsettled says what became of it
             log.warning("%s: %s: flush: %s", self.context.flow, self.name, error)
         self.drained.set()
-        self.later(lambda: Node.on_drain(self))
+        self.later(lambda: FlowNode.on_drain(self))
 
 
 def _look_at(status: object) -> None:

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from tidelog.flows.api.breaker import Breaker, Standing
+from tidelog.flows.api.breaker import Breaker, BreakerReason
 from tidelog.flows.api.cancellation import from_outside
 from tidelog.flows.api.connector import Source
 from tidelog.flows.api.event import BATCH, Event
@@ -39,12 +39,12 @@ from tidelog.flows.api.signals import (
     Signal,
     Trigger,
 )
-from tidelog.flows.api.tokens import DISCARD, OK, REJECT, STATUSES, Seen, Token, WatchedToken, Withheld
-from tidelog.flows.runtime.channel import Channel
-from tidelog.flows.runtime.connecting import Connection
-from tidelog.flows.runtime.node import Node
-from tidelog.flows.runtime.ramp import Ramp
-from tidelog.flows.runtime.underway import UnderWay
+from tidelog.flows.api.tokens import DISCARD, OK, REJECT, STATUSES, Token, WatchedToken, WeakToken, Withheld
+from tidelog.flows.runtime.channel import EventChannel
+from tidelog.flows.runtime.connection import ConnectorConnection
+from tidelog.flows.runtime.inflight import InFlight
+from tidelog.flows.runtime.node import FlowNode
+from tidelog.flows.runtime.slowstart import SlowStart
 
 log = logging.getLogger("tidelog.flows")
 
@@ -66,13 +66,13 @@ class SourceOptions:
     settle: bool = True  # False: events have no tokens
 
 
-class SourceNode(Node):
+class SourceNode(FlowNode):
     """Its connector does the reading."""
 
     kind = "source"
 
     def __init__(
-        self, name: str, source: Source, connection: Connection, context: FlowContext, options: SourceOptions
+        self, name: str, source: Source, connection: ConnectorConnection, context: FlowContext, options: SourceOptions
     ) -> None:
         super().__init__(name, context)
         self.source = source
@@ -94,13 +94,13 @@ class SourceNode(Node):
         self._failed: dict[int, float] = {}  # of events that were tried and are not settled, by id(): the first try
         self._untold: float | None = None  # s of the loop's clock: since when the source can't be told what is settled
         self._withheld: list[Token] = []  # given back by a drain; not sent again
-        self._sent = UnderWay()
+        self._sent = InFlight()
         self._settled: list[Token] = []  # for Source.settled
         self._letters: list[Token] = []  # for the dead letters
         self._settler: asyncio.Event = asyncio.Event()
         self._began = 0.0  # s of the loop's clock: when the flow started
         self._connected: asyncio.Event = asyncio.Event()  # the connection came again
-        self._ramp = Ramp()
+        self._ramp = SlowStart()
         self._stopping = False
         self._pump_waiter: asyncio.Future[None] | None = None
         self._pulling = False
@@ -121,7 +121,7 @@ class SourceNode(Node):
         return False
 
     # -- the breaker -----------------------------------------------------------------------------------------
-    def on_breaker(self, message: Trigger | Restore, channel: Channel) -> None:  # noqa: ARG002 - one is as good as another
+    def on_breaker(self, message: Trigger | Restore, channel: EventChannel) -> None:  # noqa: ARG002 - one is as good as another
         if isinstance(message, Trigger):
             if self.breaker.trigger(message, self._now()):
                 self.count(f"breaker_{message.reason.partition(':')[0]}")
@@ -157,7 +157,7 @@ class SourceNode(Node):
         standing = len(self.breaker)
         return standing > 1 or (standing == 1 and self._full not in self.breaker)
 
-    def reasons(self) -> tuple[Standing, ...]:
+    def reasons(self) -> tuple[BreakerReason, ...]:
         """Why nothing is sent: what stands in the breaker, and what holds this source up without a message from others.
 
         Momentary ones are left out: a channel may be full for a moment whenever much is sent.
@@ -165,24 +165,24 @@ class SourceNode(Node):
         found = list(self.breaker.reasons)
         name, connection = self.name, self.connection
         if not connection.connects and not connection.failed and not self._stopping:
-            found.append(Standing(f"{STARTING}:{name}", self._began, connection.error or "not connected yet"))
+            found.append(BreakerReason(f"{STARTING}:{name}", self._began, connection.error or "not connected yet"))
         if connection.failed:
             found = [each for each in found if each.reason != f"{DISCONNECTED}:{name}"]
-            found.append(Standing(f"{FAILED}:{name}", 0.0, connection.error))
+            found.append(BreakerReason(f"{FAILED}:{name}", 0.0, connection.error))
         if not found and self._idle is not None and not self.ended and self._now() - self._idle > MOMENT:
             found += self._held_up(self._idle)
         return tuple(each._replace(detail=self._why_full()) if each.reason == self._full else each for each in found)
 
-    def _held_up(self, since: float) -> list[Standing]:
+    def _held_up(self, since: float) -> list[BreakerReason]:
         if self._counts_tokens and self._window() <= 0:
-            return [Standing(self._full, since, "")]
+            return [BreakerReason(self._full, since, "")]
         if self._has_room():
             awaited = len(self._ramp.awaited())
             detail = f"after a pause few events go first: {awaited} of them are not settled"
-            return [Standing(f"{PROBING}:{self.name}", since, detail)] if awaited else []
+            return [BreakerReason(f"{PROBING}:{self.name}", since, detail)] if awaited else []
         full = [each for channels in self.outputs.values() for each in channels if each.authoritative and each.full]
         return [
-            Standing(f"{CHANNEL_FULL}:{each.consumer.name}", since, f"{each.events} events wait before it")
+            BreakerReason(f"{CHANNEL_FULL}:{each.consumer.name}", since, f"{each.events} events wait before it")
             for each in full
         ]
 
@@ -345,7 +345,7 @@ class SourceNode(Node):
             self.emit(events)
 
     def _under_way(self, since: float, tokens: list[Token]) -> None:
-        seen = [Seen(each) for each in tokens] if self.debug else tokens
+        seen = [WeakToken(each) for each in tokens] if self.debug else tokens
         self._ramp.sent(seen)
         self._sent.add(since, seen)
         self._sent.forget()
@@ -557,8 +557,8 @@ class SourceNode(Node):
         super().forget()
         self._pulled = []
         self._again.clear()
-        self._sent = UnderWay()
-        self._ramp = Ramp()
+        self._sent = InFlight()
+        self._ramp = SlowStart()
         self._settled, self._letters, self._withheld = [], [], []
         self._failed.clear()
 

@@ -11,13 +11,13 @@ from aiohttp import web
 from tidelog.flows.api.errors import FlowError
 from tidelog.flows.connectors.http.listener import IDLE, HttpConnection, HttpListener, ListenAddressOptions, is_local
 from tidelog.flows.options import Duration
-from tidelog.flows.runtime.run import Report
-from tidelog.flows.service import bodies, letters, look, page, tap
-from tidelog.flows.service.bodies import RefusedError, answer
-from tidelog.flows.service.guard import HEADERS, TOKEN, Guard
-from tidelog.flows.service.host import Deployed, Host, NoFlowError
-from tidelog.flows.service.metrics import CONTENT_TYPE, Metrics
+from tidelog.flows.runtime.runningflow import DrainReport
+from tidelog.flows.service import deadletters, page, requestbodies, tap, views
+from tidelog.flows.service.accesscontrol import HEADERS, TOKEN, AccessControl
+from tidelog.flows.service.host import DeployedFlow, FlowHost, NoFlowError
+from tidelog.flows.service.metrics import CONTENT_TYPE, FlowMetrics
 from tidelog.flows.service.openapi import ROUTES, document
+from tidelog.flows.service.requestbodies import ApiError, answer
 
 DEFAULT: Final = "127.0.0.1:9898"
 HEARTBEAT: Final = 5.0  # s between two looks whether who reads a tap is still there
@@ -34,10 +34,10 @@ def address(listen: str) -> tuple[str, int]:
     return host.strip("[]") or "0.0.0.0", int(port)  # noqa: S104 - who leaves the host out means all
 
 
-class Server:
+class FlowApiServer:
     """The API of a host, listening. ``url`` says where."""
 
-    def __init__(self, host: Host, listen: str = DEFAULT, token: str | None = None) -> None:
+    def __init__(self, host: FlowHost, listen: str = DEFAULT, token: str | None = None) -> None:
         self._place = address(listen)
         if token is None and not is_local(self._place[0]):
             raise FlowError(
@@ -81,9 +81,9 @@ class Server:
         await self._runner.cleanup()
 
 
-def application(host: Host, token: str | None = None) -> web.Application:
-    app = web.Application(middlewares=[Guard(token).middleware], client_max_size=bodies.BODY)
-    api = Api(host, Guard(token))
+def application(host: FlowHost, token: str | None = None) -> web.Application:
+    app = web.Application(middlewares=[AccessControl(token).middleware], client_max_size=requestbodies.BODY)
+    api = FlowApi(host, AccessControl(token))
     for route in ROUTES:
         app.router.add_route(route.method, route.path, getattr(api, route.handler))
     app.router.add_get("/", page.serve)
@@ -91,14 +91,14 @@ def application(host: Host, token: str | None = None) -> web.Application:
     return app
 
 
-class Api:
+class FlowApi:
     """Handlers, by the names in ``openapi.ROUTES``."""
 
-    def __init__(self, host: Host, guard: Guard) -> None:
+    def __init__(self, host: FlowHost, guard: AccessControl) -> None:
         self._host = host
         self._guard = guard
-        self._metrics = Metrics(host)
-        self._taps: set[tap.Tapped] = set()
+        self._metrics = FlowMetrics(host)
+        self._taps: set[tap.TapReader] = set()
         self._ended = False
 
     async def shut_down(self, _: web.Application) -> None:
@@ -108,17 +108,17 @@ class Api:
 
     # -- the process -----------------------------------------------------------------------------------------
     async def version(self, _: web.Request) -> web.Response:
-        return answer(look.version())
+        return answer(views.version())
 
     async def status(self, _: web.Request) -> web.Response:
-        found = look.status(self._host)
+        found = views.status(self._host)
         return answer(found, 200 if found["all_running"] else 503)
 
     async def live(self, _: web.Request) -> web.Response:
         return answer({"live": True})
 
     async def ready(self, request: web.Request) -> web.Response:
-        found = look.culprits(self._host)
+        found = views.culprits(self._host)
         body: dict[str, Any] = {"ready": not found}
         if self._guard.known(request):
             body["culprits"] = found
@@ -132,17 +132,17 @@ class Api:
 
     # -- flows -----------------------------------------------------------------------------------------------
     async def flows(self, _: web.Request) -> web.Response:
-        return answer([look.flow(each, each.name, self._host) for each in self._host.flows.values()])
+        return answer([views.flow(each, each.name, self._host) for each in self._host.flows.values()])
 
     async def flow(self, request: web.Request) -> web.Response:
         deployed, alias = self._found(request)
-        return answer(look.flow(deployed, alias, self._host))
+        return answer(views.flow(deployed, alias, self._host))
 
     async def patch_flow(self, request: web.Request) -> web.Response:
         _, alias = self._found(request)
-        status = bodies.status_of(await bodies.patch_body(request))
+        status = requestbodies.status_of(await requestbodies.patch_body(request))
         deployed = await self._host.steer(alias, cast(Any, status))
-        return answer(look.flow(deployed, alias))
+        return answer(views.flow(deployed, alias))
 
     async def post_flow(self, request: web.Request) -> web.Response:
         return await self._deploy(request, replace=False)
@@ -152,76 +152,76 @@ class Api:
 
     async def _deploy(self, request: web.Request, *, replace: bool) -> web.Response:
         name = request.match_info["flow"]
-        given = await bodies.flow_body(request, self._host.reading)
+        given = await requestbodies.flow_body(request, self._host.reading)
         async with self._host.reading:
             spec = await asyncio.to_thread(self._host.read, name, given)
         known = name in self._host.flows
         deployed, reports = await self._host.deploy(name, given, replace=replace, spec=spec)
         kept = deployed.by == "api" and self._host.desired is not None
-        body = {**look.flow(deployed, name), "kept": kept, "drained": told(reports)}
+        body = {**views.flow(deployed, name), "kept": kept, "drained": told(reports)}
         return answer(body, 200 if known else 201, {} if known else {"Location": f"/v1/flows/{name}"})
 
     async def delete_flow(self, request: web.Request) -> web.Response:
         deployed, alias = self._found(request)
-        timeout = bodies.number(request, "timeout", None, 0.0, 3600.0)
-        shown = look.flow(deployed, alias)
+        timeout = requestbodies.number(request, "timeout", None, 0.0, 3600.0)
+        shown = views.flow(deployed, alias)
         reports = await self._host.undeploy(alias, timeout)
         return answer({**shown, "status": "drained", "drained": told(reports)})
 
     # -- connectors, pipelines -------------------------------------------------------------------------------
     async def connectors(self, request: web.Request) -> web.Response:
         deployed, alias = self._found(request)
-        return answer([look.connector(deployed, alias, name) for name in deployed.spec.connectors])
+        return answer([views.connector(deployed, alias, name) for name in deployed.spec.connectors])
 
     async def connector(self, request: web.Request) -> web.Response:
         deployed, alias, name = self._part(request, "connector")
-        return answer(look.connector(deployed, alias, name))
+        return answer(views.connector(deployed, alias, name))
 
     async def patch_connector(self, request: web.Request) -> web.Response:
         _, alias, name = self._part(request, "connector")
-        status = bodies.status_of(await bodies.patch_body(request))
+        status = requestbodies.status_of(await requestbodies.patch_body(request))
         deployed = await self._host.steer(alias, cast(Any, status), name)
-        return answer(look.connector(deployed, alias, name))
+        return answer(views.connector(deployed, alias, name))
 
     async def pipelines(self, request: web.Request) -> web.Response:
         deployed, alias = self._found(request)
         self._started(deployed)
-        return answer([look.pipeline(deployed, alias, name) for name in deployed.spec.pipelines])
+        return answer([views.pipeline(deployed, alias, name) for name in deployed.spec.pipelines])
 
     async def pipeline(self, request: web.Request) -> web.Response:
         deployed, alias, name = self._part(request, "pipeline")
         self._started(deployed)
-        return answer(look.pipeline(deployed, alias, name))
+        return answer(views.pipeline(deployed, alias, name))
 
     async def graph(self, request: web.Request) -> web.Response:
         deployed, alias = self._found(request)
         self._started(deployed)
-        return answer(look.graph(deployed, alias))
+        return answer(views.graph(deployed, alias))
 
     async def breaker(self, request: web.Request) -> web.Response:
         deployed, alias = self._found(request)
-        return answer(look.breaker(deployed, alias))
+        return answer(views.breaker(deployed, alias))
 
     async def unsettled(self, request: web.Request) -> web.Response:
         deployed, alias = self._found(request)
-        return answer({"alias": alias, **look.unsettled(deployed.chosen(alias))})
+        return answer({"alias": alias, **views.unsettled(deployed.chosen(alias))})
 
     # -- a tap -----------------------------------------------------------------------------------------------
     async def tap(self, request: web.Request) -> web.StreamResponse:
         """Server-sent events, one for each event that is shown, until the reader or the flow ends."""
         deployed, alias = self._found(request)
-        rate = bodies.number(request, "rate", tap.RATE, 0.01, tap.RATE_MOST) or tap.RATE
+        rate = requestbodies.number(request, "rate", tap.RATE, 0.01, tap.RATE_MOST) or tap.RATE
         chosen = deployed.chosen(alias)
         channels = [(each.alias, channel) for each in chosen for channel in each.graph.channels]
         wanted = request.query.get("channel")
         if wanted is not None:
             names = list(dict.fromkeys(channel.name for _, channel in channels))
             if wanted not in names:
-                raise RefusedError(404, f"{alias} has no channel {wanted!r}: it has {', '.join(map(repr, names))}")
+                raise ApiError(404, f"{alias} has no channel {wanted!r}: it has {', '.join(map(repr, names))}")
             channels = [each for each in channels if each[1].name == wanted]
         if len(self._taps) >= tap.TAPS:
-            raise RefusedError(429, f"there are {tap.TAPS} taps already: that many are the most")
-        tapped = tap.Tapped(channels, rate)
+            raise ApiError(429, f"there are {tap.TAPS} taps already: that many are the most")
+        tapped = tap.TapReader(channels, rate)
         self._taps.add(tapped)
         try:
             response = web.StreamResponse(headers={**HEADERS, "Content-Type": "text/event-stream"})
@@ -248,53 +248,53 @@ class Api:
     # -- dead letters ----------------------------------------------------------------------------------------
     async def dead_letters(self, request: web.Request) -> web.Response:
         server, topic = self._letters(request.query)
-        limit = int(bodies.number(request, "limit", 100.0, 1.0, letters.LIMIT) or 100)
-        return answer(await letters.listed(server, topic, limit))
+        limit = int(requestbodies.number(request, "limit", 100.0, 1.0, deadletters.LIMIT) or 100)
+        return answer(await deadletters.listed(server, topic, limit))
 
     async def replay(self, request: web.Request) -> web.Response:
-        body = await bodies.json_body(request)
+        body = await requestbodies.json_body(request)
         if not isinstance(body, dict):
-            raise RefusedError(422, 'the body must be {"flow": NAME}, or {"topic": NAME}')
+            raise ApiError(422, 'the body must be {"flow": NAME}, or {"topic": NAME}')
         for name in body:
             if name not in ("flow", "topic", "ids"):
-                raise RefusedError(422, f"unknown key {name!r}: known are flow, topic, ids")
+                raise ApiError(422, f"unknown key {name!r}: known are flow, topic, ids")
         ids = body.get("ids")
         if ids is not None and not (isinstance(ids, list) and all(isinstance(each, str) for each in ids)):
-            raise RefusedError(422, "ids must be a list of IDs of letters; leave it out for all")
+            raise ApiError(422, "ids must be a list of IDs of letters; leave it out for all")
         server, topic = self._letters(body)
-        return answer(await letters.replayed(server, topic, ids))
+        return answer(await deadletters.replayed(server, topic, ids))
 
     def _letters(self, given: Mapping[str, Any]) -> tuple[str, str]:
         flow, topic = given.get("flow"), given.get("topic")
         if (flow is None) == (topic is None):
-            raise RefusedError(422, "name either a flow or a topic")
+            raise ApiError(422, "name either a flow or a topic")
         server = self._host.server
         if flow is not None:
             if not isinstance(flow, str):
-                raise RefusedError(422, "flow must be a name")
+                raise ApiError(422, "flow must be a name")
             deployed = self._host.find(flow)
-            server, topic = deployed.spec.server, letters.topic_in(deployed.spec)
+            server, topic = deployed.spec.server, deadletters.topic_in(deployed.spec)
         if not isinstance(topic, str):
-            raise RefusedError(422, "topic must be a name")
+            raise ApiError(422, "topic must be a name")
         if server is None:
-            raise RefusedError(422, "there is no tidelog server, so dead letters are only logged; name one as server")
+            raise ApiError(422, "there is no tidelog server, so dead letters are only logged; name one as server")
         return server, topic
 
     # -- what a path names -----------------------------------------------------------------------------------
-    def _found(self, request: web.Request) -> tuple[Deployed, str]:
+    def _found(self, request: web.Request) -> tuple[DeployedFlow, str]:
         alias = request.match_info["flow"]
         return self._host.find(alias), alias
 
-    def _part(self, request: web.Request, kind: str) -> tuple[Deployed, str, str]:
+    def _part(self, request: web.Request, kind: str) -> tuple[DeployedFlow, str, str]:
         deployed, alias = self._found(request)
         name = request.match_info[kind]
         if name not in (deployed.spec.connectors if kind == "connector" else deployed.spec.pipelines):
             raise NoFlowError(f"the flow {alias!r} has no {kind} {name!r}")
         return deployed, alias, name
 
-    def _started(self, deployed: Deployed) -> None:
+    def _started(self, deployed: DeployedFlow) -> None:
         if not deployed.instances:
-            raise RefusedError(409, f"the flow {deployed.name!r} is not started yet")
+            raise ApiError(409, f"the flow {deployed.name!r} is not started yet")
 
 
 async def _written(response: web.StreamResponse, data: bytes) -> None:
@@ -303,7 +303,7 @@ async def _written(response: web.StreamResponse, data: bytes) -> None:
         await response.write(data)
 
 
-def told(reports: Mapping[str, Report]) -> list[dict[str, Any]]:
+def told(reports: Mapping[str, DrainReport]) -> list[dict[str, Any]]:
     """What drains came to, by instance."""
     return [
         {

@@ -36,26 +36,26 @@ SIZE: Final = 4 << 20  # bytes of the document
 TRIES: Final = 20  # of one change, while others change it as well
 
 
-class Wanted(msgspec.Struct):
+class DesiredStatus(msgspec.Struct):
     """Of one alias. None: nobody said."""
 
     status: str | None = None
     connectors: dict[str, str] = {}
 
 
-class Kept(msgspec.Struct):
+class DesiredDocument(msgspec.Struct):
     """The document."""
 
-    wanted: dict[str, Wanted] = {}
+    wanted: dict[str, DesiredStatus] = {}
     deployed: dict[str, dict[str, Any]] = {}
 
     def status(self, name: str, alias: str) -> str | None:
         """What is wanted of an instance: what was said of it, else of its flow."""
-        own, whole = self.wanted.get(alias, Wanted()), self.wanted.get(name, Wanted())
+        own, whole = self.wanted.get(alias, DesiredStatus()), self.wanted.get(name, DesiredStatus())
         return own.status or whole.status
 
     def connectors(self, name: str, alias: str) -> dict[str, str]:
-        own, whole = self.wanted.get(alias, Wanted()), self.wanted.get(name, Wanted())
+        own, whole = self.wanted.get(alias, DesiredStatus()), self.wanted.get(name, DesiredStatus())
         return {**whole.connectors, **own.connectors}
 
     def set(self, name: str, alias: str, status: str, connector: str | None = None) -> None:
@@ -66,7 +66,7 @@ class Kept(msgspec.Struct):
                         wanted.status = None
                     else:
                         wanted.connectors.pop(connector, None)
-        wanted = self.wanted.setdefault(alias, Wanted())
+        wanted = self.wanted.setdefault(alias, DesiredStatus())
         if connector is None:
             wanted.status = status
         else:
@@ -78,11 +78,11 @@ class Kept(msgspec.Struct):
             del self.wanted[alias]
 
 
-class KeptError(FlowError):
+class DesiredStateError(FlowError):
     """The document can't be read or changed now."""
 
 
-class _NoDocumentError(KeptError):
+class _NoDocumentError(DesiredStateError):
     """The key holds something else."""
 
 
@@ -97,7 +97,7 @@ class Desired:
         self._one = asyncio.Lock()
         self._trouble = Once(log)
 
-    async def read(self) -> Kept:
+    async def read(self) -> DesiredDocument:
         """Raises KeptError if there is no answer, DeniedError if the server denies the permission."""
         async with self._one:
             try:
@@ -109,9 +109,9 @@ class Desired:
                     raise DeniedError(words(error)) from None
                 if isinstance(error, ReplyError) and error.code == "WRONGTYPE":
                     return self._ignored(error)
-                raise KeptError(f"the tidelog server does not tell what was paused: {_text(error)}") from None
+                raise DesiredStateError(f"the tidelog server does not tell what was paused: {_text(error)}") from None
 
-    async def change(self, edit: Callable[[Kept], None]) -> None:
+    async def change(self, edit: Callable[[DesiredDocument], None]) -> None:
         """edit is called again where somebody else was faster. KeptError."""
         async with self._one:
             try:
@@ -119,16 +119,18 @@ class Desired:
                     if await self._changed(edit):
                         return
             except (ReplyError, OSError) as error:
-                raise KeptError(f"it is in force, but the tidelog server did not keep it: {_text(error)}") from None
-        raise KeptError("it is in force, but was not kept: others change the same document all the time")
+                raise DesiredStateError(
+                    f"it is in force, but the tidelog server did not keep it: {_text(error)}"
+                ) from None
+        raise DesiredStateError("it is in force, but was not kept: others change the same document all the time")
 
-    async def _changed(self, edit: Callable[[Kept], None]) -> bool:
+    async def _changed(self, edit: Callable[[DesiredDocument], None]) -> bool:
         before = await self._asked(strings.get(self.key))
         kept = self._decoded(before)
         edit(kept)
         after = msgspec.json.encode(kept)
         if len(after) > SIZE:
-            raise KeptError(f"what is to be kept would be {len(after):,} bytes: {SIZE:,} are the most")
+            raise DesiredStateError(f"what is to be kept would be {len(after):,} bytes: {SIZE:,} are the most")
         if before is None:
             return await self._asked(strings.set_absent(self.key, after)) is None
         return after == before or await self._asked(strings.set_equal(self.key, after, before)) == before
@@ -141,21 +143,21 @@ class Desired:
         reply: T = found
         return reply
 
-    def _decoded(self, raw: bytes | None) -> Kept:
+    def _decoded(self, raw: bytes | None) -> DesiredDocument:
         if raw is None:
-            return Kept()
+            return DesiredDocument()
         try:
-            kept = msgspec.json.decode(raw, type=Kept)
+            kept = msgspec.json.decode(raw, type=DesiredDocument)
         except (ValueError, RecursionError) as error:
             text = f"the key {self.key!r} holds something else than what flows keep there: {text_of(error)}"
             raise _NoDocumentError(text) from None
         self._trouble.well()
         return kept
 
-    def _ignored(self, error: Exception) -> Kept:
+    def _ignored(self, error: Exception) -> DesiredDocument:
         """Rule 3: nothing was asked for, as far as this process can tell."""
         self._trouble.warn(f"{self.key}: {text_of(error)}; flows start as if nothing had been asked for")
-        return Kept()
+        return DesiredDocument()
 
     def close(self) -> None:
         self._servers.close()

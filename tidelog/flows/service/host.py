@@ -19,8 +19,8 @@ from tidelog.flows.api.flowcontext import FlowContext
 from tidelog.flows.connectors.tidelog.deadletters import DeadLetterQueue
 from tidelog.flows.files import no_server, read_flow
 from tidelog.flows.options import Problems
-from tidelog.flows.runtime.run import Report, Running
-from tidelog.flows.service.desired import Desired, Kept, KeptError
+from tidelog.flows.runtime.runningflow import DrainReport, RunningFlow
+from tidelog.flows.service.desired import Desired, DesiredDocument, DesiredStateError
 from tidelog.flows.service.watchdog import Watchdog
 from tidelog.flows.spec import FlowSpec
 from tidelog.transport.errors import DeniedError
@@ -49,7 +49,7 @@ def worst(statuses: Iterable[str]) -> str:
     return min(statuses, key=ORDER.index, default="initializing")
 
 
-class Deployed:
+class DeployedFlow:
     """A flow and its instances."""
 
     def __init__(self, spec: FlowSpec, by: By, given: dict[str, Any] | None = None) -> None:
@@ -57,8 +57,8 @@ class Deployed:
         self.spec = spec
         self.by = by
         self.given = given  # as it was written; None: made in Python
-        self.instances: list[Running] = []
-        self.reports: dict[str, Report] = {}  # of instances that were drained
+        self.instances: list[RunningFlow] = []
+        self.reports: dict[str, DrainReport] = {}  # of instances that were drained
         self.lock = asyncio.Lock()
         self.replacing = False  # another takes its place as soon as it is drained
         self.watchers: list[asyncio.Task[None]] = []
@@ -84,11 +84,11 @@ class Deployed:
         for letters in self.letters:
             letters.close()
 
-    def chosen(self, alias: str) -> list[Running]:
+    def chosen(self, alias: str) -> list[RunningFlow]:
         return [each for each in self.instances if alias in (self.name, each.alias)]
 
 
-class Host:
+class FlowHost:
     """>>> host = Host(server); await host.start([Deployed(flow.spec(), "python")]); await host.finished()"""
 
     def __init__(self, server: str | None = None, name: str = "default", *, local: bool = False) -> None:
@@ -98,7 +98,7 @@ class Host:
         self.server = server
         self.name = name
         self.local = local  # flows that come over HTTP may name Python functions and files of this machine
-        self.flows: dict[str, Deployed] = {}
+        self.flows: dict[str, DeployedFlow] = {}
         self.shared: dict[str, Any] = {}  # what instances of connectors share
         self.watchdog = Watchdog()  # of the process, where it has been started
         self.problem = ""  # why what people asked for is not known yet
@@ -108,7 +108,7 @@ class Host:
         self._changed = asyncio.Event()
 
     # -- begin -----------------------------------------------------------------------------------------------
-    async def start(self, flows: Sequence[Deployed]) -> None:
+    async def start(self, flows: Sequence[DeployedFlow]) -> None:
         """Begin flows, and those that were deployed over HTTP before. Waits until the server says what was paused."""
         for each in flows:
             self.flows[each.name] = each
@@ -118,7 +118,7 @@ class Host:
                 log.warning("%s: comes from a file now; what came over HTTP before is not used", name)
                 continue
             try:
-                self.flows[name] = Deployed(self.read(name, given), "api", given)
+                self.flows[name] = DeployedFlow(self.read(name, given), "api", given)
             except FlowFileError as error:
                 log.error("%s: came over HTTP before, and can't be used any more: %s", name, error)
         for each in list(self.flows.values()):
@@ -126,15 +126,15 @@ class Host:
                 if each.name in self.flows and not each.instances and not self.draining:
                     await self._begin(each, kept)
 
-    async def _kept(self) -> Kept:
+    async def _kept(self) -> DesiredDocument:
         if self.desired is None:
-            return Kept()
+            return DesiredDocument()
         while True:
             try:
                 kept = await self.desired.read()
             except DeniedError as error:
                 raise FlowError(f"the server says: {error}") from None
-            except KeptError as error:
+            except DesiredStateError as error:
                 if self.problem != str(error):
                     log.warning("nothing is started yet: %s", error)
                 self.problem = str(error)
@@ -143,7 +143,7 @@ class Host:
                 self.problem = ""
                 return kept
 
-    async def _begin(self, deployed: Deployed, kept: Kept) -> None:
+    async def _begin(self, deployed: DeployedFlow, kept: DesiredDocument) -> None:
         spec = deployed.spec
         made = []
         for alias in deployed.aliases:
@@ -154,7 +154,7 @@ class Host:
                 letters = DeadLetterQueue(alias, spec.server)
                 context.letters = letters
                 deployed.letters.append(letters)
-            running = Running(dataclasses.replace(spec, paused=paused), context)
+            running = RunningFlow(dataclasses.replace(spec, paused=paused), context)
             made.append(running)
             for connector, status in kept.connectors(spec.name, alias).items():
                 if connector in running.graph.connectors:
@@ -166,7 +166,7 @@ class Host:
             await each.start()
         log.info("%s: started, %s", spec.name, ", ".join(f"{each.alias} is {each.status}" for each in made))
 
-    async def _watch(self, running: Running) -> None:
+    async def _watch(self, running: RunningFlow) -> None:
         """Give back what an instance holds when all its sources have ended."""
         await running.finished()
         if not running.ended and running.status != "draining":
@@ -187,7 +187,7 @@ class Host:
 
     async def deploy(
         self, name: str, given: dict[str, Any], *, replace: bool = False, spec: FlowSpec | None = None
-    ) -> tuple[Deployed, dict[str, Report]]:
+    ) -> tuple[DeployedFlow, dict[str, DrainReport]]:
         """A flow over HTTP. replace: instead of the one of this name, which is drained first. spec: what ``read`` made.
 
         FlowFileError: it is wrong. BusyError: there is one, and it should not be replaced; there are too many.
@@ -199,9 +199,9 @@ class Host:
         if old is None:
             if sum(each.by == "api" for each in self.flows.values()) >= FLOWS:
                 raise BusyError(f"{FLOWS} flows came over HTTP already: that many are the most")
-            new = self.flows[name] = Deployed(spec, "api", given)
+            new = self.flows[name] = DeployedFlow(spec, "api", given)
             async with new.lock:
-                await self._put(new, Kept())
+                await self._put(new, DesiredDocument())
             return new, {}
         if not replace:
             raise BusyError(f"there is a flow {name!r} already: PUT replaces it")
@@ -210,13 +210,13 @@ class Host:
                 raise BusyError(f"the flow {name!r} was replaced or undeployed meanwhile")
             kept = await self._standing(old)
             reports = await self._cleared(old)
-            new = Deployed(spec, old.by, given)
+            new = DeployedFlow(spec, old.by, given)
             async with new.lock:
                 self.flows[name] = new
                 await self._put(new, kept)
         return new, reports
 
-    async def _cleared(self, old: Deployed) -> dict[str, Report]:
+    async def _cleared(self, old: DeployedFlow) -> dict[str, DrainReport]:
         """Drain a flow whose place another takes. BusyError: the process was told to stop meanwhile."""
         old.replacing = True
         try:
@@ -228,9 +228,9 @@ class Host:
             raise BusyError(f"this process is about to stop: {old.name!r} was drained, and nothing takes its place")
         return reports
 
-    async def _standing(self, old: Deployed) -> Kept:
+    async def _standing(self, old: DeployedFlow) -> DesiredDocument:
         """What holds for a flow's instances now, for those that take their place."""
-        kept = Kept()
+        kept = DesiredDocument()
         for each in old.instances:
             kept.set(old.name, each.alias, "paused" if each.paused else "running")
         if old.instances and all(each.paused for each in old.instances):
@@ -242,7 +242,7 @@ class Host:
                     kept.set(old.name, alias, status, connector)
         return kept
 
-    async def _put(self, new: Deployed, kept: Kept) -> None:
+    async def _put(self, new: DeployedFlow, kept: DesiredDocument) -> None:
         try:
             await self._begin(new, kept)
         except Exception:
@@ -252,7 +252,7 @@ class Host:
         if self.desired is not None and new.by == "api" and given is not None:
             await self.desired.change(lambda kept: kept.deployed.update({new.name: given}))
 
-    async def undeploy(self, name: str, seconds: float | None = None) -> dict[str, Report]:
+    async def undeploy(self, name: str, seconds: float | None = None) -> dict[str, DrainReport]:
         """Drain a flow and forget it. NoFlowError."""
         deployed = self.find(name)
         if name != deployed.name:
@@ -267,7 +267,7 @@ class Host:
                 await self.desired.change(lambda kept: kept.forget(name))
         return reports
 
-    async def _drained(self, deployed: Deployed, seconds: float | None) -> dict[str, Report]:
+    async def _drained(self, deployed: DeployedFlow, seconds: float | None) -> dict[str, DrainReport]:
         instances = deployed.instances
         reports = await asyncio.gather(*(each.drain(seconds) for each in instances))
         deployed.end()
@@ -275,14 +275,16 @@ class Host:
         return deployed.reports
 
     # -- pause, resume ---------------------------------------------------------------------------------------
-    def find(self, alias: str) -> Deployed:
+    def find(self, alias: str) -> DeployedFlow:
         """The flow of a name or of an instance's alias. NoFlowError."""
         for each in self.flows.values():
             if alias == each.name or alias in each.aliases:
                 return each
         raise NoFlowError(f"there is no flow {alias!r}")
 
-    async def steer(self, alias: str, status: Literal["paused", "running"], connector: str | None = None) -> Deployed:
+    async def steer(
+        self, alias: str, status: Literal["paused", "running"], connector: str | None = None
+    ) -> DeployedFlow:
         """Pause or resume a flow, an instance, or a connector of it. In force, and kept, when this returns.
 
         NoFlowError; BusyError: it has ended; KeptError: it is in force, but not kept.
@@ -300,7 +302,7 @@ class Host:
                 await self.desired.change(lambda kept: kept.set(deployed.name, alias, status, connector))
         return deployed
 
-    def _alive(self, deployed: Deployed, alias: str) -> list[Running]:
+    def _alive(self, deployed: DeployedFlow, alias: str) -> list[RunningFlow]:
         """Instances that can be paused. BusyError: there is none."""
         chosen = deployed.chosen(alias)
         if not chosen:
@@ -317,12 +319,12 @@ class Host:
             self._changed.clear()
             await self._changed.wait()
 
-    async def drain(self, seconds: float | None = None) -> dict[str, Report]:
+    async def drain(self, seconds: float | None = None) -> dict[str, DrainReport]:
         """Drain all flows, at the same time. What became of each instance."""
         self.draining = True
-        found: dict[str, Report] = {}
+        found: dict[str, DrainReport] = {}
 
-        async def one(deployed: Deployed) -> None:
+        async def one(deployed: DeployedFlow) -> None:
             async with deployed.lock:  # whatever happens to it now has an end
                 if deployed.instances and not deployed.ended:
                     found.update(await self._drained(deployed, seconds))

@@ -22,17 +22,17 @@ from typing import Any, Final
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
-from tidelog.flows.runtime.run import Running
-from tidelog.flows.service.host import ORDER, Host
+from tidelog.flows.runtime.runningflow import RunningFlow
+from tidelog.flows.service.host import ORDER, FlowHost
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 _BASE: Final = ["flow", "instance"]
 
 
-class Metrics:
+class FlowMetrics:
     """Of one host."""
 
-    def __init__(self, host: Host) -> None:
+    def __init__(self, host: FlowHost) -> None:
         self._host = host
         self._registry = CollectorRegistry()
         self._registry.register(self)
@@ -77,7 +77,7 @@ class Metrics:
         yield from (status, events, waiting, passed, dropped, unsettled, oldest, breaker, blocked, connected)
 
 
-def _events(family: CounterMetricFamily, base: list[str], running: Running) -> None:
+def _events(family: CounterMetricFamily, base: list[str], running: RunningFlow) -> None:
     for node in running.graph.nodes:
         for name, count in node.counts.items():
             family.add_metric([*base, node.name, node.kind, name], count)
@@ -85,7 +85,7 @@ def _events(family: CounterMetricFamily, base: list[str], running: Running) -> N
 
 def _channels(
     waiting: GaugeMetricFamily, passed: CounterMetricFamily, dropped: CounterMetricFamily, base: list[str],
-    running: Running,
+    running: RunningFlow,
 ) -> None:  # fmt: skip
     for channel in running.graph.channels:
         labels = [*base, channel.name]

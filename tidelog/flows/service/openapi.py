@@ -22,7 +22,7 @@ REPLAY: Final = {
 }  # fmt: skip
 
 
-class Route(NamedTuple):
+class ApiRoute(NamedTuple):
     """One route. ``handler``: a method of ``Api``."""
 
     method: str
@@ -35,77 +35,77 @@ class Route(NamedTuple):
 
 
 ROUTES: Final = (
-    Route("GET", "/v1/version", "version", "The version of tidelog."),
-    Route("GET", "/v1/status", "status", "How many flows have which status; 503 unless all are running.", (200, 503)),
-    Route("GET", "/v1/live", "live", "200 as long as the process answers. Needs no token."),
-    Route(
+    ApiRoute("GET", "/v1/version", "version", "The version of tidelog."),
+    ApiRoute("GET", "/v1/status", "status", "The number of flows by status; 503 unless all are running.", (200, 503)),
+    ApiRoute("GET", "/v1/live", "live", "200 as long as the process answers. Needs no token."),
+    ApiRoute(
         "GET", "/v1/ready", "ready",
         "503 while a flow has failed or a connector was never connected; says which.",
         (200, 503),
     ),
-    Route("GET", "/v1/flows", "flows", "All flows."),
-    Route("GET", "/v1/flows/{flow}", "flow", "A flow: its status, its connectors.", (200, 404)),
-    Route(
+    ApiRoute("GET", "/v1/flows", "flows", "All flows."),
+    ApiRoute("GET", "/v1/flows/{flow}", "flow", "A flow: its status, its connectors.", (200, 404)),
+    ApiRoute(
         "PATCH", "/v1/flows/{flow}", "patch_flow",
         "Pause or resume a flow or an instance.",
         (200, 400, 404, 409, 415, 422, 503), (), STATUS,
     ),
-    Route("POST", "/v1/flows/{flow}", "post_flow", "Deploy a flow.", (201, 400, 409, 415, 422, 503), (), FLOW),
-    Route(
+    ApiRoute("POST", "/v1/flows/{flow}", "post_flow", "Deploy a flow.", (201, 400, 409, 415, 422, 503), (), FLOW),
+    ApiRoute(
         "PUT", "/v1/flows/{flow}", "put_flow",
         "Deploy a flow in place of the one of this name, which is drained first.",
         (200, 201, 400, 409, 415, 422, 503), (), FLOW,
     ),
-    Route(
+    ApiRoute(
         "DELETE", "/v1/flows/{flow}", "delete_flow",
         "Drain a flow and forget it; says what was settled and what abandoned.",
         (200, 404, 409, 503), ("timeout",),
     ),
-    Route("GET", "/v1/flows/{flow}/connectors", "connectors", "Its connectors.", (200, 404)),
-    Route(
+    ApiRoute("GET", "/v1/flows/{flow}/connectors", "connectors", "Its connectors.", (200, 404)),
+    ApiRoute(
         "GET", "/v1/flows/{flow}/connectors/{connector}", "connector",
         "A connector: status, connectivity, what it is connected to.",
         (200, 404),
     ),
-    Route(
+    ApiRoute(
         "PATCH", "/v1/flows/{flow}/connectors/{connector}", "patch_connector",
         "Pause or resume a connector.",
         (200, 400, 404, 409, 415, 422, 503), (), STATUS,
     ),
-    Route("GET", "/v1/flows/{flow}/pipelines", "pipelines", "Its pipelines.", (200, 404)),
-    Route(
+    ApiRoute("GET", "/v1/flows/{flow}/pipelines", "pipelines", "Its pipelines.", (200, 404)),
+    ApiRoute(
         "GET", "/v1/flows/{flow}/pipelines/{pipeline}", "pipeline",
         "A pipeline: operators, counters, its graph.",
         (200, 404),
     ),
-    Route("GET", "/v1/flows/{flow}/graph", "graph", "All entities and channels, with counters.", (200, 404)),
-    Route(
+    ApiRoute("GET", "/v1/flows/{flow}/graph", "graph", "All entities and channels, with counters.", (200, 404)),
+    ApiRoute(
         "GET", "/v1/flows/{flow}/breaker", "breaker",
         "Why nothing moves: the reasons that stand at each source.",
         (200, 404),
     ),
-    Route(
+    ApiRoute(
         "GET", "/v1/flows/{flow}/unsettled", "unsettled",
         "Events under way: how many, the oldest, where.",
         (200, 404),
     ),
-    Route(
+    ApiRoute(
         "GET", "/v1/flows/{flow}/tap", "tap",
         "Events that pass, as server-sent events.",
         (200, 404, 422, 429), ("rate", "channel"),
     ),
-    Route(
+    ApiRoute(
         "GET", "/v1/dead_letters", "dead_letters",
         "Open dead letters of a flow or a topic.",
         (200, 404, 422, 503), ("flow", "topic", "limit"),
     ),
-    Route(
+    ApiRoute(
         "POST", "/v1/dead_letters/replay", "replay",
         "Send dead letters to where they came from, once more.",
         (200, 400, 404, 415, 422, 503), (), REPLAY,
     ),
-    Route("GET", "/metrics", "metrics", "For Prometheus."),
-    Route("GET", "/openapi.json", "openapi", "This document."),
+    ApiRoute("GET", "/metrics", "metrics", "For Prometheus."),
+    ApiRoute("GET", "/openapi.json", "openapi", "This document."),
 )  # fmt: skip
 
 _TEXTS: Final = {
@@ -139,7 +139,7 @@ def document() -> dict[str, Any]:
     }
 
 
-def _operation(route: Route) -> dict[str, Any]:
+def _operation(route: ApiRoute) -> dict[str, Any]:
     parameters: list[dict[str, Any]] = [
         {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
         for name in re.findall(r"{(\w+)}", route.path)

@@ -16,7 +16,7 @@ from typing import Any, Final
 import msgspec
 
 from tidelog.flows.api.event import Event
-from tidelog.flows.runtime.channel import Channel, Tap
+from tidelog.flows.runtime.channel import EventChannel, Tap
 
 SHOWN: Final = 1000  # characters of a value, and of meta
 WAITING: Final = 500  # events that the reader has not taken
@@ -25,17 +25,17 @@ RATE: Final = 10.0  # events a second, where nothing is said
 RATE_MOST: Final = 1000.0
 
 
-class Tapped:
+class TapReader:
     """Taps on channels. ``attach``, then ``next`` again and again, then ``detach``."""
 
-    def __init__(self, channels: Iterable[tuple[str, Channel]], rate: float) -> None:
+    def __init__(self, channels: Iterable[tuple[str, EventChannel]], rate: float) -> None:
         self._channels = list(channels)  # (instance, channel)
         self._rate = rate
         self._room = 1.0  # events that may be shown now
         self._at = time.monotonic()
         self._waiting: deque[bytes] = deque()
         self._news = asyncio.Event()
-        self._taps: list[tuple[Channel, Tap]] = []
+        self._taps: list[tuple[EventChannel, Tap]] = []
         self.passed = 0  # events that were seen
         self.shown = 0
 

@@ -36,7 +36,7 @@ _LIBRARIES: Final = ("asyncio", "aiohttp", "uvloop", "concurrent", "selectors")
 log = logging.getLogger("tidelog.flows")
 
 
-class Place(NamedTuple):
+class BlockingCall(NamedTuple):
     """What was found in the loop's thread."""
 
     function: str  # module:name
@@ -45,10 +45,10 @@ class Place(NamedTuple):
     remedy: str
 
 
-class Blocked:
+class BlockingStats:
     """What is known of one place."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: BlockingCall) -> None:
         self.place = place
         self.times = 0
         self.seconds = 0.0  # together
@@ -70,13 +70,13 @@ class Watchdog:
     """>>> with Watchdog() as watchdog: ..."""
 
     def __init__(self) -> None:
-        self.blocked: dict[tuple[str, str, str], Blocked] = {}  # by flow, entity, function
+        self.blocked: dict[tuple[str, str, str], BlockingStats] = {}  # by flow, entity, function
         self._ended = threading.Event()
         self._lock = threading.Lock()
         self._noted = time.monotonic()
         self._used = time.process_time()
-        self._found: Counter[Place] = Counter()  # looks of this episode
-        self._told: Place | None = None  # logged in this episode
+        self._found: Counter[BlockingCall] = Counter()  # looks of this episode
+        self._told: BlockingCall | None = None  # logged in this episode
         self._timer: asyncio.TimerHandle | None = None
 
     def __enter__(self) -> Watchdog:
@@ -105,7 +105,7 @@ class Watchdog:
             self._episode(found, told, gap, computed)
         self._timer = self._loop.call_later(BEAT, self._note)
 
-    def _episode(self, found: Counter[Place], told: Place | None, gap: float, computed: float) -> None:
+    def _episode(self, found: Counter[BlockingCall], told: BlockingCall | None, gap: float, computed: float) -> None:
         if not found:
             why = "a call that keeps the interpreter's lock" if computed > gap / 2 else "the machine or a debugger"
             log.warning("this process stood still for %.1f s, held up by %s", gap, why)
@@ -122,12 +122,12 @@ class Watchdog:
         else:
             known.silent += 1
 
-    def _known(self, place: Place) -> Blocked:
+    def _known(self, place: BlockingCall) -> BlockingStats:
         key = (place.flow, place.entity, place.function)
         if key not in self.blocked:
             if len(self.blocked) >= KNOWN:
                 del self.blocked[min(self.blocked, key=lambda each: self.blocked[each].last)]
-            self.blocked[key] = Blocked(place)
+            self.blocked[key] = BlockingStats(place)
         return self.blocked[key]
 
     # -- in the thread ---------------------------------------------------------------------------------------
@@ -165,15 +165,15 @@ class Watchdog:
         )  # fmt: skip
 
 
-def _extra(place: Place, gap: float) -> dict[str, Any]:
+def _extra(place: BlockingCall, gap: float) -> dict[str, Any]:
     return {"flow": place.flow, "entity": place.entity, "function": place.function, "seconds": round(gap, 3)}
 
 
-def _owner(place: Place) -> str:
+def _owner(place: BlockingCall) -> str:
     return ": ".join(each for each in (place.flow, place.entity) if each) or "flows"
 
 
-def found_in(frame: FrameType, task: str) -> Place | None:
+def found_in(frame: FrameType, task: str) -> BlockingCall | None:
     """The function that a thread's event loop called, and that has not returned. None: it waits for events.
 
     task: the name of the task that runs, as FLOW/ENTITY.
@@ -203,7 +203,7 @@ def found_in(frame: FrameType, task: str) -> Place | None:
     if not entity:
         flow = ""
     name = f"{chosen.f_globals.get('__name__', '?')}:{chosen.f_code.co_qualname}"
-    return Place(name, flow, entity, _remedy(chosen.f_code, frames))
+    return BlockingCall(name, flow, entity, _remedy(chosen.f_code, frames))
 
 
 def _remedy(code: CodeType, frames: list[FrameType]) -> str:

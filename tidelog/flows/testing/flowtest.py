@@ -26,14 +26,14 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar
 
-from tidelog.flows.api.connector import LATER, Later, Outcome, Sink, Source
+from tidelog.flows.api.connector import DEFERRED, Deferred, Outcome, Sink, Source
 from tidelog.flows.api.connectoroptions import ConnectorOptions
 from tidelog.flows.api.event import Event
 from tidelog.flows.api.flowcontext import FlowContext
 from tidelog.flows.api.tokens import DISCARD, OK, REJECT, RETRY, STATUSES, Token
 from tidelog.flows.declare import Flow, Op, operator_spec
 from tidelog.flows.options import Problems
-from tidelog.flows.runtime.run import Report, Running
+from tidelog.flows.runtime.runningflow import DrainReport, RunningFlow
 from tidelog.flows.spec import ConnectorSpec, FlowSpec
 from tidelog.flows.testing.virtualloop import VirtualLoop
 
@@ -79,13 +79,13 @@ class _Read(Sink):
         self.events: list[Event] = []
         self.answer: Callable[[Event], Status | None] = lambda _: "ok"
 
-    async def write(self, events: list[Event]) -> Later | Sequence[Outcome]:
+    async def write(self, events: list[Event]) -> Deferred | Sequence[Outcome]:
         self.events += events
         for event in events:
             status = self.answer(event)
             if status is not None:
                 self.context.answer(event, _STATUS[status], "" if status == "ok" else "the test says so")
-        return LATER
+        return DEFERRED
 
 
 class FlowTest:
@@ -106,7 +106,7 @@ class FlowTest:
             declared.name, declared.server, debug=True, queue=declared.queue, now_ns=self.loop.now_ns,
             random=self.loop.random,
         )  # fmt: skip
-        self.running = Running(self.spec, context)
+        self.running = RunningFlow(self.spec, context)
         graph = self.running.graph
         self._sources = {name: each.source for name, each in graph.sources.items() if isinstance(each.source, _Fed)}
         self._sinks = {name: each.sink for name, each in graph.sinks.items() if isinstance(each.sink, _Read)}
@@ -188,7 +188,7 @@ class FlowTest:
         names = [source] if source is not None else list(self._sources)
         return {each.reason for name in names for each in self.running.graph.sources[name].breaker.reasons}
 
-    def drain(self, seconds: float | None = None) -> Report:
+    def drain(self, seconds: float | None = None) -> DrainReport:
         """Drain the flow; that takes its time. Nothing can be fed any more."""
         return self._run(self.running.drain(seconds))
 

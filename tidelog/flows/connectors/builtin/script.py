@@ -22,7 +22,7 @@ import asyncio
 import random
 from typing import Any, Literal
 
-from tidelog.flows.api.connector import LATER, Later, Outcome, Sink, Source
+from tidelog.flows.api.connector import DEFERRED, Deferred, Outcome, Sink, Source
 from tidelog.flows.api.connectoroptions import ConnectorOptions
 from tidelog.flows.api.event import Event, copied
 from tidelog.flows.api.tokens import DISCARD, OK, REJECT, RETRY
@@ -76,7 +76,7 @@ class ScriptConnector(Source, Sink):
         self._given += len(values)
         return [Event(copied(value), None, first + number) for number, value in enumerate(values)]
 
-    async def write(self, events: list[Event]) -> Later | list[Outcome]:
+    async def write(self, events: list[Event]) -> Deferred | list[Outcome]:
         outcomes: list[Outcome] = []
         later = []
         cancelled = False  # a write is cancelled once
@@ -98,7 +98,7 @@ class ScriptConnector(Source, Sink):
             self.context.answer(event, *outcome)  # type: ignore[misc] # they are pairs
         for event, act in later:
             self._put_off(event, act)
-        return LATER
+        return DEFERRED
 
     async def _now(self, event: Event, act: str) -> int:
         if act in _PLAIN:

@@ -14,7 +14,7 @@ from typing import Final, Literal
 from weakref import WeakKeyDictionary
 
 from tidelog.flows.api.connector import Outcome, Sink, Source
-from tidelog.flows.api.errors import GoneError
+from tidelog.flows.api.errors import PeerGoneError
 from tidelog.flows.api.event import Event
 from tidelog.flows.connectors.payload import LinePayloadOptions, NameOrOptions, PayloadReader, PayloadWriter
 from tidelog.flows.connectors.sockets.descriptors import PipeWriter, forget, ready
@@ -105,5 +105,5 @@ class StdioConnector(Source, Sink):
             try:
                 await self._writer.write(pieces)
             except BrokenPipeError as error:  # nobody can open it again
-                raise GoneError("nobody reads the output any more") from error
+                raise PeerGoneError("nobody reads the output any more") from error
         return outcomes

@@ -20,7 +20,7 @@ from typing import Any, Final
 import msgspec
 from yarl import URL
 
-from tidelog.flows.api.connector import LATER, Later
+from tidelog.flows.api.connector import DEFERRED, Deferred
 from tidelog.flows.api.errors import RejectError, RetryError
 from tidelog.flows.api.event import Event, EventPredicate, extract
 from tidelog.flows.api.tokens import OK, REJECT, RETRY
@@ -114,7 +114,7 @@ class HttpClient(HttpRequestSink):
         self._waiting: dict[int, deque[Event]] = {}  # of each write, by id(): those whose turn has not come
         self._decoder = codec(options.codec if options.response_codec is None else options.response_codec)
 
-    async def write(self, events: list[Event]) -> Later:
+    async def write(self, events: list[Event]) -> Deferred:
         tasks: set[asyncio.Task[None]] = set()
         loop = asyncio.get_running_loop()
         waiting = deque(events)
@@ -137,7 +137,7 @@ class HttpClient(HttpRequestSink):
             for task in left:
                 task.cancel()
             await asyncio.gather(*left, return_exceptions=True)
-        return LATER
+        return DEFERRED
 
     def withdraw(self, wanted: EventPredicate) -> list[Event]:
         found: list[Event] = []

@@ -11,7 +11,7 @@ class PassthroughOptions(Struct):
     """None."""
 
 
-class Passthrough(Operator):
+class PassthroughOperator(Operator):
     """For pipelines that only join or part ways."""
 
     type = "passthrough"

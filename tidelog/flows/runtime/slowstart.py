@@ -11,18 +11,18 @@ from collections.abc import Iterable
 from typing import Final
 
 from tidelog.flows.api.event import BATCH
-from tidelog.flows.api.tokens import RETRY, Seen, Token
+from tidelog.flows.api.tokens import RETRY, Token, WeakToken
 
 _FIRST: Final = 0.1  # s of rest after a first failure; then twice as long each time
 _MOST: Final = 30.0
 
 
-class Ramp:
+class SlowStart:
     """Of one source."""
 
     def __init__(self) -> None:
         self.size = 0  # events of the step; 0: no limit
-        self._sent: list[Token | Seen] = []  # of the step
+        self._sent: list[Token | WeakToken] = []  # of the step
         self._failures = 0  # in a row
         self._until = 0.0  # s of the loop's clock: rest until then
 
@@ -45,9 +45,9 @@ class Ramp:
         if not 0 < self.size <= len(self._sent):
             return set()
         pending = (each for each in self._sent if each.pending > 0)
-        return {each.identity if isinstance(each, Seen) else id(each) for each in pending}
+        return {each.identity if isinstance(each, WeakToken) else id(each) for each in pending}
 
-    def sent(self, tokens: Iterable[Token | Seen]) -> None:
+    def sent(self, tokens: Iterable[Token | WeakToken]) -> None:
         if self.size:
             self._sent += tokens
 

@@ -1,8 +1,8 @@
 """Connections between connectors and pipelines, and what is wrong with them.
 
-    in -> enrich -> search          a chain
-    enrich.err -> dead_letters      a port: out where none is named
-    enrich.2.overflow -> seen       a port of one operator, by its place
+in -> enrich -> search          a chain
+enrich.err -> dead_letters      a port: out where none is named
+enrich.2.overflow -> seen       a port of one operator, by its place
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from itertools import pairwise
 from typing import Final
 
 from tidelog.flows.options import Problems, nearest
-from tidelog.flows.spec import ConnectorSpec, Link, PipelineSpec
+from tidelog.flows.spec import ConnectorSpec, Edge, PipelineSpec
 
 NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,99}")
 MOST: Final = 500  # ends of a chain
@@ -21,7 +21,7 @@ SHOWN: Final = 200  # characters of a chain in a message
 _END: Final = re.compile(r"([A-Za-z_][A-Za-z0-9_-]*)(?:\.(\d+))?(?:\.([A-Za-z_][A-Za-z0-9_-]*))?")
 
 
-def parse(text: str, path: str, problems: Problems) -> list[Link]:
+def parse(text: str, path: str, problems: Problems) -> list[Edge]:
     """The links of a chain: ``a -> b.port -> c``."""
     ends = [each.strip() for each in text.split("->", MOST)]
     if len(ends) > MOST:
@@ -41,12 +41,12 @@ def parse(text: str, path: str, problems: Problems) -> list[Link]:
             whole = "events go into a whole connector or pipeline; name it without a port"
             problems.add(path, f"{right[:SHOWN]!r} in {text!r}: {whole}")
         else:
-            found.append(Link(source[1], source[3] or "out", target[1], int(source[2]) if source[2] else None))
+            found.append(Edge(source[1], source[3] or "out", target[1], int(source[2]) if source[2] else None))
     return found
 
 
 def check(
-    links: Iterable[tuple[Link, str]],
+    links: Iterable[tuple[Edge, str]],
     connectors: Mapping[str, ConnectorSpec],
     pipelines: Mapping[str, PipelineSpec],
     path: str,
@@ -84,7 +84,7 @@ def check(
 
 
 def _operators(
-    name: str, pipeline: PipelineSpec, links: Iterable[tuple[Link, str]], path: str, problems: Problems
+    name: str, pipeline: PipelineSpec, links: Iterable[tuple[Edge, str]], path: str, problems: Problems
 ) -> None:
     """Ports that must lead somewhere; nothing after an operator from which nothing leaves by ``out``."""
     for place, operator in enumerate(pipeline.operators):
@@ -99,7 +99,7 @@ def _operators(
 
 
 def _ports(
-    link: Link,
+    link: Edge,
     at: str,
     connectors: Mapping[str, ConnectorSpec],
     pipelines: Mapping[str, PipelineSpec],
@@ -131,9 +131,7 @@ def _ports(
     return good
 
 
-def _circle(
-    links: Iterable[Link], connectors: Mapping[str, ConnectorSpec], path: str, problems: Problems
-) -> None:
+def _circle(links: Iterable[Edge], connectors: Mapping[str, ConnectorSpec], path: str, problems: Problems) -> None:
     """Among pipelines and what sinks answer. A connector's two halves are two ends."""
     answering = {name: f"{name}.responses" if each.is_source else name for name, each in connectors.items()}
     ways: dict[str, list[str]] = {}

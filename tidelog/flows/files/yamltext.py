@@ -21,14 +21,14 @@ VALUES: Final = 100_000  # in a file, with aliases followed
 DEPTH: Final = 50  # mappings and lists in one another
 
 
-class At(str):
+class PathWithLine(str):
     """A path, with a line of its own: of what is not in the value, since something else has its place."""
 
     line = 0
 
 
 @dataclass
-class Read:
+class ParsedText:
     """What a file holds. ``lines``: by path, as ``flows.orders.connect[0]``, from 1 on."""
 
     value: Any
@@ -36,7 +36,7 @@ class Read:
 
     def line(self, path: str) -> int:
         """The line of a path, or of the nearest thing around it that the file has."""
-        if isinstance(path, At):
+        if isinstance(path, PathWithLine):
             return path.line
         while path:
             if path in self.lines:
@@ -52,9 +52,9 @@ _SHORT: Final = 1 << 16  # characters of a text that is read again for its error
 _TEXT: Final = "tag:yaml.org,2002:str"
 
 
-def read(text: str, problems: Problems) -> Read:
+def read(text: str, problems: Problems) -> ParsedText:
     """Problems were added where it can't be read; their paths are those of ``Read.lines``."""
-    found = Read({})
+    found = ParsedText({})
     if len(text) > SIZE:
         problems.add("", f"the file has {len(text):,} characters: {SIZE:,} are the most")
         return found
@@ -223,7 +223,7 @@ class _Builder:
         return {**merged, **made}
 
     def _problem(self, path: str, line: int, what: str) -> None:
-        at = At(path)
+        at = PathWithLine(path)
         at.line = line
         self._problems.add(at, what)
 

@@ -22,7 +22,7 @@ AGAIN_MOST: Final = 2.0  # s
 log = logging.getLogger("tidelog.flows")
 
 
-class Asking:
+class ServerRequests:
     """One operator's way to the server. While it doesn't answer, sources above the operator wait."""
 
     def __init__(self, operator: Operator) -> None:

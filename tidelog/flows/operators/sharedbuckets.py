@@ -17,8 +17,9 @@ from collections.abc import Mapping
 from typing import Final
 
 from tidelog.client import strings
-from tidelog.flows.operators.asking import Asking
-from tidelog.flows.operators.rates import Rate
+from tidelog.client.calls import Call
+from tidelog.flows.operators.serverrequests import ServerRequests
+from tidelog.flows.operators.tokenbuckets import Rate
 from tidelog.transport.call import Call
 
 CROWD: Final = 0.005  # s: the longest wait after somebody else was first
@@ -28,7 +29,7 @@ KEPT: Final = 1000  # ms that a full bucket is kept
 class SharedBuckets:
     """Those of one limit."""
 
-    def __init__(self, server: Asking, prefix: str, rate: Rate, chance: random.Random) -> None:
+    def __init__(self, server: ServerRequests, prefix: str, rate: Rate, chance: random.Random) -> None:
         self._server = server
         self._prefix = prefix
         self._step = max(round(rate.step * 1e6), 1)  # us

@@ -11,7 +11,7 @@ import yaml
 from aiohttp import web
 
 from tidelog.flows.api.errors import FlowFileError
-from tidelog.flows.files import text
+from tidelog.flows.files import yamltext
 from tidelog.flows.options import Problems
 
 BODY: Final = 256 << 10  # bytes
@@ -22,7 +22,7 @@ _FORM: Final = "application/x-www-form-urlencoded"  # what curl -d says where no
 _YAML: Final = ("application/yaml", "application/x-yaml", "text/yaml")
 
 
-class RefusedError(Exception):
+class ApiError(Exception):
     """A request that is answered with an error."""
 
     def __init__(self, code: int, error: str, problems: Sequence[str] = ()) -> None:
@@ -47,12 +47,12 @@ def answer(body: Any, status: int = 200, headers: dict[str, str] | None = None) 
     )
 
 
-def wrong(error: FlowFileError) -> RefusedError:
+def wrong(error: FlowFileError) -> ApiError:
     """A flow that is wrong."""
     shown = list(error.problems[:PROBLEMS])
     if len(error.problems) > PROBLEMS:
         shown.append(f"and {len(error.problems) - PROBLEMS} more")
-    return RefusedError(422, "the flow is wrong: " + "; ".join(shown), shown)
+    return ApiError(422, "the flow is wrong: " + "; ".join(shown), shown)
 
 
 async def body_of(request: web.Request) -> bytes:
@@ -60,7 +60,7 @@ async def body_of(request: web.Request) -> bytes:
         async with asyncio.timeout(BODY_WITHIN):
             return await request.read()
     except TimeoutError:
-        raise RefusedError(408, f"the body took longer than {BODY_WITHIN:g} s") from None
+        raise ApiError(408, f"the body took longer than {BODY_WITHIN:g} s") from None
 
 
 async def patch_body(request: web.Request) -> Any:
@@ -80,40 +80,40 @@ async def flow_body(request: web.Request, turns: asyncio.Lock) -> dict[str, Any]
         try:
             content = (await body_of(request)).decode()
             async with turns:
-                value = (await asyncio.to_thread(text.read, content, problems)).value
+                value = (await asyncio.to_thread(yamltext.read, content, problems)).value
         except (UnicodeDecodeError, yaml.YAMLError) as error:
-            raise RefusedError(400, f"the body is no YAML: {error}") from None
+            raise ApiError(400, f"the body is no YAML: {error}") from None
         if problems:
-            raise RefusedError(400, "; ".join(f"{path}: {what}" for path, what in problems.found))
+            raise ApiError(400, "; ".join(f"{path}: {what}" for path, what in problems.found))
     else:
         value = await _json(request, (*_JSON, *_YAML))
     if not isinstance(value, dict):
-        raise RefusedError(422, "a flow is an object with connectors, pipelines and connect")
+        raise ApiError(422, "a flow is an object with connectors, pipelines and connect")
     return value
 
 
 async def _json(request: web.Request, types: Sequence[str]) -> Any:
     if "Content-Type" in request.headers and request.content_type not in types:
-        raise RefusedError(415, f"the body's type is {request.content_type}: send Content-Type: {types[0]}")
+        raise ApiError(415, f"the body's type is {request.content_type}: send Content-Type: {types[0]}")
     if "Content-Type" not in request.headers and _FORM not in types:
-        raise RefusedError(415, f"the body has no type: send Content-Type: {types[0]}")
+        raise ApiError(415, f"the body has no type: send Content-Type: {types[0]}")
     body = await body_of(request)
     try:
         return msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise RefusedError(400, f"the body is no JSON: {error}") from None
+        raise ApiError(400, f"the body is no JSON: {error}") from None
 
 
 def status_of(body: Any) -> str:
     """``{"status": "paused"}``."""
     if not isinstance(body, dict) or "status" not in body:
-        raise RefusedError(422, 'the body must be {"status": "paused"} or {"status": "running"}')
+        raise ApiError(422, 'the body must be {"status": "paused"} or {"status": "running"}')
     unknown = [name for name in body if name != "status"]
     if unknown:
-        raise RefusedError(422, f"only the status can be changed, not {', '.join(map(repr, unknown))}")
+        raise ApiError(422, f"only the status can be changed, not {', '.join(map(repr, unknown))}")
     status = body["status"]
     if status not in ("paused", "running"):
-        raise RefusedError(422, f"status is {status!r}: it can be set to 'paused' or 'running'")
+        raise ApiError(422, f"status is {status!r}: it can be set to 'paused' or 'running'")
     return str(status)
 
 
@@ -127,5 +127,5 @@ def number(request: web.Request, name: str, default: float | None, least: float,
     except ValueError:
         value = float("nan")
     if not least <= value <= most:
-        raise RefusedError(422, f"{name} is {given!r}: it must be a number from {least:g} to {most:g}")
+        raise ApiError(422, f"{name} is {given!r}: it must be a number from {least:g} to {most:g}")
     return value

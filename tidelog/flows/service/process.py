@@ -16,16 +16,16 @@ from pathlib import Path
 import uvloop
 
 from tidelog.flows.api.errors import FlowError
-from tidelog.flows.runtime.run import Report
+from tidelog.flows.runtime.runningflow import DrainReport
 from tidelog.flows.service import api
-from tidelog.flows.service.host import Deployed, Host
+from tidelog.flows.service.host import DeployedFlow, FlowHost
 from tidelog.operating.signals import ENDING, taken
 
 log = logging.getLogger("tidelog.flows")
 
 
 @dataclass
-class Options:
+class ProcessOptions:
     """What a process is told besides its flows."""
 
     server: str | None = None  # URL of the tidelog server
@@ -47,29 +47,29 @@ def token_in(path: str) -> str:
     return found
 
 
-def run(flows: Sequence[Deployed], options: Options, say: Callable[[str], None] | None = None) -> int:
+def run(flows: Sequence[DeployedFlow], options: ProcessOptions, say: Callable[[str], None] | None = None) -> int:
     """Run until the end; returns the exit status: 0, or 1 where a flow failed or events were abandoned.
 
     say: gets lines for people; standard error by default. FlowError: it can't start.
     """
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(Process(flows, options, say or _say).main())
+        return runner.run(FlowProcess(flows, options, say or _say).main())
 
 
-class Process:
+class FlowProcess:
     """>>> await Process(flows, Options()).main()"""
 
-    def __init__(self, flows: Sequence[Deployed], options: Options, say: Callable[[str], None]) -> None:
+    def __init__(self, flows: Sequence[DeployedFlow], options: ProcessOptions, say: Callable[[str], None]) -> None:
         self._flows = flows
         self._options = options
         self._say = say
         self._told = 0  # signals
         self._signal = asyncio.Event()
-        self.host = Host(options.server, options.name, local=options.local)
+        self.host = FlowHost(options.server, options.name, local=options.local)
 
     async def main(self) -> int:
         options = self._options
-        server = None if options.listen is None else api.Server(self.host, options.listen, options.token)
+        server = None if options.listen is None else api.FlowApiServer(self.host, options.listen, options.token)
         with taken(ENDING, self._stop), self.host.watchdog:
             try:
                 if server is not None:
@@ -130,7 +130,7 @@ class Process:
         return int(self.host.shared.get("exit_code", 0))  # what a connector of type exit was told
 
 
-def shown(alias: str, report: Report) -> str:
+def shown(alias: str, report: DrainReport) -> str:
     """A line about a drain."""
     abandoned = ", ".join(f"{count:,} of {source}" for source, count in report.abandoned.items() if count)
     text = f"{alias}: {report.settled:,} events settled while draining, {report.seconds:.1f} s"

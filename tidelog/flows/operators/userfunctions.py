@@ -1,10 +1,10 @@
 """Functions of a program that are operators: found, looked at, called.
 
-    def f(value) -> new value           None: the event is discarded
-    def f(event: Event) -> new value    or the event itself, changed
-    def f(value): yield ...             many: each becomes an event; none: the event is discarded
-    async def f(value) ...              the same, waiting
-    class F: def __call__(self, value)  made for each place in a pipeline of each instance of a flow: it may keep things
+def f(value) -> new value           None: the event is discarded
+def f(event: Event) -> new value    or the event itself, changed
+def f(value): yield ...             many: each becomes an event; none: the event is discarded
+async def f(value) ...              the same, waiting
+class F: def __call__(self, value)  made for each place in a pipeline of each instance of a flow: it may keep things
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tidelog.flows.api.errors import RetryError
 from tidelog.flows.api.event import Event
 
 Outcome: TypeAlias = "Sequence[Any] | Exception"  # the values that an event becomes, or what was raised
-Where: TypeAlias = Literal["loop", "thread", "process"]
+ExecutionMode: TypeAlias = Literal["loop", "thread", "process"]
 F = TypeVar("F", bound=Callable[..., Any])
 
 _MARK: Final = "__tidelog_operator__"
@@ -31,8 +31,8 @@ _MARK: Final = "__tidelog_operator__"
 @overload
 def operator(call: F, /) -> F: ...
 @overload
-def operator(*, concurrency: int = 1, in_: Where = "loop") -> Callable[[F], F]: ...
-def operator(call: Any = None, /, *, concurrency: int = 1, in_: Where = "loop") -> Any:
+def operator(*, concurrency: int = 1, in_: ExecutionMode = "loop") -> Callable[[F], F]: ...
+def operator(call: Any = None, /, *, concurrency: int = 1, in_: ExecutionMode = "loop") -> Any:
     """Say how a function is called where it is an operator. It stays the function that it is.
 
     >>> @operator(concurrency=8)
@@ -47,20 +47,20 @@ def operator(call: Any = None, /, *, concurrency: int = 1, in_: Where = "loop") 
 
 
 @dataclass(frozen=True)
-class Declared:
+class DeclaredOperator:
     """What ``call`` means."""
 
     call: Any
     concurrency: int
-    where: Where
+    where: ExecutionMode
 
     @classmethod
-    def of(cls, given: Any) -> Declared:
+    def of(cls, given: Any) -> DeclaredOperator:
         """ValueError: there is no such function."""
         call = _imported(given) if isinstance(given, str) else given
         if not callable(call):
             raise ValueError(f"{given!r} is no function: give one, or its name as module:function")
-        marked: tuple[int, Where] = getattr(call, _MARK, (1, "loop"))
+        marked: tuple[int, ExecutionMode] = getattr(call, _MARK, (1, "loop"))
         return cls(call, *marked)
 
 
@@ -80,7 +80,7 @@ def _imported(name: str) -> Any:
     return found
 
 
-class Function:
+class UserFunction:
     """A function that was looked at."""
 
     def __init__(self, call: Any) -> None:
@@ -131,9 +131,9 @@ class Function:
         return () if result is None else (result,)
 
 
-def function(call: Any, where: Where) -> Function:
+def function(call: Any, where: ExecutionMode) -> UserFunction:
     """ValueError: it can't be called there."""
-    made = Function(call)
+    made = UserFunction(call)
     if where != "loop" and made.waits:
         raise ValueError(f"{made.name} is an async function, it runs in the loop: leave out in: {where}")
     if where == "process":

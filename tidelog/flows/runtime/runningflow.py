@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, Literal, TypeAlias
 
-from tidelog.flows.api.breaker import Standing
+from tidelog.flows.api.breaker import BreakerReason
 from tidelog.flows.api.errors import FlowError
 from tidelog.flows.api.flowcontext import FlowContext
 from tidelog.flows.api.signals import API, DISCONNECTED, FAILED, STARTING, WINDOW_FULL, Trigger
 from tidelog.flows.runtime.graph import Graph, build
-from tidelog.flows.runtime.node import Node
+from tidelog.flows.runtime.node import FlowNode
 from tidelog.flows.runtime.sinknode import SinkNode
 from tidelog.flows.runtime.sourcenode import SourceNode
 from tidelog.flows.spec import FlowSpec
@@ -30,7 +30,7 @@ Status: TypeAlias = Literal["initializing", "running", "paused", "draining", "dr
 
 
 @dataclass(frozen=True)
-class Unsettled:
+class UnsettledSummary:
     """Events under way."""
 
     count: int
@@ -40,7 +40,7 @@ class Unsettled:
 
 
 @dataclass(frozen=True)
-class Report:
+class DrainReport:
     """What a drain came to."""
 
     settled: int  # events that ended while it lasted
@@ -52,7 +52,7 @@ class Report:
         return not any(self.abandoned.values())
 
 
-class Running:
+class RunningFlow:
     """>>> running = Running(spec, Surroundings("orders")); await running.start()"""
 
     def __init__(self, spec: FlowSpec, context: FlowContext) -> None:
@@ -181,7 +181,7 @@ class Running:
         for source in self.graph.sources.values():
             source.drain()
 
-    async def drain(self, timeout: float | None = None) -> Report:  # noqa: ASYNC109 - it reports what was left
+    async def drain(self, timeout: float | None = None) -> DrainReport:  # noqa: ASYNC109 - it reports what was left
         """Read nothing more, wait until all is settled, or for so many seconds; then stop."""
         loop = asyncio.get_running_loop()
         begun = loop.time()
@@ -195,7 +195,7 @@ class Running:
         except TimeoutError:
             pass
         abandoned = {name: each.unsettled + each.kept for name, each in self.graph.sources.items()}
-        report = Report(self._settled() - before, abandoned, loop.time() - begun)
+        report = DrainReport(self._settled() - before, abandoned, loop.time() - begun)
         await self.stop("drained")
         return report
 
@@ -245,14 +245,14 @@ class Running:
         self.context.given_up.stop()
         for each in self.graph.channels:
             each.items.clear()
-        running: dict[str, Running] = self.context.shared.get(RUNNING, {})
+        running: dict[str, RunningFlow] = self.context.shared.get(RUNNING, {})
         if running.get(self.alias) is self:
             del running[self.alias]
         for node in self.graph.nodes:
             node.forget()
         self._look.set()
 
-    def _node_ended(self, node: Node, task: asyncio.Task[None]) -> None:
+    def _node_ended(self, node: FlowNode, task: asyncio.Task[None]) -> None:
         if task.cancelled() or (error := task.exception()) is None:
             return
         node.error = error
@@ -264,7 +264,7 @@ class Running:
         self._look.set()
 
     # -- how it is -------------------------------------------------------------------------------------------
-    def reasons(self) -> dict[str, tuple[Standing, ...]]:
+    def reasons(self) -> dict[str, tuple[BreakerReason, ...]]:
         """Why nothing moves, by source."""
         found = {name: each.reasons() for name, each in self.graph.sources.items()}
         if any(each.reason.startswith(WINDOW_FULL) for reasons in found.values() for each in reasons):
@@ -277,7 +277,7 @@ class Running:
                 )
         return found
 
-    def unsettled(self) -> Unsettled:
+    def unsettled(self) -> UnsettledSummary:
         where: dict[str, int] = {}
         for node in self.graph.nodes:
             count = sum(each.events for each in node.inputs) + node.held
@@ -292,4 +292,4 @@ class Running:
         sources = self.graph.sources.values()
         ages: Iterable[float] = (age for each in sources if (age := each.oldest()) is not None)
         stored = {name: count for name, each in self.graph.sources.items() if (count := each.source.stored)}
-        return Unsettled(sum(each.unsettled for each in sources), max(ages, default=None), where, stored)
+        return UnsettledSummary(sum(each.unsettled for each in sources), max(ages, default=None), where, stored)

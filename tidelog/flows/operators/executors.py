@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from tidelog.flows.api.errors import RejectError, RetryError
 from tidelog.flows.api.event import Event
-from tidelog.flows.operators.functions import Function, Outcome
+from tidelog.flows.operators.userfunctions import Outcome, UserFunction
 
 
 class Pool(Protocol):
@@ -28,7 +28,7 @@ class Pool(Protocol):
         """Calls that run end by themselves; nobody waits for them."""
 
 
-def made_pool(where: str, function: Function, workers: int) -> Pool:
+def made_pool(where: str, function: UserFunction, workers: int) -> Pool:
     """where: ``thread`` or ``process``."""
     return Threads(function, workers) if where == "thread" else Processes(function, workers)
 
@@ -36,7 +36,7 @@ def made_pool(where: str, function: Function, workers: int) -> Pool:
 class Threads:
     """Threads of this process."""
 
-    def __init__(self, function: Function, workers: int) -> None:
+    def __init__(self, function: UserFunction, workers: int) -> None:
         self._function = function
         self._executor: Executor = ThreadPoolExecutor(workers, thread_name_prefix=f"flow-{function.name}")
 
@@ -53,7 +53,7 @@ class Threads:
 class Processes:
     """Processes of their own. After one has died all are started anew."""
 
-    def __init__(self, function: Function, workers: int) -> None:
+    def __init__(self, function: UserFunction, workers: int) -> None:
         self._call = function.made_from
         self._workers = workers
         self._executor: ProcessPoolExecutor | None = None
@@ -82,11 +82,11 @@ class Processes:
 
 
 # -- in the child ----------------------------------------------------------------------------------------------
-_child: list[Function] = []  # its one
+_child: list[UserFunction] = []  # its one
 
 
 def _begin(call: Any) -> None:
-    made = Function(call)
+    made = UserFunction(call)
     made.begin()
     _child.append(made)
 

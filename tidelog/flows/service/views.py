@@ -11,12 +11,12 @@ from typing import Any
 
 import tidelog
 from tidelog.flows.api.signals import PAUSED
-from tidelog.flows.files import picture
-from tidelog.flows.runtime.node import Node
-from tidelog.flows.runtime.run import Running
-from tidelog.flows.service import letters
-from tidelog.flows.service.host import Deployed, Host, worst
-from tidelog.flows.spec import FlowSpec, Link
+from tidelog.flows.files import diagram
+from tidelog.flows.runtime.node import FlowNode
+from tidelog.flows.runtime.runningflow import RunningFlow
+from tidelog.flows.service import deadletters
+from tidelog.flows.service.host import DeployedFlow, FlowHost, worst
+from tidelog.flows.spec import Edge, FlowSpec
 from tidelog.operating.redaction import HIDDEN, hidden, is_secret
 
 
@@ -24,7 +24,7 @@ def version() -> dict[str, Any]:
     return {"version": tidelog.__version__, "debug": False}
 
 
-def status(host: Host) -> dict[str, Any]:
+def status(host: FlowHost) -> dict[str, Any]:
     """``all_running``: each flow is running, and what people asked for is known."""
     counts: dict[str, int] = {}
     for each in host.flows.values():
@@ -33,7 +33,7 @@ def status(host: Host) -> dict[str, Any]:
     return {"all_running": well, "num_flows": len(host.flows), "flows": counts}
 
 
-def flow(deployed: Deployed, alias: str, host: Host | None = None) -> dict[str, Any]:
+def flow(deployed: DeployedFlow, alias: str, host: FlowHost | None = None) -> dict[str, Any]:
     """alias: the flow's name, or that of one instance."""
     problem = "" if host is None else host.problem
     chosen = deployed.chosen(alias)
@@ -49,18 +49,18 @@ def flow(deployed: Deployed, alias: str, host: Host | None = None) -> dict[str, 
         "from": deployed.by,
         "error": next((each.error for each in chosen if each.error), "") if chosen or not problem
         else f"not started yet: {problem}",
-        "dead_letters": None if spec.server is None else letters.topic_in(spec),
+        "dead_letters": None if spec.server is None else deadletters.topic_in(spec),
         "blocked": [] if host is None else blocked(host, [each.alias for each in chosen]),
     }  # fmt: skip
 
 
-def blocked(host: Host, aliases: Collection[str]) -> list[dict[str, Any]]:
+def blocked(host: FlowHost, aliases: Collection[str]) -> list[dict[str, Any]]:
     """Python functions of these instances that held up the whole process, the latest first."""
     found = [each for each in tuple(host.watchdog.blocked.values()) if each.times and each.place.flow in aliases]
     return [each.shown() for each in sorted(found, key=lambda each: each.last, reverse=True)]
 
 
-def connector(deployed: Deployed, alias: str, name: str) -> dict[str, Any]:
+def connector(deployed: DeployedFlow, alias: str, name: str) -> dict[str, Any]:
     """One connector, in Tremor's form, with more."""
     chosen = deployed.chosen(alias)
     spec = deployed.spec.connectors[name]
@@ -92,7 +92,7 @@ def connector(deployed: Deployed, alias: str, name: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _connector_status(running: Running, name: str) -> str:
+def _connector_status(running: RunningFlow, name: str) -> str:
     connection = running.graph.connections.get(name)
     source, sink = running.graph.sources.get(name), running.graph.sinks.get(name)
     if connection is not None and connection.failed:
@@ -117,11 +117,11 @@ def _neighbours(spec: FlowSpec, name: str) -> dict[str, list[dict[str, str]]]:
     return found
 
 
-def _port(link: Link) -> str:
+def _port(link: Edge) -> str:
     return link.port if link.place is None else f"{link.place}.{link.port}"
 
 
-def breaker(deployed: Deployed, alias: str) -> dict[str, Any]:
+def breaker(deployed: DeployedFlow, alias: str) -> dict[str, Any]:
     """Why nothing moves: for each instance and each of its sources, the reasons that stand. None: it may send."""
     instances: list[dict[str, Any]] = []
     moves = True
@@ -144,7 +144,7 @@ def breaker(deployed: Deployed, alias: str) -> dict[str, Any]:
     return {"alias": alias, "moves": moves, "instances": instances}
 
 
-def unsettled(chosen: Sequence[Running]) -> dict[str, Any]:
+def unsettled(chosen: Sequence[RunningFlow]) -> dict[str, Any]:
     """Events under way: how many, the age of the oldest in seconds, where they are. ``stored``: not under way yet."""
     count, oldest, where, stored = 0, None, dict[str, int](), dict[str, int]()
     for each in chosen:
@@ -160,7 +160,7 @@ def unsettled(chosen: Sequence[Running]) -> dict[str, Any]:
     return {**found, "stored": stored} if stored else found
 
 
-def pipeline(deployed: Deployed, alias: str, name: str) -> dict[str, Any]:
+def pipeline(deployed: DeployedFlow, alias: str, name: str) -> dict[str, Any]:
     """A pipeline: its operators in order, what it is connected to, its graph as Mermaid."""
     chosen = deployed.chosen(alias)
     operators = []
@@ -176,13 +176,13 @@ def pipeline(deployed: Deployed, alias: str, name: str) -> dict[str, Any]:
     channels = [each for each in whole["channels"] if each["from"] in own or each["to"] in own]
     ends = own | {each[end] for each in channels for end in ("from", "to")}
     part = {**whole, "entities": [each for each in whole["entities"] if each["name"] in ends], "channels": channels}
-    return {"alias": name, "operators": operators, "channels": channels, "mermaid": picture.mermaid(part)}
+    return {"alias": name, "operators": operators, "channels": channels, "mermaid": diagram.mermaid(part)}
 
 
-def graph(deployed: Deployed, alias: str) -> dict[str, Any]:
+def graph(deployed: DeployedFlow, alias: str) -> dict[str, Any]:
     """All entities and channels, with counters, for pages that draw them."""
     chosen = deployed.chosen(alias)
-    found = picture.of_graph(deployed.spec, chosen[0].graph)
+    found = diagram.of_graph(deployed.spec, chosen[0].graph)
     for place, each in enumerate(found["channels"]):
         same = [one.graph.channels[place] for one in chosen]
         each["name"] = same[0].name
@@ -199,7 +199,7 @@ def graph(deployed: Deployed, alias: str) -> dict[str, Any]:
     return {**found, "alias": alias}
 
 
-def culprits(host: Host) -> list[str]:
+def culprits(host: FlowHost) -> list[str]:
     """What is not ready, one line each: a flow that has failed, a connector that was not connected yet."""
     found = [host.problem] if host.problem else []
     for deployed in host.flows.values():
@@ -213,7 +213,7 @@ def culprits(host: Host) -> list[str]:
     return found
 
 
-def _starting(running: Running) -> list[str]:
+def _starting(running: RunningFlow) -> list[str]:
     found = []
     for name, connection in running.graph.connections.items():
         if not connection.connects:
@@ -222,7 +222,7 @@ def _starting(running: Running) -> list[str]:
     return found or ["initializing"]
 
 
-def _summed(nodes: Iterable[Node]) -> dict[str, int]:
+def _summed(nodes: Iterable[FlowNode]) -> dict[str, int]:
     found: dict[str, int] = {}
     for node in nodes:
         for name, count in node.counts.items():
@@ -230,7 +230,7 @@ def _summed(nodes: Iterable[Node]) -> dict[str, int]:
     return found
 
 
-def _waiting(node: Node) -> int:
+def _waiting(node: FlowNode) -> int:
     return sum(each.events for each in node.inputs) + node.held
 
 

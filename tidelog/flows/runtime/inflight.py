@@ -9,20 +9,20 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Final
 
-from tidelog.flows.api.tokens import Seen, Token
+from tidelog.flows.api.tokens import Token, WeakToken
 
 _SOME: Final = 64  # batches: with fewer it isn't worth while
 
 
-class UnderWay:
+class InFlight:
     """Batches of tokens, oldest first."""
 
     def __init__(self) -> None:
-        self._sent: deque[tuple[float, Sequence[Token | Seen]]] = deque()  # when (s of the loop's clock), what
+        self._sent: deque[tuple[float, Sequence[Token | WeakToken]]] = deque()  # when (s of the loop's clock), what
         self._looked = 0  # tokens of the first batch that are known to be settled
         self._most = _SOME  # batches after which settled ones are taken out of the middle
 
-    def add(self, when: float, tokens: Sequence[Token | Seen]) -> None:
+    def add(self, when: float, tokens: Sequence[Token | WeakToken]) -> None:
         """The list is not the caller's any more."""
         self._sent.append((when, tokens))
 

@@ -9,7 +9,7 @@ from typing import Final, Protocol
 
 from tidelog.flows.api.cancellation import from_outside
 from tidelog.flows.api.flowcontext import FlowContext
-from tidelog.flows.api.reconnect import Delays, Retry
+from tidelog.flows.api.reconnect import ReconnectDelays, Retry
 from tidelog.operating.errortexts import said
 from tidelog.operating.redaction import hidden
 
@@ -18,17 +18,17 @@ CLOSING: Final = 10.0  # s that a connector may take to close
 log = logging.getLogger("tidelog.flows")
 
 
-class Connects(Protocol):
+class Connectable(Protocol):
     """A connector, as far as this file is concerned."""
 
     async def connect(self) -> None: ...
     async def close(self) -> None: ...
 
 
-class Connection:
+class ConnectorConnection:
     """``on_change`` is called whenever ``connected`` or ``failed`` has changed."""
 
-    def __init__(self, name: str, connector: Connects, retry: Retry | None, context: FlowContext) -> None:
+    def __init__(self, name: str, connector: Connectable, retry: Retry | None, context: FlowContext) -> None:
         self.name = name
         self.connector = connector
         self.connected = False
@@ -37,7 +37,7 @@ class Connection:
         self.connects = 0
         self.on_change: list[Callable[[], None]] = []
         self._context = context
-        self._delays = Delays(retry, context.random)
+        self._delays = ReconnectDelays(retry, context.random)
         self._lost: asyncio.Event = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 

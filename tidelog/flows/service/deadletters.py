@@ -34,7 +34,7 @@ def topic_in(spec: FlowSpec) -> str:
     return topic_of(spec.name)
 
 
-class LettersError(ConnectionError):
+class DeadLettersError(ConnectionError):
     """The server does not answer, or has no such letters."""
 
 
@@ -76,7 +76,7 @@ async def _asked(server: str, ask: Callable[[Client], T]) -> T:
     try:
         return await asyncio.to_thread(work)
     except (redis.RedisError, TopicError, OSError) as error:
-        raise LettersError(f"dead letters: {error}") from None
+        raise DeadLettersError(f"dead letters: {error}") from None
 
 
 def _told(entry: Entry) -> dict[str, Any]:

@@ -20,9 +20,9 @@ from aiohttp.typedefs import Middleware
 
 from tidelog.flows.api.errors import FlowError, FlowFileError
 from tidelog.flows.connectors.http.listener import handling, host_name, is_local
-from tidelog.flows.service.bodies import RefusedError, wrong
-from tidelog.flows.service.desired import KeptError
+from tidelog.flows.service.desired import DesiredStateError
 from tidelog.flows.service.host import BusyError, NoFlowError
+from tidelog.flows.service.requestbodies import ApiError, wrong
 
 log = logging.getLogger("tidelog.flows")
 
@@ -38,7 +38,7 @@ HEADERS: Final = {
 }
 
 
-class Guard:
+class AccessControl:
     """>>> Guard(token).middleware"""
 
     def __init__(self, token: str | None) -> None:
@@ -56,14 +56,14 @@ class Guard:
         if self._token is None:
             host = host_name(request.headers.get("Host", ""))
             if not is_local(host):
-                raise RefusedError(403, f"Host is {host!r}: without a token only localhost is answered")
+                raise ApiError(403, f"Host is {host!r}: without a token only localhost is answered")
         origin = request.headers.get("Origin")
         if origin is not None and _authority(origin) != request.headers.get("Host", "").lower():
-            raise RefusedError(403, f"pages of {origin!r} may not ask here")
+            raise ApiError(403, f"pages of {origin!r} may not ask here")
         if request.headers.get("Sec-Fetch-Site", "none") not in ("none", "same-origin"):
-            raise RefusedError(403, "pages of other sites may not ask here")
+            raise ApiError(403, "pages of other sites may not ask here")
         if request.path not in OPEN and not self.known(request):
-            raise RefusedError(401, "a token is needed: Authorization: Bearer TOKEN")
+            raise ApiError(401, "a token is needed: Authorization: Bearer TOKEN")
 
     @property
     def middleware(self) -> Middleware:
@@ -85,27 +85,27 @@ class Guard:
         return middleware
 
 
-def _refused(request: web.Request, error: Exception) -> RefusedError:
-    if isinstance(error, RefusedError):
+def _refused(request: web.Request, error: Exception) -> ApiError:
+    if isinstance(error, ApiError):
         return error
     if isinstance(error, web.HTTPMethodNotAllowed):
         known = ", ".join(sorted(error.allowed_methods))
-        return RefusedError(405, f"{request.path} has no {request.method}: it has {known}")
+        return ApiError(405, f"{request.path} has no {request.method}: it has {known}")
     if isinstance(error, web.HTTPRequestEntityTooLarge):
-        return RefusedError(413, "the body is too long")
+        return ApiError(413, "the body is too long")
     if isinstance(error, web.HTTPNotFound):
-        return RefusedError(404, f"there is nothing at {request.path}; see /openapi.json")
+        return ApiError(404, f"there is nothing at {request.path}; see /openapi.json")
     if isinstance(error, web.HTTPException):
-        return RefusedError(error.status, error.reason)
+        return ApiError(error.status, error.reason)
     if isinstance(error, FlowFileError):
         return wrong(error)
-    for kind, code in ((NoFlowError, 404), (BusyError, 409), (KeptError, 503), (FlowError, 422)):
+    for kind, code in ((NoFlowError, 404), (BusyError, 409), (DesiredStateError, 503), (FlowError, 422)):
         if isinstance(error, kind):
-            return RefusedError(code, str(error))
+            return ApiError(code, str(error))
     if isinstance(error, (ConnectionError, asyncio.TimeoutError)):
-        return RefusedError(503, str(error) or type(error).__name__)
+        return ApiError(503, str(error) or type(error).__name__)
     log.error("%s %s: %s", request.method, request.path, error, exc_info=error)
-    return RefusedError(500, f"a bug: {type(error).__name__}; the log says more")
+    return ApiError(500, f"a bug: {type(error).__name__}; the log says more")
 
 
 def _authority(origin: str) -> str:

@@ -9,7 +9,7 @@ import pytest
 
 from tests.tidelog.flows.servicekit import Client, hosted, served, until
 from tidelog.flows import RejectError
-from tidelog.flows.service.host import Host
+from tidelog.flows.service.host import FlowHost
 from tidelog.testing import Server
 
 TEXT = """
@@ -31,7 +31,7 @@ def check(order: dict[str, str]) -> dict[str, str]:
     return order
 
 
-def with_letters(server: Server, test: Callable[[Client, Host], Awaitable[None]]) -> None:
+def with_letters(server: Server, test: Callable[[Client, FlowHost], Awaitable[None]]) -> None:
     """Run a test when the orders 1 and 2 of 0 to 3 are dead letters."""
     bad.update(("1", "2"))
     with server.client() as client:
@@ -48,7 +48,7 @@ def with_letters(server: Server, test: Callable[[Client, Host], Awaitable[None]]
 
 
 def test_listed(tidelog_server: Server) -> None:
-    async def test(ask: Client, host: Host) -> None:
+    async def test(ask: Client, host: FlowHost) -> None:
         found = (await ask("GET", "/v1/dead_letters?flow=orders")).body
         assert (found["topic"], found["open"]) == ("flow.orders.dead", 2)
         assert (await ask("GET", "/v1/flows/orders")).body["dead_letters"] == "flow.orders.dead"
@@ -65,7 +65,7 @@ def test_listed(tidelog_server: Server) -> None:
 
 
 def test_replayed(tidelog_server: Server) -> None:
-    async def test(ask: Client, host: Host) -> None:
+    async def test(ask: Client, host: FlowHost) -> None:
         bad.clear()
         letters = (await ask("GET", "/v1/dead_letters?flow=orders")).body["letters"]
         found = await ask("POST", "/v1/dead_letters/replay", {"flow": "orders", "ids": [letters[1]["id"]]})
@@ -81,14 +81,14 @@ def test_replayed(tidelog_server: Server) -> None:
 
 @pytest.mark.parametrize("ids", ["x", [1], ["x.y"]])
 def test_ids_that_are_none(tidelog_server: Server, ids: object) -> None:
-    async def test(ask: Client, host: Host) -> None:
+    async def test(ask: Client, host: FlowHost) -> None:
         assert (await ask("POST", "/v1/dead_letters/replay", {"flow": "orders", "ids": ids})).status == 422
 
     with_letters(tidelog_server, test)
 
 
 def test_no_server(tidelog_server: Server) -> None:
-    async def test(ask: Client, host: Host) -> None:
+    async def test(ask: Client, host: FlowHost) -> None:
         await asyncio.to_thread(tidelog_server.kill)
         for answer in (
             await ask("GET", "/v1/dead_letters?flow=orders"),
