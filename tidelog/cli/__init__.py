@@ -14,9 +14,9 @@
     jobs      tidelog jobs: which jobs there are, and what people do to them
     engine    tidelog jobs engine: run jobs on this machine's Spark
     jobstatus  what ``tidelog jobs status`` prints
-    flow      tidelog flow: flows are checked and run; those that run are steered
-    flowhttp  what it asks of a process that runs flows
-    flowtext  what it prints
+    flow      tidelog flow: checks and runs flow files; inspects and controls running flows
+    flowhttp  a client of the HTTP API of a flow process
+    flowoutput  prints the state of flows
     later     commands whose module is imported when they are asked for
     modules   module:name, in arguments
     connect   the option --url, and a server's errors

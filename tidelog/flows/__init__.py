@@ -1,22 +1,22 @@
-"""Flows: events in through connectors, through pipelines of operators, out through connectors, and what became of each
-event back along the way it came.
+"""Flows: events pass from sources through pipelines of operators to sinks, and the outcome of each event is reported
+back to its source.
 
-    declare      ``Flow``, ``op``: a flow made in Python
-    links        connections between connectors and pipelines, and what is wrong with them
-    options      options of connectors and operators: read, checked, all problems at once
-    named        codecs and interceptors by name
-    registry     types of connectors and operators by name
-    spec         a flow as it was declared, checked
-    serveraccess  the tidelog server, for connectors and operators
-    api/         events, tokens, ``Source``, ``Sink``, ``Operator``
-    runtime/     entities, channels, contraflow, the breaker, a running flow
-    connectors/  sources and sinks
-    operators/   what pipelines are made of
-    codecs/      bytes as values
-    interceptors/  bytes as messages
-    files/       flows in YAML
-    service/     flows of one process: deployed, replaced, steered over HTTP, seen on a page
-    testing/     a pipeline in a test, with a clock that is moved by hand
+    declare        ``Flow``, ``op``: the declaration of a flow in Python
+    edges          the edges between connectors and pipelines: parsing, validation
+    options        options of connectors and operators: parsing, validation, all problems at once
+    components     codecs and interceptors by name
+    registry       types of connectors and operators by name
+    spec           a flow as it was declared, after validation
+    serveraccess   the tidelog server, for connectors and operators
+    api/           events, tokens, ``Source``, ``Sink``, ``Operator``
+    runtime/       entities, channels, contraflow: a running flow
+    connectors/    sources and sinks
+    operators/     the steps of pipelines
+    codecs/        conversion between bytes and values
+    interceptors/  conversion between bytes and messages
+    files/         flows in YAML
+    service/       the flows of one process: deployment, HTTP API, page, metrics
+    testing/       tests of pipelines, with a manually advanced clock
 """
 
 from tidelog.flows.api.errors import FlowError, FlowFileError, RejectError, RetryError

@@ -13,6 +13,7 @@ from tests.tidelog import doctables
 from tidelog.flows import registry
 from tidelog.flows.api.connectoroptions import ConnectorOptions
 from tidelog.flows.codecs.base import CODECS
+from tidelog.flows.components import find
 from tidelog.flows.connectors.payload import PayloadOptions
 from tidelog.flows.connectors.sockets.tcp import TcpClientOptions
 from tidelog.flows.connectors.sockets.udp import UdpOptions

@@ -1,10 +1,10 @@
-"""Flows in YAML: files are read and checked whole before anything runs.
+"""Flows in YAML. Files are read and validated completely before anything runs.
 
-    text         YAML as plain values, with the line of each
-    environment  ${NAME} in a file that asks for it
-    admission    what flows that come over HTTP may not name
-    document     what a file says, as flows: all problems at once, each with file, line and path
-    picture      a flow as a graph, as Mermaid
+    document      reads flow files; reports all problems with file, line and path
+    yamltext      YAML as plain values, with the line of each
+    environment   replaces ${NAME}, if the file declares the variable
+    restrictions  what flows that arrive over HTTP may not use
+    diagram       a flow as a graph, in Mermaid
 """
 
 from tidelog.flows.files.document import FlowDocument, no_server, read_files, read_flow, read_text

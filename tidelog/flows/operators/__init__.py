@@ -1,35 +1,36 @@
-"""Operators: what pipelines are made of. ``base`` says what they are; options are in ``docs/flows-operators.md``.
+"""Operators: the steps of pipelines. Their contract is in ``flows.api.operator``, their options are in
+``docs/flows-operators.md``.
 
-    plain         ``passthrough``
+    passthrough     ``passthrough``: passes events on unchanged
 
-    batch         ``batch``: one event of many
-    counter       ``counter``: a number, and events that tell it
-    delay         ``delay``: later
-    history       ``history``: which way an event went
-    python        ``python``: a function of the program
-    sample        ``sample``: some
-    select        ``select``: a new value by JMESPath
-    split         ``split``, ``unbatch``: many events of one
-    where         ``where``: those of which a JMESPath is true
-    window        ``window``: tumbling windows
+    batch           ``batch``: many events as one
+    counter         ``counter``: counts events
+    delay           ``delay``: passes events on later
+    history         ``history``: records the path of an event
+    python          ``python``: calls a Python function
+    sample          ``sample``: passes a share of the events on
+    select          ``select``: a new value, computed by JMESPath
+    split           ``split``, ``unbatch``: one event as many
+    where           ``where``: passes on the events for which a JMESPath expression is true
+    window          ``window``: tumbling windows
 
-    backpressure  ``backpressure``: less, when what is below is slow
-    bucket        ``bucket``: so many of each class and group
-    dedup         ``dedup``: one of each key
-    fallback      ``fallback``: another way for what failed
-    percentile    ``percentile``: the share that is in time
-    ratelimit     ``ratelimit``: so many a second
-    retry         ``retry``: again, before the source hears of it
-    roundrobin    ``roundrobin``: several outputs in turn
+    backpressure    ``backpressure``: slows sources down while a sink is slow
+    bucket          ``bucket``: a rate limit for each class and group
+    dedup           ``dedup``: one event per key
+    fallback        ``fallback``: another output for failed events
+    percentile      ``percentile``: passes on the share of events that is processed in time
+    ratelimit       ``ratelimit``: events per second
+    retry           ``retry``: retries before the source is notified
+    roundrobin      ``roundrobin``: several outputs in turn
 
-    aggregates    what windows compute
-    functions     functions of the program, found and looked at; ``@operator``
-    jmes          JMESPath as closures
-    keys          what JMESPath found, as text
-    hops          what was sent and is heard of again; ramps; what is late
-    copies        copies of what is under way, to send it once more
-    rates         token buckets
-    sharedrates   the same, shared through the server
-    asking        the tidelog server, asked until it answers
-    pools         threads and processes that functions run in
+    aggregates      the aggregate functions of windows
+    copies          copies of events in flight, which can be sent again
+    executors       the threads and processes in which functions run
+    hops            hop tokens: the batches of an operator that are in flight
+    jmescompiler    compiles JMESPath expressions to closures
+    keytext         the result of a JMESPath expression as text
+    serverrequests  requests to the tidelog server, repeated until it replies
+    sharedbuckets   token buckets on the server, shared by all instances
+    tokenbuckets    token buckets
+    userfunctions   Python functions as operators: lookup, inspection; ``@operator``
 """

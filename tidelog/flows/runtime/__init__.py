@@ -1,13 +1,13 @@
-"""What runs a flow.
+"""The runtime of flows.
 
-    graph         from a declaration to entities and channels
-    run           ``Running``: one instance: started, paused, drained, stopped, asked how it is
-    node          what entities have in common: the task, forward, back
-    sourcenode    the entity that a source is: pulls, sends, is told, tries again
-    operatornode  the entity that an operator is
-    sinknode      the entity that a sink is: writes, settles
-    ramp          begins slowly after a reason that ended by time
-    underway      what a source has sent and what is not settled of it
-    channel       the bounded way from a port to an entity
-    connecting    a connector's connection: made, lost, made again
+    graph         builds entities and channels from a declaration
+    runningflow   ``RunningFlow``: one instance of a flow: start, pause, drain, stop, state
+    node          ``FlowNode``: the task of an entity, its channels, contraflow
+    sourcenode    the entity of a source: pulls, sends, settles, retries
+    operatornode  the entity of an operator
+    sinknode      the entity of a sink: writes, settles
+    slowstart     limits what a source sends after a pause
+    inflight      the unsettled tokens of a source, by age
+    channel       ``EventChannel``: the bounded queue from a port to an entity
+    connection    opens the connection of a connector, and reopens it after it is lost
 """

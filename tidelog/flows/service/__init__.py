@@ -1,16 +1,16 @@
-"""Flows of one process: deployed, replaced, drained, steered over HTTP, seen on a page.
+"""The flows of one process: deployment, replacement, HTTP API, page, metrics.
 
-    host      ``Host``: flows by name, their instances
-    desired   what people asked for, kept on the tidelog server
-    look      what is told of flows, as plain values
-    tap       events that pass, for a look at them
-    letters   dead letters: listed, replayed
-    metrics   /metrics
-    guard     who may ask, and what a browser's page may not
-    bodies    requests' bodies and answers' errors
-    api       the HTTP API: routes and their handlers
-    openapi   the same as a document for machines
-    page      the page at /
-    watchdog  which Python function holds up the event loop
-    program   all of it as a process: started, told by signals to stop
+    host           ``FlowHost``: flows by name, their instances
+    desired        the desired state (paused, deployed), stored on the tidelog server
+    views          the state of flows as plain values: bodies of the API
+    tap            samples of passing events
+    deadletters    lists and replays dead letters
+    metrics        /metrics
+    accesscontrol  tokens and origins: which requests are served
+    requestbodies  bodies of requests, and error responses
+    api            the HTTP API: handlers
+    openapi        the routes of the API, and the OpenAPI document
+    page           the page at /
+    watchdog       finds Python functions that block the process
+    process        ``tidelog flow run``: start, signals, exit status
 """

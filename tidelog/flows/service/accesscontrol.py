@@ -52,7 +52,7 @@ class AccessControl:
         return scheme.lower() == "bearer" and hmac.compare_digest(given.strip().encode("utf-8", "replace"), self._token)
 
     def check(self, request: web.Request) -> None:
-        """RefusedError: it may not ask."""
+        """Raise ApiError if the request is not permitted."""
         if self._token is None:
             host = host_name(request.headers.get("Host", ""))
             if not is_local(host):
