@@ -66,7 +66,7 @@ class ConnectorContext:
         return self.flow_context.server
 
     def answer(self, event: Event, status: int, reason: str = "") -> bool:
-        """Settle an event of a ``write`` that returned DEFERRED. False: it was settled already, and nothing happened."""
+        """Settle an event of a ``write`` that returned DEFERRED. Return False if it was settled before."""
         assert self.sink is not None  # noqa: S101 - a sink's own calls
         return self.sink.answer(event, status, reason)
 

@@ -17,7 +17,6 @@ from collections.abc import Mapping
 from typing import Final
 
 from tidelog.client import strings
-from tidelog.client.calls import Call
 from tidelog.flows.operators.serverrequests import ServerRequests
 from tidelog.flows.operators.tokenbuckets import Rate
 from tidelog.transport.call import Call
