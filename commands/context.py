@@ -18,11 +18,11 @@ from storage.keyspace.keyspace import Keyspace
 
 
 class Chunks:
-    """A streamed reply: ``pieces`` yields encoded bytes; ``close()`` releases what they need.
+    """A streamed reply: ``pieces`` yields encoded bytes, and ``close()`` releases what they need.
 
-    The connection takes the next piece when the socket's buffer has room. So memory is bounded: a piece has about
-    ``stream-node-max-bytes`` at most. ``held``: bytes of memory that it takes until it is sent, roughly. ``pinned()``:
-    bytes of data that it keeps in memory and that the keyspace may have dropped meanwhile.
+    The connection takes the next piece when the socket's buffer has room, so memory is bounded: a piece has at most
+    about ``stream-node-max-bytes``. ``held``: approximate bytes of memory that the reply takes until it is sent.
+    ``pinned()``: bytes of data that it retains in memory although the keyspace may have dropped them.
     """
 
     __slots__ = ("close", "held", "pieces", "pinned")
@@ -36,35 +36,39 @@ class Chunks:
         self.pinned = pinned
 
     def memory_bytes(self) -> int:
-        """What it takes in memory now."""
+        """Return the bytes of memory that it takes now."""
         return self.held if self.pinned is None else self.held + self.pinned()
 
 
-# Which pending messages of its group a blocked reader waits for (Block.wants), if not those of consumers that have been
-# idle for so many ms.
+# Which pending messages a blocked group reader waits for (Block.wants). Other values are a minimum idle time in ms: the
+# reader waits for messages of consumers that have been idle for at least that long.
 NOTHING_PENDING: Final = -1
 WHAT_IS_DUE: Final = -2
 
 
 def next_pending(group: Group, wants: int) -> int | None:
-    """When there is a pending message for a reader that ``wants`` such ones, None if there is none. For WHAT_IS_DUE in
-    served time, else in ms since epoch: Redis measures idle time by the wall clock."""
+    """Return when the next pending message that a reader ``wants`` becomes available, or None if there is none.
+
+    The time is served time for WHAT_IS_DUE, and otherwise ms since epoch, because Redis measures idle time by the wall
+    clock.
+    """
     if wants == WHAT_IS_DUE:
         return group.pending.next_due()
     if wants == NOTHING_PENDING:
         return None
     first = group.pending.first_idle()
-    return first + wants if first else first  # 0: one was given back, for whoever comes
+    return first + wants if first else first  # 0: a returned message, which any reader may take
 
 
 class Block:
-    """Returned if the client must wait until one of ``keys`` has news. Subclasses make the reply.
+    """Returned if the client must wait until one of ``keys`` has new entries. Subclasses build the reply.
 
-    ``keys``: at least one, none twice. ``group``: which group of each of these streams the client waits for, None for
-    none. ``in_turn``: it takes what it is served from the others of its group, so that they are served one after
-    another, in the order in which they blocked; else everyone is served. ``timeout_reply`` is sent at ``deadline`` (ms
-    since epoch; 0: never). ``wants``: see above. ``by_name``: its group may end and be made anew while it waits, and
-    serve() is asked also where there is none; else another group of the same name is not its own, and it gets an error.
+    ``keys``: at least one, without duplicates. ``group``: the group of each stream that the client waits for, or None.
+    ``in_turn``: what this client is served is taken from the other readers of its group, so they are served one after
+    another, in the order in which they blocked; otherwise all are served. ``timeout_reply`` is sent at ``deadline`` (ms
+    since epoch; 0: never). ``wants``: see above. ``by_name``: the group may be deleted and recreated while the client
+    waits, and serve() is called even if the group does not exist; otherwise a new group of the same name ends the wait
+    with an error.
     """
 
     __slots__ = ("by_name", "deadline", "group", "in_turn", "keys", "timeout_reply", "wants")
@@ -81,25 +85,25 @@ class Block:
         self.by_name = False
 
     def serve(self, ctx: Context, key: bytes) -> bytes | Chunks | None:
-        """The reply, or None to go on waiting. Called when ``key`` is signalled, and when there is a pending message
-        that it wants. Where it returns None it has looked at no other key.
+        """Return the reply, or None to continue waiting.
 
-        Raises CommandError, which ends the wait.
+        It is called when ``key`` is signalled, and when a pending message that the client wants becomes available. If
+        it returns None, it has read no other key. Raises CommandError, which ends the wait.
         """
         raise NotImplementedError
 
     def same(self, other: Block) -> bool:  # noqa: ARG002
-        """Whether serve() of both returns the same for a key that both wait for, with the same group or none, and with
-        the same protocol. Then they share one reply. Not asked of those that are served in turn."""
+        """Return whether serve() of both returns the same for a key that both wait for, with the same group (or none)
+        and the same protocol. They then share one reply. It is not called for clients that are served in turn."""
         return False
 
 
 class Await:
     """Returned if the client must wait for replicas or the disk (WAIT, WAITAOF, SAVE).
 
-    ``check()`` returns the reply, or None to go on waiting. It is called when a replica has acknowledged, the log was
-    synced, or a checkpoint has ended. ``at_timeout()`` returns the reply at ``deadline`` (ms since epoch; 0: never).
-    ``firm``: nothing else ends it, neither CLIENT UNBLOCK nor another role of this server.
+    ``check()`` returns the reply, or None to continue waiting. It is called when a replica has acknowledged, the log
+    was synced, or a checkpoint has ended. ``at_timeout()`` returns the reply at ``deadline`` (ms since epoch; 0:
+    never). ``firm``: neither CLIENT UNBLOCK nor a change of this server's role ends the wait.
     """
 
     __slots__ = ("at_timeout", "check", "deadline", "firm")
@@ -114,9 +118,10 @@ class Await:
 
 
 class Delay(Await):
-    """Returned if the call must not be answered before ``deadline`` (a login after failures); at_timeout() makes it.
+    """Returned if the call must not be answered before ``deadline`` (a login after failures); at_timeout() returns the
+    reply.
 
-    at_timeout() may raise CommandError. Nothing else ends the wait, except the connection's end.
+    at_timeout() may raise CommandError. Only the end of the connection ends the wait earlier.
     """
 
     __slots__ = ()
@@ -130,18 +135,18 @@ def _never() -> bytes | None:
 
 
 def _nothing() -> None:
-    """Nothing is held that has to be released."""
+    """Do nothing: there is nothing to release."""
 
 
 class Slices:
-    """Returned if a command has more to do than other clients should wait for: their commands run between its slices.
+    """Returned if a command takes longer than other clients should wait: their commands run between its slices.
 
-    ``step(ctx)`` does the next slice, of some milliseconds at most. It returns the reply with the last one, else None,
-    and raises CommandError to end. A command that has begun is finished, even if its client is gone. Until then no
-    other command of the client runs. ``writes``: whether slices change data, which only a leader may. ``close()``
-    releases what it holds if it ends without a reply. Inside EXEC all slices are done at once.
+    ``step(ctx)`` runs the next slice, which takes some milliseconds at most. The last one returns the reply, the others
+    None; a CommandError ends the command. A command that has begun is finished even if its client disconnects. Until
+    then no other command of the client runs. ``writes``: whether slices change data, which only a leader may do.
+    ``close()`` releases resources if the command ends without a reply. Inside EXEC all slices run at once.
 
-    For the data, such a command is a row of shorter ones: others see what the slices so far have done.
+    For the data, such a command is a sequence of shorter ones: others see the effect of the slices so far.
     """
 
     __slots__ = ("close", "step", "writes")
@@ -158,7 +163,8 @@ Reply = bytes | Chunks | Block | Await | Slices
 
 
 class Context:
-    """The data and the client of a command. The dispatcher reuses one object: a handler must not keep it."""
+    """What a command works with: the data, and the client that sent it. The dispatcher reuses one object, so a handler
+    must not store it."""
 
     __slots__ = ("in_exec", "ks", "now", "server", "session")
 
@@ -176,10 +182,10 @@ class Context:
         self.in_exec = False
 
     def served(self) -> int:
-        """The served time (Rule 6 of ``Keyspace``), by which groups, stages and pending messages end or fall due.
+        """Return the served time (Rule 6 of ``Keyspace``), by which groups, stages and messages expire or fall due.
 
-        If too much has passed since the server looked last, it has to find out first whether it was away: this may
-        shift served time, and log that.
+        If too much time has passed since the server last checked, it must first determine whether it was unavailable.
+        This may shift the served time and log the shift.
         """
         ks = self.ks
         at = self.now - ks.away
@@ -189,7 +195,7 @@ class Context:
         return ks.served(self.now)
 
     def touch(self, group: Group) -> None:
-        """A reader of the group gives a sign of life [15]."""
+        """Record a sign of life of the group's readers [15]."""
         if group.ttl:
             group.deadline = self.served() + group.ttl
 
@@ -235,56 +241,57 @@ class ServerParts(Protocol):
     def random(self) -> float:
         """A random number in [0, 1)."""
     def stop(self, save: bool, now: bool) -> None:
-        """End the server. ``save``: with a checkpoint. ``now``: without waiting for replicas."""
+        """Shut down the server. ``save``: write a checkpoint. ``now``: do not wait for replicas."""
     def reload(self, session: Session, save: bool) -> None:
-        """Read everything back from disk. ``save``: after a checkpoint. Raises CommandError."""
+        """Reload everything from disk. ``save``: write a checkpoint first. Raises CommandError."""
 
 
 class ClientsPart(Protocol):
     """For CLIENT. Operations on a single client are methods of its ``session.transport``."""
 
     def all(self) -> list[Session]:
-        """All sessions, oldest first; a copy."""
+        """Return all sessions, oldest first, as a copy."""
     def get(self, client_id: int) -> Session | None: ...
 
 
 class UsersPart(Protocol):
-    """Users: for ACL, AUTH, HELLO, RESET. A change concerns connected clients at once."""
+    """Users, for ACL, AUTH, HELLO and RESET. A change applies to connected clients immediately."""
 
     @property
     def default(self) -> User:
         """The user of clients that have not logged in."""
     @property
     def denials(self) -> Denials:
-        """ACL LOG."""
+        """The entries of ACL LOG."""
     def get(self, name: bytes) -> User | None: ...
     def all(self) -> list[User]:
-        """In the order of their names."""
+        """Return all users, sorted by name."""
     def change(self, caller: Session, name: bytes, words: list[bytes]) -> None:
-        """ACL SETUSER: change a user, or make a new one. Raises CommandError; then nothing has changed."""
+        """ACL SETUSER: change or create a user. Raises CommandError; nothing has changed then."""
     def delete(self, caller: Session, names: list[bytes]) -> int:
-        """ACL DELUSER: returns how many there were. Raises CommandError for ``default``; then none is deleted."""
+        """ACL DELUSER: return how many of the users existed. Raises CommandError for ``default``; none is deleted
+        then."""
     def load(self, caller: Session) -> None:
-        """ACL LOAD. Raises CommandError; then nothing has changed."""
+        """ACL LOAD. Raises CommandError; nothing has changed then."""
     def save(self) -> None:
         """ACL SAVE. Raises CommandError."""
     def secret(self, count: int) -> bytes:
-        """Random bytes for a password."""
+        """Return random bytes for a password."""
     def greet(self, session: Session) -> None:
-        """Give a new client, or one that has sent RESET, the user that it begins with."""
+        """Assign the initial user to a client that has connected or sent RESET."""
     def wait(self, session: Session) -> int:
-        """Admit a login: the ms after which it may be tried; 0: at once."""
+        """Admit a login: return the ms after which it may be tried; 0: immediately."""
     def log_in(self, session: Session, name: bytes, password: bytes, command: bytes) -> None:
-        """Raises CommandError (WRONGPASS). ``command``: AUTH or HELLO, as it was sent."""
+        """Log in. Raises CommandError (WRONGPASS). ``command``: AUTH or HELLO, as it was sent."""
     def note(self, session: Session, reason: str, what: bytes) -> None:
-        """Add the denial of a call to ACL LOG. ``reason``, ``what``: of a ``commands.acl.check.Denial``."""
+        """Add a denied call to ACL LOG. ``reason``, ``what``: see ``commands.acl.check.Denial``."""
 
 
 class PausesPart(Protocol):
     """For CLIENT PAUSE."""
 
     def pause(self, until_ms: int, writes_only: bool) -> None:
-        """Hold commands back until a time in ms since epoch. A shorter pause does not end a longer one."""
+        """Delay commands until a time in ms since epoch. A shorter pause does not end a longer one."""
     def unpause(self) -> None: ...
 
 
@@ -292,33 +299,33 @@ class MonitorsPart(Protocol):
     """For MONITOR."""
 
     def add(self, session: Session) -> None:
-        """Also sets ``session.monitoring``."""
+        """Add the session. Also sets ``session.monitoring``."""
     def remove(self, session: Session) -> None:
-        """Idempotent."""
+        """Remove the session. Idempotent."""
 
 
 class PubSubPart(Protocol):
     """The registry of subscriptions."""
 
     def subscribe(self, session: Session, channel: bytes, pattern: bool) -> None:
-        """Idempotent; changes ``session.channels`` or ``session.patterns``."""
+        """Subscribe. Idempotent; changes ``session.channels`` or ``session.patterns``."""
     def unsubscribe(self, session: Session, channel: bytes, pattern: bool) -> None:
-        """Idempotent; changes ``session.channels`` or ``session.patterns``."""
+        """Unsubscribe. Idempotent; changes ``session.channels`` or ``session.patterns``."""
     def publish(self, channel: bytes, message: bytes) -> int:
-        """Deliver to subscribers here and at replicas; returns the number of deliveries here."""
+        """Deliver to subscribers of this server and of its replicas; return the number of deliveries here."""
     def subscribe_shard(self, session: Session, channel: bytes) -> None:
-        """Idempotent; changes ``session.shards``."""
+        """Subscribe. Idempotent; changes ``session.shards``."""
     def unsubscribe_shard(self, session: Session, channel: bytes) -> None:
-        """Idempotent; changes ``session.shards``."""
+        """Unsubscribe. Idempotent; changes ``session.shards``."""
     def publish_shard(self, channel: bytes, message: bytes) -> int:
-        """publish() to the subscribers of a shard channel."""
+        """Like publish(), for the subscribers of a shard channel."""
     def unsubscribe_some(self, session: Session, count: int) -> bool:
-        """End so many subscriptions of any kind; returns whether there are more."""
+        """End ``count`` subscriptions of any kind; return whether there are more."""
     def channels(self) -> list[bytes]:
-        """Channels that have subscribers; a copy."""
+        """Return the channels that have subscribers, as a copy."""
     def channel_subscribers(self, channel: bytes) -> int: ...
     def shard_channels(self) -> list[bytes]:
-        """channels(), of shard channels."""
+        """Like channels(), for shard channels."""
     def shard_subscribers(self, channel: bytes) -> int: ...
     def pattern_count(self) -> int: ...
 
@@ -327,16 +334,17 @@ class TrackingPart(Protocol):
     """For CLIENT TRACKING."""
 
     def enable(self, session: Session, caching: Caching) -> None:
-        """Begin, or change what was asked for before; prefixes are added."""
+        """Start tracking, or change its options; prefixes are added to earlier ones."""
     def disable(self, session: Session) -> None:
-        """Idempotent."""
+        """Stop tracking. Idempotent."""
 
 
 class NoticesPart(Protocol):
-    """What clients are told of changes: keyspace events, and messages of CLIENT TRACKING."""
+    """Notifications of changes: keyspace events and the messages of CLIENT TRACKING."""
 
     def tell(self, session: Session | None) -> None:
-        """Queue what has happened since the last call; ``session``: whose commands it was, None for nobody's."""
+        """Queue notifications of all changes since the last call. ``session``: the client that made them; None: no
+        client."""
 
 
 class ConfigPart(Protocol):
@@ -346,7 +354,7 @@ class ConfigPart(Protocol):
     def set(self, pairs: list[tuple[bytes, bytes]]) -> None:
         """Set all or none. Raises CommandError with Redis's texts."""
     def rewrite(self) -> None:
-        """Raises CommandError."""
+        """CONFIG REWRITE. Raises CommandError."""
     def value(self, name: str) -> str: ...
 
 
@@ -354,66 +362,69 @@ class WritesPart(Protocol):
     """Log offsets. An offset is the number of bytes of all records before it."""
 
     def written(self, session: Session) -> int:
-        """A log offset. A log that reaches it has all writes of the client."""
+        """Return a log offset. A log that reaches it contains all writes of the client."""
     def synced(self, offset: int) -> bool:
-        """Whether the log is on this server's disk up to ``offset``."""
+        """Return whether the log is on this server's disk up to ``offset``."""
 
 
 class CheckpointsPart(Protocol):
-    """For SAVE and related commands. ``session``: the caller, whose writes so far are in the checkpoint."""
+    """Checkpoints, for SAVE and related commands. ``session``: the caller, whose writes so far are in the
+    checkpoint."""
 
     def save(self, session: Session) -> Callable[[], str | None]:
-        """Start one. Returns what tells how it ended: the text of an error, empty for none; None until then.
+        """Start a checkpoint. Returns a function that returns its result: None until it has ended, then an empty string
+        or the text of the error.
 
-        Raises CommandError, also if one is running.
+        Raises CommandError, also if a checkpoint is in progress.
         """
     @property
     def rewriting(self) -> bool:
-        """Whether one for BGREWRITEAOF is running."""
+        """Whether a checkpoint for BGREWRITEAOF is in progress."""
     def begin(self, session: Session, rewrite: bool) -> bool:
-        """Start one in the background, for BGSAVE or BGREWRITEAOF. Returns False if one is running.
+        """Start a checkpoint in the background, for BGSAVE or BGREWRITEAOF. Returns False if one is in progress.
 
         Raises CommandError.
         """
     def schedule(self, rewrite: bool) -> None:
-        """Start one as soon as possible."""
+        """Start a checkpoint as soon as possible."""
     def last(self) -> int:
-        """Unix seconds of the last successful one."""
+        """Return the Unix time, in seconds, of the last successful checkpoint."""
     def refused(self) -> str | None:
-        """Why none can be written: the files are not where they were. None otherwise."""
+        """Return why no checkpoint can be written (the files are no longer where they were), or None."""
 
 
 class RolesPart(Protocol):
     """The role of the server."""
 
     def describe(self) -> list[object]:
-        """The reply of ROLE."""
+        """Return the reply of ROLE."""
     def follow(self, host: str, port: int) -> bool:
-        """Become a replica of this leader. Returns False if it is one already. Raises CommandError."""
+        """Become a replica of this leader. Returns False if it already is one. Raises CommandError."""
     def lead(self) -> None:
         """Become a leader. Does nothing on a leader. Raises CommandError."""
     def failover(self, target: tuple[str, int] | None, timeout_ms: int, force: bool) -> None:
-        """Start to hand over to ``target``; None: to the first replica that has everything. 0 ms: no timeout.
+        """Start to hand over to ``target``; None: to the first replica that has the whole log. 0 ms: no timeout.
 
         Raises CommandError.
         """
     def failover_abort(self) -> None:
-        """Raises CommandError if no failover is under way."""
+        """Abort the failover. Raises CommandError if none is in progress."""
     def psync(self, session: Session, replid: str, offset: int, takeover: bool) -> None:
-        """Make the connection a replica's. ``takeover``: the sender hands over to this server. Raises CommandError."""
+        """Turn the connection into a replica's. ``takeover``: the sender hands over to this server. Raises
+        CommandError."""
 
 
 class ReplicasPart(Protocol):
     """The replicas of this server."""
 
     def replconf(self, session: Session, options: list[bytes]) -> bool:
-        """Take names and values from a replica. Returns False if no reply must be sent. Raises CommandError."""
+        """Process names and values from a replica. Returns False if no reply is to be sent. Raises CommandError."""
     def acknowledged(self, offset: int) -> int:
-        """The number of replicas that have the log up to ``offset``."""
+        """Return the number of replicas that have the log up to ``offset``."""
     def synced(self, offset: int) -> int:
-        """The number of replicas that have the log up to ``offset`` on disk."""
+        """Return the number of replicas that have the log on disk up to ``offset``."""
     def ask(self) -> None:
-        """Ask them to acknowledge."""
+        """Request acknowledgements."""
 
 
 class StatsPart(Protocol):
@@ -421,11 +432,13 @@ class StatsPart(Protocol):
 
     def info(self, sections: list[str]) -> str: ...
     def ready(self, sections: list[str]) -> bool:
-        """Prepare info() for these sections, and memory(), for some milliseconds. True once they cost little."""
+        """Prepare info() for these sections, and memory(), for some milliseconds. Returns True once these calls are
+        fast."""
     def reset(self) -> None:
         """CONFIG RESETSTAT."""
     def memory(self) -> dict[str, int]:
-        """Bytes: ``used resident peak startup clients replicas dataset node_cache``; and the number of ``keys``."""
+        """Return bytes by name: ``used resident peak startup clients replicas dataset node_cache``; and the number of
+        ``keys``."""
 
 
 class TimingsPart(Protocol):
@@ -436,14 +449,15 @@ class TimingsPart(Protocol):
     @property
     def latency(self) -> LatencyPart: ...
     def doublings(self) -> dict[str, tuple[int, list[tuple[int, int]]]]:
-        """Command -> its calls, and ``(microseconds, calls that took at most that)`` for powers of two."""
+        """Return, by command, the number of its calls, and pairs ``(microseconds, calls that took at most that long)``
+        for powers of two."""
 
 
 class SlowLogPart(Protocol):
     """The slow log."""
 
     def entries(self) -> list[tuple[int, int, int, list[bytes], str, str]]:
-        """Newest first: ID, unix seconds, microseconds, argv, client address, client name."""
+        """Return the entries, newest first: ID, Unix seconds, microseconds, argv, client address, client name."""
     def reset(self) -> None: ...
 
 
@@ -451,31 +465,31 @@ class LatencyPart(Protocol):
     """Latency samples."""
 
     def all(self) -> dict[str, list[tuple[int, int]]]:
-        """Event -> [(unix seconds, ms), ...]."""
+        """Return the samples by event: [(Unix seconds, ms), ...]."""
     def worst(self, event: str) -> int:
-        """The most ms of an event since it was reset, also if that sample is no longer kept; 0: there is none."""
+        """Return the longest ms of an event since it was reset, even if that sample was dropped; 0: there is none."""
     def reset(self, events: list[str]) -> int:
-        """Forget the named events, or all if none is named. Returns how many there were."""
+        """Delete the samples of the named events, or all if no event is named. Returns the number of events."""
 
 
 class TransactionsPart(Protocol):
-    """What is queued, for EXEC."""
+    """Queued commands, for EXEC."""
 
     def run_queued(self, ctx: Context) -> Reply:
-        """Run ``session.queued`` in order; the reply is an array, as Chunks if one of its parts is."""
+        """Run ``session.queued`` in order. The reply is an array; it is Chunks if one of its parts is."""
 
 
 class PresencePart(Protocol):
     """For Context.served()."""
 
     def look(self) -> None:
-        """Set the bounds of served time to now; shift it if the server was away."""
+        """Set the bounds of served time to now; shift it if the server was unavailable."""
 
 
 class ClockPart(Protocol):
-    """For TIME and DEBUG SLEEP. For everything else the time is ``ctx.now``."""
+    """For TIME and DEBUG SLEEP. Everything else uses ``ctx.now``."""
 
     def micros(self) -> int:
-        """Microseconds since the epoch."""
+        """Return the microseconds since the epoch."""
     def sleep(self, seconds: float) -> None:
-        """Block the whole server for a time."""
+        """Block the whole server for this long."""

@@ -1,12 +1,12 @@
-"""Declarations of commands: the decorator, the table, and finding the command of a list of arguments.
+"""Declarations of commands: the decorator, the table, and the search for the command that a list of arguments calls.
 
 Rule 1: a command is declared once, above its handler. Arity, key positions, ACL categories, COMMAND INFO, COMMAND
-DOCS, COMMAND GETKEYS and the reference page derive from that. The first docstring line is the summary.
-Rule 2: the argument tree is used at import and by COMMAND only; handlers parse argv themselves.
-Rule 3: ACL categories that follow from flags or the group are not declared (a write command is @write, one that is not
-fast is @slow).
+DOCS, COMMAND GETKEYS and the reference page are derived from the declaration. The first docstring line is the summary.
+Rule 2: the argument tree is used only at import and by COMMAND; handlers parse argv themselves.
+Rule 3: ACL categories that follow from flags or the group are not declared (a write command is @write, and a command
+that is not fast is @slow).
 
-A mistake in a declaration is a ValueError at import.
+An invalid declaration raises ValueError at import.
 """
 
 from __future__ import annotations
@@ -54,16 +54,16 @@ BatchHandler = Callable[[Context, list[list[bytes]], bytes, list[int]], list[byt
 # and of each one its wire bytes after these words: see RequestDecoder.bodies. Returns all replies, joined, or nothing
 # to have them called in another way: then it must not have changed anything.
 AlikeHandler = Callable[[Context, list[bytes], list[bytes]], bytes]
-# The position of the first key after a token, where a search for the word could be misled by arguments that look like
-# it; 0 if there is none.
+# Returns the position of the first key after a token, for commands in which arguments before it could look like the
+# token; 0 if there is none.
 KeyAfterToken = Callable[[Sequence[bytes]], int]
-# The number of the key spec that holds for a call, where each form of a command has keys in other places.
+# Returns the number of the key spec that applies to a call, for commands whose forms have keys at different positions.
 KeySpecOf = Callable[[Sequence[bytes]], int]
-# Keys that a call changes without naming them, as far as they are known before it runs.
+# Returns keys that a call changes without naming them, as far as they are known before it runs.
 Reaches = Callable[[Keyspace, list[bytes]], Iterable[bytes]]
 
-MOST_NAMES: Final = 10_000  # arguments of commands that take names, and have little to do for each
-MANY: Final = 1 << 60  # more arguments than any call has; numbers of more than 62 bits are slow where this is compiled
+MOST_NAMES: Final = 10_000  # arguments of commands that take names and do little work for each
+MANY: Final = 1 << 60  # more arguments than any call has; compiled code is slow with numbers of more than 62 bits
 
 GROUPS: Final = ("generic", "string", "stream", "connection", "server", "pubsub", "scripting", "transactions")
 
@@ -75,18 +75,18 @@ FLAGS: Final = frozenset(
     )
 )  # fmt: skip
 
-# What the dispatcher must know about a command in addition to Redis's flags. Not published.
+# What the dispatcher must know about a command in addition to Redis's flags. These traits are not published.
 TRAITS: Final = frozenset(
     (
-        "immediate",  # in a transaction it runs at once instead of being queued
-        "runs_queue",  # it runs the queued commands of the session: checks that refuse one of them refuse the call
+        "immediate",  # in a transaction it runs immediately instead of being queued
+        "runs_queue",  # it runs the queued commands of the session; if a check refuses one of them, the call is refused
         "subscribed",  # a client with subscriptions may call it with RESP2
-        "unpausable",  # CLIENT PAUSE and FAILOVER do not hold it back
-        "may_write",  # it has no write flag, as in Redis, but some calls change data; ``writes`` tells which
+        "unpausable",  # CLIENT PAUSE and FAILOVER do not delay it
+        "may_write",  # it has no write flag, as in Redis, but some calls change data; ``writes`` decides which
         "brief",  # Redis does not call it fast, but a call takes as little time
-        "sign_of_life",  # of a group [15] or a stage [32]: it counts as that, too, if the server refuses it
-        "reads_keys",  # it tells what its keys hold, though their flags, which are Redis's, don't say that
-        "reaches_replicas",  # it writes nothing, but has an effect on replicas: a FAILOVER holds it back like a write
+        "sign_of_life",  # of a group [15] or a stage [32]; it counts as one even if the server refuses the call
+        "reads_keys",  # it returns what its keys hold, although their flags, which are Redis's, do not say so
+        "reaches_replicas",  # it writes nothing but affects replicas, so a FAILOVER delays it like a write
     )
 )
 
@@ -102,7 +102,7 @@ _FLAG_CATEGORIES: Final = {
 
 # -- commands --------------------------------------------------------------------------------------------------
 class Command:
-    """A command as declared, and its stats."""
+    """A command as declared, and its statistics."""
 
     __slots__ = (
         "acl_categories", "adds", "alike", "args", "arity", "batch", "brief", "called", "calls", "channels",
@@ -123,16 +123,16 @@ class Command:
         if group not in GROUPS:
             raise ValueError(f"{name}: unknown group {group!r}")
         self.name = name  # lower case; "client|id" for a subcommand
-        self.called = name  # the name that clients use: another one after rename-command
+        self.called = name  # the name that clients use; it differs from ``name`` after rename-command
         self.handler = handler
         self.args = args
         self.group = group
         self.since = since  # the first version of tidelog that has it
         self.complexity = complexity
-        self.subcommands: dict[bytes, Command] = {}  # by lower-case name; empty unless it is a container
+        self.subcommands: dict[bytes, Command] = {}  # by lower-case name; empty unless this is a container
         named_by = name.count("|") + 1
         least, exact = count_words(args)
-        # number of words, the name included; negative: at least that many
+        # number of words, including the name; negative: at least that many
         self.arity = arity if arity is not None else (named_by + least if exact else -(named_by + least))
         self.key_specs = tuple(key_specs(args, named_by, named_by))
         # the same in Redis's older form: first key, last key (negative: from the end), step; 0 0 0 without keys
@@ -141,46 +141,48 @@ class Command:
             flags |= {"movablekeys"}
         self.flags = flags
         self.write = "write" in flags or "may_write" in traits
-        self.writes = writes  # whether a call changes data; None: all calls of a write command do
-        self.adds: Callable[[list[bytes]], bool] | None = None  # whether a denyoom call adds data; None: all do
-        self.reads: Callable[[list[bytes]], bool] | None = None  # whether a call reads what its keys hold; None: all do
+        self.writes = writes  # whether a call changes data; None: every call of a write command does
+        # whether a denyoom call adds data; None: every call does
+        self.adds: Callable[[list[bytes]], bool] | None = None
+        # whether a call reads what its keys hold; None: every call does
+        self.reads: Callable[[list[bytes]], bool] | None = None
         self.key_after_token: KeyAfterToken | None = None
-        self.key_spec_of: KeySpecOf | None = None  # None: all hold
+        self.key_spec_of: KeySpecOf | None = None  # None: all specs apply
         self.reaches: Reaches | None = None
-        self.most = MANY  # words that a call may have, beyond which it would hold up others for too long
+        self.most = MANY  # maximum number of words of a call; a longer one would delay other clients too much
         self.channels = ""  # which arguments are channels: first, all, or all as patterns; "": none
         self.traits = traits
         self.acl_categories = _categories(flags, group, acl, self.bare)  # without the @
-        # stats since the start or CONFIG RESETSTAT, kept by the dispatcher: calls, the time spent in nanoseconds, calls
+        # statistics since the start or CONFIG RESETSTAT, maintained by the dispatcher: calls, nanoseconds spent, calls
         # that were refused before they ran, and calls whose reply is an error
         self.calls = self.usec = self.rejected = self.failed = 0
         self.batch: BatchHandler | None = None
         self.alike: AlikeHandler | None = None
-        # calls of it that arrived together are timed as one; those of PUBLISH can send something to their own client
+        # calls that arrived together are timed as one; not PUBLISH, which can send messages to its own client
         self.brief = ("fast" in flags and "pubsub" not in flags) or "brief" in traits
         # for the dispatcher's fast path: the numbers of words with which it may call the handler without lookup()
         self.hot_least, self.hot_most = (self.arity, self.arity) if self.arity > 0 else (-self.arity, MANY)
 
     @property
     def summary(self) -> str:
-        """What it does, in one line."""
+        """The summary in one line."""
         return f"Holds the {self.name.upper()} subcommands." if self.bare else summary_of(self.handler)
 
     @property
     def bare(self) -> bool:
-        """Whether it only has subcommands: true for CLIENT, false for COMMAND, which is a command itself."""
+        """Whether it only has subcommands: true for CLIENT, false for COMMAND, which is also a command."""
         return self.handler is _no_subcommand
 
     def changes(self, argv: list[bytes]) -> bool:
-        """Whether this call changes data."""
+        """Return whether this call changes data."""
         return self.write and (self.writes is None or self.writes(argv))
 
     def grows(self, argv: list[bytes]) -> bool:
-        """Whether this call may need memory for data: it is refused beyond maxmemory."""
+        """Return whether this call may need memory for data, so that it is refused beyond maxmemory."""
         return "denyoom" in self.flags and (self.adds is None or self.adds(argv))
 
     def keys(self, argv: Sequence[bytes]) -> list[tuple[int, KeySpec]]:
-        """Where the keys are in argv, each with its spec."""
+        """Return the positions of the keys in argv, each with its spec."""
         found: list[tuple[int, KeySpec]] = []
         specs = self.key_specs if self.key_spec_of is None else (self.key_specs[self.key_spec_of(argv)],)
         for spec in specs:
@@ -195,12 +197,12 @@ class Command:
         return found
 
     def limit(self, arguments: int) -> None:
-        """Refuse calls with more arguments."""
+        """Set the maximum number of arguments."""
         self.most = self.name.count("|") + 1 + arguments
         self.hot_most = min(self.hot_most, self.most)
 
     def takes(self, count: int) -> bool:
-        """Whether it can be called with ``count`` words, its name included."""
+        """Return whether it can be called with ``count`` words, including its name."""
         return count == self.arity if self.arity > 0 else count >= -self.arity
 
 
@@ -211,7 +213,7 @@ def _key_range(specs: Sequence[KeySpec]) -> tuple[int, int, int]:
     first = fixed[0]
     if first.last < 0 or len(fixed) == 1:
         return first.index, first.index + first.last if first.last >= 0 else -1, first.step
-    step = fixed[1].index - first.index  # of single keys
+    step = fixed[1].index - first.index  # each spec is one key
     return first.index, max(spec.index + spec.last for spec in fixed), step
 
 
@@ -232,7 +234,7 @@ def _categories(flags: frozenset[str], group: str, extra: tuple[str, ...], bare:
 TABLE: Final[dict[bytes, Command]] = {}
 # Of commands with a handler of calls that are alike, by name in lower and in upper case: for RequestDecoder.heads.
 HEADS: Final[dict[bytes, Head]] = {}
-# All commands, containers and subcommands by their declared names; rename-command does not concern it.
+# All commands, containers and subcommands by their declared names, regardless of rename-command.
 DECLARED: Final[dict[str, Command]] = {}
 
 
@@ -243,19 +245,21 @@ def command(
     reaches: Reaches | None = None, channels: str = "", adds: Callable[[list[bytes]], bool] | None = None,
     key_spec_of: KeySpecOf | None = None, most: int = 0,
 ) -> Callable[[Handler], Handler]:  # fmt: skip
-    """Declare the decorated handler as a command. ``"CLIENT|ID"`` is a subcommand, which makes its container, too.
+    """Declare the decorated handler as a command. ``"CLIENT|ID"`` is a subcommand; its container is declared
+    implicitly.
 
     ``flags``, ``traits`` and ``acl`` (categories that follow neither from the flags nor from the group) are
-    space-separated. ``arity`` overrides that of the argument tree. ``writes(argv)``: whether a call of a write command
-    changes data; without it, all calls do. ``reads(argv)``: whether a call of a command whose keys have the flag ACCESS
-    reads what they hold; without it, all calls do. ``key_after_token``, ``key_spec_of``, ``reaches``: see these types.
-    ``channels``: which arguments name channels of pub/sub, ``first``, ``all``, or ``patterns`` for patterns only.
-    ``adds(argv)``: whether a call of a denyoom command adds data; without it, all calls do. ``most``: arguments beyond
-    which a call is refused; 0: no limit but the protocol's. The first docstring line is the summary.
+    space-separated. ``arity`` overrides the arity of the argument tree. ``writes(argv)``: whether a call of a write
+    command changes data (default: yes). ``reads(argv)``: whether a call of a command whose keys have the flag ACCESS
+    reads what they hold (default: yes). ``adds(argv)``: whether a call of a denyoom command adds data (default: yes).
+    ``key_after_token``, ``key_spec_of``, ``reaches``: see these types. ``channels``: which arguments name channels of
+    pub/sub: ``first``, ``all``, or ``patterns`` for patterns only. ``most``: the maximum number of arguments; 0: only
+    the limit of the protocol. The first docstring line is the summary.
     """
 
     def declare(handler: Handler) -> Handler:
-        if isinstance(handler, FunctionType) and not (handler.__doc__ or "").strip():  # compiled ones have none
+        # compiled handlers have no docstrings
+        if isinstance(handler, FunctionType) and not (handler.__doc__ or "").strip():
             raise ValueError(f"{name}: the handler needs a docstring, its first line is the summary")
         declared = Command(
             name.lower(), handler, args, frozenset(flags.split()), group, since, complexity, arity,
@@ -341,12 +345,13 @@ def _unknown_command(argv: Sequence[bytes]) -> CommandError:
 
 
 def _printed(word: bytes, limit: int) -> str:
-    """A word as Redis prints it in an error: up to its first NUL byte."""
+    """Return a word as Redis prints it in an error: up to its first NUL byte."""
     return errors.show(word.split(b"\0", 1)[0], limit)
 
 
 def find(words: Sequence[bytes]) -> Command | None:
-    """The command, or subcommand if there is a second word, with this name in any case; None if there is none."""
+    """Return the command, or the subcommand if there is a second word, with this name in any case; None if there is
+    none."""
     found = TABLE.get(words[0]) or TABLE.get(words[0].lower())
     if found is None or len(words) == 1 or not found.subcommands:
         return found
@@ -354,7 +359,8 @@ def find(words: Sequence[bytes]) -> Command | None:
 
 
 def lookup(argv: Sequence[bytes]) -> Command:
-    """The command that argv calls. Raises CommandError (Redis's): unknown command or subcommand, wrong arity."""
+    """Return the command that argv calls. Raises CommandError with Redis's text: unknown command or subcommand, wrong
+    arity."""
     found = TABLE.get(argv[0]) or TABLE.get(argv[0].lower())
     if found is None:
         raise _unknown_command(argv)
@@ -372,12 +378,12 @@ def lookup(argv: Sequence[bytes]) -> Command:
 
 
 def top_commands() -> list[Command]:
-    """All commands without subcommands, in alphabetical order."""
+    """Return all commands without subcommands, in alphabetical order."""
     return sorted((cmd for word, cmd in TABLE.items() if word == word.lower()), key=lambda cmd: cmd.called)
 
 
 def all_commands() -> Iterator[Command]:
-    """All commands, containers and subcommands. A container comes before its subcommands."""
+    """Yield all commands, containers and subcommands. A container precedes its subcommands."""
     for top in top_commands():
         yield top
         for _, sub in sorted(top.subcommands.items()):
@@ -386,12 +392,12 @@ def all_commands() -> Iterator[Command]:
 
 # -- documentation ---------------------------------------------------------------------------------------------
 def find_keys(cmd: Command, argv: Sequence[bytes]) -> list[tuple[bytes, tuple[str, ...]]]:
-    """The keys in argv, each with its key flags, for COMMAND GETKEYS and GETKEYSANDFLAGS."""
+    """Return the keys in argv, each with its key flags, for COMMAND GETKEYS and GETKEYSANDFLAGS."""
     return [(argv[at], spec.flags) for at, spec in cmd.keys(argv)]
 
 
 def syntax(cmd: Command) -> str:
-    """The syntax line: ``TRANGE key start-id end-id [COUNT count]``."""
+    """Return the syntax line: ``TRANGE key start-id end-id [COUNT count]``."""
     return " ".join([cmd.called.replace("|", " ").upper(), *[_shown(node) for node in cmd.args]])
 
 
@@ -414,7 +420,7 @@ def _shown(node: Arg) -> str:
 
 
 def docs_tree(cmd: Command) -> dict[str, object]:
-    """The reply of COMMAND DOCS for one command, as Python objects; sets are sets in RESP3."""
+    """Return COMMAND DOCS of one command as Python objects; sets are sets in RESP3."""
     tree: dict[str, object] = {
         "summary": cmd.summary, "since": cmd.since, "group": cmd.group, "complexity": cmd.complexity,
     }  # fmt: skip
@@ -427,7 +433,7 @@ def docs_tree(cmd: Command) -> dict[str, object]:
 
 
 def _spec_numbers(args: Sequence[Arg], numbers: Iterator[int], found: dict[int, int]) -> dict[int, int]:
-    """The numbers of the key specs, by id() of the key nodes. Both are in the order of the tree."""
+    """Return the numbers of the key specs by id() of the key nodes. Both are in the order of the tree."""
     for node in args:
         if node.type == "key":
             found[id(node)] = next(numbers)
@@ -453,18 +459,18 @@ def _arg_docs(node: Arg, specs: dict[int, int]) -> dict[str, object]:
 
 
 def info_row(cmd: Command) -> list[object]:
-    """The reply of COMMAND INFO for one command, as Python objects."""
+    """Return COMMAND INFO of one command as Python objects."""
     return [
         cmd.called, cmd.arity, frozenset(cmd.flags), cmd.first, cmd.last, cmd.step,
         frozenset("@" + category for category in cmd.acl_categories),
-        [],  # tips, which are for cluster clients
+        [],  # tips, which only cluster clients use
         [_spec_docs(spec) for spec in cmd.key_specs],
         [info_row(sub) for _, sub in sorted(cmd.subcommands.items())],
     ]  # fmt: skip
 
 
 def _spec_docs(spec: KeySpec) -> dict[str, object]:
-    if spec.option:  # a client must ask COMMAND GETKEYS, as for SORT in Redis
+    if spec.option:  # a client must use COMMAND GETKEYS, as for SORT in Redis
         unknown: dict[str, object] = {"type": "unknown", "spec": {}}
         return {"flags": frozenset(map(shown_flag, spec.flags)), "begin_search": unknown, "find_keys": unknown}
     if spec.keyword:
@@ -486,7 +492,7 @@ def _spec_docs(spec: KeySpec) -> dict[str, object]:
 
 
 def help_lines(container: str) -> list[str]:
-    """The lines of a HELP subcommand: a heading, then the syntax of each subcommand and, indented, its summary."""
+    """Return the lines of a HELP subcommand: a heading, then the syntax of each subcommand and its indented summary."""
     name = container.lower()
     top = next(cmd for cmd in TABLE.values() if cmd.name == name)
     lines = [f"{top.called.upper()} <subcommand> [<arg> [value] [opt] ...]. Subcommands are:"]

@@ -1,13 +1,13 @@
 """Glob patterns as in Redis: ``*``, ``?``, ``[a-c]``, ``[^x]``, and ``\\`` as the escape.
 
-Rule 1: no pattern blocks the server. A pattern has at most MAX_PATTERN bytes. To compile it takes time in proportion to
-its length, to match it at most a small constant for each byte of the text.
+Rule 1: no pattern blocks the server. A pattern has at most MAX_PATTERN bytes. Compiling takes time in proportion to its
+length, and matching takes at most a small constant for each byte of the text.
 
 A pattern is split at its stars. The parts have fixed lengths, so the leftmost match of a part is always the right one.
-Parts of single bytes are searched as such, parts with a few sets of bytes (``?`` and classes) as regular expressions.
-A pattern with more sets than that becomes an automaton, which takes one step for each byte of the text.
+Parts of single bytes are searched as such, parts with a few byte sets (``?`` and classes) as regular expressions. A
+pattern with more sets than that becomes an automaton, which takes one step for each byte of the text.
 
-Details that follow Redis: a class without its end goes to the end of the pattern; ``[]`` matches nothing and ``[^]``
+Details that follow Redis: a class without its end extends to the end of the pattern; ``[]`` matches nothing and ``[^]``
 any byte; ``[c-a]`` is ``[a-c]``; ``]`` can end a range; a backslash at the end of the pattern is a literal one.
 """
 
@@ -21,12 +21,12 @@ from resp.errors import CommandError
 
 MAX_PATTERN = 4096  # bytes; a longer one is refused
 SHORT = 128  # bytes: a pattern that takes little memory
-MAX_TOKENS = 256  # of a pattern that is matched by regular expressions; one of single bytes may have more
-MAX_SEARCHED = 64  # tokens of one of its parts between two stars: the search takes up to that many steps a byte
-MAX_TOGETHER = 5000  # bytes of the patterns of one call with sets: they take some microseconds a byte
-MAX_CLASSES = 16  # in it: each takes some 20 microseconds to compile
+MAX_TOKENS = 256  # of a pattern that is matched by regular expressions; a pattern of single bytes may have more
+MAX_SEARCHED = 64  # tokens of a part between two stars: the search takes up to that many steps for each byte
+MAX_TOGETHER = 5000  # bytes of the patterns with sets in one call: compiling takes some microseconds a byte
+MAX_CLASSES = 16  # in a pattern: each takes some 20 microseconds to compile
 GLOB_BYTES = 1000  # memory of a pattern's objects
-PART_BYTES = 150  # and of one of its parts
+PART_BYTES = 150  # memory of one of its parts
 
 _STAR, _ANY, _OPEN, _CLOSE, _ESCAPE, _NOT, _DASH = b"*?[]\\^-"
 _EVERY = (1 << 256) - 1
@@ -34,7 +34,7 @@ _EVERY = (1 << 256) - 1
 _SETS = re.compile(rb"[?\[\\]")
 _STARS = re.compile(rb"\*+")
 
-# A token is the set of the bytes that match at a position: bit b is set if byte b does.
+# A token is the set of bytes that match at a position: bit b is set if byte b matches.
 Token = int
 
 
@@ -70,7 +70,7 @@ class Glob:
         self._first, self.middle, self._last = found[0], found[1:-1], found[-1]
 
     def memory_bytes(self) -> int:
-        """What it takes in memory, roughly; of an automaton, what it takes once it has met every byte."""
+        """Return the approximate memory in bytes; for an automaton, after it has processed every byte."""
         size = GLOB_BYTES + 3 * len(self.pattern) + PART_BYTES * len(self.middle)
         return size if self._automaton is None else size + self._automaton.memory_bytes()
 
@@ -81,17 +81,18 @@ class Glob:
 
     @property
     def beginning(self) -> bytes | None:
-        """The literal of a pattern that is a literal and a star: each text that begins with it matches. Or None."""
+        """The literal, if the pattern is a literal and a star: every text that begins with it matches. Otherwise
+        None."""
         ends = self._starred and self._automaton is None and not self.middle and not self._last.length
         return self._first.literal if ends else None
 
     @property
     def method(self) -> str:
-        """How it is matched: by ``searches`` or by an ``automaton``."""
+        """How the pattern is matched: ``searches`` or ``automaton``."""
         return "searches" if self._automaton is None else "automaton"
 
     def matches(self, text: bytes) -> bool:
-        """Whether the pattern matches all of ``text``."""
+        """Return whether the pattern matches all of ``text``."""
         if len(text) < self._least:
             return False
         if self._automaton is not None:
@@ -112,7 +113,7 @@ class Glob:
 
 
 class _Part:
-    """The part between two stars: a sequence of sets of bytes, often with one byte each."""
+    """The part between two stars: a sequence of byte sets, many of them with one byte."""
 
     __slots__ = ("_regex", "length", "literal")
 
@@ -134,7 +135,7 @@ class _Part:
         return self._regex.match(text, at) is not None
 
     def search(self, text: bytes, start: int, end: int) -> int:
-        """The position of the first match in text[start:end]; -1 if there is none."""
+        """Return the position of the first match in text[start:end]; -1 if there is none."""
         if self.literal is not None:
             return text.find(self.literal, start, end)
         assert self._regex is not None  # noqa: S101
@@ -145,7 +146,7 @@ class _Part:
 class _Automaton:
     """All positions that the pattern can have reached, as the bits of one number: one step for each byte of the text.
 
-    Bit n is set if the first n tokens match what was read, whatever stars took.
+    Bit n is set if the first n tokens match what was read, whatever the stars matched.
     """
 
     __slots__ = ("_end", "_loops", "_masks", "_places")
@@ -165,7 +166,7 @@ class _Automaton:
                 self._loops |= 1 << at
         self._end = 1 << at
         self._places = [(token, int.from_bytes(bits, "little")) for token, bits in places.items()]
-        self._masks: dict[int, int] = {}  # byte -> the states that it can lead to; made when it is first met
+        self._masks: dict[int, int] = {}  # byte -> the states that it can lead to; computed when the byte is first read
 
     def matches(self, text: bytes) -> bool:
         masks, loops, states = self._masks, self._loops, 1
@@ -192,12 +193,12 @@ class _Automaton:
 
 
 def _single(token: Token) -> bool:
-    """Whether one byte matches, and no other."""
+    """Return whether exactly one byte matches."""
     return token != 0 and token & (token - 1) == 0
 
 
 def _searchable(parts: list[list[Token]]) -> bool:
-    """Whether byte searches and regular expressions match the pattern in little time."""
+    """Return whether byte searches and regular expressions match the pattern in little time."""
     classes = others = 0
     for part in parts:
         more = [token for token in part if not _single(token)]
@@ -213,16 +214,17 @@ def _regex(token: Token) -> bytes:
         return b"."
     if token == 0:
         return b"(?!)"
-    negated = token.bit_count() > 128  # the shorter of the two
+    negated = token.bit_count() > 128  # the shorter of the two forms
     named = _EVERY ^ token if negated else token
     codes = b"".join([b"\\x%02x" % code for code in range(256) if named >> code & 1])
     return (b"[^%b]" if negated else b"[%b]") % codes
 
 
 def _split(pattern: bytes) -> list[list[Token]]:
-    """The parts between stars; none is empty but the first and the last. In ``*?*`` the star is moved to the end."""
+    """Return the parts between stars; only the first and the last can be empty. In ``*?*`` the star is moved to the
+    end."""
     parts: list[list[Token]] = [[]]
-    starred = False  # a star was met, and since then only ``?``
+    starred = False  # there was a star, and since then only ``?``
     at, end = 0, len(pattern)
     while at < end:
         code = pattern[at]
@@ -248,7 +250,8 @@ def _split(pattern: bytes) -> list[list[Token]]:
 
 
 def _class(pattern: bytes, at: int) -> tuple[Token, int]:
-    """The class whose first byte after ``[`` is at ``at``: the set of its bytes, and the position of its end."""
+    """Parse the class whose first byte after ``[`` is at ``at``: return the set of its bytes, and the position of its
+    end."""
     end = len(pattern)
     negated = at < end and pattern[at] == _NOT
     if negated:
@@ -270,12 +273,12 @@ def _class(pattern: bytes, at: int) -> tuple[Token, int]:
 
 
 def compiled(pattern: bytes) -> Glob:
-    """The compiled pattern, from a cache of those used last. Raises CommandError."""
+    """Return the compiled pattern, from a cache of the latest ones. Raises CommandError."""
     return _compiled(pattern) if len(pattern) <= SHORT else _long(pattern)
 
 
 def check_together(patterns: Iterable[bytes]) -> None:
-    """Raise CommandError if one call would take too long to compile all of these. A star alone costs little."""
+    """Raise CommandError if one call would take too long to compile all of these. A lone star costs little."""
     size = sum([len(pattern) for pattern in patterns if _SETS.search(pattern)])
     if size > MAX_TOGETHER:
         raise CommandError(
@@ -294,5 +297,5 @@ def _long(pattern: bytes) -> Glob:
 
 
 def glob_match(pattern: bytes, text: bytes) -> bool:
-    """Raises CommandError if the pattern is too long."""
+    """Return whether the pattern matches. Raises CommandError if it is too long."""
     return compiled(pattern).matches(text)

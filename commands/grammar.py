@@ -2,7 +2,7 @@
 
     key("RW"), repeat(block("data", arg("field"), arg("value"))), opt(arg("count", "integer", token="COUNT"))
 
-Arity and key positions are derived from it. A mistake in a tree is a ValueError at import.
+Arity and key positions are derived from it. An invalid tree raises ValueError at import.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ KEY_FLAGS: Final = frozenset(
 
 
 class Arg:
-    """A node of an argument tree. Never changed."""
+    """A node of an argument tree. Immutable."""
 
     __slots__ = ("access", "children", "multiple", "name", "optional", "token", "type")
 
@@ -29,19 +29,19 @@ class Arg:
         optional: bool = False, multiple: bool = False,
     ) -> None:  # fmt: skip
         if kind not in ARG_TYPES:
-            raise ValueError(f"argument {name!r}: {kind!r} is no argument type")
+            raise ValueError(f"argument {name!r}: {kind!r} is not an argument type")
         if kind == "pure-token" and not token:
             raise ValueError(f"argument {name!r}: a pure-token needs its token")
         self.name = name  # as shown in the syntax line
         self.type = kind  # one of ARG_TYPES
-        self.token = token  # the word before it (a pure-token is only that word); None: none
-        self.children = children  # of a oneof or a block; else empty
-        self.access = access  # key flags of a key, space-separated; else empty
+        self.token = token  # the word before it (a pure-token consists only of that word); None: none
+        self.children = children  # of a oneof or a block; otherwise empty
+        self.access = access  # key flags of a key, space-separated; otherwise empty
         self.optional = optional
-        self.multiple = multiple  # once or more often, with its token, if any, once before the first
+        self.multiple = multiple  # one or more times; a token occurs once, before the first
 
     def words(self) -> tuple[int, bool]:
-        """The smallest number of words that it takes if it is present, and whether that is the only number."""
+        """Return the minimum number of words if the node is present, and whether that is the only possible number."""
         if self.type == "pure-token":
             return 1, not self.multiple
         if self.type == "oneof":
@@ -62,7 +62,7 @@ class Arg:
 
 
 def count_words(args: Sequence[Arg]) -> tuple[int, bool]:
-    """The smallest number of words that the arguments take together, and whether that is the only number."""
+    """Return the minimum number of words of all arguments together, and whether that is the only possible number."""
     least, exact = 0, True
     for node in args:
         size, fixed = node.words()
@@ -75,30 +75,30 @@ def count_words(args: Sequence[Arg]) -> tuple[int, bool]:
 
 
 def key(access: str, name: str = "key", token: str | None = None, multiple: bool = False) -> Arg:
-    """A key. ``access``: Redis's key flags, as in ``"RW UPDATE"``."""
+    """Declare a key. ``access``: Redis's key flags, as in ``"RW UPDATE"``."""
     words = access.split()
     if not words or not KEY_FLAGS.issuperset(words):
-        raise ValueError(f"key {name!r}: {access!r} are no key flags")
+        raise ValueError(f"key {name!r}: {access!r} are not key flags")
     return Arg(name, "key", token, access=access, multiple=multiple)
 
 
 def arg(name: str, type: str = "string", token: str | None = None, multiple: bool = False) -> Arg:  # noqa: A002
-    """A value, after the word ``token`` if it has one."""
+    """Declare a value; the word ``token``, if any, precedes it."""
     return Arg(name, type, token, multiple=multiple)
 
 
 def token(word: str, name: str | None = None) -> Arg:
-    """A word without a value, like ``NX``."""
+    """Declare a word without a value, such as ``NX``."""
     return Arg(name or word.lower(), "pure-token", word)
 
 
 def oneof(name: str, *children: Arg, token: str | None = None) -> Arg:
-    """Exactly one of the children."""
+    """Declare a choice: exactly one of the children."""
     return Arg(name, "oneof", token, children)
 
 
 def block(name: str, *children: Arg, token: str | None = None) -> Arg:
-    """All children, in this order."""
+    """Declare a sequence: all children, in this order."""
     return Arg(name, "block", token, children)
 
 
@@ -107,23 +107,23 @@ def opt(node: Arg) -> Arg:
 
 
 def repeat(node: Arg) -> Arg:
-    """Once or more often; ``opt(repeat(...))`` for any number of times."""
+    """Repeat a node one or more times; ``opt(repeat(...))`` allows any number."""
     return node.with_(multiple=True)
 
 
 # -- keys ------------------------------------------------------------------------------------------------------
-NUMKEYS: Final = "numkeys"  # an integer of this name says how often the next argument, which has keys, occurs
+NUMKEYS: Final = "numkeys"  # an integer of this name is the number of the keys or blocks with keys that follow it
 _Option = tuple[str, int, int]  # an option's token, its position, and the number of its words
-_COUNT_DIGITS: Final = 9  # a longer number of keys is more than a call can have
+_COUNT_DIGITS: Final = 9  # a larger number of keys than a call can have
 
 
 def shown_flag(flag: str) -> str:
-    """A key flag as Redis prints it: only the first four are in upper case."""
+    """Return a key flag as Redis prints it: only the first four are in upper case."""
     return flag if len(flag) == 2 else flag.lower()
 
 
 class KeySpec:
-    """The positions of keys, as in COMMAND INFO: where the first one is, and the range from there."""
+    """The positions of keys, as in COMMAND INFO: the position of the first one, and the range from there."""
 
     __slots__ = (
         "counted", "flags", "halved", "index", "keyword", "last", "option", "option_words", "real", "reads", "step",
@@ -135,23 +135,23 @@ class KeySpec:
         halved: bool = False, option: str = "", option_words: int = 0,
     ) -> None:  # fmt: skip
         self.flags = flags
-        # position of the first key in argv, or where the search for ``keyword`` starts; if ``counted``, that of the
-        # number of keys, which follow it
+        # position of the first key in argv, or where the search for ``keyword`` starts; if ``counted``, the position of
+        # the number of keys, which precedes them
         self.index = index
         self.counted = counted
         self.keyword = keyword  # the word before the first key; "": the first key is at ``index``
-        self.last = last  # the last key, counted from the first; -1: up to the last argument
+        self.last = last  # the last key, counted from the first; -1: the last argument
         self.step = step  # from one key to the next
-        self.halved = halved  # only the first half of what would be keys are: as many other words follow (XREAD)
+        self.halved = halved  # only the first half of the range are keys; as many other words follow (XREAD)
         # an option that may precede the first key at ``index``, and the number of its words; "": none
         self.option = option
         self.option_words = option_words
-        self.real = "not_key" not in flags  # False: a name that cluster clients treat as one, such as a shard channel
-        self.reads = "ACCESS" in flags  # what a key holds is read; its existence and size alone don't count
+        self.real = "not_key" not in flags  # False: a name that cluster clients treat as a key, such as a shard channel
+        self.reads = "ACCESS" in flags  # what a key holds is read, not only its existence and size
         self.writes = not {"INSERT", "UPDATE", "DELETE"}.isdisjoint(flags)
 
     def positions(self, argv: Sequence[bytes]) -> range:
-        """Positions of the keys in argv."""
+        """Return the positions of the keys in argv."""
         first = self.index
         if self.counted:
             raw = argv[first] if first < len(argv) else b""
@@ -168,7 +168,7 @@ class KeySpec:
         return self.span(first, argv)
 
     def span(self, first: int, argv: Sequence[bytes]) -> range:
-        """positions(), where the first key is known."""
+        """Like positions(), with a known first key."""
         last = first + self.last if self.last >= 0 else len(argv) - 1
         if self.halved:
             last = first + (last - first + 1) // 2 - 1
@@ -176,7 +176,7 @@ class KeySpec:
 
 
 def _key_spec(node: Arg, at: int | None, start: int, last_node: bool, option: _Option | None) -> KeySpec:
-    """The spec of one key. ``option``: the argument before it, if that is an option with a fixed place. Raises
+    """Return the spec of one key. ``option``: the argument before it, if that is an option at a fixed position. Raises
     ValueError if the key's position does not follow from the declaration."""
     access, last = tuple(node.access.split()), -1 if node.multiple else 0
     if node.multiple and not last_node:
@@ -197,7 +197,7 @@ def _option_at(node: Arg, at: int | None) -> _Option | None:
 
 
 def _counted(node: Arg, at: int, start: int) -> Iterator[KeySpec]:
-    """The spec of keys whose number is the argument before them, at position ``at`` - 1. Raises ValueError."""
+    """Yield the specs of keys whose number is the argument before them, at position ``at`` - 1. Raises ValueError."""
     width = 1 if node.type == "key" else count_words(node.children)[0]
     for spec in key_specs((node.with_(multiple=False),), at, start, end=False):
         if spec.index != at or spec.keyword:
@@ -206,7 +206,7 @@ def _counted(node: Arg, at: int, start: int) -> Iterator[KeySpec]:
 
 
 def _is_halved(node: Arg) -> bool:
-    """Whether it is like ``STREAMS key [key ...] id [id ...]``: keys, then as many other words."""
+    """Return whether it is like ``STREAMS key [key ...] id [id ...]``: keys, then as many other words."""
     if node.type != "block" or not node.token or len(node.children) != 2:
         return False
     first, second = node.children
@@ -214,12 +214,12 @@ def _is_halved(node: Arg) -> bool:
 
 
 def key_specs(args: Sequence[Arg], at: int | None, start: int, end: bool = True) -> Iterator[KeySpec]:
-    """Specs of the keys among ``args``, in the order of the tree. Raises ValueError.
+    """Yield the specs of the keys among ``args``, in the order of the tree. Raises ValueError.
 
-    ``at``: the position of the first argument; None if those before it have no fixed number of words. ``start``: where
-    the search for a keyword begins. ``end``: no arguments follow.
+    ``at``: the position of the first argument; None if the number of words before it is not fixed. ``start``: where the
+    search for a keyword begins. ``end``: no arguments follow.
     """
-    before = start  # words before those whose number isn't fixed
+    before = start  # words before those whose number is not fixed
     option: _Option | None = None
     for number, node in enumerate(args):
         size, fixed = node.words()

@@ -1,4 +1,4 @@
-"""Numbers and IDs in argv. Numbers are parsed as strictly as in Redis, with its error texts."""
+"""Parses numbers and IDs in argv. Numbers are parsed as strictly as in Redis, with its error texts."""
 
 from __future__ import annotations
 
@@ -12,19 +12,20 @@ INT_MIN: Final = -(1 << 63)
 INT_MAX: Final = (1 << 63) - 1
 
 MOST_FIELDS: Final = 32_768  # of an entry
-MOST_STREAMS: Final = 5000  # of one XREAD or XREADGROUP
-LONGEST_NAME: Final = 4096  # bytes, of a new group or consumer: replies and records repeat the name
+MOST_STREAMS: Final = 5000  # of an XREAD or XREADGROUP
+LONGEST_NAME: Final = 4096  # bytes of the name of a new group or consumer: replies and records repeat the name
 LONGEST_SPAN: Final = 1 << 62  # ms
-LONGEST_TIMEOUT: Final = INT_MAX - (1 << 41)  # ms; with the time of today, it is still a 64-bit number
+LONGEST_TIMEOUT: Final = INT_MAX - (1 << 41)  # ms; added to the current time, it is still a 64-bit number
 
 _LONGEST: Final = 20  # characters of the lowest 64-bit number
-_SHORT: Final = 18  # a number with so many digits is always below 2**63
+_SHORT: Final = 18  # a number with this many digits is always below 2**63
 
-_SEQS: Final = {b"%d" % n: n.to_bytes(8, "big") for n in range(1000)}  # the sequence numbers that most IDs have
+_SEQS: Final = {b"%d" % n: n.to_bytes(8, "big") for n in range(1000)}  # the most frequent sequence numbers
 
 
 def is_integer(raw: bytes) -> bool:
-    """Whether ``raw`` is a signed 64-bit number in the form that Redis accepts: no ``+``, space or leading zero."""
+    """Return whether ``raw`` is a signed 64-bit number in the form that Redis accepts: no ``+``, space or leading
+    zero."""
     if not 0 < len(raw) <= _LONGEST:
         return False
     try:
@@ -41,7 +42,7 @@ def check_group_name(name: bytes) -> None:
 
 
 def integer(raw: bytes, text: str = errors.NOT_INTEGER) -> int:
-    """A signed 64-bit number. Raises CommandError with ``text``."""
+    """Parse a signed 64-bit number. Raises CommandError with ``text``."""
     if raw.isdigit() and len(raw) <= _SHORT and (raw[0] != 48 or len(raw) == 1):
         return int(raw)
     if 0 < len(raw) <= _LONGEST:
@@ -56,7 +57,7 @@ def integer(raw: bytes, text: str = errors.NOT_INTEGER) -> int:
 
 
 def check_database(raw: bytes, text: str = "") -> None:
-    """Raise CommandError unless it is 0, the number of the only database. ``text``: the error for what is no number."""
+    """Raise CommandError unless it is 0, the number of the only database. ``text``: the error if it is not a number."""
     index = integer(raw, text or errors.NOT_INTEGER)
     if not -(1 << 31) <= index < 1 << 31:
         raise CommandError(text or errors.NOT_INT)
@@ -65,7 +66,7 @@ def check_database(raw: bytes, text: str = "") -> None:
 
 
 def positive(raw: bytes) -> int:
-    """A number of at least 0, which Redis calls positive. Raises CommandError."""
+    """Parse a number of at least 0, which Redis calls positive. Raises CommandError."""
     value = integer(raw)
     if value < 0:
         raise CommandError(errors.NOT_POSITIVE)
@@ -73,9 +74,9 @@ def positive(raw: bytes) -> int:
 
 
 def span(raw: bytes, least: int = 0, text: str = errors.NOT_POSITIVE) -> int:
-    """A number of ms from now. Raises CommandError, with ``text`` if it is below ``least``.
+    """Parse a number of ms from now. Raises CommandError, with ``text`` if it is below ``least``.
 
-    The largest one is LONGEST_SPAN: the time itself, in ms since epoch, must be a signed 64-bit number for replies.
+    The maximum is LONGEST_SPAN, because the time itself, in ms since epoch, must be a signed 64-bit number in replies.
     """
     value = integer(raw)
     if value < least:
@@ -86,7 +87,7 @@ def span(raw: bytes, least: int = 0, text: str = errors.NOT_POSITIVE) -> int:
 
 
 def timeout_ms(raw: bytes) -> int:
-    """The ms of a BLOCK option; 0: for ever. Raises CommandError."""
+    """Parse the ms of a BLOCK option; 0: no timeout. Raises CommandError."""
     value = integer(raw, errors.BAD_TIMEOUT)
     if value < 0:
         raise CommandError(errors.NEGATIVE_TIMEOUT)
@@ -96,7 +97,7 @@ def timeout_ms(raw: bytes) -> int:
 
 
 def id_parts(text: bytes) -> tuple[int, int]:
-    """(ms, seq) of an ID, as of parse_id() but without one large int. Raises CommandError."""
+    """Parse an ID into (ms, seq), like parse_id() but without a large int. Raises CommandError."""
     ms, dot, seq = text.partition(b".")
     if dot and len(ms) <= _SHORT and len(seq) <= _SHORT and ms.isdigit() and seq.isdigit():
         return int(ms), int(seq)
@@ -105,8 +106,7 @@ def id_parts(text: bytes) -> tuple[int, int]:
 
 
 class _LastStem:
-    """An ID up to its dot, and these ms as bytes: messages that are acknowledged one after the other often have the
-    same."""
+    """An ID up to its dot, and its ms as bytes: consecutively acknowledged messages often share them."""
 
     __slots__ = ("high", "text")
 
@@ -118,7 +118,7 @@ _stem: Final = _LastStem()
 
 
 def raw_ids(texts: list[bytes], start: int = 0) -> list[bytes]:
-    """IDs, as of parse_id(), from ``start`` on, each as 16 bytes, big-endian. Raises CommandError."""
+    """Parse IDs from ``start`` on, like parse_id(); each is returned as 16 bytes, big-endian. Raises CommandError."""
     if PARSED is not None:
         parsed = PARSED(texts, start)
         if parsed is not None:
@@ -133,19 +133,19 @@ def raw_ids(texts: list[bytes], start: int = 0) -> list[bytes]:
                 continue
         raw = parse_id(text).to_bytes(16, "big")
         raws.append(raw)
-        size = max(text.find(b"."), text.find(b"-")) + 1  # a valid ID has one of them at most, and once
+        size = max(text.find(b"."), text.find(b"-")) + 1  # a valid ID has at most one of them, once
         if size:
             last.text, last.high = text[:size], raw[:8]
     return raws
 
 
 def is_host(text: str) -> bool:
-    """Whether it can be a host's name or address: at most 255 bytes, nothing that a line, a list or quotes end at."""
+    """Return whether it can be a host name or address: at most 255 bytes, without separators and quotes."""
     if not text or not text.isprintable() or len(text.encode("utf-8", "surrogateescape")) > 255:
         return False
     return not any(character in text for character in " \"'\\,")
 
 
 def invalid_expire(command: str) -> CommandError:
-    """Redis's error for a time that can't be an expiry. ``command``: its name in lower case."""
+    """Return Redis's error for a time that can't be an expiry. ``command``: its name in lower case."""
     return CommandError(f"ERR invalid expire time in '{command}' command")

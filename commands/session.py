@@ -1,4 +1,4 @@
-"""The state of one client that commands read and change. Without I/O."""
+"""The state of one client that commands read and change. No I/O."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from storage.keyspace.keyspace import Keyspace, Watcher
 
 LEADER: Final = "leader"  # ``Session.replica`` of the session of the link to this server's leader
 SUPERUSER: Final = superuser()
-# Memory of a watched key, and of a subscription, without its name: places in two tables, mostly with a set of its own.
+# Memory of a watched key, and of a subscription, without its name: elements of two tables, usually with a set of its
+# own.
 WATCH_BYTES: Final = 400
 SUBSCRIPTION_BYTES: Final = 400
 SHORT_NAMES: Final = 256
@@ -18,50 +19,51 @@ SHORT_NAMES: Final = 256
 
 @dataclass
 class TransportStats:
-    """Stats of a connection. The defaults are for sessions without one."""
+    """Statistics of a connection. The defaults are for sessions without a connection."""
 
     fd: int = -1
-    query_buffered: int = 0  # bytes of an incomplete command and of commands that wait
+    query_buffered: int = 0  # bytes of an incomplete command and of waiting commands
     output_queued: int = 0  # bytes of replies that wait for the end of the tick
     output_buffered: int = 0  # bytes of replies that wait for the socket
-    output_pieces: int = 0  # what waits for the socket: its buffer is one piece, and so is a streamed reply
+    output_pieces: int = 0  # pieces that wait for the socket: its buffer is one, and so is a streamed reply
     reading: bool = True
     writing: bool = False  # the socket's buffer is full
-    paused: bool = False  # a command is held back by CLIENT PAUSE or a FAILOVER
-    wait: int = 0  # bytes that its wait for many streams takes
+    paused: bool = False  # CLIENT PAUSE or a FAILOVER delays a command
+    wait: int = 0  # bytes of memory for a wait for many streams
 
 
 class Transport(Protocol):
     """The methods of a client's connection that commands use."""
 
     def kill(self) -> None:
-        """Close at once. Queued replies are lost, and a wait of the client ends."""
+        """Close immediately. Queued replies are lost, and a wait of the client ends."""
     def unblock(self, error: bool) -> bool:
-        """End the client's wait as at its timeout, or with an error. Returns False if it does not wait."""
+        """End the client's wait, as at its timeout or with an error. Returns False if the client does not wait."""
     def push(self, data: bytes) -> None:
-        """Queue encoded bytes that are no reply: a message, a line of MONITOR. They leave with the tick."""
+        """Queue encoded bytes that are not a reply: a message or a MONITOR line. They are sent at the end of the
+        tick."""
     def hold_pushes(self) -> None:
-        """What is pushed from now on comes after the next reply: that of the command which runs."""
+        """Queue later pushes after the next reply, that of the running command."""
     def release_pushes(self) -> None:
-        """Queue what is held now. Idempotent."""
+        """Queue the delayed pushes now. Idempotent."""
     def stats(self) -> TransportStats: ...
 
 
 class Caching:
-    """What a client asked for by CLIENT TRACKING: to be told of changes of what it may have cached."""
+    """The options of CLIENT TRACKING: the client wants notifications of changes of what it may have cached."""
 
     __slots__ = ("bcast", "broken", "given", "noloop", "optin", "optout", "parked", "prefixes", "redirect")
 
     def __init__(self) -> None:
-        self.bcast = False  # it is told of all keys that begin with one of its prefixes; else of those it has read
+        self.bcast = False  # notify of all keys that begin with one of the prefixes; otherwise of keys that were read
         self.prefixes: set[bytes] = set()
         self.optin = False  # reads count only after CLIENT CACHING YES
         self.optout = False  # reads count unless after CLIENT CACHING NO
         self.given = False  # CLIENT CACHING was called for the next command or transaction
-        self.noloop = False  # it is not told of its own changes
-        self.redirect = 0  # the ID of the client that is told in its place; 0: itself
-        self.broken = False  # that client has gone
-        self.parked: list[bytes] | None = None  # a read that waits: what it returns is read when it ends
+        self.noloop = False  # do not notify of the client's own changes
+        self.redirect = 0  # the ID of the client that is notified instead; 0: this client
+        self.broken = False  # that client has disconnected
+        self.parked: list[bytes] | None = None  # a waiting read: its keys are recorded as read when it ends
 
 
 class Session:
@@ -86,7 +88,7 @@ class Session:
         # connection state
         self.proto = 2  # 2 or 3
         self.authenticated = True  # False until AUTH if a password is set
-        self.user: User = SUPERUSER  # the server's ``users`` give a client its own
+        self.user: User = SUPERUSER  # the server's ``users`` assigns a client its user
         self.name = b""
         self.lib_name = b""
         self.lib_ver = b""
@@ -96,15 +98,15 @@ class Session:
         self.monitoring = False
         self.close_after_reply = False
         self.blocked = False
-        self.caching: Caching | None = None  # CLIENT TRACKING; the server's ``tracking`` sets it
+        self.caching: Caching | None = None  # options of CLIENT TRACKING; the server's ``tracking`` sets it
         # True for the usual client, which takes the dispatcher's fast path: authenticated, no MULTI, replies on, no
-        # subscriptions with RESP2, no CLIENT TRACKING, and a user who may do everything. After a change of one of
-        # these, refresh() must be called.
+        # subscriptions with RESP2, no CLIENT TRACKING, and a user who may do everything. refresh() must be called after
+        # one of these has changed.
         self.plain = True
-        self.limited = False  # it would be plain, but its user may not do everything
+        self.limited = False  # it would be plain if its user might do everything
         # replication
         self.replica: object = None  # the feed of the replica whose connection this is; or LEADER
-        self.wrote = 0  # a log offset in the batch of its last write; a log that has it has the whole batch
+        self.wrote = 0  # a log offset in the commit group of its last write; a log that reaches it has the whole group
         # transaction
         self.multi = False
         self.exec_abort = False  # a command was refused instead of queued
@@ -115,7 +117,7 @@ class Session:
         self.channels: set[bytes] = set()
         self.patterns: set[bytes] = set()
         self.shards: set[bytes] = set()  # shard channels
-        self.kept = 0  # bytes of memory that its watched keys, subscriptions and prefixes take, roughly
+        self.kept = 0  # approximate bytes of memory of its watched keys, subscriptions and prefixes
         # counters
         self.last_active = now  # ms since epoch
         self.last_command = "NULL"
@@ -141,12 +143,13 @@ class Session:
         self.limited = usual and not self.plain
 
     def memory_bytes(self) -> int:
-        """What it keeps in memory, roughly, without the commands that wait for EXEC and without its connection."""
+        """Return its approximate memory in bytes, without the commands that wait for EXEC and without its
+        connection."""
         names = len(self.name) + len(self.lib_name) + len(self.lib_ver)
-        return self.kept + (names if names > SHORT_NAMES else 0)  # short ones are a part of any client
+        return self.kept + (names if names > SHORT_NAMES else 0)  # short ones are included in the cost of any client
 
     def watch(self, ks: Keyspace, key: bytes) -> None:
-        """From now on a change of the key sets ``dirty_cas``. It is not watched yet."""
+        """Watch a key that is not watched yet: a change of it sets ``dirty_cas``."""
         self.watching.add(key)
         self.kept += WATCH_BYTES + len(key)
         ks.watchers.setdefault(key, set()).add(cast(Watcher, self))
@@ -163,7 +166,7 @@ class Session:
         self.watching.clear()
 
     def end_transaction(self, ks: Keyspace) -> None:
-        """End MULTI and forget queued commands and watched keys."""
+        """End MULTI, and drop queued commands and watched keys."""
         if self.watching:
             self.unwatch(ks)
         self.multi = self.exec_abort = self.dirty_cas = False

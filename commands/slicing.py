@@ -1,4 +1,4 @@
-"""Long commands whose arguments are handled some at a time (``context.Slices``), and long arrays as replies."""
+"""Long commands whose arguments are processed in slices (``context.Slices``), and long arrays as replies."""
 
 from __future__ import annotations
 
@@ -10,26 +10,27 @@ from commands.parse import raw_ids
 from resp import reply
 
 T = TypeVar("T")
-ROW_BYTES: Final = 32  # memory of a pending message that a listing has yet to send
-AT_ONCE: Final = 1000  # arguments in a slice: some milliseconds; a command with no more than these has no slices
-FEW_GROUPS: Final = 10  # with more groups that are asked about each ID, a slice has fewer IDs
-LONG_NAME: Final = 4096  # bytes; names that each slice would log again
-SLICE_BYTES: Final = 64 * 1024  # of names in a slice, where the work depends on their length
+ROW_BYTES: Final = 32  # memory of a pending message in a listing that is not sent yet
+# arguments in a slice, which takes some milliseconds; a command with no more arguments has no slices
+AT_ONCE: Final = 1000
+FEW_GROUPS: Final = 10  # a slice has fewer IDs if more groups than this are searched for each ID
+LONG_NAME: Final = 4096  # bytes; each slice would log such a name again
+SLICE_BYTES: Final = 64 * 1024  # of names in a slice, if the work depends on their length
 PIECE_BYTES: Final = 64 * 1024  # of a streamed array
 LONG_VALUE: Final = 16 << 20  # bytes of a string; a longer one is sent in pieces
-LONG_PIECE: Final = 256 * 1024  # of these
+LONG_PIECE: Final = 256 * 1024  # bytes of such a piece
 
-Handle = Callable[[Context, list[bytes]], int]  # of some arguments; returns how many of them count
+Handle = Callable[[Context, list[bytes]], int]  # processes some arguments; returns how many of them count
 
 
 class Parts:
-    """Names that are handled independently, from the last one on, so that each slice frees its own. The reply is how
-    many of them count."""
+    """Names that are processed independently, from the last one on, so that each slice frees its own. The reply is the
+    number of those that count."""
 
     __slots__ = ("_count", "_handle", "_names")
 
     def __init__(self, names: list[bytes], handle: Handle) -> None:
-        self._names = names  # is emptied
+        self._names = names  # emptied by step()
         self._handle = handle
         self._count = 0
 
@@ -41,11 +42,11 @@ class Parts:
         return None if names else reply.integer(self._count)
 
 
-Encode = Callable[[Context, list[bytes]], bytes]  # of some arguments; returns their part of the reply
+Encode = Callable[[Context, list[bytes]], bytes]  # encodes the part of the reply for some arguments
 
 
 class Pieces:
-    """Names whose parts of the reply are made some at a time, in order."""
+    """Names whose parts of the reply are encoded in slices, in order."""
 
     __slots__ = ("_at", "_encode", "_names", "_parts")
 
@@ -62,12 +63,12 @@ class Pieces:
 
 
 def ids_at_once(groups: int) -> int:
-    """How many IDs a slice has if each of so many groups is asked about each ID."""
+    """Return how many IDs a slice has if each of ``groups`` groups is searched for each ID."""
     return AT_ONCE if groups <= FEW_GROUPS else max(1, FEW_GROUPS * AT_ONCE // groups)
 
 
 def slice_end(names: Sequence[bytes], start: int, most_bytes: int = SLICE_BYTES) -> int:
-    """Where the slice of the names that begins at ``start`` ends. It has at least one."""
+    """Return the end of the slice of names that begins at ``start``. It has at least one name."""
     end = min(start + AT_ONCE, len(names))
     while end - start > 1 and sum(map(len, names[start:end])) > most_bytes:
         end = start + (end - start) // 2
@@ -75,15 +76,15 @@ def slice_end(names: Sequence[bytes], start: int, most_bytes: int = SLICE_BYTES)
 
 
 class IdParts:
-    """IDs: all are parsed before the first is handled, so a malformed one changes nothing. One given twice counts once.
+    """IDs: all are parsed before the first is processed, so a malformed one changes nothing. Duplicates count once.
 
-    What was seen is in many small sets: a large one takes long to grow and to free.
+    The IDs that were seen are in many small sets, because a large set takes long to grow and to free.
     """
 
     __slots__ = ("_parts", "_raws", "_seen", "_texts")
 
     def __init__(self, texts: list[bytes], handle: Handle) -> None:
-        self._texts = texts  # is emptied
+        self._texts = texts  # emptied by step()
         self._raws: list[bytes] = []
         self._seen: list[set[bytes]] = [set() for _ in range(max(1, len(texts) // AT_ONCE))]
         self._parts = Parts(self._raws, handle)
@@ -105,7 +106,7 @@ class IdParts:
 
 
 class Ids:
-    """IDs that are parsed some at a time, before the first of them is handled."""
+    """IDs that are parsed in slices, before the first of them is processed."""
 
     __slots__ = ("_texts", "raws")
 
@@ -114,22 +115,22 @@ class Ids:
         self.raws: list[bytes] = []  # those parsed so far, 16 bytes each
 
     def parse(self) -> bool:
-        """Parse the next ones; False if all are parsed. Raises CommandError."""
+        """Parse the next ones. Returns False when all are parsed. Raises CommandError."""
         at = len(self.raws)
         self.raws += raw_ids(self._texts[at : at + AT_ONCE])
         return len(self.raws) < len(self._texts)
 
 
 def by_name(names: list[bytes], handle: Handle, ctx: Context) -> bytes | Slices:
-    """The reply to a command for these names: at once if they are few."""
+    """Return the reply to a command for these names; a short list is processed immediately."""
     if len(names) <= AT_ONCE:
         return reply.integer(handle(ctx, names))
     return Slices(Parts(names, handle).step, True)
 
 
 def in_turn(names: list[bytes], encode: Encode, ctx: Context, head: bytes = b"") -> bytes | Slices:
-    """The reply to a command that changes nothing and has a part of its reply for each name, after ``head``: at once if
-    they are few."""
+    """Return the reply to a command that changes nothing and whose reply has a part for each name, after ``head``. A
+    short list is processed immediately."""
     if slice_end(names, 0) == len(names):
         return head + encode(ctx, names)
     return Slices(Pieces(names, encode, head).step, False)
@@ -139,7 +140,7 @@ def in_parts(
     items: Sequence[T], take: Callable[[Sequence[T]], None], finish: Callable[[Context], bytes | Chunks], ctx: Context,
     at_once: int = AT_ONCE,
 ) -> bytes | Chunks | Slices:  # fmt: skip
-    """What finish() returns after take() was given all items, some at a time: at once if they are few."""
+    """Return the result of finish() after take() was called with all items, in slices unless they are few."""
     if len(items) <= at_once:
         take(items)
         return finish(ctx)
@@ -155,17 +156,18 @@ def in_parts(
 
 
 def by_id(argv: list[bytes], start: int, handle: Handle, ctx: Context) -> bytes | Slices:
-    """The reply to a command for a group's messages: the IDs in argv from ``start`` on; argv[1] and argv[2] name it."""
+    """Return the reply to a command for a group's messages: the IDs in argv from ``start`` on. argv[1] and argv[2] name
+    the group."""
     if len(argv) - start <= AT_ONCE or len(argv[1]) + len(argv[2]) > LONG_NAME:
         return reply.integer(handle(ctx, raw_ids(argv, start)))
     return Slices(IdParts(argv[start:], handle).step, True)
 
 
 def long_array(items: Sequence[bytes | None], null: bytes, head: bytes = b"") -> bytes | Chunks:
-    """An array of bulk strings, ``null`` for None, after ``head``: streamed if it is long.
+    """Return an array of bulk strings, ``null`` for None, after ``head``; it is streamed if it is long.
 
-    Until it is sent, it takes the items, which may leave the keyspace meanwhile; a long one that is in it many times
-    counts once.
+    Until it is sent, its memory includes the items, which may leave the keyspace in the meantime. A long item that
+    occurs several times counts once.
     """
     top = head + reply.array_header(len(items))
     size = 0
@@ -182,8 +184,8 @@ def long_array(items: Sequence[bytes | None], null: bytes, head: bytes = b"") ->
 
 
 def long_bulk(value: bytes, start: int = 0, stop: int = -1) -> bytes | Chunks:
-    """The bytes from ``start`` to before ``stop`` (-1: the end) as a bulk string: streamed if it is long, as one copy
-    of a long value would hold up others."""
+    """Return the bytes from ``start`` to before ``stop`` (-1: the end) as a bulk string. A long one is streamed,
+    because copying it at once would delay other clients."""
     end = len(value) if stop < 0 else stop
     if end - start <= LONG_VALUE:
         return reply.bulk(value if end - start == len(value) else value[start:end])
@@ -198,13 +200,13 @@ def _cut(value: bytes, start: int, end: int) -> Iterator[bytes]:
 
 
 def in_pieces(parts: list[bytes]) -> bytes | Chunks:
-    """A reply of these parts, streamed if it is long."""
+    """Return a reply of these parts, streamed if it is long."""
     size = sum(map(len, parts))
     return b"".join(parts) if size <= PIECE_BYTES else Chunks(gathered(iter(parts)), _nothing, size)
 
 
 def gathered(parts: Iterator[bytes]) -> Iterator[bytes]:
-    """The parts in order, several short ones at a time."""
+    """Yield the parts in order, several short ones at a time."""
     some, size = list[bytes](), 0
     for part in parts:
         some.append(part)
@@ -235,4 +237,4 @@ def _pieces(head: bytes, items: Sequence[bytes | None], null: bytes) -> Iterator
 
 
 def _nothing() -> None:
-    """Nothing is held that has to be released."""
+    """Do nothing: there is nothing to release."""

@@ -12,14 +12,14 @@ from functools import cache
 
 
 def summary_of(handler: Callable[..., object]) -> str:
-    """The first line of its docstring; empty if it has none."""
+    """Return the first line of the handler's docstring; empty if it has none."""
     text = handler.__doc__ or _docstrings(handler.__module__).get(handler.__name__, "")
     return text.strip().partition("\n")[0].rstrip()
 
 
 @cache
 def _docstrings(module: str) -> dict[str, str]:
-    """The docstrings of the functions of a module, by name; empty if its source file is missing."""
+    """Return the docstrings of the functions of a module, by name; empty if its source file is missing."""
     package, _, name = module.rpartition(".")
     try:
         source = pkgutil.get_data(package, name + ".py")

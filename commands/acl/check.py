@@ -29,7 +29,7 @@ _WHY_NOT_ANY_MORE: Final = {
 
 
 class Denial:
-    """Why a call is denied."""
+    """The reason for which a call is denied."""
 
     __slots__ = ("command", "reason", "user", "what")
 
@@ -45,18 +45,18 @@ class Denial:
         return CommandError(errors.KEY_DENIED if self.reason == KEY else errors.CHANNEL_DENIED)
 
     def error_in_exec(self) -> CommandError:
-        """For a call that was allowed when it was queued."""
+        """Return the error for a call that was allowed when it was queued."""
         return errors.denied_since_queued(_WHY_NOT_ANY_MORE[self.reason])
 
     def told(self) -> bytes:
-        """The line of ACL DRYRUN, which names key and channel."""
+        """Return the reply of ACL DRYRUN, which names the key or channel."""
         if self.reason == COMMAND:
             return self.error().text.removeprefix("NOPERM ").encode()
         return b"User %b has no permissions to access the '%b' %b" % (self.user.name, self.what, self.reason.encode())
 
 
 def denied(user: User, command: Command, argv: list[bytes], ks: Keyspace) -> Denial | None:
-    """Why the user may not make this call; None: it is allowed."""
+    """Return why the user may not make this call; None: it is allowed."""
     if user.unrestricted or "no_auth" in command.flags:
         return None
     if command.name not in user.commands:

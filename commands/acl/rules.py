@@ -1,11 +1,11 @@
-"""The words of ACL SETUSER, ``user`` lines and ACL files; and a user described by such words.
+"""The words of ACL SETUSER, ``user`` lines and ACL files, and the description of a user by such words.
 
-Words, meaning and error texts are those of Redis. Two things of Redis are refused: selectors, and the first argument of
-a command that has no subcommands (``+select|0``). A rule about a command that Redis has and tidelog does not have is
-kept, but has no effect: see ``without_effect()``.
+Words, meaning and error texts are those of Redis. Two features of Redis are refused: selectors, and the first argument
+of a command that has no subcommands (``+select|0``). A rule about a command that Redis has and tidelog does not have is
+stored, but has no effect: see ``without_effect()``.
 
-The commands of a user follow from the words in their order. ``User.rules`` keeps those that still matter, as Redis 7.2
-does: a word about a command replaces the earlier one about it and those about its subcommands.
+The commands of a user follow from the words in their order. ``User.rules`` stores those that still matter, as Redis 7.2
+does: a word about a command replaces earlier words about it and about its subcommands.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from commands.declare import DECLARED
 from commands.users.patterns import Pattern
 from commands.users.user import User, hashed
 
-# Redis's, also those without a command here, so that rules for a Redis can be used.
+# Redis's categories, including those without a command here, so that rules written for Redis can be used.
 CATEGORIES: Final = (
     "keyspace", "read", "write", "set", "sortedset", "list", "hash", "string", "bitmap", "hyperloglog", "geo", "stream",
     "pubsub", "admin", "fast", "slow", "blocking", "dangerous", "connection", "transaction", "scripting",
@@ -38,18 +38,18 @@ NO_SUCH_PASSWORD: Final = "The password you are trying to remove from the user d
 BAD_HASH: Final = "The password hash must be exactly 64 characters and contain only lowercase hexadecimal characters"
 BAD_NAME: Final = "Usernames can't contain spaces or null characters"
 DUPLICATE: Final = "Duplicate user found. A user can only be defined once in config files"
-NO_SELECTORS: Final = "Selectors are not supported: give the rules to the user itself, or make another user"
+NO_SELECTORS: Final = "Selectors are not supported: give the rules to the user itself, or create another user"
 FIRST_ARG_OF_SUB: Final = "Allowing first-arg of a subcommand is not supported"
 NO_FIRST_ARGS: Final = "Allowing the first argument of a command is not supported, except for subcommands"
 
-MOST_OF_A_KIND: Final = 10_000  # passwords, patterns for keys, or patterns for channels, of a user
+MOST_OF_A_KIND: Final = 10_000  # passwords, key patterns, or channel patterns of a user
 
 _SPACE: Final = frozenset(b" \t\n\v\f\r\0")
 _HEX: Final = frozenset(b"0123456789abcdef")
 
 
 class RuleError(ValueError):
-    """A word that is no rule, or can't be applied. The text is Redis's reason; ``word`` is the word."""
+    """Raised for a word that is not a rule or can't be applied. The text is Redis's reason; ``word`` is the word."""
 
     def __init__(self, reason: str, word: bytes) -> None:
         super().__init__(reason)
@@ -57,13 +57,13 @@ class RuleError(ValueError):
 
 
 def check_name(name: bytes) -> None:
-    """Raises RuleError if a user can't have this name."""
+    """Raise RuleError if a user can't have this name."""
     if not _SPACE.isdisjoint(name):
         raise RuleError(BAD_NAME, name)
 
 
 def make(name: bytes, words: Iterable[bytes] = (), base: User | None = None) -> User:
-    """A user with these rules, applied to a new one or to a copy of ``base``. Raises RuleError."""
+    """Return a user with these rules, applied to a new user or to a copy of ``base``. Raises RuleError."""
     check_name(name)
     user = User(name)
     if base is not None:
@@ -75,12 +75,12 @@ def make(name: bytes, words: Iterable[bytes] = (), base: User | None = None) -> 
 
 
 def open_default() -> User:
-    """The user ``default`` of a server on which nothing is configured: it may do everything."""
+    """Return the user ``default`` of a server without any configuration: it may do everything."""
     return make(b"default", (b"on", b"nopass", b"~*", b"&*", b"+@all"))
 
 
 def describe(user: User) -> list[bytes]:
-    """Words that make a new user with this name the same: the line of ACL LIST after the name."""
+    """Return words that create an equal user: the line of ACL LIST after the name."""
     words = [b"on" if user.enabled else b"off"]
     if user.nopass:
         words.append(b"nopass")
@@ -106,7 +106,7 @@ def command_words(user: User) -> list[bytes]:
 
 
 def without_effect(user: User) -> list[str]:
-    """The user's rules about commands and categories of Redis that have no commands here."""
+    """Return the user's rules about commands and categories of Redis that have no commands here."""
     return [rule for rule in user.rules if not _has_commands(rule[1:])]
 
 
@@ -182,7 +182,7 @@ def _reset(user: User) -> None:
 
 
 def _nothing(_: User) -> None:
-    """For words about what tidelog does not have: RESTORE, and selectors to clear."""
+    """Ignore a word about features that tidelog does not have: RESTORE, and clearing selectors."""
 
 
 _WORDS: Final[dict[bytes, Callable[[User], None]]] = {
@@ -259,7 +259,7 @@ def _change_commands(user: User, word: bytes) -> None:
 
 
 def _members(name: str, word: bytes) -> frozenset[str]:
-    """The commands of a category, or a command and its subcommands. Raises RuleError."""
+    """Return the commands of a category, or a command and its subcommands. Raises RuleError."""
     if name.startswith("@"):
         if name[1:] not in CATEGORIES and name[1:] not in MODULE_CATEGORIES:
             raise RuleError(UNKNOWN_COMMAND, word)
@@ -280,7 +280,7 @@ def _why_unknown(name: str) -> str:
 
 
 def members(category: str) -> frozenset[str]:
-    """The names of the commands and subcommands in a category."""
+    """Return the names of the commands and subcommands in a category."""
     return frozenset(name for name, command in DECLARED.items() if category in command.acl_categories)
 
 

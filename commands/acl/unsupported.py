@@ -1,5 +1,5 @@
-"""Redis's commands that tidelog does not have. Rules may name them: an ACL file written for Redis must not prevent a
-start.
+"""Redis's commands that tidelog does not have. ACL rules may name them, so that the server starts with an ACL file that
+was written for Redis.
 
 The names are those of Redis up to 8.6, Valkey and Sentinel. A name with a dot is a module's command.
 """
@@ -43,12 +43,13 @@ _WITH_SUBCOMMANDS: Final = {
 }
 _SUBCOMMANDS: Final = [f"{top}|{sub}" for top, text in _WITH_SUBCOMMANDS.items() for sub in text.split()]
 ABSENT: Final = frozenset([*_PLAIN.split(), *_WITH_SUBCOMMANDS, *_SUBCOMMANDS])
-# of modules that come with Redis 8
+# categories of the modules that are part of Redis 8
 MODULE_CATEGORIES: Final = frozenset(
     ("bloom", "cms", "cuckoo", "json", "search", "tdigest", "timeseries", "topk", "vectorset")
 )
 
 
 def is_absent(name: str) -> bool:
-    """Whether Redis, or one of its modules, has a command or subcommand of this name that tidelog does not have."""
+    """Return whether Redis, or one of its modules, has a command or subcommand of this name that tidelog does not
+    have."""
     return name in ABSENT or "." in name.partition("|")[0]

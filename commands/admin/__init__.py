@@ -11,6 +11,6 @@
     observe        SLOWLOG, LATENCY
     pubsub         SUBSCRIBE, SSUBSCRIBE, PUBLISH, PUBSUB and related commands
     replication    REPLICAOF, ROLE, FAILOVER, WAIT, WAITAOF; REPLCONF and PSYNC from replicas
-    tracking       CLIENT TRACKING and what belongs to it
+    tracking       CLIENT TRACKING, CACHING, TRACKINGINFO, GETREDIR
     server         INFO, TIME, MONITOR, FLUSHALL, SAVE, SHUTDOWN and related commands
 """

@@ -1,4 +1,4 @@
-"""ACL: users and what they may do. Semantics [45] to [48]; the rules are in ``commands.acl``."""
+"""ACL: users and their permissions. Semantics [45] to [48]; the rules are in ``commands.acl``."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from resp.errors import CommandError
 _own = partial(command, flags="noscript loading stale", group="server", since="0.1.0")
 _all = partial(command, flags="admin noscript loading stale", group="server", since="0.1.0")
 
-PATTERNS = (b"~", b"%", b"&")  # how rules with patterns begin
+PATTERNS = (b"~", b"%", b"&")  # prefixes of rules with patterns
 MOST_BITS = 4096  # of a generated password
 
 
@@ -45,7 +45,7 @@ def acl_cat(ctx: Context, argv: list[bytes]) -> Reply:
 
 @_own("ACL|GENPASS", opt(arg("bits", "integer")), complexity="O(1)")
 def acl_genpass(ctx: Context, argv: list[bytes]) -> Reply:
-    """Return a random password in hex, of 256 bits or as many as are asked for."""
+    """Return a random password in hex, of 256 bits or the given number of bits."""
     if len(argv) > 3:
         raise errors.bad_subcommand(argv)
     bits = integer(argv[2]) if len(argv) == 3 else 256
@@ -97,7 +97,7 @@ def acl_getuser(ctx: Context, argv: list[bytes]) -> Reply:
     most=MOST_NAMES // 2,
 )  # fmt: skip
 def acl_setuser(ctx: Context, argv: list[bytes]) -> Reply:
-    """Apply rules to a user, who is made if there is none; if one of them is wrong, none is applied."""
+    """Apply rules to a user and create the user if necessary; if one rule is invalid, none is applied."""
     check_together([word for word in argv[3:] if word[:1] in PATTERNS])
     ctx.server.users.change(ctx.session, argv[2], argv[3:])
     return reply.OK
@@ -105,7 +105,7 @@ def acl_setuser(ctx: Context, argv: list[bytes]) -> Reply:
 
 @_all("ACL|DELUSER", arg("username", multiple=True), complexity="O(N + M): N users, M clients.", most=MOST_NAMES)
 def acl_deluser(ctx: Context, argv: list[bytes]) -> Reply:
-    """Remove users and close their connections; return how many there were."""
+    """Remove users and close their connections; return how many existed."""
     return reply.integer(ctx.server.users.delete(ctx.session, argv[2:]))
 
 
@@ -114,7 +114,7 @@ def acl_deluser(ctx: Context, argv: list[bytes]) -> Reply:
     complexity="O(N): N arguments of the command.", most=MOST_NAMES,
 )  # fmt: skip
 def acl_dryrun(ctx: Context, argv: list[bytes]) -> Reply:
-    """Return whether a user may make a call, without making it."""
+    """Return whether a user may make a call, without executing it."""
     user, called = ctx.server.users.get(argv[2]), argv[3:]
     if user is None:
         raise errors.user_not_found(argv[2])
@@ -130,19 +130,19 @@ def acl_dryrun(ctx: Context, argv: list[bytes]) -> Reply:
 # -- files -----------------------------------------------------------------------------------------------------------
 @_all("ACL|LOAD", complexity="O(N + M): N users, M clients.")
 def acl_load(ctx: Context, argv: list[bytes]) -> Reply:
-    """Read the users from the ACL file again; if a line is wrong, nothing changes."""
+    """Reload the users from the ACL file; if a line is invalid, nothing changes."""
     ctx.server.users.load(ctx.session)
     return reply.OK
 
 
 @_all("ACL|SAVE", complexity="O(N): N users.")
 def acl_save(ctx: Context, argv: list[bytes]) -> Reply:
-    """Write the users into the ACL file."""
+    """Write the users to the ACL file."""
     ctx.server.users.save()
     return reply.OK
 
 
-# -- what was denied -------------------------------------------------------------------------------------------------
+# -- denials -----------------------------------------------------------------------------------------------------
 @_all("ACL|LOG", opt(oneof("operation", arg("count", "integer"), token("RESET"))), complexity="O(N): N entries.")
 def acl_log(ctx: Context, argv: list[bytes]) -> Reply:
     """Return the latest calls and logins that were denied, or remove them."""

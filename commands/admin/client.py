@@ -25,7 +25,7 @@ _all = partial(
     complexity="O(N): N connected clients.",
 )  # fmt: skip
 
-CLIENTS: Final = 200  # that are described, or closed, in one slice
+CLIENTS: Final = 200  # described or closed in one slice
 TYPES = (b"normal", b"master", b"replica", b"slave", b"pubsub")
 
 
@@ -91,7 +91,7 @@ def client_setinfo(ctx: Context, argv: list[bytes]) -> Reply:
 
 @_own("CLIENT|REPLY", oneof("action", token("ON"), token("OFF"), token("SKIP")))
 def client_reply(ctx: Context, argv: list[bytes]) -> Reply:
-    """Switch replies on or off, or skip the next one."""
+    """Turn replies on or off, or skip the next one."""
     session, word = ctx.session, argv[2].upper()
     if word == b"ON":
         session.reply_mode = 0
@@ -110,7 +110,7 @@ def client_reply(ctx: Context, argv: list[bytes]) -> Reply:
 
 @_own("CLIENT|NO-TOUCH", oneof("enabled", token("ON"), token("OFF")))
 def client_no_touch(ctx: Context, argv: list[bytes]) -> Reply:
-    """Switch whether commands of this connection leave the idle time of keys unchanged."""
+    """Set whether commands of this connection leave the idle time of keys unchanged."""
     ctx.session.no_touch = ctx.ks.no_touch = _on_off(argv[2])
     return reply.OK
 
@@ -120,7 +120,7 @@ def client_no_touch(ctx: Context, argv: list[bytes]) -> Reply:
     traits="unpausable", group="connection", since="0.1.0", complexity="O(1)",
 )
 def client_no_evict(ctx: Context, argv: list[bytes]) -> Reply:
-    """Mark the connection as not to be closed to free memory; clients are never closed for that."""
+    """Exclude the connection from eviction; accepted for compatibility, as clients are never closed to free memory."""
     ctx.session.no_evict = _on_off(argv[2])
     return reply.OK
 
@@ -158,9 +158,9 @@ def client_list(ctx: Context, argv: list[bytes]) -> Reply:
 
 
 class KillFilter:
-    """The options of CLIENT KILL. A client matches if it matches each of them.
+    """The options of CLIENT KILL. A client matches if it matches all of them.
 
-    As in Redis, the last one counts if an option is given twice.
+    As in Redis, the last one counts if an option is repeated.
     """
 
     def __init__(self) -> None:
@@ -169,7 +169,7 @@ class KillFilter:
 
     @classmethod
     def parse(cls, words: list[bytes], users: UsersPart, now: int) -> KillFilter:
-        """``words``: options and values in turn. ``now``: ms since epoch, for MAXAGE. Raises CommandError."""
+        """Parse options and values in turn. ``now``: ms since epoch, for MAXAGE. Raises CommandError."""
         self = cls()
         for at in range(0, len(words), 2):
             if at + 1 == len(words):
@@ -260,7 +260,7 @@ def client_kill(ctx: Context, argv: list[bytes]) -> Reply:
     def kill(some: Sequence[Session]) -> None:
         for victim in some:
             if victim is caller:
-                victim.close_after_reply = True  # it gets this reply first
+                victim.close_after_reply = True  # after this reply was sent
             elif victim.transport is not None:
                 victim.transport.kill()
 
@@ -289,7 +289,7 @@ def client_unblock(ctx: Context, argv: list[bytes]) -> Reply:
     "CLIENT|PAUSE", arg("timeout", "integer"), opt(oneof("mode", token("WRITE"), token("ALL")))
 )
 def client_pause(ctx: Context, argv: list[bytes]) -> Reply:
-    """Hold back the commands of all clients, or only those that write, for a number of ms."""
+    """Delay the commands of all clients, or only write commands, for a number of ms."""
     writes_only = False
     if len(argv) == 4:
         word = argv[3].upper()

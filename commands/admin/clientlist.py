@@ -9,14 +9,14 @@ IDLE_CLIENT_BYTES = 4096
 
 
 def client_type(session: Session) -> bytes:
-    """``normal``, ``pubsub``, ``replica``, or ``master`` for this server's own link to its leader."""
+    """Return ``normal``, ``pubsub``, ``replica``, or ``master`` for this server's own link to its leader."""
     if session.replica is not None:
         return b"master" if session.replica == LEADER else b"replica"
     return b"pubsub" if session.subscribed else b"normal"
 
 
 def client_flags(session: Session, stats: TransportStats) -> str:
-    """The letters of the client's states, as in Redis; ``N`` if there are none."""
+    """Return the letters of the client's states, as in Redis; ``N`` if there are none."""
     kind, caching = client_type(session), session.caching
     states = (
         ("O", session.monitoring), ("S", kind == b"replica"), ("M", kind == b"master"),
@@ -34,22 +34,22 @@ def transport_stats(session: Session) -> TransportStats:
 
 
 def client_bytes(session: Session, stats: TransportStats) -> int:
-    """An estimate of a client's memory in bytes, without the commands that wait for EXEC."""
+    """Return an estimate of a client's memory in bytes, without the commands that wait for EXEC."""
     buffers = stats.query_buffered + stats.output_queued + stats.output_buffered + stats.wait
     return IDLE_CLIENT_BYTES + session.memory_bytes() + buffers
 
 
 def queued_bytes(session: Session) -> int:
-    """Bytes of the commands that wait for EXEC."""
+    """Return the size of the commands that wait for EXEC, in bytes."""
     return sum(sum(map(len, argv)) for argv in session.queued)
 
 
 def client_line(session: Session, now: int, argv: list[bytes]) -> str:
-    """The line without its line end. ``now``: ms since epoch. ``argv``: the command that the client runs, or [].
+    """Return the line without its line end. ``now``: ms since epoch. ``argv``: the running command, or [].
 
-    Fields and order are those of Redis 7.4 and later. ``qbuf`` is what was received of commands that have not ended,
-    ``obl`` what waits for the end of the tick, ``omem`` what waits for the socket. ``qbuf-free``, ``rbs`` and ``rbp``
-    are 0: there are no buffers of fixed size.
+    Fields and order are those of Redis 7.4 and later. ``qbuf`` counts bytes of incomplete commands, ``obl`` replies
+    that wait for the end of the tick, and ``omem`` replies that wait for the socket. ``qbuf-free``, ``rbs`` and ``rbp``
+    are 0, because no buffer has a fixed size.
     """
     stats = transport_stats(session)
     argv_bytes = sum(map(len, argv))

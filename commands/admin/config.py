@@ -11,7 +11,7 @@ from commands.glob import check_together
 from commands.help import help_reply
 from resp import errors, reply
 
-MOST_PARAMETERS: Final = 250  # of one call, more than there are
+MOST_PARAMETERS: Final = 250  # of one call, more than there are directives
 
 _config = partial(command, flags="admin noscript loading stale", group="server", since="0.1.0")
 
@@ -36,7 +36,7 @@ def _bulk(text: str) -> bytes:
     complexity="O(N): N directives.", most=2 * MOST_PARAMETERS,
 )
 def config_set(ctx: Context, argv: list[bytes]) -> Reply:
-    """Set directives; if one of them can't be set, none is."""
+    """Set directives; if one of them can't be set, none is changed."""
     if len(argv) % 2:
         raise errors.syntax()
     ctx.server.config.set(list(zip(argv[2::2], argv[3::2], strict=True)))
@@ -45,14 +45,14 @@ def config_set(ctx: Context, argv: list[bytes]) -> Reply:
 
 @_config("CONFIG|RESETSTAT", complexity="O(1)")
 def config_resetstat(ctx: Context, argv: list[bytes]) -> Reply:
-    """Set the counters of INFO to zero."""
+    """Reset the counters of INFO to zero."""
     ctx.server.stats.reset()
     return reply.OK
 
 
 @_config("CONFIG|REWRITE", complexity="O(1)")
 def config_rewrite(ctx: Context, argv: list[bytes]) -> Reply:
-    """Write the present values of the directives into the configuration file."""
+    """Write the current values of the directives to the configuration file."""
     ctx.server.config.rewrite()
     return reply.OK
 

@@ -12,12 +12,12 @@ from commands.slicing import AT_ONCE
 from resp import errors, reply
 from resp.errors import CommandError
 
-# The version of Redis that shared commands follow. HELLO and INFO return it, and clients choose features by it.
+# The version of Redis that shared commands follow. HELLO and INFO return it; clients use it to choose features.
 REDIS_LEVEL = b"8.4.0"
 
 
 def check_name(value: bytes, what: str) -> bytes:
-    """Check a client's name, or a word of CLIENT SETINFO: printable ASCII without spaces. Raises CommandError."""
+    """Check a client name, or a word of CLIENT SETINFO: printable ASCII without spaces. Raises CommandError."""
     if any(not 0x21 <= code <= 0x7E for code in value):
         raise errors.bad_name(what)
     return value
@@ -26,9 +26,10 @@ def check_name(value: bytes, what: str) -> bytes:
 def _log_in(
     ctx: Context, name: bytes, password: bytes, command: bytes, then: Callable[[], bytes]
 ) -> bytes | Delay:  # fmt: skip
-    """Log in and return ``then()``: now, or after the wait that failures from the same address cost.
+    """Log in and return ``then()``, immediately or after the delay that follows failures from the same address.
 
-    ``command``: AUTH or HELLO, as it was sent. Raises CommandError (WRONGPASS), which ``Delay.at_timeout`` does, too.
+    ``command``: AUTH or HELLO, as it was sent. Raises CommandError (WRONGPASS); after a delay, ``Delay.at_timeout``
+    raises it.
     """
     users, session = ctx.server.users, ctx.session
 
@@ -39,7 +40,7 @@ def _log_in(
     wait = users.wait(session)
     if not wait:
         return attempt()
-    if ctx.in_exec:  # where nothing can wait
+    if ctx.in_exec:  # inside EXEC nothing can wait
         raise CommandError(errors.AUTH_HAS_TO_WAIT)
     return Delay(ctx.now + wait, attempt)
 
@@ -110,7 +111,7 @@ def _greeting(session: Session, proto: int, name: bytes | None, role: bytes) -> 
     group="connection", since="0.1.0", complexity="O(1)",
 )
 def auth(ctx: Context, argv: list[bytes]) -> Reply:
-    """Log in, without a name as the user ``default``, whose password is that of ``requirepass``."""
+    """Log in; without a name, as the user ``default``, whose password is set by ``requirepass``."""
     if len(argv) > 3:
         raise errors.syntax()
     if len(argv) == 2 and ctx.server.users.default.nopass:
@@ -173,12 +174,12 @@ def reset(ctx: Context, argv: list[bytes]) -> Reply:
 
 
 def _unsubscribe(ctx: Context) -> bytes | None:
-    """A slice of a RESET that has many subscriptions to end."""
+    """End some subscriptions, as one slice of a RESET of a client that has many."""
     return None if ctx.server.pubsub.unsubscribe_some(ctx.session, AT_ONCE) else _as_new(ctx)
 
 
 def _as_new(ctx: Context) -> bytes:
-    """The rest of RESET."""
+    """Complete RESET."""
     session = ctx.session
     ctx.server.monitors.remove(session)
     ctx.server.tracking.disable(session)
@@ -195,6 +196,6 @@ def _as_new(ctx: Context) -> bytes:
     group="connection", since="0.1.0", complexity="O(1)",
 )
 def select(ctx: Context, argv: list[bytes]) -> Reply:
-    """Accept database 0, which is the only one."""
+    """Accept database 0, the only one."""
     check_database(argv[1])
     return reply.OK

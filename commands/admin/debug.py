@@ -20,7 +20,7 @@ MAX_SLEEP = 3600.0  # seconds
 
 
 def is_local(session: Session) -> bool:
-    """Whether the client is connected by unix socket or over the loopback interface."""
+    """Return whether the client is connected by unix socket or over the loopback interface."""
     host = session.addr.rpartition(":")[0].strip("[]")
     return session.unix or host == "::1" or host.startswith(("127.", "::ffff:127."))
 
@@ -49,7 +49,7 @@ def debug_sleep(ctx: Context, argv: list[bytes]) -> Reply:
     "DEBUG|RELOAD", opt(arg("option", multiple=True)), flags=FLAGS + " no_multi", complexity="O(N): N keys and nodes.",
 )  # fmt: skip
 def debug_reload(ctx: Context, argv: list[bytes]) -> Reply:
-    """Write a checkpoint, unless NOSAVE is given, and read everything back from disk."""
+    """Write a checkpoint, unless NOSAVE is given, and reload everything from disk."""
     _allowed(ctx)
     options = {word.upper() for word in argv[2:]}
     if options - {b"NOSAVE"}:
@@ -60,7 +60,7 @@ def debug_reload(ctx: Context, argv: list[bytes]) -> Reply:
 
 @_debug("DEBUG|LOADAOF", flags=FLAGS + " no_multi", complexity="O(N): N keys, nodes and records.")
 def debug_loadaof(ctx: Context, argv: list[bytes]) -> Reply:
-    """Read everything back from store, journal and WAL."""
+    """Reload everything from the store, the journal and the WAL."""
     _allowed(ctx)
     ctx.server.reload(ctx.session, save=False)
     return reply.OK
@@ -68,7 +68,7 @@ def debug_loadaof(ctx: Context, argv: list[bytes]) -> Reply:
 
 @_debug("DEBUG|OBJECT", key("RO"), complexity="O(1)")
 def debug_object(ctx: Context, argv: list[bytes]) -> Reply:
-    """Return the encoding, the size in bytes and the idle time of a value; an address means nothing here."""
+    """Return the encoding, the size in bytes and the idle time of a value; the address has no meaning."""
     _allowed(ctx)
     value = ctx.ks.live(argv[2], ctx.now)
     if value is None:

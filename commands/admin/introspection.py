@@ -1,4 +1,4 @@
-"""COMMAND: the commands of this server, for clients, and for the hints of redis-cli.
+"""COMMAND: the commands of this server, for clients and for the hints of redis-cli.
 
 All replies are derived from the declarations (``commands.declare``).
 """
@@ -35,7 +35,8 @@ _command = partial(command, flags="loading stale", group="server", since="0.1.0"
 
 
 def _encoded(proto: int, value: object) -> bytes:
-    """Encode the results of ``docs_tree`` and ``info_row``. In sets, words are simple strings: redis-cli needs that."""
+    """Encode the results of ``docs_tree`` and ``info_row``. Words in sets are simple strings, which redis-cli
+    requires."""
     if isinstance(value, frozenset):
         return reply.set_reply(proto, [reply.simple(word.encode()) for word in sorted(value)])
     if isinstance(value, dict):
@@ -46,7 +47,7 @@ def _encoded(proto: int, value: object) -> bytes:
 
 
 def _named(name: bytes) -> Command | None:
-    """A command by its full name in any case; a subcommand as ``client|id``."""
+    """Return a command by its full name in any case, with a subcommand as ``client|id``; None if there is none."""
     parts = name.split(b"|")
     found = find(parts) if len(parts) <= 2 else None
     # find() ignores the second part if the command has no subcommands
@@ -54,7 +55,7 @@ def _named(name: bytes) -> Command | None:
 
 
 def _called(argv: list[bytes]) -> Command | None:
-    """The command that a full argument list calls, also with a wrong number of arguments."""
+    """Return the command that a full argument list calls, even if the number of arguments is wrong."""
     top = TABLE.get(argv[0].lower())
     if top is None or not top.subcommands or len(argv) == 1:
         return top
@@ -74,7 +75,7 @@ def command_count(ctx: Context, argv: list[bytes]) -> Reply:
 
 
 @_command(
-    "COMMAND|INFO", opt(arg("command-name", multiple=True)), complexity="O(N): N commands asked for.", most=MOST_NAMES
+    "COMMAND|INFO", opt(arg("command-name", multiple=True)), complexity="O(N): N commands named.", most=MOST_NAMES
 )
 def command_info(ctx: Context, argv: list[bytes]) -> Reply:
     """Return arity, flags, key positions and ACL categories of the named commands, or of all."""
@@ -96,7 +97,7 @@ def command_info(ctx: Context, argv: list[bytes]) -> Reply:
 
 
 @_command(
-    "COMMAND|DOCS", opt(arg("command-name", multiple=True)), complexity="O(N): N commands asked for.", most=MOST_NAMES
+    "COMMAND|DOCS", opt(arg("command-name", multiple=True)), complexity="O(N): N commands named.", most=MOST_NAMES
 )
 def command_docs(ctx: Context, argv: list[bytes]) -> Reply:
     """Return summary, group, complexity and argument tree of the named commands, or of all."""
@@ -143,7 +144,7 @@ def _list_filter(kind: bytes, value: bytes) -> Callable[[Command], bool]:
 
 
 def _keys(argv: list[bytes]) -> list[tuple[bytes, tuple[str, ...]]]:
-    """The keys in a full command, with their flags. Raises CommandError."""
+    """Return the keys in a full command, with their flags. Raises CommandError."""
     found = _called(argv)
     if found is None:
         raise CommandError(errors.BAD_COMMAND)
@@ -158,11 +159,11 @@ def _keys(argv: list[bytes]) -> list[tuple[bytes, tuple[str, ...]]]:
 
 
 def _flagged(argv: list[bytes]) -> list[tuple[bytes, list[str]]]:
-    """The keys in a full command, and the flags that they have in this call, as Redis prints them."""
+    """Return the keys in a full command, and their flags in this call, as Redis prints them."""
     found = []
     for name, flags in _keys(argv):
         here = list(map(shown_flag, flags))
-        if "variable_flags" in here:  # of SET: with GET it reads the key, too
+        if "variable_flags" in here:  # the flags of SET: with GET it also reads the key
             here = ["RW", "access", "update"] if b"GET" in [word.upper() for word in argv[3:]] else ["OW", "update"]
         found.append((name, here))
     return found

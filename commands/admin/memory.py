@@ -28,7 +28,7 @@ STRING_BYTES = 33  # a bytes object without its content
     complexity="O(N): N groups of the stream.",
 )
 def memory_usage(ctx: Context, argv: list[bytes]) -> Reply:
-    """Return an estimate of the memory of a key in bytes, without nodes that are on disk only."""
+    """Return an estimate of the memory of a key in bytes, excluding nodes that are only on disk."""
     if len(argv) > 3 and (len(argv) != 5 or argv[3].upper() != b"SAMPLES" or integer(argv[4]) < 0):
         raise errors.syntax()
     value = ctx.ks.live(argv[2], ctx.now)
@@ -48,12 +48,12 @@ def memory_usage(ctx: Context, argv: list[bytes]) -> Reply:
 
 @_memory("MEMORY|STATS", complexity="O(N): N clients and streams.")
 def memory_stats(ctx: Context, argv: list[bytes]) -> Reply:
-    """Return stats of the server's memory, in bytes unless the name says otherwise."""
+    """Return memory statistics of the server, in bytes unless the name says otherwise."""
     return _when_ready(ctx, _stats)
 
 
 def _when_ready(ctx: Context, answer: Callable[[Context], bytes]) -> Reply:
-    """The reply; many groups that changed since the last one are looked at in slices."""
+    """Return the reply. If many groups have changed since the last one, they are counted in slices first."""
 
     def step(ctx: Context) -> bytes | None:
         return answer(ctx) if ctx.server.stats.ready(["memory"]) else None
@@ -87,7 +87,7 @@ def _stats(ctx: Context) -> bytes:
 
 @_memory("MEMORY|DOCTOR", complexity="O(N): N clients and streams.")
 def memory_doctor(ctx: Context, argv: list[bytes]) -> Reply:
-    """Describe in words what the memory is used for."""
+    """Describe in words what uses the memory."""
     return _when_ready(ctx, _words)
 
 

@@ -66,7 +66,7 @@ def slowlog_help(ctx: Context, argv: list[bytes]) -> Reply:
 
 @_latency("LATENCY|LATEST", complexity="O(1)")
 def latency_latest(ctx: Context, argv: list[bytes]) -> Reply:
-    """Return for each event its name, the time and the duration of the last sample, and the longest duration (ms)."""
+    """Return for each event its name, the time and duration of the last sample, and the longest duration (ms)."""
     rows = [
         reply.array(
             [
@@ -82,19 +82,19 @@ def latency_latest(ctx: Context, argv: list[bytes]) -> Reply:
 
 @_latency("LATENCY|HISTORY", arg("event"), complexity="O(1)")
 def latency_history(ctx: Context, argv: list[bytes]) -> Reply:
-    """Return the samples of an event: unix time and duration (ms)."""
+    """Return the samples of an event: Unix time and duration (ms)."""
     samples = ctx.server.timings.latency.all().get(argv[2].decode("latin-1"), [])
     return reply.array([reply.array([reply.integer(unix), reply.integer(ms)]) for unix, ms in samples])
 
 
-GRAPH_WIDTH = 80  # columns, one a sample
+GRAPH_WIDTH = 80  # columns, one per sample
 GRAPH_ROWS = 4
 _BAR = "_o#"  # thirds of a row
 
 
 @_latency("LATENCY|GRAPH", arg("event"), complexity="O(1)")
 def latency_graph(ctx: Context, argv: list[bytes]) -> Reply:
-    """Draw the samples of an event in ASCII, the newest one last, with their age below them."""
+    """Draw the samples of an event in ASCII, newest last, with their ages below them."""
     event = argv[2].decode("latin-1")
     latency = ctx.server.timings.latency
     samples = latency.all().get(event)
@@ -109,7 +109,7 @@ def latency_graph(ctx: Context, argv: list[bytes]) -> Reply:
 
 
 def _graph(samples: list[tuple[int, int]], low: int, high: int, now: int) -> str:
-    """The lines of a graph. ``low``, ``high``: ms at its bottom and top. ``now``: unix seconds."""
+    """Return the lines of a graph. ``low``, ``high``: ms at its bottom and top. ``now``: Unix seconds."""
     steps = GRAPH_ROWS * len(_BAR)
     bars = []
     for _, ms in samples:

@@ -1,7 +1,7 @@
 """SUBSCRIBE, PSUBSCRIBE, SSUBSCRIBE, UNSUBSCRIBE, PUNSUBSCRIBE, SUNSUBSCRIBE, PUBLISH, SPUBLISH, PUBSUB.
 
-As in Redis, the reply of the first six is a confirmation for each channel. In RESP3 confirmations are pushes. CLIENT
-REPLY does not leave them out, in RESP2 neither: they tell which messages will follow.
+As in Redis, the reply of the first six is a confirmation for each channel. In RESP3, confirmations are pushes. CLIENT
+REPLY does not suppress them, not even in RESP2, because they announce which messages will follow.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _ask = partial(command, flags="pubsub loading stale", group="pubsub", since="0.1
 
 
 def _confirm(session: Session, kind: bytes, channel: bytes | None) -> bytes:
-    """A confirmation. ``channel`` None: there was no subscription to end."""
+    """Encode a confirmation. ``channel`` None: there was no subscription to end."""
     name = reply.null(session.proto) if channel is None else reply.bulk(channel)
     shard = kind in (b"ssubscribe", b"sunsubscribe")
     count = len(session.shards) if shard else len(session.channels) + len(session.patterns)
@@ -33,7 +33,7 @@ def _confirm(session: Session, kind: bytes, channel: bytes | None) -> bytes:
 
 
 def _join(ctx: Context, names: list[bytes], kind: bytes) -> Reply:
-    """Subscribe, and confirm it."""
+    """Subscribe and confirm it."""
     return _in_turn(ctx, names, partial(_join_some, kind), MAX_TOGETHER if kind == b"psubscribe" else SLICE_BYTES)
 
 
@@ -51,8 +51,8 @@ def _join_some(kind: bytes, ctx: Context, names: list[bytes]) -> bytes:
 
 
 def _in_turn(ctx: Context, names: list[bytes], some: Encode, most_bytes: int = SLICE_BYTES) -> Reply:
-    """Do something for each name and confirm it. If they are many, or have more bytes, the confirmations of each slice
-    are sent at once, as they must come before the messages that follow them."""
+    """Process each name and confirm it. If there are many names, or long ones, the confirmations of each slice are sent
+    immediately, because they must precede the messages that follow them."""
     if ctx.in_exec or slice_end(names, 0, most_bytes) == len(names):
         return _confirmed(ctx.session, some(ctx, names))
     at = 0
@@ -60,7 +60,7 @@ def _in_turn(ctx: Context, names: list[bytes], some: Encode, most_bytes: int = S
     def step(ctx: Context) -> bytes | None:
         nonlocal at
         transport = ctx.session.transport
-        if transport is None:  # it has left, and has no subscriptions any more
+        if transport is None:  # disconnected, so it no longer has subscriptions
             return reply.OK
         start, at = at, slice_end(names, at, most_bytes)
         transport.push(some(ctx, names[start:at]))
@@ -70,7 +70,7 @@ def _in_turn(ctx: Context, names: list[bytes], some: Encode, most_bytes: int = S
 
 
 def _confirmed(session: Session, confirmations: bytes) -> bytes:
-    """The reply; where CLIENT REPLY would leave it out, the confirmations are sent apart from it."""
+    """Return the confirmations as the reply. If CLIENT REPLY would suppress it, send them separately."""
     if session.reply_mode and session.transport is not None:
         session.transport.push(confirmations)
         return b""
@@ -78,7 +78,7 @@ def _confirmed(session: Session, confirmations: bytes) -> bytes:
 
 
 def _leave(ctx: Context, names: list[bytes], kind: bytes, mine: set[bytes]) -> Reply:
-    """Unsubscribe, and confirm it. ``mine``: the client's subscriptions, which end where no name is given."""
+    """Unsubscribe and confirm it. ``mine``: the client's subscriptions, which end if no name is given."""
     names = names or (sorted(mine) if len(mine) <= AT_ONCE else list(mine))
     if not names:
         return _confirmed(ctx.session, _confirm(ctx.session, kind, None))
@@ -113,7 +113,7 @@ def subscribe(ctx: Context, argv: list[bytes]) -> Reply:
 def psubscribe(ctx: Context, argv: list[bytes]) -> Reply:
     """Receive the messages of all channels whose names match one of the patterns."""
     for pattern in argv[1:]:
-        check_length(pattern)  # before the first is subscribed
+        check_length(pattern)  # before the first subscription
     return _join(ctx, argv[1:], b"psubscribe")
 
 
@@ -134,7 +134,7 @@ def punsubscribe(ctx: Context, argv: list[bytes]) -> Reply:
     return _leave(ctx, argv[1:], b"punsubscribe", ctx.session.patterns)
 
 
-# Shard channels are declared as keys that are none, as in Redis, where they belong to the slot of their name.
+# As in Redis, shard channels are declared as keys with the flag not_key: there they belong to the slot of their name.
 @_subscribe(
     "SSUBSCRIBE", key("not_key", "shardchannel", multiple=True),
     complexity="O(N): N shard channels to subscribe to.", channels="all",
@@ -156,7 +156,8 @@ def sunsubscribe(ctx: Context, argv: list[bytes]) -> Reply:
 
 
 def _reply_first(session: Session) -> None:
-    """What a client sends to itself comes after its reply, as in Redis since 7.2: never within that of EXEC."""
+    """Queue messages that a client sends to itself after its reply, as in Redis since 7.2, never within that of
+    EXEC."""
     if session.transport is not None and session.subscribed:
         session.transport.hold_pushes()
 
@@ -167,9 +168,9 @@ def _reply_first(session: Session) -> None:
     channels="first",
 )
 def publish(ctx: Context, argv: list[bytes]) -> Reply:
-    """Send a message to the present subscribers of a channel; return their number."""
+    """Send a message to the current subscribers of a channel; return their number."""
     _reply_first(ctx.session)
-    if ctx.ks.events:  # of the commands before it in a transaction
+    if ctx.ks.events:  # of earlier commands in a transaction
         ctx.server.notices.tell(ctx.session)
     return reply.integer(ctx.server.pubsub.publish(argv[1], argv[2]))
 
@@ -180,13 +181,13 @@ def publish(ctx: Context, argv: list[bytes]) -> Reply:
     channels="first",
 )  # fmt: skip
 def spublish(ctx: Context, argv: list[bytes]) -> Reply:
-    """Send a message to the present subscribers of a shard channel; return their number."""
+    """Send a message to the current subscribers of a shard channel; return their number."""
     _reply_first(ctx.session)
     return reply.integer(ctx.server.pubsub.publish_shard(argv[1], argv[2]))
 
 
 def _matching(names: list[bytes], patterns: list[bytes]) -> Reply:
-    """Those of the names that match the pattern, if there is one."""
+    """Return the names that match the pattern, or all names without one."""
     fits = compiled(patterns[0]).matches if patterns else _any
     if slice_end(names, 0) == len(names):
         return reply.bulk_array(list(filter(fits, names)))
@@ -213,7 +214,7 @@ def pubsub_channels(ctx: Context, argv: list[bytes]) -> Reply:
     return _matching(ctx.server.pubsub.channels(), argv[2:])
 
 
-@_ask("PUBSUB|NUMSUB", opt(arg("channel", multiple=True)), complexity="O(N): N channels asked for.")
+@_ask("PUBSUB|NUMSUB", opt(arg("channel", multiple=True)), complexity="O(N): N channels named.")
 def pubsub_numsub(ctx: Context, argv: list[bytes]) -> Reply:
     """Return the number of subscribers of each channel."""
     return _counted(ctx, argv[2:], ctx.server.pubsub.channel_subscribers)
@@ -227,14 +228,14 @@ def pubsub_shardchannels(ctx: Context, argv: list[bytes]) -> Reply:
     return _matching(ctx.server.pubsub.shard_channels(), argv[2:])
 
 
-@_ask("PUBSUB|SHARDNUMSUB", opt(arg("shardchannel", multiple=True)), complexity="O(N): N shard channels asked for.")
+@_ask("PUBSUB|SHARDNUMSUB", opt(arg("shardchannel", multiple=True)), complexity="O(N): N shard channels named.")
 def pubsub_shardnumsub(ctx: Context, argv: list[bytes]) -> Reply:
     """Return the number of subscribers of each shard channel."""
     return _counted(ctx, argv[2:], ctx.server.pubsub.shard_subscribers)
 
 
 def _counted(ctx: Context, channels: list[bytes], count: Callable[[bytes], int]) -> Reply:
-    """Each channel with the number of its subscribers."""
+    """Return each channel with the number of its subscribers."""
 
     def encode(_: Context, some: list[bytes]) -> bytes:
         return b"".join([reply.bulk(channel) + reply.integer(count(channel)) for channel in some])

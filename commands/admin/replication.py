@@ -1,4 +1,4 @@
-"""Replication: REPLICAOF, ROLE, FAILOVER, WAIT, WAITAOF; and REPLCONF and PSYNC, which replicas send."""
+"""Replication: REPLICAOF, ROLE, FAILOVER, WAIT, WAITAOF, and REPLCONF and PSYNC, which replicas send."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def _replicate(ctx: Context, argv: list[bytes]) -> bytes:
 
 @_server("REPLICAOF", _LEADER, flags="admin noscript stale no_async_loading")
 def replicaof(ctx: Context, argv: list[bytes]) -> Reply:
-    """Become a replica of another server, whose data replaces that of this one; with NO ONE become a leader."""
+    """Become a replica of another server, whose data replaces this server's data; with NO ONE, become a leader."""
     return _replicate(ctx, argv)
 
 
@@ -67,7 +67,7 @@ def role(ctx: Context, argv: list[bytes]) -> Reply:
     flags="admin noscript stale",
 )  # fmt: skip
 def failover(ctx: Context, argv: list[bytes]) -> Reply:
-    """Make a replica the leader once it has everything; writes wait meanwhile."""
+    """Make a replica the leader as soon as it has all writes; new writes wait in the meantime."""
     target: tuple[str, int] | None = None
     timeout, force, at = 0, False, 1
     while at < len(argv):
@@ -96,7 +96,7 @@ def failover(ctx: Context, argv: list[bytes]) -> Reply:
 
 # -- waiting for replicas ----------------------------------------------------------------------------------------
 def _when(ctx: Context, timeout: int, satisfied: Callable[[], bool], counted: Callable[[], bytes]) -> Reply:
-    """Return ``counted()`` once ``satisfied()``, or after ``timeout`` ms (0: none); inside EXEC at once."""
+    """Return ``counted()`` once ``satisfied()``, or after ``timeout`` ms (0: no timeout); immediately inside EXEC."""
     if satisfied() or ctx.in_exec:
         return counted()
     ctx.server.replicas.ask()
@@ -152,14 +152,14 @@ def replconf(ctx: Context, argv: list[bytes]) -> Reply:
     traits="unpausable",
 )
 def psync(ctx: Context, argv: list[bytes]) -> Reply:
-    """Start to send the log after an offset, or a full copy if that is not possible; sent by replicas."""
+    """Send the log after an offset, or a full copy if the log no longer reaches back that far; sent by replicas."""
     takeover = len(argv) == 4 and argv[3].upper() == b"FAILOVER"
     if len(argv) > 3 and not takeover:
         raise errors.syntax()
     if _REPLID.fullmatch(argv[1]) is None:
         raise CommandError(errors.BAD_REPLID)
     ctx.server.roles.psync(ctx.session, argv[1].decode("ascii"), integer(argv[2]), takeover)
-    return Await(NEVER, lambda: None, lambda: b"")  # waits until the replica's feed takes the connection over
+    return Await(NEVER, lambda: None, lambda: b"")  # waits until the replica's feed takes over the connection
 
 
 @_server("SYNC", flags="admin noscript no_async_loading no_multi")

@@ -23,28 +23,29 @@ _flush = partial(
     complexity="O(N): N clients and streams.", most=MOST_NAMES,
 )
 def info(ctx: Context, argv: list[bytes]) -> Reply:
-    """Return stats of the server, by section."""
+    """Return information and statistics of the server, by section."""
     sections = [word.decode("latin-1").lower() for word in argv[1:]]
 
     def step(ctx: Context) -> bytes | None:
         if not ctx.server.stats.ready(sections):
             return None
         text = ctx.server.stats.info(sections)
-        return reply.verbatim(ctx.session.proto, "txt", text.encode("utf-8", "surrogateescape"))  # paths, host names
+        # surrogates: paths and host names
+        return reply.verbatim(ctx.session.proto, "txt", text.encode("utf-8", "surrogateescape"))
 
     return step(ctx) or Slices(step, False)
 
 
 @command("TIME", flags="loading stale fast", group="server", since="0.1.0", complexity="O(1)")
 def time(ctx: Context, argv: list[bytes]) -> Reply:
-    """Return the server's time: unix seconds and microseconds."""
+    """Return the server's time: Unix seconds and microseconds."""
     now = ctx.server.clock.micros()
     return reply.bulk_array([b"%d" % (now // 1_000_000), b"%d" % (now % 1_000_000)])
 
 
 @command("MONITOR", flags="admin noscript loading stale", group="server", since="0.1.0", complexity="O(1)")
 def monitor(ctx: Context, argv: list[bytes]) -> Reply:
-    """Receive every command that the server runs from now on."""
+    """Receive every command that the server executes from now on."""
     if ctx.in_exec:
         raise CommandError(errors.NO_MONITOR_IN_EXEC)
     if not ctx.session.monitoring:
@@ -62,7 +63,7 @@ def dbsize(ctx: Context, argv: list[bytes]) -> Reply:
 
 
 def _flush_all(ctx: Context, argv: list[bytes]) -> Reply:
-    # ASYNC and SYNC do the same: the keys are removed at once, and their memory is freed bit by bit
+    # ASYNC and SYNC are equivalent: the keys are removed immediately, and their memory is freed in steps
     if len(argv) > 2 or (len(argv) == 2 and argv[1].upper() not in (b"ASYNC", b"SYNC")):
         raise errors.syntax()
     old = ctx.ks.flush()
@@ -88,7 +89,7 @@ def flushall(ctx: Context, argv: list[bytes]) -> Reply:
 
 @_flush("FLUSHDB", opt(oneof("flush-type", token("ASYNC"), token("SYNC"))))
 def flushdb(ctx: Context, argv: list[bytes]) -> Reply:
-    """Remove all keys, like FLUSHALL: there is one database."""
+    """Remove all keys, like FLUSHALL, as there is only one database."""
     return _flush_all(ctx, argv)
 
 
@@ -97,7 +98,7 @@ def flushdb(ctx: Context, argv: list[bytes]) -> Reply:
     acl="keyspace dangerous", complexity="O(1)",
 )  # fmt: skip
 def swapdb(ctx: Context, argv: list[bytes]) -> Reply:
-    """Accept database 0 twice: it is the only one."""
+    """Accept database 0 twice, as it is the only one."""
     check_database(argv[1], "ERR invalid first DB index")
     check_database(argv[2], "ERR invalid second DB index")
     return reply.OK
@@ -105,13 +106,14 @@ def swapdb(ctx: Context, argv: list[bytes]) -> Reply:
 
 # -- saving ------------------------------------------------------------------------------------------------------
 def _begin(ctx: Context, rewrite: bool) -> bool:
-    """Start a checkpoint in the background. False if one is running, or inside EXEC, which must be one batch."""
+    """Start a checkpoint in the background. Returns False if one is in progress, or inside EXEC, which must be one
+    commit group."""
     return not ctx.in_exec and ctx.server.checkpoints.begin(ctx.session, rewrite)
 
 
 @_saving("SAVE", flags="admin noscript no_async_loading no_multi")
 def save(ctx: Context, argv: list[bytes]) -> Reply:
-    """Write a checkpoint; the reply comes when it is on disk."""
+    """Write a checkpoint; the reply is sent when it is on disk."""
     outcome = ctx.server.checkpoints.save(ctx.session)
 
     def check() -> bytes | None:
@@ -123,7 +125,7 @@ def save(ctx: Context, argv: list[bytes]) -> Reply:
 
 @_saving("BGSAVE", opt(token("SCHEDULE")), flags="admin noscript no_async_loading")
 def bgsave(ctx: Context, argv: list[bytes]) -> Reply:
-    """Start to write a checkpoint in the background."""
+    """Start a checkpoint in the background."""
     scheduled = len(argv) == 2 and argv[1].upper() == b"SCHEDULE"
     if len(argv) > 2 or (len(argv) == 2 and not scheduled):
         raise errors.syntax()
@@ -137,7 +139,7 @@ def bgsave(ctx: Context, argv: list[bytes]) -> Reply:
 
 @_saving("BGREWRITEAOF", flags="admin noscript no_async_loading")
 def bgrewriteaof(ctx: Context, argv: list[bytes]) -> Reply:
-    """Start to write a checkpoint in the background; then the journal before it is deleted."""
+    """Start a checkpoint in the background; afterwards the journal before it is deleted."""
     if ctx.server.checkpoints.rewriting:
         raise CommandError(errors.REWRITE_RUNNING)
     if _begin(ctx, rewrite=True):
@@ -150,7 +152,7 @@ def bgrewriteaof(ctx: Context, argv: list[bytes]) -> Reply:
     "LASTSAVE", flags="loading stale fast", group="server", since="0.1.0", acl="admin dangerous", complexity="O(1)"
 )
 def lastsave(ctx: Context, argv: list[bytes]) -> Reply:
-    """Return the unix time of the last successful checkpoint."""
+    """Return the Unix time of the last successful checkpoint."""
     return reply.integer(ctx.server.checkpoints.last())
 
 
@@ -161,7 +163,8 @@ def lastsave(ctx: Context, argv: list[bytes]) -> Reply:
     flags="admin noscript loading stale no_multi allow_busy", traits="unpausable",
 )
 def shutdown(ctx: Context, argv: list[bytes]) -> Reply:
-    """Write a checkpoint, unless NOSAVE is given, and end the server; acknowledged writes are on disk anyway."""
+    """Write a checkpoint, unless NOSAVE is given, and shut down the server; acknowledged writes are on disk in any
+    case."""
     words = [word.upper() for word in argv[1:]]
     unknown = set(words) - {b"NOSAVE", b"SAVE", b"NOW", b"FORCE", b"ABORT"}
     abort = b"ABORT" in words
@@ -172,6 +175,6 @@ def shutdown(ctx: Context, argv: list[bytes]) -> Reply:
     if not {b"NOSAVE", b"FORCE"}.intersection(words):
         refused = ctx.server.checkpoints.refused()
         if refused is not None:
-            raise CommandError(f"ERR Errors trying to SHUTDOWN: {refused}. SHUTDOWN FORCE ends the server all the same")
+            raise CommandError(f"ERR Errors trying to SHUTDOWN: {refused}. SHUTDOWN FORCE shuts down the server anyway")
     ctx.server.stop(save=b"NOSAVE" not in words, now=b"NOW" in words)
     return b""

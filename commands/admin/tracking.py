@@ -1,4 +1,4 @@
-"""CLIENT TRACKING, CACHING, TRACKINGINFO, GETREDIR: clients that cache what they read are told when it changes."""
+"""CLIENT TRACKING, CACHING, TRACKINGINFO, GETREDIR: notifies clients that cache what they read of changes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _own = partial(
 
 
 def _parsed(ctx: Context, words: list[bytes]) -> tuple[Caching, list[bytes]]:
-    """The options of CLIENT TRACKING, and the prefixes. Raises CommandError."""
+    """Return the options of CLIENT TRACKING and the prefixes. Raises CommandError."""
     caching, prefixes, at = Caching(), list[bytes](), 0
     while at < len(words):
         word = words[at].upper()
@@ -47,7 +47,7 @@ def _parsed(ctx: Context, words: list[bytes]) -> tuple[Caching, list[bytes]]:
 
 
 def _check(new: Caching, prefixes: list[bytes], old: Caching | None) -> None:
-    """Raise the CommandError for options that don't go together, or not with what was asked for before."""
+    """Raise CommandError if options are incompatible with each other or with the earlier ones."""
     if prefixes and not new.bcast:
         raise CommandError(errors.PREFIX_NEEDS_BCAST)
     if old is not None and old.bcast != new.bcast:
@@ -62,7 +62,7 @@ def _check(new: Caching, prefixes: list[bytes], old: Caching | None) -> None:
 
 
 def _check_overlaps(prefixes: list[bytes], existing: list[bytes]) -> None:
-    """Raise the CommandError for the first of the prefixes that overlaps with an existing one, or with a later one."""
+    """Raise CommandError for the first prefix that overlaps with an existing or a later one."""
     concerned = _overlapping([*prefixes, *existing])
     for at, prefix in enumerate(prefixes if concerned else ()):
         if prefix not in concerned:
@@ -76,7 +76,7 @@ def _check_overlaps(prefixes: list[bytes], existing: list[bytes]) -> None:
 
 
 def _overlapping(prefixes: list[bytes]) -> set[bytes]:
-    """Those that overlap with another one. In sorted order, what begins with a prefix follows it."""
+    """Return the prefixes that overlap with another one. In sorted order, names with a prefix directly follow it."""
     found: set[bytes] = set()
     first: bytes | None = None
     for prefix in sorted(prefixes):
@@ -89,7 +89,7 @@ def _overlapping(prefixes: list[bytes]) -> set[bytes]:
 
 
 def _overlap(one: bytes, other: bytes) -> bool:
-    """Whether there are names that begin with both."""
+    """Return whether there are names that begin with both."""
     return one.startswith(other) or other.startswith(one)
 
 
@@ -99,7 +99,8 @@ def _overlap(one: bytes, other: bytes) -> bool:
     opt(token("BCAST")), opt(token("OPTIN")), opt(token("OPTOUT")), opt(token("NOLOOP")), most=2 * MOST_NAMES + 10,
 )
 def client_tracking(ctx: Context, argv: list[bytes]) -> Reply:
-    """Switch on or off that this connection, or another one for it, is told of changes of keys that it has read."""
+    """Turn notifications on or off, for this connection or another one, of changes of keys that this connection has
+    read."""
     session = ctx.session
     caching, prefixes = _parsed(ctx, argv[3:])
     word = argv[2].upper()
@@ -118,7 +119,7 @@ def client_tracking(ctx: Context, argv: list[bytes]) -> Reply:
 
 @_own("CLIENT|CACHING", oneof("mode", token("YES"), token("NO")))
 def client_caching(ctx: Context, argv: list[bytes]) -> Reply:
-    """Say whether what the next command reads is cached, where CLIENT TRACKING was given OPTIN or OPTOUT."""
+    """Set whether the reads of the next command are tracked, if CLIENT TRACKING was called with OPTIN or OPTOUT."""
     caching = ctx.session.caching
     if caching is None:
         raise CommandError(errors.NOT_CACHING)
@@ -137,14 +138,15 @@ def client_caching(ctx: Context, argv: list[bytes]) -> Reply:
 
 @_own("CLIENT|GETREDIR")
 def client_getredir(ctx: Context, argv: list[bytes]) -> Reply:
-    """Return the ID of the connection that is told in place of this one, 0 if none is, -1 without CLIENT TRACKING."""
+    """Return the ID of the connection that is notified instead of this one, 0 if none is, -1 without CLIENT
+    TRACKING."""
     caching = ctx.session.caching
     return reply.integer(-1 if caching is None else caching.redirect)
 
 
 @_own("CLIENT|TRACKINGINFO")
 def client_trackinginfo(ctx: Context, argv: list[bytes]) -> Reply:
-    """Return what this connection asked for by CLIENT TRACKING."""
+    """Return the CLIENT TRACKING options of this connection."""
     proto, caching = ctx.session.proto, ctx.session.caching
     flags = [b"off"] if caching is None else _flags(caching)
     prefixes = [] if caching is None else sorted(caching.prefixes)

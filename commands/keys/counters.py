@@ -41,8 +41,8 @@ def _add(ctx: Context, name: bytes, amount: int) -> bytes:
 
 
 def _add_batch(ctx: Context, calls: list[list[bytes]], amount: int) -> list[bytes] | None:
-    """Calls that add the same to one key: nobody sees the sums before the last one, which is stored. None where each is
-    told of, or one of them could fail."""
+    """Execute calls that add the same amount to one key: only the last sum is visible, so only that is stored. Returns
+    None if each change is observed, or if one of the calls could fail."""
     ks, name, count = ctx.ks, calls[0][1], len(calls)
     found = ks.keys.get(name)
     if ks.expires or ks.event_classes or ks.tracked or not isinstance(found, String) or not is_integer(found.value):
@@ -62,25 +62,25 @@ def _add_batch(ctx: Context, calls: list[list[bytes]], amount: int) -> list[byte
 
 @command("INCR", key("RW ACCESS UPDATE"), flags="write denyoom fast", group="string", complexity="O(1)")
 def incr(ctx: Context, argv: list[bytes]) -> Reply:
-    """Add 1 to the integer of a key, which is 0 if there is no such key, and return the sum."""
+    """Add 1 to the integer of a key (0 if the key does not exist) and return the sum."""
     return _add(ctx, argv[1], 1)
 
 
 @batch("INCR")
 def incr_batch(ctx: Context, calls: list[list[bytes]], raw: bytes, borders: list[int]) -> list[bytes] | None:
-    """INCRs of one key."""
+    """Execute INCRs of one key together."""
     return _add_batch(ctx, calls, 1)
 
 
 @command("DECR", key("RW ACCESS UPDATE"), flags="write denyoom fast", group="string", complexity="O(1)")
 def decr(ctx: Context, argv: list[bytes]) -> Reply:
-    """Subtract 1 from the integer of a key, which is 0 if there is no such key, and return the difference."""
+    """Subtract 1 from the integer of a key (0 if the key does not exist) and return the difference."""
     return _add(ctx, argv[1], -1)
 
 
 @batch("DECR")
 def decr_batch(ctx: Context, calls: list[list[bytes]], raw: bytes, borders: list[int]) -> list[bytes] | None:
-    """DECRs of one key."""
+    """Execute DECRs of one key together."""
     return _add_batch(ctx, calls, -1)
 
 
@@ -89,7 +89,7 @@ def decr_batch(ctx: Context, calls: list[list[bytes]], raw: bytes, borders: list
     flags="write denyoom fast", group="string", complexity="O(1)",
 )  # fmt: skip
 def incrby(ctx: Context, argv: list[bytes]) -> Reply:
-    """Add to the integer of a key, which is 0 if there is no such key, and return the sum."""
+    """Add to the integer of a key (0 if the key does not exist) and return the sum."""
     return _add(ctx, argv[1], integer(argv[2]))
 
 
@@ -98,7 +98,7 @@ def incrby(ctx: Context, argv: list[bytes]) -> Reply:
     flags="write denyoom fast", group="string", complexity="O(1)",
 )  # fmt: skip
 def decrby(ctx: Context, argv: list[bytes]) -> Reply:
-    """Subtract from the integer of a key, which is 0 if there is no such key, and return the difference."""
+    """Subtract from the integer of a key (0 if the key does not exist) and return the difference."""
     amount = integer(argv[2])
     if amount == INT_MIN:
         raise CommandError(_DECREMENT_OVERFLOW)
@@ -110,7 +110,7 @@ def decrby(ctx: Context, argv: list[bytes]) -> Reply:
     flags="write denyoom fast", group="string", complexity="O(1)",
 )  # fmt: skip
 def incrbyfloat(ctx: Context, argv: list[bytes]) -> Reply:
-    """Add to the number of a key, which is 0 if there is no such key, and return the sum. The key keeps its expiry."""
+    """Add to the number of a key (0 if the key does not exist) and return the sum. The key keeps its expiry."""
     old = ctx.ks.string(argv[1], ctx.now)
     try:
         total = longdouble.add(longdouble.parse(b"0" if old is None else old), longdouble.parse(argv[2]))

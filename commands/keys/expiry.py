@@ -17,7 +17,8 @@ _CONDITION = opt(oneof("condition", token("NX"), token("XX"), token("GT"), token
 
 
 def _set_expiry(ctx: Context, argv: list[bytes], unit: int, base: int) -> bytes:
-    """``unit``: ms in a unit of the argument; ``base``: the time that it is added to, in ms since epoch."""
+    """Set an expiry. ``unit``: ms in a unit of the argument; ``base``: the time to which it is added, in ms since
+    epoch."""
     name = argv[0].decode().lower()
     conditions = {word.upper() for word in argv[3:]}
     if conditions:
@@ -50,7 +51,7 @@ def _check_conditions(argv: list[bytes], conditions: set[bytes]) -> None:
 
 
 def _allowed(conditions: set[bytes], when: int, current: int) -> bool:
-    """Whether the conditions hold. A key without expiry (``current`` 0) counts as one that never expires."""
+    """Return whether the conditions hold. A key without expiry (``current`` 0) counts as one that never expires."""
     return not (
         (b"NX" in conditions and current)
         or (b"XX" in conditions and not current)
@@ -82,7 +83,7 @@ def pexpire(ctx: Context, argv: list[bytes]) -> Reply:
     flags="write fast", group="generic", complexity="O(1)",
 )  # fmt: skip
 def expireat(ctx: Context, argv: list[bytes]) -> Reply:
-    """Set the expiry of a key to a unix time in seconds."""
+    """Set the expiry of a key to a Unix time in seconds."""
     return _set_expiry(ctx, argv, 1000, 0)
 
 
@@ -91,19 +92,19 @@ def expireat(ctx: Context, argv: list[bytes]) -> Reply:
     flags="write fast", group="generic", complexity="O(1)",
 )  # fmt: skip
 def pexpireat(ctx: Context, argv: list[bytes]) -> Reply:
-    """Set the expiry of a key to a unix time in milliseconds."""
+    """Set the expiry of a key to a Unix time in milliseconds."""
     return _set_expiry(ctx, argv, 1, 0)
 
 
 def _expire_at(ctx: Context, name: bytes) -> int:
-    """ms since epoch; -1 if the key doesn't expire, -2 if there is no such key."""
+    """Return ms since epoch; -1 if the key doesn't expire, -2 if there is no such key."""
     if ctx.ks.peek(name, ctx.now) is None:
         return -2
     return ctx.ks.expire_at(name) or -1
 
 
 def _seconds(ms: int) -> int:
-    """Rounded as in Redis; -1 and -2 stay."""
+    """Round as Redis does; -1 and -2 are unchanged."""
     return ms if ms < 0 else (ms + 500) // 1000
 
 
@@ -126,19 +127,19 @@ def pttl(ctx: Context, argv: list[bytes]) -> Reply:
 
 @command("EXPIRETIME", key("RO ACCESS"), flags="readonly fast", group="generic", complexity="O(1)")
 def expiretime(ctx: Context, argv: list[bytes]) -> Reply:
-    """Return the unix time in seconds at which a key expires, -1 if it doesn't, -2 if there is no such key."""
+    """Return the Unix time in seconds at which a key expires, -1 if it doesn't, -2 if there is no such key."""
     return reply.integer(_seconds(_expire_at(ctx, argv[1])))
 
 
 @command("PEXPIRETIME", key("RO ACCESS"), flags="readonly fast", group="generic", complexity="O(1)")
 def pexpiretime(ctx: Context, argv: list[bytes]) -> Reply:
-    """Return the unix time in milliseconds at which a key expires, -1 if it doesn't, -2 if there is no such key."""
+    """Return the Unix time in milliseconds at which a key expires, -1 if it doesn't, -2 if there is no such key."""
     return reply.integer(_expire_at(ctx, argv[1]))
 
 
 @command("PERSIST", key("RW UPDATE"), flags="write fast", group="generic", complexity="O(1)")
 def persist(ctx: Context, argv: list[bytes]) -> Reply:
-    """Remove the expiry of a key; return 1 if it had one, else 0."""
+    """Remove the expiry of a key; return 1 if it had one, otherwise 0."""
     if ctx.ks.get(argv[1], ctx.now) is None or not ctx.ks.persist(argv[1]):
         return reply.integer(0)
     ctx.ks.notify(events.GENERIC, b"persist", argv[1])

@@ -31,7 +31,7 @@ _CURSOR = re.compile(rb"[+-]?[0-9]+")
 
 
 def type_name(value: Value) -> bytes:
-    """The type of a value as TYPE returns it."""
+    """Return the type of a value as in the reply of TYPE."""
     return b"stream" if isinstance(value, Stream) else b"string"
 
 
@@ -44,19 +44,19 @@ def _delete(ctx: Context, names: list[bytes]) -> int:
 
 @command("DEL", repeat(key("RM DELETE")), flags="write", group="generic", complexity="O(N): N keys.")
 def del_(ctx: Context, argv: list[bytes]) -> Reply:
-    """Delete keys of any type, in one step; return how many there were."""
+    """Delete keys of any type, in one step; return how many existed."""
     return reply.integer(_delete(ctx, argv[1:]))
 
 
 @command("UNLINK", repeat(key("RM DELETE")), flags="write fast", group="generic", complexity="O(N): N keys.")
 def unlink(ctx: Context, argv: list[bytes]) -> Reply:
-    """Delete keys of any type, many of them in several steps; return how many there were."""
+    """Delete keys of any type, in several steps if there are many; return how many existed."""
     return by_name(argv[1:], _delete, ctx)
 
 
 @command("EXISTS", repeat(key("RO")), flags="readonly fast", group="generic", complexity="O(N): N keys.")
 def exists(ctx: Context, argv: list[bytes]) -> Reply:
-    """Return how many of the keys exist; a key that is given twice counts twice."""
+    """Return how many of the keys exist; a key that is named twice counts twice."""
     found = manykeys.peek_many(ctx.ks, argv[1:], ctx.now)
     return reply.integer(len(found) - found.count(None))
 
@@ -73,7 +73,7 @@ def touch(ctx: Context, argv: list[bytes]) -> Reply:
     """Set the idle time of keys to zero (see OBJECT IDLETIME); return how many of them exist."""
     found = [value for value in manykeys.peek_many(ctx.ks, argv[1:], ctx.now) if value is not None]
     for value in found:
-        value.used = ctx.now  # also with CLIENT NO-TOUCH
+        value.used = ctx.now  # even with CLIENT NO-TOUCH
     return reply.integer(len(found))
 
 
@@ -98,7 +98,7 @@ def keys(ctx: Context, argv: list[bytes]) -> Reply:
 
 
 def _matching(ctx: Context, names: list[bytes], pattern: bytes) -> list[bytes]:
-    """Those of the names that match the pattern, without those whose time is over."""
+    """Return the names that match the pattern, except those of expired keys."""
     if pattern != b"*":
         names = list(filter(compiled(pattern).matches, names))
     deadlines, now = ctx.ks.expires, ctx.now
@@ -111,7 +111,8 @@ def _matching(ctx: Context, names: list[bytes], pattern: bytes) -> list[bytes]:
     flags="readonly", group="generic", complexity="O(1) for a call, O(N) for all calls: N keys.",
 )  # fmt: skip
 def scan(ctx: Context, argv: list[bytes]) -> Reply:
-    """Return some of the keys and the next cursor, 0 at the end; keys that exist all the time are never missed."""
+    """Return some of the keys and the next cursor, 0 at the end; keys that exist throughout the scan are never
+    missed."""
     if not _CURSOR.fullmatch(argv[1]) or not -(1 << 63) <= int(argv[1]) < 1 << 64:
         raise CommandError(_INVALID_CURSOR)
     pattern, count, wanted = b"*", _SCAN_COUNT, b""
@@ -142,11 +143,11 @@ def scan(ctx: Context, argv: list[bytes]) -> Reply:
             return None
         return long_array(all_found, b"", reply.array_header(2) + reply.bulk(b"%d" % cursor))
 
-    return Slices(step, False)  # it deletes no keys but those that have expired
+    return Slices(step, False)  # a SCAN deletes only keys that have expired
 
 
 def _scanned(ctx: Context, cursor: int, count: int, pattern: bytes, wanted: bytes) -> tuple[int, list[bytes]]:
-    """The next cursor, and those of ``count`` keys that match. ``wanted``: the type; empty for any."""
+    """Return the next cursor, and those of ``count`` keys that match. ``wanted``: the type; empty: any type."""
     cursor, names = ctx.ks.index.page(cursor, count)
     if pattern != b"*":
         names = list(filter(compiled(pattern).matches, names))
@@ -167,10 +168,11 @@ def randomkey(ctx: Context, argv: list[bytes]) -> Reply:
         name = ks.index.pick(ctx.server.random())
         if name is None:
             continue
-        if ks.live(name, ctx.now) is not None:  # an expired key is deleted, so this ends
+        if ks.live(name, ctx.now) is not None:  # an expired key is deleted, so the loop ends
             return reply.bulk(name)
         picks += 1
-        if (ks.follower or ks.frozen) and picks == _PICKS:  # there it stays, and nearly all keys may have expired
+        # expired keys are not deleted, and nearly all keys may have expired
+        if (ks.follower or ks.frozen) and picks == _PICKS:
             live = next((name for name in ks.keys if ks.live(name, ctx.now) is not None), None)
             return reply.null(ctx.session.proto) if live is None else reply.bulk(live)
     return reply.null(ctx.session.proto)
@@ -187,7 +189,7 @@ def objectencoding(ctx: Context, argv: list[bytes]) -> Reply:
 
 
 def encoding(value: Value) -> bytes:
-    """The encoding of a value as OBJECT ENCODING returns it."""
+    """Return the encoding of a value as in the reply of OBJECT ENCODING."""
     if not isinstance(value, String):
         return b"stream"
     if is_integer(value.value):
@@ -197,7 +199,7 @@ def encoding(value: Value) -> bytes:
 
 @command("OBJECT|IDLETIME", key("RO"), flags="readonly", group="generic", complexity="O(1)")
 def object_idletime(ctx: Context, argv: list[bytes]) -> Reply:
-    """Return the seconds since a key was last used, at most since the start of the server."""
+    """Return the seconds since a key was last used, at most since the server started."""
     value = ctx.ks.peek(argv[2], ctx.now, quiet=True)
     if value is None:
         return reply.null(ctx.session.proto)
@@ -205,9 +207,9 @@ def object_idletime(ctx: Context, argv: list[bytes]) -> Reply:
 
 
 def idle_seconds(value: Value, now: int) -> int:
-    """Seconds since a value was last used. ``now``: ms since epoch."""
+    """Return the seconds since a value was last used. ``now``: ms since epoch."""
     used = value.used
-    if isinstance(value, Stream) and used < value.last_ms <= now:  # a replica, or what was appended before the start
+    if isinstance(value, Stream) and used < value.last_ms <= now:  # on a replica, or appended before the start
         used = value.last_ms
     return max(0, now - (used or now)) // 1000
 
@@ -221,7 +223,7 @@ def object_refcount(ctx: Context, argv: list[bytes]) -> Reply:
 
 @command("OBJECT|FREQ", key("RO"), flags="readonly", group="generic", complexity="O(1)")
 def object_freq(ctx: Context, argv: list[bytes]) -> Reply:
-    """Return an error, as Redis does without an LFU policy: the use of keys is not counted."""
+    """Return an error, as Redis does without an LFU policy: accesses are not counted."""
     if ctx.ks.peek(argv[2], ctx.now, quiet=True) is None:
         return reply.null(ctx.session.proto)
     raise CommandError(_LFU_ONLY)

@@ -1,7 +1,7 @@
-"""Numbers as INCRBYFLOAT of Redis has them on x86: 64 bits of mantissa, printed with 17 decimals at most.
+"""Numbers of INCRBYFLOAT as Redis computes them on x86: 64 bits of mantissa, printed with at most 17 decimals.
 
-Python's own floats have 53 bits: 3.0e3 + 5.1 would be 3005.09999999999990905. Exact fractions are rounded instead. A
-number is a Fraction, or None where it is infinite.
+Python's floats have 53 bits, so 3.0e3 + 5.1 would be 3005.09999999999990905. This module rounds exact fractions
+instead. A number is a Fraction, or None if it is infinite.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from typing import Final
 
 _MANTISSA: Final = 64  # bits
 _LOWEST: Final = -16445  # the exponent of the smallest number, as a power of two
-_HIGHEST: Final = 16384  # what reaches this power of two is infinite
-_DECIMAL_RANGE: Final = 5000  # as a power of ten: beyond what a number can have, either way
-_LONGEST: Final = 5 * 1024  # bytes of a number; as long, or longer, is refused
+_HIGHEST: Final = 16384  # numbers of at least this power of two are infinite
+_DECIMAL_RANGE: Final = 5000  # a power of ten beyond the range of numbers, in both directions
+_LONGEST: Final = 5 * 1024  # bytes of a number; a number of this length or more is refused
 _DECIMALS: Final = 17
 
 _NUMBER: Final = re.compile(rb"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
@@ -23,7 +23,7 @@ _INFINITE: Final = re.compile(rb"[+-]?inf(?:inity)?", re.IGNORECASE)
 
 
 def parse(raw: bytes) -> Fraction | None:
-    """The number that ``raw`` is written for. Raises ValueError if it is none, too large, or too small not to be 0.
+    """Parse a number. Raises ValueError if ``raw`` is not a number, is too large, or would be rounded to 0.
 
     Unlike in Redis, hexadecimal numbers are refused.
     """
@@ -35,25 +35,25 @@ def parse(raw: bytes) -> Fraction | None:
         raise ValueError("not a number")
     try:
         exact = Decimal(raw.decode("ascii"))
-    except InvalidOperation:  # an exponent of many digits
+    except InvalidOperation:  # an exponent with many digits
         raise ValueError("out of range") from None
     if not exact:
         return Fraction(0)
     if not -_DECIMAL_RANGE < exact.adjusted() < _DECIMAL_RANGE:
         raise ValueError("out of range")
     number = _rounded(Fraction(exact))
-    if not number:  # infinite, or 0
+    if not number:  # infinite or 0
         raise ValueError("out of range")
     return number
 
 
 def add(a: Fraction | None, b: Fraction | None) -> Fraction | None:
-    """The sum, rounded; None if it is infinite or no number."""
+    """Return the rounded sum; None if it is infinite or not a number."""
     return None if a is None or b is None else _rounded(a + b)
 
 
 def text(number: Fraction) -> bytes:
-    """The number with up to 17 decimals, without zeros at the end."""
+    """Return the number with up to 17 decimals, without trailing zeros."""
     scaled = round(number * 10**_DECIMALS)
     digits = str(Decimal(abs(scaled))).rjust(_DECIMALS + 1, "0")  # str(int) has a limit
     whole, decimals = digits[:-_DECIMALS], digits[-_DECIMALS:].rstrip("0")
@@ -62,11 +62,12 @@ def text(number: Fraction) -> bytes:
 
 
 def _rounded(number: Fraction) -> Fraction | None:
-    """To the nearest number that there is, a tie to the even one; None for infinity."""
+    """Round to the nearest representable number, ties to even; None for infinity."""
     if not number:
         return number
     size = abs(number)
-    power = size.numerator.bit_length() - size.denominator.bit_length()  # of two: that of the highest bit, or one above
+    # the power of two of the highest bit, or one above
+    power = size.numerator.bit_length() - size.denominator.bit_length()
     if size < _two_to(power):
         power -= 1
     unit = _two_to(max(power - _MANTISSA + 1, _LOWEST))

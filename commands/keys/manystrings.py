@@ -33,7 +33,7 @@ def _set(ctx: Context, names: list[bytes], values: list[bytes]) -> None:
 
 @command("MGET", repeat(key("RO ACCESS")), flags="readonly fast", group="string", complexity="O(N): N keys.")
 def mget(ctx: Context, argv: list[bytes]) -> Reply:
-    """Return the strings of several keys, null for a key that doesn't exist or holds no string."""
+    """Return the strings of several keys, null for a key that doesn't exist or is not a string."""
     found = manykeys.read_many(ctx.ks, argv[1:], ctx.now)
     values = [value.value if isinstance(value, String) else None for value in found]
     return long_array(values, reply.null(ctx.session.proto))
@@ -56,7 +56,7 @@ def mset(ctx: Context, argv: list[bytes]) -> Reply:
     flags="write denyoom", group="string", complexity="O(N): N keys.",
 )  # fmt: skip
 def msetnx(ctx: Context, argv: list[bytes]) -> Reply:
-    """Set several keys to strings in one step if none of them exists; return 1 if they were set, else 0."""
+    """Set several keys to strings in one step if none of them exists; return 1 if they were set, otherwise 0."""
     if len(argv) % 2 == 0:
         raise errors.arity("msetnx")
     names = argv[1::2]
@@ -73,7 +73,8 @@ def msetnx(ctx: Context, argv: list[bytes]) -> Reply:
     flags="write denyoom", group="string", complexity="O(N): N keys.",
 )  # fmt: skip
 def msetex(ctx: Context, argv: list[bytes]) -> Reply:
-    """Set several keys to strings in one step; options add an expiry, or a condition for all; return 1 or 0."""
+    """Set several keys to strings in one step, with an optional expiry or a condition for all of them; return 1 or
+    0."""
     count = integer(argv[1], _BAD_NUMKEYS)
     if not 1 <= count <= _MOST_KEYS:
         raise CommandError(_BAD_NUMKEYS)

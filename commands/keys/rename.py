@@ -1,4 +1,4 @@
-"""RENAME, RENAMENX, COPY; and what Redis has besides, where it has nothing to do here: MOVE, DUMP, RESTORE."""
+"""RENAME, RENAMENX, COPY; and commands that can only return an error or null here: MOVE, DUMP, RESTORE."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ from storage.keyspace import events
 from storage.keyspace.values import String
 from storage.streams.stream import Stream
 
-# Its entries are stored under the stream's own number. A copy would have to read and write all of them again, also in
-# replay, on every replica and after every start; and the log would need the whole of it as one step.
+# Entries are stored under the stream's own number. A copy would have to read and write all of them again, also in
+# replay, on every replica and after every start; and the log would need the whole copy as one record.
 _NO_STREAMS: Final = "ERR COPY copies strings, not streams: RENAME moves a stream, TRANGE and TMAPPEND copy its entries"
 
 
 def _rename(ctx: Context, name: bytes, new: bytes, only_new: bool) -> bool:
-    """False if there is a value at the new name, which must not be replaced. Raises CommandError without a value."""
+    """Rename a key. Returns False if the new name must not be replaced but has a value. Raises CommandError if there is
+    no value."""
     ks, now = ctx.ks, ctx.now
     value = ks.get(name, now)
     if value is None:
@@ -31,7 +32,7 @@ def _rename(ctx: Context, name: bytes, new: bytes, only_new: bool) -> bool:
         return False
     if isinstance(value, Stream):
         for group in value.groups.values():
-            if group.waiters:  # they are about to be told that it has gone: its time to live begins now
+            if group.waiters:  # they are about to be notified that it was deleted, so its time to live begins now
                 ctx.touch(group)
     if ks.event_classes:
         tell_overwritten(ctx, new, type(value))
@@ -46,7 +47,7 @@ def _rename(ctx: Context, name: bytes, new: bytes, only_new: bool) -> bool:
     complexity="O(1); for a stream O(N): N groups.",
 )  # fmt: skip
 def rename(ctx: Context, argv: list[bytes]) -> Reply:
-    """Rename a key, with its expiry and groups; a key that has the new name is deleted."""
+    """Rename a key, with its expiry and groups; an existing key with the new name is deleted."""
     _rename(ctx, argv[1], argv[2], only_new=False)
     return reply.OK
 
@@ -56,7 +57,7 @@ def rename(ctx: Context, argv: list[bytes]) -> Reply:
     complexity="O(1); for a stream O(N): N groups.",
 )  # fmt: skip
 def renamenx(ctx: Context, argv: list[bytes]) -> Reply:
-    """Rename a key unless there is one that has the new name; return 1 if it was renamed, else 0."""
+    """Rename a key unless a key with the new name exists; return 1 if it was renamed, otherwise 0."""
     return reply.integer(int(_rename(ctx, argv[1], argv[2], only_new=True)))
 
 
@@ -66,7 +67,8 @@ def renamenx(ctx: Context, argv: list[bytes]) -> Reply:
     flags="write denyoom", group="generic", complexity="O(1)",
 )  # fmt: skip
 def copy(ctx: Context, argv: list[bytes]) -> Reply:
-    """Copy a string, with its expiry, to another key; return 1 if it was copied, else 0. Streams can't be copied."""
+    """Copy a string, with its expiry, to another key; return 1 if it was copied, otherwise 0. Streams can't be
+    copied."""
     replace, at = False, 3
     while at < len(argv):
         word = argv[at].upper()
@@ -90,7 +92,7 @@ def copy(ctx: Context, argv: list[bytes]) -> Reply:
         raise CommandError(_NO_STREAMS)
     if ks.event_classes:
         tell_overwritten(ctx, new, String)
-        if there:  # Redis deletes it before it makes the copy
+        if there:  # Redis deletes it before it creates the copy
             ks.notify(events.NEW, b"new", new)
     ks.set_string(new, value.value, ks.expire_at(name))
     ks.keys[new].used = now
@@ -98,17 +100,17 @@ def copy(ctx: Context, argv: list[bytes]) -> Reply:
     return reply.integer(1)
 
 
-# -- what can't be done ------------------------------------------------------------------------------------------
+# -- not possible here -------------------------------------------------------------------------------------------
 @command("MOVE", key("RW ACCESS DELETE"), arg("db", "integer"), flags="write fast", group="generic", complexity="O(1)")
 def move(ctx: Context, argv: list[bytes]) -> Reply:
-    """Return an error: there is no other database to move a key to."""
+    """Return an error: there is no other database to which a key could be moved."""
     check_database(argv[2])
     raise CommandError(errors.SAME_OBJECT)
 
 
 @command("DUMP", key("RO ACCESS"), flags="readonly", group="generic", complexity="O(1)")
 def dump(ctx: Context, argv: list[bytes]) -> Reply:
-    """Return null if there is no such key, else an error: there is no serialized form."""
+    """Return null if there is no such key, otherwise an error: there is no serialized form."""
     if ctx.ks.peek(argv[1], ctx.now) is None:
         return reply.null(ctx.session.proto)
     raise CommandError(errors.DUMP_UNSUPPORTED)

@@ -1,7 +1,7 @@
-"""EVAL, EVALSHA, SCRIPT: three scripts are known, those of the Lock of redis-py. There is no Lua.
+"""EVAL, EVALSHA, SCRIPT for three known scripts, those of the Lock of redis-py. There is no Lua.
 
-Programs take locks by that class, sync or async. Its scripts are known by the SHA1 of their texts, whether they were
-loaded or not, and run as the functions here. All others are refused.
+Programs use that class, sync or async, to acquire locks. Its scripts are recognized by the SHA1 of their texts, whether
+or not they were loaded, and run as the functions here. All other scripts are refused.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ _NO_LUA: Final = (
 
 
 def _held(ctx: Context, name: bytes, token: bytes) -> bool:
-    """Whether the lock is there, and its holder is the one with this token. Raises CommandError."""
+    """Return whether the lock exists and its owner has this token. Raises CommandError."""
     return ctx.ks.read_string(name, ctx.now) == token
 
 
 def _expire(ctx: Context, name: bytes, ms: int) -> None:
-    """PEXPIRE. Raises CommandError."""
+    """Execute PEXPIRE. Raises CommandError."""
     if not INT_MIN <= ms <= INT_MAX - ctx.now:
         raise invalid_expire("pexpire")
     if ms <= 0:
@@ -47,7 +47,7 @@ def _expire(ctx: Context, name: bytes, ms: int) -> None:
 
 
 def _release(ctx: Context, name: bytes, args: list[bytes]) -> int:
-    """ARGV: token."""
+    """Release the lock. ARGV: token."""
     if not _held(ctx, name, args[0]):
         return 0
     delete(ctx, name)
@@ -55,7 +55,7 @@ def _release(ctx: Context, name: bytes, args: list[bytes]) -> int:
 
 
 def _extend(ctx: Context, name: bytes, args: list[bytes]) -> int:
-    """ARGV: token, ms, and "0" if the ms are added to what is left of the lock's time."""
+    """Extend the lock. ARGV: token, ms, and "0" if the ms are added to the remaining time."""
     if not _held(ctx, name, args[0]):
         return 0
     expire_at = ctx.ks.expire_at(name)
@@ -67,7 +67,7 @@ def _extend(ctx: Context, name: bytes, args: list[bytes]) -> int:
 
 
 def _reacquire(ctx: Context, name: bytes, args: list[bytes]) -> int:
-    """ARGV: token, ms that the lock is held from now on."""
+    """Renew the lock. ARGV: token, ms for which the lock is valid from now on."""
     if not _held(ctx, name, args[0]):
         return 0
     _expire(ctx, name, integer(args[1]))
@@ -76,7 +76,7 @@ def _reacquire(ctx: Context, name: bytes, args: list[bytes]) -> int:
 
 Script = Callable[[Context, bytes, list[bytes]], int]
 
-# SHA1 of a script's text -> what does the same, and the number of its arguments. Each has one key.
+# SHA1 of a script's text -> the equivalent function, and the number of its arguments. Each script has one key.
 _SCRIPTS: Final[dict[bytes, tuple[Script, int]]] = {
     b"c3f8721cbb97f72bc19e972846bd7aaf91901658": (_release, 1),
     b"a4e8783852e6b949f9ef3a97212805108459a890": (_extend, 3),
@@ -89,7 +89,7 @@ def _sha1(text: bytes) -> bytes:
 
 
 def _run(ctx: Context, argv: list[bytes], sha1: bytes, unknown: str) -> bytes:
-    """The reply of a script. ``unknown``: the error if it is none of those above. Raises CommandError."""
+    """Run a script and return its reply. ``unknown``: the error for other scripts. Raises CommandError."""
     if len(sha1) != _SHA1_DIGITS:
         raise CommandError(unknown)
     count = integer(argv[2])
@@ -152,7 +152,7 @@ def script_load(ctx: Context, argv: list[bytes]) -> Reply:
     most=MOST_NAMES,
 )  # fmt: skip
 def script_exists(ctx: Context, argv: list[bytes]) -> Reply:
-    """Return for each SHA1 whether its script is known, 1 or 0."""
+    """Return 1 or 0 for each SHA1, depending on whether the script is known."""
     return reply.array([reply.integer(int(sha1.lower() in _SCRIPTS)) for sha1 in argv[2:]])
 
 

@@ -1,4 +1,4 @@
-"""What commands that set strings share: options, conditions, the longest string.
+"""Shared by the commands that set strings: options, conditions, and the maximum length.
 
 IFEQ, IFNE, IFDEQ and IFDNE follow Redis 8.4. A digest is XXH3, 64 bits, in 16 hexadecimal digits.
 """
@@ -23,7 +23,7 @@ _TOO_LONG: Final = "ERR string exceeds maximum allowed size (proto-max-bulk-len)
 
 COMPARISONS: Final = (b"IFEQ", b"IFNE", b"IFDEQ", b"IFDNE")
 
-# ms in a unit of the option, and whether it counts from now
+# ms per unit of the option, and whether it counts from now
 _EXPIRY_UNITS: Final = {b"EX": (1000, True), b"PX": (1, True), b"EXAT": (1000, False), b"PXAT": (1, False)}
 
 EXPIRY: Final[tuple[Arg, ...]] = (
@@ -39,25 +39,24 @@ COMPARED: Final[tuple[Arg, ...]] = (
     arg("ifdne-digest", "integer", token="IFDNE"),
 )
 
-# what Options is for
+# the commands that have Options
 SET: Final = "set"
 GETEX: Final = "getex"
 MSETEX: Final = "msetex"
 
 
 class Options:
-    """The options of SET, GETEX or MSETEX. As in Redis an option may be given twice (the last one counts), but not two
-    options that exclude each other.
-    """
+    """The options of SET, GETEX or MSETEX. As in Redis, an option may be repeated (the last one counts), but options
+    that exclude each other may not be combined."""
 
     __slots__ = ("condition", "expected", "expiry", "get", "time")
 
     def __init__(self, argv: list[bytes], start: int, command: str) -> None:
-        """Raises CommandError: a syntax error."""
+        """Parse the options. Raises CommandError: a syntax error."""
         self.condition = b""  # NX, XX, or one of COMPARISONS
         self.expected = b""  # the value or digest of a comparison
         self.expiry = b""  # EX, PX, EXAT, PXAT, KEEPTTL, PERSIST
-        self.time = b""  # the value of the first four
+        self.time = b""  # the value of EX, PX, EXAT or PXAT
         self.get = False
         at = start
         while at < len(argv):
@@ -80,7 +79,7 @@ class Options:
             at += 1
 
     def expire_at(self, now: int, name: str) -> int:
-        """The expiry in ms since epoch; 0 without EX, PX, EXAT and PXAT. Raises CommandError."""
+        """Return the expiry in ms since epoch; 0 without EX, PX, EXAT and PXAT. Raises CommandError."""
         if self.expiry not in _EXPIRY_UNITS:
             return 0
         unit, relative = _EXPIRY_UNITS[self.expiry]
@@ -88,8 +87,8 @@ class Options:
 
 
 def expiry(time: bytes, unit: int, base: int, name: str) -> int:
-    """The expiry in ms since epoch that ``time``, in units of so many ms from ``base`` on, stands for. Raises
-    CommandError unless it is positive. ``name``: the command's, in lower case."""
+    """Convert ``time``, in units of ``unit`` ms from ``base`` on, to an expiry in ms since epoch. Raises CommandError
+    unless it is positive. ``name``: the command's name in lower case."""
     when = integer(time) * unit
     if when <= 0 or when > INT_MAX:
         raise invalid_expire(name)
@@ -100,8 +99,8 @@ def expiry(time: bytes, unit: int, base: int, name: str) -> int:
 
 
 def compares(condition: bytes, expected: bytes, old: bytes | None) -> bool:
-    """Whether a condition of COMPARISONS holds for a value. A missing one (None) is equal to nothing. Raises
-    CommandError for a malformed digest, but, as in Redis, only if it has to be compared."""
+    """Return whether a condition of COMPARISONS holds for a value. A missing value (None) equals nothing. Raises
+    CommandError for a malformed digest but, as in Redis, only if it must be compared."""
     if old is None:
         return condition in (b"IFNE", b"IFDNE")
     if condition in (b"IFEQ", b"IFNE"):
@@ -118,7 +117,7 @@ def digest(value: bytes) -> bytes:
 def store(
     ctx: Context, name: bytes, value: bytes, expire_at: int = 0, keep_ttl: bool = False, event: bytes = b"set"
 ) -> None:  # fmt: skip
-    """Set a string, and fire ``event``, and ``expire``. If ``expire_at`` is not in the future, delete the key."""
+    """Set a string and fire ``event`` and ``expire``. If ``expire_at`` is not in the future, delete the key."""
     ks = ctx.ks
     if expire_at and expire_at <= ctx.now:
         delete(ctx, name)
@@ -134,7 +133,7 @@ def store(
 
 
 def tell_overwritten(ctx: Context, name: bytes, kind: type[Value]) -> None:
-    """Fire what Redis fires where a value, if there is one, is about to be replaced by one of this kind."""
+    """Fire the events that Redis fires before an existing value is replaced by one of this kind."""
     old = ctx.ks.keys.get(name)
     if old is not None:
         ctx.ks.notify(events.OVERWRITTEN, b"overwritten", name)
@@ -143,7 +142,7 @@ def tell_overwritten(ctx: Context, name: bytes, kind: type[Value]) -> None:
 
 
 def delete(ctx: Context, name: bytes) -> bool:
-    """Delete a key and fire ``del``; False if there is none."""
+    """Delete a key and fire ``del``. Returns False if there is no such key."""
     if not ctx.ks.delete(name, ctx.now):
         return False
     ctx.ks.notify(events.GENERIC, b"del", name)
@@ -151,7 +150,7 @@ def delete(ctx: Context, name: bytes) -> bool:
 
 
 def bulk(ctx: Context, value: bytes | None) -> bytes | Chunks:
-    """The reply for a value, None for a missing one."""
+    """Return the reply for a value; None: it is missing."""
     return reply.null(ctx.session.proto) if value is None else long_bulk(value)
 
 

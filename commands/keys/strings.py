@@ -29,14 +29,14 @@ from resp.errors import CommandError
 from storage.keyspace import events
 from storage.keyspace.values import String
 
-BATCH_BYTES: Final = 64 * 1024  # of values in the replies to a batch of GETs
+BATCH_BYTES: Final = 64 * 1024  # of values in the replies to GETs that are executed together
 
 _DELEX_NEEDS_STRING = "ERR Key should be of string type if conditions are specified"
 _DELEX_CONDITION = "ERR Invalid condition. Use IFEQ, IFNE, IFDEQ, or IFDNE"
 
 
 def _set_reads(argv: list[bytes]) -> bool:
-    """Whether a SET returns or compares the old value."""
+    """Return whether a SET returns or compares the old value."""
     return any(word.upper() == b"GET" or word.upper() in COMPARISONS for word in argv[3:])
 
 
@@ -49,7 +49,7 @@ def _set_reads(argv: list[bytes]) -> bool:
     flags="write denyoom", group="string", complexity="O(1)", reads=_set_reads, traits="brief",
 )  # fmt: skip
 def set_(ctx: Context, argv: list[bytes]) -> Reply:
-    """Set a key to a string; options add a condition, an expiry, or return the old value."""
+    """Set a key to a string, with an optional condition and expiry; GET returns the old value."""
     if len(argv) == 3:
         store(ctx, argv[1], argv[2])
         return reply.OK
@@ -73,7 +73,8 @@ def set_(ctx: Context, argv: list[bytes]) -> Reply:
 
 @batch("SET")
 def set_batch(ctx: Context, calls: list[list[bytes]], raw: bytes, borders: list[int]) -> list[bytes] | None:
-    """SETs of one key without options: nobody sees the values before the last one. None where each is told of."""
+    """Execute SETs of one key without options: only the last value is visible. Returns None if each change is
+    observed."""
     ks = ctx.ks
     if len(calls[0]) != 3 or ks.event_classes or ks.tracked:
         return None
@@ -85,7 +86,7 @@ def set_batch(ctx: Context, calls: list[list[bytes]], raw: bytes, borders: list[
 
 @command("SETNX", key("OW INSERT"), arg("value"), flags="write denyoom fast", group="string", complexity="O(1)")
 def setnx(ctx: Context, argv: list[bytes]) -> Reply:
-    """Set a key to a string if there is no such key; return 1 if it was set, else 0."""
+    """Set a key to a string if there is no such key; return 1 if it was set, otherwise 0."""
     if ctx.ks.get(argv[1], ctx.now) is not None:
         return reply.integer(0)
     store(ctx, argv[1], argv[2])
@@ -116,7 +117,7 @@ def psetex(ctx: Context, argv: list[bytes]) -> Reply:
     "GETSET", key("RW ACCESS UPDATE"), arg("value"), flags="write denyoom fast", group="string", complexity="O(1)",
 )  # fmt: skip
 def getset(ctx: Context, argv: list[bytes]) -> Reply:
-    """Set a key to a string and return the one before, or null; its expiry is removed."""
+    """Set a key to a string and return the previous string, or null; its expiry is removed."""
     old = ctx.ks.read_string(argv[1], ctx.now)
     store(ctx, argv[1], argv[2])
     return bulk(ctx, old)
@@ -129,7 +130,7 @@ def get(ctx: Context, argv: list[bytes]) -> Reply:
     found = ks.keys.get(argv[1])
     if ks.expires or not isinstance(found, String):
         return bulk(ctx, ks.read_string(argv[1], ctx.now))
-    ks.hits += 1  # the usual case of read_string() in line
+    ks.hits += 1  # the usual case of read_string(), inlined
     if not ks.no_touch:
         found.used = ctx.now
     value = found.value
@@ -138,7 +139,7 @@ def get(ctx: Context, argv: list[bytes]) -> Reply:
 
 @batch("GET")
 def get_batch(ctx: Context, calls: list[list[bytes]], raw: bytes, borders: list[int]) -> list[bytes] | None:
-    """GETs of one key: one look. None if it could expire or holds no string."""
+    """Execute GETs of one key with one lookup. Returns None if the key could expire or is not a string."""
     ks = ctx.ks
     found = ks.keys.get(calls[0][1])
     if ks.expires or not isinstance(found, String) or len(found.value) > LONG_VALUE:
@@ -202,7 +203,8 @@ def digest_(ctx: Context, argv: list[bytes]) -> Reply:
     complexity="O(1); with IFDEQ and IFDNE O(N): N bytes.",
 )  # fmt: skip
 def delex(ctx: Context, argv: list[bytes]) -> Reply:
-    """Delete a key, with a condition only if its string or digest is or isn't the given one; return 1 if deleted."""
+    """Delete a key, if given only on the condition that its string or digest equals, or differs from, a value; return 1
+    or 0."""
     name = argv[1]
     if len(argv) == 2:
         return reply.integer(int(delete(ctx, name)))
@@ -223,7 +225,7 @@ def delex(ctx: Context, argv: list[bytes]) -> Reply:
 
 @command("DELIFEQ", key("RM ACCESS DELETE"), arg("value"), flags="write", group="string", complexity="O(1)")
 def delifeq(ctx: Context, argv: list[bytes]) -> Reply:
-    """Delete a key if its string equals a value; return 1 if it was deleted, else 0."""
+    """Delete a key if its string equals a value; return 1 if it was deleted, otherwise 0."""
     if ctx.ks.string(argv[1], ctx.now) != argv[2]:
         return reply.integer(0)
     return reply.integer(int(delete(ctx, argv[1])))

@@ -1,6 +1,6 @@
 """Parts of strings: APPEND, GETRANGE, SUBSTR, SETRANGE.
 
-A change of a part is logged as that part, however long the string is.
+A change of a part is logged as that part, regardless of the length of the string.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from resp.errors import CommandError
 from storage.keyspace import events
 from storage.keyspace.values import String
 
-MOST_ZEROS: Final = 8 << 20  # that one call adds: so little of a client's effort must not hold up all others
+MOST_ZEROS: Final = 8 << 20  # that one call adds: a small request must not delay all other clients
 _BAD_OFFSET: Final = "ERR offset is out of range"
 
 
 def _string(ctx: Context, name: bytes) -> String | None:
-    """Raises CommandError (WRONGTYPE)."""
+    """Return the string of a key, or None. Raises CommandError (WRONGTYPE)."""
     value = ctx.ks.get(name, ctx.now)
     if value is None or isinstance(value, String):
         return value
@@ -35,7 +35,7 @@ def _string(ctx: Context, name: bytes) -> String | None:
     complexity="O(N): N bytes of the string after it.",
 )  # fmt: skip
 def append(ctx: Context, argv: list[bytes]) -> Reply:
-    """Add bytes to the end of the string of a key, which is empty if there is no such key; return its length."""
+    """Append bytes to the string of a key (empty if the key does not exist); return its length."""
     name, more = argv[1], argv[2]
     string = _string(ctx, name)
     if string is None:
@@ -54,7 +54,7 @@ def append(ctx: Context, argv: list[bytes]) -> Reply:
     complexity="O(N): N bytes of the string after it.",
 )  # fmt: skip
 def setrange(ctx: Context, argv: list[bytes]) -> Reply:
-    """Write bytes over a part of the string of a key, with zero bytes where it is too short; return its length."""
+    """Overwrite a part of the string of a key, padded with zero bytes if it is too short; return its length."""
     name, offset, part = argv[1], integer(argv[2]), argv[3]
     if offset < 0:
         raise CommandError(_BAD_OFFSET)
@@ -84,7 +84,7 @@ _part = partial(
 
 @_part("GETRANGE", key("RO ACCESS"), arg("start", "integer"), arg("end", "integer"))
 def getrange(ctx: Context, argv: list[bytes]) -> Reply:
-    """Return a part of the string of a key, both ends included; negative ones count from the end of the string."""
+    """Return a part of the string of a key, from start to end, both included; negative offsets count from the end."""
     start, end = integer(argv[2]), integer(argv[3])
     value = ctx.ks.read_string(argv[1], ctx.now) or b""
     size = len(value)

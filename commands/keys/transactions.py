@@ -14,7 +14,7 @@ from commands.declare import MOST_NAMES, command, key
 from resp import errors, reply
 from resp.errors import CommandError
 
-MOST_WATCHED: Final = MOST_NAMES  # keys of one client: to forget them, when it leaves too, is one step
+MOST_WATCHED: Final = MOST_NAMES  # keys of one client: they are all dropped in one step, also when it disconnects
 
 _transaction = partial(
     command, flags="noscript loading stale fast allow_busy", group="transactions", since="0.1.0",
@@ -23,7 +23,7 @@ _transaction = partial(
 
 def _expire_if_due(ctx: Context, name: bytes) -> bool:
     """Delete a watched key that has expired, so that this counts as a change. Returns True if it must stay: on a
-    replica, and while writes are held back."""
+    replica, and while writes are delayed."""
     at = ctx.ks.expires.get(name)
     if at is None or at > ctx.now:
         return False
@@ -68,7 +68,7 @@ def exec_(ctx: Context, argv: list[bytes]) -> Reply:
 
 @_transaction("DISCARD", traits="immediate", complexity="O(N): N queued commands.")
 def discard(ctx: Context, argv: list[bytes]) -> Reply:
-    """Forget the queued commands and the watched keys."""
+    """Drop the queued commands and the watched keys."""
     if not ctx.session.multi:
         raise CommandError(errors.DISCARD_WITHOUT_MULTI)
     ctx.session.end_transaction(ctx.ks)
@@ -93,7 +93,7 @@ def watch(ctx: Context, argv: list[bytes]) -> Reply:
 
 @_transaction("UNWATCH")
 def unwatch(ctx: Context, argv: list[bytes]) -> Reply:
-    """Forget the watched keys."""
+    """Stop watching all keys."""
     ctx.session.unwatch(ctx.ks)
     ctx.session.dirty_cas = False
     return reply.OK

@@ -1,6 +1,7 @@
 """ACL LOG: the latest calls and logins that were denied, newest first.
 
-Rule 1: no clock is read here. Rule 2: memory is bounded by the number of entries, and what clients name is cut.
+Rule 1: no clock is read here.
+Rule 2: memory is bounded: the number of entries is limited, and names from clients are truncated.
 """
 
 from __future__ import annotations
@@ -8,10 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-SAME_MS: Final = 60_000  # a denial like one of the latest is counted there, if that one is no older
-LOOKED_AT: Final = 10  # how many of the latest are compared
+SAME_MS: Final = 60_000  # a denial like one of the latest increments its count if that entry is not older than this
+LOOKED_AT: Final = 10  # how many of the latest entries are compared
 ENTRY_BYTES: Final = 1000  # memory of an entry
-LONGEST: Final = 1024  # bytes of a user's name, a key, a channel or a client's line that an entry keeps
+LONGEST: Final = 1024  # bytes of a user name, key, channel or CLIENT LIST line that an entry stores
 
 
 @dataclass(slots=True)
@@ -21,16 +22,16 @@ class Entry:
     number: int  # 0, 1, ...
     reason: str  # auth, command, key, channel
     context: str  # toplevel, multi
-    what: bytes  # the command, for a login as it was sent; the key or the channel
+    what: bytes  # the command (as sent, for a login), the key or the channel
     user: bytes
-    client: str  # line of CLIENT LIST, of the latest one
+    client: str  # the CLIENT LIST line of the latest one
     created: int  # ms since epoch
     updated: int  # ms since epoch
     count: int = 1
 
 
 class Denials:
-    """The log. ``longest``: the most entries that it keeps (acllog-max-len)."""
+    """The log. ``longest``: maximum number of entries (acllog-max-len)."""
 
     def __init__(self, longest: int = 128) -> None:
         self._entries: list[Entry] = []
@@ -47,7 +48,7 @@ class Denials:
         del self._entries[longest:]
 
     def note(self, reason: str, context: str, what: bytes, user: bytes, client: str, now: int) -> None:
-        """Add a denial. ``now``: ms since epoch."""
+        """Record a denial. ``now``: ms since epoch."""
         self.counts[reason] += 1
         what, user, client = what[:LONGEST], user[:LONGEST], client[:LONGEST]
         for at, old in enumerate(self._entries[:LOOKED_AT]):
@@ -63,13 +64,13 @@ class Denials:
         del self._entries[self._longest :]
 
     def entries(self) -> list[Entry]:
-        """Newest first."""
+        """Return the entries, newest first."""
         return list(self._entries)
 
     def memory_bytes(self) -> int:
-        """What the entries take in memory, roughly."""
+        """Return the approximate memory of the entries in bytes."""
         return ENTRY_BYTES * len(self._entries)
 
     def reset(self) -> None:
-        """Remove all entries. Numbers go on."""
+        """Remove all entries. Numbering continues."""
         self._entries.clear()

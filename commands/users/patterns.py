@@ -2,7 +2,7 @@
 
 A pattern is a literal, a prefix (a literal followed by a star), or a general pattern. Literals and prefixes are looked
 up in dicts, so the cost of a check is the number of different prefix lengths plus the number of general patterns.
-Different patterns can be the same literal or prefix (``a*`` and ``a**``): all but the first are stored as general ones.
+Different patterns can be the same literal or prefix (``a*`` and ``a**``). All but the first are stored as general ones.
 """
 
 from __future__ import annotations
@@ -12,21 +12,21 @@ from typing import Final
 
 from commands.glob import Glob
 
-FEW: Final = 8  # patterns that are compared one by one
+FEW: Final = 8  # up to this many patterns are compared one by one
 
 
 class Pattern:
-    """``~pattern``, ``%R~pattern``, ``%W~pattern``, or ``&pattern``. Never changed."""
+    """``~pattern``, ``%R~pattern``, ``%W~pattern``, or ``&pattern``. Immutable."""
 
     __slots__ = ("glob", "read", "write")
 
     def __init__(self, pattern: bytes, read: bool = True, write: bool = True) -> None:
         self.glob = Glob(pattern)
         self.read = read  # what the keys hold may be read
-        self.write = write  # and changed
+        self.write = write  # what the keys hold may be changed
 
     def word(self) -> bytes:
-        """As in ACL LIST, of a key."""
+        """Return the word of ACL LIST for a key pattern."""
         access = b"~" if self.read and self.write else b"%R~" if self.read else b"%W~"
         return access + self.glob.pattern
 
@@ -39,7 +39,7 @@ class Matcher:
     def __init__(self, patterns: Iterable[Pattern]) -> None:
         self._others = list(patterns)  # those that are compared one by one
         self._literals: dict[bytes, Pattern] = {}
-        self._beginnings: dict[bytes, Pattern] = {}  # by what comes before the star
+        self._beginnings: dict[bytes, Pattern] = {}  # by the text before the star
         if len(self._others) > FEW:
             self._sort_out()
         self._lengths = sorted({len(beginning) for beginning in self._beginnings})
@@ -56,7 +56,7 @@ class Matcher:
                 self._others.append(pattern)
 
     def matching(self, name: bytes) -> Iterator[Pattern]:
-        """The patterns that match it."""
+        """Yield the patterns that match the name."""
         if self._literals and name in self._literals:
             yield self._literals[name]
         size = len(name)

@@ -1,15 +1,15 @@
-"""Logins wait after failures from their address, so that passwords can't be guessed at the speed of the server.
+"""Delays logins after failures from the same address, so that passwords can't be guessed at the speed of the server.
 
-The first failures are free. After that every login from the address waits, also one with the right password, and is
-tried only when its wait is over: a quick answer would tell which password is right. The waits double with each failure
-up to a longest one.
+The first failures are free. After that, every login from the address is delayed, including those with the right
+password, and is tried only when its delay has passed: an immediate answer would reveal which password is right. The
+delay doubles with each failure, up to a maximum.
 
-Logins that wait at the same time are spaced, so that many connections guess hardly faster than one: each is tried at
-least 1/ABREAST of the wait after the one before it. Their queue is bounded, so that a login with the right password is
+Logins that wait at the same time are spaced, so many connections guess hardly faster than one: each login is tried at
+least 1/ABREAST of the delay after the one before it. Their queue is bounded, so a login with the right password is
 always tried in the end.
 
-Rule 1: no clock is read here; times are monotonic ms. Rule 2: the table is bounded: the address whose last failure is
-the oldest is forgotten first.
+Rule 1: no clock is read here; times are monotonic ms.
+Rule 2: the table is bounded: the address whose last failure is the oldest is removed first.
 """
 
 from __future__ import annotations
@@ -17,38 +17,40 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import Final
 
-FREE: Final = 10  # failures before logins wait
-FIRST_MS: Final = 100  # the wait after them
+FREE: Final = 10  # failures before logins are delayed
+FIRST_MS: Final = 100  # the first delay
 LONGEST_MS: Final = 4000  # less than the five seconds after which many clients give up
-LONGEST_LOCAL_MS: Final = 250  # on this machine: a replica or Sentinel there must not be kept out by a neighbour
+# for this machine: another process must not be able to lock out a local replica or Sentinel
+LONGEST_LOCAL_MS: Final = 250
 ABREAST: Final = 16
-QUEUE: Final = 4  # longest waits that a login waits at most
-FORGET_MS: Final = 60_000  # without another failure
+QUEUE: Final = 4  # maximum wait in the queue, in multiples of the longest delay
+FORGET_MS: Final = 60_000  # after this long without a failure, an address is removed
 ADDRESSES: Final = 10_000
 
 
 class _Place:
-    """What is known of one address."""
+    """The state of one address."""
 
     __slots__ = ("failed_at", "failures", "next_at")
 
     def __init__(self) -> None:
         self.failures = 0
         self.failed_at = 0  # when the last login failed
-        self.next_at = 0  # when the last one of those that wait will be tried
+        self.next_at = 0  # when the last of the waiting logins will be tried
 
 
 class Throttle:
-    """The failures of the latest addresses. An address is any text that stands for a place where logins come from."""
+    """The failures of the latest addresses. An address is any text that identifies the origin of logins."""
 
     def __init__(self) -> None:
-        self._places: OrderedDict[str, _Place] = OrderedDict()  # the one that failed last is at the end
+        self._places: OrderedDict[str, _Place] = OrderedDict()  # the one with the latest failure is at the end
 
     def __len__(self) -> int:
         return len(self._places)
 
     def wait(self, address: str, local: bool, now: int) -> int:
-        """Admit a login: the ms after which it may be tried; 0: at once. ``local``: it comes from this machine."""
+        """Admit a login: return the ms after which it may be tried; 0: immediately. ``local``: it comes from this
+        machine."""
         place = self._places.get(address)
         if place is None:
             return 0
@@ -63,7 +65,7 @@ class Throttle:
         return place.next_at - now
 
     def failed(self, address: str, now: int) -> int:
-        """A login from there failed. Returns how many have, lately."""
+        """Record a failed login. Returns the number of recent failures from the address."""
         place = self._places.get(address)
         if place is None or now - max(place.failed_at, place.next_at) > FORGET_MS:
             place = self._places[address] = _Place()

@@ -1,7 +1,7 @@
 """One user: flags, passwords, commands, keys and channels.
 
-Rule 1: ``rules`` changes users. Here is what a user may do.
-Rule 2: passwords are kept as hashes only. Every comparison takes the same time, whether it succeeds or not.
+Rule 1: only ``commands.acl.rules`` changes users. This module decides what a user may do.
+Rule 2: passwords are stored only as hashes. Every comparison takes the same time, whether it succeeds or not.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Final
 
 from commands.users.patterns import Matcher, Pattern
 
-# Memory of a user's objects, a password, a rule for commands, and a place in a set of commands.
+# Memory of a user's objects, a password, a command rule, and an element of a set of commands.
 USER_BYTES: Final = 1000
 PASSWORD_BYTES: Final = 200
 RULE_BYTES: Final = 150
@@ -31,23 +31,23 @@ class User:
     def __init__(self, name: bytes) -> None:
         self.name = name
         self.enabled = False  # may log in
-        self.nopass = False  # any password is right
+        self.nopass = False  # any password is accepted
         # SHA-256 in lower-case hex, in the order in which they were added
         self.passwords: dict[bytes, None] = {}
         self.commands: frozenset[str] = frozenset()  # names of allowed commands and subcommands, as declared
         self.all_commands = False
-        # how ``commands`` came to be, for ACL LIST: all (True) or none (False), then the words in ``rules``
+        # how ``commands`` was derived, for ACL LIST: from all (True) or none (False), then the words in ``rules``
         self.widens = False
         self.rules: list[str] = []
         self.all_keys = False
         self.keys: dict[bytes, Pattern] = {}  # by pattern
         self.all_channels = False
         self.channels: dict[bytes, Pattern] = {}
-        self._keys, self._channels = Matcher(()), Matcher(())  # of the two
-        self.unrestricted = False  # may do everything: nothing needs to be checked
+        self._keys, self._channels = Matcher(()), Matcher(())  # from ``keys`` and ``channels``
+        self.unrestricted = False  # may do everything, so no check is necessary
 
     def adopt(self, other: User) -> None:
-        """Become like ``other``, except for the name. Clients that have logged in keep this object."""
+        """Copy everything but the name from ``other``. Clients that have logged in keep this object."""
         for field in self.__slots__:
             if field != "name":
                 setattr(self, field, getattr(other, field))
@@ -55,12 +55,12 @@ class User:
         self.keys, self.channels = other.keys.copy(), other.channels.copy()
 
     def refresh(self) -> None:
-        """Recompute ``unrestricted``, and what finds patterns."""
+        """Recompute ``unrestricted`` and the matchers."""
         self.unrestricted = self.all_commands and self.all_keys and self.all_channels
         self._keys, self._channels = Matcher(self.keys.values()), Matcher(self.channels.values())
 
     def memory_bytes(self) -> int:
-        """What the user takes in memory, roughly, with its text for CONFIG REWRITE."""
+        """Return the approximate memory of the user in bytes, including its text for CONFIG REWRITE."""
         size = USER_BYTES + 2 * len(self.name) + PASSWORD_BYTES * len(self.passwords) + RULE_BYTES * len(self.rules)
         if not self.all_commands:
             size += COMMAND_BYTES * len(self.commands)
@@ -69,18 +69,19 @@ class User:
 
     # -- passwords -------------------------------------------------------------------------------------------
     def opens(self, password: bytes) -> bool:
-        """Whether the user may log in with it."""
+        """Return whether the user may log in with the password."""
         right = fits(password, self.passwords)
         return self.enabled and (right or self.nopass)
 
     @property
     def open(self) -> bool:
-        """Whether the user may log in without knowing a password."""
+        """Whether the user may log in without a password."""
         return self.enabled and self.nopass
 
     # -- keys and channels -----------------------------------------------------------------------------------
     def may_touch(self, key: bytes, reads: bool, writes: bool) -> bool:
-        """Whether one of the patterns gives all of this access to the key. Without access: whether one matches it."""
+        """Return whether one pattern allows all of this access to the key. Without access: whether a pattern matches
+        it."""
         if self.all_keys:
             return True
         for pattern in self._keys.matching(key):
@@ -89,7 +90,8 @@ class User:
         return False
 
     def may_hear(self, channel: bytes, pattern: bool) -> bool:
-        """Whether the channel may be used. ``pattern``: of PSUBSCRIBE, which must be one of the user's, literally."""
+        """Return whether the channel may be used. A ``pattern`` (of PSUBSCRIBE) must equal one of the user's
+        patterns."""
         if self.all_channels:
             return True
         if pattern:
@@ -98,12 +100,12 @@ class User:
 
 
 def hashed(password: bytes) -> bytes:
-    """SHA-256 in lower-case hex, which is how Redis keeps passwords."""
+    """Return the SHA-256 in lower-case hex, the form in which Redis stores passwords."""
     return sha256(password).hexdigest().encode()
 
 
 def fits(password: bytes, hashes: Iterable[bytes]) -> bool:
-    """Whether the password has one of the hashes; all of them are compared."""
+    """Return whether the password has one of the hashes. All of them are compared."""
     given = hashed(password)
     found = False
     for each in hashes:
@@ -112,7 +114,7 @@ def fits(password: bytes, hashes: Iterable[bytes]) -> bool:
 
 
 def superuser() -> User:
-    """A user who may do everything, and belongs to no registry: this server's link to its leader."""
+    """Return a user who may do everything and belongs to no registry, for this server's link to its leader."""
     user = User(b"(superuser)")
     user.enabled = user.nopass = user.all_commands = user.widens = user.all_keys = user.all_channels = True
     user.refresh()

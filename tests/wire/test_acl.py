@@ -541,7 +541,7 @@ def test_the_log_of_denials(admin: Raw, login: Callable[..., Raw], hand: Running
 def test_selectors_are_refused(admin: Raw) -> None:
     assert admin("ACL", "SETUSER", "al", "+get", "(+set ~a)") == (
         "ERR Error in ACL SETUSER modifier '(+set ~a)': Selectors are not supported: give the rules to the user "
-        "itself, or make another user"
+        "itself, or create another user"
     )
     assert admin("ACL", "GETUSER", "al") is None
     assert "except for subcommands" in admin("ACL", "SETUSER", "al", "+select|0")
