@@ -163,8 +163,7 @@ def lastsave(ctx: Context, argv: list[bytes]) -> Reply:
     flags="admin noscript loading stale no_multi allow_busy", traits="unpausable",
 )
 def shutdown(ctx: Context, argv: list[bytes]) -> Reply:
-    """Write a checkpoint, unless NOSAVE is given, and shut down the server; acknowledged writes are on disk in any
-    case."""
+    """Shut down the server, after a checkpoint unless NOSAVE is given. Acknowledged writes are on disk anyway."""
     words = [word.upper() for word in argv[1:]]
     unknown = set(words) - {b"NOSAVE", b"SAVE", b"NOW", b"FORCE", b"ABORT"}
     abort = b"ABORT" in words

@@ -99,8 +99,7 @@ def _overlap(one: bytes, other: bytes) -> bool:
     opt(token("BCAST")), opt(token("OPTIN")), opt(token("OPTOUT")), opt(token("NOLOOP")), most=2 * MOST_NAMES + 10,
 )
 def client_tracking(ctx: Context, argv: list[bytes]) -> Reply:
-    """Turn notifications on or off, for this connection or another one, of changes of keys that this connection has
-    read."""
+    """Turn notifications of changes of keys that this connection has read on or off; another one can receive them."""
     session = ctx.session
     caching, prefixes = _parsed(ctx, argv[3:])
     word = argv[2].upper()
@@ -138,8 +137,7 @@ def client_caching(ctx: Context, argv: list[bytes]) -> Reply:
 
 @_own("CLIENT|GETREDIR")
 def client_getredir(ctx: Context, argv: list[bytes]) -> Reply:
-    """Return the ID of the connection that is notified instead of this one, 0 if none is, -1 without CLIENT
-    TRACKING."""
+    """Return the ID of the connection that is notified instead of this one; 0: none, -1: no CLIENT TRACKING."""
     caching = ctx.session.caching
     return reply.integer(-1 if caching is None else caching.redirect)
 

@@ -111,8 +111,7 @@ def _matching(ctx: Context, names: list[bytes], pattern: bytes) -> list[bytes]:
     flags="readonly", group="generic", complexity="O(1) for a call, O(N) for all calls: N keys.",
 )  # fmt: skip
 def scan(ctx: Context, argv: list[bytes]) -> Reply:
-    """Return some of the keys and the next cursor, 0 at the end; keys that exist throughout the scan are never
-    missed."""
+    """Return some of the keys and the next cursor, 0 at the end; keys that exist throughout are never missed."""
     if not _CURSOR.fullmatch(argv[1]) or not -(1 << 63) <= int(argv[1]) < 1 << 64:
         raise CommandError(_INVALID_CURSOR)
     pattern, count, wanted = b"*", _SCAN_COUNT, b""

@@ -73,8 +73,7 @@ def msetnx(ctx: Context, argv: list[bytes]) -> Reply:
     flags="write denyoom", group="string", complexity="O(N): N keys.",
 )  # fmt: skip
 def msetex(ctx: Context, argv: list[bytes]) -> Reply:
-    """Set several keys to strings in one step, with an optional expiry or a condition for all of them; return 1 or
-    0."""
+    """Set several keys to strings in one step; options add an expiry or a condition for all of them; return 1 or 0."""
     count = integer(argv[1], _BAD_NUMKEYS)
     if not 1 <= count <= _MOST_KEYS:
         raise CommandError(_BAD_NUMKEYS)

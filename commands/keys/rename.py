@@ -67,8 +67,7 @@ def renamenx(ctx: Context, argv: list[bytes]) -> Reply:
     flags="write denyoom", group="generic", complexity="O(1)",
 )  # fmt: skip
 def copy(ctx: Context, argv: list[bytes]) -> Reply:
-    """Copy a string, with its expiry, to another key; return 1 if it was copied, otherwise 0. Streams can't be
-    copied."""
+    """Copy a string and its expiry to another key; return 1 if it was copied, otherwise 0. Streams can't be copied."""
     replace, at = False, 3
     while at < len(argv):
         word = argv[at].upper()

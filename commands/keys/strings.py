@@ -203,8 +203,7 @@ def digest_(ctx: Context, argv: list[bytes]) -> Reply:
     complexity="O(1); with IFDEQ and IFDNE O(N): N bytes.",
 )  # fmt: skip
 def delex(ctx: Context, argv: list[bytes]) -> Reply:
-    """Delete a key, if given only on the condition that its string or digest equals, or differs from, a value; return 1
-    or 0."""
+    """Delete a key, optionally only if its string or digest matches a condition; return 1 if it was deleted."""
     name = argv[1]
     if len(argv) == 2:
         return reply.integer(int(delete(ctx, name)))

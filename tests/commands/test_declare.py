@@ -165,9 +165,9 @@ def test_mistakes_in_a_declaration_are_found_at_import() -> None:
         make(flags="quick")
     with pytest.raises(ValueError, match="unknown group"):
         make(group="misc")
-    with pytest.raises(ValueError, match="no argument type"):
+    with pytest.raises(ValueError, match="not an argument type"):
         arg("x", "number")
-    with pytest.raises(ValueError, match="no key flags"):
+    with pytest.raises(ValueError, match="not key flags"):
         key("readwrite")
     with pytest.raises(ValueError, match="pure-token"):
         arg("x", "pure-token")
