@@ -7,6 +7,7 @@ specifies the servers if a URL is not sufficient.
     transport      connections, leader lookup, error replies: what the clients use
     operating      logs, error texts and signals of programs
     coordination   leases and claims: which process may act
+    options        options of all engines: durations, start positions, retries
     topics         partitioned streams with records of one type
     workers        programs that process the records of topics
     codecs         records as entries: plain fields, JSON, MessagePack

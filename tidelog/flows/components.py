@@ -6,7 +6,7 @@ import importlib
 from collections.abc import Mapping
 from typing import Any, TypeAlias
 
-from tidelog.flows.options import Problems, Struct, nearest, read
+from tidelog.options.structs import Problems, Struct, nearest, read
 
 Named: TypeAlias = "str | Mapping[str, Any]"
 

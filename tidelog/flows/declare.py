@@ -20,8 +20,9 @@ from tidelog.flows.api.connector import Connector, Sink, Source
 from tidelog.flows.api.errors import FlowError, FlowFileError
 from tidelog.flows.api.operator import Operator
 from tidelog.flows.api.signals import API
-from tidelog.flows.options import Duration, Problems, Struct, read
 from tidelog.flows.spec import ConnectorSpec, Edge, FlowSpec, OperatorSpec, PipelineSpec
+from tidelog.options.structs import Problems, Struct, read
+from tidelog.options.units import Duration
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Mapping
 from itertools import pairwise
 from typing import Final
 
-from tidelog.flows.options import Problems, nearest
 from tidelog.flows.spec import ConnectorSpec, Edge, PipelineSpec
+from tidelog.options.structs import Problems, nearest
 
 NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,99}")
 MOST: Final = 500  # ends of a chain

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from tidelog.flows.api.errors import FlowError
-from tidelog.flows.options import nearest
+from tidelog.options.structs import nearest
 
 CONNECTORS: Final[dict[str, str]] = {  # type: module:class
     "null": "tidelog.flows.connectors.builtin.null:NullConnector",

@@ -13,10 +13,10 @@ from tidelog.flows.api.flowcontext import FlowContext
 from tidelog.flows.api.operator import Operator
 from tidelog.flows.api.reconnect import Retry
 from tidelog.flows.api.tokens import RETRY, Token
-from tidelog.flows.options import Duration
 from tidelog.flows.runtime.runningflow import RunningFlow
 from tidelog.flows.spec import ConnectorSpec, Edge, FlowSpec, OperatorSpec, PipelineSpec
 from tidelog.flows.testing.virtualloop import VirtualLoop
+from tidelog.options.units import Duration
 
 SOON = Reconnect(retry=Retry(interval=Duration(0.1), jitter="none"))
 

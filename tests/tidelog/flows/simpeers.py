@@ -20,7 +20,7 @@ from tidelog.flows.api.connectoroptions import Reconnect
 from tidelog.flows.api.errors import RetryError
 from tidelog.flows.connectors.http.client import HttpClient, HttpClientOptions
 from tidelog.flows.connectors.http.requests import HttpResponse
-from tidelog.flows.options import Duration
+from tidelog.options.units import Duration
 
 if TYPE_CHECKING:
     from tests.tidelog.flows.simulation import World

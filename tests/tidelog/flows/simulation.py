@@ -29,12 +29,13 @@ from tidelog.flows.api.tokens import DISCARD, OK, REJECT, RETRY, Token
 from tidelog.flows.connectors.builtin.script import ScriptConnector, ScriptOptions
 from tidelog.flows.declare import operator_spec
 from tidelog.flows.operators.passthrough import PassthroughOperator as Passthrough
-from tidelog.flows.options import Duration, Problems
 from tidelog.flows.runtime.channel import EventChannel
 from tidelog.flows.runtime.runningflow import RunningFlow
 from tidelog.flows.runtime.sourcenode import SourceNode
 from tidelog.flows.spec import ConnectorSpec, Edge, FlowSpec, OperatorSpec, PipelineSpec
 from tidelog.flows.testing.virtualloop import VirtualLoop, simulate
+from tidelog.options.structs import Problems
+from tidelog.options.units import Duration
 
 HOUR = 3600.0
 ACTS = (

@@ -14,10 +14,10 @@ import pytest
 from tests.tidelog.flows.servicekit import LONG, Client, flowing, until
 from tidelog.flows import Event
 from tidelog.flows.files import read_flow, yamltext
-from tidelog.flows.options import Problems
 from tidelog.flows.service import api, tap
 from tidelog.flows.service.host import FlowHost
 from tidelog.flows.service.views import without_secrets
+from tidelog.options.structs import Problems
 
 
 def test_no_form_of_a_secret_is_told() -> None:

@@ -18,7 +18,7 @@ from tidelog.flows.connectors.payload import PayloadOptions
 from tidelog.flows.connectors.sockets.tcp import TcpClientOptions
 from tidelog.flows.connectors.sockets.udp import UdpOptions
 from tidelog.flows.interceptors.base import POSTPROCESSORS, PREPROCESSORS
-from tidelog.flows.options import Duration, Size
+from tidelog.options.units import Duration, Size
 
 TEXT = (Path(__file__).parents[3] / "docs" / "flows-connectors.md").read_text()
 

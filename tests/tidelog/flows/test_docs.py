@@ -20,9 +20,9 @@ from tidelog.flows.api.reconnect import Retry
 from tidelog.flows.declare import FlowOptions
 from tidelog.flows.files import read_files
 from tidelog.flows.files.document import PARTS, FileHeader
-from tidelog.flows.options import Duration
 from tidelog.flows.service import api, tap
 from tidelog.flows.service.openapi import ROUTES
+from tidelog.options.units import Duration
 from tidelog.testing import Server, free_port
 
 ROOT = Path(__file__).parents[3]

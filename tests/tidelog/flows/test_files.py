@@ -10,7 +10,7 @@ import pytest
 from tidelog.flows import FlowError, FlowFileError
 from tidelog.flows.connectors.sockets.udp import UdpServerOptions
 from tidelog.flows.files import FlowDocument, read_files, read_flow, read_text
-from tidelog.flows.options import Problems
+from tidelog.options.structs import Problems
 
 
 def problems(text: str, **options: object) -> list[str]:

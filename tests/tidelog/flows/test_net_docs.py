@@ -14,7 +14,8 @@ from tests.tidelog import doctables
 from tidelog.flows import registry
 from tidelog.flows.api.connectoroptions import ConnectorOptions
 from tidelog.flows.declare import connector_spec
-from tidelog.flows.options import Duration, Problems, Size
+from tidelog.options.structs import Problems
+from tidelog.options.units import Duration, Size
 
 TEXT = (Path(__file__).parents[3] / "docs" / "flows-connectors.md").read_text()
 SECTION = re.compile(r"^## `?(\w+)`?\n(.*?)(?=^## |\Z)", re.MULTILINE | re.DOTALL)

@@ -16,7 +16,7 @@ from tests.tidelog import doctables
 from tidelog.flows import registry
 from tidelog.flows.declare import Op, operator_spec
 from tidelog.flows.operators.aggregates import KINDS
-from tidelog.flows.options import Problems
+from tidelog.options.structs import Problems
 
 TEXT = (Path(__file__).parents[3] / "docs" / "flows-operators.md").read_text()
 SECTIONS = dict(re.findall(r"^## `(\w+)`\n(.*?)(?=^## |\Z)", TEXT, re.MULTILINE | re.DOTALL))

@@ -232,7 +232,7 @@ def test_a_retry_error_gives_the_event_back() -> None:
         (op("sample", probability=2), "probability is 2.0: it must be 0 to 1"),
         (op("sample", every=0), "every is 0"),
         (op("sample", every=2, seed=1), "seed is for a probability"),
-        (op("delay", "soon"), "'soon' is no duration"),
+        (op("delay", "soon"), "'soon' is not a duration"),
         (op("delay", time="1s", max_kept=0), "max_kept is 0"),
         (op("counter", "No!"), "name is 'No!'"),
         (op("counter", "failed"), "the runtime counts something by that name"),

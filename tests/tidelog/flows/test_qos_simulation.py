@@ -17,7 +17,7 @@ from tidelog.flows.operators.percentile import PercentileOperator, PercentileOpt
 from tidelog.flows.operators.ratelimit import RateLimitOperator, RateLimitOptions
 from tidelog.flows.operators.retry import RetryOperator, RetryOptions
 from tidelog.flows.operators.roundrobin import RoundrobinOperator, RoundrobinOptions
-from tidelog.flows.options import Duration
+from tidelog.options.units import Duration
 
 PARTS = 4  # so that several processes share the work
 

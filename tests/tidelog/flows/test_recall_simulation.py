@@ -19,7 +19,7 @@ from tidelog.flows.operators.passthrough import PassthroughOperator
 from tidelog.flows.operators.ratelimit import RateLimitOperator, RateLimitOptions
 from tidelog.flows.operators.retry import RetryOperator, RetryOptions
 from tidelog.flows.operators.roundrobin import RoundrobinOperator, RoundrobinOptions
-from tidelog.flows.options import Duration
+from tidelog.options.units import Duration
 
 PARTS = 4  # so that several processes share the work
 SOON = 300.0  # s of the virtual clock: a flow with an output that works is done by then

@@ -16,7 +16,8 @@ from tidelog.flows.api.connectoroptions import ConnectorOptions
 from tidelog.flows.connectors.builtin.script import Act
 from tidelog.flows.connectors.payload import PayloadOptions
 from tidelog.flows.declare import connector_spec
-from tidelog.flows.options import Duration, Problems, Size
+from tidelog.options.structs import Problems
+from tidelog.options.units import Duration, Size
 
 TEXT = (Path(__file__).parents[3] / "docs" / "flows-connectors.md").read_text()
 SECTIONS = {

@@ -11,7 +11,7 @@ from tidelog.flows.api.errors import RejectError
 from tidelog.flows.api.event import Event
 from tidelog.flows.api.tokens import OK, REJECT
 from tidelog.flows.connectors.payload import LinePayloadOptions, PayloadOptions, PayloadReader, PayloadWriter
-from tidelog.flows.options import Size
+from tidelog.options.units import Size
 
 
 def _reading(**options: Any) -> PayloadReader:

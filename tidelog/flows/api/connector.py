@@ -1,8 +1,8 @@
 """What every connector is: a source, a sink, or both, and the runtime's side of it.
 
-A connector's class names its ``type`` and the structure of its ``Options`` (``tidelog.flows.options``). It is made once
-for each instance of a flow. Where it stands on the left of a connection the runtime pulls from it, on the right it
-writes to it; one that does both is connected once.
+A connector's class names its ``type`` and the structure of its ``Options`` (``tidelog.options``). It is made once for
+each instance of a flow. Where it stands on the left of a connection the runtime pulls from it, on the right it writes
+to it; one that does both is connected once.
 """
 
 from __future__ import annotations

@@ -7,7 +7,8 @@ from typing import Literal
 import msgspec
 
 from tidelog.flows.api.reconnect import Retry
-from tidelog.flows.options import Duration, Struct
+from tidelog.options.structs import Struct
+from tidelog.options.units import Duration
 
 
 class Reconnect(Struct):

@@ -5,7 +5,8 @@ from __future__ import annotations
 import random
 from typing import Literal
 
-from tidelog.flows.options import Duration, Struct
+from tidelog.options.structs import Struct
+from tidelog.options.units import Duration
 
 
 class Retry(Struct):

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar, Final, Protocol
 
 from tidelog.flows.components import Named, find
-from tidelog.flows.options import Struct
+from tidelog.options.structs import Struct
 
 CODECS: Final[dict[str, str]] = {  # name: module:class
     "json": "tidelog.flows.codecs.json:JsonCodec",

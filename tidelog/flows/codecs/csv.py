@@ -15,7 +15,7 @@ from tidelog.flows.api.errors import RejectError
 from tidelog.flows.codecs.base import NOTHING, check_encoding
 from tidelog.flows.codecs.csvrecords import CsvRecordSplitter
 from tidelog.flows.codecs.json import write_json
-from tidelog.flows.options import Struct
+from tidelog.options.structs import Struct
 
 
 class CsvOptions(Struct):

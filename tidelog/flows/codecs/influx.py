@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Final, Literal
 
 from tidelog.flows.api.errors import RejectError
 from tidelog.flows.codecs.base import NOTHING
-from tidelog.flows.options import Struct
+from tidelog.options.structs import Struct
 
 _UNIT: Final = {"ns": 1, "us": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
 _NAME: Final = re.compile(r"(?:[^\\,= \n]++|\\.)++", re.DOTALL)  # keys and values of tags, keys of fields

@@ -12,7 +12,7 @@ import msgspec
 
 from tidelog.flows.api.errors import RejectError
 from tidelog.flows.codecs.base import DEPTH, NoCodecOptions, check_depth
-from tidelog.flows.options import Struct
+from tidelog.options.structs import Struct
 
 _DECODER: Final = msgspec.json.Decoder()
 _ENCODER: Final = msgspec.json.Encoder()

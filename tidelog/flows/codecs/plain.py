@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from tidelog.flows.api.errors import RejectError
 from tidelog.flows.codecs.base import NoCodecOptions, check_encoding
 from tidelog.flows.codecs.json import write_json
-from tidelog.flows.options import Struct
+from tidelog.options.structs import Struct
 
 
 class StringOptions(Struct):

@@ -19,7 +19,7 @@ from datetime import UTC, datetime
 from typing import Any, ClassVar, Final, Literal
 
 from tidelog.flows.api.errors import RejectError
-from tidelog.flows.options import Struct
+from tidelog.options.structs import Struct
 
 FACILITIES: Final = (
     "kern", "user", "mail", "daemon", "auth", "syslog", "lpr", "news", "uucp", "cron", "authpriv", "ftp", "ntp",

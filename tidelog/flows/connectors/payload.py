@@ -28,7 +28,7 @@ from tidelog.flows.interceptors.base import (
     preprocessor,
     splits_streams,
 )
-from tidelog.flows.options import Size
+from tidelog.options.units import Size
 
 PORTION: Final = 4096  # bytes that a stream's reader is given at a time, by those who count events
 

@@ -26,9 +26,9 @@ from tidelog.flows import edges
 from tidelog.flows.api.errors import FlowFileError
 from tidelog.flows.declare import FlowOptions, Op, connector_spec, finish, operator_spec, pipeline_spec
 from tidelog.flows.files import environment, restrictions, yamltext
-from tidelog.flows.options import Problems, Struct, read, without_marks
 from tidelog.flows.serveraccess import access
 from tidelog.flows.spec import ConnectorSpec, Edge, FlowSpec, OperatorSpec, PipelineSpec
+from tidelog.options.structs import Problems, Struct, read, without_marks
 
 PARTS: Final = ("connectors", "pipelines", "connect")  # of a flow, besides its options
 MOST: Final = 500  # connectors of a flow, pipelines, operators, chains

@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-from tidelog.flows.options import FromEnvironment, Problems
+from tidelog.options.structs import FromEnvironment, Problems
 
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _USED: Final = re.compile(r"\$\$\{|\$\{([A-Za-z_][A-Za-z0-9_]*)\}")

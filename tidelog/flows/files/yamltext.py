@@ -14,7 +14,7 @@ from typing import Any, Final
 import yaml
 
 from tidelog.flows.codecs import yamlscalars
-from tidelog.flows.options import Problems
+from tidelog.options.structs import Problems
 
 SIZE: Final = 1 << 20  # characters of a file
 VALUES: Final = 100_000  # in a file, with aliases followed

@@ -14,7 +14,7 @@ from __future__ import annotations
 from typing import Any, Final, Protocol
 
 from tidelog.flows.components import Named, find
-from tidelog.flows.options import Struct
+from tidelog.options.structs import Struct
 
 _HERE: Final = "tidelog.flows.interceptors"
 PREPROCESSORS: Final[dict[str, str]] = {  # name: module:class

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from tidelog.flows.api.errors import RejectError
-from tidelog.flows.options import Size, Struct
+from tidelog.options.structs import Struct
+from tidelog.options.units import Size
 
 
 class ChunkOptions(Struct):

@@ -16,7 +16,7 @@ from typing import Any, Final, Protocol
 import zstandard
 
 from tidelog.flows.interceptors.base import BadMessage, BrokenStreamError
-from tidelog.flows.options import Struct
+from tidelog.options.structs import Struct
 
 STEP: Final = 64 << 10  # bytes made at a time
 GIVEN: Final = 4 << 10  # bytes taken at a time: what follows a member is copied, and there may be thousands

@@ -11,7 +11,8 @@ from typing import Final, Literal
 
 from tidelog.flows.api.errors import RejectError
 from tidelog.flows.interceptors.base import BadMessage, BrokenStreamError, NoInterceptorOptions
-from tidelog.flows.options import Size, Struct
+from tidelog.options.structs import Struct
+from tidelog.options.units import Size
 
 DIGITS: Final = 10  # of a textual length, at most
 

@@ -20,7 +20,8 @@ from tidelog.flows.api.operator import Operator
 from tidelog.flows.api.signals import PAUSED, Restore, Trigger
 from tidelog.flows.api.tokens import Token
 from tidelog.flows.operators.hops import OverdueWatch, SendWindow, SentBatch, StallDetector, now, runs, send
-from tidelog.flows.options import Duration, Struct
+from tidelog.options.structs import Struct
+from tidelog.options.units import Duration
 
 BACKPRESSURE: Final = "backpressure"  # the kind of its reason, and the reason of what is discarded
 STEPS: Final = tuple(Duration(each) for each in (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0))

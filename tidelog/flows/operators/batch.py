@@ -18,7 +18,8 @@ import msgspec
 from tidelog.flows.api.event import Event, EventPredicate, extract
 from tidelog.flows.api.operator import Operator
 from tidelog.flows.api.tokens import RETRY, Settleable, TokenGroup, Withheld, settle_all
-from tidelog.flows.options import Duration, Size, Struct
+from tidelog.options.structs import Struct
+from tidelog.options.units import Duration, Size
 
 MOST: Final = 1_000_000  # events in a batch
 

@@ -19,7 +19,7 @@ from tidelog.flows.operators.hops import now
 from tidelog.flows.operators.jmescompiler import expression
 from tidelog.flows.operators.keytext import key_text
 from tidelog.flows.operators.tokenbuckets import Buckets, Rate
-from tidelog.flows.options import Struct
+from tidelog.options.structs import Struct
 
 BUCKET: Final = "bucket"  # the reason of what is discarded
 

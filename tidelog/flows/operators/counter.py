@@ -12,7 +12,8 @@ from typing import Final
 
 from tidelog.flows.api.event import Event
 from tidelog.flows.api.operator import Operator
-from tidelog.flows.options import Duration, Struct
+from tidelog.options.structs import Struct
+from tidelog.options.units import Duration
 
 _NAME: Final = re.compile(r"[a-z_][a-z0-9_]{0,63}")
 _RUNTIMES: Final = frozenset(("in", "out", "failed", "discarded", "unconnected", "released", "settled_twice"))

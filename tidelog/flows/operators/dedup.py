@@ -26,7 +26,8 @@ from tidelog.flows.operators.hops import mark, now, parts
 from tidelog.flows.operators.jmescompiler import expression
 from tidelog.flows.operators.keytext import key_text
 from tidelog.flows.operators.serverrequests import ServerRequests, place
-from tidelog.flows.options import Duration, Struct
+from tidelog.options.structs import Struct
+from tidelog.options.units import Duration
 from tidelog.transport.call import Call
 
 DEDUP: Final = "dedup"

@@ -7,7 +7,8 @@ from collections import deque
 
 from tidelog.flows.api.event import Event, EventPredicate, extract
 from tidelog.flows.api.operator import Operator
-from tidelog.flows.options import Duration, Struct
+from tidelog.options.structs import Struct
+from tidelog.options.units import Duration
 
 
 class DelayOptions(Struct):

@@ -18,7 +18,7 @@ from tidelog.flows.api.signals import PAUSED, Restore, Trigger
 from tidelog.flows.api.tokens import RETRY, STATUSES, Token, Withdrawn
 from tidelog.flows.operators.copies import RetainedCopies, RetainedCopy
 from tidelog.flows.operators.hops import Recall, now
-from tidelog.flows.options import Struct
+from tidelog.options.structs import Struct
 
 FALLBACK: Final = "fallback"
 

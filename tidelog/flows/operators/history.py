@@ -6,7 +6,7 @@ from typing import Final
 
 from tidelog.flows.api.event import Event
 from tidelog.flows.api.operator import Operator
-from tidelog.flows.options import Struct
+from tidelog.options.structs import Struct
 
 MOST: Final = 100  # names; older ones are left out
 

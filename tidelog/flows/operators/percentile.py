@@ -16,7 +16,8 @@ from tidelog.flows.api.operator import Operator
 from tidelog.flows.api.signals import PAUSED, Restore, Trigger
 from tidelog.flows.api.tokens import Token
 from tidelog.flows.operators.hops import OverdueWatch, SentBatch, now, runs, send
-from tidelog.flows.options import Duration, Struct
+from tidelog.options.structs import Struct
+from tidelog.options.units import Duration
 
 SHED: Final = "percentile"
 

@@ -19,7 +19,7 @@ from tidelog.flows.api.event import BATCH, Event
 from tidelog.flows.api.operator import Operator
 from tidelog.flows.operators.executors import Pool, made_pool
 from tidelog.flows.operators.userfunctions import DeclaredOperator, Outcome, UserFunction, function
-from tidelog.flows.options import Struct
+from tidelog.options.structs import Struct
 
 CONCURRENCY: Final = 10_000  # the most
 

@@ -21,7 +21,8 @@ from tidelog.flows.operators.keytext import key_text
 from tidelog.flows.operators.serverrequests import ServerRequests, place
 from tidelog.flows.operators.sharedbuckets import SharedBuckets
 from tidelog.flows.operators.tokenbuckets import Buckets, Rate
-from tidelog.flows.options import Duration, Struct
+from tidelog.options.structs import Struct
+from tidelog.options.units import Duration
 
 RATELIMIT: Final = "ratelimit"  # the reason of what is discarded
 LEAST: Final = 0.001  # s: the shortest wait

@@ -16,7 +16,8 @@ from tidelog.flows.api.signals import Restore, Trigger
 from tidelog.flows.api.tokens import RETRY, Token
 from tidelog.flows.operators.copies import RetainedCopies, RetainedCopy
 from tidelog.flows.operators.hops import now
-from tidelog.flows.options import Duration, Struct
+from tidelog.options.structs import Struct
+from tidelog.options.units import Duration
 
 _RETRIED: Final = frozenset((RETRY,))
 

@@ -33,7 +33,8 @@ from tidelog.flows.operators.hops import (
     send,
     unmarked,
 )
-from tidelog.flows.options import Duration, Struct
+from tidelog.options.structs import Struct
+from tidelog.options.units import Duration
 
 ROUNDROBIN: Final = "roundrobin"  # the kind of its reason
 PROBE_MOST: Final = 30.0  # s between probes of an output that keeps failing, or ``probe_after`` if that is longer

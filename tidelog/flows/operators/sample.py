@@ -10,7 +10,7 @@ import random
 
 from tidelog.flows.api.event import Event
 from tidelog.flows.api.operator import Operator
-from tidelog.flows.options import Struct
+from tidelog.options.structs import Struct
 
 
 class SampleOptions(Struct):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tidelog.flows.api.event import Event
 from tidelog.flows.api.operator import Operator
 from tidelog.flows.operators.jmescompiler import expression
-from tidelog.flows.options import Struct
+from tidelog.options.structs import Struct
 
 
 class SelectOptions(Struct):

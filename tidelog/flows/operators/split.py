@@ -14,7 +14,7 @@ from tidelog.flows.api.operator import Operator
 from tidelog.flows.api.tokens import TokenGroup
 from tidelog.flows.operators.batch import Batched
 from tidelog.flows.operators.jmescompiler import expression
-from tidelog.flows.options import Struct
+from tidelog.options.structs import Struct
 
 
 class SplitOptions(Struct):

@@ -28,7 +28,8 @@ from tidelog.flows.api.operator import Operator
 from tidelog.flows.api.tokens import RETRY, Settleable, TokenGroup, Withheld
 from tidelog.flows.operators.aggregates import Aggregates
 from tidelog.flows.operators.jmescompiler import expression
-from tidelog.flows.options import Duration, Struct
+from tidelog.options.structs import Struct
+from tidelog.options.units import Duration
 
 AGAIN: Final = 1.0  # s without an event until a window that was opened once more ends
 

@@ -10,7 +10,6 @@ from aiohttp import web
 
 from tidelog.flows.api.errors import FlowError
 from tidelog.flows.connectors.http.listener import IDLE, HttpConnection, HttpListener, ListenAddressOptions, is_local
-from tidelog.flows.options import Duration
 from tidelog.flows.runtime.runningflow import DrainReport
 from tidelog.flows.service import deadletters, page, requestbodies, tap, views
 from tidelog.flows.service.accesscontrol import HEADERS, TOKEN, AccessControl
@@ -18,6 +17,7 @@ from tidelog.flows.service.host import DeployedFlow, FlowHost, NoFlowError
 from tidelog.flows.service.metrics import CONTENT_TYPE, FlowMetrics
 from tidelog.flows.service.openapi import ROUTES, document
 from tidelog.flows.service.requestbodies import ApiError, answer
+from tidelog.options.units import Duration
 
 DEFAULT: Final = "127.0.0.1:9898"
 HEARTBEAT: Final = 5.0  # s between two looks whether who reads a tap is still there

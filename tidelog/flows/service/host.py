@@ -18,11 +18,11 @@ from tidelog.flows.api.errors import FlowError, FlowFileError
 from tidelog.flows.api.flowcontext import FlowContext
 from tidelog.flows.connectors.tidelog.deadletters import DeadLetterQueue
 from tidelog.flows.files import no_server, read_flow
-from tidelog.flows.options import Problems
 from tidelog.flows.runtime.runningflow import DrainReport, RunningFlow
 from tidelog.flows.service.desired import Desired, DesiredDocument, DesiredStateError
 from tidelog.flows.service.watchdog import Watchdog
 from tidelog.flows.spec import FlowSpec
+from tidelog.options.structs import Problems
 from tidelog.transport.errors import DeniedError
 
 log = logging.getLogger("tidelog.flows")

@@ -12,7 +12,7 @@ from aiohttp import web
 
 from tidelog.flows.api.errors import FlowFileError
 from tidelog.flows.files import yamltext
-from tidelog.flows.options import Problems
+from tidelog.options.structs import Problems
 
 BODY: Final = 256 << 10  # bytes
 PROBLEMS: Final = 200  # of a flow that are told

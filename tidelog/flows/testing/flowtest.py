@@ -32,10 +32,10 @@ from tidelog.flows.api.event import Event
 from tidelog.flows.api.flowcontext import FlowContext
 from tidelog.flows.api.tokens import DISCARD, OK, REJECT, RETRY, STATUSES, Token
 from tidelog.flows.declare import Flow, Op, operator_spec
-from tidelog.flows.options import Problems
 from tidelog.flows.runtime.runningflow import DrainReport, RunningFlow
 from tidelog.flows.spec import ConnectorSpec, FlowSpec
 from tidelog.flows.testing.virtualloop import VirtualLoop
+from tidelog.options.structs import Problems
 
 T = TypeVar("T")
 

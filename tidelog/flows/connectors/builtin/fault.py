@@ -13,7 +13,7 @@ from tidelog.flows.api.connector import Outcome, Sink, Source
 from tidelog.flows.api.connectoroptions import ConnectorOptions
 from tidelog.flows.api.event import Event
 from tidelog.flows.api.tokens import OK, REJECT, RETRY
-from tidelog.flows.options import Duration
+from tidelog.options.units import Duration
 
 
 class FaultOptions(ConnectorOptions):

@@ -17,7 +17,7 @@ from typing import Any, Final
 from tidelog.flows.api.connector import Source
 from tidelog.flows.api.connectoroptions import ConnectorOptions
 from tidelog.flows.api.event import Event
-from tidelog.flows.options import Duration
+from tidelog.options.units import Duration
 
 _RUNNING: Final = "running"  # the key in what a process shares: its flows by alias
 

@@ -11,7 +11,7 @@ from typing import Any
 from tidelog.flows.api.connector import Source
 from tidelog.flows.api.connectoroptions import ConnectorOptions
 from tidelog.flows.api.event import Event
-from tidelog.flows.options import Duration
+from tidelog.options.units import Duration
 
 
 class MetronomeOptions(ConnectorOptions, kw_only=True):

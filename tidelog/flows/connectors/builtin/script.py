@@ -26,7 +26,7 @@ from tidelog.flows.api.connector import DEFERRED, Deferred, Outcome, Sink, Sourc
 from tidelog.flows.api.connectoroptions import ConnectorOptions
 from tidelog.flows.api.event import Event, copied
 from tidelog.flows.api.tokens import DISCARD, OK, REJECT, RETRY
-from tidelog.flows.options import Duration
+from tidelog.options.units import Duration
 
 Act = Literal[
     "ok", "discard", "reject", "retry", "fails", "sometimes", "one", "slow", "blocks", "hangs", "twice", "late",

@@ -35,7 +35,7 @@ from tidelog.flows.connectors.http.requests import (
     retry_after,
 )
 from tidelog.flows.connectors.templates import Template
-from tidelog.flows.options import Size
+from tidelog.options.units import Size
 
 HALVED: Final = frozenset((400, 413))  # statuses of a whole request that a part of it may cause
 _NAMES: Final = {  # in meta["elastic"]: in the bulk API

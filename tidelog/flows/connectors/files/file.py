@@ -26,7 +26,7 @@ from tidelog.flows.connectors.files.appending import FileAppender
 from tidelog.flows.connectors.files.tailing import TailedFile
 from tidelog.flows.connectors.payload import LinePayloadOptions, PayloadReader, PayloadWriter
 from tidelog.flows.connectors.settledprefix import SettledPrefix
-from tidelog.flows.options import Duration, Size
+from tidelog.options.units import Duration, Size
 
 CHUNK: Final = 64 << 10  # bytes read at once
 PATTERN: Final = re.compile(r"[*?]|\[[^]]+\]")  # as of the shell

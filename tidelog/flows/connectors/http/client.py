@@ -36,7 +36,7 @@ from tidelog.flows.connectors.http.requests import (
 )
 from tidelog.flows.connectors.payload import NameOrOptions, PayloadOptions, PayloadWriter
 from tidelog.flows.connectors.templates import Template, in_url
-from tidelog.flows.options import Size
+from tidelog.options.units import Size
 
 _METHOD: Final = re.compile(r"[A-Z]{1,20}")
 ATTEMPTS: Final = 3  # of an event that is refused while others are taken

@@ -28,7 +28,8 @@ from urllib.parse import urlsplit
 from aiohttp import web
 
 from tidelog.flows.connectors.http.options import ServerTlsOptions
-from tidelog.flows.options import Duration, Struct
+from tidelog.options.structs import Struct
+from tidelog.options.units import Duration
 
 Handler: TypeAlias = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 

@@ -8,7 +8,7 @@ from tidelog.flows.connectors.http import cors
 from tidelog.flows.connectors.http.listener import IDLE, ListenAddressOptions, check_path, origin_allowed
 from tidelog.flows.connectors.http.options import HttpAuth, ServerTlsOptions
 from tidelog.flows.connectors.payload import PayloadOptions
-from tidelog.flows.options import Duration
+from tidelog.options.units import Duration
 
 
 class HttpListenerOptions(PayloadOptions, kw_only=True):

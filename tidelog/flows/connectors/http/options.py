@@ -12,7 +12,7 @@ from typing import Any, Final, Literal, TypeAlias
 import msgspec
 
 from tidelog.flows.api.tokens import OK, REJECT, RETRY
-from tidelog.flows.options import Struct
+from tidelog.options.structs import Struct
 
 Code: TypeAlias = "int | str"  # 429, "5xx", "500-504"
 

@@ -26,8 +26,8 @@ from tidelog.flows.api.connectoroptions import ConnectorOptions
 from tidelog.flows.api.errors import RejectError, RetryError
 from tidelog.flows.connectors.http.concurrency import ConcurrencyLimit
 from tidelog.flows.connectors.http.options import ClientTlsOptions, HttpAuth
-from tidelog.flows.options import Duration, Size
 from tidelog.operating.redaction import hidden
+from tidelog.options.units import Duration, Size
 
 CHUNK = 1 << 16  # bytes of a response read at once
 

@@ -34,7 +34,7 @@ from tidelog.flows.connectors.http.listenoptions import HttpListenerOptions
 from tidelog.flows.connectors.http.options import content_type
 from tidelog.flows.connectors.http.requests import is_bad_header
 from tidelog.flows.connectors.payload import PayloadReader, PayloadWriter
-from tidelog.flows.options import Duration, Size
+from tidelog.options.units import Duration, Size
 
 log = logging.getLogger("tidelog.flows")
 

@@ -28,7 +28,7 @@ from tidelog.flows.connectors.http.listenoptions import HttpListenerOptions
 from tidelog.flows.connectors.http.options import ClientTlsOptions, HttpAuth
 from tidelog.flows.connectors.http.requests import check_url, is_bad_header
 from tidelog.flows.connectors.payload import PayloadOptions, PayloadReader, PayloadWriter
-from tidelog.flows.options import Duration, Size
+from tidelog.options.units import Duration, Size
 
 log = logging.getLogger("tidelog.flows")
 

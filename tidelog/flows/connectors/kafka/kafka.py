@@ -29,7 +29,7 @@ from tidelog.flows.api.tokens import OK, REJECT, RETRY, Token
 from tidelog.flows.connectors.http.options import ClientTlsOptions
 from tidelog.flows.connectors.payload import PayloadOptions, PayloadReader, PayloadWriter
 from tidelog.flows.connectors.settledprefix import SettledPrefix
-from tidelog.flows.options import nearest
+from tidelog.options.structs import nearest
 
 POLL_MS: Final = 1_000  # for one fetch, so that an interruption is noticed
 COMMIT: Final = 1.0  # s between two commits, at least

@@ -17,7 +17,7 @@ from tidelog.flows.api.tokens import OK, REJECT, Token
 from tidelog.flows.connectors.redis.base import BLOCK_MS, LOST, RedisConnector, check_url, checked_reply
 from tidelog.flows.connectors.startposition import EARLIEST, start_after
 from tidelog.flows.connectors.tidelog.fieldcodec import EntryCodec, FieldCodec
-from tidelog.flows.options import Duration
+from tidelog.options.units import Duration
 
 
 class RedisStreamOptions(ConnectorOptions):

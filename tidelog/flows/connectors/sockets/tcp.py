@@ -30,7 +30,7 @@ from tidelog.flows.api.errors import DisconnectedError
 from tidelog.flows.api.event import Event
 from tidelog.flows.api.tokens import DISCARD, REJECT, Token
 from tidelog.flows.connectors.payload import LinePayloadOptions, PayloadReader, PayloadWriter
-from tidelog.flows.options import Duration
+from tidelog.options.units import Duration
 
 CHUNK: Final = 64 << 10  # bytes read at once
 FOUND: Final = 10_000  # events that were not pulled: while there are so many no more are made

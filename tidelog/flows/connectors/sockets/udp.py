@@ -19,7 +19,7 @@ from tidelog.flows.api.event import Event
 from tidelog.flows.api.tokens import OK, REJECT
 from tidelog.flows.connectors.payload import PayloadOptions, PayloadReader, PayloadWriter
 from tidelog.flows.connectors.sockets.descriptors import forget, ready
-from tidelog.flows.options import Size
+from tidelog.options.units import Size
 
 LONGEST: Final = 65_535  # bytes of a datagram
 

@@ -17,8 +17,8 @@ from tidelog.flows.connectors.tidelog.fieldcodec import EntryCodec, FieldCodec
 from tidelog.flows.connectors.tidelog.groupreader import GroupReader
 from tidelog.flows.connectors.tidelog.plainreader import PlainReader
 from tidelog.flows.connectors.tidelog.streamwriter import Retention, StreamSelector, StreamWriter
-from tidelog.flows.options import Duration
 from tidelog.flows.serveraccess import access
+from tidelog.options.units import Duration
 from tidelog.transport.access import Access
 
 

@@ -29,8 +29,8 @@ from tidelog.flows.api.event import Event
 from tidelog.flows.api.tokens import OK, REJECT, RETRY, Token
 from tidelog.flows.connectors.settledprefix import SettledPrefix
 from tidelog.flows.connectors.tidelog.entrywaiter import EntryWaiter
-from tidelog.flows.options import Size
 from tidelog.flows.serveraccess import access, channel
+from tidelog.options.units import Size
 from tidelog.topics.retention import after
 from tidelog.transport.access import Access
 from tidelog.transport.asyncconnection import Channel

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from tidelog.flows.options import Duration, Problems, Size, Struct, nearest, read
+from tidelog.options.structs import Problems, Struct, nearest, read
+from tidelog.options.units import Duration, Size
 
 
 class Inner(Struct):
@@ -42,7 +43,7 @@ def test_durations(given: object, seconds: float) -> None:
     "given", ["5", "s", "", "5x", "5s!", "-5s", "5s6", -1, True, None, float("inf"), float("nan"), [1]]
 )
 def test_no_durations(given: object) -> None:
-    with pytest.raises(ValueError, match="is no duration: give one as 200ms, 5s, 1m30s"):
+    with pytest.raises(ValueError, match="is not a duration such as 200ms, 5s or 1m30s"):
         Duration.read(given)
 
 
@@ -55,7 +56,7 @@ def test_sizes(given: object, size: int) -> None:
 
 @pytest.mark.parametrize("given", ["KB", "", "1.5MB", "-1", -1, True, None, 2.5, "1TB"])
 def test_no_sizes(given: object) -> None:
-    with pytest.raises(ValueError, match="is no size: give one as 64KB, 1MB"):
+    with pytest.raises(ValueError, match="is not a size such as 64KB or 1MB"):
         Size.read(given)
 
 
@@ -87,12 +88,12 @@ def test_all_problems_are_found_with_their_paths() -> None:
     several: list[Any] = [{}, {"wait": []}]
     given = {"wait": "5", "inner": {"wiat": 1}, "several": several, "plain": [1, "x"], "colour": 1, "most": "1TB"}
     assert wrong(given) == [
-        ("f.c.wait", "'5' is no duration: give one as 200ms, 5s, 1m30s"),
+        ("f.c.wait", "'5' is not a duration such as 200ms, 5s or 1m30s"),
         ("f.c.inner.wiat", "unknown option 'wiat'; did you mean 'wait'?"),
-        ("f.c.several[1].wait", "[] is no duration: give one as 200ms, 5s, 1m30s"),
+        ("f.c.several[1].wait", "[] is not a duration such as 200ms, 5s or 1m30s"),
         ("f.c.plain[1]", "Expected `int`, got `str`"),
         ("f.c.colour", "unknown option 'colour'; known are inner, map, most, name, plain, several, wait"),
-        ("f.c.most", "'1TB' is no size: give one as 64KB, 1MB"),
+        ("f.c.most", "'1TB' is not a size such as 64KB or 1MB"),
         ("f.c", "the option 'name' is missing"),
     ]
 

@@ -1,12 +1,12 @@
-"""Options of connectors and operators: structures of msgspec, read from files or keyword arguments.
+"""Options as structures of msgspec, read from files or from keyword arguments.
 
-All problems of one thing are found at once, each with its path, an unknown name with the nearest known one.
+All errors of one structure are reported together, each with its path. For an unknown name, the nearest known one is
+suggested.
 """
 
 from __future__ import annotations
 
 import difflib
-import re
 import types
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -16,63 +16,22 @@ from typing import Any, Final, TypeVar, Union, get_args, get_origin
 import msgspec
 
 from tidelog.operating.redaction import hidden
+from tidelog.options.start import StartPosition
+from tidelog.options.units import Duration, Size
 
 S = TypeVar("S", bound=msgspec.Struct)
 
-LONGEST: Final = 100 * 366 * 86400.0  # s: a hundred years
-GUESSES: Final = 50  # unknown names of which the nearest known one is told
-NAMED: Final = 100  # names among which it is looked for
-WRITTEN: Final = 60  # characters of a duration or a size
-
-_DURATION: Final = re.compile(r"\s*+(\d++(?:\.\d++)?)\s*+(ns|us|ms|s|m|h|d)\s*+", re.ASCII)  # one part of it
-_SECONDS: Final = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-_SIZE: Final = re.compile(r"(\d+)\s*(b|kb|mb|gb)?", re.IGNORECASE)
-_BYTES: Final = {"": 1, "b": 1, "kb": 1 << 10, "mb": 1 << 20, "gb": 1 << 30}
-
-
-class Duration(float):
-    """Seconds, written as ``200ms``, ``5s``, ``1m30s``, or as a number of seconds."""
-
-    @classmethod
-    def read(cls, given: object) -> Duration:
-        """ValueError: it is none."""
-        if isinstance(given, (int, float)) and not isinstance(given, bool) and 0 <= given <= LONGEST:
-            return cls(given)
-        if isinstance(given, str) and len(given) <= WRITTEN:
-            seconds, at = 0.0, 0
-            while found := _DURATION.match(given, at):
-                seconds += float(found[1]) * _SECONDS[found[2]]
-                at = found.end()
-            if 0 < at == len(given) and seconds <= LONGEST:
-                return cls(seconds)
-        raise ValueError(f"{_excerpt(given)} is no duration: give one as 200ms, 5s, 1m30s")
-
-
-class Size(int):
-    """Bytes, written as ``64KB``, ``1MB``, or as a number."""
-
-    @classmethod
-    def read(cls, given: object) -> Size:
-        """ValueError: it is none."""
-        if isinstance(given, int) and not isinstance(given, bool) and given >= 0:
-            return cls(given)
-        if isinstance(given, str) and len(given) <= WRITTEN and (found := _SIZE.fullmatch(given.strip())):
-            return cls(int(found[1]) * _BYTES[(found[2] or "").lower()])
-        raise ValueError(f"{_excerpt(given)} is no size: give one as 64KB, 1MB")
-
-
-def _excerpt(given: object) -> str:
-    shown = repr(given[:WRITTEN] if isinstance(given, str) else given)
-    return shown if len(shown) <= 2 * WRITTEN else f"{shown[:WRITTEN]}..."
+GUESSES: Final = 50  # unknown names for which a known one is suggested
+NAMED: Final = 100  # known names that are searched for it
 
 
 class Struct(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """Options of something. Fields are options; ``__post_init__`` raises ValueError for what doesn't fit."""
+    """A set of options, one per field. ``__post_init__`` raises ValueError for options that contradict each other."""
 
 
 @dataclass
 class Problems:
-    """What is wrong, by path: ``flows.orders.connectors.in.retry``."""
+    """Errors, each with its path, such as ``flows.orders.connectors.in.retry``."""
 
     found: list[tuple[str, str]] = field(default_factory=list)
     guessed: int = 0
@@ -81,7 +40,7 @@ class Problems:
         self.found.append((path, hidden(text)))
 
     def unknown(self, path: str, text: str, name: str, known: Iterable[str]) -> None:
-        """Something that is not known, with the nearest that is. That takes time: not for any number of them."""
+        """Add an unknown name with a suggestion. Finding it takes time, so only the first GUESSES get one."""
         self.guessed += 1
         self.add(path, f"{text}; {nearest(name, known)}" if self.guessed <= GUESSES else text)
 
@@ -90,13 +49,13 @@ class Problems:
 
 
 class FromEnvironment(str):
-    """Text that was given outside of the file, where all is text: a number or true and false where one is wanted."""
+    """Text from an environment variable. It is converted to a number or a boolean if the option has that type."""
 
     __slots__ = ()
 
 
 def without_marks(value: Any) -> Any:
-    """The same with plain text in place of FromEnvironment, which no codec knows."""
+    """Return a copy with plain text in place of FromEnvironment, which codecs can't encode."""
     if isinstance(value, FromEnvironment):
         return str(value)
     if isinstance(value, dict):
@@ -105,7 +64,7 @@ def without_marks(value: Any) -> Any:
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """What to say of an unknown name: the nearest known one, or all of them, if they are not too many."""
+    """Return a hint for an unknown name: the nearest known name, or the known names."""
     names = list(islice(known, NAMED))
     near = difflib.get_close_matches(name[:100], names, 1)
     if near:
@@ -115,7 +74,7 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 
 def read(kind: type[S], given: Mapping[str, Any], path: str, problems: Problems) -> S | None:
-    """The structure that ``given`` means. None: problems were added."""
+    """Convert options to their structure. Returns None if problems were added."""
     before = len(problems.found)
     fields = {each.encode_name: each for each in msgspec.structs.fields(kind)}
     values: dict[str, Any] = {}
@@ -171,4 +130,6 @@ def _is_struct(kind: Any) -> bool:
 def _hook(kind: type, value: Any) -> Any:
     if issubclass(kind, (Duration, Size)):
         return kind.read(value)
+    if issubclass(kind, StartPosition):
+        return kind(value)
     raise NotImplementedError(kind)

@@ -1,0 +1,51 @@
+"""Durations and sizes in options, as numbers or as text with a unit."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+LONGEST: Final = 100 * 366 * 86400.0  # s: a hundred years
+WRITTEN: Final = 60  # characters of a duration or a size
+
+_DURATION: Final = re.compile(r"\s*+(\d++(?:\.\d++)?)\s*+(ns|us|ms|s|m|h|d)\s*+", re.ASCII)  # one part of it
+_SECONDS: Final = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_SIZE: Final = re.compile(r"(\d+)\s*(b|kb|mb|gb)?", re.IGNORECASE)
+_BYTES: Final = {"": 1, "b": 1, "kb": 1 << 10, "mb": 1 << 20, "gb": 1 << 30}
+
+
+class Duration(float):
+    """Seconds, written as ``200ms``, ``5s``, ``1m30s``, or as a number of seconds."""
+
+    @classmethod
+    def read(cls, value: object) -> Duration:
+        """Parse an option. Raises ValueError if it is not a duration."""
+        if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value <= LONGEST:
+            return cls(value)
+        if isinstance(value, str) and len(value) <= WRITTEN:
+            seconds, at = 0.0, 0
+            while found := _DURATION.match(value, at):
+                seconds += float(found[1]) * _SECONDS[found[2]]
+                at = found.end()
+            if 0 < at == len(value) and seconds <= LONGEST:
+                return cls(seconds)
+        raise ValueError(f"{excerpt(value)} is not a duration such as 200ms, 5s or 1m30s")
+
+
+class Size(int):
+    """Bytes, written as ``64KB``, ``1MB``, or as a number of bytes."""
+
+    @classmethod
+    def read(cls, value: object) -> Size:
+        """Parse an option. Raises ValueError if it is not a size."""
+        if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
+            return cls(value)
+        if isinstance(value, str) and len(value) <= WRITTEN and (found := _SIZE.fullmatch(value.strip())):
+            return cls(int(found[1]) * _BYTES[(found[2] or "").lower()])
+        raise ValueError(f"{excerpt(value)} is not a size such as 64KB or 1MB")
+
+
+def excerpt(value: object) -> str:
+    """Return the start of a value, for an error text."""
+    shown = repr(value[:WRITTEN] if isinstance(value, str) else value)
+    return shown if len(shown) <= 2 * WRITTEN else f"{shown[:WRITTEN]}..."
