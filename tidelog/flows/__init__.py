@@ -3,7 +3,6 @@ back to its source.
 
     declare        ``Flow``, ``op``: the declaration of a flow in Python
     edges          the edges between connectors and pipelines: parsing, validation
-    options        options of connectors and operators: parsing, validation, all problems at once
     components     codecs and interceptors by name
     registry       types of connectors and operators by name
     spec           a flow as it was declared, after validation
