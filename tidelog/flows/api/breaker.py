@@ -1,8 +1,8 @@
-"""The breaker of one entity: the set of reasons why nothing may be sent.
+"""``Breaker``: the set of reasons for which an entity does not send.
 
-Rule 1: a reason is taken away by its own Restore and by nothing else.
-Rule 2: to add it twice is to add it once; so is taking it away.
-Rule 3: of one reason's messages the one with the highest version counts, whatever the order in which they come.
+Rule 1: A reason is only removed by its own Restore.
+Rule 2: Adding a reason twice has the effect of adding it once. The same is true of removing it.
+Rule 3: Among the messages of a reason, the one with the highest version decides, in whatever order they arrive.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ from tidelog.flows.api.signals import Restore, Trigger
 
 
 class BreakerReason(NamedTuple):
-    """A reason that stands."""
+    """An active reason."""
 
     reason: str
-    since: float  # s of the loop's clock
+    since: float  # event loop time in s
     detail: str
 
 
 class Breaker:
-    """Empty: events may be sent."""
+    """Events may be sent while the breaker is empty."""
 
     def __init__(self) -> None:
         self._standing: dict[str, BreakerReason] = {}
-        self._versions: dict[str, int] = {}  # of each reason's newest message
+        self._versions: dict[str, int] = {}  # by reason: the version of the newest message
 
     def __contains__(self, reason: str) -> bool:
         return reason in self._standing
@@ -34,7 +34,7 @@ class Breaker:
         return len(self._standing)
 
     def begin(self, now: float) -> None:
-        """The flow starts now: what stands from the beginning stands since then."""
+        """Set the start time of the initial reasons when the flow starts."""
         self._standing = {name: each._replace(since=now) for name, each in self._standing.items()}
 
     @property
@@ -42,14 +42,14 @@ class Breaker:
         return tuple(self._standing.values())
 
     def trigger(self, message: Trigger, now: float) -> bool:
-        """Whether that made a difference."""
+        """Add a reason. Return whether the set has changed."""
         if not self._newer(message.reason, message.version) or message.reason in self._standing:
             return False
         self._standing[message.reason] = BreakerReason(message.reason, now, message.detail)
         return True
 
     def restore(self, message: Restore) -> bool:
-        """Whether that made a difference."""
+        """Remove a reason. Return whether the set has changed."""
         return self._newer(message.reason, message.version) and self._standing.pop(message.reason, None) is not None
 
     def _newer(self, reason: str, version: int) -> bool:

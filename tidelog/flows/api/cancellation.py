@@ -1,4 +1,4 @@
-"""Cancellations from inside: a connector awaits something that was cancelled, and nobody cancelled its task."""
+"""Distinguishes the cancellation of a task from a cancelled future that the task awaits."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import asyncio
 
 
 def from_outside() -> bool:
-    """In ``except CancelledError``: whether the task itself was cancelled. If not, it is an error like any other."""
+    """In ``except CancelledError``: whether the task itself was cancelled. If not, treat the exception as an ordinary
+    error.
+    """
     task = asyncio.current_task()
     return task is None or task.cancelling() > 0

@@ -1,8 +1,8 @@
-"""What every connector is: a source, a sink, or both, and the runtime's side of it.
+"""``Source`` and ``Sink``: the base classes of all connectors.
 
-A connector's class names its ``type`` and the structure of its ``Options`` (``tidelog.options``). It is made once for
-each instance of a flow. Where it stands on the left of a connection the runtime pulls from it, on the right it writes
-to it; one that does both is connected once.
+A connector's class declares its ``type`` and its ``Options`` (``tidelog.options``). One object is created for
+each instance of a flow. On the left side of an edge, the runtime pulls events from it; on the right side, it writes
+events to it. A connector on both sides has a single connection.
 """
 
 from __future__ import annotations
@@ -16,100 +16,102 @@ from tidelog.flows.api.event import Event, EventPredicate
 from tidelog.flows.api.tokens import Token
 
 Outcome: TypeAlias = "int | tuple[int, str] | Sequence[tuple[int, str]]"
-# of one event: a status of tokens.py; with a reason; for an event made of several, one of these for each member
+# the outcome of one event: a status (``tokens``), a status with a reason, or one of these for each member of a group
 
 
 class Deferred:
-    """What ``write`` returns when it will answer itself, by ``context.answer(event, status, reason)``."""
+    """Returned by ``write`` if the sink calls ``context.answer(event, status, reason)`` later."""
 
 
 DEFERRED: Final = Deferred()
 
 
 class Connector:
-    """The life of a connector: made, connected, and after an error connected again, closed."""
+    """The life cycle of a connector: created, connected, reconnected after errors, closed."""
 
     type: ClassVar[str] = ""  # its name in flow files
 
-    context: ConnectorContext  # set by the runtime before anything is called
+    context: ConnectorContext  # set by the runtime before any method is called
 
     @classmethod
     def option_server(cls, options: Any) -> bool:  # noqa: ARG003 - most connectors do not
-        """Whether the connector stores data on the flow's server, with these options."""
+        """Whether the connector stores data on the tidelog server of the flow with these options."""
         return False
 
     @classmethod
     def option_errors(cls, options: Any, *, source: bool) -> list[str]:  # noqa: ARG003 - most connectors have none
-        """Return the reasons why valid options cannot work in a source, or else in a sink."""
+        """Return the reasons why valid options cannot work in a source (``source``), or in a sink."""
         return []
 
     @classmethod
     def option_warnings(cls, options: Any, *, source: bool) -> list[str]:  # noqa: ARG003
-        """Return what does not work on this machine at the moment, for ``tidelog flow check``."""
+        """Return the reasons why options do not work on this machine at the moment, for ``tidelog flow check``."""
         return []
 
     async def connect(self) -> None:
-        """Open what is needed. Whatever it raises, the runtime tries again by the ``reconnect`` option."""
+        """Open the connection. After any exception, the runtime tries again according to the ``reconnect`` option."""
 
     async def close(self) -> None:
-        """Give back what is open. Called after an error too, and more than once."""
+        """Release all resources. Also called after an error, and can be called several times."""
 
 
 class Source(Connector):
-    """Where events come from."""
+    """A source of events."""
 
-    remembers: bool = True  # these two may be set by __init__, from options
-    # Events that are to be tried again are kept by the runtime, and sent again after a delay that grows.
-    # False: they are given up (udp, metronome): logged, and dead letters. Or ``owns_policy``: the connector sees to it.
+    remembers: bool = True
+    # The runtime stores events that must be retried and sends them again after an increasing delay. False: such events
+    # are given up (udp, metronome), which means that they are logged and become dead letters.
     owns_policy: bool = False
-
-    # ``settled`` gets all tokens, whatever their status, and does what is to be done: give back, dead letters.
+    # ``settled`` gets all tokens, whatever their status, and implements retries and dead letters itself.
+    # Both can also be set by ``__init__``, from options.
     def __init__(self) -> None:
         self._interrupted = asyncio.Event()
 
     @property
     def backlog(self) -> int:
-        """Events that were read and can't be read again, for pulls to come. A drain sends them first."""
+        """The number of events that were read from the peer and cannot be read again. A drain sends them first."""
         return 0
 
     @property
     def stored(self) -> int:
-        """Number of events that the source itself stores, for display: they have not been pulled yet."""
+        """The number of events that the source itself stores and that have not been pulled, for display."""
         return self.backlog
 
     @property
     def room(self) -> int | None:
-        """Events that may be pulled before others are settled, where their order limits that; None: it doesn't.
+        """The number of events that may be pulled before others are settled. None: unlimited.
 
-        For a source that can only say "I am done up to here": what lies behind an event that is not settled comes again
-        after a crash, settled or not. It is looked at again after ``settled``.
+        For a source that can only acknowledge a position: events after the first unsettled event are delivered again
+        after a crash, even if they are settled. The runtime reads the property again after ``settled``.
         """
         return None
 
     async def pull(self, limit: int) -> list[Event] | None:
-        """Wait for events and return at most ``limit`` (1 or more) of them; None: there will never be one again.
+        """Wait for events and return at most ``limit`` (1 or more) of them. None: there will be no further events.
 
-        ``event.id`` is what ``settled`` needs to know the event by. The runtime sets token, attempt (unless the
-        connector did) and ingest time. It never cancels a pull, except at a hard stop: a connector returns an empty
-        list soon after ``interrupt`` was called. Raising ConnectionError or OSError means: connect again.
+        ``event.id`` identifies the event for ``settled``. The runtime sets the token, the ingest time, and the attempt,
+        unless the connector sets it. The runtime does not cancel a pull, except for an immediate stop: a connector
+        returns an empty list soon after ``interrupt`` was called. After ConnectionError or OSError the runtime
+        reconnects.
         """
         raise NotImplementedError
 
     def interrupt(self) -> None:
-        """Make the pull under way return. The flow is draining, or the source is paused."""
+        """Make the current pull return, because the flow drains or the source is paused."""
         self._interrupted.set()
 
     async def wait(self, work: Awaitable[Any]) -> bool:
-        """For ``pull``: wait for ``work`` or an interruption. Whether ``work`` is done; if not it is cancelled.
+        """Wait for ``work`` in ``pull``. Return True if it is done, or False if ``interrupt`` was called and it was
+        cancelled.
 
-        What it raises is raised.
+        Exceptions of ``work`` are raised.
         """
         task = asyncio.ensure_future(work)
         other = asyncio.ensure_future(self._interrupted.wait())
         try:
             await asyncio.wait((task, other), return_when=asyncio.FIRST_COMPLETED)
             if task.done():
-                task.result()  # what it raised
+                task.result()  # raises the exception of ``work``
             return task.done()
         finally:
             self._interrupted.clear()
@@ -119,31 +121,34 @@ class Source(Connector):
             await asyncio.gather(task, other, return_exceptions=True)
 
     async def settled(self, tokens: Sequence[Token]) -> None:
-        """``token.key`` is an event's ID, ``token.status`` what became of it: ok or discard, unless ``owns_policy``.
+        """Process the settlement of events. ``token.key`` is the event's ID, ``token.status`` the outcome: OK or
+        DISCARD, unless ``owns_policy`` is set.
 
-        One call at a time, with everything that was settled since the last: acknowledge in bulk here. An exception is
-        logged, and the same tokens come again later. ConnectionError or OSError means besides: connect again.
+        There is one call at a time, with all tokens that were settled since the last one, so that they can be
+        acknowledged together. An exception is logged, and the tokens are passed again later. After ConnectionError or
+        OSError the runtime also reconnects.
         """
 
 
 class Sink(Connector):
-    """Where events go."""
+    """A destination of events."""
 
-    concurrency: int = 1  # calls of ``write`` at a time; more than one gives up order. May change at any time.
+    concurrency: int = 1  # concurrent calls of ``write``; if above 1, the order of events is lost; can change
 
     async def write(self, events: list[Event]) -> Deferred | Sequence[Outcome] | None:
-        """Deliver events. None: all are. A list: an outcome for each, in their order.
+        """Write events. Return None if all were written, or an outcome for each event, in order.
 
-        RejectError: none of them will ever work. ConnectionError or OSError: connect again; they are given back. Any
-        other exception gives them back.
+        RejectError: the events can never be written. ConnectionError or OSError: the runtime reconnects, and the events
+        are retried. Any other exception: the events are retried.
         """
         raise NotImplementedError
 
     def withdraw(self, wanted: EventPredicate) -> Sequence[Event]:  # noqa: ARG002 - others write events one by one
-        """Those events of writes under way that nothing was done for yet, and that are wanted elsewhere. ``write`` must
-        not do anything for them any more; an outcome that it returns for them is ignored.
+        """Return those events of the current writes that are not yet being processed and for which ``wanted`` is true.
+
+        ``write`` must not process them any more. Any outcome that it returns for them is ignored.
         """
         return ()
 
     async def flush(self) -> None:
-        """The flow is draining and nothing more will come: finish what was put off."""
+        """Complete deferred work. Called when the flow is draining and no further events will come."""

@@ -1,4 +1,4 @@
-"""What a connector may use of the runtime."""
+"""``ConnectorContext``: what the runtime offers a connector."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tidelog.flows.api.flowcontext import FlowContext
 
 
 class ConnectorEntity(Protocol):
-    """A connector's entity: its source or its sink."""
+    """The entity of a connector: its source or its sink."""
 
     name: str
     context: FlowContext
@@ -21,7 +21,7 @@ class ConnectorEntity(Protocol):
 
 
 class SourceEntity(ConnectorEntity, Protocol):
-    """What ``SourceNode`` has for its connector."""
+    """What ``SourceNode`` offers its connector."""
 
     def room_changed(self) -> None: ...
 
@@ -36,7 +36,7 @@ class SourceEntity(ConnectorEntity, Protocol):
 
 
 class SinkEntity(ConnectorEntity, Protocol):
-    """What ``SinkNode`` has for its connector."""
+    """What ``SinkNode`` offers its connector."""
 
     @property
     def responding(self) -> Collection[str]: ...
@@ -47,14 +47,14 @@ class SinkEntity(ConnectorEntity, Protocol):
 
 
 class ConnectorContext:
-    """One connector's own. ``name`` is the connector's in its flow."""
+    """The context of one connector. ``name`` is the name of the connector in its flow."""
 
     def __init__(self, name: str, context: FlowContext) -> None:
         self.name = name
         self.flow_context = context
-        self.source: SourceEntity | None = None  # where it stands on the left
-        self.sink: SinkEntity | None = None  # where it stands on the right
-        self.described: dict[str, Any] = {}  # what the API tells of it besides: an address, a file
+        self.source: SourceEntity | None = None  # None: the connector is not used as a source
+        self.sink: SinkEntity | None = None  # None: the connector is not used as a sink
+        self.described: dict[str, Any] = {}  # additional values for the API, such as an address or a file
 
     @property
     def flow(self) -> str:
@@ -66,56 +66,60 @@ class ConnectorContext:
         return self.flow_context.server
 
     def answer(self, event: Event, status: int, reason: str = "") -> bool:
-        """Settle an event of a ``write`` that returned DEFERRED. Return False if it was settled before."""
-        assert self.sink is not None  # noqa: S101 - a sink's own calls
+        """Settle an event of a ``write`` that returned DEFERRED. Return False if the event was settled before."""
+        assert self.sink is not None  # noqa: S101 - only sinks call this
         return self.sink.answer(event, status, reason)
 
     def respond(self, events: Sequence[Event], port: str = "out") -> None:
-        """A sink's own events, as responses: out of its port, if something is connected there."""
-        assert self.sink is not None  # noqa: S101 - a sink's own calls
+        """Emit events of the sink, such as responses, on a port, if the port is connected."""
+        assert self.sink is not None  # noqa: S101 - only sinks call this
         self.sink.respond(list(events), port)
 
     def responds(self, port: str = "out") -> bool:
-        """Whether something is connected there."""
+        """Whether a response port of the sink is connected."""
         return self.sink is not None and port in self.sink.responding
 
     def disconnected(self, error: BaseException) -> None:
-        """The peer is gone, noticed outside of a call: connect again."""
+        """Report that the connection was lost outside of a call. The runtime reconnects."""
         for node in (self.source, self.sink):
             if node is not None:
                 node.lost(error)
 
     @property
     def taking(self) -> bool:
-        """Whether an event of this source would be sent soon. False: the flow is paused, a sink is gone, it drains."""
+        """Whether the source would currently send an event. False if the flow is paused or draining, or a sink is
+        disconnected.
+        """
         return self.source is not None and self.source.taking
 
     @property
     def over(self) -> bool:
-        """Whether the flow has ended, so that nothing will be settled any more: a source that closes may give back."""
+        """Whether the flow has ended, so that no event will be settled any more and a closing source may return its
+        events.
+        """
         return self.source is not None and self.source.over
 
     @property
     def tells(self) -> bool:
-        """Whether ``settled`` will be called. False: the flow has ``settle: false``."""
+        """Whether ``settled`` will be called. False if the flow has ``settle: false``."""
         return self.source is not None and self.source.tells
 
     def leads(self, port: str) -> bool:
-        """Whether something is connected to a port of the source."""
+        """Whether a port of the source is connected."""
         return self.source is not None and port in self.source.leading
 
     def wake(self) -> None:
-        """The sink's ``concurrency`` has changed."""
+        """Notify the runtime that the sink's ``concurrency`` has changed."""
         if self.sink is not None:
             self.sink.wake()
 
     def room_changed(self) -> None:
-        """The source's ``room`` has changed, and nothing was settled."""
+        """Notify the runtime that the source's ``room`` has changed without a settlement."""
         if self.source is not None:
             self.source.room_changed()
 
     def trigger(self, kind: str, detail: str = "") -> None:
-        """The sink can't take more for a reason of its own: stop the sources above."""
+        """Stop the sources above, because the sink cannot accept events for this reason."""
         if self.sink is not None:
             self.sink.trigger(kind, detail)
 
@@ -124,7 +128,7 @@ class ConnectorContext:
             self.sink.restore(kind, probe=probe)
 
     def count(self, name: str, more: int = 1) -> None:
-        """A counter of this connector's, seen in the API and in /metrics."""
+        """Increase a counter of the connector, which the API and /metrics show."""
         for node in (self.source, self.sink):
             if node is not None:
                 node.count(name, more)

@@ -1,4 +1,4 @@
-"""Options that every connector has."""
+"""``ConnectorOptions``: the options that every connector has."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from tidelog.options.units import Duration
 
 
 class Reconnect(Struct):
-    """The option ``reconnect``, where it is not ``none``."""
+    """The option ``reconnect``, unless it is ``none``."""
 
     retry: Retry = msgspec.field(default_factory=Retry)
 
 
 class ConnectorOptions(Struct):
-    """What the runtime does with a connector. Those of one type derive from this."""
+    """Options for the runtime. The options of each connector type derive from this class."""
 
     reconnect: Reconnect | Literal["none"] = msgspec.field(default_factory=Reconnect)
-    # after an error; none: the connector has failed
-    paused: bool = False  # from the beginning
-    # as a source
-    max_unsettled: int = 10_000  # events under way; when so many are, nothing more is read
-    max_deliveries: int | None = None  # tries of one event until it is a dead letter; null: for ever
-    retry_delay: Duration = Duration(0.1)  # before an event's second try; then twice as long each time, up to 30 s
-    # as a sink
-    authoritative: bool = True  # false: what becomes of an event here does not count
-    timeout: Duration | None = None  # of one write; null: for ever
+    # after an error; none: the connector fails
+    paused: bool = False  # initially
+    # of a source
+    max_unsettled: int = 10_000  # maximum number of events in flight
+    max_deliveries: int | None = None  # attempts until an event becomes a dead letter; null: unlimited
+    retry_delay: Duration = Duration(0.1)  # before the second attempt of an event; then doubled each time, up to 30 s
+    # of a sink
+    authoritative: bool = True  # false: the outcome of events in this sink is ignored
+    timeout: Duration | None = None  # of one write; null: unlimited
 
     def __post_init__(self) -> None:
         if self.max_unsettled < 1:

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 
 class FlowError(Exception):
-    """A flow can't be made or steered as asked. The text names the flow, the thing and the way out."""
+    """An operation on a flow failed. The text names the flow, the object and the remedy."""
 
 
 class FlowFileError(FlowError):
-    """Something in flow files or in a flow made in Python is wrong. ``problems``: all that was found, a line each."""
+    """Flow files or the declaration of a flow in Python contain errors. ``problems``: all errors, one line each."""
 
     def __init__(self, problems: Sequence[str]) -> None:
         super().__init__("\n".join(problems))
@@ -18,19 +18,16 @@ class FlowFileError(FlowError):
 
 
 class RejectError(Exception):
-    """Raised by operators and sinks: these events will never work. They go to the dead letters."""
+    """Raised by operators and sinks if events can never be processed. The events become dead letters."""
 
 
 class RetryError(Exception):
-    """Raised by operators and sinks: these events may work another time.
-
-    Any other exception of a sink means the same.
-    """
+    """Raised by operators and sinks if events can be processed later. Any other exception of a sink means the same."""
 
 
 class DisconnectedError(ConnectionError):
-    """Raised by connectors: the peer is gone. Connect again, and give back what was under way."""
+    """Raised by connectors if the connection is lost. The runtime reconnects and returns the events in flight."""
 
 
 class PeerGoneError(Exception):
-    """Raised by sinks: the peer is gone, and there is no way to get it back. The flow fails."""
+    """Raised by sinks if the connection is lost and cannot be reopened. The flow fails."""

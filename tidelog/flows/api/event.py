@@ -1,8 +1,13 @@
-"""What travels through a flow.
+"""``Event``: what passes through a flow.
 
-Rule 1: an event belongs to one branch. Whoever holds it may replace ``value`` and change ``meta``; where a port has
-        several channels, each one after the first gets a copy, its containers included.
-Rule 2: its token says what became of it, and is settled once for each branch (``tokens.py``).
+Rule 1: An event belongs to one branch. Its current holder may replace ``value`` and change ``meta``. If a port has
+        several channels, each channel after the first gets a copy, including copies of the containers in it.
+Rule 2: The token of an event reports its outcome. It is settled once for each branch (``tokens``).
+
+Decision: events and tokens are msgspec structs without cyclic garbage collection, because one of each is created for
+each event. With slotted classes, settlement takes three times as long, and the passes of the collector take half of the
+total time. In return, neither may be part of a reference cycle: an event must not be put into its own value or meta,
+and a connector or operator that stores events releases them in ``close`` or ``forget``.
 """
 
 from __future__ import annotations
@@ -14,20 +19,17 @@ import msgspec
 
 from tidelog.flows.api.tokens import Settleable, quickly_set
 
-BATCH: Final = 512  # events in one batch, at most
+BATCH: Final = 512  # maximum number of events in a batch
 
 
 @quickly_set
 class Event(msgspec.Struct, eq=False, gc=False):
-    """An event on its way.
+    """A value with metadata.
 
-    ``value`` is what the source's codec made of it, or an operator. ``meta`` says more about it: strings to plain
-    values. ``id`` is the source's: an entry's ID, an offset. ``ingest_ns`` is when it came in, in ns since 1970,
-    ``attempt`` how often it was tried, this time included, ``path`` the port of the connector that it came from.
-
-    Events and their tokens are structures that the collector of circles doesn't look at: it would take half of the
-    time. So an event must not be put into its own value or meta, and a connector or operator that keeps events lets go
-    of them in ``close`` or ``forget``.
+    ``value`` is produced by the source's codec or by an operator. ``meta`` maps strings to plain values. ``id`` is
+    assigned by the source, for example an entry's ID or an offset. ``ingest_ns`` is the time of arrival in ns since
+    1970. ``attempt`` is the number of the current attempt, from 1. ``path`` is the port of the connector that produced
+    the event.
     """
 
     value: Any
@@ -36,7 +38,7 @@ class Event(msgspec.Struct, eq=False, gc=False):
     ingest_ns: int = 0  # 0: the runtime fills it in
     attempt: int = 1
     path: str = ""
-    token: Settleable | None = None  # None: nobody wants to know
+    token: Settleable | None = None  # None: the outcome is not reported
 
     if TYPE_CHECKING:
 
@@ -44,7 +46,7 @@ class Event(msgspec.Struct, eq=False, gc=False):
             self,
             value: Any,
             meta: dict[str, Any] | None = None,
-            id: Any = None,  # noqa: A002 - its name everywhere
+            id: Any = None,  # noqa: A002 - the same name as in connectors
             *,
             ingest_ns: int = 0,
             attempt: int = 1,
@@ -57,21 +59,21 @@ class Event(msgspec.Struct, eq=False, gc=False):
             self.meta = {}  # type: ignore[unreachable] # but for None
 
     def remembered(self) -> Event:
-        """A copy to send it again from. It has no token."""
+        """Return a copy without a token, from which the event can be sent again."""
         return Event(
             copied(self.value), dict(self.meta), self.id, ingest_ns=self.ingest_ns, attempt=self.attempt,
             path=self.path,
         )  # fmt: skip
 
     def derive(self, value: Any) -> Event:
-        """Another event that came of this one: the same token, which the caller has to split (``Token.split``)."""
+        """Return an event with another value and the same token. The caller must split the token (``Token.split``)."""
         return Event(
             value, dict(self.meta), self.id, ingest_ns=self.ingest_ns, attempt=self.attempt, path=self.path,
             token=self.token,
         )  # fmt: skip
 
     def fork(self, *, counted: bool = True) -> Event:
-        """This event for one more branch, with a copy of its value. Its token counts the branch, unless told not to."""
+        """Return a copy for one more branch. Its token counts the branch if ``counted`` is true."""
         return Event(
             copied(self.value), dict(self.meta), self.id, ingest_ns=self.ingest_ns, attempt=self.attempt,
             path=self.path, token=self.token.fork() if counted and self.token is not None else None,
@@ -93,7 +95,7 @@ def extract(events: list[Event], wanted: EventPredicate, found: list[Event]) -> 
 
 
 def copied(value: Any) -> Any:
-    """A copy of a value as codecs make them: dicts and lists are new, what can't change is shared."""
+    """Return a copy of a value that a codec produced: dicts and lists are copied, immutable values are shared."""
     kind = type(value)
     if kind is dict:
         return {key: each if type(each) in _PLAIN else copied(each) for key, each in value.items()}

@@ -1,4 +1,4 @@
-"""What the entities of one running flow share."""
+"""``FlowContext``: what the entities of an instance of a flow share."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tidelog.flows.api.tokens import Token, TokenOwner
 
 
 class Gatherer(Protocol):
-    """An operator's entity that keeps events until others have come."""
+    """The entity of an operator that stores events until others arrive."""
 
     def gathered(self, owner: TokenOwner) -> Iterable[Token]: ...
     def release(self, name: str, option: str) -> None: ...
@@ -23,22 +23,22 @@ class Gatherer(Protocol):
 
 @dataclass
 class FlowContext:
-    """One for each instance of a flow."""
+    """The context of one instance of a flow."""
 
-    flow: str  # its alias, as orders or orders.2
-    server: str | None = None  # URL of the tidelog server; None: there is none
-    debug: bool = False  # settled twice, or collected unsettled, is an error
+    flow: str  # alias of the instance, such as orders or orders.2
+    server: str | None = None  # URL of the tidelog server; None: no server
+    debug: bool = False  # raise an error if an event is settled twice, or never
     queue: int = 128  # batches in a channel
     now_ns: Callable[[], int] = time.time_ns  # ns since 1970
     random: random.Random = field(default_factory=random.Random)
     letters: Callable[[str, Sequence[tuple[Event, str]]], Awaitable[bool]] | None = None
-    # Writes dead letters: (source, [(event, reason)]). True: they are on disk. None: the flow has none.
-    lost: list[str] = field(default_factory=list)  # debug: tokens that were collected unsettled
-    shared: dict[str, Any] = field(default_factory=dict)  # of one process: an HTTP server's routes, a client
-    gatherers: list[Gatherer] = field(default_factory=list)  # operators that keep events until others have come
-    draining: bool = False  # no source reads any more; the signal DRAIN comes later, behind all events
-    end: Callable[[], None] = lambda: None  # ends the flow as if all its sources had ended
-    changed: Callable[[], None] = lambda: None  # told whenever the flow may have come to an end
+    # Writes dead letters: (source, [(event, reason)]); returns True once they are stored. None: no dead letters.
+    lost: list[str] = field(default_factory=list)  # tokens that were collected unsettled, in debug mode
+    shared: dict[str, Any] = field(default_factory=dict)  # by all flows of the process, such as HTTP routes
+    gatherers: list[Gatherer] = field(default_factory=list)  # operators that store events until others arrive
+    draining: bool = False  # no source reads any more; DRAIN follows after all events
+    end: Callable[[], None] = lambda: None  # ends the flow as if all sources had ended
+    changed: Callable[[], None] = lambda: None  # called when the flow may have ended
     given_up: GivenUpLog = field(init=False)
     _versions: itertools.count[int] = field(default_factory=lambda: itertools.count(1))
 
@@ -46,5 +46,5 @@ class FlowContext:
         self.given_up = GivenUpLog(self.flow)
 
     def version(self) -> int:
-        """Of a breaker message: grows."""
+        """Return the next version of breaker messages."""
         return next(self._versions)

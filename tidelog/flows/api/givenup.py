@@ -1,6 +1,7 @@
-"""Logs events that will not be retried: at most one line for each entity and period ``EVERY``, with a count.
+"""Logs events that will not be retried: at most one message for each entity and period ``EVERY``, with a count.
 
-The first one is logged immediately. Those that follow within ``EVERY`` are one line with their number and reasons.
+The first event is logged immediately. The events that follow within ``EVERY`` are reported in one message, with their
+number and reasons.
 """
 
 from __future__ import annotations
@@ -10,16 +11,16 @@ import logging
 from collections import Counter
 from typing import Any, Final
 
-EVERY: Final = 10.0  # s between two lines of one entity
-REASONS: Final = 3  # in a line
-KNOWN: Final = 100  # reasons that are counted one by one
+EVERY: Final = 10.0  # s between two messages of one entity
+REASONS: Final = 3  # in a message
+KNOWN: Final = 100  # reasons that are counted separately
 EXCERPT: Final = 200  # characters of a value, or of a reason
 
 log = logging.getLogger("tidelog.flows")
 
 
 class _Since:
-    """Of one entity, since its last line."""
+    """The events of one entity since its last message."""
 
     def __init__(self, timer: asyncio.TimerHandle) -> None:
         self.timer = timer
@@ -27,14 +28,14 @@ class _Since:
 
 
 class GivenUpLog:
-    """Of one instance of a flow."""
+    """The log of one instance of a flow."""
 
     def __init__(self, flow: str) -> None:
         self._flow = flow
         self._since: dict[str, _Since] = {}
 
     def add(self, name: str, reason: str, ident: Any = None, value: Any = None) -> None:
-        """name: the entity. What the log shows of the event is cut."""
+        """Add an event of the entity ``name``. The reason and the value are truncated in the log."""
         since = self._since.get(name)
         if since is None:
             shown = "" if value is None else f": {repr(value)[:EXCERPT]}"
@@ -73,7 +74,7 @@ class GivenUpLog:
         log.error("%s: %s: %s", self._flow, name, text, extra=about)
 
     def stop(self) -> None:
-        """The flow has ended: what was not said is said now."""
+        """Log the remaining events, because the flow has ended."""
         for name, since in self._since.items():
             since.timer.cancel()
             if since.reasons:

@@ -19,14 +19,14 @@ from tidelog.flows.api.tokens import Settleable, Token, TokenOwner
 class OutputChannel(Protocol):
     """A channel to the next entity."""
 
-    authoritative: bool  # False: a full channel drops events, and their settlement does not count
+    authoritative: bool  # False: a full channel drops events, and their settlement is ignored
 
     @property
     def full(self) -> bool: ...
 
 
 class OperatorRuntime(TokenOwner, Protocol):
-    """The entity of an operator (``runtime.operatornode``)."""
+    """The entity of an operator, implemented by ``runtime.operatornode``."""
 
     name: str
     context: FlowContext
@@ -52,100 +52,104 @@ class OperatorRuntime(TokenOwner, Protocol):
 
 
 class Operator:
-    """Takes batches, emits batches. Every event that it takes it emits, drops, fails, or keeps with its token."""
+    """The base class of operators. An operator emits, drops or fails each event, or stores it together with its token.
+    """
 
-    type: ClassVar[str] = ""  # its name in flow files
+    type: ClassVar[str] = ""  # name in flow files
     guards: ClassVar[bool] = False
-    # It answers breaker messages of its outputs itself: sources above have starting:<this> until it restores that.
+    # The operator handles the breaker messages of its outputs. Sources above have the reason starting:<operator> until
+    # the operator restores it.
+    gathers: ClassVar[bool] = False  # stores events until others arrive; implements ``gathered`` and ``release``
+    transparent: ClassVar[bool] = False  # emits events on ``out`` with value, meta and token unchanged
+    last: ClassVar[bool] = False  # emits nothing on ``out``, so no operator can follow
 
-    gathers: ClassVar[bool] = False  # It keeps events until others have come: ``gathered`` and ``release``.
-
-    transparent: ClassVar[bool] = False  # What leaves by ``out`` is what came, its value, its meta and its token.
-
-    last: ClassVar[bool] = False  # nothing leaves by ``out``, so there is nothing for an operator after it
-
-    node: OperatorRuntime  # set by the runtime before anything is called
+    node: OperatorRuntime  # set by the runtime before any method is called
 
     def ports(self) -> tuple[str, ...]:
-        """Ports besides ``out`` and ``err``."""
+        """The ports in addition to ``out`` and ``err``."""
         return ()
 
     def required(self) -> tuple[str, ...]:
-        """Those of its ports that must lead somewhere."""
+        """The ports that must be connected."""
         return ()
 
     def needs_server(self) -> bool:
-        """Whether it keeps things on the tidelog server (``node.context.server``)."""
+        """Whether the operator stores data on the tidelog server (``node.context.server``)."""
         return False
 
     def start(self) -> None:
-        """The flow is about to start: the loop runs, nothing has come."""
+        """Prepare for the start of the flow. The event loop runs, and no event has arrived."""
 
     def process(self, events: list[Event]) -> None:
-        """A batch: the list and its events are the operator's own."""
+        """Process a batch. The list and its events belong to the operator."""
         raise NotImplementedError
 
     def busy(self) -> bool:
-        """True: no batch is taken now. The operator wakes its node when that changes. ``drain`` may come meanwhile."""
+        """Whether the operator accepts no batch at the moment. It wakes its node when this changes. ``drain`` can be
+        called meanwhile.
+        """
         return False
 
     def drain(self) -> None:
-        """Nothing more comes, except what is tried again: flush, and from now on keep nothing back."""
+        """Flush the buffered events and stop buffering. Only retries can still arrive."""
 
     def drained(self) -> bool:
-        """Whether nothing is kept any more. Asked after ``drain``, whenever the node was woken."""
+        """Whether no events are buffered. Called after ``drain``, each time the node is woken."""
         return not self.kept()
 
     def kept(self) -> int:
-        """Events that it holds, for ``unsettled``."""
+        """The number of buffered events, for ``unsettled``."""
         return 0
 
     def gathered(self) -> Iterable[Settleable | None]:
-        """Tokens of events that it keeps until others have come, as those of a batch that isn't full."""
+        """The tokens of events that are stored until others arrive, such as those of an incomplete batch."""
         return ()
 
     def release(self) -> None:
-        """Send on what is gathered: its source reads nothing more until something is settled, and all waits here."""
+        """Emit the gathered events: the source reads nothing until events are settled, and all unsettled events are
+        stored here.
+        """
 
     def withdraw(self, wanted: EventPredicate) -> list[Event]:  # noqa: ARG002 - others keep something
-        """Events that are kept and wanted by an operator before this one: it takes them back. They are kept no more,
-        and their tokens are settled by the caller. What can't be given back goes on, and is taken back further down.
+        """Return buffered events that an operator above recalls. They are no longer buffered here.
+
+        The caller settles their tokens. Events that can't be returned are emitted and recalled further down.
         """
         return []
 
     def settled(self, tokens: list[Token]) -> None:
-        """Tokens that this operator made (owner: its node) were settled. Passes them on to their parents."""
+        """Process the settlement of tokens that this operator created. By default, forward it to their parents."""
         for token in tokens:
             if token.parent is not None:
                 token.parent.settle(token.status, token.reason)
 
     def breaker(self, message: Trigger | Restore, port: str) -> bool:  # noqa: ARG002 - others look at them
-        """A breaker message came back on one of the ports. False: it goes further up."""
+        """Handle a breaker message from one of the ports. Return False to forward it upward."""
         return False
 
     def stop(self) -> None:
-        """The flow ends: cancel timers, close what is open. Nothing can be emitted any more."""
+        """The flow ends: cancel timers and close connections. No event can be emitted any more."""
 
     def forget(self) -> None:
-        """All of the flow has ended: let go of events that are kept. The collector of circles doesn't look at events,
-        and they lead back here.
+        """Release all stored events after the flow has ended. The cyclic garbage collector does not track events, and
+        they refer to this operator.
         """
 
-    # -- what operators do with events -----------------------------------------------------------------------
+    # -- operations on events --------------------------------------------------------------------------------
     def emit(self, events: list[Event], port: str = "out") -> None:
-        """Send events on. The list is not the operator's any more."""
+        """Emit events on a port. The list no longer belongs to the operator."""
         self.node.emit(events, port)
 
     def drop(self, events: list[Event], reason: str) -> None:
-        """End events on purpose."""
+        """Discard events intentionally."""
         self.node.drop(events, reason)
 
     def fail(self, event: Event, error: BaseException) -> None:
-        """An event that can't be processed: to ``err`` with ``meta["error"]``, or where that leads nowhere it is
-        rejected, or given back if the error is a RetryError.
+        """Report an event that can't be processed. It is emitted on ``err`` with ``meta["error"]``. If ``err`` is not
+        connected, the event is rejected, or returned for a retry if the error is a RetryError.
         """
         self.node.fail(event, error)
 
     def spawn(self, work: Coroutine[Any, Any, Any]) -> Any:
-        """A task of this operator's, cancelled when the flow stops."""
+        """Start a task of this operator, which is cancelled when the flow stops."""
         return self.node.spawn(work)

@@ -1,10 +1,11 @@
-"""What travels besides events: signals forward, breaker messages back.
+"""Messages other than events: signals forward, breaker messages back.
 
-Forward, in the channels, in order with the events: ``DRAIN``, after which a source sends nothing but what it sends
-again. An operator that has it from all its inputs flushes what it keeps, from then on keeps nothing, and passes it on.
+Forward: ``DRAIN`` is sent through the channels, in order with the events. After it, a source only sends retries. An
+operator that has received it from all inputs flushes its buffer, stops buffering, and forwards the signal.
 
-Back, along all channels: ``Trigger`` and ``Restore`` of a reason. Each has a version, which grows: on two ways of
-different length an old Trigger may come after its Restore, and is then known to be old.
+Back: ``Trigger`` and ``Restore`` of a reason are sent against the direction of all channels. Each has an increasing
+version. On paths of different lengths, an old Trigger can arrive after its Restore; the version shows that it is
+outdated.
 """
 
 from __future__ import annotations
@@ -14,13 +15,13 @@ from typing import Final, NamedTuple
 
 
 class Signal(Enum):
-    """Forward."""
+    """A signal that is sent forward."""
 
     DRAIN = "drain"
 
 
 class Trigger(NamedTuple):
-    """Don't send, because of this reason."""
+    """Stop sending for this reason."""
 
     reason: str  # kind:owner, as in disconnected:search
     version: int
@@ -28,17 +29,17 @@ class Trigger(NamedTuple):
 
 
 class Restore(NamedTuple):
-    """This reason is gone. Nothing is said of others."""
+    """The reason no longer applies. Other reasons are not affected."""
 
     reason: str
     version: int
-    probe: bool = False  # it ended by time, not because all is well: send one event first
+    probe: bool = False  # the reason ended after a delay and not because of a success: send one event first
 
 
 STARTING: Final = "starting"
 DISCONNECTED: Final = "disconnected"
 PAUSED: Final = "paused"
-API: Final = "api"  # the owner of that reason where the flow is paused, not a connector
+API: Final = "api"  # the owner of PAUSED if the whole flow is paused, and not a single connector
 WINDOW_FULL: Final = "window_full"
 FAILED: Final = "failed"
 CHANNEL_FULL: Final = "channel_full"

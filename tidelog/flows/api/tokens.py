@@ -1,13 +1,21 @@
-"""What became of an event: tokens, and how they are settled.
+"""Tokens report the outcome of an event to its source.
 
-Rule 1: a token's ``pending`` counts its branches. ``fork`` and ``split`` add to it, ``settle`` takes one off. At zero
-        its owner is told, once, with the worst status of all branches.
-Rule 2: statuses are ordered by what is still owed: ``retry`` is the worst, because some branch has not got the event
-        and may get it; then ``reject`` (a branch never will), ``discard`` (meant not to), ``ok``.
-Rule 3: an event made of several has a ``TokenGroup``: exactly the tokens of its members, never a range of IDs.
-Rule 4: an operator that wants to see the settlement puts a token of its own before the event's:
-        ``Token(self.node, key, parent)``. What it was told it passes on to ``parent``, now or later, changed or not.
-        So contraflow passes the operators that care, in reverse, and costs the others nothing.
+Rule 1: A token's ``pending`` counts its branches. ``fork`` and ``split`` increase it, ``settle`` decreases it. At zero,
+        the owner is notified once, with the worst status of all branches.
+Rule 2: ``retry`` is the worst status, followed by ``reject``, ``discard`` and ``ok``.
+Rule 3: An event that was composed of several events has a ``TokenGroup`` with exactly their tokens, never a range of
+        IDs.
+Rule 4: An operator that needs the settlement puts its own token before the event's: ``Token(self.node, key, parent)``.
+        It forwards the settlement to ``parent``, immediately or later, unchanged or not.
+
+Decision: ``retry`` is worse than ``reject``. Suppose that of two sinks one rejects an event permanently and the other
+has not received it yet. Settled as a reject, the event would become a dead letter and the second sink would never
+receive it. After a retry, the event is rejected again by the first sink and delivered to the second one, and the reject
+remains.
+
+Decision: a token points directly to its source, so operators without a token of their own, such as filters, cost
+nothing in contraflow, and no message for each event and operator is needed. Only ``retry``, ``roundrobin``,
+``backpressure`` and the like insert hop tokens (Rule 4).
 """
 
 from __future__ import annotations
@@ -21,26 +29,25 @@ import msgspec
 T = TypeVar("T")
 
 OK: Final = 0
-DISCARD: Final = 1  # meant: filtered, sampled, overflowed
-REJECT: Final = 2  # will never work
-RETRY: Final = 3  # may work another time
+DISCARD: Final = 1  # intended: filtered, sampled, overflowed
+REJECT: Final = 2  # permanent failure
+RETRY: Final = 3  # can succeed later
 
 STATUSES: Final = ("ok", "discard", "reject", "retry")
 
 
 class Withheld(str):
-    """The reason of what is given back because the flow drains: its source doesn't send it again before it is started
-    anew.
+    """The reason of events that are returned because the flow drains. The source does not send them again in this run.
     """
 
     __slots__ = ()
 
 
 class Withdrawn(str):
-    """The reason of what an operator took back from one of its outputs before anything was done with it there.
+    """The reason of events that an operator recalled from one of its outputs before they were processed there.
 
-    Its status is RETRY. ``by`` is the operator's entity: it sends the event another way. Entities before that one pass
-    it on as it is: nothing has failed.
+    The status is RETRY. ``by`` is the entity of the operator, which sends the event to another output. Entities before
+    that one forward the settlement unchanged, because nothing has failed.
     """
 
     by: object
@@ -52,15 +59,16 @@ class Withdrawn(str):
 
 
 class SettledTwiceError(AssertionError):
-    """A branch was settled that had been settled before: a bug of the entity that did it. The text names the token."""
+    """A branch was settled twice. This is a bug of the entity that settled it. The text contains the token."""
 
 
 class LostTokenError(AssertionError):
-    """A token was collected before it was settled: an entity let go of an event. Noticed in debug mode."""
+    """A token was garbage-collected before it was settled, because an entity dropped an event. Detected in debug mode.
+    """
 
 
 class TokenOwner(Protocol):
-    """Who is told. ``done`` is its contraflow channel."""
+    """The entity that is notified. ``done`` is its contraflow channel."""
 
     done: list[Token]
     debug: bool
@@ -71,7 +79,7 @@ class TokenOwner(Protocol):
 
 
 class Settleable(Protocol):
-    """What an event's token can do."""
+    """The operations on the token of an event."""
 
     def settle(self, status: int = OK, reason: str = "") -> None: ...
     def fork(self) -> Settleable: ...
@@ -79,17 +87,17 @@ class Settleable(Protocol):
 
 
 class TokenCarrier(Protocol):
-    """An event, as far as tokens are concerned."""
+    """An object with a token, such as an event."""
 
     @property
     def token(self) -> Settleable | None: ...
 
 
 def quickly_set(kind: type[T]) -> type[T]:
-    """A structure of msgspec with gc=False whose fields are set by Python itself: in 3 ns instead of 15.
+    """Decorate a msgspec struct with gc=False so that Python itself sets its fields, in 3 ns instead of 15.
 
-    What msgspec does besides is to show the object to the collector of circles, and such a one never is. It works only
-    once the class is made.
+    The setter of msgspec also tracks the object for the garbage collector, which such an object never needs. The
+    decorator only works on a completed class.
     """
     kind.__delattr__ = object.__delattr__  # type: ignore[method-assign]
     kind.__setattr__ = object.__setattr__  # type: ignore[method-assign]
@@ -98,21 +106,17 @@ def quickly_set(kind: type[T]) -> type[T]:
 
 @quickly_set
 class Token(msgspec.Struct, eq=False, gc=False):
-    """One event of a source, or of an operator that wants to see what becomes of it.
-
-    A structure of msgspec that the collector of circles doesn't look at, because one is made for each event: with a
-    class with slots settlement takes three times as long.
-    """
+    """The settlement of one event of a source, or of an operator that needs to know the outcome."""
 
     owner: TokenOwner
-    key: Any = None  # the owner's: it says which event this was
-    parent: Settleable | None = None  # None: a source's
+    key: Any = None  # identifies the event for the owner
+    parent: Settleable | None = None  # None: the owner is a source
     pending: int = 1  # branches that have not been settled
     status: int = OK
     reason: str = ""  # of the worst status
 
     def settle(self, status: int = OK, reason: str = "") -> None:
-        """End one branch."""
+        """Settle one branch."""
         if self.pending <= 0:
             self.owner.settled_twice(self)
             return
@@ -126,12 +130,12 @@ class Token(msgspec.Struct, eq=False, gc=False):
             owner.wake()
 
     def fork(self) -> Token:
-        """One more branch."""
+        """Add one branch."""
         self.pending += 1
         return self
 
     def split(self, more: int) -> None:
-        """So many more events of the same branch."""
+        """Add ``more`` events to this branch."""
         self.pending += more
 
     def __repr__(self) -> str:
@@ -139,7 +143,7 @@ class Token(msgspec.Struct, eq=False, gc=False):
 
 
 class WatchedToken(Token, eq=False, gc=True, weakref=True):
-    """A token of a flow in debug mode: that it is collected unsettled is noticed."""
+    """A token in debug mode. If it is collected unsettled, its owner is notified."""
 
     def __del__(self) -> None:
         if self.pending > 0:
@@ -147,7 +151,7 @@ class WatchedToken(Token, eq=False, gc=True, weakref=True):
 
 
 class WeakToken:
-    """A token that is looked at and not kept: of a flow in debug mode, or it would never be collected."""
+    """A weak reference to a token, used in debug mode, in which a strong reference would prevent its collection."""
 
     __slots__ = ("_token",)
 
@@ -161,7 +165,7 @@ class WeakToken:
 
     @property
     def identity(self) -> int:
-        """The token's id(), as long as it is pending."""
+        """The token's id() while it is pending."""
         return id(self._token())
 
     @property
@@ -171,9 +175,9 @@ class WeakToken:
 
 
 class TokenGroup:
-    """The token of an event that was made of several: of a batch, of a window.
+    """The token of an event that was composed of several events, as in a batch or a window.
 
-    It belongs to one branch: ``fork`` makes another group of the same members.
+    It belongs to one branch. ``fork`` creates another group of the same members.
     """
 
     __slots__ = ("_split", "members", "pending", "reason", "status")
@@ -186,7 +190,7 @@ class TokenGroup:
         self.reason = ""
 
     def settle(self, status: int = OK, reason: str = "") -> None:
-        """End one part of this branch. With the last part, all members get the worst status."""
+        """Settle one part of this branch. With the last part, all members get the worst status."""
         if self.pending <= 0:
             self._twice()
             return
@@ -199,9 +203,9 @@ class TokenGroup:
                 member.settle(self.status, self.reason)
 
     def settle_items(self, outcomes: Iterable[tuple[int, str]]) -> None:
-        """End this branch with a status and a reason for each member, in their order.
+        """Settle this branch with a status and a reason for each member, in order.
 
-        Raises ValueError where there are more or fewer outcomes than members, or where the event was split.
+        Raises ValueError if the number of outcomes differs from the number of members, or if the event was split.
         """
         each = list(outcomes)
         if len(each) != len(self.members):
@@ -216,11 +220,11 @@ class TokenGroup:
             member.settle(status, reason)
 
     def fork(self) -> TokenGroup:
-        """A group of the same members for one more branch."""
+        """Return a group of the same members for one more branch."""
         return TokenGroup([member.fork() for member in self.members])
 
     def of(self, members: Sequence[Settleable], numbers: Sequence[int] | None = None) -> TokenGroup:  # noqa: ARG002
-        """A group of other tokens in the place of these, or of those of the members with these numbers."""
+        """Return a group of other tokens that replace all members, or the members with these numbers."""
         return TokenGroup(members)
 
     def split(self, more: int) -> None:
@@ -229,11 +233,11 @@ class TokenGroup:
 
     @property
     def intact(self) -> bool:
-        """Whether the event is still the whole of its members: it was neither split nor settled."""
+        """Whether the event was neither split nor settled, so that it still represents all of its members."""
         return self.pending == 1 and not self._split
 
     def apart(self) -> Sequence[Settleable] | None:
-        """The members, for whoever asks to settle one by one. None: the event was split, they share a fate."""
+        """Return the members, for a caller that settles them one by one. Return None if the event was split."""
         if not self.intact:
             return None
         self.pending = 0
@@ -249,7 +253,7 @@ class TokenGroup:
 
 
 def owners(token: Settleable) -> Iterable[TokenOwner]:
-    """Who will be told of a token: the owners of its members, where it has some."""
+    """The owners that a token notifies. For a group, these are the owners of its members."""
     if isinstance(token, TokenGroup):
         for member in token.members:
             yield from owners(member)
@@ -258,7 +262,7 @@ def owners(token: Settleable) -> Iterable[TokenOwner]:
 
 
 def owned(token: Settleable | None, owner: TokenOwner) -> Iterable[Token]:
-    """The tokens of one entity behind a token: among its members, and before those of operators."""
+    """The tokens of one entity among the members and the parents of a token."""
     while isinstance(token, Token):
         if token.owner is owner:
             yield token
@@ -270,7 +274,7 @@ def owned(token: Settleable | None, owner: TokenOwner) -> Iterable[Token]:
 
 
 def settle_all(events: Iterable[TokenCarrier], status: int = OK, reason: str = "") -> None:
-    """Settle events that share a fate: what ``token.settle`` does for each, without a call for each."""
+    """Settle events with the same outcome, without a call for each token."""
     told: TokenOwner | None = None
     done: list[Token] = []
     for event in events:
