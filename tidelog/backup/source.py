@@ -127,7 +127,7 @@ class Frames:
             raise _lost(error) from error
         answer = FULL.fullmatch(line)
         if answer is None:
-            raise BackupError(f"the server says: {line.removeprefix('-')}")
+            raise BackupError(f"the server replied: {line.removeprefix('-')}")
         self._busy_since = time.monotonic()
         self._put(self._decoder.feed(rest))
         self._thread = threading.Thread(target=self._run, name="tidelog-backup", daemon=True)

@@ -250,7 +250,7 @@ def asking(app: App, url: str | None) -> Iterator[Ask]:
         except UnreachableError as error:
             raise click.ClickException(f"no answer from {access.places}: {error.__cause__}") from None
         except ReplyError as error:
-            raise click.ClickException(f"the server says: {error}") from None
+            raise click.ClickException(f"the server replied: {error}") from None
         except (AppError, TopicError, MembersError) as error:
             raise click.ClickException(str(error)) from None
         finally:

@@ -23,7 +23,7 @@ SECONDS = len("2026-11-21T08:00:00")
 
 
 @contextmanager
-def _told() -> Iterator[None]:
+def _reporting() -> Iterator[None]:
     try:
         yield
     except BackupError as error:
@@ -33,29 +33,29 @@ def _told() -> Iterator[None]:
 @click.command()
 @click.argument("target")
 @url_option
-@click.option("--keep", type=click.IntRange(1), help="Then remove all but the newest so many backups at TARGET.")
+@click.option("--keep", type=click.IntRange(1), help="Afterwards, remove all but this many of the newest backups.")
 def backup(target: str, url: str, keep: int | None) -> None:
-    """Copy everything that a running server has to TARGET, and verify the copy.
+    """Copy all data of a running server to TARGET, and verify the copy.
 
     \b
-    TARGET is a folder, or a URL that fsspec knows, such as s3://bucket/tide:
+    TARGET is a directory or an fsspec URL, such as s3://bucket/tide:
       pip install 'tidelog[backup]' s3fs
-    It holds any number of backups, which share files: after the first one, only
-    what is new is written. Use a target of its own for each server.
+    It can hold any number of backups, which share files. Only the first backup
+    writes all data. Use a separate target for each server.
 
     \b
       tidelog backup /mnt/backups/tide
       tidelog backup s3://bucket/tide --url rediss://user:password@db1 --keep 14
-      tidelog backups /mnt/backups/tide          list them
-      tidelog verify /mnt/backups/tide           read all of the newest one
-      tidelog restore /mnt/backups/tide ./data   make a data directory of it
+      tidelog backups /mnt/backups/tide          list the backups
+      tidelog verify /mnt/backups/tide           read all files of the newest one
+      tidelog restore /mnt/backups/tide ./data   create a data directory from it
 
-    The server, a leader or a replica, goes on serving. The backup is the state at one moment: it has everything that
-    was acknowledged before the command began, and no transaction in part. All data is read from the server each time.
-    If anything goes wrong, the exit code is not 0, and no backup is added; what was written of it is used by the next
-    one, or removed by it with --keep. Configuration and ACL files are not part of a backup.
+    The server can be a leader or a replica, and continues to serve clients. The backup is consistent: it contains all
+    writes that were acknowledged before the command started, and no partial transaction. Each backup reads all data
+    from the server. If the command fails, the exit code is not 0, and no backup is added. The next backup reuses the
+    files that were written. Configuration and ACL files are not part of a backup.
     """
-    with _told(), reported(url), Progress() as progress:
+    with _reporting(), reported(url), Progress() as progress:
         place = place_at(target)
         taken = take.take(url, place, keep, progress.show_bytes)
         done = taken.manifest
@@ -72,63 +72,64 @@ def backup(target: str, url: str, keep: int | None) -> None:
 def backups(target: str) -> None:
     """List the complete backups at TARGET, oldest first.
 
-    Take a name from here for "tidelog restore TARGET/NAME DIR" and "tidelog verify TARGET/NAME". "shared" is the part
-    that an older backup in the list has too.
+    Use the names in "tidelog restore TARGET/NAME DIR" and "tidelog verify TARGET/NAME". The column "shared" shows the
+    size of the files that older backups in the list also use.
     """
-    with _told():
+    with _reporting():
         place = place_at(target)
         names = manifest.backups(place)
         if not names:
             raise click.ClickException(f"there is no backup at {place.shown}")
-        rows, there = [], set[str]()
+        rows, known = [], set[str]()
         for name in names:
             try:
-                rows.append(_row(manifest.load(place, name), there))
+                rows.append(_row(manifest.load(place, name), known))
             except BackupError as error:
                 rows.append([name, str(error), *[""] * 4])
         table(["name", "began (UTC)", "size", "shared", "entries", "server"], rows)
 
 
-def _row(found: Manifest, there: set[str]) -> list[str]:
-    shared = sum(count for digest, count in found.chunks if digest in there)
-    there.update(digest for digest, _ in found.chunks)
+def _row(found: Manifest, known: set[str]) -> list[str]:
+    shared = sum(count for digest, count in found.chunks if digest in known)
+    known.update(digest for digest, _ in found.chunks)
     began = found.began[:SECONDS].replace("T", " ")
     return [found.name, began, size(found.size), size(shared), f"{found.entries:,}", f"{found.server} ({found.role})"]
 
 
 @click.command()
 @click.argument("backup")
-def verify(backup: str) -> None:  # it is not the command of that name
+def verify(backup: str) -> None:  # a parameter, not the command of this name
     """Read all files of a backup and compare their checksums.
 
-    BACKUP is TARGET/NAME, or TARGET for the newest backup there. The exit code is not 0 if a file is missing or
-    damaged; the message names it. The files are plain: their names are their SHA-256.
+    BACKUP is TARGET/NAME, or TARGET for the newest backup. If a file is missing or damaged, the exit code is not 0, and
+    the message names the file. The name of each file is the SHA-256 of its content.
     """
-    with _told(), Progress() as progress:
+    with _reporting(), Progress() as progress:
         place, found = manifest.find(backup)
         reading.verify(place, found, progress.show_bytes)
         progress.end()
-        echo(f"{place.shown}/{found.name}: {len(found.chunks):,} files, {size(found.size)}, all as written")
+        echo(f"{place.shown}/{found.name}: {len(found.chunks):,} files, {size(found.size)}, all intact")
 
 
 @click.command()
 @click.argument("backup")
 @click.argument("directory", metavar="DIR", type=click.Path(path_type=Path))
 def restore(backup: str, directory: Path) -> None:
-    """Make the data directory DIR from a backup, for tidelog-server to start on.
+    """Create the data directory DIR of a tidelog-server from a backup.
 
-    BACKUP is TARGET/NAME, or TARGET for the newest backup there. DIR must be new or empty. It appears when it is
-    complete and checked, and not before.
+    BACKUP is TARGET/NAME, or TARGET for the newest backup. DIR must be new or empty. It is created only after the
+    data is complete and verified.
 
     \b
       tidelog restore /mnt/backups/tide ./data
       tidelog-server --dir ./data
 
-    The server begins a new history there: replicas of the old server take a full copy of it, unless they have nothing
-    that it lacks. To make a new replica from a backup, start it on DIR with --replicaof: it asks its leader only for
-    what came after the backup, as far as the leader still has that. Keys whose time is over end at the start.
+    The restored server starts a new history. A replica of the old server takes a full copy if it has data that the
+    restored server does not have. To create a new replica from a backup, start it on DIR with --replicaof. It requests
+    only the records after the backup from its leader, if the leader still has them. Expired keys are deleted at
+    startup.
     """
-    with _told(), Progress() as progress:
+    with _reporting(), Progress() as progress:
         place, found = manifest.find(backup)
         facts = reading.restore(place, found, directory, progress.show_bytes)
         progress.end()
@@ -136,16 +137,16 @@ def restore(backup: str, directory: Path) -> None:
 
 
 def _print_restored(place: Place, found: Manifest, directory: Path, facts: dict[str, Any]) -> None:
-    newest = f", the newest {_moment(facts['newest_ms'])}" if facts["newest_ms"] else ""
-    echo(f"{directory}: what {found.server} had at log offset {facts['log_offset']:,}, from")
+    newest = f", the newest {_time_text(facts['newest_ms'])}" if facts["newest_ms"] else ""
+    echo(f"{directory}: the data of {found.server} at log offset {facts['log_offset']:,}, from")
     echo(f"{place.shown}/{found.name}")
     streams = f"{facts['streams']:,} of them streams with {facts['entries']:,} entries{newest}"
     echo(f"{facts['keys']:,} keys, {streams}")
-    echo(f"{facts['groups']:,} groups with {facts['pending']:,} pending messages")
-    echo(f"start it: tidelog-server --dir {directory}")
+    echo(f"{facts['groups']:,} groups with {facts['pending']:,} pending entries")
+    echo(f"start the server: tidelog-server --dir {directory}")
 
 
-def _moment(ms: int) -> str:
+def _time_text(ms: int) -> str:
     try:
         return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
     except (ValueError, OverflowError, OSError):  # beyond the year 9999

@@ -1,4 +1,4 @@
-"""The option --url, and what becomes of a server's errors: what the commands share."""
+"""The option --url, and messages for the errors of a server."""
 
 from __future__ import annotations
 
@@ -18,24 +18,25 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def url_option(command: F) -> F:
-    """Adds --url, which every command that talks to a server has."""
+    """Add the option --url, which every command that uses a server has."""
     return click.option(
         "--url",
         envvar="TIDELOG_URL",
         default=DEFAULT_URL,
         show_default=True,
         show_envvar=True,
-        help="The server: redis://, rediss:// (TLS) or unix://, several of them with commas, or redis+sentinel://.",
+        help="Server: redis://, rediss:// (TLS), unix://, redis+sentinel://, or several URLs separated by commas.",
     )(command)
 
 
 def choose(url: str | None, declared: Access | None, given: bool, what: str) -> Access | None:
-    """Return the server of a command: that of --url, or the one in the declaration of ``what``. None: there is neither.
+    """Return the server of a command: --url, or the server in the declaration of ``what``. None if there is neither.
 
-    ``given``: it was declared with an Access, which has settings that a URL lacks, so --url must not name another
-    server. If a URL was declared, the environment variable must not name another one, since that would go unnoticed.
+    ``given`` is True if the server was declared with an Access, which has settings that a URL lacks. --url must then
+    not name another server. If a URL was declared, the environment variable must not name another server, because the
+    user would not notice it.
 
-    Raises click.UsageError for a URL that can't be used, and for one that contradicts the declaration.
+    Raises click.UsageError if the URL is invalid or contradicts the declaration.
     """
     if url is None:
         return declared
@@ -56,12 +57,12 @@ def choose(url: str | None, declared: Access | None, given: bool, what: str) -> 
 
 @contextmanager
 def reported(url: str) -> Iterator[None]:
-    """Errors of the server and of the connection become error messages of the program."""
+    """Convert errors of the server and the connection to error messages of the CLI."""
     try:
         yield
     except redis.RedisError as error:
         if isinstance(error, redis.ResponseError) or denies(error) or passes(error):
-            raise click.ClickException(f"the server says: {words(error)}") from None
+            raise click.ClickException(f"the server replied: {words(error)}") from None
         if isinstance(error, redis.ConnectionError | redis.TimeoutError):
             raise click.ClickException(f"no answer from {_shown(url)}: {error}") from None
         raise click.ClickException(f"the server at {_shown(url)}: {error}") from None
@@ -76,14 +77,14 @@ def reported(url: str) -> Iterator[None]:
 
 @contextmanager
 def connected(where: str | Access) -> Iterator[Client]:
-    """A client, with its errors ``reported``."""
+    """Connect a client whose errors are ``reported``."""
     place = where if isinstance(where, str) else where.places
     with reported(place), Client(where) as client:
         yield client
 
 
 def _of_redis(error: BaseException) -> bool:
-    """Whether redis-py raised it, which reads replies as if they had the form that Redis gives them."""
+    """Return whether redis-py raised the error. It expects replies in the form of Redis and does not validate them."""
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
@@ -91,6 +92,6 @@ def _of_redis(error: BaseException) -> bool:
 
 
 def _shown(url: str) -> str:
-    """A URL without user and password."""
+    """Return a URL without user and password."""
     scheme, found, rest = url.partition("://")
     return f"{scheme}{found}{shown(rest)}"

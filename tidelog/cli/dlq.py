@@ -13,7 +13,7 @@ import redis
 from tidelog.cli import lines
 from tidelog.cli.connect import connected, url_option
 from tidelog.cli.output import echo
-from tidelog.cli.report import facts_lines, table
+from tidelog.cli.report import print_pairs, table
 from tidelog.client import Client
 from tidelog.client.alone import run_alone
 from tidelog.client.entries import Entry, StreamId
@@ -88,7 +88,7 @@ def show(name: str, letter_id: str, url: str) -> None:
         if entry is None:
             raise click.ClickException(f"no open letter {letter_id}: it was replayed or purged, or there never was one")
         letter = deadletters.read(entry)
-    facts_lines(
+    print_pairs(
         {
             "event": _event(letter),
             "key": letter.key.decode("utf-8", "backslashreplace") or "none",

@@ -17,7 +17,7 @@ from tidelog.cli.collector import collect_less
 from tidelog.cli.flowhttp import FlowApiClient
 from tidelog.cli.lines import printable
 from tidelog.cli.logs import configure
-from tidelog.cli.modules import Declaration, look_here
+from tidelog.cli.modules import Declaration, import_from_here
 from tidelog.cli.output import echo
 from tidelog.flows import Flow, FlowError, FlowFileError
 from tidelog.flows.declare import warnings
@@ -176,7 +176,7 @@ def _is_place(what: str) -> bool:
 
 def _read(files: Sequence[str], server: str | None) -> FlowDocument:
     """Flows of files and of modules. What is wrong goes to standard error."""
-    look_here()  # files name functions as module:function
+    import_from_here()  # files name functions as module:function
     modules = [each for each in files if ":" in each and not Path(each).exists()]
     found: list[Flow] = [Declaration[Flow](Flow, "shop.flows:orders").convert(each, None, None) for each in modules]
     problems: list[str] = []

@@ -7,7 +7,7 @@ from typing import Any
 
 from tidelog.cli.lines import printable
 from tidelog.cli.output import echo
-from tidelog.cli.report import facts_lines, table
+from tidelog.cli.report import print_pairs, table
 from tidelog.flows.spec import FlowSpec
 
 
@@ -50,7 +50,7 @@ def print_flow(found: dict[str, Any]) -> None:
     stored = ", ".join(f"{count:,} in {name}" for name, count in under_way.get("stored", {}).items())
     if stored:
         facts["stored"] = f"{stored}, not sent on yet"
-    facts_lines(facts)
+    print_pairs(facts)
     echo()
     head = ["connector", "type", "status", "connectivity", "events", "error"]
     table(head, [_connector(each) for each in found["connectors"]])

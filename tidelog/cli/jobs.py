@@ -292,7 +292,7 @@ def asking(url: str, block_ms: int = 0) -> Iterator[Ask]:
     except LOST as error:
         if isinstance(error, OSError):
             raise click.ClickException(f"no answer from {access.places}: {error.__cause__ or error}") from None
-        raise click.ClickException(f"the server says: {error}") from None
+        raise click.ClickException(f"the server replied: {error}") from None
     finally:
         line.close()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from tidelog.cli.output import echo
-from tidelog.cli.report import facts_lines, size, table
+from tidelog.cli.report import print_pairs, size, table
 from tidelog.jobs.registry.overview import JobOverview, JobsOverview
 from tidelog.jobs.registry.status import version_text
 
@@ -66,7 +66,7 @@ def print_job(job: JobOverview, now: int) -> None:
         if said.recovered:
             facts["recovered"] = f"{said.recovered:,} epochs replayed"
         facts["restarts"] = f"{said.restarts:,}"
-    facts_lines(facts)
+    print_pairs(facts)
     if job.partitions:
         rows = [
             [f"  {each.partition}", "-" if each.epoch is None else f"{each.epoch:,}", f"{each.lag:,}",

@@ -1,4 +1,4 @@
-"""``Later``: a group of commands whose module is imported when one of them is asked for."""
+"""``Later``: a command group whose module is imported on first use."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import click
 
 
 class Later(click.Group):
-    """The group ``attribute`` of ``module``. What it needs besides tidelog is the extra ``extra``.
+    """The group ``attribute`` of ``module``, which needs the packages of the extra ``extra``.
 
-    So that a program doesn't need for all its commands what one of them does, and starts as fast.
+    The CLI starts faster this way, and commands without extra packages work without them.
     """
 
     def __init__(self, name: str, module: str, attribute: str, extra: str, short_help: str) -> None:

@@ -1,12 +1,12 @@
-"""Entries as lines: JSON that keeps everything, and text to read.
+"""Entries as lines: lossless JSON, and text for people.
 
-The JSON form, one entry a line::
+The JSON form has one entry per line::
 
     {"id": "1486475519747.0", "fields": {"sensor": "01", "temperature": "35.6"}}
     {"id": "1486475519747.1", "fields": [["tag", "a"], ["tag", "b"]]}        a field occurs twice
-    {"id": "1486475519747.2", "fields": {"image": {"base64": "iVBORw0="}}}   bytes that are not UTF-8
+    {"id": "1486475519747.2", "fields": {"image": {"base64": "iVBORw0="}}}   a value that is not UTF-8
 
-``tidelog dump`` writes it, ``tidelog load --format dump`` reads it back.
+``tidelog dump`` writes this form, and ``tidelog load --format dump`` reads it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Pair = tuple[str | bytes, str | bytes]
 
 
 def to_json(entry: Entry) -> str:
-    """One line, without a line end."""
+    """Return the entry as one line of JSON, without a line end."""
     pairs = [(_json_value(field), _json_value(value)) for field, value in entry.pairs]
     names = [name for name, _ in pairs if isinstance(name, str)]
     plain = len(set(names)) == len(pairs)  # every name is text, and none occurs twice
@@ -31,7 +31,7 @@ def to_json(entry: Entry) -> str:
 
 
 def fields_from_json(row: Any) -> list[Pair]:
-    """The fields of an object that ``to_json`` wrote, parsed from JSON. ValueError for another one."""
+    """Return the fields of a parsed object that ``to_json`` wrote. Raises ValueError for any other object."""
     fields = row.get("fields") if isinstance(row, dict) else None
     if isinstance(fields, dict):
         fields = list(fields.items())
@@ -59,7 +59,7 @@ def _from_json_value(value: object) -> str | bytes:
 
 
 def to_text(entry: Entry) -> str:
-    """Time, ID and ``field=value`` pairs; what a terminal can't show is escaped."""
+    """Return the time, the ID, and the ``field=value`` pairs. Characters that a terminal cannot show are escaped."""
     try:
         when = entry.id.time.strftime("%Y-%m-%d %H:%M:%S.") + f"{entry.id.ms % 1000:03}"
     except (ValueError, OverflowError):  # beyond the year 9999
@@ -76,5 +76,5 @@ def _word(raw: bytes) -> str:
 
 
 def printable(text: str) -> str:
-    """With what a terminal can't show escaped, line ends too."""
+    """Escape all characters that a terminal cannot show, including line ends."""
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)

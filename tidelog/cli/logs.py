@@ -1,6 +1,6 @@
-"""Logging of ``tidelog worker``: on standard error, as text or as JSON lines.
+"""Logging of the CLI on standard error, as text or as JSON lines.
 
-Rule 1: where the program has configured the root logger itself, it stays as it is.
+Rule 1: a root logger that the user's program has configured is not changed.
 """
 
 from __future__ import annotations
@@ -21,34 +21,34 @@ _STANDARD: Final = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "
 
 
 class _Formatter(logging.Formatter):
-    """Its tracebacks are those of ``saying.traced``: an exception whose ``str()`` fails is logged, too."""
+    """Formats tracebacks with ``traced``, so that exceptions whose ``str()`` fails are logged, too."""
 
     def formatException(self, ei: Any) -> str:  # noqa: N802 - logging's name
         return traced(ei[1]).rstrip() if ei[1] is not None else ""
 
 
 class JsonFormatter(_Formatter):
-    """One object a line: time, level, logger, message, error with its traceback, and all ``extra`` fields."""
+    """Writes one JSON object per line: time, level, logger, message, traceback, and all ``extra`` fields."""
 
     def format(self, record: logging.LogRecord) -> str:
-        facts: dict[str, Any] = {
+        fields: dict[str, Any] = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": hidden(record.getMessage()),
         }
-        facts |= {
+        fields |= {
             name: value for name, value in record.__dict__.items() if name not in _STANDARD and value is not None
         }  # fmt: skip
         if record.exc_info:
-            facts["error"] = hidden(self.formatException(record.exc_info))
+            fields["error"] = hidden(self.formatException(record.exc_info))
         if record.stack_info:
-            facts["stack"] = self.formatStack(record.stack_info)
-        return json.dumps(facts, default=str, ensure_ascii=False)
+            fields["stack"] = self.formatStack(record.stack_info)
+        return json.dumps(fields, default=str, ensure_ascii=False)
 
 
 class TextFormatter(_Formatter):
-    """What a message quotes may be a peer's: it begins no line of its own, and tells a terminal nothing."""
+    """Escapes line ends and control characters, because a message can quote text from a peer."""
 
     def format(self, record: logging.LogRecord) -> str:
         return hidden(super().format(record))
@@ -63,11 +63,11 @@ def text_formatter() -> logging.Formatter:
 
 
 def configure(level: str, as_json: bool) -> None:
-    """Set up the root logger, unless the program has done that."""
+    """Configure the root logger, unless the user's program has configured it."""
     root = logging.getLogger()
     if root.handlers:
         if as_json:
-            echo("the program has configured logging itself: --log-json and --log-level are not used", err=True)
+            echo("the program configures logging itself: --log-json and --log-level have no effect", err=True)
         return
     handler = logging.StreamHandler()
     handler.setFormatter(JsonFormatter() if as_json else text_formatter())

@@ -1,4 +1,4 @@
-"""``module:name``: something that a module of the user's declares."""
+"""``module:name``: the argument type for an object in one of the user's modules."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from tidelog.workers.declare.errors import AppError
 T = TypeVar("T")
 
 
-def look_here() -> None:
-    """Modules are found in the current folder, too, before those that are installed."""
+def import_from_here() -> None:
+    """Search the current directory for modules first."""
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
 
 
 class Declaration(click.ParamType[T], Generic[T]):
-    """``module:name`` of a ``kind``, such as a Topic. The module is imported; the current folder is looked in first."""
+    """Imports ``module:name`` and checks its type ``kind``, such as Topic. The current directory is searched first."""
 
     def __init__(self, kind: type[Any], example: str) -> None:
         self.kind = kind
@@ -37,13 +37,13 @@ class Declaration(click.ParamType[T], Generic[T]):
         module_name, colon, path = str(value).partition(":")
         if not colon or not module_name or not path:
             self.fail(f"{value!r} is not {self.name}, such as {self.example}", param, ctx)
-        look_here()
+        import_from_here()
         try:
             found = importlib.import_module(module_name)
         except ModuleNotFoundError as error:
             if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
-                raise  # it exists, and imports something that doesn't
-            self.fail(f"there is no module {error.name!r} here or where Python is installed", param, ctx)
+                raise  # the module exists, but one of its imports does not
+            self.fail(f"there is no module {error.name!r} in the current directory or installed", param, ctx)
         except (AppError, CodecError, TopicError) as error:
             raise click.ClickException(f"{module_name}: {error}") from None
         for part in path.split("."):

@@ -1,4 +1,4 @@
-"""``tidelog import`` and ``tidelog export``: streams and strings from a Redis into a tidelog-server, and back."""
+"""``tidelog import`` and ``tidelog export``: copy streams and strings from Redis to tidelog, and back."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ from tidelog.transport.access import shown
 
 F = TypeVar("F", bound=Callable[..., Any])
 LAG_EVERY: Final = 5.0  # seconds between two lines about the lag
-NAMED: Final = 10  # keys of another type that are named
-WENT_ON: Final = 3  # the exit code if the source was written to after it was copied
+NAMED: Final = 10  # keys of an unsupported type that are named
+WENT_ON: Final = 3  # exit code if the source received writes after the copy
 
 
 def _options(command: F) -> F:
@@ -36,18 +36,18 @@ def _options(command: F) -> F:
         [
             click.argument("redis_url", metavar="REDIS_URL"),
             url_option,
-            click.option("--match", metavar="PATTERN", help="Only keys like this, such as 'orders:*'."),
-            click.option("--follow", is_flag=True, help="Then go on with what is written, until Ctrl-C."),
+            click.option("--match", metavar="PATTERN", help="Copy only keys that match, such as 'orders:*'."),
+            click.option("--follow", is_flag=True, help="Continue to copy new data until Ctrl-C."),
             click.option("--until-idle", type=click.FloatRange(0, min_open=True), metavar="SECONDS",
-                         help="End --follow once nothing was written for so long."),
-            click.option("--resume", is_flag=True, help="Go on with a copy that was interrupted."),
-            click.option("--replace", is_flag=True, help="Delete keys that are at the target already."),
+                         help="End --follow when nothing was written for this long."),
+            click.option("--resume", is_flag=True, help="Continue an interrupted copy."),
+            click.option("--replace", is_flag=True, help="Delete keys that exist at the target."),
             click.option("--no-verify-content", is_flag=True,
-                         help="Compare counts, IDs and groups, but not the entries."),
+                         help="Compare counts, IDs, and groups, but not the entries."),
             click.option("--page", type=click.IntRange(1, 100_000), default=PAGE, show_default=True,
-                         help="Entries a command, at most. Large entries make it fewer."),
+                         help="Maximum entries per command; fewer if entries are large."),
             click.option("--password-file", type=click.Path(exists=True, dir_okay=False, path_type=Path),
-                         help="Has the password of REDIS_URL."),
+                         help="File with the password of REDIS_URL."),
             click.option("--json", "as_json", is_flag=True, help="Print the result as JSON."),
         ]
     ):  # fmt: skip
@@ -58,32 +58,32 @@ def _options(command: F) -> F:
 @click.command("import")
 @_options
 def import_command(redis_url: str, url: str, **options: Any) -> None:
-    """Copy streams and strings of the running Redis at REDIS_URL into the tidelog-server at --url, and verify them.
+    """Copy streams and strings from the Redis server at REDIS_URL to the tidelog-server at --url, and verify them.
 
     \b
-      tidelog import redis://old:6379                     everything that can be moved
+      tidelog import redis://old:6379                     all supported keys
       tidelog import redis://old:6379/2 --match 'orders:*'
       tidelog import redis://old:6379 --resume            after an interruption
-      tidelog import redis://old:6379 --follow            until the programs have changed over
+      tidelog import redis://old:6379 --follow            until the programs use the new server
       tidelog import rediss://mover@old --password-file secret --url redis://new:6390
 
-    REDIS_URL is redis://, rediss:// (TLS) or unix://, with user, password and database. Redis 5 and later, and what
-    speaks its protocol.
+    REDIS_URL is redis://, rediss:// (TLS), or unix://, with user, password, and database. The source can be Redis 5 or
+    later or a compatible server. The command does not change it.
 
-    Streams keep their IDs, entries, last ID and counters, and the end of their time. Groups keep their offsets,
-    consumers, and pending messages with owner, number of deliveries and time of the last one. Strings are copied with
-    the end of their time. Keys of other types can't be moved: they are listed. Nothing is changed at the source.
+    Streams are copied with their IDs, entries, last ID, counters, and expiry time. Groups are copied with their
+    positions, consumers, and pending entries, including owner, number of deliveries, and time of the last delivery.
+    Strings are copied with their expiry time. Keys of other types are listed and not copied.
 
     \b
-    exit code 0   everything was copied, and is the same at both ends
-              1   something differs, or an error
-              3   what was copied is the same, but the source was written to meanwhile
+    exit code 0   both servers have the same data
+              1   the data differ, or an error occurred
+              3   the copied data are the same, but the source received new writes
 
-    While programs write, use --follow: it copies, then goes on with what is written. Stop the programs, press Ctrl-C
-    (or send SIGTERM), and wait for "the same at both ends". Then start them with the new URL.
+    While programs write to the source, use --follow. To finish, stop the programs, press Ctrl-C (or send SIGTERM), and
+    wait for "the same at both ends". Then start the programs with the new URL.
 
-    Pending messages whose entries were deleted at the source can't be moved. They are counted. docs/moving.md tells
-    the rest, and the permissions that are needed.
+    Pending entries that were deleted at the source cannot be copied. The output counts them. docs/moving.md has the
+    details and the required permissions.
     """
     _run(redis_url, url, _plan(redis_url, url, False, options), options["as_json"])
 
@@ -91,25 +91,25 @@ def import_command(redis_url: str, url: str, **options: Any) -> None:
 @click.command("export")
 @_options
 def export_command(redis_url: str, url: str, **options: Any) -> None:
-    """Copy streams and strings of the tidelog-server at --url into the running Redis at REDIS_URL, and verify them.
+    """Copy streams and strings from the tidelog-server at --url to the Redis server at REDIS_URL, and verify them.
 
     \b
       tidelog export redis://old:6379
       tidelog export redis://old:6379/2 --match 'orders:*'
-      tidelog export redis://old:6379 --follow            until the programs have changed over
+      tidelog export redis://old:6379 --follow            until the programs use Redis
 
-    The other way of "tidelog import", with the same options; its --help explains them. The Redis must be 7.0 or newer.
-    What only tidelog has can't be moved: groups that end if nobody reads them have no end in Redis, and messages that
-    TREAD delivered become pending messages of a consumer without a name, which are not delivered again by themselves.
+    This is the reverse of "tidelog import", with the same options (see "tidelog import --help"). The target must be
+    Redis 7.0 or later. Groups that expire in tidelog do not expire in Redis. Entries that TREAD delivered become
+    pending entries of a consumer with an empty name, which are not redelivered automatically.
     """
     _run(url, redis_url, _plan(url, redis_url, True, options), options["as_json"])
 
 
 def _plan(source: str, target: str, export: bool, options: dict[str, Any]) -> Plan:
     if options["resume"] and options["replace"]:
-        raise click.UsageError("--resume keeps what is at the target, --replace deletes it: give one of them")
+        raise click.UsageError("--resume builds on the data at the target, and --replace deletes it: use one of them")
     if options["until_idle"] is not None and not options["follow"]:
-        raise click.UsageError("--until-idle is for --follow")
+        raise click.UsageError("--until-idle needs --follow")
     password: str | None = None
     if (file := options["password_file"]) is not None:
         try:
@@ -139,13 +139,13 @@ def _run(source: str, target: str, plan: Plan, as_json: bool) -> None:
         try:
             outcome = move(plan, watch, stop.asked)
         except MovingError as error:
-            raise click.ClickException(f"{error}{watch.how_to_go_on()}") from None
+            raise click.ClickException(f"{error}{watch.how_to_continue()}") from None
         except OSError as error:
             raise click.ClickException(
-                f"no answer: {error} (source {shown(source)}, target {shown(target)}){watch.how_to_go_on()}"
+                f"no answer: {error} (source {shown(source)}, target {shown(target)}){watch.how_to_continue()}"
             ) from None
         except KeyboardInterrupt:
-            raise click.ClickException(f"stopped{watch.how_to_go_on()}") from None
+            raise click.ClickException(f"stopped{watch.how_to_continue()}") from None
         progress.end()
     if as_json:
         echo(json.dumps(outcome.to_dict(), indent=2))
@@ -156,7 +156,7 @@ def _run(source: str, target: str, plan: Plan, as_json: bool) -> None:
 
 
 class _Stop:
-    """Ctrl-C and SIGTERM: the first one while following asks it to end; any other ends the program."""
+    """Handles Ctrl-C and SIGTERM: the first one while following finishes the copy, any other ends the command."""
 
     def __init__(self) -> None:
         self._following = False
@@ -184,17 +184,17 @@ class _Stop:
 
 
 class _Watch:
-    """A bar for each stream on a terminal, else a line for each."""
+    """Shows a progress bar for each stream on a terminal, and otherwise a line."""
 
     def __init__(self, progress: Progress, as_json: bool) -> None:
         self._progress = progress
         self._as_json = as_json
-        self._begun = False  # something may be at the target
-        self._told = 0.0  # when the lag was told
+        self._started = False  # data may have been written to the target
+        self._reported_at = 0.0  # time of the last line about the lag
         self._lag = -1
 
     def copying(self, key: bytes, done: int, total: int) -> None:
-        self._begun = True
+        self._started = True
         self._progress.show_entries(printable(text(key)), done, total)
 
     def copied(self, moved: Moved) -> None:
@@ -209,22 +209,23 @@ class _Watch:
         self._progress.show_entries(f"verifying {printable(text(key))}", done, total)
 
     def following(self, lag: int, streams: int) -> None:
-        line = f"{lag:,} entries behind in {streams:,} streams"
+        line = f"lag: {lag:,} entries in {streams:,} streams"
         if self._progress.visible:
             self._progress.show_text(line)
-        elif time.monotonic() - self._told >= LAG_EVERY and lag != self._lag:
-            self._told, self._lag = time.monotonic(), lag
+        elif time.monotonic() - self._reported_at >= LAG_EVERY and lag != self._lag:
+            self._reported_at, self._lag = time.monotonic(), lag
             self._line(line)
 
-    def said(self, line: str) -> None:
+    def report(self, line: str) -> None:
         self._progress.end()
         self._line(line)
 
     def _line(self, line: str) -> None:
         echo(line, err=self._as_json)
 
-    def how_to_go_on(self) -> str:
-        return "\nWhat was copied stays at the target. To go on: the same command with --resume" if self._begun else ""
+    def how_to_continue(self) -> str:
+        text = "\nThe copied data stays at the target. To continue, run the command again with --resume"
+        return text if self._started else ""
 
 
 # -- the result ----------------------------------------------------------------------------------------------
@@ -243,7 +244,7 @@ def _print(outcome: Outcome) -> None:
 _VERDICTS: Final = {
     "same": "the same at both ends",
     "different": "NOT the same at both ends",
-    "went on": "what was copied is the same, but the source was written to meanwhile (--follow goes on with it)",
+    "went on": "the copied data is the same, but the source received new writes (--follow copies them)",
     "not compared": "not compared",
 }
 
@@ -273,5 +274,5 @@ def _lines(outcome: Outcome) -> Iterator[str]:
     for kind, other in outcome.others.items():
         more = ", ..." if other.keys > NAMED else ""
         named = ", ".join(printable(text(key)) for key in other.named[:NAMED])
-        yield f"not moved: {other.keys:,} of type {kind} ({named}{more})"
+        yield f"not copied: {other.keys:,} of type {kind} ({named}{more})"
     yield from outcome.notes

@@ -1,7 +1,6 @@
-"""Text for the terminal. Names, errors and manifests can come from a hostile peer, and terminals execute control
-characters.
+"""Terminal output without control characters. Names, errors, and manifests can come from a hostile peer.
 
-Rule: all output about peers passes through ``safe``. Output of users' code, and of flows, does not.
+Rule: all output about peers passes through ``safe``. The output of user code and of flows does not.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ from typing import Any, Final
 
 import click
 
-# C0 but tab and line feed, DEL, C1, and the characters that change the direction of text. \u00XX: also JSON's form.
+# C0 except tab and line feed, DEL, C1, and characters that change the text direction, in the form of JSON.
 _CONTROLS: Final = {
     code: f"\\u{code:04x}"
     for code in (
@@ -21,12 +20,12 @@ _CONTROLS: Final = {
 
 
 def safe(text: str) -> str:
-    """Text with its control characters escaped; tabs and line ends stay."""
+    """Escape control characters except tabs and line ends."""
     return text if text.isprintable() else text.translate(_CONTROLS)
 
 
 def echo(text: str = "", *, err: bool = False, nl: bool = True) -> None:
-    """Print text, made ``safe``. err: to standard error. nl: with a line end."""
+    """Print ``safe`` text, to standard error if ``err`` is set. nl: append a line end."""
     click.echo(safe(text), err=err, nl=nl)
 
 
@@ -37,5 +36,5 @@ class Program(click.Group):
         try:
             return super().invoke(ctx)
         except click.ClickException as error:
-            vars(error)["message"] = safe(error.message)  # Final for those who type it, and the same error otherwise
+            vars(error)["message"] = safe(error.message)  # it is annotated as Final
             raise

@@ -1,4 +1,4 @@
-"""The ``tidelog`` program, and its commands load, tail, dump, info."""
+"""The ``tidelog`` CLI and its commands load, tail, dump, and info."""
 
 from __future__ import annotations
 
@@ -34,47 +34,47 @@ from tidelog.client.entries import Batch, StreamId
 
 P = ParamSpec("P")
 T = TypeVar("T")
-RECONNECT = 1.0  # seconds between two attempts to reach a server that went away
-POLL = 60_000  # ms that a tail waits in one TREAD
-AT_ONCE = 100  # entries that a tail reads in one TREAD
+RECONNECT = 1.0  # seconds between two attempts to reconnect
+POLL = 60_000  # ms that tail waits in one TREAD
+AT_ONCE = 100  # entries that tail reads in one TREAD
 
 
 @click.group(cls=Program, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(tidelog.__version__)
 def main() -> None:
-    """Work with the streams of a tidelog-server.
+    """Command-line tool for tidelog servers.
 
     \b
     A stream is an append-only log under a key. An entry has an ID (ms.seq),
-    which is the time it was appended, and fields with values. Try:
+    which contains the time of the append, and fields with values. Examples:
 
     \b
-      tidelog load weather temps.csv          a file into a stream
-      tidelog tail weather                    the newest entries, then new ones
+      tidelog load weather temps.csv          append the rows of a file
+      tidelog tail weather                    print the newest entries, then new ones
       tidelog dump weather --start 2026-11-21T08:00Z | head
       tidelog info weather
-      tidelog topics list                     streams in parts, with typed records
-      tidelog send shop:orders '{"id": 7}'    a record into a topic of a module, and
-      tidelog sendmany shop:orders rows.csv   any number of them
-      tidelog dlq list                        events that processors gave up
+      tidelog topics list                     list partitioned streams of typed records
+      tidelog send shop:orders '{"id": 7}'    send a record to a topic
+      tidelog sendmany shop:orders rows.csv   send the records of a file
+      tidelog dlq list                        list dead letters
       tidelog worker shop:app                 run the processors of an app
-      tidelog app status shop:app             who works on it, and how far they are
-      tidelog jobs add shop.jobs:count        a function over topics, run by Spark, exactly once
-      tidelog flow run flows.yaml             events from connectors through pipelines to connectors
-      tidelog backup /mnt/backups             a verified copy of everything; then:
-      tidelog backups /mnt/backups            list, and
-      tidelog verify /mnt/backups             check, and
-      tidelog restore /mnt/backups ./data     make a data directory of the newest
-      tidelog import redis://old:6379         streams and strings of a Redis, with groups, and
-      tidelog export redis://old:6379         back
+      tidelog app status shop:app             show its workers and their progress
+      tidelog jobs add shop.jobs:count        add an exactly-once job on Spark
+      tidelog flow run flows.yaml             run the flows of a file
+      tidelog backup /mnt/backups             back up all data of a server
+      tidelog backups /mnt/backups            list the backups
+      tidelog verify /mnt/backups             verify the newest backup
+      tidelog restore /mnt/backups ./data     create a data directory from it
+      tidelog import redis://old:6379         copy streams and strings from Redis
+      tidelog export redis://old:6379         copy them back
     """
 
 
 for _command in (
     backups.backup, backups.backups, backups.verify, backups.restore, topics, send, sendmany, dlq, worker, app_commands,
     import_command, export_command,
-    Later("jobs", "tidelog.cli.jobs", "jobs_commands", "jobs", "Functions over topics, run by Spark, exactly once."),
-    Later("flow", "tidelog.cli.flow", "flow_commands", "flows", "Flows: events through connectors and pipelines."),
+    Later("jobs", "tidelog.cli.jobs", "jobs_commands", "jobs", "Manage stateful exactly-once jobs on Spark."),
+    Later("flow", "tidelog.cli.flow", "flow_commands", "flows", "Run and control flows of events."),
 ):  # fmt: skip
     main.add_command(_command)
 
@@ -84,10 +84,10 @@ for _command in (
 @click.argument("file", type=click.File("rb"))
 @url_option
 @click.option("--format", "form", type=click.Choice(["csv", "jsonl", "dump"]), help="Default: guessed.")
-@click.option("--delimiter", default=",", show_default=True, help="Separates the values of a CSV file.")
+@click.option("--delimiter", default=",", show_default=True, help="Delimiter of a CSV file.")
 @click.option("--batch", type=click.IntRange(1, 100_000), default=500, show_default=True, help="Rows per command.")
-@click.option("--on-error", type=click.Choice(["stop", "skip"]), default="stop", help="At a bad row; default: stop.")
-@click.option("--from-line", type=click.IntRange(1), default=1, help="Begin at this line of the file.")
+@click.option("--on-error", type=click.Choice(["stop", "skip"]), default="stop", help="At invalid rows; default: stop.")
+@click.option("--from-line", type=click.IntRange(1), default=1, help="Start at this line of the file.")
 def load(
     key: str, file: io.BufferedReader, url: str, form: Format | None, delimiter: str, batch: int, on_error: str,
     from_line: int,
@@ -95,13 +95,14 @@ def load(
     """Append the rows of FILE (- is standard input) to the stream KEY.
 
     \b
-    csv    the first line names the fields, each other line is an entry
-    jsonl  each line is a JSON object; numbers are kept as they are written,
-           nested values as JSON; a null is a field left out
+    csv    the first line contains the names of the fields, each other line an entry
+    jsonl  each line is a JSON object; numbers are stored as written, nested
+           values as JSON, and null values are omitted
     dump   output of "tidelog dump"; the entries get new IDs
 
-    The format is guessed from the name (.csv, .jsonl, .ndjson) or the first character. Rows are appended in batches,
-    each as a whole or not at all. A load that stops early prints the --from-line to continue with.
+    The format is guessed from the file name (.csv, .jsonl, .ndjson) or the first character. Rows are appended in
+    batches. Each batch is appended as a whole or not at all. If the command stops early, it prints the --from-line
+    option with which to continue.
     """
     rows = read_rows(file, form or guess_format(file.name, file), delimiter)
     with connected(url) as client, Progress(_size(file)) as progress, closing(rows):
@@ -115,7 +116,7 @@ def load(
                     message = f"line {row.line}: {row.reason}"
                     if on_error == "stop":
                         loader.flush()
-                        raise click.ClickException(f"{message}{_where_it_stands(loader, row.line)}")
+                        raise click.ClickException(f"{message}{_progress_text(loader, row.line)}")
                     echo(message, err=True)
                     skipped += 1
                     continue
@@ -124,7 +125,7 @@ def load(
             loader.flush()
         except (redis.RedisError, OSError, KeyboardInterrupt) as error:
             what = "stopped" if isinstance(error, KeyboardInterrupt) else str(error)
-            raise click.ClickException(f"{what}{_where_it_stands(loader, loader.line + 1)}") from None
+            raise click.ClickException(f"{what}{_progress_text(loader, loader.line + 1)}") from None
         rate = loader.rows / max(progress.seconds, 1e-9)
     echo(f"{loader.rows:,} rows in {progress.seconds:.2f} s ({rate:,.0f} rows/s)", nl=False)
     echo(f", IDs {loader.first} to {loader.last}" if loader.first else "", nl=False)
@@ -139,47 +140,47 @@ def _size(file: io.BufferedReader) -> int | None:
     return status.st_size if stat.S_ISREG(status.st_mode) else None
 
 
-def _where_it_stands(loader: Loader, next_line: int) -> str:
-    text = f"\n{loader.rows:,} rows are in. To go on: --from-line {next_line}"
+def _progress_text(loader: Loader, next_line: int) -> str:
+    text = f"\n{loader.rows:,} rows are appended. To continue: --from-line {next_line}"
     if loader.waiting:
         first, last = loader.waiting
-        text += f"\nThe batch of lines {first} to {last} was not answered: check whether it is in before you go on."
+        text += f"\nThe batch of lines {first} to {last} got no reply. Check whether it was appended first."
     return text
 
 
 @main.command()
 @click.argument("key")
 @url_option
-@click.option("-n", "--lines", "show", type=click.IntRange(0), default=10, help="How many of the newest; default: 10.")
-@click.option("--from", "start", metavar="ID", help="Begin after this ID instead; 0: at the first entry.")
-@click.option("--limit", type=click.IntRange(1), help="End after so many entries.")
-@click.option("--json", "as_json", is_flag=True, help="JSON lines, as dump writes them.")
-@click.option("--group", help="Share the stream with the other readers of this group.")
-@click.option("--ttl", type=click.IntRange(0), default=0, help="Ms without a request until the group ends; 0: never.")
-@click.option("--retry", type=click.IntRange(1), help="Ms until an entry that was not acknowledged is delivered again.")
-@click.option("--expire", type=click.IntRange(0), default=0, help="Ms until it is dropped; 0: never.")
-@click.option("--max-deliveries", type=click.IntRange(1), help="Deliveries until it is dropped.")
-@click.option("--deadletter", metavar="KEY", help="The stream that dropped entries are appended to.")
-@click.option("--no-ack", is_flag=True, help="With --retry: don't acknowledge printed entries.")
+@click.option("-n", "--lines", "show", type=click.IntRange(0), default=10, help="Newest entries to print; default: 10.")
+@click.option("--from", "start", metavar="ID", help="Start after this ID instead; 0: at the first entry.")
+@click.option("--limit", type=click.IntRange(1), help="Stop after this many entries.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON lines, as dump does.")
+@click.option("--group", help="Read as a member of this group.")
+@click.option("--ttl", type=click.IntRange(0), default=0, help="Ms without requests until the group expires; 0: never.")
+@click.option("--retry", type=click.IntRange(1), help="Ms until an unacknowledged entry is redelivered.")
+@click.option("--expire", type=click.IntRange(0), default=0, help="Ms until an entry is dropped; 0: never.")
+@click.option("--max-deliveries", type=click.IntRange(1), help="Maximum number of deliveries of an entry.")
+@click.option("--deadletter", metavar="KEY", help="Dead-letter stream, to which dropped entries are appended.")
+@click.option("--no-ack", is_flag=True, help="With --retry: do not acknowledge printed entries.")
 def tail(
     key: str, url: str, show: int, start: str | None, limit: int | None, as_json: bool, group: str | None, ttl: int,
     retry: int | None, expire: int, max_deliveries: int | None, deadletter: str | None, no_ack: bool,
 ) -> None:  # fmt: skip
     """Print the newest entries of KEY, then new ones as they arrive.
 
-    It ends with Ctrl-C, or after --limit entries.
+    The command ends at Ctrl-C, or after --limit entries.
 
     \b
-    With --group, several tails share the stream: each entry goes to one of them.
-    A new group begins with entries that arrive from then on, or after --from.
-    With --retry too, an entry is acknowledged once it is printed. Entries that a
-    tail did not acknowledge before it died are delivered to another one:
+    With --group, several readers share the stream: each entry is delivered to one
+    of them. A new group starts with new entries, or after --from. With --retry,
+    an entry is acknowledged after it is printed. If a reader dies, its
+    unacknowledged entries are delivered to another reader:
 
     \b
       tidelog tail jobs --group mail --retry 5000
 
-    If the connection is lost, tail connects again and prints nothing twice. With --group and without --retry, entries
-    that were being delivered at that moment are lost.
+    If the connection is lost, the command reconnects and prints no entry twice. With --group and without --retry,
+    entries that were in transit are lost.
     """
     if not group and (retry or ttl):
         raise click.UsageError("--retry and --ttl need --group")
@@ -194,11 +195,11 @@ def tail(
         try:
             for batch in _follow(client, key, start, show, limit or sys.maxsize, options):
                 if len(batch.entries) < len(batch):
-                    echo("-- here entries are missing: evicted before they could be read", err=True)
+                    echo("-- entries are missing here: they were evicted before they were read", err=True)
                 for entry in batch.entries:
                     echo(lines.to_json(entry) if as_json else lines.to_text(entry))
                 if retry and not no_ack:
-                    _patiently(client.tack, key, str(group), *batch.entries)
+                    _retrying(client.tack, key, str(group), *batch.entries)
         except KeyboardInterrupt:
             pass
 
@@ -206,7 +207,7 @@ def tail(
 def _follow(
     client: Client, key: str, start: str | None, show: int, limit: int, options: dict[str, Any]
 ) -> Iterator[Batch]:
-    """Batches of the newest entries, then of new ones: ``limit`` entries in all."""
+    """Yield batches of the newest entries, then of new ones, with ``limit`` entries in total."""
     if options or start is not None:
         position: StreamId | str = start or ""
         client.tread(key, position, 0, **options)  # creates a new group; fails if there is no server
@@ -217,45 +218,45 @@ def _follow(
         limit -= len(newest)
         yield newest
     while limit > 0:
-        batch = _patiently(client.tread, key, position, min(AT_ONCE, limit), block=POLL, **options)
+        batch = _retrying(client.tread, key, position, min(AT_ONCE, limit), block=POLL, **options)
         limit -= len(batch.entries)
         position = batch.last_id or position
         yield batch
 
 
-def _patiently(ask: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Call ``ask``, and again while the server does not answer."""
-    told = False
+def _retrying(call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Call ``call`` until the server answers."""
+    reported = False
     while True:
         try:
-            return ask(*args, **kwargs)
+            return call(*args, **kwargs)
         except (redis.ConnectionError, redis.TimeoutError) as error:
-            if not told:
-                echo(f"-- {error}; trying again", err=True)
-            told = True
+            if not reported:
+                echo(f"-- {error}; retrying", err=True)
+            reported = True
             time.sleep(RECONNECT)
 
 
 @main.command()
 @click.argument("key")
 @url_option
-@click.option("--start", default="-", help="First ID, milliseconds or time (2026-11-21T08:00Z); included.")
-@click.option("--end", default="+", help="Last ID, milliseconds or time; included.")
-@click.option("--limit", type=click.IntRange(0), help="At most so many entries.")
-@click.option("--text", "as_text", is_flag=True, help="Text, as tail prints it.")
+@click.option("--start", default="-", help="First ID, milliseconds, or time (2026-11-21T08:00Z); inclusive.")
+@click.option("--end", default="+", help="Last ID, milliseconds, or time; inclusive.")
+@click.option("--limit", type=click.IntRange(0), help="Maximum number of entries.")
+@click.option("--text", "as_text", is_flag=True, help="Print text, as tail does.")
 def dump(key: str, url: str, start: str, end: str, limit: int | None, as_text: bool) -> None:
     """Print the entries of KEY as JSON lines, oldest first.
 
     \b
       {"id":"1486475519747.0","fields":{"sensor":"01","temperature":"35.6"}}
 
-    If a field occurs twice, "fields" is a list of pairs. Bytes that are not UTF-8 are written as {"base64":"..."}.
-    "tidelog load --format dump" reads everything back. Memory stays small, whatever the size of the range.
+    If a field occurs twice, "fields" is a list of pairs. Values that are not UTF-8 are written as {"base64":"..."}.
+    "tidelog load --format dump" can load the output. Memory use does not depend on the size of the range.
     """
     left = sys.maxsize if limit is None else limit
     write = lines.to_text if as_text else lines.to_json
     with connected(url) as client:
-        for page in client.pages(key, _moment(start), _moment(end), max(1, min(PAGE, left))):
+        for page in client.pages(key, _parse_time(start), _parse_time(end), max(1, min(PAGE, left))):
             text = "".join(f"{write(entry)}\n" for entry in page[:left])
             echo(text, nl=False)
             left -= len(page)
@@ -263,8 +264,8 @@ def dump(key: str, url: str, start: str, end: str, limit: int | None, as_text: b
                 return
 
 
-def _moment(text: str) -> str | datetime:
-    """A time in ISO 8601, or text that the server takes as an ID. ValueError if it looks like a time and is not one."""
+def _parse_time(text: str) -> str | datetime:
+    """Parse a time in ISO 8601; return other text unchanged, as an ID. Raises ValueError for an invalid time."""
     if text[4:5] != "-" or not text[:4].isdigit() or len(text) < 8:
         return text
     return datetime.fromisoformat(text)
@@ -274,7 +275,7 @@ def _moment(text: str) -> str | datetime:
 @click.argument("key", required=False)
 @url_option
 def info(key: str | None, url: str) -> None:
-    """Describe the stream KEY, or the whole server."""
+    """Show the stream KEY, or the server if KEY is not given."""
     with connected(url) as client:
         if key is None:
             print_server(client)

@@ -1,4 +1,4 @@
-"""A progress bar on standard error, if that is a terminal: how far something is, and how fast."""
+"""A progress bar with a rate, on standard error if it is a terminal."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ WIDTH = 30  # characters of the bar
 
 
 class Progress:
-    """The bar, as a context manager. Calling ``show`` for each row is cheap."""
+    """The progress bar, as a context manager. Calling ``show`` for each row is cheap."""
 
     def __init__(self, total: int | None = None) -> None:
-        self.total = total  # bytes in all; None if unknown
+        self.total = total  # bytes in total; None if unknown
         self._what = ""
         self.started = time.monotonic()
         self._next = 0.0
@@ -29,12 +29,12 @@ class Progress:
         return time.monotonic() - self.started
 
     def show(self, rows: int, position: int) -> None:
-        """Update the bar, at most once every EVERY seconds. ``position`` is bytes read."""
+        """Update the bar, at most once every EVERY seconds. ``position`` is the number of bytes read."""
         if self._due():
             self._draw(position, f"{rows:,} rows  {rows / max(self.seconds, 1e-9):,.0f}/s")
 
     def show_bytes(self, what: str, done: int, total: int) -> None:
-        """The same for something that is counted in bytes. If it is another ``what`` than before, its time begins."""
+        """Update the bar by a number of bytes. A new ``what`` restarts the time."""
         if what != self._what:
             self._what, self.started, self._next = what, time.monotonic(), 0.0
         if self._due():
@@ -42,7 +42,7 @@ class Progress:
             self._draw(done, f"{what} {size(done)}  {size(int(done / max(self.seconds, 1e-9)))}/s")
 
     def show_entries(self, what: str, done: int, total: int) -> None:
-        """The same for something that is counted in entries."""
+        """Update the bar by a number of entries. A new ``what`` restarts the time."""
         if what != self._what:
             self._what, self.started, self._next = what, time.monotonic(), 0.0
         if self._due():
@@ -50,7 +50,7 @@ class Progress:
             self._draw(done, f"{what} {done:,}  {done / max(self.seconds, 1e-9):,.0f}/s")
 
     def show_text(self, text: str) -> None:
-        """A line without a bar."""
+        """Show a line without a bar."""
         if self._due():
             self.total = None
             self._draw(0, text)
@@ -80,7 +80,7 @@ class Progress:
         self.end()
 
     def end(self) -> None:
-        """Remove the bar, so that something else can be printed."""
+        """Remove the bar before other output."""
         if self._visible:
             self._stream.write("\r\x1b[K")
             self._stream.flush()

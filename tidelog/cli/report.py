@@ -1,4 +1,4 @@
-"""What ``tidelog info`` prints."""
+"""The output of ``tidelog info``."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ SHOWN = 50  # streams listed by name
 
 
 def print_stream(client: Client, key: str) -> None:
-    """One stream and its groups."""
+    """Print a stream and its groups."""
     info = client.tinfo(key)
-    facts_lines(
+    print_pairs(
         {
             "entries": f"{info.length:,}",
             "first": _id(info.first),
@@ -42,18 +42,18 @@ def print_stream(client: Client, key: str) -> None:
 def _group(client: Client, key: str, group: GroupInfo) -> list[str]:
     behind = client.tcount(key, f"({group.offset}")
     counters = [behind, group.pending, group.readers, group.redelivered, group.expired, group.deadlettered]
-    ttl = f"{group.ttl:,} ms" if group.ttl else "never ends"
+    ttl = f"{group.ttl:,} ms" if group.ttl else "none"
     return [_name(group.name), str(group.offset), *(f"{n:,}" for n in counters), ttl]
 
 
 def print_server(client: Client) -> None:
-    """The server, and its streams by name."""
+    """Print the server and the names of its streams."""
     try:
         info: dict[str, Any] = client.redis.info()
-        facts = _server(info)
+        pairs = _server(info)
     except (KeyError, TypeError, ValueError, AttributeError):
-        raise click.ClickException("the server is no tidelog-server: its INFO lacks what tidelog info shows") from None
-    facts_lines(facts)
+        raise click.ClickException("the server is not a tidelog-server: its INFO lacks fields of tidelog") from None
+    print_pairs(pairs)
     # SCAN may return a key twice.
     names = sorted(set(islice(client.redis.scan_iter(count=1000, _type="stream"), 10 * SHOWN)))
     if names:
@@ -90,7 +90,7 @@ def _stream(client: Client, key: bytes) -> list[str]:
 
 
 def size(count: int) -> str:
-    """A number of bytes with its unit."""
+    """Format a number of bytes with its unit."""
     amount = float(count)
     for unit in ("bytes", "KiB", "MiB", "GiB"):
         if amount < 1024:
@@ -116,9 +116,10 @@ def _name(raw: bytes) -> str:
     return raw.decode("utf-8", "backslashreplace")
 
 
-def facts_lines(facts: dict[str, str]) -> None:
-    for name, fact in facts.items():
-        echo(f"{name:<12}{fact}")
+def print_pairs(pairs: dict[str, str]) -> None:
+    """Print one name and value per line."""
+    for name, value in pairs.items():
+        echo(f"{name:<12}{value}")
 
 
 def table(head: list[str], rows: list[list[str]]) -> None:

@@ -1,4 +1,4 @@
-"""``tidelog send`` and ``sendmany``: records into a topic that a module declares."""
+"""``tidelog send`` and ``sendmany``: send records to a topic that a module declares."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ BATCH = 5000  # records of one batch
 
 @contextmanager
 def _sending(topic: Topic[Any], url: str | None) -> Iterator[SyncTopic[Any]]:
-    """The topic, sending to its own server, or to that of --url. Errors become messages of the program."""
+    """Connect the topic to its own server or to --url. Errors become error messages of the CLI."""
     where = choose(url, topic.access, topic.url is None and topic.access is not None, f"topic {topic.name!r}")
     with connected(where or Access()) as client:
         topic.use(sync=client)
@@ -40,20 +40,20 @@ def _sending(topic: Topic[Any], url: str | None) -> Iterator[SyncTopic[Any]]:
 
 
 def server_option(command: Any) -> Any:
-    """--url, where the topic may name its server."""
+    """Add the option --url, whose default is the server of the topic."""
     return click.option(
-        "--url", envvar="TIDELOG_URL", show_envvar=True, help="The server. Default: that of the topic, or localhost."
+        "--url", envvar="TIDELOG_URL", show_envvar=True, help="Server; default: the server of the topic, or localhost."
     )(command)
 
 
 def later_options(command: Any) -> Any:
-    """--delay and --at, of what may be sent later."""
-    at = click.option("--at", metavar="TIME", help="Send at a time with its zone: 2026-11-24T08:00+01:00.")(command)
-    return click.option("--delay", type=float, metavar="SECONDS", help="Send so much later.")(at)
+    """Add the options --delay and --at."""
+    at = click.option("--at", metavar="TIME", help="Send at this time with a zone: 2026-11-24T08:00+01:00.")(command)
+    return click.option("--delay", type=float, metavar="SECONDS", help="Send after this delay.")(at)
 
 
 def _time(text: str | None) -> datetime | None:
-    """The time of --at."""
+    """Parse the value of --at."""
     try:
         return None if text is None else datetime.fromisoformat(text)
     except ValueError as error:
@@ -72,8 +72,8 @@ def send(topic: Topic[Any], record: str, url: str | None, delay: float | None, a
       tidelog send shop:orders '{"id": 7, "item": "tea"}'
       tidelog send shop:orders '{"id": 7, "item": "tea"}' --delay 3600
 
-    With --delay or --at, the record waits on the server until then. Workers of an app with this topic send it. The ID
-    that is printed is the one that it has while it waits.
+    With --delay or --at, the server stores the record until that time, and the workers of an app with this topic send
+    it. The command prints the ID of the record in the stream of delayed records.
     """
     try:
         made = from_json(topic, record)
@@ -88,9 +88,9 @@ def send(topic: Topic[Any], record: str, url: str | None, delay: float | None, a
 @click.argument("file", type=click.File("rb"))
 @server_option
 @click.option("--format", "form", type=click.Choice(["csv", "jsonl"]), help="Default: guessed.")
-@click.option("--delimiter", default=",", show_default=True, help="Separates the values of a CSV file.")
-@click.option("--on-error", type=click.Choice(["stop", "skip"]), default="stop", help="At a bad row; default: stop.")
-@click.option("--producer", metavar="NAME", help="Send each row once, even if the command is run again.")
+@click.option("--delimiter", default=",", show_default=True, help="Delimiter of a CSV file.")
+@click.option("--on-error", type=click.Choice(["stop", "skip"]), default="stop", help="At invalid rows; default: stop.")
+@click.option("--producer", metavar="NAME", help="Send each row once, even if the command runs again.")
 @later_options
 def sendmany(
     topic: Topic[Any], file: io.BufferedReader, url: str | None, form: str | None, delimiter: str, on_error: str,
@@ -99,20 +99,21 @@ def sendmany(
     """Send the rows of FILE (- is standard input) to TOPIC: module:name of a Topic in Python.
 
     \b
-    csv    the first line names the fields, each other line is a record; a last
-           line without a line end is an error: the file may be cut off
+    csv    the first line contains the names of the fields, each other line a
+           record; a last line without a line end is an error, because the
+           file may be truncated
     jsonl  each line is a JSON object
 
     \b
-    With --producer, rows are sent in batches that count once. If the command was
-    interrupted, run it again with the same file and the same name: what is there
-    is skipped. A name belongs to one file.
+    With --producer, rows are sent in numbered batches. If the command was
+    interrupted, run it again with the same file and the same name. It skips the
+    batches that were sent. Use each name for one file only.
 
-    With --delay or --at, the records wait on the server until then, as with "tidelog send". --delay counts from when
-    the server takes a row.
+    With --delay or --at, the server stores the records until that time, as in "tidelog send". --delay starts when the
+    server receives a row.
     """
     if producer and (delay is not None or at is not None):
-        raise click.UsageError("--producer is for records that are sent at once: leave --delay and --at out")
+        raise click.UsageError("--producer cannot be combined with --delay or --at")
     when = _time(at)
     records = _records(topic, file, form or guess_format(getattr(file, "name", "-"), file), delimiter, on_error)
     with _sending(topic, url) as sender, Progress(_size(file)) as progress, closing(records):
@@ -130,16 +131,16 @@ def sendmany(
                 progress.show(sent + skipped, file.tell() if progress.total else 0)
         except (redis.RedisError, OSError, KeyboardInterrupt) as error:
             what = "stopped" if isinstance(error, KeyboardInterrupt) else str(error)
-            raise click.ClickException(f"{what}\n{sent:,} records are in") from None
+            raise click.ClickException(f"{what}\n{sent:,} records were sent") from None
         rate = sent / max(progress.seconds, 1e-9)
     echo(f"{sent:,} records in {progress.seconds:.2f} s ({rate:,.0f} records/s)", nl=False)
-    echo(f"; {skipped:,} were there" if skipped else "")
+    echo(f"; {skipped:,} were sent before" if skipped else "")
 
 
 def _records(
     topic: Topic[Any], source: io.BufferedReader, form: str, delimiter: str, on_error: str
 ) -> Generator[Any, None, None]:  # fmt: skip
-    """The rows of a file as records of the topic. ClickException at a bad row, or a message."""
+    """Yield the rows of a file as records of the topic. An invalid row raises ClickException or is reported."""
     made = _from_csv(topic, source, delimiter) if form == "csv" else _from_json(topic, source)
     with closing(made):
         for line, record in made:
@@ -152,7 +153,7 @@ def _records(
 
 
 def _from_json(topic: Topic[Any], source: io.BufferedReader) -> Generator[tuple[int, Any], None, None]:
-    """The number of each line with its record, or with what is wrong with it."""
+    """Yield the number of each line with its record, or with the error."""
     for number, line in json_lines(source):
         try:
             yield number, from_json(topic, line)
@@ -161,7 +162,7 @@ def _from_json(topic: Topic[Any], source: io.BufferedReader) -> Generator[tuple[
 
 
 def from_json(topic: Topic[Any], text: bytes | str) -> Any:
-    """A record from a JSON object. ValueError or TypeError with what is wrong."""
+    """Convert a JSON object to a record. Raises ValueError or TypeError if it is invalid."""
     values = msgspec.json.decode(text)
     if not isinstance(values, dict):
         raise ValueError("not a JSON object")
@@ -169,7 +170,7 @@ def from_json(topic: Topic[Any], text: bytes | str) -> Any:
 
 
 def _from_csv(topic: Topic[Any], source: io.BufferedReader, delimiter: str) -> Generator[tuple[int, Any], None, None]:
-    """As ``_from_json``. An empty value is none where the field may be None."""
+    """Yield the number of each line with its record, or with the error. An empty value of an optional field is None."""
     shape = topic.codec.shape
     raw = {field.name for field in shape.fields if field.kind == "bytes"}
     optional = {field.name for field in shape.fields if field.nullable}

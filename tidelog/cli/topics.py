@@ -1,4 +1,4 @@
-"""``tidelog topics``: what topics there are, and what changes them."""
+"""``tidelog topics``: list and change topics."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ import redis
 
 from tidelog.cli.connect import connected, url_option
 from tidelog.cli.output import echo
-from tidelog.cli.report import facts_lines, table
+from tidelog.cli.report import print_pairs, table
 from tidelog.topics import Retention, TopicError, admin
 from tidelog.topics.settings import Facts
 
 
 @click.group()
 def topics() -> None:
-    """Streams in parts, with records of one type.
+    """List and change topics: partitioned streams with typed records.
 
     \b
-    A topic "orders" with 16 partitions is the streams orders:0 to orders:15. The
-    string topic:orders says what it is. Programs declare topics (tidelog.topics);
-    the first one that does creates it.
+    A topic "orders" with 16 partitions consists of the streams orders:0 to
+    orders:15. The string topic:orders contains its settings. Programs declare
+    topics (tidelog.topics), and the first program creates the topic.
     """
 
 
@@ -35,7 +35,7 @@ def list_topics(url: str) -> None:
             try:
                 facts = admin.facts_of(client, name)
                 entries = sum(client.together(*admin.lengths(name, facts)))
-            except (TopicError, redis.ResponseError) as error:  # the others are listed all the same
+            except (TopicError, redis.ResponseError) as error:  # the other topics are listed
                 echo(f"{name}: {error}", err=True)
                 continue
             rows.append([name, f"{facts.partitions}", f"{entries:,}", facts.codec, facts.partition_by or "-"])
@@ -49,13 +49,13 @@ def list_topics(url: str) -> None:
 @click.argument("name")
 @url_option
 def show(name: str, url: str) -> None:
-    """Show what a topic is, and each of its partitions."""
+    """Show the settings of a topic and its partitions."""
     with connected(url) as client:
         facts = admin.facts_of(client, name)
         _describe(facts)
         delayed = admin.waiting(client, name)
         if delayed:
-            facts_lines({"waiting": f"{delayed:,} records to be sent later, in {name}:delayed"})
+            print_pairs({"waiting": f"{delayed:,} delayed records in {name}:delayed"})
         echo()
         table(
             ["stream", "entries", "first", "last", "groups", "unfinished"],
@@ -72,17 +72,17 @@ def show(name: str, url: str) -> None:
 @topics.command()
 @click.argument("name")
 @click.argument("partitions", type=click.IntRange(1))
-@click.option("--force", is_flag=True, help="Even if entries are not finished: keys may lose their order.")
+@click.option("--force", is_flag=True, help="Grow despite unfinished entries; keys can lose their order.")
 @url_option
 def grow(name: str, partitions: int, force: bool, url: str) -> None:
-    """Give the topic NAME so many PARTITIONS: a multiple of what it has.
+    """Increase the number of PARTITIONS of the topic NAME to a multiple of the current number.
 
     \b
-    A key then belongs to its old partition or to one of the new ones, by the same
-    hash. Entries that are there stay where they are. So the topic must be idle:
-    stop the programs that send, and let the processors finish. Otherwise a key's
-    old entries may be processed after its new ones. Start programs again with
-    the new number; those that declare the old one are refused.
+    The same hash then assigns each key to its old partition or to a new one.
+    Existing entries stay in their partitions, so the topic must be idle: stop the
+    programs that send, and let the processors finish. Otherwise the old entries
+    of a key can be processed after its new ones. Programs that declare the old
+    number of partitions are refused afterwards.
     """
     with connected(url) as client:
         facts = admin.grow(client, name, partitions, force)
@@ -91,10 +91,10 @@ def grow(name: str, partitions: int, force: bool, url: str) -> None:
 
 @topics.command()
 @click.argument("name")
-@click.option("--partition-size", type=click.IntRange(0), help="Entries that a partition keeps; 0: no limit.")
-@click.option("--max-age", type=click.FloatRange(0), metavar="SECONDS", help="How long entries are kept; 0: no limit.")
-@click.option("--overflow", type=click.Choice(["protect", "drop"]), help="Whether unfinished entries may go.")
-@click.option("--hard-limit", type=click.IntRange(0), help="Entries from which on a send is refused; 0: no limit.")
+@click.option("--partition-size", type=click.IntRange(0), help="Entries that a partition retains; 0: no limit.")
+@click.option("--max-age", type=click.FloatRange(0), metavar="SECONDS", help="Age of retained entries; 0: no limit.")
+@click.option("--overflow", type=click.Choice(["protect", "drop"]), help="Protect unfinished entries, or drop them.")
+@click.option("--hard-limit", type=click.IntRange(0), help="Entries at which sends are refused; 0: no limit.")
 @click.option("--field", "changes", multiple=True, metavar="FIELD=TYPE", help="Change the type of a field; see above.")
 @url_option
 def alter(
@@ -108,13 +108,13 @@ def alter(
       tidelog topics alter orders --field price=float
       tidelog topics alter orders --field 'ref=int|str'
 
-    Programs that declare another retention are refused when they start. Running programs keep the old one.
-    Programs that declare another type are refused within seconds: stop them first.
+    Programs that declare another retention are refused when they start. Running programs use the old one.
+    Programs that declare another type are refused within seconds. Stop them first.
 
-    A field can change to a type as which the stored values can be read: int to float or decimal; with the codec plain,
+    A field can change to a type that can represent the stored values: int to float or decimal; with the codec plain,
     all types except bytes to str, and all types to bytes; with the other codecs, all types to a union that contains the
     old type. A field that was removed from the record type, so that the newest entry lacks it, can change to any type.
-    Stored entries do not change: older ones can contain the field with its old type.
+    Stored entries do not change. Older entries can contain the field with its old type.
     """
     types = dict(map(_pair, changes))
     given = {
@@ -144,10 +144,10 @@ def _pair(text: str) -> tuple[str, str]:
 @click.argument("name")
 @url_option
 def trim(name: str, url: str) -> None:
-    """Evict what the retention of the topic NAME gives up.
+    """Evict the entries of the topic NAME that exceed its retention.
 
-    With overflow "protect", only what all groups of a partition have finished, and nothing of a partition without
-    groups.
+    With overflow "protect", only entries that all groups of a partition have finished are evicted, and none of a
+    partition without groups.
     """
     with connected(url) as client:
         echo(f"{admin.trim(client, name):,} entries evicted")
@@ -155,7 +155,7 @@ def trim(name: str, url: str) -> None:
 
 @topics.command()
 @click.argument("name")
-@click.option("--yes", is_flag=True, help="Don't ask.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @url_option
 def delete(name: str, yes: bool, url: str) -> None:
     """Delete the topic NAME with all its entries and groups."""
@@ -163,7 +163,7 @@ def delete(name: str, yes: bool, url: str) -> None:
         facts = admin.facts_of(client, name)
         entries = sum(client.together(*admin.lengths(name, facts)))
         delayed = admin.waiting(client, name)
-        later = f", and {delayed:,} records to be sent later" if delayed else ""
+        later = f", and {delayed:,} delayed records" if delayed else ""
         if not yes:
             click.confirm(f"Delete {name}: {facts.partitions} partitions with {entries:,} entries{later}?", abort=True)
         admin.delete(client, name)
@@ -172,23 +172,23 @@ def delete(name: str, yes: bool, url: str) -> None:
 
 def _describe(facts: Facts) -> None:
     kept = facts.retention
-    facts_lines(
+    print_pairs(
         {
-            "partitions": f"{facts.partitions}, by {facts.hash} of {facts.partition_by or 'nothing: they take turns'}",
+            "partitions": f"{facts.partitions}, by {facts.hash} of {facts.partition_by or 'nothing (round-robin)'}",
             "codec": facts.codec,
             "fields": ", ".join(f"{name} {kind}" for name, kind in facts.fields.items()) or "any",
-            "keeps": _keeps(kept),
+            "retention": _retention_text(kept),
         }
     )
 
 
-def _keeps(kept: Retention) -> str:
+def _retention_text(kept: Retention) -> str:
     parts = []
     if kept.partition_size is not None:
-        parts.append(f"{kept.partition_size:,} entries a partition")
+        parts.append(f"{kept.partition_size:,} entries per partition")
     if kept.max_age_ms is not None:
         parts.append(f"entries younger than {kept.max_age_ms / 1000:,.0f} s")
     text = " and ".join(parts) or "everything"
     if parts:
-        text += ", drops the rest at once" if kept.drops else ", and what groups have not finished"
-    return text + (f"; refuses sends from {kept.hard_limit:,} entries on" if kept.hard_limit is not None else "")
+        text += "; others are dropped" if kept.drops else "; others are evicted when all groups have finished them"
+    return text + (f"; sends are refused at {kept.hard_limit:,} entries" if kept.hard_limit is not None else "")

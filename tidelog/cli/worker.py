@@ -75,7 +75,7 @@ def worker(
     except (AppError, TopicError, CodecError) as error:
         raise click.ClickException(str(error)) from None
     except redis.ResponseError as error:
-        raise click.ClickException(f"the server says: {words(error)}") from None
+        raise click.ClickException(f"the server replied: {words(error)}") from None
     except asyncio.CancelledError:
         raise SystemExit(1) from None
 

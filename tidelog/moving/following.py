@@ -62,7 +62,7 @@ class Follower:
                     raise
                 if stopping():
                     raise
-                self._watch.said(f"{error}; trying again")
+                self._watch.report(f"{error}; trying again")
             self._reconnect(stopping)
 
     def _reconnect(self, stopping: Callable[[], bool]) -> None:

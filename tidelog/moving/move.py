@@ -149,9 +149,9 @@ class _Move:
     def _follow(self, names: set[bytes] | None, stopping: Callable[[], bool]) -> None:
         follower = Follower(self._streams, self._plan.match, self._moved, self._watch)
         follower.strings = names
-        self._watch.said("following: stop the writers, then end this with Ctrl-C; it ends with an exact pass")
+        self._watch.report("following: stop the writers, then end this with Ctrl-C; it ends with an exact pass")
         follower.run(stopping, self._plan.until_idle)
-        self._watch.said("ending: an exact pass, and the comparison")
+        self._watch.report("ending: an exact pass, and the comparison")
         for _ in range(PASSES):
             follower.attempt(lambda: follower.round(exact=True), lambda: False)
             follower.attempt(self._compare, lambda: False)

@@ -29,7 +29,7 @@ class Watch(Protocol):
     def following(self, lag: int, streams: int) -> None:
         """A round began: entries that the target lacked then."""
 
-    def said(self, text: str) -> None:
+    def report(self, text: str) -> None:
         """Something that people should know now."""
 
 

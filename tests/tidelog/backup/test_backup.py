@@ -71,10 +71,10 @@ def test_what_restore_says(servers: Cluster, target: Path, tmp_path: Path) -> No
     fill(leader)
     tidelog("backup", target, "--url", url(leader))
     output = tidelog("restore", target, tmp_path / "new")
-    assert f"{tmp_path}/new: what 127.0.0.1:{leader.port} had at log offset {leader.offset:,}, from\n" in output
+    assert f"{tmp_path}/new: the data of 127.0.0.1:{leader.port} at log offset {leader.offset:,}, from\n" in output
     assert "4 keys, 1 of them streams with 150 entries, the newest 20" in output
-    assert "1 groups with 20 pending messages\n" in output
-    assert f"start it: tidelog-server --dir {tmp_path}/new\n" in output
+    assert "1 groups with 20 pending entries\n" in output
+    assert f"start the server: tidelog-server --dir {tmp_path}/new\n" in output
 
 
 def test_an_empty_server(servers: Cluster, target: Path) -> None:
@@ -239,7 +239,7 @@ def test_fsspec(servers: Cluster, tmp_path: Path, kind: str) -> None:
         output = tidelog("backup", target, "--url", url(leader), "--keep", 2)
     assert "1 older backups removed" in output
     assert len(tidelog("backups", target).splitlines()) == 3
-    assert "all as written" in tidelog("verify", target)
+    assert "all intact" in tidelog("verify", target)
     name = tidelog("backups", target).splitlines()[1].split()[0]
     assert restored(servers, f"{target}/{name}").digest() == leader.digest()
 

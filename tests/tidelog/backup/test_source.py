@@ -64,9 +64,9 @@ def test_the_answer_and_frames_right_behind_it(leader: Leader) -> None:
 @pytest.mark.parametrize(
     ("answer", "says"),
     [
-        (b"-NOPERM no\r\n", "the server says: NOPERM no"),
-        (b"+CONTINUE " + b"a" * 40 + b"\r\n", "the server says: "),
-        (b"+FULLRESYNC x y\r\n", "the server says: "),
+        (b"-NOPERM no\r\n", "the server replied: NOPERM no"),
+        (b"+CONTINUE " + b"a" * 40 + b"\r\n", "the server replied: "),
+        (b"+FULLRESYNC x y\r\n", "the server replied: "),
         (b"x" * 300_000, "has no end"),
     ],
 )

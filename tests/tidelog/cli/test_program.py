@@ -82,7 +82,7 @@ class TestLoad:
         file.write_text("n\n1\n2\n3,x\n4\n")
         result = run("load", "k", file, ok=False)
         assert "line 4: 2 values for 1 columns" in result.output
-        assert "2 rows are in. To go on: --from-line 4" in result.output
+        assert "2 rows are appended. To continue: --from-line 4" in result.output
         file.write_text(file.read_text().replace("3,x", "3"))
         run("load", "k", file, "--from-line", 4)
         with tidelog_server.client() as client:
@@ -110,8 +110,8 @@ class TestLoad:
             loading.stdin.close()
             message = loading.stderr.read().decode()
         assert loading.returncode == 1
-        assert "2 rows are in. To go on: --from-line 3" in message
-        assert "The batch of lines 3 to 4 was not answered" in message
+        assert "2 rows are appended. To continue: --from-line 3" in message
+        assert "The batch of lines 3 to 4 got no reply" in message
 
     def test_an_empty_file_and_a_header_alone(self, run: Run, tmp_path: Path) -> None:
         file = tmp_path / "a.csv"
@@ -127,7 +127,7 @@ class TestLoad:
         file.write_text("n\n1\n")
         output = run("load", "k", file, ok=False).output
         assert "WRONGTYPE" in output
-        assert "0 rows are in. To go on: --from-line 1" in output
+        assert "0 rows are appended. To continue: --from-line 1" in output
 
 
 class TestDump:
@@ -218,7 +218,7 @@ class TestTail:
             tail.send_signal(signal.SIGINT)
             assert tail.wait(10) == 0
             assert tail.stderr is not None
-            assert b"trying again" in tail.stderr.read()
+            assert b"retrying" in tail.stderr.read()
 
     @pytest.mark.parametrize("args", [["--retry", "5"], ["--ttl", "5"], ["--group", "g", "--expire", "5"]])
     def test_options_that_need_others(self, args: list[str]) -> None:

@@ -97,8 +97,8 @@ def test_what_can_not_be_moved_is_listed(source: Peer, target: Peer) -> None:
         "hash": ["h"], "list": ["l1", "l2"], "zset": ["z"],
     }  # fmt: skip
     output = tidelog("import", source.url, "--url", target.url, "--replace").output
-    assert "not moved: 1 of type hash (h)" in output
-    assert "not moved: 2 of type list (l" in output
+    assert "not copied: 1 of type hash (h)" in output
+    assert "not copied: 2 of type list (l" in output
     assert target.client.keys() == [b"s"]
 
 

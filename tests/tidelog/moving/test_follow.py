@@ -35,7 +35,7 @@ class Quiet:
     def following(self, lag: int, streams: int) -> None:
         self.rounds += 1
 
-    def said(self, text: str) -> None:
+    def report(self, text: str) -> None:
         self.lines.append(text)
 
 

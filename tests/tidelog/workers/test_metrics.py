@@ -191,7 +191,7 @@ def test_a_program_that_configures_logging_is_left_alone(tidelog_server: Server,
     send(tidelog_server, 2)
     with process(tidelog_server, tmp_path, ours, "--log-json") as worker:
         eventually(lambda: "OURS billed 1" in worker.log)
-        assert "the program has configured logging itself: --log-json" in worker.log
+        assert "the program configures logging itself: --log-json" in worker.log
 
 
 def test_records_have_the_fields_in_a_program_of_its_own(

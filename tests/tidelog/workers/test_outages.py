@@ -113,7 +113,7 @@ def test_a_wrong_password_ends_every_program_alike(tmp_path: Path, program: str)
             "flow": lambda: ended(tmp_path, "flow", "run", "flow.yaml", "--server", url, "--listen", "none"),
             "topics": lambda: ended(tmp_path, "topics", "list", "--url", url),
         }[program]()
-    assert said == "Error: the server says: WRONGPASS invalid username-password pair or user is disabled."
+    assert said == "Error: the server replied: WRONGPASS invalid username-password pair or user is disabled."
     assert status == 1
 
 
@@ -126,7 +126,7 @@ def test_a_missing_right_ends_a_worker(tmp_path: Path, left_out: str) -> None:
         url = f"redis://w:pw@{server.host}:{server.port}"
         (tmp_path / "shopapp.py").write_text(PROGRAM.format(url=url))
         status, said = ended(tmp_path, "worker", "shopapp:app")
-    assert said.startswith("Error: the server says: NOPERM ")
+    assert said.startswith("Error: the server replied: NOPERM ")
     assert status == 1
 
 
@@ -153,4 +153,4 @@ def test_a_password_that_changes_ends_a_worker(tmp_path: Path) -> None:
             made.kill()
             made.wait()
             made.stderr.close()
-        assert "the server says: WRONGPASS" in last
+        assert "the server replied: WRONGPASS" in last

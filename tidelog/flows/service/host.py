@@ -133,7 +133,7 @@ class FlowHost:
             try:
                 kept = await self.desired.read()
             except DeniedError as error:
-                raise FlowError(f"the server says: {error}") from None
+                raise FlowError(f"the server replied: {error}") from None
             except DesiredStateError as error:
                 if self.problem != str(error):
                     log.warning("nothing is started yet: %s", error)

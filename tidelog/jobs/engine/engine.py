@@ -63,7 +63,7 @@ class Engine:
             try:
                 await self._supervisor.run()
             except DeniedError as denied:
-                raise EngineError(f"the server says: {denied}") from None
+                raise EngineError(f"the server replied: {denied}") from None
             finally:
                 self._leaving.set()
                 if not self._lost:
