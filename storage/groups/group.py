@@ -1,8 +1,8 @@
-"""Groups: readers that share a stream.
+"""Consumer groups: readers that share a stream.
 
-A group is an offset that its readers move together, a time to live, and the list of messages that were delivered with
-RETRY, or to one of its consumers, and not yet acknowledged (``pending``). The mutators, which log what happens to
-groups, are in ``effects``.
+A group has an offset, which its readers advance together, a time to live, and a list of pending messages: those that
+were delivered with RETRY, or to one of its consumers, and not yet acknowledged (``pending``). The mutators, which log
+the effects on groups, are in ``storage.keyspace.groupmutators``.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from storage.model.timers import NEVER
 #     | 1   u8 | offset 16 | ttl u64| deadline u64| expired u64| dead-letter. u64| redelivered u64| crc32 u32|
 #     +--------+-----------+--------+-------------+------------+-----------------+----------------+----------+
 #
-# Valid if it is 61 bytes long, starts with the version, the crc32 is that of the 57 bytes before it, and ttl and the
+# Valid if the length is 61, the first byte is the version, the crc32 matches the 57 bytes before it, and ttl and the
 # counts are below 2**63.
 #
 # Version 2 has consumers:
@@ -33,29 +33,29 @@ from storage.model.timers import NEVER
 #     +--------+--------------------------+----------------+------------------+--------------+-----------+----------+
 #     each consumer:   number u32 | seen u64 | active u64 | length u32 | name
 #
-# Entries read and ``active`` are 2**64 - 1 for -1. Valid if the consumers fill it, if their names and their numbers
-# differ, and if these are above 0 and below the next one. A group with nothing of that is version 1, which earlier
-# servers read: its entries read are not known, and it never had a consumer.
+# Entries read and ``active`` are 2**64 - 1 for -1. Valid if the consumers end at the crc, their names and numbers are
+# unique, and the numbers are between 0 and that of the next consumer. A group that never had a consumer and whose
+# entries read are unknown is written as version 1, which earlier servers read.
 META: Final = Struct(">B16sQQQQQ")
 MORE: Final = Struct(">QQI")
 CONSUMER: Final = Struct(">IQQI")
 CRC: Final = Struct(">I")
 UNKNOWN: Final = (1 << 64) - 1
 MAX_NUMBER: Final = (1 << 32) - 1  # of a consumer
-GROUP_BYTES: Final = 450  # memory of a group's objects besides its pending list
-CONSUMER_BYTES: Final = 350  # of a consumer besides its name
+GROUP_BYTES: Final = 450  # memory of a group's objects without its pending list
+CONSUMER_BYTES: Final = 350  # of a consumer without its name
 
 
 class Consumer:
-    """One who reads for a group by name."""
+    """A named reader of a group."""
 
     __slots__ = ("active", "name", "number", "seen")
 
     def __init__(self, name: bytes, number: int, seen: int, active: int = -1) -> None:
         self.name = name
-        self.number = number  # above 0; no other consumer of the group has had it
-        self.seen = seen  # ms since epoch of its last command; like ``active`` for its information only
-        self.active = active  # ms since epoch at which it got messages last; -1: never
+        self.number = number  # above 0; unique in the group
+        self.seen = seen  # ms since epoch of its last command; informational, like ``active``
+        self.active = active  # ms since epoch of the last delivery to it; -1: never
 
 
 class Group:
@@ -68,35 +68,36 @@ class Group:
 
     def __init__(self, name: bytes, offset: int, ttl: int = 0, deadline: int = NEVER) -> None:
         self.name = name
-        self.offset = offset  # ID of the last entry delivered, or where the group began; 0 before the first entry
-        self.ttl = ttl  # ms without a sign of life after which the group ends; 0: never
-        self.deadline = deadline  # when it ends without one, in served time (ms), or NEVER
+        self.offset = offset  # ID of the last entry delivered, or the initial position; 0 before the first entry
+        self.ttl = ttl  # ms of inactivity after which the group expires; 0: never
+        self.deadline = deadline  # when it expires, in served time (ms), or NEVER
         self.pending = PendingTable()
-        self.expired = 0  # messages given up, for whatever reason
-        self.deadlettered = 0  # those of them that went to a dead letter stream
-        self.redelivered = 0  # deliveries that were not the first
-        self.entries_read = -1  # entries ever added to the stream, up to the offset; -1: not known
+        self.expired = 0  # messages that left the list unacknowledged
+        self.deadlettered = 0  # those of them that were moved to a dead-letter stream
+        self.redelivered = 0  # deliveries after the first
+        self.entries_read = -1  # entries ever added to the stream, up to the offset; -1: unknown
         self.consumers: dict[bytes, Consumer] = {}  # by name
-        self.owners: dict[int, Consumer] = {}  # the same by number
-        self.next_consumer = 1  # number of the next one
+        self.owners: dict[int, Consumer] = {}  # by number
+        self.next_consumer = 1  # number of the next consumer
         # not stored:
-        self.waiters = 0  # blocked readers; while there are any, the group does not end
+        self.waiters = 0  # blocked readers; the group does not expire while there are any
         # Ordinal of the first entry after the ID ``cursor_of``, valid while that is the group's offset (see
-        # effects.cursor). Saves each read the search for its first entry: 12 % of reading and acknowledging 10.
+        # ``groupmutators.cursor``). It saves the search for the first entry, which takes 12 % of reading and
+        # acknowledging 10 entries.
         self.cursor, self.cursor_of = 0, -1
         self.dirty = False  # changed since the last capture
-        self.counted = 0  # bytes that the keyspace's ``group_bytes`` has of it
+        self.counted = 0  # bytes of it that the keyspace's ``group_bytes`` includes
         self.recount = False  # changed since then
 
     def memory_bytes(self) -> int:
-        """Estimate of what the group takes in memory."""
+        """Return the estimated memory of the group."""
         size = GROUP_BYTES + len(self.name) + self.pending.memory_bytes()
         if self.consumers:
             size += CONSUMER_BYTES * len(self.consumers) + sum(map(len, self.consumers))
         return size
 
     def free_number(self) -> int:
-        """The number of the next consumer. After four billion of them, numbers of forgotten ones are given again."""
+        """Return the number for a new consumer. After four billion consumers, free numbers are reused."""
         number = self.next_consumer
         if number > MAX_NUMBER:
             number = 1
@@ -108,18 +109,20 @@ class Group:
         self.consumers[consumer.name] = self.owners[consumer.number] = consumer
 
     def touch(self, served: int) -> None:
-        """A reader gave a sign of life at that served time [15]. This is not logged, nor worth a checkpoint: see
-        resume()."""
+        """Extend the deadline, since a reader was active at that served time [15].
+
+        This is neither logged nor stored by a checkpoint; resume() makes up for it.
+        """
         if self.ttl:
             self.deadline = served + self.ttl
 
     def resume(self, served: int) -> None:
-        """The server was down or a replica until now: that time doesn't count as the readers' silence [15]."""
+        """Extend the deadline after the server was down or a replica, which does not count as inactivity [15]."""
         if self.ttl:
             self.deadline = max(self.deadline, served + self.ttl)
 
     def meta(self) -> bytes:
-        """Everything but name and pending list, as drawn above."""
+        """Return the metadata, as drawn above."""
         version = 1 if self.next_consumer == 1 and self.entries_read < 0 else 2
         raw = META.pack(
             version, self.offset.to_bytes(16, "big"), self.ttl, self.deadline, self.expired, self.deadlettered,
@@ -134,17 +137,17 @@ class Group:
 
     @classmethod
     def restore(cls, name: bytes, meta: bytes, pending_blob: bytes) -> Group:
-        """The group from its meta() and its pending list's dump. Raises CorruptError."""
+        """Return the group of a meta() and the dump of its pending list. Raises CorruptError if one is damaged."""
         end = len(meta) - CRC.size
         if end < META.size or CRC.unpack_from(meta, end)[0] != crc32(meta[:end]):
             raise CorruptError(f"the metadata of group {name!r} is damaged")
         version, offset, ttl, deadline, expired, deadlettered, redelivered = META.unpack_from(meta)
         if version not in (1, 2):
-            raise CorruptError(f"the metadata of group {name!r} has version {version}: written by a newer tidelog?")
+            raise CorruptError(f"the metadata of group {name!r} has version {version}, of a newer tidelog")
         if version == 1 and end > META.size:
             raise CorruptError(f"the metadata of group {name!r} is damaged")
         if max(ttl, expired, deadlettered, redelivered) >> 63:
-            raise CorruptError(f"the metadata of group {name!r} makes no sense")
+            raise CorruptError(f"the metadata of group {name!r} is invalid")
         group = cls(name, int.from_bytes(offset, "big"), ttl, deadline)
         group.expired, group.deadlettered, group.redelivered = expired, deadlettered, redelivered
         if version == 2:
@@ -152,12 +155,12 @@ class Group:
         group.pending = PendingTable.load(pending_blob)
         for owner in group.pending.owners():
             if owner and owner not in group.owners:
-                raise CorruptError(f"the pending list of group {name!r} names a consumer that isn't there")
+                raise CorruptError(f"the pending list of group {name!r} refers to an unknown consumer")
         return group
 
     def _restore_consumers(self, raw: bytes) -> None:
-        """What version 2 has more. Raises CorruptError."""
-        damaged = CorruptError(f"the metadata of group {self.name!r} makes no sense: its consumers don't add up")
+        """Restore the fields of version 2. Raises CorruptError if they are damaged."""
+        damaged = CorruptError(f"the metadata of group {self.name!r} is invalid: its consumers are inconsistent")
         if len(raw) < MORE.size:
             raise damaged
         read, self.next_consumer, count = MORE.unpack_from(raw)

@@ -1,137 +1,126 @@
-"""Who owns messages of a pending list (``pending``): the runs of consumers by owner and by their last delivery.
+"""The ranges of a pending list that consumers own, by owner and by last delivery.
 
-Messages that TREAD delivered have no owner and are not in here; nor does a list without consumers have an object like
-this. Rows of bytes in two ordered sets (``sortedrows``), one in each for every run that is OWNED::
+Messages that TREAD delivered have no owner and are not in this index. A list without consumers has no index. Two
+ordered sets (``sortedrows``) contain an entry for each range that is OWNED::
 
     _by_owner  | owner u32 | low 16 |
-    _by_last   | last u64  | low 16 |    ``last`` + 2**63 if the run has an owner
+    _by_last   | last u64  | low 16 |    ``last`` + 2**63 if the range has an owner
 
-Nobody (0) owns what was given back without being acknowledged. Such messages are for whoever asks first, so they come
-before all others; ``last`` then is not a delivery but where they stand among each other.
+Messages that were returned without an acknowledgement belong to nobody (0). The next reader gets them first, so they
+precede all others in _by_last. Their ``last`` is not a time of delivery but their order among each other.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-from storage.groups.pendingformat import ID_SIZE, OWNED
-from storage.groups.ranges import pack_time, touched
+from storage.groups.rangerow import HAS_OWNER, ID_SIZE, KIND, OWNED, TIME_SIZE, last_row, owner_of, owner_row, pack_time
+from storage.groups.ranges import ranges_of
 from storage.model.sortedrows import SortedRows
 
-TAKEN: Final = 1 << 63  # added to ``last`` of messages that have an owner
-BY_OWNER: Final = 4 + ID_SIZE
-BY_LAST: Final = 8 + ID_SIZE
-NOBODY: Final = bytes(4)
-_TAKEN: Final = [bytes([byte | 0x80]) for byte in range(256)]  # the first byte of a time, with TAKEN added
+OWNER_SIZE: Final = 4
+BY_OWNER: Final = OWNER_SIZE + ID_SIZE
+BY_LAST: Final = TIME_SIZE + ID_SIZE
 COUNT_BYTES: Final = 150  # memory of an owner's count
 
 
-class Owned:
-    """The runs of one pending list that are OWNED, and how many messages each owner has."""
+class OwnerIndex:
+    """The ranges of one pending list that are OWNED, and the number of messages of each owner."""
 
     __slots__ = ("_by_last", "_by_owner", "counts", "passed")
 
     def __init__(self) -> None:
         self._by_owner = SortedRows(BY_OWNER, BY_OWNER)
         self._by_last = SortedRows(BY_LAST, BY_LAST)
-        self.counts: dict[int, int] = {}  # messages by owner; none is 0
-        # As a row of _by_last, but with a message's own ID: the entries of the messages up to it are all gone. Not
-        # stored; empty if nobody has looked. Whoever looks for idle messages begins behind it.
+        self.counts: dict[int, int] = {}  # messages by owner; no count is 0
+        # A row of _by_last, but with the ID of a message: the entries of all messages up to it were deleted. Searches
+        # for idle messages begin after it. Not stored; empty if unknown.
         self.passed = b""
 
     # -- changes ---------------------------------------------------------------------------------------------
-    def put(self, run: bytes) -> None:
-        self._by_owner.insert(run[52:56] + run[:ID_SIZE])
-        self._by_last.insert(moment(run) + run[:ID_SIZE])
+    def put(self, range_: bytes) -> None:
+        self._by_owner.insert(owner_row(range_))
+        self._by_last.insert(last_row(range_))
 
-    def begin(self, run: bytes) -> None:
-        """put() the first one."""
+    def begin(self, range_: bytes) -> None:
+        """Add the first range to an empty index."""
         self.passed = b""
-        self._by_owner.begin(run[52:56] + run[:ID_SIZE])
-        self._by_last.begin(moment(run) + run[:ID_SIZE])
+        self._by_owner.begin(owner_row(range_))
+        self._by_last.begin(last_row(range_))
 
     def clear(self) -> None:
-        """All runs are gone, and no owner has a message."""
+        """Remove all ranges and counts."""
         self.passed = b""
         self._by_owner.clear()
         self._by_last.clear()
         self.counts.clear()
 
-    def take(self, run: bytes) -> None:
-        self._by_owner.delete(run[52:56] + run[:ID_SIZE])
-        self._by_last.delete(moment(run) + run[:ID_SIZE])
+    def take(self, range_: bytes) -> None:
+        self._by_owner.delete(owner_row(range_))
+        self._by_last.delete(last_row(range_))
 
     def exchange(self, taken: list[bytes], put: list[bytes]) -> None:
-        """Remove runs, and add others in their places. Those of them that are not OWNED don't matter."""
-        old = [run for run in taken if run[-1] == OWNED]
-        new = [run for run in put if run[-1] == OWNED]
+        """Replace ranges by others. Ranges that are not OWNED are ignored."""
+        old = [range_ for range_ in taken if range_[KIND] == OWNED]
+        new = [range_ for range_ in put if range_[KIND] == OWNED]
         self._by_owner.exchange(
-            sorted([run[52:56] + run[:ID_SIZE] for run in old]), sorted([run[52:56] + run[:ID_SIZE] for run in new])
+            sorted([owner_row(range_) for range_ in old]), sorted([owner_row(range_) for range_ in new])
         )
         self._by_last.exchange(
-            sorted([moment(run) + run[:ID_SIZE] for run in old]), sorted([moment(run) + run[:ID_SIZE] for run in new])
+            sorted([last_row(range_) for range_ in old]), sorted([last_row(range_) for range_ in new])
         )
 
     def count(self, owner: int, more: int) -> None:
-        """The owner has so many messages more, or less."""
+        """Add ``more`` (or subtract, if negative) to the number of an owner's messages."""
         number = self.counts.get(owner, 0) + more
         if number:
             self.counts[owner] = number
         else:
             self.counts.pop(owner, None)
 
-    def lose(self, runs: SortedRows, raws: list[bytes]) -> None:
-        """Messages (IDs, ascending, all in ``runs``) will no longer be their owners'."""
-        for run, _, start, stop in touched(runs, raws):
-            if run[-1] == OWNED:
-                self.count(owner_of(run), start - stop)
+    def lose(self, ranges: SortedRows, raws: list[bytes]) -> None:
+        """Subtract messages (ascending IDs, all in ``ranges``) from the counts of their owners."""
+        for range_, _, start, stop in ranges_of(ranges, raws):
+            if range_[KIND] == OWNED:
+                self.count(owner_of(range_), start - stop)
 
     def note(self, owner: int, last: int) -> None:
-        """Messages become an owner's, delivered at ``last``: they may come before ``passed``."""
-        if self.passed and pack_time(TAKEN + last if owner else last) <= self.passed[:8]:
+        """Forget ``passed`` if messages that an owner gets, with this last delivery, may precede it."""
+        if self.passed and pack_time(HAS_OWNER + last if owner else last) <= self.passed[:TIME_SIZE]:
             self.passed = b""
 
     # -- reading ---------------------------------------------------------------------------------------------
     def lows(self, owner: int, start: bytes, limit: int) -> list[bytes]:
-        """Where at most ``limit`` runs of an owner begin, from ``start`` on."""
+        """Return the lows of at most ``limit`` ranges of an owner, from ``start`` on."""
         end = (owner + 1).to_bytes(5, "big")
-        rows = self._by_owner.span(owner.to_bytes(4, "big") + start, b"" if end[0] else end[1:], limit)
-        return [row[4:] for row in rows]
+        rows = self._by_owner.span(owner.to_bytes(OWNER_SIZE, "big") + start, b"" if end[0] else end[1:], limit)
+        return [row[OWNER_SIZE:] for row in rows]
 
     def by_last(self, start: bytes, last: int, limit: int) -> list[bytes]:
-        """At most ``limit`` rows of _by_last, from ``start`` on, that nobody owns or were delivered up to ``last``."""
-        return self._by_last.span(start, pack_time(TAKEN + min(max(last, -1), TAKEN - 2) + 1), limit)
+        """Return at most ``limit`` rows of _by_last from ``start`` on, of nobody or with a delivery up to ``last``."""
+        return self._by_last.span(start, pack_time(HAS_OWNER + min(max(last, -1), HAS_OWNER - 2) + 1), limit)
 
-    def begin_of(self, place: bytes) -> bytes:
-        """The row of _by_last from whose run on the messages behind ``place`` are: see ``passed``."""
-        row = self._by_last.floor(place)
-        return row if row[:8] == place[:8] else place
+    def begin_of(self, position: bytes) -> bytes:
+        """Return the row of _by_last whose range contains the first message after ``position`` (see ``passed``)."""
+        row = self._by_last.floor(position)
+        return row if row[:TIME_SIZE] == position[:TIME_SIZE] else position
 
     def newest_of_nobody(self) -> int:
-        """The highest ``last`` of what nobody owns; -1 if there is nothing."""
-        row = self._by_last.floor(pack_time(TAKEN))
-        moment = int.from_bytes(row[:8], "big") if row else TAKEN
-        return moment if moment < TAKEN else -1
+        """Return the highest ``last`` of nobody's messages; -1 if there are none."""
+        row = self._by_last.floor(pack_time(HAS_OWNER))
+        last = int.from_bytes(row[:TIME_SIZE], "big") if row else HAS_OWNER
+        return last if last < HAS_OWNER else -1
 
-    def freeze(self) -> Owned:
-        """A copy for lows()."""
-        other = Owned()
+    def freeze(self) -> OwnerIndex:
+        """Return a copy that supports lows()."""
+        other = OwnerIndex()
         other._by_owner = self._by_owner.freeze()
         return other
 
-    def fill(self, runs: list[bytes]) -> None:
-        """Fill an empty one with runs, which are all OWNED; the counts are the caller's."""
-        self._by_owner.fill(b"".join(sorted([run[52:56] + run[:ID_SIZE] for run in runs])))
-        self._by_last.fill(b"".join(sorted([moment(run) + run[:ID_SIZE] for run in runs])))
+    def fill(self, ranges: list[bytes]) -> None:
+        """Fill an empty index with ranges that are all OWNED. The caller sets the counts."""
+        self._by_owner.fill(b"".join(sorted([owner_row(range_) for range_ in ranges])))
+        self._by_last.fill(b"".join(sorted([last_row(range_) for range_ in ranges])))
 
     def memory_bytes(self) -> int:
         return self._by_owner.memory_bytes() + self._by_last.memory_bytes() + COUNT_BYTES * len(self.counts) + 300
-
-
-def owner_of(run: bytes) -> int:
-    return int.from_bytes(run[52:56], "big")
-
-
-def moment(run: bytes) -> bytes:
-    """What the run's row in _by_last begins with."""
-    return run[24:32] if run[52:56] == NOBODY else _TAKEN[run[24]] + run[25:32]

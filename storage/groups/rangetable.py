@@ -1,42 +1,21 @@
-"""The table below a pending list (``pending``): its messages, their runs, and where these are found by time.
+"""The table below a pending list (``pending``): its messages, their ranges, and the indexes of the ranges by time.
 
-Rule 1: no Python object per message. Neighbours whose times, counts and so on are the same are a *run*, which holds
-those once. So messages that are delivered together, or one after the other on the same terms, cost little more than
-their IDs.
-Rule 2: what changes runs is here, and keeps all sets in step.
+Rule 1: no Python object per message. Neighbors with the same terms form a range (``rangerow``), which stores the terms
+once. Messages that are delivered together, or one after another with the same terms, cost little more than their IDs.
+Rule 2: this module makes all changes to ranges and keeps the sets consistent.
+Rule 3: messages that are delivered while nothing else is pending are *fresh*. They are in none of the sets but stored
+as the list that was delivered. Most readers acknowledge everything that they read before they read again, and their
+messages never enter the sets. The sets are properties, which first insert the fresh messages.
 
 Rows of bytes in four ordered sets (``sortedrows``)::
 
-    _rows    | ID 16 |            of each message
-    _runs    0        16        24      32         40        48             52                 56      60        61
-             +--------+---------+-------+----------+---------+--------------+------------------+-------+---------+
-             | low 16 |first u64|due u64|expire u64|retry u64|deliveries u32|max-deliveries u32|key u32|swept u8 |
-             +--------+---------+-------+----------+---------+--------------+------------------+-------+---------+
-    _due     | due u64 | low 16 |   of each run whose messages may be delivered again
-    _drop    | when u64 | low 16 |  of each run whose messages must leave one day
+    _ids     | ID 16 |            each message
+    _ranges  | range 61 |         each range: at least one message, but possibly none at its low
+    _due     | due u64 | low 16 |   each range whose messages can be redelivered
+    _drop    | when u64 | low 16 |  each range whose messages must leave at some time
 
-A run is all messages from its ``low`` to below the next run's. It has at least one, though maybe none at its low
-itself. The lowest run begins at or below the lowest message. What follows ``low`` in its row are the run's terms.
-
-Numbers are big-endian, so that rows sort as bytes. ``key`` is the slot of the dead letter key in a table of its own,
-from 1; 0 for none. A message may be delivered again while its deliveries are below max-deliveries (0: no limit) and it
-falls due before it expires. It leaves when it expires (0: never) or, delivered for the last time, when it would fall
-due: whichever comes first. ``swept`` is 1 once due() has found the run expired; it is then no longer in _due.
-
-Messages that a consumer owns never fall due, never expire and have no dead letters. So their runs need none of that and
-say in its place when the messages were last delivered, how often, and to whom::
-
-    owned    0        16        24       32             40          48          52        56          60      61
-             +--------+---------+--------+--------------+-----------+-----------+---------+-----------+-------+
-             | low 16 |first u64|last u64|deliveries u64| 8 zeros   | 4 zeros   |owner u32| 4 zeros   | 2   u8|
-             +--------+---------+--------+--------------+-----------+-----------+---------+-----------+-------+
-
-They are in neither _due nor _drop, but in the sets of ``owned``, by owner and by last delivery. Owner 0 is nobody: the
-message was given back.
-
-Rule 3: what is delivered while nothing else is pending is *fresh*: it is in none of these sets, but kept as it came.
-Most readers acknowledge all that they have read before they read on, and then it never was in them. Whoever looks at a
-set makes the fresh ones enter first: the sets are properties.
+The lowest range begins at or below the lowest message. Owned ranges are neither in _due nor in _drop but in the index
+by owner (``ownerindex``).
 """
 
 from __future__ import annotations
@@ -44,33 +23,38 @@ from __future__ import annotations
 from bisect import bisect_left
 from typing import Final
 
-from storage.groups.ownerindex import Owned, owner_of
-from storage.groups.pendingformat import ID_SIZE, OWNED, RUN_SIZE
+from storage.groups.ownerindex import OwnerIndex
+from storage.groups.rangerow import (
+    ID_SIZE,
+    KIND,
+    OWNED,
+    RANGE_SIZE,
+    TERMS_KEY,
+    TERMS_KIND,
+    TIME_SIZE,
+    index_rows,
+    owner_of,
+)
 from storage.groups.ranges import (
-    Fixed,
     NewTerms,
-    changed,
+    SameTerms,
+    changed_ranges,
     delivered_terms,
-    emptied,
+    emptied_ranges,
     owned_terms,
-    pack_time,
-    touched,
-    unpack_run,
+    ranges_of,
 )
 from storage.model.sortedrows import SortedRows
-from storage.model.timers import NEVER
 
-FEW: Final = 64  # messages for which an empty table is filled at once
-FRESH: Final = 16  # messages that need not enter the sets: as objects, more would take more memory than there
-ENTRY: Final = 24  # width of _due and _drop
-UNLIMITED: Final = bytes(9)  # max-deliveries, key and swept of most runs
-FOREVER: Final = bytes(8)  # when messages expire that do not
+FEW: Final = 64  # most messages with which an empty table is filled directly
+FRESH: Final = 16  # most fresh messages; as Python objects, more would take more memory than in the sets
+ENTRY: Final = TIME_SIZE + ID_SIZE  # width of _due and _drop
 NOT_OWNED: Final = -1
-NONE: Final[list[bytes]] = []  # never changed
+NO_IDS: Final[list[bytes]] = []  # never changed
 
 
-class RunTable:
-    """Pending messages by ID, by due time and by the time at which they must leave: the changes below all others."""
+class RangeTable:
+    """Pending messages by ID, by due time, and by the time at which they must leave."""
 
     __slots__ = (
         "_all", "_by_due", "_by_drop", "_by_low", "_by_owner", "_fresh", "_fresh_due", "_fresh_expire", "_fresh_first",
@@ -79,18 +63,18 @@ class RunTable:
 
     def __init__(self) -> None:
         self._all = SortedRows(ID_SIZE, ID_SIZE)
-        self._by_low = SortedRows(RUN_SIZE, ID_SIZE)
+        self._by_low = SortedRows(RANGE_SIZE, ID_SIZE)
         self._by_due = SortedRows(ENTRY, ENTRY)
         self._by_drop = SortedRows(ENTRY, ENTRY)
-        self._by_owner: Owned | None = None
-        self._fresh = NONE  # messages (ascending), which are all that are pending; empty: see the sets
-        # the terms of these: of what TREAD has delivered, or of what an owner got
+        self._by_owner: OwnerIndex | None = None
+        self._fresh = NO_IDS  # messages (ascending), the only pending ones; if empty, the sets contain all messages
+        # the terms of the fresh messages, delivered by TREAD or to an owner
         self._fresh_first = self._fresh_due = 0  # or ``last``
         self._fresh_expire = 0
-        self._fresh_rest = 0  # ``retry``, or deliveries to the owner
+        self._fresh_rest = 0  # ``retry``, or the deliveries to the owner
         self._fresh_owner = NOT_OWNED
-        self._highest = b""  # no ID above it was ever added
-        # dead letter keys, each held once: slot n is _keys[n - 1], used by _users[n - 1] runs
+        self._highest = b""  # the highest ID that was ever added
+        # dead-letter keys, each once: slot n is _keys[n - 1], and _users[n - 1] ranges use it
         self._keys: list[bytes] = []
         self._users: list[int] = []
         self._slots: dict[bytes, int] = {}
@@ -101,13 +85,13 @@ class RunTable:
 
     # -- the sets ---------------------------------------------------------------------------------------------
     @property
-    def _rows(self) -> SortedRows:
+    def _ids(self) -> SortedRows:
         if self._fresh:
             self._enter()
         return self._all
 
     @property
-    def _runs(self) -> SortedRows:
+    def _ranges(self) -> SortedRows:
         if self._fresh:
             self._enter()
         return self._by_low
@@ -125,17 +109,19 @@ class RunTable:
         return self._by_drop
 
     @property
-    def _owned(self) -> Owned | None:
-        """None: no message was ever a consumer's."""
+    def _owner_index(self) -> OwnerIndex | None:
+        """The index by owner; None if no consumer ever had a message."""
         if self._fresh:
             self._enter()
         return self._by_owner
 
     def _enter(self) -> None:
-        """Let the fresh messages enter the sets, which are empty. All or nothing, also without memory: readers do this,
-        and go on."""
+        """Insert the fresh messages into the empty sets.
+
+        If memory runs out, nothing changes: this is also called by readers, after which the server continues.
+        """
         raws = self._fresh
-        self._fresh = NONE
+        self._fresh = NO_IDS
         try:
             self._fill_from(raws, self._fresh_owner)
         except MemoryError:
@@ -144,7 +130,7 @@ class RunTable:
             raise
 
     def _fill_from(self, raws: list[bytes], owner: int) -> None:
-        """Fill the sets, which are empty, with messages that were fresh."""
+        """Insert messages that were fresh into the empty sets."""
         if owner == NOT_OWNED:
             terms = delivered_terms(self._fresh_first, self._fresh_due, self._fresh_expire, self._fresh_rest, 0, 0)
         else:
@@ -153,9 +139,9 @@ class RunTable:
         self._begin(raws, raws[0] + terms)
 
     def _is_first(self, raws: list[bytes]) -> bool:
-        """Whether these messages (ascending) are few, newer than all that ever were pending, and nothing else is.
+        """Return whether these messages (ascending) can be fresh; the caller then stores them as fresh.
 
-        Then they can be fresh, and the caller makes them so.
+        They must be few and newer than all messages ever added, and nothing else may be pending.
         """
         if self._all.count or self._fresh or len(raws) > FRESH or raws[0] <= self._highest:
             return False
@@ -167,58 +153,58 @@ class RunTable:
         low, high = raws[0], raws[-1]
         if low > self._highest:
             self._highest = high
-            if not self._rows.count and len(raws) <= FEW:
+            if not self._ids.count and len(raws) <= FEW:
                 self._begin(raws, low + terms)
                 return
-            self._rows.insert_many(b"".join(raws))
-            if self._runs.last()[ID_SIZE:] != terms:
+            self._ids.insert_many(b"".join(raws))
+            if self._ranges.last()[ID_SIZE:] != terms:
                 self._put(low + terms)
         else:
             if high > self._highest:
                 self._highest = high
             self._remove(raws)
-            self._rows.insert_many(b"".join(raws))
-            first_run = self._runs.first()
-            below = len(raws) if not first_run else bisect_left(raws, first_run[:ID_SIZE])
-            if below:  # nothing else is there
+            self._ids.insert_many(b"".join(raws))
+            first_range = self._ranges.first()
+            below = len(raws) if not first_range else bisect_left(raws, first_range[:ID_SIZE])
+            if below:  # these precede all ranges
                 self._assign(low, raws[below - 1], terms)
-            self._change(raws[below:], Fixed(terms))
+            self._change(raws[below:], SameTerms(terms))
 
     def _remove(self, raws: list[bytes]) -> int:
-        """``raws``: IDs, ascending."""
-        if self._rows.count == len(raws) and self._are_all(raws):
+        """Remove messages (ascending IDs) and return how many of them were pending."""
+        if self._ids.count == len(raws) and self._are_all(raws):
             self._clear()
             return len(raws)
         if len(raws) == 1:
-            gone = raws if self._rows.delete(raws[0]) else []
+            gone = raws if self._ids.delete(raws[0]) else []
         else:
-            gone = self._rows.delete_many(raws) if self._rows.count else []
+            gone = self._ids.delete_many(raws) if self._ids.count else []
         if not gone:
             return 0
-        run = self._runs.floor(gone[0])
-        low = run[:ID_SIZE]
-        border = self._runs.above(low)[:ID_SIZE]
-        owned = self._owned
+        range_ = self._ranges.floor(gone[0])
+        low = range_[:ID_SIZE]
+        border = self._ranges.above(low)[:ID_SIZE]
+        owned = self._owner_index
         if border and gone[-1] >= border:
             if owned is not None:
-                owned.lose(self._runs, gone)
-            self._exchange(emptied(self._rows, self._runs, gone), [])
+                owned.lose(self._ranges, gone)
+            self._exchange(emptied_ranges(self._ids, self._ranges, gone), [])
             return len(gone)
-        if owned is not None and run[-1] == OWNED:
-            owned.count(owner_of(run), -len(gone))
-        left = self._rows.above(low, itself=True)  # nearly always they are of one run
+        if owned is not None and range_[KIND] == OWNED:
+            owned.count(owner_of(range_), -len(gone))
+        left = self._ids.above(low, itself=True)  # nearly always, all are in one range
         if not left or (border and left >= border):
-            self._take(run)
+            self._take(range_)
         return len(gone)
 
-    def _begin(self, raws: list[bytes], run: bytes) -> None:
-        """Fill an empty table with few messages, which are one run."""
-        self._rows.begin(raws[0] if len(raws) == 1 else b"".join(raws))
-        self._runs.begin(run)
-        if run[-1] == OWNED:
-            self._has_owners().begin(run)
+    def _begin(self, raws: list[bytes], range_: bytes) -> None:
+        """Fill an empty table with a few messages that form one range."""
+        self._ids.begin(raws[0] if len(raws) == 1 else b"".join(raws))
+        self._ranges.begin(range_)
+        if range_[KIND] == OWNED:
+            self._has_owners().begin(range_)
             return
-        due, drop, slot = indexed(run)
+        due, drop, slot = index_rows(range_)
         if due:
             self._due.begin(due)
         if drop:
@@ -227,82 +213,84 @@ class RunTable:
             self._users[slot - 1] += 1
 
     def _are_all(self, raws: list[bytes]) -> bool:
-        """Whether nothing else is pending, and that can be told at once: nearly always where one reader acknowledges
-        all that it has read before it reads on."""
+        """Return True if these messages are known to be all pending ones, without a search.
+
+        This is the common case: a single reader acknowledges everything that it read before it reads again.
+        """
         if not raws or self._slots:
             return False
-        return self._rows.is_all(raws[0] if len(raws) == 1 else b"".join(raws))
+        return self._ids.is_all(raws[0] if len(raws) == 1 else b"".join(raws))
 
     def _clear(self) -> None:
-        """Remove all messages; none may have a dead letter key."""
-        self._rows.clear()
-        self._runs.clear()
+        """Remove all messages. None may have a dead-letter key."""
+        self._ids.clear()
+        self._ranges.clear()
         self._due.clear()
         self._drop.clear()
-        if self._owned is not None:
-            self._owned.clear()
+        if self._owner_index is not None:
+            self._owner_index.clear()
 
-    def _has_owners(self) -> Owned:
+    def _has_owners(self) -> OwnerIndex:
         if self._by_owner is None:
-            self._by_owner = Owned()
+            self._by_owner = OwnerIndex()
         return self._by_owner
 
     def _unowned(self, raws: list[bytes]) -> list[bytes]:
-        """Those of these messages (ascending, all pending) that are not OWNED."""
-        if self._owned is None or not self._owned.counts:
+        """Return those of these messages (ascending, all pending) that are not OWNED."""
+        if self._owner_index is None or not self._owner_index.counts:
             return raws
         found: list[bytes] = []
-        for run, _, start, stop in touched(self._runs, raws):
-            if run[-1] != OWNED:
+        for range_, _, start, stop in ranges_of(self._ranges, raws):
+            if range_[KIND] != OWNED:
                 found += raws[start:stop]
         return found
 
-    # -- runs ------------------------------------------------------------------------------------------------
+    # -- ranges ----------------------------------------------------------------------------------------------
     def _change(self, raws: list[bytes], new: NewTerms) -> None:
-        """Give other terms to messages, which are ascending and all pending."""
+        """Change the terms of messages, which are ascending and all pending."""
         if len(raws) > 1:
-            self._exchange(*changed(self._rows, self._runs, raws, new))
+            self._exchange(*changed_ranges(self._ids, self._ranges, raws, new))
         elif raws:
             raw = raws[0]
-            self._assign(raw, raw, new.of(self._runs.floor(raw)))
+            self._assign(raw, raw, new.of(self._ranges.floor(raw)))
 
     def _exchange(self, taken: list[bytes], put: list[bytes]) -> None:
-        """Remove runs, and add others in their places. Both are ascending."""
+        """Replace ranges by others. Both are ascending."""
         if not taken and not put:
             return
-        old, new = [indexed(run) for run in taken], [indexed(run) for run in put]
-        if self._owned is not None:
-            self._owned.exchange(taken, put)
-        for _, _, slot in new:  # first, so that no key is forgotten that goes on being used
+        old, new = [index_rows(range_) for range_ in taken], [index_rows(range_) for range_ in put]
+        if self._owner_index is not None:
+            self._owner_index.exchange(taken, put)
+        for _, _, slot in new:  # first, so that a key that remains in use is not freed
             if slot:
                 self._users[slot - 1] += 1
         for _, _, slot in old:
             if slot:
                 self._free_slot(slot)
-        self._runs.exchange([run[:ID_SIZE] for run in taken], put)
+        self._ranges.exchange([range_[:ID_SIZE] for range_ in taken], put)
         self._due.exchange(sorted([due for due, _, _ in old if due]), sorted([due for due, _, _ in new if due]))
         self._drop.exchange(sorted([drop for _, drop, _ in old if drop]), sorted([drop for _, drop, _ in new if drop]))
 
     def _assign(self, low: bytes, high: bytes, terms: bytes) -> None:
-        """Give these terms to all messages from ``low`` to ``high`` (both pending), which are of one run, or new."""
-        runs = self._runs
-        old = runs.floor(low)
-        row = self._rows.above(high)
-        after = runs.floor(row) if row else b""  # the run of the next message
+        """Give these terms to all messages from ``low`` to ``high`` (both pending), which are in one range, or new."""
+        ranges = self._ranges
+        old = ranges.floor(low)
+        row = self._ids.above(high)
+        after = ranges.floor(row) if row else b""  # the range of the next message
         if old and old[ID_SIZE:] == terms and (not after or after == old or after[:ID_SIZE] > high):
             return
-        slot = int.from_bytes(terms[-5:-1], "big")
-        if slot:  # in use meanwhile, even if the last run with this key is removed below
+        slot = int.from_bytes(terms[TERMS_KEY:TERMS_KIND], "big")
+        if slot:  # keeps the slot in use if the last range with this key is removed below
             self._users[slot - 1] += 1
-        if after and after[:ID_SIZE] <= high:  # its messages after ``high`` become a run of their own
+        if after and after[:ID_SIZE] <= high:  # its messages after ``high`` become a separate range
             rest = row + after[ID_SIZE:]
             self._put(rest)
             if after != old:
                 self._take(after)
             after = rest
-        if old and self._rows.above(old[:ID_SIZE], itself=True) >= low:  # it has no messages before ``low``
+        if old and self._ids.above(old[:ID_SIZE], itself=True) >= low:  # it has no messages before ``low``
             self._take(old)
-            old = runs.floor(low)
+            old = ranges.floor(low)
         if after and after[ID_SIZE:] == terms:
             self._take(after)
         if not old or old[ID_SIZE:] != terms:
@@ -310,12 +298,12 @@ class RunTable:
         if slot:
             self._free_slot(slot)
 
-    def _put(self, run: bytes) -> None:
-        self._runs.insert(run)
-        if run[-1] == OWNED:
-            self._has_owners().put(run)
+    def _put(self, range_: bytes) -> None:
+        self._ranges.insert(range_)
+        if range_[KIND] == OWNED:
+            self._has_owners().put(range_)
             return
-        due, drop, slot = indexed(run)
+        due, drop, slot = index_rows(range_)
         if due:
             self._due.insert(due)
         if drop:
@@ -323,12 +311,12 @@ class RunTable:
         if slot:
             self._users[slot - 1] += 1
 
-    def _take(self, run: bytes) -> None:
-        self._runs.delete(run[:ID_SIZE])
-        if run[-1] == OWNED:
-            self._has_owners().take(run)
+    def _take(self, range_: bytes) -> None:
+        self._ranges.delete(range_[:ID_SIZE])
+        if range_[KIND] == OWNED:
+            self._has_owners().take(range_)
             return
-        due, drop, slot = indexed(run)
+        due, drop, slot = index_rows(range_)
         if due:
             self._due.delete(due)
         if drop:
@@ -337,12 +325,12 @@ class RunTable:
             self._free_slot(slot)
 
     def _of(self, low: bytes, limit: int) -> list[bytes]:
-        """At most ``limit`` messages of the run that begins at ``low``."""
-        return self._rows.span(low, self._runs.above(low)[:ID_SIZE], limit)
+        """Return at most ``limit`` messages of the range that begins at ``low``."""
+        return self._ids.span(low, self._ranges.above(low)[:ID_SIZE], limit)
 
-    # -- dead letter keys ------------------------------------------------------------------------------------
+    # -- dead-letter keys ------------------------------------------------------------------------------------
     def _take_slot(self, key: bytes) -> int:
-        """The key's slot; it is in use until _free_slot()."""
+        """Return the slot of a key. It is in use until _free_slot()."""
         slot = self._slots.get(key, 0)
         if not slot:
             if self._free:
@@ -365,37 +353,10 @@ class RunTable:
 
 
 def ascending(raws: list[bytes]) -> list[bytes]:
-    """The same IDs in order, each once. They mostly are already."""
+    """Sort IDs and remove duplicates. Most lists are sorted already and are returned as they are."""
     last = b""
     for raw in raws:
         if raw <= last:
             return sorted(set(raws))
         last = raw
     return raws
-
-
-def indexed(run: bytes) -> tuple[bytes, bytes, int]:
-    """A run's rows in _due and _drop, empty where it has none, and the slot of its key. OWNED ones have none of it."""
-    if run[-1] == OWNED:
-        return b"", b"", 0
-    if run[52:61] == UNLIMITED:  # nearly always: no limit of deliveries, no dead letters, not swept
-        low = run[:ID_SIZE]
-        due_at, leaves_by = run[24:32], run[32:40]
-        if leaves_by == FOREVER:
-            return due_at + low, b"", 0
-        return due_at + low if due_at < leaves_by else b"", leaves_by + low, 0
-    low, _, due, expire, _, deliveries, most, slot, swept = unpack_run(run)
-    again = not most or deliveries < most
-    leaves = leaves_at(due, expire, deliveries, most)
-    return (
-        run[24:32] + low if again and not swept and (not expire or due < expire) else b"",
-        pack_time(leaves) + low if leaves != NEVER else b"",
-        slot,
-    )
-
-
-def leaves_at(due: int, expire: int, deliveries: int, max_deliveries: int) -> int:
-    """When a message must leave, in ms since epoch, or NEVER."""
-    if max_deliveries and deliveries >= max_deliveries and (not expire or due < expire):
-        return due
-    return expire

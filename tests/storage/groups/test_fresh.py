@@ -10,24 +10,13 @@ from hypothesis import strategies as st
 
 from resp.errors import CorruptError
 from storage.groups.pending import PendingTable
-from storage.groups.pendingformat import assemble
 from storage.groups.rangetable import FRESH
 from storage.model.sortedrows import SortedRows
-
-NOW = 1_700_000_000_000
-MAX_ID = (1 << 128) - 1
+from tests.storage.groups.pendingkit import MAX_ID, NOW, dumped, is_fresh, raws, sets
 
 Step = Callable[[PendingTable], object]
 few = st.lists(st.integers(1, 12), min_size=1, max_size=5)
 times = st.sampled_from([NOW, NOW + 5, NOW + 10])
-
-
-def raws(*entries: int) -> list[bytes]:
-    return [entry.to_bytes(16, "big") for entry in entries]
-
-
-def dumped(table: PendingTable) -> bytes:
-    return bytes(assemble(table.parts()))
 
 
 def refused(step: Step) -> Step:
@@ -86,8 +75,8 @@ def test_nobody_can_tell_whether_messages_are_in_the_sets(steps: list[Step]) -> 
     left_alone, looked_at = PendingTable(), PendingTable()
     for step in steps:
         assert step(left_alone) == step(looked_at)
-        assert looked_at._rows.count == len(left_alone) == len(looked_at)
-        assert not looked_at._fresh
+        assert sets(looked_at)[0].count == len(left_alone) == len(looked_at)
+        assert not is_fresh(looked_at)
         assert left_alone.next_due() == looked_at.next_due()  # which don't look at the sets, either
         assert left_alone.next_drop() == looked_at.next_drop()
     assert left_alone.rows(0, MAX_ID, 100) == looked_at.rows(0, MAX_ID, 100)
@@ -100,19 +89,20 @@ def test_what_is_acknowledged_as_it_came_never_enters_the_sets() -> None:
     for at in range(1, 100, 2):
         table.add(raws(at, at + 1), NOW, NOW + 5, NOW + 9, 5)
         assert (len(table), table.next_due(), table.next_drop()) == (2, NOW + 5, NOW + 9)
+        assert is_fresh(table)
         assert table.remove(raws(at, at + 1)) == 2
-        assert table._by_due.count == table._by_drop.count == 0
         assert (len(table), table.next_due(), table.next_drop()) == (0, None, None)
-    assert table._highest == raws(100)[0]
+    table.add(raws(99, 100), NOW, NOW + 5, NOW + 9, 5)
+    assert not is_fresh(table)  # they are not above all that were added before
 
 
 def test_many_enter_the_sets_at_once() -> None:
     table = PendingTable()
     table.add(raws(*range(1, FRESH + 1)), NOW, NOW + 5, 0, 5)
-    assert table._fresh
+    assert is_fresh(table)
     table = PendingTable()
     table.add(raws(*range(1, FRESH + 2)), NOW, NOW + 5, 0, 5)
-    assert not table._fresh
+    assert not is_fresh(table)
     assert len(table) == FRESH + 1
 
 

@@ -81,3 +81,17 @@ def test_sets_that_are_nearly_all_packed(monkeypatch: pytest.MonkeyPatch, seed: 
     assert part._packed
     part.delete_many(sorted(model))
     assert (part._chunks, part._mins, part._packed, part._saved) == ([b""], [b""], {}, 0)
+
+
+@pytest.mark.interpreted
+def test_a_run_that_ends_on_the_bound_of_a_chunk_whose_first_row_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sortedrows, "CHUNK_BYTES", 240)
+    rows = sortedrows.SortedRows(8, 8)
+    number = [n.to_bytes(8, "big") for n in range(120)]
+    rows.fill(b"".join(number[::2]))
+    bound = rows._mins[1]
+    assert rows.delete(bound) == bound
+    at = number.index(bound)
+    rows.insert_many(number[at - 1] + bound)
+    assert rows.get(bound) == bound
+    assert rows.span(b"", b"", 100) == sorted({*number[::2], number[at - 1]})
