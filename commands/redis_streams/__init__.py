@@ -4,8 +4,8 @@
     claim       XCLAIM, XAUTOCLAIM
     consumers   consumers; who owns a pending message, and since when
     delete      XDEL, XDELEX, XACKDEL
-    deliveries  what XREADGROUP delivers: effects, and elements of the reply
-    elements    the same elements in the form of these commands
+    deliveries  the messages that XREADGROUP delivers: effects, and elements of the reply
+    elements    redelivered messages as elements of replies, in the form of these commands
     groups      XGROUP
     ids         IDs as these commands read and print them
     info        XINFO
@@ -18,6 +18,6 @@
     readargs    XREADGROUP's arguments
     readgroup   XREADGROUP
     replies     entries as replies, built or streamed
-    trim        XTRIM, XSETID; what XADD trims
-    trimming    what DELREF and ACKED trim, in slices
+    trim        XTRIM, XSETID; trimming by XADD
+    trimming    trimming with DELREF and ACKED, in slices
 """

@@ -1,7 +1,7 @@
-"""XCLAIM, XAUTOCLAIM: messages become another consumer's.
+"""XCLAIM, XAUTOCLAIM: assign pending messages to another consumer.
 
-Messages whose entries are gone leave the pending list instead. What TREAD delivered can be claimed like anything else:
-from then on it is the consumer's, and RETRY does not concern it any more.
+Messages whose entries no longer exist leave the pending list instead. Messages that TREAD delivered can be claimed like
+any others: they then belong to the consumer, and RETRY no longer applies to them.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from storage.model.ids import MAX_ID
 from storage.streams.stream import Stream
 
 DEFAULT_COUNT: Final = 100  # of XAUTOCLAIM
-LOOKS: Final = 10  # messages that XAUTOCLAIM looks at for each one that it may claim
+LOOKS: Final = 10  # messages that XAUTOCLAIM examines for each one that it may claim
 MOST: Final = INT_MAX // 16  # of COUNT
 NO_COUNT: Final = -1  # RETRYCOUNT was not given
-FIRST_ID: Final = 5  # in XCLAIM's argv
+FIRST_ID: Final = 5  # index in XCLAIM's argv
 
 
 @command(
@@ -41,7 +41,7 @@ FIRST_ID: Final = 5  # in XCLAIM's argv
     complexity="O(M log P): M IDs, P pending messages.",
 )  # fmt: skip
 def xclaim(ctx: Context, argv: list[bytes]) -> Reply:
-    """Make pending messages a consumer's; return their entries, or their IDs."""
+    """Assign pending messages to a consumer; return their entries, or their IDs."""
     stream, group = need_group(ctx, argv)
     claim = Claim(argv)
     if len(argv) > FIRST_ID + AT_ONCE:
@@ -61,44 +61,44 @@ class Claim:
 
     def __init__(self, argv: list[bytes]) -> None:
         self._argv = argv
-        self._done = 0  # how many IDs have been handled
+        self._done = 0  # number of IDs processed
         self._parsed = False
         self.consumer = argv[3]
         self.least = max(0, integer(argv[4], errors.bad_claim("min-idle-time", "XCLAIM").text))
         self.ids: list[int] = []
-        self._last_id = 0  # the group's offset is not below it after that
+        self._last_id = 0  # the minimum of the group's offset after the call
         self.count = NO_COUNT
         self.force = self.just_id = False
-        self.last = -1  # when the messages were delivered; -1: now
-        self._elements = XElements(b"")  # of the reply; with JUSTID the next two
+        self.last = -1  # when the messages were last delivered; -1: now
+        self._elements = XElements(b"")  # of the reply; with JUSTID the next two are used
         self._parts: list[bytes] = []  # IDs
-        self._number = 0  # of these
+        self._number = 0  # number of IDs in ``_parts``
 
     def close(self) -> None:
-        """There will be no reply."""
+        """Release everything: there will be no reply."""
         self._elements.close()
 
     def parse(self, ctx: Context) -> bool:
-        """Read the next IDs, and the options behind them; False if that is all. Raises CommandError."""
+        """Parse the next IDs, and the options after them. Returns False when all are parsed. Raises CommandError."""
         argv, at = self._argv, FIRST_ID + len(self.ids)
         end, stop = len(argv), min(len(argv), at + AT_ONCE)
         while at < stop:
             try:
                 self.ids.append(strict_id(argv[at]))
             except CommandError:
-                break  # the options begin
+                break  # the options begin here
             at += 1
         if at == stop and at < end:
             return True
         while at < end:
             at += self._option(ctx, argv, at)
-        if not 0 <= self.last <= ctx.now:  # whoever computes it may have another clock
+        if not 0 <= self.last <= ctx.now:  # the client that computes it may have another clock
             self.last = ctx.now
         self._parsed = True
         return False
 
     def _option(self, ctx: Context, argv: list[bytes], at: int) -> int:
-        """Read the option at ``at``; returns how many words it has."""
+        """Parse the option at ``at``. Returns how many words it has."""
         word = argv[at].upper()
         if word == b"FORCE":
             self.force = True
@@ -120,7 +120,7 @@ class Claim:
         return 2
 
     def step(self, ctx: Context) -> bytes | Chunks | None:
-        """Claim the next messages. Raises CommandError if the group is gone."""
+        """Claim the next messages. Raises CommandError if the group no longer exists."""
         found = find_group(ctx, self._argv)
         if found is None:
             raise errors.no_group(self._argv[1], self._argv[2])
@@ -142,7 +142,7 @@ class Claim:
         gone: list[int] = []
         named: set[int] = set()
         for id in ids:  # noqa: A001
-            if id in named:  # once more: after what the first one did
+            if id in named:  # a duplicate: after the effect of the first one
                 self._own(ctx, key, stream, group, new, again, gone)
                 named.clear()
             named.add(id)
@@ -165,7 +165,7 @@ class Claim:
             self._parts.append(xid_bulks(claimed))
 
     def _find(self, stream: Stream, id: int, wanted: bool) -> bool:  # noqa: A002
-        """Whether there is a living entry with that ID; the reply gets one that is ``wanted``."""
+        """Return whether there is a living entry with that ID; if it is ``wanted``, it is added to the reply."""
         if wanted and not self.just_id:
             return self._elements.add(stream, id)
         return stream.locate(id) is not None
@@ -173,16 +173,16 @@ class Claim:
     def _own(
         self, ctx: Context, key: bytes, stream: Stream, group: Group, new: list[int], again: list[int], gone: list[int]
     ) -> None:  # fmt: skip
-        """Make the effect of the messages so far; the lists are emptied."""
+        """Make the effect of the messages so far, and empty the lists."""
         consumer = consumer_of(ctx, key, stream, group, self.consumer)
-        offset = max(self._last_id, group.offset)  # between two slices others may read, or move it back
+        offset = max(self._last_id, group.offset)  # between two slices, other commands may read or move it back
         count = None if self.count == NO_COUNT else self.count
         both = [] if count is None and not self.just_id else _raw(new)
         groupmutators.own(
             ctx.ks, key, stream, group, consumer, ctx.now, offset, group.entries_read, both, _raw(again),
             _raw(gone), count, self.last, not self.just_id,
         )  # fmt: skip
-        if new and not both:  # a message that is made pending counts as delivered before
+        if new and not both:  # a message that becomes pending counts as delivered before
             groupmutators.own(
                 ctx.ks, key, stream, group, consumer, ctx.now, offset, group.entries_read, _raw(new), [], [], 2,
                 self.last,
@@ -190,7 +190,7 @@ class Claim:
         new.clear()
         again.clear()
         gone.clear()
-        ctx.ks.signal(key)  # a reader with CLAIM may wait for messages that are idle for so long now
+        ctx.ks.signal(key)  # a reader with CLAIM may wait for messages with that idle time
 
     def reply(self) -> bytes | Chunks:
         if self.just_id:
@@ -209,7 +209,7 @@ def _raw(ids: list[int]) -> list[bytes]:
     complexity="O(M log P): P pending messages, M looked at, ten for each one of COUNT at most.",
 )  # fmt: skip
 def xautoclaim(ctx: Context, argv: list[bytes]) -> Reply:
-    """Make idle pending messages a consumer's; return where to go on, their entries or IDs, and IDs that are gone."""
+    """Assign idle pending messages to a consumer; return where to continue, their entries or IDs, and deleted IDs."""
     least = max(0, integer(argv[4], errors.bad_claim("min-idle-time", "XAUTOCLAIM").text))
     start = range_start(argv[5])
     count, just_id, at, end = DEFAULT_COUNT, False, 6, len(argv)
@@ -232,28 +232,28 @@ def xautoclaim(ctx: Context, argv: list[bytes]) -> Reply:
 
 
 class Walk:
-    """A call of XAUTOCLAIM, some messages at a time."""
+    """A call of XAUTOCLAIM, in slices."""
 
     __slots__ = ("_argv", "_at", "_elements", "_gone", "_just_id", "_least", "_left", "_looks", "_number", "_parts")
 
     def __init__(self, argv: list[bytes], least: int, start: int, count: int, just_id: bool) -> None:
         self._argv = argv[:4]
         self._least = least
-        self._at = start  # where to go on
-        self._left = count  # messages that the reply may still have
+        self._at = start  # the next ID
+        self._left = count  # messages that may still be added to the reply
         self._looks = count * LOOKS
         self._just_id = just_id
-        self._elements = XElements(b"")  # of the reply; with JUSTID the next two
+        self._elements = XElements(b"")  # of the reply; with JUSTID the next two are used
         self._parts: list[bytes] = []  # IDs
-        self._number = 0  # of these
+        self._number = 0  # number of IDs in ``_parts``
         self._gone: list[int] = []
 
     def close(self) -> None:
-        """There will be no reply."""
+        """Release everything: there will be no reply."""
         self._elements.close()
 
     def step(self, ctx: Context) -> bytes | Chunks | None:
-        """Raises CommandError if the group is gone."""
+        """Claim the next messages. Raises CommandError if the group no longer exists."""
         found = find_group(ctx, self._argv)
         if found is None:
             raise errors.no_group(self._argv[1], self._argv[2])
@@ -289,7 +289,7 @@ class Walk:
         return self._reply(following[0].id if following else 0)
 
     def _find(self, stream: Stream, id: int, wanted: bool) -> bool:  # noqa: A002
-        """Whether there is a living entry with that ID; the reply gets one that is ``wanted``."""
+        """Return whether there is a living entry with that ID; if it is ``wanted``, it is added to the reply."""
         if wanted and not self._just_id:
             return self._elements.add(stream, id)
         return stream.locate(id) is not None

@@ -1,7 +1,7 @@
-"""Consumers, and how pending messages are shown: whose they are, and for how long they have been idle.
+"""Consumers, and the owner and idle time of pending messages in replies.
 
-Nobody owns what TREAD delivered, nor what XNACK gave back. Both have an empty name; what was given back has no idle
-time: -1, and 0 as the time of its delivery.
+Messages that TREAD delivered or XNACK returned have no owner, and an empty name in replies. A returned message has the
+idle time -1 and the delivery time 0.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ GIVEN_BACK: Final = -1  # as an idle time
 
 
 def consumer_of(ctx: Context, key: bytes, stream: Stream, group: Group, name: bytes) -> Consumer:
-    """The consumer of that name, who is there now; made if there is none. Raises CommandError for a name that is too
-    long."""
+    """Return the consumer of that name, which is active now; create it if necessary. Raises CommandError if the name is
+    too long."""
     if len(name) > LONGEST_NAME and name not in group.consumers:
         raise errors.long_name("consumer", len(name), LONGEST_NAME)
     consumer, made = groupmutators.consumer(ctx.ks, key, stream, group, name, ctx.now)
@@ -36,15 +36,15 @@ def is_given_back(row: PendingRow) -> bool:
 
 
 def idle_of(row: PendingRow, now: int, away: int) -> int:
-    """ms since it was delivered last; GIVEN_BACK: it was given back. ``away``: the keyspace's."""
+    """Return ms since the last delivery; GIVEN_BACK if the message was returned. ``away``: the keyspace's."""
     return GIVEN_BACK if is_given_back(row) else max(0, now - row.delivered(away))
 
 
 def is_idle(row: PendingRow, least: int, now: int, away: int) -> bool:
-    """Whether it has been idle for at least so many ms."""
+    """Return whether it has been idle for at least ``least`` ms."""
     return is_given_back(row) or now - row.delivered(away) >= least
 
 
 def owner_of(owners: dict[int, Consumer], row: PendingRow) -> bytes:
-    """The name of its consumer, as a bulk string. ``owners``: by their numbers."""
+    """Return the name of its consumer, as a bulk string. ``owners``: consumers by number."""
     return encode.bulk(owners[row.owner].name) if row.owner else b"$0\r\n\r\n"

@@ -1,14 +1,14 @@
-"""XDEL, XDELEX, XACKDEL: entries deleted one by one.
+"""XDEL, XDELEX, XACKDEL: delete single entries.
 
-What groups have of a deleted entry:
+The options define what happens to references of groups:
 
-    KEEPREF    their pending lists keep its ID
-    DELREF     its ID leaves all pending lists, too; also if the entry was gone before
-    ACKED      the entry stays if some group has not read it yet, or has it pending
+    KEEPREF    pending lists retain the ID of a deleted entry
+    DELREF     the ID is removed from all pending lists, even if the entry was deleted before
+    ACKED      the entry is not deleted if some group has not read it yet or has it pending
 
-The replies of XDELEX and XACKDEL have a number for each ID: -1 it is not there (XACKDEL: not pending), 1 it is deleted,
-2 groups still need it. As in Redis, XDELEX with ACKED answers 2 for an ID that groups need whether or not there is such
-an entry, and the IDs are read only if there is a stream (XACKDEL: and a group): otherwise the reply is -1 for each.
+The replies of XDELEX and XACKDEL have a number for each ID: -1 not found (XACKDEL: not pending), 1 deleted, 2 groups
+still need it. As in Redis, XDELEX with ACKED returns 2 for an ID that groups need even if the entry does not exist, and
+the IDs are parsed only if the stream (XACKDEL: and the group) exists; otherwise the reply is -1 for each.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ IDS: Final = block("ids", arg("numids", "integer", token="IDS"), repeat(arg("id"
     flags="write fast", group="stream", since="0.1.0", complexity="O(M log N): M IDs, N macro nodes.",
 )  # fmt: skip
 def xdel(ctx: Context, argv: list[bytes]) -> Reply:
-    """Delete entries of a stream, wherever they are; return how many were there."""
+    """Delete entries of a stream, wherever they are; return how many existed."""
     if ctx.ks.stream(argv[1], ctx.now) is None:
-        return encode.integer(0)  # whatever the IDs are
+        return encode.integer(0)  # without parsing the IDs
     return by_id(argv, 2, partial(_delete_raw, argv[1]), ctx)
 
 
@@ -58,12 +58,12 @@ def _delete_raw(name: bytes, ctx: Context, raws: list[bytes]) -> int:
 
 
 def _delete(ks: Keyspace, name: bytes, stream: Stream, ids: list[int]) -> None:
-    """Delete the entries with these IDs, which ascend, those that are there."""
+    """Delete those entries of these IDs, which ascend, that exist."""
     _delete_at(ks, name, stream, [raw_id(entry_id) for entry_id in ids])
 
 
 def _delete_at(ks: Keyspace, name: bytes, stream: Stream, raws: list[bytes]) -> int:
-    """The same, of IDs of 16 bytes; returns how many there were."""
+    """Delete the entries of these IDs of 16 bytes. Returns how many existed."""
     ordinals: list[int] = []
     highest = stream.add_ords(raws, ordinals)
     if ordinals:
@@ -77,8 +77,8 @@ def _delete_at(ks: Keyspace, name: bytes, stream: Stream, raws: list[bytes]) -> 
     flags="write fast", group="stream", since="0.1.0", complexity="O(M log N): M IDs, N macro nodes.",
 )  # fmt: skip
 def xdelex(ctx: Context, argv: list[bytes]) -> Reply:
-    """Delete entries of a stream; say what becomes of the groups that still need them."""
-    stream = ctx.ks.stream(argv[1], ctx.now)  # raises WRONGTYPE, which comes before any other error
+    """Delete entries of a stream; an option defines what happens if groups still need them."""
+    stream = ctx.ks.stream(argv[1], ctx.now)  # WRONGTYPE comes before any other error
     return _by_id(ctx, Deletion(argv, False), stream, stream is not None)
 
 
@@ -88,13 +88,13 @@ def xdelex(ctx: Context, argv: list[bytes]) -> Reply:
     complexity="O(M log N + M log P): M IDs, N macro nodes, P pending messages.",
 )  # fmt: skip
 def xackdel(ctx: Context, argv: list[bytes]) -> Reply:
-    """Acknowledge messages of a group and delete their entries; say what becomes of other groups that need them."""
+    """Acknowledge messages of a group and delete their entries; an option defines what happens if groups need them."""
     stream = ctx.ks.stream(argv[1], ctx.now)
     return _by_id(ctx, Deletion(argv, True), stream, stream is not None and argv[2] in stream.groups)
 
 
 def _by_id(ctx: Context, deletion: Deletion, stream: Stream | None, there: bool) -> Reply:
-    """``there``: whether there is a stream, and a group, whose entries can be deleted."""
+    """Return the reply. ``there``: whether the stream, and the group, exist."""
     if not there:
         return encode.array_header(len(deletion.texts)) + encode.integer(MISSING) * len(deletion.texts)
     if len(deletion.texts) > deletion.at_once(stream):
@@ -108,7 +108,7 @@ class Deletion:
     __slots__ = ("_acks", "_at", "_group", "_ids", "_key", "_parsed", "_parts", "_references", "texts")
 
     def __init__(self, argv: list[bytes], acks: bool) -> None:
-        self.texts: list[bytes] = []  # the IDs, not parsed yet
+        self.texts: list[bytes] = []  # the IDs that are not parsed yet
         self._key = argv[1]
         self._acks = acks
         self._group = argv[2] if acks else b""
@@ -120,11 +120,11 @@ class Deletion:
             raise errors.syntax()
         self._ids = Ids(self.texts)
         self._parsed = False
-        self._at = 0  # how many IDs have been handled
+        self._at = 0  # number of IDs processed
         self._parts: list[bytes] = []  # of the reply
 
     def _option(self, argv: list[bytes], at: int) -> int:
-        """Read the option at ``at``; returns how many words it has."""
+        """Parse the option at ``at``. Returns how many words it has."""
         word = argv[at].upper()
         if word in (b"KEEPREF", b"DELREF", b"ACKED") and not self._references:
             self._references = word
@@ -138,13 +138,13 @@ class Deletion:
         return 2 + count
 
     def at_once(self, stream: Stream | None) -> int:
-        """How many IDs a slice has."""
+        """Return how many IDs a slice has."""
         if stream is None or self._references not in (b"DELREF", b"ACKED"):
             return AT_ONCE
         return ids_at_once(len(stream.groups))
 
     def step(self, ctx: Context) -> bytes | Chunks | None:
-        """Handle the next IDs; each is what one call for it would be."""
+        """Process the next IDs; each has the effect of a call of its own."""
         if not self._parsed:
             self._parsed = not self._ids.parse()
             return None
@@ -157,7 +157,7 @@ class Deletion:
         return in_pieces([encode.array_header(len(raws)), *self._parts])
 
     def delete(self, ctx: Context, raws: list[bytes]) -> bytes:
-        """Handle these IDs; returns what the reply has of them."""
+        """Process these IDs. Returns their part of the reply."""
         ids = [int.from_bytes(raw, "big") for raw in raws]
         ks, key, references = ctx.ks, self._key, self._references
         stream = ks.stream(key, ctx.now)
@@ -184,7 +184,7 @@ class Deletion:
                 results.append(MISSING)
             else:
                 results.append(NEEDED if entry_id in kept else DELETED)
-                left.discard(entry_id)  # if it comes again, it is gone
+                left.discard(entry_id)  # a duplicate is not found
         return _numbers(results)
 
 
@@ -199,7 +199,7 @@ def _count(text: bytes) -> int:
 
 
 def _pending_of(group: Group, ids: list[int]) -> list[int]:
-    """Those of the IDs, which ascend, that the group has pending."""
+    """Return those of the IDs, which ascend, that the group has pending."""
     if not len(group.pending):
         return []
     found = group.pending.present([raw_id(entry_id) for entry_id in ids])
@@ -207,7 +207,7 @@ def _pending_of(group: Group, ids: list[int]) -> list[int]:
 
 
 def _needed(stream: Stream, ids: list[int]) -> set[int]:
-    """Those of the IDs that some group has not read yet, or has pending."""
+    """Return those of the IDs that some group has not read yet or has pending."""
     needed: set[int] = set()
     for group in stream.groups.values():
         if not ids or ids[-1] > group.offset:

@@ -1,4 +1,4 @@
-"""Messages that XREADGROUP delivers: the effect, and how the reply has them."""
+"""Messages that XREADGROUP delivers: the effect, and their elements in the reply."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from storage.groups.pending import PendingRow
 from storage.keyspace import groupmutators
 from storage.streams.stream import Stream
 
-GONE_AT_ONCE: Final = 3000  # messages without an entry that a read with CLAIM looks at; the next one goes on there
+GONE_AT_ONCE: Final = 3000  # messages without an entry that a read with CLAIM examines; the next read continues there
 
 
 def deliver_new(
     ctx: Context, key: bytes, stream: Stream, group: Group, consumer: Consumer, lo: int, hi: int, noack: bool
 ) -> None:  # fmt: skip
-    """The consumer gets the entries from the group's cursor ``lo`` to before ``hi``."""
+    """Deliver the entries from the group's cursor ``lo`` to before ``hi`` to the consumer."""
     new = stream.raw_ids(stream.place(lo), hi)
     last = int.from_bytes(new[-1], "big")
     entries_read = count_after(stream, group, len(new), int.from_bytes(new[0], "big"), last)
@@ -31,7 +31,7 @@ def deliver_again(
     ctx: Context, key: bytes, stream: Stream, group: Group, consumer: Consumer, rows: list[PendingRow],
     elements: XElements,
 ) -> None:  # fmt: skip
-    """Deliver what the consumer has pending once more; ``elements`` gets it. Messages whose entries are gone stay
+    """Redeliver the consumer's pending messages and add them to ``elements``. Messages without an entry stay
     pending."""
     again: list[bytes] = []
     for row in rows:
@@ -49,10 +49,10 @@ def add_claimed(
     stream: Stream, group: Group, rows: list[PendingRow], now: int, claimed: ClaimedElements, again: list[bytes],
     most: int,
 ) -> int:  # fmt: skip
-    """``claimed``: gets the entries, until it has ``most``; ``again``: their IDs, which the caller delivers.
+    """Add entries to ``claimed``, until it has ``most``, and their IDs to ``again``; the caller delivers these.
 
-    Messages without an entry stay as they are. Returns how many these are; they are passed (pass_idle()), so that the
-    next read need not look at them.
+    Messages without an entry are unchanged. Returns their number; they are passed (pass_idle()), so that the next read
+    need not examine them.
     """
     gone: PendingRow | None = None
     count = 0

@@ -1,4 +1,4 @@
-"""Messages that are delivered again as elements of replies of X commands: see ``commands.streams.elements``."""
+"""Redelivered messages as elements of the replies of X commands: see ``commands.streams.elements``."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ RAW_ID: Final = 16  # bytes
 
 
 class XElements(Elements):
-    """Entries in the X form; one that is gone is its ID with a null."""
+    """Entries in the X form; an entry that no longer exists is its ID with a null."""
 
     __slots__ = ("_at", "_gone")
 
     def __init__(self, null: bytes) -> None:
         super().__init__(null)
-        self._gone = bytearray()  # the IDs of those that are gone
-        self._at = 0  # of these: what was encoded
+        self._gone = bytearray()  # the IDs of entries that no longer exist
+        self._at = 0  # offset of the next one to encode in ``_gone``
 
     def add_gone_one(self, id: int) -> None:  # noqa: A002
         self._gone += id.to_bytes(RAW_ID, "big")
@@ -45,7 +45,7 @@ class XElements(Elements):
 
 
 class ClaimedElements(Elements):
-    """Entries in the X form with two more elements: how long they were idle, and how often they were delivered."""
+    """Entries in the X form with two more elements: their idle time, and the number of their deliveries."""
 
     __slots__ = ("_at", "_deliveries", "_idle")
 
@@ -56,7 +56,7 @@ class ClaimedElements(Elements):
         self._at = 0  # how many were encoded
 
     def add_claimed(self, stream: Stream, id: int, idle: int, deliveries: int) -> bool:  # noqa: A002
-        """add()."""
+        """Like add(), with the idle time in ms and the number of deliveries."""
         if not self.add(stream, id):
             return False
         self._idle.append(idle)
@@ -64,7 +64,7 @@ class ClaimedElements(Elements):
         return True
 
     def add_new(self, stream: Stream, lo: int, hi: int) -> None:
-        """Entries that are delivered for the first time: the living ones with ordinals [lo, hi)."""
+        """Add entries that are delivered for the first time: the living ones with ordinals [lo, hi)."""
         before = self.count
         self.add_range(stream, lo, hi)
         zeros = array("q", bytes(8 * (self.count - before)))

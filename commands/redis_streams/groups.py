@@ -1,6 +1,6 @@
-"""XGROUP: groups and their consumers, made, moved and removed.
+"""XGROUP: creates, moves and removes groups and their consumers.
 
-A group that is made here has no time to live. It is the same thing as one that TREAD makes.
+A group that is created here has no time to live. Otherwise it is the same as one that TREAD creates.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def _any_id(text: bytes) -> int:
     flags="write denyoom", group="stream", since="0.1.0", complexity="O(1)",
 )  # fmt: skip
 def xgroup_create(ctx: Context, argv: list[bytes]) -> Reply:
-    """Make a group that begins after an ID, or at what arrives from now on; with MKSTREAM also the stream."""
+    """Create a group that starts after an ID, or with later entries only; with MKSTREAM, also create the stream."""
     name, group = argv[2], argv[3]
     make, entries_read = _options(argv, True)
     check_group_name(group)
@@ -113,7 +113,7 @@ def xgroup_setid(ctx: Context, argv: list[bytes]) -> Reply:
     flags="write", group="stream", since="0.1.0", complexity="O(P): P pending messages.",
 )  # fmt: skip
 def xgroup_destroy(ctx: Context, argv: list[bytes]) -> Reply:
-    """End a group, its consumers and pending messages included; return 1, or 0 if there was none."""
+    """Delete a group with its consumers and pending messages; return 1, or 0 if there was none."""
     stream = _stream(ctx, argv[2])
     if argv[3] not in stream.groups:
         return encode.integer(0)
@@ -126,7 +126,7 @@ def xgroup_destroy(ctx: Context, argv: list[bytes]) -> Reply:
     flags="write denyoom", traits="sign_of_life", group="stream", since="0.1.0", complexity="O(1)",
 )  # fmt: skip
 def xgroup_createconsumer(ctx: Context, argv: list[bytes]) -> Reply:
-    """Make a consumer; return 1, or 0 if there is one of that name."""
+    """Create a consumer; return 1, or 0 if there is one of that name."""
     stream = _stream(ctx, argv[2])
     group = _group(stream, argv)
     if argv[4] in group.consumers:

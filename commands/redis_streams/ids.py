@@ -1,6 +1,6 @@
-"""IDs in X commands: printed as ``ms-seq``; read as ``ms-seq`` or ``ms.seq``, complete or not.
+"""IDs in X commands: printed as ``ms-seq``; parsed as ``ms-seq`` or ``ms.seq``, complete or not.
 
-    where                            words besides an ID          ms alone means
+    position                         words besides an ID          ms alone means
     XADD                             *  ms-*                      ms-0
     XREAD, after it                  $  +                         ms-0
     start of a range                 -  +  (id                    ms-0
@@ -21,27 +21,27 @@ def format_xid(id: int) -> bytes:  # noqa: A002
 
 
 def xid_bulk(id: int) -> bytes:  # noqa: A002
-    """The ID as a bulk string."""
+    """Return the ID as a bulk string."""
     return dashed_id(id_bulk(id >> 64, id & MASK64))
 
 
 def xid_bulks(ids: list[int]) -> bytes:
-    """IDs as bulk strings, joined."""
+    """Return IDs as bulk strings, joined."""
     return b"".join([xid_bulk(id) for id in ids])  # noqa: A001
 
 
 def dashed_id(bulk_id: bytes) -> bytes:
-    """The bulk string of an ID, from id_bulk() of it."""
+    """Return the dashed form of an ID as a bulk string, from the result of id_bulk()."""
     return bulk_id.replace(b".", b"-") + b"\r\n"
 
 
 def strict_id(text: bytes, default_seq: int = 0) -> int:
-    """An ID, complete or not, and nothing else. Raises CommandError."""
+    """Parse an ID, complete or incomplete; special IDs are refused. Raises CommandError."""
     return parse_id(text, default_seq)
 
 
 def added_id(text: bytes) -> tuple[int, int]:
-    """The ID given to XADD: ms and seq; seq is -1 for ``ms-*``. Raises CommandError."""
+    """Parse the ID argument of XADD: ms and seq; seq is -1 for ``ms-*``. Raises CommandError."""
     if text.endswith(b"*") and text[-2:-1] in (b"-", b"."):
         return parse_id(text[:-2] + b"-0") >> 64, -1
     id = parse_id(text)  # noqa: A001
@@ -49,12 +49,12 @@ def added_id(text: bytes) -> tuple[int, int]:
 
 
 def range_start(text: bytes) -> int:
-    """The first ID of a range that starts at ``text``. Raises CommandError."""
+    """Return the first ID of a range that starts at ``text``. Raises CommandError."""
     if text == b"-":
         return 0
     if text == b"+":
         return MAX_ID
-    if len(text) > 1 and text[0] == 40:  # a bracket: not the ID itself
+    if len(text) > 1 and text[0] == 40:  # "(": exclusive
         start = parse_id(text[1:]) + 1
         if start > MAX_ID:
             raise CommandError(errors.BAD_RANGE_START)
@@ -63,7 +63,7 @@ def range_start(text: bytes) -> int:
 
 
 def range_end(text: bytes) -> int:
-    """The last ID of a range that ends at ``text``. Raises CommandError."""
+    """Return the last ID of a range that ends at ``text``. Raises CommandError."""
     if text == b"-":
         return 0
     if text == b"+":

@@ -1,6 +1,6 @@
 """XINFO: a stream, its groups and their consumers.
 
-What Redis tells of its radix tree is told of the stream's macro nodes: as many keys, and one node more.
+The fields about Redis's radix tree describe the stream's macro nodes: as many keys, and one node more.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from storage.nodes.redisform import dashed_many
 from storage.streams.stream import Stream
 
 DEFAULT_COUNT: Final = 10  # of FULL
-GROUPS: Final = 300  # that are described in one slice
+GROUPS: Final = 300  # described in one slice
 HELD_BY_GROUP: Final = 1000  # bytes of memory while a long reply is sent
 HELD_BY_CONSUMER: Final = 200
-NOBODY: Final = 0  # in place of a consumer's number: who owns what XNACK has given back
+NOBODY: Final = 0  # instead of a consumer's number: the owner of messages that XNACK returned
 
 Pairs = list[tuple[bytes, bytes]]
 
 
 def _stream(ctx: Context, argv: list[bytes]) -> Stream:
-    """Raises CommandError."""
+    """Return the stream in argv. Raises CommandError."""
     stream = ctx.ks.read_stream(argv[2], ctx.now)
     if stream is None:
         raise CommandError(errors.NO_SUCH_KEY)
@@ -62,7 +62,7 @@ def _map(proto: int, pairs: Pairs) -> bytes:
     complexity="O(P): P producers; with FULL O(P + G + M): G groups and consumers, M entries and messages returned.",
 )  # fmt: skip
 def xinfo_stream(ctx: Context, argv: list[bytes]) -> Reply:
-    """Return a map about a stream; with FULL also its entries, groups, consumers and what they have pending."""
+    """Return a map about a stream; with FULL also its entries, groups, consumers and their pending messages."""
     stream = _stream(ctx, argv)
     proto = ctx.session.proto
     words = len(argv)
@@ -105,7 +105,7 @@ def _entry(stream: Stream, id: int, proto: int) -> bytes:  # noqa: A002
 
 
 def _full(ctx: Context, stream: Stream, count: int) -> Reply:
-    """``count``: of entries, and of messages of each group and consumer; 0: all."""
+    """Return the reply of FULL. ``count``: of entries, and of messages of each group and consumer; 0: all."""
     full = _Full(stream, count, ctx.session.proto, ctx.ks.away)
     few = len(stream.groups) <= GROUPS and sum([len(group.consumers) for group in stream.groups.values()]) <= AT_ONCE
     looked = full.look(stream, not few)
@@ -121,12 +121,13 @@ def _full(ctx: Context, stream: Stream, count: int) -> Reply:
 
 
 class _Full:
-    """The reply to XINFO STREAM FULL: entries as they are when it is made; look() adds the groups."""
+    """The reply of XINFO STREAM FULL: the entries as of its creation; add_groups() adds the groups."""
 
     __slots__ = ("_away", "_count", "_entries", "_groups", "_head", "_proto")
 
     def __init__(self, stream: Stream, count: int, proto: int, away: int) -> None:
-        """``count``: of entries, and of messages of each group and consumer; 0: all. ``away``: the keyspace's."""
+        """Initialize. ``count``: of entries, and of messages of each group and consumer; 0: all. ``away``: the
+        keyspace's."""
         self._count = count
         self._proto = proto
         self._away = away
@@ -141,7 +142,8 @@ class _Full:
         self._groups: list[_FullGroup] = []
 
     def look(self, stream: Stream, freeze: bool) -> Iterator[int]:
-        """Add all groups; yields after some of them. ``freeze``: at once, as others change them meanwhile."""
+        """Add all groups; yield after some of them. ``freeze``: immediately, as other commands change them in the
+        meantime."""
         work = 0
         for name in sorted(stream.groups):
             group = stream.groups.get(name)
@@ -168,7 +170,7 @@ class _Full:
             self._entries.close()
 
     def reply(self, frozen: bool) -> bytes | Chunks:
-        """``frozen``: the groups are."""
+        """Return the reply. ``frozen``: the groups are frozen."""
         head, entries, groups = self._head, self._entries, self._groups
         tail = encode.bulk(b"groups") + encode.array_header(len(groups))
         listed = sum([group.listed for group in groups])
@@ -185,7 +187,7 @@ class _Full:
 
 
 def _nothing() -> None:
-    """Nothing is held that has to be released."""
+    """Do nothing: there is nothing to release."""
 
 
 def _in_turn(head: bytes, entries: Iterator[bytes], tail: bytes, groups: list[_FullGroup]) -> Iterator[bytes]:
@@ -198,12 +200,12 @@ def _in_turn(head: bytes, entries: Iterator[bytes], tail: bytes, groups: list[_F
 
 
 class _FullGroup:
-    """A group as it was when the command ran; after freeze(), what the reply has of it can be made while it is sent."""
+    """A group as it was when the command ran; after freeze(), its part of the reply can be built while it is sent."""
 
     __slots__ = ("_away", "_consumers", "_count", "_head", "_owners", "_pending", "_proto", "held", "listed")
 
     def __init__(self, stream: Stream, group: Group, count: int, proto: int, away: int) -> None:
-        """``count``: of messages, of the group and each consumer; 0: all. ``away``: the keyspace's."""
+        """Initialize. ``count``: of messages, of the group and each consumer; 0: all. ``away``: the keyspace's."""
         pending = group.pending
         self._proto = proto
         self._count = count
@@ -228,7 +230,7 @@ class _FullGroup:
         ])  # fmt: skip
 
     def add(self, consumers: list[Consumer]) -> None:
-        """Add the next consumers, in the order of their names."""
+        """Add the next consumers, sorted by name."""
         for one in consumers:
             full = _FullConsumer(one, self._pending.owned(one.number), self._count)
             self._consumers.append(full)
@@ -236,7 +238,7 @@ class _FullGroup:
         self.held += HELD_BY_CONSUMER * len(consumers)
 
     def freeze(self) -> None:
-        """The reply is streamed: others change the group before it is made."""
+        """Copy what a streamed reply needs, because other commands change the group before it is built."""
         self._pending = self._pending.freeze()
         self._owners = self._owners.copy()
 
@@ -264,7 +266,7 @@ class _FullGroup:
 
 
 class _FullConsumer:
-    """A consumer likewise."""
+    """The same for a consumer."""
 
     __slots__ = ("_active", "_name", "_owned", "_seen", "listed", "number")
 
@@ -274,10 +276,10 @@ class _FullConsumer:
         self._active = consumer.active
         self._owned = owned
         self.number = consumer.number
-        self.listed = min(count, owned) if count else owned  # messages that the reply has
+        self.listed = min(count, owned) if count else owned  # number of messages in the reply
 
     def head(self, proto: int) -> bytes:
-        """All but its messages."""
+        """Return everything but its messages."""
         pairs = [
             (b"name", encode.bulk(self._name)),
             (b"seen-time", encode.integer(self._seen)),
@@ -302,7 +304,7 @@ def xinfo_groups(ctx: Context, argv: list[bytes]) -> Reply:
     def take(names: Sequence[bytes]) -> None:
         for name in names:
             group = stream.groups.get(name)
-            if group is None:  # it has ended since
+            if group is None:  # it was deleted since
                 continue
             parts.append(_map(proto, [
                 (b"name", encode.bulk(name)),

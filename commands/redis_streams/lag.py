@@ -1,8 +1,8 @@
 """``entries-read`` and ``lag`` of a group, by Redis's rules.
 
-A group counts the entries that were read for it, of all that were ever added. The count is known while no entry ahead
-of the group is gone: the stream's first ID and its highest deleted ID tell that, and nothing tells how many there were.
-Where the count is not known it can be found again at the stream's first entry, before it, and at its last ID.
+A group counts the entries that were read for it, of all that were ever added. The count is known while no entry after
+the group's offset was deleted. The stream's first ID and its highest deleted ID show whether one was, but not how many.
+An unknown count can be determined again at the stream's first entry, before it, and at its last ID.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ UNKNOWN: Final = -1
 
 
 def holes_after(stream: Stream, id: int) -> bool:  # noqa: A002
-    """Whether an entry at or after the ID may have been deleted."""
+    """Return whether an entry at or after the ID may have been deleted."""
     return stream.length > 0 and 0 < stream.max_deleted >= id
 
 
 def count_at(stream: Stream, id: int) -> int:  # noqa: A002
-    """How many entries had been added when the one with this ID was, or UNKNOWN."""
+    """Return how many entries had been added when the one with this ID was, or UNKNOWN."""
     added = stream.entries_added
     if not added or (not stream.length and id <= stream.last_id):
         return added
@@ -39,19 +39,19 @@ def count_at(stream: Stream, id: int) -> int:  # noqa: A002
 
 
 def count_after(stream: Stream, group: Group, count: int, first: int, last: int) -> int:
-    """``entries-read`` after the group has read its next ``count`` entries; ``first``, ``last``: IDs of the outer ones.
+    """Return ``entries-read`` after the group has read its next ``count`` entries; ``first``, ``last``: the outer IDs.
 
-    As if each had been read alone: one that is read where the count is known and nothing ahead is gone adds one to it;
-    any other sets it to what is known of its own ID.
+    The result is as if each had been read alone: an entry that is read while the count is known and no later one was
+    deleted adds one; any other entry sets the count to what is known of its own ID.
     """
     known = group.entries_read
-    # The second condition says without a search that the third is true: an entry at or before the offset lives.
+    # The second condition implies the third without a search: an entry at or before the offset is alive.
     if (
         known >= 0
         and ((group.cursor_of == group.offset and stream.first_ord < group.cursor) or group.offset >= stream.first_id())
         and not holes_after(stream, group.offset)
     ):
-        return min(known + count, stream.entries_added)  # it can have been given by XGROUP
+        return min(known + count, stream.entries_added)  # XGROUP can have set it
     if not stream.entries_added:
         return known
     known = count_at(stream, first)
@@ -63,7 +63,7 @@ def count_after(stream: Stream, group: Group, count: int, first: int, last: int)
 
 
 def lag(stream: Stream, group: Group) -> int | None:
-    """How many entries the group has not read yet, None if that is not known."""
+    """Return how many entries the group has not read yet, None if that is unknown."""
     if not stream.entries_added or not stream.length:
         return 0
     first = stream.first_id()

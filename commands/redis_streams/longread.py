@@ -1,8 +1,8 @@
-"""XREADGROUP of many messages: they are delivered in slices, key after key, and the reply comes with the last one.
+"""XREADGROUP of many messages: they are delivered in slices, key after key, and the reply is sent with the last one.
 
-Each slice is one effect with its record, as a whole read of that many messages would be. So what a crash leaves, or a
-leader that becomes a replica, is a shorter read: its messages are pending for the consumer, who finds them in its
-history.
+Each slice is one effect with its record, like a whole read of that many messages. After a crash, or if the leader
+becomes a replica, the result is therefore a shorter read: its messages are pending for the consumer, which finds them
+in its history.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ ALL: Final = 1 << 62
 
 
 def is_long(ctx: Context, read: GroupReadArgs) -> bool:
-    """Whether others shall have their turn while this read delivers what it finds. All its groups are there."""
+    """Return whether to deliver in slices, so that other clients need not wait. All groups of the read exist."""
     keys = len(read.keys)
     if keys > AT_ONCE:
         return True
@@ -47,7 +47,7 @@ def is_long(ctx: Context, read: GroupReadArgs) -> bool:
 
 
 def _expected(stream: Stream, group: Group, read: GroupReadArgs, after: int) -> int:
-    """What a key costs at most; a new entry costs less than a message that has been delivered before."""
+    """Return what a key costs at most; a new entry costs less than a message that was delivered before."""
     if after != NEW:
         consumer = group.consumers.get(read.consumer)
         return 0 if consumer is None else group.pending.owned(consumer.number)
@@ -58,30 +58,30 @@ def _expected(stream: Stream, group: Group, read: GroupReadArgs, after: int) -> 
 
 
 class LongRead:
-    """A call of XREADGROUP, some messages at a time."""
+    """A call of XREADGROUP, in slices."""
 
     __slots__ = ("_at", "_key", "_moment", "_parts", "_read")
 
     def __init__(self, read: GroupReadArgs, moment: int) -> None:
         self._read = read
-        self._moment = moment  # of the command
-        self._at = 0  # which key
-        self._key: KeyRead | None = None  # None: it has not begun
+        self._moment = moment  # time of the command
+        self._at = 0  # index of the current key
+        self._key: KeyRead | None = None  # None: not started
         self._parts: list[KeyPart] = []  # of the keys before it
 
     def begun(self) -> bool:
-        """Whether anything was delivered."""
+        """Return whether anything was delivered."""
         return bool(self._parts) or (self._key is not None and self._key.begun())
 
     def close(self) -> None:
-        """There will be no reply."""
+        """Release everything: there will be no reply."""
         if self._key is not None:
             self._key.close()
         for part in self._parts:
             part.close()
 
     def first(self, ctx: Context) -> bytes | Chunks | None:
-        """Do slices until something is delivered, or all keys were looked at; the reply, None if there is more."""
+        """Run slices until something is delivered, or all keys were read. Returns the reply, None if there is more."""
         try:
             answer = self.step(ctx)
             while answer is None and not self.begun():
@@ -92,7 +92,8 @@ class LongRead:
         return answer
 
     def step(self, ctx: Context) -> bytes | Chunks | None:
-        """Deliver the next messages; the reply, null if there were none. Raises CommandError if a group is gone."""
+        """Deliver the next messages. Returns the reply, null if there were none. Raises CommandError if a group no
+        longer exists."""
         read, key = self._read, self._key
         if key is None:
             name, after = read.keys[self._at], read.ids[self._at]
@@ -112,20 +113,20 @@ class LongRead:
 
 
 class KeyRead:
-    """What is read of one key."""
+    """The read of one key."""
 
     __slots__ = ("_after", "_group", "_moment", "_name", "_read", "_stream")
 
     def __init__(self, read: GroupReadArgs, name: bytes, after: int, moment: int) -> None:
         self._read = read
         self._name = name
-        self._after = after  # the last ID that was looked at, of a history
+        self._after = after  # the last ID of a history that was read
         self._moment = moment
         self._group: Group | None = None
         self._stream: Stream | None = None
 
     def _find(self, ctx: Context) -> tuple[Stream, Group]:
-        """Raises CommandError if the group is gone, even if there is another one of that name."""
+        """Return stream and group. Raises CommandError if the group was deleted, even if it was recreated."""
         name, read = self._name, self._read
         stream = ctx.ks.stream(name, ctx.now)
         group = stream.groups.get(read.group) if stream is not None else None
@@ -136,24 +137,25 @@ class KeyRead:
         return stream, group
 
     def step(self, ctx: Context) -> bool:
-        """Deliver some messages; False if there are no more."""
+        """Deliver some messages. Returns False if there are no more."""
         raise NotImplementedError
 
     def begun(self) -> bool:
-        """Whether anything was delivered."""
+        """Return whether anything was delivered."""
         raise NotImplementedError
 
     def part(self) -> KeyPart | None:
-        """What the reply has of it; None if that is nothing."""
+        """Return its part of the reply; None if nothing was delivered."""
         raise NotImplementedError
 
     def close(self) -> None:
-        """There will be no part."""
+        """Release everything: there will be no part."""
         raise NotImplementedError
 
 
 class History(KeyRead):
-    """What the consumer had pending when the read came to it, without what it loses meanwhile."""
+    """The messages that the consumer had pending when the read reached them, except those that it loses in the
+    meantime."""
 
     __slots__ = ("_elements", "_left")
 
@@ -194,16 +196,16 @@ class History(KeyRead):
 
 
 class NewRead(KeyRead):
-    """What was never delivered; before that, with CLAIM, what is idle for long enough."""
+    """The entries that were never delivered; before them, with CLAIM, messages that are idle for long enough."""
 
     __slots__ = ("_claimed", "_claims", "_gone", "_new")
 
     def __init__(self, read: GroupReadArgs, name: bytes, after: int, moment: int) -> None:
         super().__init__(read, name, after, moment)
         self._claims = read.claim != NO_CLAIM  # there may be more to claim
-        self._claimed = ClaimedElements()  # with CLAIM: all that it delivers
-        self._gone = 0  # messages without an entry that it has come to
-        self._new: NewEntries | None = None  # None: it has not come to them
+        self._claimed = ClaimedElements()  # with CLAIM: everything that it delivers
+        self._gone = 0  # messages without an entry so far
+        self._new: NewEntries | None = None  # None: new entries have not been reached
 
     def begun(self) -> bool:
         return self._claimed.count > 0 or (self._new is not None and self._new.count > 0)
@@ -229,7 +231,7 @@ class NewRead(KeyRead):
         again: list[bytes] = []
         most += self._claimed.count
         self._gone += add_claimed(stream, group, rows, self._moment, self._claimed, again, most)
-        # What is delivered here must not look idle to the next slice, for which CLAIM 0 needs a later moment.
+        # Messages that are delivered here must not look idle to the next slice, for which CLAIM 0 needs a later time.
         last = max(ctx.now, self._moment + 1) if not read.claim else ctx.now
         groupmutators.own(
             ctx.ks, self._name, stream, group, consumer, ctx.now, group.offset, group.entries_read, [], again, [],

@@ -4,7 +4,7 @@
          field value ...
     XTRIM key [KEEPREF | DELREF | ACKED] trim                          trim: MAXLEN | MINID [= | ~] threshold [LIMIT n]
 
-As in Redis they can stand in any order.
+As in Redis, they can be in any order.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ PRODUCER: Final = oneof(
     block("given", token("IDMP"), arg("producer-id"), arg("idempotent-id")),
 )  # fmt: skip
 
-NODES_AT_ONCE: Final = 100  # full nodes that ~ evicts where no LIMIT is given
-MOST_AT_ONCE: Final = 1_000_000  # entries, likewise
+NODES_AT_ONCE: Final = 100  # full nodes that ~ evicts without a LIMIT
+MOST_AT_ONCE: Final = 1_000_000  # entries that ~ evicts without a LIMIT
 NO_LIMIT: Final = 1 << 62
 
 NONE: Final = 0
@@ -50,25 +50,25 @@ class Options:
     )  # fmt: skip
 
     def __init__(self, ctx: Context, argv: list[bytes], adds: bool) -> None:
-        """``adds``: they are XADD's, which end before the ID. Raises CommandError."""
-        self.id_at = len(argv)  # where XADD's ID is; the end if it has none
-        self.auto = False  # the server gives the ID
-        self.ms = self.seq = 0  # the ID that is given; seq is -1 for the next one of that millisecond
-        self.producer = b""  # who adds, of IDMP and IDMPAUTO; empty if neither was given
-        self.iid = b""  # its own ID of the entry; empty with IDMPAUTO
-        self.make = True  # a missing stream is made
+        """Parse the options. ``adds``: they are XADD's, which end before the ID. Raises CommandError."""
+        self.id_at = len(argv)  # index of XADD's ID; the end if it has none
+        self.auto = False  # the server assigns the ID
+        self.ms = self.seq = 0  # the ID argument; seq is -1 for the next one of that millisecond
+        self.producer = b""  # the producer, of IDMP and IDMPAUTO; empty: neither
+        self.iid = b""  # the producer's own ID of the entry; empty with IDMPAUTO
+        self.make = True  # create a missing stream
         self.strategy = NONE
-        self.threshold = 0  # how many to keep, or the lowest ID to keep
+        self.threshold = 0  # the number of entries to retain, or the lowest ID to retain
         self.approximate = False
-        self.limit = NO_LIMIT  # the most entries to evict
-        self.references = b""  # which of KEEPREF, DELREF, ACKED was given
+        self.limit = NO_LIMIT  # maximum number of entries to evict
+        self.references = b""  # KEEPREF, DELREF, ACKED, or empty
         limit = self._parse(argv, adds)
         if self.producer and not self.auto:
             raise CommandError(errors.IDMP_WITH_ID)
         self._set_limit(ctx, limit, adds)
 
     def _parse(self, argv: list[bytes], adds: bool) -> int:
-        """All but the LIMIT, which is returned; -1 if none was given."""
+        """Parse everything but the LIMIT, which is returned; -1: none."""
         at, end, limit = 2, len(argv), -1
         while at < end:
             word, left = argv[at].upper(), end - at - 1
@@ -100,7 +100,7 @@ class Options:
         return limit
 
     def _take_producer(self, word: bytes, argv: list[bytes], at: int) -> int:
-        """IDMP or IDMPAUTO at ``at``. Returns how many words it has."""
+        """Parse IDMP or IDMPAUTO at ``at``. Returns how many words it has."""
         if self.producer:
             raise CommandError(errors.TWO_PRODUCERS)
         self.producer = argv[at + 1]
@@ -114,7 +114,7 @@ class Options:
         return 3
 
     def _threshold(self, word: bytes, argv: list[bytes], at: int) -> int:
-        """MAXLEN or MINID at ``at``. Returns how many words it has."""
+        """Parse MAXLEN or MINID at ``at``. Returns how many words it has."""
         if self.strategy:
             raise CommandError(errors.TWO_STRATEGIES)
         words = 2
@@ -131,7 +131,7 @@ class Options:
         return words
 
     def _set_limit(self, ctx: Context, limit: int, adds: bool) -> None:
-        """``limit``: -1 if none was given."""
+        """Check and set the LIMIT; -1: none."""
         if limit > 0 and not self.strategy:
             raise CommandError(errors.LIMIT_WITHOUT_STRATEGY)
         if not adds and not self.strategy:
@@ -145,5 +145,5 @@ class Options:
 
 
 def most_at_once(ks: Keyspace) -> int:
-    """The LIMIT of ``~`` where none is given."""
+    """Return the default LIMIT of ``~``."""
     return min(NODES_AT_ONCE * ks.pool.max_entries, MOST_AT_ONCE)

@@ -1,4 +1,4 @@
-"""XACK, XPENDING, XNACK: what consumers have pending."""
+"""XACK, XPENDING, XNACK: pending messages of consumers."""
 
 from __future__ import annotations
 
@@ -24,14 +24,15 @@ NO_COUNT: Final = -1  # RETRYCOUNT was not given
 
 
 def find_group(ctx: Context, argv: list[bytes]) -> tuple[Stream, Group] | None:
-    """The stream in argv[1] and its group in argv[2], to change them; None if either is missing."""
+    """Return the stream in argv[1] and its group in argv[2], for a change; None if either is missing."""
     stream = ctx.ks.stream(argv[1], ctx.now)
     group = stream.groups.get(argv[2]) if stream is not None else None
     return None if stream is None or group is None else (stream, group)
 
 
 def need_group(ctx: Context, argv: list[bytes]) -> tuple[Stream, Group]:
-    """find_group() at a command's begin, where it counts as a look at the key; raises CommandError for None."""
+    """Like find_group(), but at the start of a command, where it counts as a lookup of the key. Raises CommandError for
+    None."""
     stream = ctx.ks.read_stream(argv[1], ctx.now)
     group = stream.groups.get(argv[2]) if stream is not None else None
     if stream is None or group is None:
@@ -49,7 +50,7 @@ def xack(ctx: Context, argv: list[bytes]) -> Reply:
     stream = ctx.ks.read_stream(argv[1], ctx.now)
     group = None if stream is None else stream.groups.get(argv[2])
     if stream is None or group is None:
-        return encode.integer(0)  # whatever the IDs are
+        return encode.integer(0)  # without parsing the IDs
     if len(argv) <= AT_ONCE:
         raws = raw_ids(argv, 3)
         ctx.touch(group)
@@ -164,11 +165,11 @@ def _listing(
 
 
 def _nothing() -> None:
-    """Nothing is held that has to be released."""
+    """Do nothing: there is nothing to release."""
 
 
 class Scan:
-    """A list of those messages in a range that are a consumer's (``owner`` 0: anybody's) and idle for long enough."""
+    """A list of the messages in a range that belong to a consumer (``owner`` 0: any) and are idle for long enough."""
 
     __slots__ = ("_end", "_found", "_group", "_idle", "_left", "_now", "_owner", "_parts", "_start")
 
@@ -184,7 +185,7 @@ class Scan:
         self._parts: list[bytes] = []  # of the reply
 
     def step(self, ctx: Context) -> bytes | Chunks | None:
-        """Look at the next ones."""
+        """Examine the next messages."""
         group, pending, away = self._group, self._group.pending, ctx.ks.away
         if self._owner:
             rows = pending.rows_of(self._owner, self._start, self._end, AT_ONCE)
@@ -214,7 +215,7 @@ class Scan:
     complexity="O(M log P): M IDs, P pending messages.",
 )  # fmt: skip
 def xnack(ctx: Context, argv: list[bytes]) -> Reply:
-    """Give messages back, so that any consumer can claim them at once; return how many."""
+    """Return messages to the group, so that any consumer can claim them immediately; return how many."""
     stream, group = need_group(ctx, argv)
     mode = argv[3].upper()
     if mode not in (b"SILENT", b"FAIL", b"FATAL"):
@@ -231,9 +232,9 @@ def xnack(ctx: Context, argv: list[bytes]) -> Reply:
 
 
 class NackOptions:
-    """The options of XNACK, in any order: the IDs, RETRYCOUNT or NO_COUNT, and whether FORCE was given.
+    """The options of XNACK, in any order: the IDs, RETRYCOUNT or NO_COUNT, and whether FORCE is set.
 
-    Raises CommandError; a malformed ID comes before any other error.
+    Raises CommandError; a malformed ID is reported before any other error.
     """
 
     __slots__ = ("count", "force", "texts")
@@ -274,7 +275,7 @@ class NackOptions:
 
 
 class Nack:
-    """A call of XNACK. ``count``: the deliveries from now on; None: those that they have, or one less (``silent``)."""
+    """A call of XNACK. ``count``: deliveries from now on; None: unchanged, or one less (``silent``)."""
 
     __slots__ = ("_argv", "_at", "_count", "_force", "_ids", "_parsed", "_silent", "given")
 
@@ -282,14 +283,14 @@ class Nack:
         self._argv = argv[:3]
         self._ids = Ids(options.texts)
         self._parsed = False
-        self._at = 0  # how many of them have been handled
+        self._at = 0  # number of IDs processed
         self._count = count
         self._silent = silent
         self._force = options.force
         self.given = 0
 
     def step(self, ctx: Context) -> bytes | None:
-        """Give the next messages back. Raises CommandError if the group is gone."""
+        """Return the next messages. Raises CommandError if the group no longer exists."""
         found = find_group(ctx, self._argv)
         if found is None:
             raise errors.no_group(self._argv[1], self._argv[2])

@@ -33,7 +33,7 @@ def xrevrange(ctx: Context, argv: list[bytes]) -> Reply:
 
 
 def _range(ctx: Context, argv: list[bytes], start_at: int, end_at: int) -> Reply:
-    """``start_at`` and ``end_at`` are the offsets of the arguments."""
+    """Execute the command. ``start_at`` and ``end_at`` are the indexes of the arguments."""
     start, end = range_start(argv[start_at]), range_end(argv[end_at])
     count = _count(argv) if len(argv) > 4 else -1
     stream = ctx.ks.read_stream(argv[1], ctx.now)
@@ -61,7 +61,7 @@ def _range(ctx: Context, argv: list[bytes], start_at: int, end_at: int) -> Reply
 
 
 def _count(argv: list[bytes]) -> int:
-    """COUNT, 0 if it is negative; the last one holds. Raises CommandError."""
+    """Return COUNT, 0 if it is negative; the last one counts. Raises CommandError."""
     count = -1
     for at in range(4, len(argv), 2):
         if at + 1 == len(argv) or (argv[at] != b"COUNT" and argv[at].upper() != b"COUNT"):

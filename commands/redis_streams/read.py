@@ -1,7 +1,7 @@
 """XREAD.
 
-A call that waits looks at all its keys when one of them has news, and replies with every key that has some: several
-can have got entries in one transaction. ``$`` is the last ID when the call was made; ``+`` is looked up anew each time.
+A waiting call reads all its keys when one of them has new entries, and returns every key that has some: one transaction
+can append to several. ``$`` is the last ID when the call was made; ``+`` is evaluated again each time.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from storage.model.timers import NEVER
 from storage.streams.position import Place
 from storage.streams.stream import Stream
 
-NEWEST: Final = -1  # in place of an ID: just before the newest entry (+)
+NEWEST: Final = -1  # instead of an ID: just before the newest entry (+)
 
-# how many words an option of XREAD or XREADGROUP has, itself included
+# number of words of an option of XREAD or XREADGROUP, including itself
 WORDS: Final = {b"COUNT": 2, b"BLOCK": 2, b"GROUP": 3, b"NOACK": 1, b"CLAIM": 2}
 
 
 def streams_at(argv: Sequence[bytes]) -> int:
-    """The position of the first key in an XREAD or XREADGROUP; 0 if its options can't be parsed."""
+    """Return the position of the first key in an XREAD or XREADGROUP; 0 if its options can't be parsed."""
     at, end = 1, len(argv)
     while at + 1 < end:
         word = argv[at].upper()
@@ -48,7 +48,7 @@ def streams_at(argv: Sequence[bytes]) -> int:
     key_after_token=streams_at,
 )  # fmt: skip
 def xread(ctx: Context, argv: list[bytes]) -> Reply:
-    """Return what follows an ID in each of many streams; can wait for it."""
+    """Return the entries after an ID in each of many streams; can wait for them."""
     options = ReadWords(argv)
     keys, texts = options.keys, options.ids
     ids = [_position(ctx, keys[at], texts[at]) for at in range(len(keys))]
@@ -68,9 +68,9 @@ class ReadWords:
     __slots__ = ("block", "count", "ids", "keys")
 
     def __init__(self, argv: list[bytes]) -> None:
-        """Raises CommandError."""
-        self.count = 0  # the most entries of each key; 0: all
-        self.block = -1  # ms; -1: don't wait; 0: wait for ever
+        """Parse the arguments. Raises CommandError."""
+        self.count = 0  # maximum number of entries of each key; 0: all
+        self.block = -1  # ms; -1: don't wait; 0: no timeout
         at, end = 1, len(argv)
         while at + 1 < end:
             word = argv[at].upper()
@@ -103,7 +103,7 @@ class ReadWords:
 
 
 def _position(ctx: Context, name: bytes, text: bytes) -> int:
-    """The ID after which a key is read. Raises CommandError."""
+    """Return the ID after which a key is read. Raises CommandError."""
     stream = ctx.ks.stream(name, ctx.now)
     if text == b"$":
         return stream.last_id if stream is not None else 0
@@ -115,7 +115,7 @@ def _position(ctx: Context, name: bytes, text: bytes) -> int:
 
 
 def _read(ctx: Context, keys: list[bytes], ids: list[int], count: int) -> bytes | Chunks | None:
-    """What the keys have after the IDs; None if that is nothing."""
+    """Return what the keys have after the IDs; None if there is nothing."""
     parts: list[KeyPart] = []
     for at in range(len(keys)):
         stream = ctx.ks.read_stream(keys[at], ctx.now)
@@ -129,7 +129,7 @@ def _read(ctx: Context, keys: list[bytes], ids: list[int], count: int) -> bytes 
 
 
 def _after(stream: Stream, id: int) -> Place | None:  # noqa: A002
-    """The first living entry after an ID, or the newest for NEWEST; None if there is none."""
+    """Return the first living entry after an ID, or the newest for NEWEST; None if there is none."""
     if id == NEWEST:
         return stream.place(stream.ahead(stream.next_ord, 1))
     if id >= stream.last_id:
@@ -145,7 +145,7 @@ class StreamsRead(Block):
 
     def __init__(self, keys: list[bytes], ids: list[int], count: int, deadline: int, null: bytes) -> None:
         super().__init__(list(dict.fromkeys(keys)), None, False, deadline, null)
-        self._all_keys = keys  # as in the call, where a key may stand twice
+        self._all_keys = keys  # as in the call, where a key can be repeated
         self._ids = ids
         self._count = count
 

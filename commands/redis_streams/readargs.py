@@ -12,25 +12,25 @@ from resp.errors import CommandError
 from storage.model.ids import MAX_ID
 from storage.model.timers import NEVER
 
-NEW: Final = MAX_ID  # ``>``: what was never delivered; as in Redis, who gives the highest ID means the same
+NEW: Final = MAX_ID  # ``>``: entries that were never delivered; as in Redis, the highest ID means the same
 NO_BLOCK: Final = -1
 NO_CLAIM: Final = NOTHING_PENDING
 
 
 class GroupReadArgs:
-    """A call of XREADGROUP. The IDs are read by ids(), which wants the groups to have been found before."""
+    """A call of XREADGROUP. ids() parses the IDs, after the groups were found."""
 
     __slots__ = ("argv", "block", "claim", "consumer", "count", "first", "group", "ids", "keys", "noack")
 
     def __init__(self, argv: list[bytes], same: GroupReadArgs | None = None) -> None:
-        """``same``: of a call with the same words. Raises CommandError."""
+        """Parse the arguments. ``same``: those of a call with the same words. Raises CommandError."""
         self.argv = argv
         self.group = self.consumer = b""
         self.count = 0  # 0: no limit
-        self.block = NO_BLOCK  # ms; 0: for ever
-        self.claim = NO_CLAIM  # ms that a message must have been idle for
+        self.block = NO_BLOCK  # ms; 0: no timeout
+        self.claim = NO_CLAIM  # minimum idle time of messages in ms
         self.noack = False
-        self.first = 0  # position of the first ID in argv
+        self.first = 0  # index of the first ID in argv
         self.keys: list[bytes] = []
         self.ids: list[int] = []  # NEW, or the ID after which the consumer's history begins
         if same is None:
@@ -81,7 +81,7 @@ class GroupReadArgs:
         self.keys = argv[start : self.first]
 
     def id_of(self, number: int) -> int:
-        """The ID for the key of this number. Raises CommandError."""
+        """Return the ID for the key with this index. Raises CommandError."""
         text = self.argv[self.first + number]
         if text == b">":
             return NEW
@@ -93,15 +93,15 @@ class GroupReadArgs:
         return now + self.block if self.block else NEVER
 
 
-MOST: Final = 256  # calls that are remembered
-REMEMBERED: Final = 1024  # bytes of words, of one that is
-# What was parsed last, by the fourth word, which most clients give the consumer's name: readers repeat their calls, and
-# those of a group take turns.
+MOST: Final = 256  # cached calls
+REMEMBERED: Final = 1024  # bytes of words of a cached call
+# The latest calls, by the fourth word, which usually is the consumer's name: readers repeat their calls, and the
+# readers of a group alternate.
 _recent: Final[dict[bytes, GroupReadArgs]] = {}
 
 
 def read_args(argv: list[bytes]) -> GroupReadArgs:
-    """The arguments of this call, which are the caller's to change. Raises CommandError."""
+    """Return the arguments of this call; the caller may change them. Raises CommandError."""
     same = _recent.get(argv[3])
     if same is not None and argv == same.argv:
         return GroupReadArgs(argv, same)

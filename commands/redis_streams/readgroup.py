@@ -1,8 +1,8 @@
 """XREADGROUP: reading for a consumer of a group.
 
-For each key a read first decides (which pending messages are idle for long enough, which entries are new), then makes
-one effect of it (``effects.own``), so that one record carries it. The reply is made last, for all keys at once. For
-many messages, see ``longread``.
+For each key, a read first decides which pending messages are idle for long enough and which entries are new. It then
+makes one effect (``groupmutators.own``), so that one record carries it. The reply is built last, for all keys together.
+``longread`` reads many messages.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from storage.streams.stream import Stream
     key_after_token=streams_at,
 )  # fmt: skip
 def xreadgroup(ctx: Context, argv: list[bytes]) -> Reply:
-    """Read new entries for a consumer of a group, or those that it has pending; can wait, and claim idle ones."""
+    """Read new entries for a consumer of a group, or its pending messages; can wait, and claim idle messages."""
     read = read_args(argv)
     ks, now = ctx.ks, ctx.now
     for number, name in enumerate(read.keys):
@@ -66,7 +66,7 @@ def xreadgroup(ctx: Context, argv: list[bytes]) -> Reply:
 
 
 class GroupReader(Block):
-    """A blocked consumer. All its keys are read for new entries: for any other ID nothing waits."""
+    """A blocked consumer. All its keys are read for new entries: a read from any other ID does not wait."""
 
     __slots__ = ("read",)
 
@@ -74,7 +74,7 @@ class GroupReader(Block):
         super().__init__(list(dict.fromkeys(read.keys)), read.group, True, deadline, null)
         self.read = read
         most = AT_ONCE if read.claim != NO_CLAIM else NEW_AT_ONCE
-        read.count = min(read.count or most, most)  # who has waited gets no more than a slice
+        read.count = min(read.count or most, most)  # a reader that has waited gets no more than a slice
         self.wants, self.by_name = read.claim, True
 
     def serve(self, ctx: Context, key: bytes) -> bytes | Chunks | None:
@@ -88,7 +88,7 @@ class GroupReader(Block):
 
 
 def _find(ctx: Context, key: bytes, name: bytes) -> tuple[Stream, Group]:
-    """Raises CommandError, which blocked readers are sent."""
+    """Return stream and group. Raises CommandError, which blocked readers receive."""
     stream = ctx.ks.stream(key, ctx.now)
     group = stream.groups.get(name) if stream is not None else None
     if stream is None or group is None:
@@ -104,7 +104,7 @@ def _has_news(stream: Stream, group: Group, claim: int, now: int) -> bool:
 
 
 def _serve(ctx: Context, read: GroupReadArgs) -> list[KeyPart]:
-    """What the reply has for each key that has something. Raises CommandError."""
+    """Return the parts of the reply, for each key that has one. Raises CommandError."""
     parts: list[KeyPart] = []
     try:
         for number, name in enumerate(read.keys):
@@ -125,7 +125,7 @@ def _serve(ctx: Context, read: GroupReadArgs) -> list[KeyPart]:
 
 
 def _deliver(ctx: Context, read: GroupReadArgs, key: bytes, stream: Stream, group: Group) -> KeyPart | None:
-    """Deliver messages that are idle, if CLAIM asks for them, and new entries; None if there are none."""
+    """Deliver idle messages, with CLAIM, and new entries; None if there are none."""
     ks, now = ctx.ks, ctx.now
     consumer = consumer_of(ctx, key, stream, group, read.consumer)
     claimed = None if read.claim == NO_CLAIM else ClaimedElements()
@@ -156,7 +156,7 @@ def _deliver(ctx: Context, read: GroupReadArgs, key: bytes, stream: Stream, grou
             claimed.add_new(stream, lo, hi)
         part = KeyPart(key, stream, 0, 0)
         part.set_elements(claimed)
-    if again and new and not read.noack:  # after a rewind a message can be both; then it starts over
+    if again and new and not read.noack:  # after a rewind a message can be both; its delivery count then restarts
         fresh_ids = set(new)
         again = [raw for raw in again if raw not in fresh_ids]
     groupmutators.own(ks, key, stream, group, consumer, now, offset, entries_read, [] if read.noack else new, again, [])
@@ -178,11 +178,11 @@ def _claim(
         if len(rows) < page:
             break
         row = rows[-1]
-        page = min(4 * page, AT_ONCE)  # what is gone takes fewer pages so
+        page = min(4 * page, AT_ONCE)  # so deleted entries take fewer pages
 
 
 def _history(ctx: Context, read: GroupReadArgs, key: bytes, stream: Stream, group: Group, after: int) -> KeyPart:
-    """Deliver what the consumer has pending after an ID once more."""
+    """Redeliver the consumer's pending messages after an ID."""
     consumer = consumer_of(ctx, key, stream, group, read.consumer)
     owned = group.pending.owned(consumer.number)
     most = min(read.count, owned) if read.count else owned

@@ -1,4 +1,4 @@
-"""Entries in the X form as replies: built at once where they are short, streamed where they are long."""
+"""Entries in the X form as replies, built in memory if they are short and streamed if they are long."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from storage.streams.stream import Stream
 
 
 def range_reply(stream: Stream, place: Place, hi: int, count: int) -> bytes | Chunks:
-    """An array of the ``count`` living entries from ``place`` to before ``hi``."""
+    """Return an array of the ``count`` living entries from ``place`` to before ``hi``."""
     top, lo = array_header(count), place.ordinal
     if stream.wire_size(lo, hi) <= STREAMED_ABOVE:
         return b"".join([top, *stream.dashed(place, hi)])
@@ -25,7 +25,7 @@ def range_reply(stream: Stream, place: Place, hi: int, count: int) -> bytes | Ch
 
 
 def reversed_reply(stream: Stream, lo: int, hi: int, count: int) -> bytes | Chunks:
-    """An array of the ``count`` living entries with ordinals [lo, hi), newest first."""
+    """Return an array of the ``count`` living entries with ordinals [lo, hi), newest first."""
     top = array_header(count)
     if stream.wire_size(lo, hi) <= STREAMED_ABOVE:
         return top + dashed_many(stream.read_reverse(lo, hi))
@@ -40,8 +40,8 @@ def _dashed(lists: Iterator[list[bytes]]) -> Iterator[bytes]:
 
 
 class KeyPart:
-    """What a reply of XREAD or XREADGROUP has for one key: elements that are encoded already, or entries of the stream
-    with ordinals [lo, hi), or those of a snapshot. ``place``: of the first, where a search has ended there."""
+    """The part of an XREAD or XREADGROUP reply for one key: encoded elements, entries of the stream with ordinals [lo,
+    hi), or entries of a snapshot. ``place``: of the first entry, if a search ended there."""
 
     __slots__ = ("count", "elements", "hi", "key", "lo", "place", "snapshot", "stream")
 
@@ -51,28 +51,28 @@ class KeyPart:
         self.place = place or Place(lo, None, 0, 0)
         self.lo = lo
         self.hi = hi
-        self.count = stream.count(lo, hi) if lo < hi else 0  # of elements
+        self.count = stream.count(lo, hi) if lo < hi else 0  # number of elements
         self.elements: Elements | None = None
         self.snapshot: Snapshot | None = None
 
     def set_elements(self, elements: Elements) -> None:
-        """Give it elements, which it closes."""
+        """Set the elements, and take over closing them."""
         self.count += elements.count
         self.elements = elements
 
     def set_snapshot(self, count: int, snapshot: Snapshot | None) -> None:
-        """Give it the entries of a snapshot, which it closes."""
+        """Set the entries of a snapshot, and take over closing it."""
         self.count += count
         self.snapshot = snapshot
 
     def head(self, proto: int) -> bytes:
-        """What comes before the elements."""
+        """Return what precedes the elements."""
         pair = b"" if proto == 3 else b"*2\r\n"
         key = self.key
         return b"".join((pair, encode.bulk_header(len(key)), key, b"\r\n", array_header(self.count)))
 
     def close(self) -> None:
-        """It is not sent."""
+        """Release everything: it is not sent."""
         if self.snapshot is not None:
             self.snapshot.close()
         if self.elements is not None:
@@ -80,7 +80,7 @@ class KeyPart:
 
 
 def keys_reply(proto: int, parts: list[KeyPart]) -> bytes | Chunks:
-    """A reply of XREAD or XREADGROUP: a map from keys to arrays in RESP3, pairs in RESP2."""
+    """Return a reply of XREAD or XREADGROUP: a map from keys to arrays in RESP3, pairs in RESP2."""
     top = b"%%%d\r\n" % len(parts) if proto == 3 else array_header(len(parts))
     size = 0
     for part in parts:
@@ -104,7 +104,7 @@ def keys_reply(proto: int, parts: list[KeyPart]) -> bytes | Chunks:
 
 
 class _KeyChunks:
-    """The keys of a long reply, as they were when it began."""
+    """The keys of a long reply, as of its start."""
 
     __slots__ = ("_parts", "held")
 

@@ -1,10 +1,10 @@
-"""XTRIM and XSETID; what XADD trims, and the options that both have.
+"""XTRIM and XSETID, and trimming by XADD with the same options.
 
-Trimming evicts the oldest entries; with ``~`` only whole macro nodes. What groups still need is a question of its own:
+Trimming evicts the oldest entries; with ``~`` only whole macro nodes. An option defines what happens to references:
 
-    KEEPREF    their pending lists keep the IDs of what is evicted
-    DELREF     the IDs leave all pending lists, too
-    ACKED      entries stay that some group has not read yet, or has pending; the others go, also in the middle
+    KEEPREF    pending lists retain the IDs of evicted entries
+    DELREF     the IDs are removed from all pending lists
+    ACKED      entries that some group has not read yet, or has pending, are retained; others are evicted or deleted
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from storage.streams.stream import Stream
 
 
 def trim(ctx: Context, name: bytes, stream: Stream, options: Options, reply: bytes | None = None) -> Reply:
-    """Evict what the options ask for. ``reply``: None is the number of entries evicted."""
+    """Evict as the options require. ``reply``: None is the number of entries evicted."""
     ks = ctx.ks
     evicted = 0
     if stream.groups and options.references in (b"ACKED", b"DELREF"):
@@ -60,7 +60,7 @@ def xtrim(ctx: Context, argv: list[bytes]) -> Reply:
     flags="write denyoom fast", group="stream", since="0.1.0", complexity="O(1)",
 )  # fmt: skip
 def xsetid(ctx: Context, argv: list[bytes]) -> Reply:
-    """Set a stream's last ID, and what XINFO tells of entries added and deleted."""
+    """Set a stream's last ID, and the entries added and deleted that XINFO returns."""
     last_id, added, deleted = _new_id(argv)
     stream = ctx.ks.stream(argv[1], ctx.now)
     if stream is None:
@@ -72,7 +72,7 @@ def xsetid(ctx: Context, argv: list[bytes]) -> Reply:
             raise CommandError(errors.SETID_BELOW_TOP)
         if 0 <= added < stream.length:
             raise CommandError(errors.ADDED_BELOW_LENGTH)
-    if stream.marks is not None and last_id < stream.top_id():  # a node must never have IDs above later ones
+    if stream.marks is not None and last_id < stream.top_id():  # IDs must ascend from node to node
         raise CommandError(errors.SETID_BELOW_DELETED)
     added = added if added >= 0 else stream.entries_added
     ctx.ks.set_last_id(argv[1], stream, last_id, added, deleted or stream.max_deleted)
@@ -81,7 +81,7 @@ def xsetid(ctx: Context, argv: list[bytes]) -> Reply:
 
 
 def _new_id(argv: list[bytes]) -> tuple[int, int, int]:
-    """XSETID's arguments: the last ID, the entries added (-1: not given), the highest ID deleted (0: not given).
+    """Parse XSETID's arguments: the last ID, the entries added (-1: none), the highest deleted ID (0: none).
 
     Raises CommandError.
     """

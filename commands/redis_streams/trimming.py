@@ -1,7 +1,7 @@
-"""Trimming that has to ask groups (DELREF, ACKED), some entries at a time (``context.Slices``).
+"""Trimming that depends on groups (DELREF, ACKED), in slices (``context.Slices``).
 
-Each slice is an eviction or deletion of its own. What has gone before a crash is gone, and the rest is not; the same
-command again goes on with that.
+Each slice is an eviction or deletion of its own. A crash preserves the effect of complete slices; the same command then
+continues with the rest.
 """
 
 from __future__ import annotations
@@ -18,28 +18,28 @@ from storage.streams.stream import Stream
 
 
 class Trimming:
-    """What XTRIM, or an XADD, has to evict."""
+    """The entries that an XTRIM or XADD must evict."""
 
     __slots__ = ("cost", "evicted")
 
     def __init__(self) -> None:
-        self.evicted = 0  # entries, so far
-        self.cost = 0  # entries looked at one by one; in a stream of many groups, each counts several times
+        self.evicted = 0  # entries so far
+        self.cost = 0  # entries examined one by one; in a stream of many groups, each counts several times
 
     def at_once(self, ks: Keyspace, name: bytes, stream: Stream) -> bool:
-        """Evict what takes some milliseconds at most; False if there are no more."""
+        """Evict for some milliseconds at most. Returns False if there are no more."""
         while self.step(ks, name, stream):
             if self.cost >= AT_ONCE:
                 return True
         return False
 
     def step(self, ks: Keyspace, name: bytes, stream: Stream) -> bool:
-        """Evict some; False if there are no more."""
+        """Evict some. Returns False if there are no more."""
         raise NotImplementedError
 
 
 class TrimSlices:
-    """A command that trims, of which the first slice is done. ``reply``: None is the number of entries evicted."""
+    """A command that trims, after its first slice. ``reply``: None is the number of entries evicted."""
 
     __slots__ = ("_name", "_reply", "_stream", "_trimming")
 
@@ -50,7 +50,7 @@ class TrimSlices:
         self._reply = reply
 
     def step(self, ctx: Context) -> bytes | None:
-        """Evict some more, if the stream is still there; the reply if it was the last."""
+        """Evict some more if the stream still exists; return the reply after the last slice."""
         ks, trimming = ctx.ks, self._trimming
         stream = ks.stream(self._name, ctx.now)
         if stream is self._stream and trimming.step(ks, self._name, self._stream):
@@ -61,20 +61,20 @@ class TrimSlices:
 
 
 class DelRef(Trimming):
-    """Everything before an ordinal goes, and then no pending list has an ID below what stays.
+    """Evicts everything before an ordinal, and then removes all IDs below the retained entries from pending lists.
 
-    That includes IDs of entries that were deleted or evicted before: of those below the new first entry, or below the
-    MINID that was given. With MAXLEN they go only if something is evicted.
+    This includes IDs of entries that were deleted or evicted before: those below the new first entry, or below MINID.
+    With MAXLEN they are removed only if something is evicted.
     """
 
     __slots__ = ("_border", "_groups", "_least")
 
     def __init__(self, border: int, least: int) -> None:
-        """``least``: MINID; 0: none was given."""
+        """Initialize. ``least``: MINID; 0: none."""
         super().__init__()
         self._border = border
         self._least = least
-        self._groups: list[Group] = []  # those that have yet to lose IDs of what was evicted last
+        self._groups: list[Group] = []  # those whose IDs of the last eviction must still be removed
 
     def step(self, ks: Keyspace, name: bytes, stream: Stream) -> bool:
         lo, border = stream.first_ord, self._border
@@ -92,14 +92,14 @@ class DelRef(Trimming):
         return bool(self._groups) or stream.first_ord < border
 
     def _drop_references(self, ks: Keyspace, name: bytes, stream: Stream) -> None:
-        """Remove IDs below what stays from the pending lists, at most AT_ONCE of all groups together."""
+        """Remove IDs below the retained entries from the pending lists, at most AT_ONCE of all groups together."""
         limit = stream.first_id() if stream.length else stream.last_id + 1
         if self._least and (not stream.length or self._least < limit):
             limit = self._least
         left, groups = AT_ONCE, self._groups
         while groups:
             group = groups[-1]
-            if stream.groups.get(group.name) is group:  # else it has ended since
+            if stream.groups.get(group.name) is group:  # otherwise it was deleted since
                 found = group.pending.below(limit, left)
                 if found:
                     self.cost += len(found)
@@ -111,7 +111,7 @@ class DelRef(Trimming):
 
 
 def _first_pending(stream: Stream) -> int:
-    """The ordinal before which no entry is pending in any group."""
+    """Return the ordinal before which no entry is pending in any group."""
     first, ordinal = stream.first_id(), stream.next_ord
     for group in stream.groups.values():
         for row in group.pending.rows(first, MAX_ID, 1):
@@ -120,9 +120,9 @@ def _first_pending(stream: Stream) -> int:
 
 
 class Acked(Trimming):
-    """What no group needs goes, as much as the options ask for: the rest of the stream's beginning stays.
+    """Evicts entries that no group needs, as many as the options require; the rest of the stream's beginning stays.
 
-    Parts of the stream that are needed as a whole cost O(log N), and the next part is twice as long then.
+    Parts of the stream that are needed as a whole cost O(log N), and the next part is then twice as long.
     """
 
     __slots__ = ("_at", "_left", "_low", "_options", "_window")
@@ -130,16 +130,16 @@ class Acked(Trimming):
     def __init__(self, stream: Stream, options: Options) -> None:
         super().__init__()
         self._options = options
-        self._at, self._low = stream.first_ord, stream.first_id()  # where to go on, ordinal and ID
-        self._left = self._most(stream, options.limit)  # entries that must go still
-        self._window = 0  # entries looked at at once
+        self._at, self._low = stream.first_ord, stream.first_id()  # where to continue: ordinal and ID
+        self._left = self._most(stream, options.limit)  # entries that must still be evicted
+        self._window = 0  # entries examined at once
 
     def _most(self, stream: Stream, left: int) -> int:
         options = self._options
         return min(left, stream.length - options.threshold) if options.strategy == MAXLEN else left
 
     def step(self, ks: Keyspace, name: bytes, stream: Stream) -> bool:
-        left = self._most(stream, self._left)  # others may trim meanwhile
+        left = self._most(stream, self._left)  # other commands may trim in the meantime
         at = max(self._at, stream.first_ord)
         if at > self._at:
             self._low = max(self._low, stream.first_id())
@@ -165,16 +165,16 @@ class Acked(Trimming):
             if gone == left:
                 break
         if marked:
-            ks.delete_entries(name, stream, marked, 0)  # as in Redis, max-deleted-entry-id tells nothing of trimming
+            ks.delete_entries(name, stream, marked, 0)  # as in Redis, max-deleted-entry-id does not include trimming
         self._at, self._low = border, max(self._low, high + 1)
         self._left -= gone
         self.evicted += gone
         return gone < left
 
     def _border(self, stream: Stream, at: int, left: int) -> int:
-        """The ordinal up to which to look now; not above ``at`` if that is none."""
+        """Return the ordinal up to which to examine entries now; not above ``at`` if there are none."""
         options = self._options
-        # what comes after the lowest offset some group has not read
+        # entries after the lowest offset were not read by some group
         offsets = [group.offset for group in stream.groups.values()]
         end = stream.ord_from(min(offsets) + 1) if offsets else stream.next_ord
         if options.strategy == MINID:
@@ -194,7 +194,8 @@ class Acked(Trimming):
 
 
 def _all_needed(stream: Stream, at: int, border: int, low: int) -> bool:
-    """Whether one group has all of [at, border) pending, the first of which has the ID ``low`` or a higher one."""
+    """Return whether one group has all of [at, border) pending, the first of which has the ID ``low`` or a higher
+    one."""
     high = stream.id_before(border)
     return (
         stream.marks is None
@@ -204,7 +205,7 @@ def _all_needed(stream: Stream, at: int, border: int, low: int) -> bool:
 
 
 def _without_needed(stream: Stream, at: int, stop: int, low: int, high: int) -> list[tuple[int, int]]:
-    """The runs in [at, stop), whose entries have the IDs from ``low`` to ``high``, that no group has pending."""
+    """Return the ranges in [at, stop), whose entries have the IDs ``low`` to ``high``, that no group has pending."""
     needed: set[int] = set()
     for group in stream.groups.values():
         count = group.pending.between(low, high) if low <= high else 0
@@ -221,14 +222,14 @@ def _without_needed(stream: Stream, at: int, stop: int, low: int, high: int) -> 
 
 
 def trimming_of(stream: Stream, options: Options) -> Trimming:
-    """For options with ACKED or DELREF."""
+    """Return the trimming for options with ACKED or DELREF."""
     if options.references == b"ACKED":
         return Acked(stream, options)
     return DelRef(trim_border(stream, options), options.threshold if options.strategy == MINID else 0)
 
 
 def trim_border(stream: Stream, options: Options) -> int:
-    """The ordinal before which entries have to go, whatever groups need."""
+    """Return the ordinal before which entries must be evicted, regardless of groups."""
     if options.strategy == MAXLEN:
         border = stream.ahead(stream.next_ord, options.threshold)
     else:

@@ -1,13 +1,13 @@
-"""The stream commands. docs/semantics.md says what each does in every corner; numbers in brackets are its points.
+"""The stream commands. docs/semantics.md defines what each one does; numbers in brackets are its points.
 
     append      TAPPEND, TAPPEV, TMAPPEND
-    elements    messages that are delivered again as elements of replies, cut while they are sent
+    elements    redelivered messages as elements of replies, sliced out of their nodes while they are sent
     groupread   TREAD for a group: due messages first, then new entries
     groups      TACK, TNACK, TTOUCH, TPENDING, TGROUP
-    newentries  the new entries of a group's long read, delivered some at a time
+    newentries  the new entries of a group's long read, delivered in slices
     range       TRANGE, TREVRANGE, TLEN, TCOUNT, TSEEK, TINFO
     read        TREAD, and reading without a group
-    readargs    TREAD's arguments: where the reader is, and the options
+    readargs    TREAD's arguments: the reader's position, and the options
     replies     ranges of entries as replies, built or streamed
     rows        FIELDS and VALUES: many entries in one command
     staging     TSTAGE, TPUBLISH, TDROP

@@ -1,7 +1,7 @@
 """Reply elements for entries in any order: messages that are redelivered.
 
-Rule 1: a small reply is kept as bytes. Beyond STREAMED_ABOVE bytes the entries are picked (``selection``), and cut
-out of their nodes while the reply is sent. So a reply costs a few bytes per entry, regardless of the entries' size.
+Rule 1: a small reply is stored as bytes. Beyond STREAMED_ABOVE bytes, entries are only referenced (``Picks``) and
+sliced out of their nodes while the reply is sent, so a reply costs a few bytes per entry, regardless of their size.
 Rule 2: if the elements are not sent, the owner must call close().
 """
 
@@ -17,24 +17,25 @@ from storage.streams.stream import Stream
 
 
 class Elements:
-    """Entries as T commands send them, ``null`` in the place of one that is gone. Subclasses have other forms."""
+    """Entries in the form of T commands, with ``null`` for an entry that no longer exists. Subclasses have other
+    forms."""
 
     __slots__ = ("_picks", "_wires", "count", "null", "size")
 
     def __init__(self, null: bytes) -> None:
         self.null = null
         self.count = 0
-        self.size = 0  # bytes of those that are kept
-        self._wires: list[bytes | None] = []  # the first ones
-        self._picks: Picks | None = None  # those after them
+        self.size = 0  # bytes of those that are stored
+        self._wires: list[bytes | None] = []  # the stored ones, which come first
+        self._picks: Picks | None = None  # the others
 
     @property
     def picked(self) -> bool:
-        """Whether some are picked: then encoded() is not for them."""
+        """Whether some are only referenced, so that encoded() can't be used."""
         return self._picks is not None
 
     def add(self, stream: Stream, id: int) -> bool:  # noqa: A002
-        """Add the living entry with that ID; False if there is none, or no longer."""
+        """Add the living entry with that ID. Returns False if there is none."""
         picks = self._picks
         if picks is None:
             wire = stream.find(id)
@@ -55,7 +56,7 @@ class Elements:
         return True
 
     def add_gone(self) -> None:
-        """Add one that is gone."""
+        """Add an element for an entry that no longer exists."""
         if self._picks is None:
             self._wires.append(None)
         else:
@@ -75,11 +76,11 @@ class Elements:
 
     # -- the reply: the elements in order, once --------------------------------------------------------------
     def encoded(self) -> bytes:
-        """All of them, where none is picked."""
+        """Return all of them; none is only referenced."""
         return self._encoded(self._wires)
 
     def pieces(self) -> Iterator[bytes]:
-        """All of them, some at a time."""
+        """Yield all of them in pieces."""
         try:
             if self._wires:
                 yield self._encoded(self._wires)
@@ -90,12 +91,12 @@ class Elements:
             self.close()
 
     def _encoded(self, wires: list[bytes | None]) -> bytes:
-        """The next ones as the reply has them."""
+        """Return the next ones as they are in the reply."""
         null = self.null
         return b"".join([null if wire is None else wire for wire in wires])
 
     def held(self) -> int:
-        """What they take in memory, roughly, without the nodes that they share with streams."""
+        """Return their approximate memory in bytes, without the nodes that they share with streams."""
         return self.size + 8 * len(self._wires) + (0 if self._picks is None else self._picks.memory_bytes())
 
     def pinned(self) -> int:
@@ -103,13 +104,13 @@ class Elements:
         return 0 if self._picks is None else self._picks.pinned()
 
     def close(self) -> None:
-        """They are not sent, or not any more. Idempotent."""
+        """Release them: they are not, or no longer, sent. Idempotent."""
         if self._picks is not None:
             self._picks.close()
 
 
 def elements_reply(head: bytes, elements: Elements, tail: bytes) -> bytes | Chunks:
-    """The elements between ``head`` and ``tail``; streamed if they are long."""
+    """Return the elements between ``head`` and ``tail``; streamed if they are long."""
     if not elements.picked:
         whole = b"".join((head, elements.encoded(), tail))
         return whole if len(whole) <= STREAMED_ABOVE else Chunks(iter((whole,)), _nothing, len(whole))
@@ -127,7 +128,7 @@ def _between(head: bytes, elements: Elements, tail: bytes) -> Iterator[bytes]:
 
 
 def followed(head: bytes, elements: Elements, snapshot: Snapshot | None) -> Chunks:
-    """``head``, the elements, and then the entries in ``snapshot``; streamed."""
+    """Return ``head``, the elements, and then the entries in ``snapshot``; streamed."""
     held = len(head) + elements.held()
     if snapshot is None:
         return Chunks(_between(head, elements, b""), elements.close, held, elements.pinned)
@@ -158,4 +159,4 @@ class _Both:
 
 
 def _nothing() -> None:
-    """Nothing is held that has to be released."""
+    """Do nothing: there is nothing to release."""

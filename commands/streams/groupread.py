@@ -1,7 +1,7 @@
 """Reading for a group: due messages first, then new entries. Semantics [14] to [21].
 
-A read first decides (which messages are due, which entries are new, what is missing), then makes one effect of it
-(``effects.deliver``), so that one record carries the whole read.
+A read first decides which messages are due, which entries are new, and whether entries are missing. It then makes one
+effect (``groupmutators.deliver``), so that one record carries the whole read.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from storage.model.timers import NEVER
 from storage.streams.position import Place
 from storage.streams.stream import Stream
 
-# A reader that waited gets at most so many, and so does a slice of a long read: some milliseconds. (NEW_AT_ONCE: of new
-# entries with RETRY)
+# The maximum for a reader that has waited, and for a slice of a long read, which takes some milliseconds. (NEW_AT_ONCE
+# limits new entries with RETRY.)
 DUE_AT_ONCE: Final = 1000  # due messages
 NOTHING: Final[dict[int, None]] = {}
 
@@ -52,11 +52,11 @@ class GroupRead(Block):
 
 
 def read_group(ctx: Context, key: bytes, position: Position, options: ReadOptions) -> Reply:
-    """TREAD with GROUP."""
+    """Execute TREAD with GROUP."""
     ks, now, name = ctx.ks, ctx.now, options.group
     served = ctx.served()
     if options.deadletter:
-        ks.stream(options.deadletter, now)  # raises WRONGTYPE now rather than when a message is given up
+        ks.stream(options.deadletter, now)  # raises WRONGTYPE now rather than when a message is moved there
     stream = ks.read_stream(key, now)
     group = stream.groups.get(name) if stream is not None else None
     if stream is None or group is None:
@@ -67,7 +67,7 @@ def read_group(ctx: Context, key: bytes, position: Position, options: ReadOption
         if position.from_now:
             offset = stream.last_id
         elif position.zero:
-            offset = stream.evicted_to  # the beginning of what there is: nothing counts as missing
+            offset = stream.evicted_to  # the oldest entry: nothing counts as missing
         deadline = served + options.ttl if options.ttl else NEVER
         group = groupmutators.set_group(ks, key, stream, name, offset, options.ttl, deadline)
         ks.notify(events.STREAM, b"tgroup-create", key)
@@ -87,7 +87,7 @@ def read_group(ctx: Context, key: bytes, position: Position, options: ReadOption
 
 
 def _is_long(stream: Stream, group: Group, options: ReadOptions, served: int) -> bool:
-    """Whether others shall have their turn while the messages of a large count are delivered."""
+    """Return whether to deliver in slices because the count is large and other clients should not wait."""
     if group.pending.due_at(served) >= DUE_AT_ONCE:
         return True
     new = min(options.count, stream.count(groupmutators.cursor(stream, group), stream.next_ord))
@@ -95,14 +95,14 @@ def _is_long(stream: Stream, group: Group, options: ReadOptions, served: int) ->
 
 
 def _at_once(count: int, options: ReadOptions) -> int:
-    """How many of ``count`` new entries are delivered in one step: without RETRY the number doesn't matter."""
+    """Return how many of ``count`` new entries are delivered in one step: all, without RETRY."""
     return NEW_AT_ONCE if count > NEW_AT_ONCE and options.flags & records.HAS_RETRY else count
 
 
 class ReadSlices:
-    """A read of many messages: they are delivered in slices, and the reply comes with the last one.
+    """A read of many messages: they are delivered in slices, and the reply is sent with the last one.
 
-    First those that were due when the command ran, then the new entries that were there when it came to these
+    It delivers the messages that were due when the command started, then the new entries that exist when that is done
     (``NewEntries``).
     """
 
@@ -112,20 +112,20 @@ class ReadSlices:
         self._key = key
         self._options = options
         self._group = group
-        self._moment = moment  # of the command, in served time: what falls due later is left for the next one
+        self._moment = moment  # of the command, in served time; messages that fall due later are left for the next one
         self._due: Elements | None = None  # the due messages delivered so far
-        self._missing = 0  # 1: entries that the group did not get are missing [17]
-        self._new: NewEntries | None = None  # None: it has not come to them
+        self._missing = 0  # 1: entries that the group did not receive are missing [17]
+        self._new: NewEntries | None = None  # None: new entries have not been reached
 
     def close(self) -> None:
-        """There will be no reply."""
+        """Release everything: there will be no reply."""
         if self._due is not None:
             self._due.close()
         if self._new is not None:
             self._new.close()
 
     def _count(self) -> int:
-        """Elements so far, without new entries."""
+        """Return the number of elements so far, without new entries."""
         return self._missing + (0 if self._due is None else self._due.count)
 
     def step(self, ctx: Context) -> Chunks | None:
@@ -139,7 +139,7 @@ class ReadSlices:
         return None if self._deliver(ctx, stream) else self._reply(ctx, stream)
 
     def _redeliver(self, ctx: Context, stream: Stream) -> bool:
-        """Deliver some due messages; False if there are no more."""
+        """Deliver some due messages. Returns False if there are no more."""
         key, options, group = self._key, self._options, self._group
         if self._due is None:
             self._due = Elements(encode.null_array(ctx.session.proto))
@@ -152,7 +152,7 @@ class ReadSlices:
         return True
 
     def _deliver(self, ctx: Context, stream: Stream) -> bool:
-        """Deliver some new entries; False if there are no more."""
+        """Deliver some new entries. Returns False if there are no more."""
         group, new = self._group, self._new
         if new is None:
             new = self._new = NewEntries(stream, group, self._options.count - self._count())
@@ -185,9 +185,9 @@ class ReadSlices:
 def _serve_group(
     ctx: Context, key: bytes, options: ReadOptions, stream: Stream, group: Group, anyway: bool, served: int
 ) -> bytes | Chunks | None:  # fmt: skip
-    """The reply, or None if there is nothing to deliver and the reader may wait (``anyway``: it may not).
+    """Return the reply, or None if there is nothing to deliver and the reader may wait (``anyway``: it may not).
 
-    What is delivered moves the group's offset and is added to its pending list.
+    A delivery moves the group's offset and adds entries to its pending list.
     """
     proto = ctx.session.proto
     if not options.count:
@@ -205,7 +205,7 @@ def _serve_group(
     if new > NEW_AT_ONCE:
         new = _at_once(new, options)
         hi = stream.after(lo, new)
-    if len(due) == most < count:  # there may be more: new entries come after all of them
+    if len(due) == most < count:  # there may be more; new entries come after all of them
         hi, new = lo, 0
     if lo >= hi and not due and not anyway:
         return None
@@ -228,7 +228,7 @@ def _serve_group(
 
 
 def _with_due(count: int, head: bytes, due: Elements, stream: Stream, place: Place | None, hi: int) -> bytes | Chunks:
-    """entries_reply() with due messages after ``head``."""
+    """Return entries_reply() with due messages after ``head``."""
     if not due.picked:
         return entries_reply(count, head + due.encoded(), stream, place, hi)
     snapshot = None if place is None else stream.snapshot(place.ordinal, hi)
@@ -253,7 +253,7 @@ def _deliver(
     ctx: Context, key: bytes, options: ReadOptions, stream: Stream, group: Group, offset: int, new: list[bytes],
     due: list[int], gone: dict[int, None],
 ) -> None:  # fmt: skip
-    """Make the effect of a read: ``due`` are delivered once more, but for those that are ``gone``."""
+    """Make the effect of a read: ``due`` are redelivered, except those that are ``gone``."""
     now = ctx.now
     expire_at = now - ctx.ks.away + options.expire if options.expire else NEVER
     reader = groupmutators.Reader(
@@ -270,7 +270,7 @@ def _deliver(
 
 
 def _add_due(stream: Stream, ids: list[int], elements: Elements) -> dict[int, None]:
-    """``elements`` gets the messages with these IDs; returns the IDs of those whose entries are gone."""
+    """Add the messages with these IDs to ``elements``. Returns the IDs of those whose entries no longer exist."""
     gone: dict[int, None] = {}
     for entry_id in ids:
         if not elements.add(stream, entry_id):
@@ -280,20 +280,20 @@ def _add_due(stream: Stream, ids: list[int], elements: Elements) -> dict[int, No
 
 
 def _due_ids(ks: Keyspace, key: bytes, count: int, stream: Stream, group: Group, now: int, served: int) -> list[int]:
-    """Messages that are due, at most ``count``."""
+    """Return messages that are due, at most ``count``."""
     soonest = group.pending.next_due()
     if soonest is None or soonest > served:
         return []
     leaves = group.pending.next_drop()
     if leaves is not None and leaves <= served:
         drop_overdue(ks, key, stream, group, now)  # [24]: expired ones are dropped first
-    # after a rewind, messages after the offset are delivered as new entries; not twice in one read
+    # after a rewind, messages after the offset are delivered as new entries, but not twice in one read
     passed = max(group.offset, stream.evicted_to)
     return [entry_id for entry_id in group.pending.due(served, count) if entry_id <= passed]
 
 
 def has_something(ks: Keyspace, key: bytes, stream: Stream, group: Group, now: int) -> bool:
-    """Whether a TREAD for the group would return an entry, or the null of one that is due and evicted."""
+    """Return whether a TREAD for the group would return an entry, or null for one that is due and evicted."""
     if group.offset < stream.last_id and groupmutators.cursor(stream, group) < stream.next_ord:
         return True
     return bool(_due_ids(ks, key, 1, stream, group, now, ks.served(now)))

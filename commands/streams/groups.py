@@ -1,4 +1,4 @@
-"""TACK, TNACK, TTOUCH, TPENDING, TGROUP: what becomes of messages and groups. Semantics [22], [28] to [30]."""
+"""TACK, TNACK, TTOUCH, TPENDING, TGROUP: commands that change messages and groups. Semantics [22], [28] to [30]."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from storage.keyspace import events, groupmutators
 from storage.model.ids import MAX_ID, format_id, parse_id, parse_range_end, parse_range_start
 from storage.streams.stream import Stream
 
-GROUPS: Final = 300  # that are described in one slice
+GROUPS: Final = 300  # described in one slice
 
 
 def _find(ctx: Context, argv: list[bytes], at: int) -> tuple[Stream, Group] | None:
-    """The stream in argv[at] and its group in argv[at + 1], to change them; None if either is missing."""
+    """Return the stream in argv[at] and its group in argv[at + 1], for a change; None if either is missing."""
     return _group_of(ctx.ks.stream(argv[at], ctx.now), argv[at + 1])
 
 
@@ -68,7 +68,7 @@ def _ack(argv: list[bytes], ctx: Context, ids: list[bytes]) -> int:
     complexity="O(M log P): M IDs, P pending messages.",
 )  # fmt: skip
 def tnack(ctx: Context, argv: list[bytes]) -> Reply:
-    """Give messages back: they are due now or after the delay; return how many were pending."""
+    """Return messages to the group: they become due now or after the delay; return how many were pending."""
     delay, first = 0, 3
     if argv[3].upper() == b"DELAY":
         if len(argv) < 6:
@@ -83,7 +83,7 @@ def tnack(ctx: Context, argv: list[bytes]) -> Reply:
     complexity="O(M log P): M IDs, P pending messages.",
 )  # fmt: skip
 def ttouch(ctx: Context, argv: list[bytes]) -> Reply:
-    """Say that work on messages goes on: they fall due so many ms from now; return how many were pending."""
+    """Postpone redelivery of messages: they become due so many ms from now; return how many were pending."""
     return _fall_due(ctx, argv, 4, span(argv[3]))
 
 
@@ -117,7 +117,7 @@ def tpending(ctx: Context, argv: list[bytes]) -> Reply:
         raise errors.no_group(argv[1], argv[2])
     pending = found[1].pending
     proto = ctx.session.proto
-    away = ctx.now - ctx.served()  # what falls due is shown in wall-clock time, as if the server were never away again
+    away = ctx.now - ctx.served()  # due times are shown in wall-clock time, as if the server remained available
     if len(argv) == 3:
         low, high, due = pending.lowest(), pending.highest(), pending.next_due()
         summary = [
@@ -155,7 +155,7 @@ def _listing(head: bytes, pending: PendingTable, start: int, end: int, total: in
 
 
 def _nothing() -> None:
-    """Nothing is held that has to be released."""
+    """Do nothing: there is nothing to release."""
 
 
 @command(
@@ -171,14 +171,14 @@ def tgroup_list(ctx: Context, argv: list[bytes]) -> Reply:
     def take(names: Sequence[bytes]) -> None:
         for name in names:
             group = groups.get(name)
-            if group is not None:  # it may have ended since
+            if group is not None:  # it may have been deleted since
                 parts.append(encode.encode(proto, _facts(group)))
 
     return in_parts(sorted(groups), take, lambda _: in_pieces([encode.array_header(len(parts)), *parts]), ctx, GROUPS)
 
 
 def _facts(group: Group) -> dict[str, int | bytes]:
-    """The map of TGROUP LIST."""
+    """Return the map of TGROUP LIST."""
     return {
         "name": group.name,
         "offset": format_id(group.offset),
@@ -196,11 +196,11 @@ def _facts(group: Group) -> dict[str, int | bytes]:
     flags="write", traits="sign_of_life", group="stream", since="0.1.0", complexity="O(1)",
 )  # fmt: skip
 def tgroup_setid(ctx: Context, argv: list[bytes]) -> Reply:
-    """Move a group's offset back or forth; its pending messages stay."""
+    """Move a group's offset backward or forward; its pending messages stay."""
     offset = parse_id(argv[4])
     stream, group = _need(ctx, argv, 2)
     if offset == 0:
-        offset = stream.evicted_to  # the beginning of what there is: nothing counts as missing
+        offset = stream.evicted_to  # the oldest entry: nothing counts as missing
     ctx.touch(group)
     groupmutators.set_group(ctx.ks, argv[2], stream, group.name, offset, group.ttl, group.deadline)
     ctx.ks.notify(events.STREAM, b"tgroup-setid", argv[2])
@@ -212,7 +212,7 @@ def tgroup_setid(ctx: Context, argv: list[bytes]) -> Reply:
     flags="write", group="stream", since="0.1.0", complexity="O(P): P pending messages.",
 )  # fmt: skip
 def tgroup_destroy(ctx: Context, argv: list[bytes]) -> Reply:
-    """End a group, its pending messages included; return 1, or 0 if there was none."""
+    """Delete a group and its pending messages; return 1, or 0 if there was none."""
     found = _find(ctx, argv, 2)
     if found is None:
         return encode.integer(0)

@@ -1,4 +1,4 @@
-"""The new entries of a group's long read, which are delivered some at a time (``context.Slices``)."""
+"""The new entries of a group's long read, which are delivered in slices (``context.Slices``)."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from storage.keyspace import groupmutators
 from storage.streams.snapshot import Snapshot
 from storage.streams.stream import Stream
 
-NEW_AT_ONCE: Final = 5000  # new entries that become pending in a slice: some milliseconds
+NEW_AT_ONCE: Final = 5000  # new entries that become pending in a slice, which takes some milliseconds
 NO_MORE: Final = -1
 
 
 class NewEntries:
-    """Those that are there when the read comes to them, at most ``most``.
+    """The new entries that exist when the read reaches them, at most ``most``.
 
-    If something else moves the group's offset meanwhile, another reader or a command, the read ends there; also where
-    one of them is deleted before it is delivered. What was delivered is in the snapshot, so the reply has it, even if
-    it is evicted before it is sent.
+    If another reader or a command moves the group's offset in the meantime, the read ends there; it also ends if one of
+    the entries is deleted before it is delivered. Delivered entries are in the snapshot, so the reply contains them
+    even if they are evicted before it is sent.
     """
 
     __slots__ = ("_next", "_read_to", "_snapshot", "count")
@@ -32,28 +32,28 @@ class NewEntries:
         self.count = 0  # delivered so far
 
     def left(self) -> int:
-        """About how many are still to be delivered."""
+        """Return approximately how many are still to be delivered."""
         return 0 if self._snapshot is None else self._snapshot.end - self._next
 
     def following(self, stream: Stream, group: Group, at_once: int) -> int:
-        """The ordinal before which the next slice ends, which begins at the group's cursor; NO_MORE: there is none."""
+        """Return the ordinal before which the slice that begins at the group's cursor ends; NO_MORE: there is none."""
         snapshot, lo = self._snapshot, groupmutators.cursor(stream, group)
         if snapshot is None or lo != self._next or lo >= snapshot.end:
             return NO_MORE
         hi = min(snapshot.end, stream.after(lo, at_once))
-        # What is deleted meanwhile is in the snapshot still, but it was not delivered: then the read ends here. It may
-        # also lie between what the last slice delivered and the next living entry.
+        # An entry that was deleted in the meantime is still in the snapshot but was not delivered, so the read ends
+        # here. It may also be between the last delivered entry and the next living one.
         return hi if snapshot.count(self._read_to, hi) == stream.count(lo, hi) else NO_MORE
 
     def delivered(self, stream: Stream, group: Group, lo: int, hi: int) -> bool:
-        """The group has got the entries in [lo, hi). Returns whether there are more."""
+        """Record that the group has received the entries in [lo, hi). Returns whether there are more."""
         self.count += stream.count(lo, hi)
         self._next = groupmutators.cursor(stream, group)
         self._read_to = hi
         return self._snapshot is not None and hi < self._snapshot.end
 
     def take(self) -> Snapshot | None:
-        """What was delivered, None if that is nothing. The caller closes it."""
+        """Return what was delivered, None if nothing was. The caller closes it."""
         snapshot, self._snapshot = self._snapshot, None
         if snapshot is None:
             return None
@@ -64,7 +64,7 @@ class NewEntries:
         return None
 
     def close(self) -> None:
-        """Nothing of it will be sent."""
+        """Release the snapshot: nothing will be sent."""
         if self._snapshot is not None:
             self._snapshot.close()
             self._snapshot = None

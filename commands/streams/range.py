@@ -1,4 +1,4 @@
-"""TRANGE, TREVRANGE, TLEN, TCOUNT, TSEEK, TINFO: reading without groups and without waiting. Semantics [25] to [27]."""
+"""TRANGE, TREVRANGE, TLEN, TCOUNT, TSEEK, TINFO: non-blocking reads without groups. Semantics [25] to [27]."""
 
 from __future__ import annotations
 
@@ -54,9 +54,9 @@ def trevrange(ctx: Context, argv: list[bytes]) -> Reply:
 
 
 def _find(ctx: Context, argv: list[bytes], start_at: int, end_at: int) -> tuple[Stream, int, int, int] | None:
-    """Stream, start (an ID), end (the ordinal after the last entry), count; None if the reply is empty.
+    """Return the stream, start (an ID), end (the ordinal after the last entry) and count; None if the reply is empty.
 
-    ``start_at`` and ``end_at`` are the offsets of the arguments.
+    ``start_at`` and ``end_at`` are the indexes of the arguments.
     """
     start, end = parse_range_start(argv[start_at]), parse_range_end(argv[end_at])
     count = 1 << 62
@@ -118,7 +118,7 @@ def tseek(ctx: Context, argv: list[bytes]) -> Reply:
     complexity="O(log N): N macro nodes.",
 )
 def tinfo(ctx: Context, argv: list[bytes]) -> Reply:
-    """Return what is known of a stream: its length, IDs, counters, and the space that it takes."""
+    """Return properties of a stream: its length, IDs, counters, and the space that it takes."""
     stream = ctx.ks.read_stream(argv[1], ctx.now)
     if stream is None:
         raise CommandError(errors.NO_SUCH_KEY)
@@ -131,7 +131,7 @@ def tinfo(ctx: Context, argv: list[bytes]) -> Reply:
 
 
 class _GroupTotals:
-    """What groups have together."""
+    """Totals over the groups of a stream."""
 
     __slots__ = ("bytes", "deadlettered", "expired", "pending", "redelivered")
 
@@ -148,7 +148,7 @@ class _GroupTotals:
 
 
 def _facts(stream: Stream, groups: _GroupTotals) -> dict[str, int | bytes | None]:
-    """TINFO's map."""
+    """Return TINFO's map."""
     return {
         "length": stream.length,
         "first": format_id(stream.first_id()) if stream.length else None,

@@ -1,4 +1,4 @@
-"""TREAD, and reading without a group. Semantics [8] to [13], [17]; ``groupread`` has reading with one."""
+"""TREAD, and reading without a group. Semantics [8] to [13], [17]; ``groupread`` implements reading with a group."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from resp.errors import CommandError
 from storage.streams.position import Place
 from storage.streams.stream import Stream
 
-BATCH_BYTES: Final = 64 * 1024  # of replies to a batch; calls after that are left for the next one
+BATCH_BYTES: Final = 64 * 1024  # of replies to a pipeline group; later calls are left for the next one
 
 
 def _has_group(argv: list[bytes]) -> bool:
-    """A read changes data only for a group [13]."""
+    """Return whether a read changes data: only for a group [13]."""
     return any(word.upper() == b"GROUP" for word in argv[4:])
 
 
@@ -52,9 +52,9 @@ def tread(ctx: Context, argv: list[bytes]) -> Reply:
 
 @batch("TREAD")
 def tread_batch(ctx: Context, calls: list[list[bytes]], raw: bytes, borders: list[int]) -> list[bytes] | None:
-    """A batch of plain TREADs of one key: their replies, but only the first ones if all would be large together.
+    """Execute a pipeline group of plain TREADs of one key; only its first calls if all replies together would be large.
 
-    None if the first one isn't plain or has to be refused.
+    Returns None if the first call isn't plain or must be refused.
     """
     first = calls[0]
     if len(first) != 4:
@@ -65,7 +65,7 @@ def tread_batch(ctx: Context, calls: list[list[bytes]], raw: bytes, borders: lis
     for argv in calls:
         try:
             position, options = Position(argv[2]), read_options(argv[1], argv[3:])
-        except CommandError:  # to be raised when this call runs alone
+        except CommandError:  # raised again when this call runs alone
             break
         reply = _serve_plain(ctx, position, options, stream, True) if not position.from_now else encode.EMPTY_ARRAY
         if not isinstance(reply, bytes):
@@ -78,7 +78,7 @@ def tread_batch(ctx: Context, calls: list[list[bytes]], raw: bytes, borders: lis
             break
     if replies:
         if stream is not None:
-            ctx.ks.hits += len(replies) - 1  # as if each had been a call of its own
+            ctx.ks.hits += len(replies) - 1  # count each as a call of its own
         else:
             ctx.ks.misses += len(replies) - 1
     return replies or None
@@ -110,14 +110,14 @@ class PlainRead(Block):
 def _serve_plain(
     ctx: Context, position: Position, options: ReadOptions, stream: Stream | None, anyway: bool
 ) -> bytes | Chunks | None:  # fmt: skip
-    """The reply, or None if there are no entries and the reader may wait (``anyway``: it may not)."""
+    """Return the reply, or None if there are no entries and the reader may wait (``anyway``: it may not)."""
     place: Place | None = None
     lo = hi = 0
     if stream is not None and position.before(stream):
         place = stream.seek(position.id + 1)
         lo = place.ordinal
         hi = stream.after(lo, options.count)
-    elif not options.with_info:  # the usual answer to a reader that polls
+    elif not options.with_info:  # the usual reply to a reader that polls
         return None if options.count and not anyway else encode.EMPTY_ARRAY
     if lo >= hi and options.count and not anyway:
         return None
@@ -131,7 +131,7 @@ def _serve_plain(
         and not (position.zero or position.from_now)
         and (position.id < stream.evicted_to)
     ):
-        head += encode.null_array(ctx.session.proto)  # [17] (a): entries in between are gone
+        head += encode.null_array(ctx.session.proto)  # [17] (a): entries in between no longer exist
         extra += 1
     new = hi - lo if stream is None else stream.count(lo, hi)
     return entries_reply(new + extra, head, stream, place, hi)

@@ -1,4 +1,4 @@
-"""Ranges of entries as replies: built at once where they are short, streamed where they are long; WITHINFO."""
+"""Ranges of entries as replies, built in memory if they are short and streamed if they are long; WITHINFO."""
 
 from __future__ import annotations
 
@@ -13,18 +13,19 @@ from storage.model.ids import format_id
 from storage.streams.position import Place
 from storage.streams.stream import Stream
 
-STREAMED_ABOVE: Final = 256 * 1024  # bytes of reply; a longer one is sent node by node and never built whole
+STREAMED_ABOVE: Final = 256 * 1024  # bytes of reply; a longer one is sent node by node and never built as a whole
 
 
 def entries_reply(count: int, head: bytes, stream: Stream | None, place: Place | None, hi: int) -> bytes | Chunks:
-    """An array of ``count`` elements: those in ``head``, encoded, then the entries from ``place`` to before ``hi``.
+    """Return an array of ``count`` elements: those encoded in ``head``, then the entries from ``place`` to before
+    ``hi``.
 
     No entries follow if ``stream`` or ``place`` is None.
     """
     top = COUNTS[count] if count < 1024 else array_header(count)
     if stream is None or place is None or place.ordinal >= hi:
         return top + head
-    wire = stream.at_hand(place, hi, STREAMED_ABOVE)  # nearly always, where the range is short
+    wire = stream.at_hand(place, hi, STREAMED_ABOVE)  # nearly always possible if the range is short
     if wire is not None:
         return b"".join((top, head, wire))
     lo = place.ordinal
@@ -36,7 +37,7 @@ def entries_reply(count: int, head: bytes, stream: Stream | None, place: Place |
 
 
 def reversed_reply(stream: Stream, lo: int, hi: int) -> bytes | Chunks:
-    """The entries with ordinals [lo, hi), newest first."""
+    """Return the entries with ordinals [lo, hi), newest first."""
     top = array_header(stream.count(lo, hi))
     if stream.wire_size(lo, hi) <= STREAMED_ABOVE:
         wires = stream.read_reverse(lo, hi)
@@ -47,7 +48,7 @@ def reversed_reply(stream: Stream, lo: int, hi: int) -> bytes | Chunks:
 
 
 def info_element(stream: Stream | None, proto: int) -> bytes:
-    """WITHINFO's element: [first, last] as of now [12]."""
+    """Return WITHINFO's element: the current [first, last] [12]."""
     if stream is None:
         return b"*2\r\n" + encode.null(proto) + b"$3\r\n0.0\r\n"
     first = encode.bulk(format_id(stream.first_id())) if stream.length else encode.null(proto)

@@ -1,13 +1,13 @@
 """``FIELDS n field ... VALUES value ...``: many entries with the same fields in one command.
 
-Rule 1: no statement here runs once per row, as there may be millions. Columns are handled as a whole, as slices with a
-stride, and all entries result from one join of such parts (here those of two fields, without an ID):
+Rule 1: no statement here runs once per row, as there may be millions. Columns are processed as a whole, as slices with
+a stride, and one join of such parts yields all entries (here the parts of two fields, without an ID):
 
     CRLF *5 CRLF  CRLF $6 CRLF sensor CRLF $2 CRLF | 01 | CRLF $11 CRLF temperature CRLF $4 CRLF | 35.6 | CRLF *5 ...
     `----- opening, the same for all values -----'   |    `------ opening of the second field ------'   |   next row
            of this field and length                value                                              value
 
-Rule 2: a row's first part begins with the CRLF that ends the row before it.
+Rule 2: the first part of a row begins with the CRLF that ends the previous row.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from resp.reply import array_header
 from storage.model.entries import COUNTS
 from storage.model.ids import MASK64
 
-MOST_AT_ONCE: Final = 512 << 20  # bytes of entries that one command may make
-FREE_COPIES: Final = 1 << 20  # bytes of repeated fields that no value of the directive forbids
+MOST_AT_ONCE: Final = 512 << 20  # bytes of entries that one command may create
+FREE_COPIES: Final = 1 << 20  # bytes of repeated fields that the directive can't forbid
 
-# Openings of fields that were used lately, as the next command will use them again: without them 50 rows of 8 fields,
-# whose values have 55 lengths, take 33 % more instructions, 500 such rows 8 %. Bounded: some 10 MB.
+# Openings of recently used fields, as the next command will probably use them again: without them, 50 rows of 8 fields
+# whose values have 55 lengths take 33 % more instructions, and 500 such rows 8 % more. Bounded to some 10 MB.
 KNOWN_FIELDS: Final = 64
-KNOWN_LENGTHS = 1024  # not Final: a test lowers it, in compiled code too
+KNOWN_LENGTHS = 1024  # not Final: a test lowers it, also in compiled code
 KNOWN_BYTES: Final = 128
 _known: Final[dict[bytes, tuple[dict[int, bytes], dict[int, int]]]] = {}
 
@@ -42,13 +42,13 @@ _LAST_DIGITS: Final = [b"%03d" % n for n in range(1000)]
 
 
 class Rows:
-    """The entries that such arguments describe: ``total`` of them. Fields are sent once, but stored with every entry:
-    ``copies`` is the bytes that this adds."""
+    """The ``total`` entries that such arguments describe. Fields are sent once but stored with every entry; ``copies``
+    is the number of bytes that this adds."""
 
     __slots__ = ("_fields", "_head", "_lengths", "_values", "copies", "total", "width")
 
     def __init__(self, words: Sequence[bytes], command: str) -> None:
-        """``words``: FIELDS and everything after it; ``command`` in lower case. Raises CommandError."""
+        """Parse FIELDS and everything after it. ``command``: its name in lower case. Raises CommandError."""
         if words[0].upper() != b"FIELDS":
             raise errors.syntax()
         width = integer(words[1])
@@ -76,15 +76,15 @@ class Rows:
         self._lengths = lengths
 
     def bare(self, start: int, stop: int) -> tuple[array[int], bytes]:
-        """Bytes of each of the entries start to stop - 1, and all of them, without IDs (see ``stagedentries``)."""
+        """Return the size of each of the entries start to stop - 1, and all joined, without IDs (``stagedentries``)."""
         parts: list[bytes] = [b""] * (2 * self.width * (stop - start))
         sizes = self._fill(parts, start, stop, 0, self._head)
         return array("I", sizes), _joined(parts)
 
     def written(self, ms: int, seq: int, start: int, stop: int) -> tuple[array[int], bytes]:
-        """The same for entries start to stop - 1, with the IDs ms.seq, ms.seq + 1 ...
+        """Return the same for entries start to stop - 1 with the IDs ms.seq, ms.seq + 1 ...
 
-        Raises ValueError where a sequence number would reach 2**64.
+        Raises ValueError if a sequence number would reach 2**64.
         """
         if seq + (stop - start) - 1 > MASK64:
             raise ValueError("sequence numbers end at 2**64")
@@ -94,7 +94,7 @@ class Rows:
         stem = b"%d." % ms
         rows: list[int] = []
         at = 0
-        while start < stop:  # a group of IDs with the same beginning and length each
+        while start < stop:  # one group of IDs with the same prefix and length at a time
             thousands, low = divmod(seq, 1000)
             digits = len(str(seq))
             some = min(stop - start, (1000 if thousands else 10**digits) - low)
@@ -112,9 +112,10 @@ class Rows:
         return array("I", rows), _joined(parts)
 
     def _fill(self, parts: list[bytes], start: int, stop: int, first: int, before: bytes) -> list[int]:
-        """Put openings and values of rows start to stop - 1 into ``parts``; returns the bytes of each row.
+        """Put openings and values of rows start to stop - 1 into ``parts``. Returns the size of each row in bytes.
 
-        Each row has an equal share of ``parts`` and fills it from its part ``first`` on; ``before`` is put before that.
+        Each row occupies an equal share of ``parts``, filled from index ``first`` of that share; ``before`` is
+        prepended.
         """
         fields, values = self._fields, self._values
         width = len(fields)
@@ -126,7 +127,7 @@ class Rows:
             texts, of_value = _openings(b"%b\r\n$%d\r\n%b\r\n$" % (before, len(field), field), lengths)
             parts[first + 2 * at + 1 :: step] = values[start * width + at : stop * width : width]
             length, count = lengths[0], len(lengths)
-            if lengths.count(length) == count:  # all are equally long
+            if lengths.count(length) == count:  # all have the same length
                 parts[first + 2 * at :: step] = [texts[length]] * count
                 more = of_value[length]
                 if at:
@@ -142,8 +143,8 @@ class Rows:
 
 
 def parsed_rows(ctx: Context, words: Sequence[bytes], command: str) -> Rows:
-    """The rows of a command that makes entries. Raises CommandError, also where it would make much more than it sent:
-    so little of a client's effort must not cost all others so much of their time."""
+    """Parse the rows of a command that creates entries. Raises CommandError, also if they would be much larger than the
+    command: a small request must not delay all other clients."""
     rows = Rows(words, command)
     if rows.copies > FREE_COPIES:
         most = int(ctx.server.config.value(EXPANSION))
@@ -153,7 +154,7 @@ def parsed_rows(ctx: Context, words: Sequence[bytes], command: str) -> Rows:
 
 
 def _openings(stem: bytes, lengths: Iterable[int]) -> tuple[dict[int, bytes], dict[int, int]]:
-    """By a value's length: its opening, which begins with ``stem``; and the bytes of opening and value."""
+    """Return, by the length of a value, its opening, which begins with ``stem``, and the size of opening and value."""
     found = _known.get(stem)
     if found is None or len(found[0]) > KNOWN_LENGTHS:
         found = {}, {}
@@ -169,7 +170,7 @@ def _openings(stem: bytes, lengths: Iterable[int]) -> tuple[dict[int, bytes], di
 
 
 def _joined(parts: list[bytes]) -> bytes:
-    """Rows from their parts (Rule 2)."""
+    """Join the parts of rows (Rule 2)."""
     parts[0] = parts[0][2:]
     parts.append(b"\r\n")
     return b"".join(parts)

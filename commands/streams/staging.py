@@ -23,15 +23,15 @@ from storage.model.timers import NEVER
 
 PUBLISHED: Final = encode.bulk(b"published")
 SKIPPED: Final = encode.bulk(b"skipped")
-VALUES_AT_ONCE: Final = 10_000  # that are staged in one slice
-CHECK_BYTES: Final = 64  # fences keep it for ever, in memory
-# Bytes of the name of a stage or a fence. A fence is not refused beyond ``maxmemory``: it takes about as much as the
-# stage that leaves memory with it.
+VALUES_AT_ONCE: Final = 10_000  # staged in one slice
+CHECK_BYTES: Final = 64  # fences store it permanently, in memory
+# Bytes of the name of a stage or fence. A fence is not refused beyond ``maxmemory``: it takes about as much as the
+# stage that is deleted with its publication.
 NAME_BYTES: Final = 1024
 
 
 def _staged_keys(ks: Keyspace, names: list[bytes]) -> set[bytes]:
-    """The keys of the streams for which the stages hold entries: who publishes or drops these changes the streams."""
+    """Return the keys of the streams for which the stages hold entries: publishing or dropping a stage changes them."""
     by_name = ks.stages.by_name
     return {piece.key for name in names if name in by_name for piece in by_name[name].pieces}
 
@@ -42,11 +42,11 @@ def _staged_keys(ks: Keyspace, names: list[bytes]) -> set[bytes]:
     flags="write denyoom", traits="sign_of_life", group="stream", since="0.1.0", complexity="O(N): N values.",
 )  # fmt: skip
 def tstage(ctx: Context, argv: list[bytes]) -> Reply:
-    """Keep entries for a stream aside until TPUBLISH appends them; return how many the stage holds."""
+    """Stage entries for a stream until TPUBLISH appends them; return the number of entries in the stage."""
     ks, name, target = ctx.ks, argv[1], argv[3]
     ttl = span(argv[2])
     rows = parsed_rows(ctx, argv[4:], "tstage")
-    ks.stream(target, ctx.now)  # raises WRONGTYPE: what can't be appended is refused now, not when it is published
+    ks.stream(target, ctx.now)  # raises WRONGTYPE now, not when the stage is published
     if stagemutators.live(ks, name, ctx.served()) is None:
         _check_name("stage", name)
     at_once = max(1, VALUES_AT_ONCE // rows.width)
@@ -80,7 +80,7 @@ def _stage_some(
     reaches=lambda ks, argv: _staged_keys(ks, argv[5 if argv[3].upper() == b"CHECK" else 3 :]),
 )  # fmt: skip
 def tpublish(ctx: Context, argv: list[bytes]) -> Reply:
-    """Append all staged entries at once and drop the stages; only once for each epoch of the fence."""
+    """Append all staged entries in one step and drop the stages; only once for each epoch of the fence."""
     ks, fence, now = ctx.ks, argv[1], ctx.now
     epoch = positive(argv[2])
     check, names = _check(argv)
@@ -117,13 +117,13 @@ def tpublish(ctx: Context, argv: list[bytes]) -> Reply:
 
 
 def _check_name(what: str, name: bytes) -> None:
-    """Raise CommandError if the name of a new stage or fence is too long. One that is there already may have it."""
+    """Raise CommandError if the name of a new stage or fence is too long. An existing one may have such a name."""
     if len(name) > NAME_BYTES:
         raise errors.long_name(what, len(name), NAME_BYTES)
 
 
 def _check(argv: list[bytes]) -> tuple[bytes, list[bytes]]:
-    """TPUBLISH's check (empty: none) and the names of its stages, each once."""
+    """Return TPUBLISH's check (empty: none) and the names of its stages without duplicates."""
     if argv[3].upper() != b"CHECK":
         return b"", list(dict.fromkeys(argv[3:]))
     if len(argv) < 6:
@@ -143,7 +143,7 @@ def _check(argv: list[bytes]) -> tuple[bytes, list[bytes]]:
     reaches=lambda ks, argv: _staged_keys(ks, argv[1:]),
 )
 def tdrop(ctx: Context, argv: list[bytes]) -> Reply:
-    """Drop stages with all that they hold; return how many there were."""
+    """Drop stages and their entries; return how many existed."""
     return by_name(argv[1:], _drop, ctx)
 
 
@@ -155,6 +155,6 @@ def _drop(ctx: Context, names: list[bytes]) -> int:
 
 @command("TFENCE", key("RO ACCESS", "fence"), flags="readonly fast", group="stream", since="0.1.0", complexity="O(1)")
 def tfence(ctx: Context, argv: list[bytes]) -> Reply:
-    """Return the epoch that was published last under a fence, or null if none was."""
+    """Return the epoch that was last published under a fence, or null if there is none."""
     epoch = ctx.ks.stages.fences.get(argv[1])
     return encode.null(ctx.session.proto) if epoch is None else encode.integer(epoch)

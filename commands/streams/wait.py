@@ -1,7 +1,7 @@
-"""TWAIT: waiting for news in many streams, without reading them. Semantics [53].
+"""TWAIT: waits for new entries in many streams, without reading them. Semantics [53].
 
-A call looks at all its keys, so it costs O(keys). While it waits, news of one key make it look at that key. Only where
-there is something does it look at the others, for the reply.
+A call checks all its keys, which costs O(keys). While it waits, a change of one key makes it check only that key. If
+there is something to read, it checks the others for the reply.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ MOST_KEYS: Final = 10_000  # of one call: each takes up to 800 bytes while the c
 
 
 def _for_group(argv: Sequence[bytes]) -> bool:
-    """Whether the call has the form with GROUP. With four words it can't: there GROUP is the name of a key."""
+    """Return whether the call has the form with GROUP. Four words are too few for it: there GROUP is the name of a
+    key."""
     return len(argv) > 4 and argv[2].upper() == b"GROUP"
 
 
@@ -41,7 +42,7 @@ def _for_group(argv: Sequence[bytes]) -> bool:
     writes=_for_group, key_spec_of=lambda argv: int(_for_group(argv)),
 )  # fmt: skip
 def twait(ctx: Context, argv: list[bytes]) -> Reply:
-    """Wait until one of many streams has something to read; return the keys of those that have."""
+    """Wait until at least one of many streams has something to read; return the keys of those that have."""
     timeout = timeout_ms(argv[1])
     wait = _group_wait(argv) if _for_group(argv) else _stream_wait(argv)
     reply = wait.begin(ctx)
@@ -64,7 +65,7 @@ class StreamWait(Block):
         self.positions = positions
 
     def begin(self, ctx: Context) -> bytes | None:
-        """The reply to the call, or None if it has to wait."""
+        """Return the reply to the call, or None if it must wait."""
         ready: list[bytes] = []
         for name, positions in self.positions.items():
             stream = ctx.ks.read_stream(name, ctx.now)
@@ -88,7 +89,7 @@ class StreamWait(Block):
 
 
 def _is_after(positions: list[Position], stream: Stream) -> bool:
-    """Whether the stream has an entry after one of the positions."""
+    """Return whether the stream has an entry after one of the positions."""
     if stream.first_ord == stream.next_ord:
         return False
     newest = stream.newest_id()
@@ -105,7 +106,7 @@ class GroupWait(Block):
         self.group_name = group_name
 
     def begin(self, ctx: Context) -> bytes | None:
-        """The reply to the call, or None if it has to wait. Raises CommandError for a stream without the group."""
+        """Return the reply to the call, or None if it must wait. Raises CommandError for a stream without the group."""
         ks, now, served = ctx.ks, ctx.now, ctx.served()
         found: list[tuple[bytes, Stream, Group]] = []
         for name in self.keys:
@@ -136,7 +137,7 @@ class GroupWait(Block):
 
 
 def _stream_wait(argv: list[bytes]) -> StreamWait:
-    """Raises CommandError."""
+    """Parse the form without GROUP. Raises CommandError."""
     if len(argv) % 2:
         raise errors.arity("twait")
     _check_number(len(argv) // 2 - 1)
@@ -147,7 +148,7 @@ def _stream_wait(argv: list[bytes]) -> StreamWait:
 
 
 def _group_wait(argv: list[bytes]) -> GroupWait:
-    """Raises CommandError."""
+    """Parse the form with GROUP. Raises CommandError."""
     if not argv[3]:
         raise CommandError(errors.EMPTY_GROUP)
     _check_number(len(argv) - 4)
