@@ -114,7 +114,7 @@ def append_alike(ctx: Context, argv: list[bytes], bodies: list[bytes], values_at
             parts[2::3] = some
             wire += b"".join(parts)
         ids += id_head + (b"\r\n" + id_head).join(id_ends) + b"\r\n"
-    ks.append_run(name, stream, ms, seq, sizes, wire)
+    ks.append_packed(name, stream, ms, seq, array("I", sizes), wire)
     return ids
 
 

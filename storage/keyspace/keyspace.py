@@ -178,15 +178,6 @@ class Keyspace(KeyTable):
         self.changes.count += len(sizes)
         self.appended(key, stream)
 
-    def append_run(self, key: bytes, stream: Stream, ms: int, seq: int, sizes: list[int], wire: bytes) -> None:
-        """append_packed() of a few entries, with the sizes as a list."""
-        if self.changes.held:
-            self.changes.before(key)
-        stream.append_run(ms, seq, sizes, wire)
-        self.log += records.run_of(key, ms, seq, sizes, wire)
-        self.changes.count += len(sizes)
-        self.appended(key, stream)
-
     def append_unlogged(self, key: bytes, stream: Stream, ms: int, seq: int, wire: bytes) -> None:
         """Add an entry that another record carries (a dead letter)."""
         self.before(key)

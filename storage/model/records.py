@@ -145,9 +145,6 @@ _OWN_BODY: Final = OWN_HEAD.size - 5
 _pack_own: Final = OWN_HEAD.pack
 _IDS_BODY: Final = IDS_HEAD.size - 5
 _pack_ids: Final = IDS_HEAD.pack
-_RUN_BODY: Final = RUN_HEAD.size - 5
-_pack_run: Final = RUN_HEAD.pack
-_size_columns: Final[list[Struct | None]] = [None] * 129  # by the number of sizes, made when first used
 _EVICT_BODY: Final = EVICT_HEAD.size - 5
 _pack_evict: Final = EVICT_HEAD.pack
 
@@ -207,25 +204,6 @@ def run_head(key: bytes, ms: int, seq: int, sizes: array[int], wire_len: int) ->
     """The same up to the entries, which follow it."""
     size = RUN_HEAD.size - 5 + len(key) + 4 * len(sizes) + wire_len
     return RUN_HEAD.pack(RUN, size, len(key), ms, seq, len(sizes)), key, pack_sizes(sizes)
-
-
-def run_of(key: bytes, ms: int, seq: int, sizes: list[int], wire: bytes) -> tuple[bytes, ...]:
-    """run() of a few entries, with the sizes as a list."""
-    count, first = len(sizes), sizes[0]
-    size = _RUN_BODY + len(key) + 4 * count + len(wire)
-    same = sizes.count(first) == count  # as they often are: then they are packed in a fifth of the time
-    column = first.to_bytes(4, "big") * count if same else _sizes_of(count).pack(*sizes)
-    return _pack_run(RUN, size, len(key), ms, seq, count), key, column, wire
-
-
-def _sizes_of(count: int) -> Struct:
-    """A column of so many sizes."""
-    if count >= len(_size_columns):
-        return Struct(f">{count}I")
-    column = _size_columns[count]
-    if column is None:
-        column = _size_columns[count] = Struct(f">{count}I")
-    return column
 
 
 def evict(key: bytes, ordinal: int, evicted_to: int) -> bytes:

@@ -6,7 +6,6 @@ See ``stream`` for the rules.
 from __future__ import annotations
 
 from array import array
-from itertools import accumulate
 from typing import Any, Final
 
 from resp.errors import CorruptError
@@ -250,28 +249,6 @@ class StreamNodes:
         self.next_ord += count
         if len(tail.wire) >= pool.max_bytes or len(tail.ends) >= pool.max_entries:
             self._seal(tail)
-
-    def append_run(self, ms: int, seq: int, sizes: list[int], wire: bytes) -> None:
-        """append_packed() for a few entries, which takes less time if the tail has room for them."""
-        tail, pool, count = self._tail, self.pool, len(sizes)
-        if tail is None or self._loose is not None or len(tail.ends) + count >= pool.max_entries:
-            self.append_packed(ms, seq, array("I", sizes), wire)
-            return
-        end = len(tail.wire)
-        if end + len(wire) >= pool.max_bytes:
-            self.append_packed(ms, seq, array("I", sizes), wire)
-            return
-        first = sizes[0]
-        if first * count == len(wire) and sizes.count(first) == count:
-            ends = list(range(end + first, end + len(wire) + 1, first))
-        else:
-            ends = list(accumulate(sizes, initial=end))
-            del ends[0]
-        tail.wire += wire  # first what may fail
-        tail.extend(ms, seq, ends)
-        pool.bytes += len(wire) + ENTRY_BYTES * count
-        self.last_ms, self.last_seq = ms, seq + count - 1
-        self.next_ord += count
 
     def append_parts(self, ms: int, seq: int, sizes: array[int], parts: list[bytes], counts: list[int]) -> None:
         """append_packed() with entries in parts, so many each."""

@@ -91,30 +91,23 @@ def test_numbers_that_do_not_count_up() -> None:
     assert not _steps(array("Q", [1, 1]), array("Q", [1 << 63, (1 << 63) + 1]))
 
 
-@given(st.lists(st.integers(0, 70_000), min_size=1, max_size=20), st.sampled_from([b"", b"key"]), SEQS)
-def test_a_few_entries_are_logged_as_many_are(sizes: list[int], key: bytes, seq: int) -> None:
-    wire = bytes(sum(sizes))
-    expected = b"".join(records.run(key, 7, seq, array("I", sizes), wire))
-    assert b"".join(records.run_of(key, 7, seq, sizes, wire)) == expected
-
-
 @given(
     st.lists(st.lists(st.integers(1, 9), min_size=1, max_size=9), min_size=1, max_size=99), st.sampled_from([4, 512])
 )
-def test_a_few_entries_are_added_as_many_are(batches: list[list[int]], most: int) -> None:
+def test_a_packed_append_equals_single_appends(batches: list[list[int]], most: int) -> None:
     pools = [NodePool(MemoryStore(), NodeCache(1 << 20)) for _ in "ab"]
-    few, many = (Stream(1, pool) for pool in pools)
+    single, packed = (Stream(1, pool) for pool in pools)
     for pool in pools:
         pool.max_entries, pool.max_bytes = most, 90
     for number, sizes in enumerate(batches):
         wire = bytes((number,)) * sum(sizes)
-        if len(sizes) == 1:
-            few.append(number + 1, 5, wire)
-            many.append(number + 1, 5, wire)
-        else:
-            few.append_run(number + 1, 5, sizes, wire)
-            many.append_packed(number + 1, 5, array("I", sizes), wire)
-    assert few.capture().nodes == many.capture().nodes
-    assert few.capture().tail == many.capture().tail
-    assert few.meta() == many.meta()
+        at = 0
+        for seq, size in enumerate(sizes):
+            single.append(number + 1, 5 + seq, wire[at : at + size])
+            at += size
+        packed.append_packed(number + 1, 5, array("I", sizes), wire)
+    single.pieces(0, single.next_ord)[1]()  # joins the entries of the active node
+    assert single.capture().nodes == packed.capture().nodes
+    assert single.capture().tail == packed.capture().tail
+    assert single.meta() == packed.meta()
     assert pools[0].bytes == pools[1].bytes
