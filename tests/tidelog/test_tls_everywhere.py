@@ -31,7 +31,7 @@ from tidelog.spark.given import Given
 from tidelog.spark.options import access_of, given_of
 from tidelog.testing import Server, free_port, running_server
 from tidelog.topics import Topic
-from tidelog.transport.leader import Servers
+from tidelog.transport.leader import LeaderConnection
 from tidelog.workers import App, Worker
 
 PASSWORD = "se/cr@t"
@@ -113,7 +113,7 @@ def ways(secure: Secure) -> dict[str, str]:
 
 
 def answers(access: Access) -> bool:
-    with contextlib.closing(Servers(access, "test")) as servers:
+    with contextlib.closing(LeaderConnection(access, "test")) as servers:
         return bool(servers.ask(server_time())[0])
 
 

@@ -20,7 +20,7 @@ from tidelog.backup.lock import Lock
 from tidelog.backup.manifest import ENDING, Chunk, Manifest, backups, chunk_file, load
 from tidelog.backup.places import BackupError, Place
 from tidelog.backup.source import Source
-from tidelog.transport.access import shown
+from tidelog.transport.access import without_credentials
 
 #: Called often with what is being done, the bytes done so far, and those in all (an estimate).
 Report = Callable[[str, int, int], None]
@@ -52,7 +52,7 @@ def take(url: str, place: Place, keep: int | None, report: Report) -> Taken:
             began=_precise(began),
             ended=_precise(datetime.now(UTC)),
             tool=tidelog.__version__,
-            server=shown(url).removeprefix("redis://"),
+            server=without_credentials(url).removeprefix("redis://"),
             version=source.facts.version,
             role=source.facts.role,
             replid=source.replid,

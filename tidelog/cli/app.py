@@ -23,7 +23,7 @@ from tidelog.client.steps import Steps, drive
 from tidelog.topics import TopicError
 from tidelog.transport.call import Call
 from tidelog.transport.errors import ReplyError
-from tidelog.transport.leader import Servers, UnreachableError
+from tidelog.transport.leader import LeaderConnection, UnreachableError
 from tidelog.workers import App, AppError
 from tidelog.workers.coordination.member_document import MembersError
 from tidelog.workers.operate import control, deletion
@@ -236,7 +236,7 @@ def asking(app: App, url: str | None) -> Iterator[Ask]:
         access = replace(
             access, retries=0, connect_ms=min(access.connect_ms, ANSWER_MS), read_ms=min(access.read_ms, ANSWER_MS)
         )  # fmt: skip
-        servers = Servers(access, "tidelog-app")
+        servers = LeaderConnection(access, "tidelog-app")
 
         def send(calls: Sequence[Call[Any]]) -> list[Any]:
             replies = iter(servers.ask(*[call for call in calls if call.args]))

@@ -11,8 +11,8 @@ import redis
 from click.core import ParameterSource
 
 from tidelog.client import DEFAULT_URL, Client
-from tidelog.transport.access import Access, shown
-from tidelog.transport.errors import denies, passes, words
+from tidelog.transport.access import Access, without_credentials
+from tidelog.transport.errors import is_denied, is_temporary, message_of
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -61,8 +61,8 @@ def reported(url: str) -> Iterator[None]:
     try:
         yield
     except redis.RedisError as error:
-        if isinstance(error, redis.ResponseError) or denies(error) or passes(error):
-            raise click.ClickException(f"the server replied: {words(error)}") from None
+        if isinstance(error, redis.ResponseError) or is_denied(error) or is_temporary(error):
+            raise click.ClickException(f"the server replied: {message_of(error)}") from None
         if isinstance(error, redis.ConnectionError | redis.TimeoutError):
             raise click.ClickException(f"no answer from {_shown(url)}: {error}") from None
         raise click.ClickException(f"the server at {_shown(url)}: {error}") from None
@@ -94,4 +94,4 @@ def _of_redis(error: BaseException) -> bool:
 def _shown(url: str) -> str:
     """Return a URL without user and password."""
     scheme, found, rest = url.partition("://")
-    return f"{scheme}{found}{shown(rest)}"
+    return f"{scheme}{found}{without_credentials(rest)}"

@@ -19,7 +19,7 @@ from tidelog.client.alone import run_alone
 from tidelog.client.entries import Entry, StreamId
 from tidelog.client.steps import run
 from tidelog.topics import TopicError, admin, deadletters
-from tidelog.topics.deadletters import Done, Letter, NotALetterError
+from tidelog.topics.deadletters import DeadLetterRecord, DeadLetterResult, NotADeadLetterError
 
 SHOWN = 60  # characters of an error's message in a list
 
@@ -198,7 +198,7 @@ def _wanted(ids: tuple[str, ...], all_of_them: bool, processor: str | None) -> d
         raise click.UsageError("--processor is for --all")
     chosen = {StreamId.parse(text) for text in ids}
 
-    def wanted(letter: Letter | None, id: StreamId) -> bool:  # noqa: A002 - its name everywhere else
+    def wanted(letter: DeadLetterRecord | None, id: StreamId) -> bool:  # noqa: A002 - its name everywhere else
         if chosen:
             return id in chosen
         return processor is None or (letter is not None and letter.processor == processor)
@@ -206,7 +206,7 @@ def _wanted(ids: tuple[str, ...], all_of_them: bool, processor: str | None) -> d
     return wanted
 
 
-def _tell(what: str, done: Done, ids: tuple[str, ...]) -> None:
+def _tell(what: str, done: DeadLetterResult, ids: tuple[str, ...]) -> None:
     echo(f"{done.letters:,} letters {what}")
     for reason in done.refused:
         echo(f"-- {reason}", err=True)
@@ -217,14 +217,14 @@ def _tell(what: str, done: Done, ids: tuple[str, ...]) -> None:
         raise click.exceptions.Exit(1)
 
 
-def _read(entry: Entry) -> Letter | None:
+def _read(entry: Entry) -> DeadLetterRecord | None:
     try:
         return deadletters.read(entry)
-    except NotALetterError:
+    except NotADeadLetterError:
         return None
 
 
-def _row(entry: Entry, letter: Letter | None) -> list[str]:
+def _row(entry: Entry, letter: DeadLetterRecord | None) -> list[str]:
     if letter is None:
         return [str(entry.id), "-", "-", "-", "no dead letter: it can be purged"]
     message = " ".join(f"{letter.error}: {letter.message}".split())
@@ -232,11 +232,11 @@ def _row(entry: Entry, letter: Letter | None) -> list[str]:
     return [str(letter.id), _event(letter), letter.processor, str(letter.attempts), message]
 
 
-def _event(letter: Letter) -> str:
+def _event(letter: DeadLetterRecord) -> str:
     return f"{letter.event_id} of {letter.place}" if letter.topic else "of no stream"
 
 
-def _facts(entry: Entry, letter: Letter | None) -> dict[str, Any]:
+def _facts(entry: Entry, letter: DeadLetterRecord | None) -> dict[str, Any]:
     if letter is None:
         return {"letter": str(entry.id), "entry": json.loads(lines.to_json(entry))}
     return {
@@ -252,7 +252,7 @@ def _shown(text: str) -> str:
     return "\n".join(map(lines.printable, text.split("\n")))
 
 
-def _time(letter: Letter) -> str:
+def _time(letter: DeadLetterRecord) -> str:
     try:
         return datetime.fromtimestamp(letter.time / 1000, UTC).isoformat(" ", "seconds")
     except (OverflowError, ValueError, OSError):

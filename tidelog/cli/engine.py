@@ -21,7 +21,7 @@ from tidelog.jobs.engine.session import EngineSettings
 from tidelog.jobs.errors import JobError
 from tidelog.jobs.store import StoreError
 from tidelog.jobs.store.statedir import expanded
-from tidelog.operating.signals import ENDING, taken
+from tidelog.operating.signals import ENDING, handling
 from tidelog.transport.access import Access
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,100}")
@@ -94,7 +94,7 @@ def engine(
 
 
 async def _run(made: Engine) -> None:
-    with taken(ENDING, lambda _: made.stop()):
+    with handling(ENDING, lambda _: made.stop()):
         await made.run()
 
 

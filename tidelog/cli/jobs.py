@@ -21,7 +21,7 @@ from tidelog.cli.output import echo
 from tidelog.cli.report import table
 from tidelog.client import calls, strings
 from tidelog.client.entries import Entry, StreamId
-from tidelog.client.steps import Steps, good, one
+from tidelog.client.steps import Steps, checked, single
 from tidelog.jobs import JobError, keys, snapshots
 from tidelog.jobs.declare import Job
 from tidelog.jobs.engine.connection import ANSWER_MS, LOST, EngineConnection
@@ -174,7 +174,7 @@ def reset(
         if job.name != name:
             raise JobError(f"{target} is the job {job.name!r}, not {name!r}")
         if begin == "latest":
-            begin = _iso(ask(one(strings.server_time())))
+            begin = _iso(ask(single(strings.server_time())))
         spec = ask(describe(job, target or old.target, store, begin))
         if not yes:
             click.confirm(f"Reset {name} to {start}, and forget its state?", abort=True)
@@ -253,15 +253,15 @@ def logs(name: str, follow: bool, number: int, url: str) -> None:
     """
     key = keys.events(name)
     with asking(url, POLL_MS) as ask:
-        newest: list[Entry] = ask(one(calls.trevrange(key, count=number))) if number else []
+        newest: list[Entry] = ask(single(calls.trevrange(key, count=number))) if number else []
         if not newest and not follow:
             ask(registry.read()).find(name)
         for entry in reversed(newest):
             echo(_event(entry))
-        last: StreamId = newest[0].id if newest else ask(one(calls.tread(key, count=0, with_info=True))).info.last
+        last: StreamId = newest[0].id if newest else ask(single(calls.tread(key, count=0, with_info=True))).info.last
         try:
             while follow:
-                for entry in ask(one(calls.tread(key, last, block=POLL_MS))).entries:
+                for entry in ask(single(calls.tread(key, last, block=POLL_MS))).entries:
                     echo(_event(entry))
                     last = entry.id
         except KeyboardInterrupt:
@@ -325,7 +325,7 @@ def _cleared(spec: JobSpec) -> Steps[None]:
     gone = [keys.status(name), keys.snapshots(name), keys.origin(name, spec.generation)]
     gone += [key(name, at) for key in (keys.log, keys.recovery) for at in partitions]
     asked: list[Call[Any]] = [Call(("UNLINK", *gone), int)]
-    good((yield [*asked, *_destroyed(name, _streams(spec))]))
+    checked((yield [*asked, *_destroyed(name, _streams(spec))]))
 
 
 def _clear_former(ask: Ask, old: JobSpec, new: JobSpec) -> None:
@@ -333,13 +333,13 @@ def _clear_former(ask: Ask, old: JobSpec, new: JobSpec) -> None:
     name = new.name
     gone = [keys.origin(name, old.generation)]
     gone += [key(name, at) for key in (keys.log, keys.recovery) for at in range(new.partitions, old.partitions)]
-    ask(one(Call(("UNLINK", *gone), int)))
+    ask(single(Call(("UNLINK", *gone), int)))
     unread = _streams(old) - _streams(new)
     if not unread:
         return
 
     def runs() -> str:
-        status = decoded(ask(one(strings.get(keys.status(name)))))
+        status = decoded(ask(single(strings.get(keys.status(name)))))
         return "" if status is not None and status.generation >= new.generation else ask(owner(name))
 
     engine_name = _until_ended(runs)  # a query moves its group when it ends
@@ -357,7 +357,7 @@ def _destroyed(name: str, streams: set[str]) -> list[Call[Any]]:
 
 
 def _all(asked: Sequence[Call[Any]]) -> Steps[None]:
-    good((yield asked))
+    checked((yield asked))
 
 
 def _until_ended(runs: Callable[[], str]) -> str:

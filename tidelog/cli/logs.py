@@ -12,8 +12,8 @@ from typing import Any, Final
 
 from tidelog.cli.lines import printable
 from tidelog.cli.output import echo
-from tidelog.operating.errortexts import traced
-from tidelog.operating.redaction import hidden
+from tidelog.operating.errortexts import traceback_of
+from tidelog.operating.redaction import redacted
 from tidelog.workers.logs import LogFields
 
 FORMAT: Final = "%(asctime)s %(levelname)s %(name)s: %(message)s"
@@ -24,7 +24,7 @@ class _Formatter(logging.Formatter):
     """Formats tracebacks with ``traced``, so that exceptions whose ``str()`` fails are logged, too."""
 
     def formatException(self, ei: Any) -> str:  # noqa: N802 - logging's name
-        return traced(ei[1]).rstrip() if ei[1] is not None else ""
+        return traceback_of(ei[1]).rstrip() if ei[1] is not None else ""
 
 
 class JsonFormatter(_Formatter):
@@ -35,13 +35,13 @@ class JsonFormatter(_Formatter):
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
             "logger": record.name,
-            "message": hidden(record.getMessage()),
+            "message": redacted(record.getMessage()),
         }
         fields |= {
             name: value for name, value in record.__dict__.items() if name not in _STANDARD and value is not None
         }  # fmt: skip
         if record.exc_info:
-            fields["error"] = hidden(self.formatException(record.exc_info))
+            fields["error"] = redacted(self.formatException(record.exc_info))
         if record.stack_info:
             fields["stack"] = self.formatStack(record.stack_info)
         return json.dumps(fields, default=str, ensure_ascii=False)
@@ -51,7 +51,7 @@ class TextFormatter(_Formatter):
     """Escapes line ends and control characters, because a message can quote text from a peer."""
 
     def format(self, record: logging.LogRecord) -> str:
-        return hidden(super().format(record))
+        return redacted(super().format(record))
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's name
         record.message = printable(record.message)

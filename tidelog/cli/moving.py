@@ -23,7 +23,7 @@ from tidelog.moving.facts import dashed, text
 from tidelog.moving.move import PAGE, Plan, move
 from tidelog.moving.outcome import LISTED, Outcome, StreamOutcome
 from tidelog.moving.streams import Moved
-from tidelog.transport.access import shown
+from tidelog.transport.access import without_credentials
 
 F = TypeVar("F", bound=Callable[..., Any])
 LAG_EVERY: Final = 5.0  # seconds between two lines about the lag
@@ -142,7 +142,8 @@ def _run(source: str, target: str, plan: Plan, as_json: bool) -> None:
             raise click.ClickException(f"{error}{watch.how_to_continue()}") from None
         except OSError as error:
             raise click.ClickException(
-                f"no answer: {error} (source {shown(source)}, target {shown(target)}){watch.how_to_continue()}"
+                f"no answer: {error} (source {without_credentials(source)}, target {without_credentials(target)})"
+                f"{watch.how_to_continue()}"
             ) from None
         except KeyboardInterrupt:
             raise click.ClickException(f"stopped{watch.how_to_continue()}") from None

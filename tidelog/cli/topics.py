@@ -11,7 +11,7 @@ from tidelog.cli.connect import connected, url_option
 from tidelog.cli.output import echo
 from tidelog.cli.report import print_pairs, table
 from tidelog.topics import Retention, TopicError, admin
-from tidelog.topics.settings import Facts
+from tidelog.topics.settings import TopicSettings
 
 
 @click.group()
@@ -170,7 +170,7 @@ def delete(name: str, yes: bool, url: str) -> None:
     echo(f"{name} is deleted")
 
 
-def _describe(facts: Facts) -> None:
+def _describe(facts: TopicSettings) -> None:
     kept = facts.retention
     print_pairs(
         {

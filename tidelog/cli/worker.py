@@ -24,7 +24,7 @@ from tidelog.cli.output import echo
 from tidelog.codecs import CodecError
 from tidelog.operating.signals import ENDING
 from tidelog.topics import TopicError
-from tidelog.transport.errors import words
+from tidelog.transport.errors import message_of
 from tidelog.workers import App, AppError
 from tidelog.workers.execution.worker import Worker
 from tidelog.workers.operate.metrics import serving
@@ -75,7 +75,7 @@ def worker(
     except (AppError, TopicError, CodecError) as error:
         raise click.ClickException(str(error)) from None
     except redis.ResponseError as error:
-        raise click.ClickException(f"the server replied: {words(error)}") from None
+        raise click.ClickException(f"the server replied: {message_of(error)}") from None
     except asyncio.CancelledError:
         raise SystemExit(1) from None
 

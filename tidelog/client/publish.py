@@ -8,8 +8,8 @@ Rule 1: the name of a stage is never used twice. Rows are staged in chunks, each
         first stage is never published. It ends when its time to live is over.
 Rule 2: TPUBLISH is sent again, with the same epoch, until there is a reply. The server skips an epoch that it has
         published before.
-Rule 3: with ``Copies``, a chunk counts as staged, and publish() returns, once replicas have it too (WAIT). So what was
-        acknowledged survives a failover to one of them.
+Rule 3: with ``ReplicaAcks``, a chunk counts as staged, and publish() returns, once replicas have it too (WAIT).
+        Acknowledged rows therefore survive a failover to one of them.
 Rule 4: dropping stages only frees memory early. Nothing depends on it, so its failure is logged, not raised.
 """
 
@@ -29,8 +29,8 @@ from tidelog.client.entries import Published
 from tidelog.client.packedrows import tstage_packed
 from tidelog.transport.access import Access
 from tidelog.transport.call import Call, Name
-from tidelog.transport.errors import ConflictError, ReplyError, StaleEpochError, passes
-from tidelog.transport.leader import Servers
+from tidelog.transport.errors import ConflictError, ReplyError, StaleEpochError, is_temporary
+from tidelog.transport.leader import LeaderConnection
 
 AHEAD: Final = 3  # chunks sent before their replies are read: the server works while the caller makes the next one
 CHUNK: Final = 500  # commands a chunk. Unread replies must fit into the sockets' buffers, or both ends would block
@@ -39,12 +39,12 @@ CLAIM_MS: Final = 600_000  # how long a claimed epoch stays claimed; a job that 
 log = logging.getLogger(__name__)
 
 
-class NotCopiedError(Exception):
+class NotReplicatedError(Exception):
     """Rows were staged or published, but too few replicas have acknowledged them in time."""
 
 
 @dataclass(frozen=True)
-class Copies:
+class ReplicaAcks:
     """How many replicas must have what was written, before it counts as written."""
 
     replicas: int = 0
@@ -59,15 +59,15 @@ class Copies:
         """Too few have answered: NotCopiedError if they are needed, else a line in the log."""
         text = f"{replicas} of {self.replicas} replicas have acknowledged what was written, after {self.wait_ms} ms"
         if self.needed:
-            raise NotCopiedError(text)
+            raise NotReplicatedError(text)
         log.warning("%s; going on without", text)
 
 
-NO_COPIES: Final = Copies()
+NO_REPLICA_ACKS: Final = ReplicaAcks()
 
 
 @dataclass(frozen=True)
-class Part:
+class StagedRows:
     """Rows for one stream that have the same fields: one TSTAGE command."""
 
     key: bytes
@@ -92,8 +92,8 @@ class Stager:
     """
 
     def __init__(
-        self, access: Access, name: str, prefix: str, ttl_ms: int, copies: Copies = NO_COPIES,
-        servers: Servers | None = None,
+        self, access: Access, name: str, prefix: str, ttl_ms: int, copies: ReplicaAcks = NO_REPLICA_ACKS,
+        servers: LeaderConnection | None = None,
     ) -> None:  # fmt: skip
         """servers: the caller's, who uses them for nothing else meanwhile, and closes them; None: its own."""
         self.copies = copies
@@ -101,12 +101,12 @@ class Stager:
         self.ttl_ms = ttl_ms
         self.names: list[str] = []
         self.rows = 0
-        self._servers = servers or Servers(access, name)
+        self._servers = servers or LeaderConnection(access, name)
         self._own = servers is None
         # chunks sent whose replies were not read yet: stage, content, whether a WAIT follows
-        self._waiting: list[tuple[str, Sequence[Part], bool]] = []
+        self._waiting: list[tuple[str, Sequence[StagedRows], bool]] = []
 
-    def stage(self, parts: Sequence[Part]) -> None:
+    def stage(self, parts: Sequence[StagedRows]) -> None:
         """Stage some rows. ReplyError where the server refuses rows, UnreachableError where it does not answer.
 
         NotCopiedError where too few replicas have them. Each may come from an earlier call's rows: replies are read
@@ -126,7 +126,7 @@ class Stager:
             if self._own:
                 self._servers.close()
 
-    def _stage(self, parts: Sequence[Part]) -> None:
+    def _stage(self, parts: Sequence[StagedRows]) -> None:
         self._waiting.append((self._new_name(), parts, self.copies.replicas > 0))
         self.rows += sum(part.rows for part in parts)
         try:
@@ -139,7 +139,7 @@ class Stager:
     def _new_name(self) -> str:
         return f"{self.prefix}:{uuid4().hex}"
 
-    def _send(self, name: str, parts: Sequence[Part], waits: bool) -> None:
+    def _send(self, name: str, parts: Sequence[StagedRows], waits: bool) -> None:
         wire = self._servers.leader()
         for part in parts:
             wire.send_raw(part.command(name, self.ttl_ms))
@@ -159,13 +159,13 @@ class Stager:
             raise AssertionError(f"stage {name} holds {replies[-1]} rows")
         if waits and replicas < self.copies.replicas:
             self.copies.missed(replicas)
-            self.copies = NO_COPIES
+            self.copies = NO_REPLICA_ACKS
         self.names.append(name)
         del self._waiting[0]
 
     def _again(self, error: OSError | ReplyError) -> None:
         """Stage the chunks that have no reply once more, under new names (Rule 1)."""
-        if isinstance(error, ReplyError) and not passes(error):
+        if isinstance(error, ReplyError) and not is_temporary(error):
             raise error
         log.warning("staging again what has no answer: %s", error)
         self._servers.close()
@@ -186,9 +186,9 @@ class Publisher:
     and ReplyError where the server refuses the command, unless it says something else.
     """
 
-    def __init__(self, access: Access, name: str, copies: Copies = NO_COPIES) -> None:
+    def __init__(self, access: Access, name: str, copies: ReplicaAcks = NO_REPLICA_ACKS) -> None:
         self.copies = copies
-        self._servers = Servers(access, name)
+        self._servers = LeaderConnection(access, name)
 
     def publish(self, fence: str, epoch: int, stages: Sequence[str], check: str = "") -> Published:
         """Append the rows of the stages, in order, in one step: once for each epoch of a fence.

@@ -20,7 +20,7 @@ LOST: Final = (redis.ConnectionError, redis.TimeoutError, OSError)  # the connec
 Steps = Generator[Sequence[Call[Any]], list[Any], T]
 
 
-class Link(Protocol):
+class CallSender(Protocol):
     """What ``arun`` needs of a client: an AsyncClient has it."""
 
     async def together(self, *calls: Call[Any], raise_on_error: bool = True) -> list[Any]:
@@ -56,7 +56,7 @@ def run(client: Client, steps: Steps[T]) -> T:
     return drive(send, steps)
 
 
-async def arun(link: Link, steps: Steps[T]) -> T:
+async def arun(link: CallSender, steps: Steps[T]) -> T:
     """As ``run``, over an AsyncClient. A cancellation closes the operation; what has left, the server carries out."""
     try:
         calls = next(steps)
@@ -74,7 +74,7 @@ async def arun(link: Link, steps: Steps[T]) -> T:
         steps.close()
 
 
-def good(replies: list[Any]) -> list[Any]:
+def checked(replies: list[Any]) -> list[Any]:
     """The replies. The first error among them is raised."""
     for reply in replies:
         if isinstance(reply, Exception):
@@ -82,8 +82,8 @@ def good(replies: list[Any]) -> list[Any]:
     return replies
 
 
-def one(call: Call[T]) -> Steps[T]:
+def single(call: Call[T]) -> Steps[T]:
     """The operation of one call."""
-    (result,) = good((yield [call]))
+    (result,) = checked((yield [call]))
     done: T = result
     return done

@@ -37,12 +37,12 @@ def delete_equal(key: Name, old: bytes) -> Call[bool]:
     return Call(("DELEX", key, "IFEQ", old), bool)
 
 
-def add(key: Name, amount: int = 1) -> Call[int]:
+def increment(key: Name, amount: int = 1) -> Call[int]:
     """Add to a counter, 0 where there is none; returns the sum."""
     return Call(("INCRBY", key, amount), int)
 
 
-def left(key: Name) -> Call[int]:
+def remaining_ms(key: Name) -> Call[int]:
     """The milliseconds that are left of a key's time: -1 if it has no end, -2 if there is no such key."""
     return Call(("PTTL", key), int)
 

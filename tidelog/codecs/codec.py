@@ -9,7 +9,7 @@ from tidelog.client.entries import Entry
 from tidelog.codecs.packed import Packed
 from tidelog.codecs.pickling import make_portable
 from tidelog.codecs.plain import Plain
-from tidelog.codecs.recordtypes import CodecError, Shape, shape_of
+from tidelog.codecs.recordtypes import CodecError, RecordSchema, schema_of
 from tidelog.transport.call import Value
 
 R = TypeVar("R")
@@ -22,7 +22,7 @@ class Codec(Protocol[R]):
     @property
     def name(self) -> str: ...
     @property
-    def shape(self) -> Shape: ...
+    def shape(self) -> RecordSchema: ...
     def encode(self, record: R) -> tuple[tuple[str, ...], tuple[Value, ...]]:
         """Names and values of the entry. CodecError for a record that is not of the codec's type."""
 
@@ -42,7 +42,7 @@ def codec_for(record_type: Any, name: str | None = None) -> Codec[Any]:
     A type is flat if each of its fields is one scalar, or None. CodecError for a type that is no record type, an
     unknown name, or ``plain`` for a type that is not flat.
     """
-    shape = shape_of(record_type)
+    shape = schema_of(record_type)
     if name is None:
         name = "json" if shape.why_not_flat else "plain"
     if name not in NAMES:

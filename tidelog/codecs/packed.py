@@ -17,7 +17,7 @@ import msgspec
 import zstandard
 
 from tidelog.client.entries import Entry
-from tidelog.codecs.recordtypes import CodecError, Shape, UndecodableError
+from tidelog.codecs.recordtypes import CodecError, RecordSchema, UndecodableError
 from tidelog.codecs.roundtrip import NO_NUMBER, difference
 from tidelog.transport.call import Value
 
@@ -41,7 +41,7 @@ class _Zstd(threading.local):
 class Packed(Generic[R]):
     """A packed codec. ``form`` is ``json`` or ``msgpack``."""
 
-    def __init__(self, shape: Shape, form: str, compressed: bool) -> None:
+    def __init__(self, shape: RecordSchema, form: str, compressed: bool) -> None:
         self.shape = shape
         self.name = f"{form}+zstd" if compressed else form
         try:

@@ -24,7 +24,7 @@ from typing import Any, Final, Generic, NamedTuple, TypeVar
 import msgspec
 
 from tidelog.client.entries import Entry
-from tidelog.codecs.recordtypes import CodecError, Field, Shape, UndecodableError, shown
+from tidelog.codecs.recordtypes import CodecError, RecordField, RecordSchema, UndecodableError, shown
 from tidelog.codecs.roundtrip import difference
 from tidelog.transport.call import Value
 
@@ -46,7 +46,7 @@ class Plain(Generic[R]):
 
     name = "plain"
 
-    def __init__(self, shape: Shape) -> None:
+    def __init__(self, shape: RecordSchema) -> None:
         if shape.why_not_flat:
             raise CodecError(f"{shape.title} has no plain form: {shape.why_not_flat}. codec='json' takes any record")
         self.shape = shape
@@ -210,7 +210,7 @@ class Plain(Generic[R]):
     def _inexact(self, what: str) -> CodecError:
         return CodecError(f"{self.shape.title}: decoding would not return the same record: {what}")
 
-    def _field(self, name: str) -> Field:
+    def _field(self, name: str) -> RecordField:
         if not isinstance(name, str):
             raise CodecError(f"{self.shape.title}: a name must be str, not {shown(name)}")
         field = self.shape.value or self._named.get(name)

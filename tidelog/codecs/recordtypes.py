@@ -54,7 +54,7 @@ class UndecodableError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Field:
+class RecordField:
     """One field of a record type."""
 
     attribute: str  # its name in Python
@@ -68,15 +68,15 @@ class Field:
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class RecordSchema:
     """A record type."""
 
     type: Any  # the type as declared
     title: str  # its name in messages
-    fields: tuple[Field, ...]  # in the order of declaration; empty: a dict, with any names
+    fields: tuple[RecordField, ...]  # in the order of declaration; empty: a dict, with any names
     mapping: bool  # records are dicts: a TypedDict, or a dict
     pydantic: bool
-    value: Field | None  # of a dict: what its values are
+    value: RecordField | None  # of a dict: what its values are
     why_not_flat: str  # why it has no plain form; "" if it has one
     reads_back: bool  # whether a record of the right types may be another one when it is read, or none
 
@@ -109,7 +109,7 @@ class Shape:
         return get if len(names) > 1 else lambda record: (get(record),)
 
 
-def shape_of(record_type: Any) -> Shape:
+def schema_of(record_type: Any) -> RecordSchema:
     """The shape of a record type. CodecError if it is none."""
     if record_type is dict or get_origin(record_type) is dict:
         return _dict_shape(record_type)
@@ -144,7 +144,9 @@ def _is_pydantic(record_type: Any) -> bool:
     return pydantic is not None and isinstance(record_type, type) and issubclass(record_type, pydantic.BaseModel)
 
 
-def _shape(record_type: Any, fields: tuple[Field, ...], mapping: bool, pydantic: bool, why: str = "") -> Shape:
+def _shape(
+    record_type: Any, fields: tuple[RecordField, ...], mapping: bool, pydantic: bool, why: str = ""
+) -> RecordSchema:
     if not fields:
         raise CodecError(f"{_title(record_type)} has no fields: an entry has at least one")
     for field in fields:
@@ -159,7 +161,7 @@ def _shape(record_type: Any, fields: tuple[Field, ...], mapping: bool, pydantic:
     if not pydantic and not why:
         _check_readable(record_type)
     reads_back = pydantic or any(field.narrower for field in fields) or _has_code(record_type)
-    return Shape(record_type, _title(record_type), fields, mapping, pydantic, None, why, reads_back)
+    return RecordSchema(record_type, _title(record_type), fields, mapping, pydantic, None, why, reads_back)
 
 
 def _check_readable(record_type: Any) -> None:
@@ -177,19 +179,19 @@ def _has_code(record_type: Any) -> bool:
     return left_out or hasattr(kind, "__post_init__")
 
 
-def _dict_shape(record_type: Any) -> Shape:
+def _dict_shape(record_type: Any) -> RecordSchema:
     key, value = get_args(record_type) or (str, str)
     if key is not str:
         raise CodecError(f"{_title(record_type)}: the keys of a dict are names, so its key type is str")
     field = _field("a value", "a value", str if value is Any else value, required=True, default_is_none=False)
     why = "its values are not scalars" if field.kind == "json" else ""
-    return Shape(
+    return RecordSchema(
         record_type, _title(record_type), (), mapping=True, pydantic=False, value=field, why_not_flat=why,
         reads_back=field.narrower,
     )  # fmt: skip
 
 
-def _field(attribute: str, name: str, hint: Any, required: bool, default_is_none: bool) -> Field:
+def _field(attribute: str, name: str, hint: Any, required: bool, default_is_none: bool) -> RecordField:
     try:
         info = inspect.type_info(hint)
     except (TypeError, ValueError, NameError):
@@ -197,7 +199,7 @@ def _field(attribute: str, name: str, hint: Any, required: bool, default_is_none
     return _made(attribute, name, info, required, default_is_none)
 
 
-def _made(attribute: str, name: str, info: Any, required: bool, default_is_none: bool) -> Field:
+def _made(attribute: str, name: str, info: Any, required: bool, default_is_none: bool) -> RecordField:
     nullable = isinstance(info, inspect.NoneType)
     if isinstance(info, inspect.UnionType):
         nullable = any(isinstance(one, inspect.NoneType) for one in info.types)
@@ -207,7 +209,7 @@ def _made(attribute: str, name: str, info: Any, required: bool, default_is_none:
         nullable = True
     kind = _SCALARS.get(type(info).__name__, "json")
     accepted, narrower = _accepted(kind, info), _narrower(kind, info)
-    return Field(attribute, name, kind, nullable, default_is_none, required, accepted, narrower)
+    return RecordField(attribute, name, kind, nullable, default_is_none, required, accepted, narrower)
 
 
 def _narrower(kind: str, info: Any) -> bool:

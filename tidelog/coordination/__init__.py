@@ -10,8 +10,8 @@ are not renewed. Epochs come from one counter on the server, which only goes up.
 ever repeated, so an expired lease or claim can't become valid again.
 """
 
-from tidelog.coordination.claims import Claim, Holder, Taken
+from tidelog.coordination.claims import Claim, ClaimResult, Holder
 from tidelog.coordination.keeper import Keeper
 from tidelog.coordination.lease import Lease, LeaseLostError, Tenure
 
-__all__ = ["Claim", "Holder", "Keeper", "Lease", "LeaseLostError", "Taken", "Tenure"]
+__all__ = ["Claim", "Holder", "Keeper", "Lease", "LeaseLostError", "ClaimResult", "Tenure"]

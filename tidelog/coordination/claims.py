@@ -21,14 +21,14 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from tidelog.client import strings
-from tidelog.client.steps import Steps, good
+from tidelog.client.steps import Steps, checked
 from tidelog.coordination.epochs import add_epochs
 from tidelog.coordination.lease import Lease, LeaseLostError, Tenure
-from tidelog.operating.errortexts import Unreadable
+from tidelog.operating.errortexts import UnreadableDocuments
 from tidelog.transport.call import Call
-from tidelog.transport.errors import again, denies
+from tidelog.transport.errors import is_denied, is_retryable
 
-_unreadable: Final = Unreadable(logging.getLogger(__name__))
+_unreadable: Final = UnreadableDocuments(logging.getLogger(__name__))
 REFUSED_MS: Final = 5000  # until a key of another type is looked at again
 UNENDING: Final = 1000  # ms that count as left where somebody has made a lease's key last for ever
 
@@ -61,14 +61,14 @@ class Holder:
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class ClaimResult:
     """What came of ``take``."""
 
     claims: list[Claim]
     held: list[Holder]
 
 
-def take(lease: Lease, wanted: Sequence[tuple[str, int]]) -> Steps[Taken]:
+def take(lease: Lease, wanted: Sequence[tuple[str, int]]) -> Steps[ClaimResult]:
     """Claim keys, each with its partition. Those of living leases of others are left alone.
 
     An invalid claim is reported, and its key is free: its owner, if there is one, finds another's claim there. A key
@@ -80,8 +80,8 @@ def take(lease: Lease, wanted: Sequence[tuple[str, int]]) -> Steps[Taken]:
     if not tenure.held:
         raise LeaseLostError(f"lease {lease.key} is not held")
     if not wanted:
-        return Taken([], [])
-    (values,) = good((yield [strings.mget(*[key for key, _ in wanted])]))
+        return ClaimResult([], [])
+    (values,) = checked((yield [strings.mget(*[key for key, _ in wanted])]))
     named = {key: _lease_of(key, value) for (key, _), value in zip(wanted, values, strict=True)}
     ours = _name(lease.key, tenure)
     others = sorted({name for name in named.values() if name not in (b"|", ours)})
@@ -97,7 +97,7 @@ def take(lease: Lease, wanted: Sequence[tuple[str, int]]) -> Steps[Taken]:
         if named[key] in living
     ]
     if not free:
-        return Taken([], held)
+        return ClaimResult([], held)
     last = yield from add_epochs(lease.epochs, len(free))
     claims = [
         Claim(key, partition, tenure, epoch, b"%s|%d" % (ours, epoch), inherited=named[key] != b"|")
@@ -107,7 +107,7 @@ def take(lease: Lease, wanted: Sequence[tuple[str, int]]) -> Steps[Taken]:
     found = yield swaps
     for claim, there in zip(claims, found, strict=True):
         if isinstance(there, Exception):
-            if again(there) or denies(there):
+            if is_retryable(there) or is_denied(there):
                 raise there
             _unreadable.tell(claim.key, there)
             held.append(Holder(claim.partition, claim.key, REFUSED_MS))
@@ -116,7 +116,7 @@ def take(lease: Lease, wanted: Sequence[tuple[str, int]]) -> Steps[Taken]:
     found = [there for there in found if not isinstance(there, Exception)]
     taken = [claim for claim, there, (_, _, old) in zip(claims, found, free, strict=True) if there == old]
     beaten = {claim.partition for claim in claims} - {claim.partition for claim in taken}
-    return Taken(taken, held + [Holder(partition, "", 0) for partition in sorted(beaten)])
+    return ClaimResult(taken, held + [Holder(partition, "", 0) for partition in sorted(beaten)])
 
 
 def release(claims: Sequence[Claim], also: Sequence[Call[Any]] = ()) -> Steps[None]:
@@ -126,7 +126,7 @@ def release(claims: Sequence[Claim], also: Sequence[Call[Any]] = ()) -> Steps[No
     freed = [strings.set_equal(each.key, b"||%d" % each.epoch, each.value) for each in claims]
     for each, reply in zip(claims, (yield [*freed, *also]), strict=False):  # what is sent behind are hints
         if isinstance(reply, Exception):
-            if again(reply) or denies(reply):
+            if is_retryable(reply) or is_denied(reply):
                 raise reply
             _unreadable.tell(each.key, reply)  # it is nobody's claim any more
 
@@ -135,7 +135,7 @@ def check(claims: Sequence[Claim]) -> Steps[list[Claim]]:
     """Compare claims with the server; those that aren't there any more become lost, and are returned."""
     if not claims:
         return []
-    (values,) = good((yield [strings.mget(*[claim.key for claim in claims])]))
+    (values,) = checked((yield [strings.mget(*[claim.key for claim in claims])]))
     gone = [claim for claim, value in zip(claims, values, strict=True) if value != claim.value]
     for claim in gone:
         claim.lost = True
@@ -152,7 +152,7 @@ def reclaim(lease: Lease, claim: Claim) -> Steps[bool]:
     value = b"%s|%d" % (ours, epoch)
     old = claim.value
     while not claim.lost:
-        (there,) = good((yield [strings.set_equal(claim.key, value, old)]))
+        (there,) = checked((yield [strings.set_equal(claim.key, value, old)]))
         if there == old:
             claim.epoch, claim.value = epoch, value
             break
@@ -191,7 +191,7 @@ def _living(names: Sequence[bytes]) -> Steps[dict[bytes, int]]:
     if not names:
         return {}
     keys = [name.partition(b"|")[0].decode() for name in names]
-    replies = good((yield [call for key in keys for call in (strings.get(key), strings.left(key))]))
+    replies = checked((yield [call for key in keys for call in (strings.get(key), strings.remaining_ms(key))]))
     return {
         name: left if left >= 0 else UNENDING
         for name, there, left in zip(names, replies[::2], replies[1::2], strict=True)

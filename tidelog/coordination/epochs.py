@@ -11,24 +11,24 @@ import logging
 from typing import Final
 
 from tidelog.client import strings
-from tidelog.client.steps import Steps, good
-from tidelog.operating.errortexts import Unreadable
-from tidelog.transport.errors import again, denies, words
+from tidelog.client.steps import Steps, checked
+from tidelog.operating.errortexts import UnreadableDocuments
+from tidelog.transport.errors import is_denied, is_retryable, message_of
 
-_unreadable: Final = Unreadable(logging.getLogger(__name__))
+_unreadable: Final = UnreadableDocuments(logging.getLogger(__name__))
 _NUMBERS: Final = ("ERR value is not an integer", "ERR increment or decrement would overflow")
 
 
 def add_epochs(key: str, count: int) -> Steps[int]:
     """Take so many epochs; returns the last one."""
     while True:
-        (epoch,) = yield [strings.add(key, count)]
+        (epoch,) = yield [strings.increment(key, count)]
         if not isinstance(epoch, Exception):
             number: int = epoch
             return number
-        if again(epoch) or denies(epoch) or not words(epoch).startswith(_NUMBERS):
+        if is_retryable(epoch) or is_denied(epoch) or not message_of(epoch).startswith(_NUMBERS):
             raise epoch
-        there, now = good((yield [strings.get(key), strings.server_time()]))
+        there, now = checked((yield [strings.get(key), strings.server_time()]))
         if there is not None:
             _unreadable.tell(key, f"{there[:60]!r} is no counter; it goes on at {now}")
-            good((yield [strings.set_equal(key, b"%d" % now, there)]))
+            checked((yield [strings.set_equal(key, b"%d" % now, there)]))

@@ -19,8 +19,8 @@ from tidelog.client.steps import drive
 from tidelog.coordination.lease import Lease
 from tidelog.transport.access import Access
 from tidelog.transport.call import Call
-from tidelog.transport.errors import ReplyError, denies, words
-from tidelog.transport.leader import Servers
+from tidelog.transport.errors import ReplyError, is_denied, message_of
+from tidelog.transport.leader import LeaderConnection
 
 log = logging.getLogger(__name__)
 RENEWALS: Final = 3  # in one ttl
@@ -47,7 +47,7 @@ class Keeper:
             access, retries=0, connect_ms=min(access.connect_ms, ms), read_ms=min(access.read_ms, ms)
         )  # fmt: skip
         self.denied = ""  # what the server said, where it denies what is needed
-        self._servers = Servers(patient, name, given=("OOM",))  # which the lease gets round
+        self._servers = LeaderConnection(patient, name, given=("OOM",))  # which the lease gets round
         self._stopping = threading.Event()
         self._acquired = threading.Event()
         self._trouble = ""  # what was logged last, so that an outage is one line
@@ -114,8 +114,8 @@ class Keeper:
 
     def _failed(self, error: Exception) -> float:
         lease = self.lease
-        if denies(error):
-            self.denied = words(error)
+        if is_denied(error):
+            self.denied = message_of(error)
         first = lease.ttl / ATTEMPTS
         if lease.held:
             self._pause = first

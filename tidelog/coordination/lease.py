@@ -24,13 +24,13 @@ from typing import Final
 import redis
 
 from tidelog.client import strings
-from tidelog.client.steps import Steps, good
+from tidelog.client.steps import Steps, checked
 from tidelog.coordination.epochs import add_epochs
-from tidelog.operating.errortexts import Unreadable
+from tidelog.operating.errortexts import UnreadableDocuments
 from tidelog.transport.call import Call
 
 log = logging.getLogger(__name__)
-_unreadable: Final = Unreadable(log)
+_unreadable: Final = UnreadableDocuments(log)
 SHORTEST: Final = 0.2  # seconds, of a ttl
 MARGIN: Final = 0.1  # of the ttl
 LEAST_MARGIN: Final = 0.05  # seconds
@@ -127,13 +127,13 @@ class Lease:
             self._next = Tenure(epoch, f"{self.owner}:{epoch}".encode(), self.clock)
         tenure, ms = self._next, self._ms()
         sent = self.clock()
-        (there,) = good((yield [strings.set_absent(self.key, tenure.value, ms)]))
+        (there,) = checked((yield [strings.set_absent(self.key, tenure.value, ms)]))
         if there is not None:
             # An attempt before this one had come through at an unknown time, or the last tenure is still there.
             if there not in (tenure.value, self.tenure.value) and self._is_lease(there):
                 return False
             sent = self.clock()
-            (swapped,) = good((yield [strings.set_equal(self.key, tenure.value, there, ms)]))
+            (swapped,) = checked((yield [strings.set_equal(self.key, tenure.value, there, ms)]))
             if swapped != there:
                 return False
         self._next = None
@@ -163,11 +163,11 @@ class Lease:
     def _prolong(self, value: bytes) -> Steps[bool]:
         (there,) = yield [strings.set_equal(self.key, value, value, self._ms())]
         if not _out_of_memory(there):
-            good([there])
+            checked([there])
             return bool(there == value)
         # A server that refuses whatever may add data still prolongs. If the key was another's, it is prolonged too,
         # which harms nobody; values are never used twice, so ours after PEXPIRE was ours at PEXPIRE.
-        prolonged, there = good((yield [Call(("PEXPIRE", self.key, self._ms()), bool), strings.get(self.key)]))
+        prolonged, there = checked((yield [Call(("PEXPIRE", self.key, self._ms()), bool), strings.get(self.key)]))
         return bool(prolonged and there == value)
 
     def release(self) -> Steps[bool]:
@@ -176,7 +176,7 @@ class Lease:
         self.end()
         candidates = [value] if self._next is None else [value, self._next.value]
         self._next = None
-        return any(good((yield [strings.delete_equal(self.key, each) for each in candidates if each])))
+        return any(checked((yield [strings.delete_equal(self.key, each) for each in candidates if each])))
 
     def end(self) -> None:
         """End the tenure here: from now on it isn't held. The key on the server stays until its time is over."""

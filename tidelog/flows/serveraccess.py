@@ -26,12 +26,12 @@ from urllib.parse import urlsplit
 import redis
 
 from tidelog.client.entries import StreamId
-from tidelog.client.steps import good
+from tidelog.client.steps import checked
 from tidelog.transport.access import Access
-from tidelog.transport.asyncconnection import Channel, connect
+from tidelog.transport.asyncconnection import AsyncConnection, connect
 from tidelog.transport.call import Call
 from tidelog.transport.errors import ReplyError
-from tidelog.transport.leader import Servers
+from tidelog.transport.leader import LeaderConnection
 from tidelog.transport.waker import Waker
 
 
@@ -44,7 +44,7 @@ def access(url: str) -> Access:
         raise ValueError(f"{error}; a server is {forms}") from None
 
 
-async def channel(where: Access, name: str) -> Channel:
+async def channel(where: Access, name: str) -> AsyncConnection:
     """Open a connection to the leader, listed as ``name`` in CLIENT LIST.
 
     Raises OSError if no leader answers, or if it rejects the connection.
@@ -57,7 +57,7 @@ async def channel(where: Access, name: str) -> Channel:
 
 
 def _leader(where: Access, name: str) -> str:
-    servers = Servers(where, name)
+    servers = LeaderConnection(where, name)
     try:
         return servers.leader().url
     finally:
@@ -67,14 +67,14 @@ def _leader(where: Access, name: str) -> str:
 class ConnectionClient:
     """Adapts a connection to ``steps.arun``."""
 
-    def __init__(self, over: Channel) -> None:
+    def __init__(self, over: AsyncConnection) -> None:
         self._channel = over
 
     async def together(self, *calls: Call[Any], raise_on_error: bool = True) -> list[Any]:
         """Send the calls in one pipeline and return their results. Calls without arguments are not sent."""
         left = iter(await self._channel.send([call for call in calls if call.args]))
         results = [next(left) if call.args else call.read(None) for call in calls]
-        return good(results) if raise_on_error else results
+        return checked(results) if raise_on_error else results
 
 
 def application(url: str) -> str:

@@ -13,15 +13,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, TypeVar
 
-from tidelog.client.steps import Steps, drive, good
+from tidelog.client.steps import Steps, checked, drive
 from tidelog.jobs.declare import Job
 from tidelog.jobs.errors import JobError
 from tidelog.topics.reconcile import known
-from tidelog.topics.settings import Facts, TopicError, key_of, read_facts
+from tidelog.topics.settings import TopicError, TopicSettings, key_of, read_settings
 from tidelog.topics.topic import Topic
 from tidelog.transport.access import Access
 from tidelog.transport.call import Call
-from tidelog.transport.leader import Servers
+from tidelog.transport.leader import LeaderConnection
 
 PROBE_MS: Final = 2000  # for connecting to the server that a topic names
 
@@ -36,8 +36,8 @@ class JobTopics:
     """The topics of a job, as they are on the server."""
 
     partitions: int  # of the job
-    inputs: Mapping[str, Facts]  # by topic
-    outputs: Mapping[str, Facts]
+    inputs: Mapping[str, TopicSettings]  # by topic
+    outputs: Mapping[str, TopicSettings]
 
     def part(self, topic: str, partition: int) -> int:
         """The partition of an input that a partition of the job reads."""
@@ -51,7 +51,7 @@ class JobTopics:
         """By topic: its ID."""
         return {name: facts.id for name, facts in (*self.inputs.items(), *self.outputs.items())}
 
-    def updated(self, facts: Mapping[str, Facts]) -> JobTopics:
+    def updated(self, facts: Mapping[str, TopicSettings]) -> JobTopics:
         """With facts as they are now."""
         inputs = {name: facts[name] for name in self.inputs}
         return replace(self, inputs=inputs, outputs={name: facts[name] for name in self.outputs})
@@ -70,14 +70,14 @@ def facts_now(names: Sequence[str]) -> list[Call[bytes | None]]:
     return [Call(("GET", key_of(name)), lambda reply: reply) for name in names]
 
 
-def read_now(names: Sequence[str], replies: Sequence[bytes | None]) -> dict[str, Facts | None]:
+def read_now(names: Sequence[str], replies: Sequence[bytes | None]) -> dict[str, TopicSettings | None]:
     """By topic; None where there is no such topic any more."""
     return {
-        name: None if text is None else read_facts(name, text) for name, text in zip(names, replies, strict=True)
+        name: None if text is None else read_settings(name, text) for name, text in zip(names, replies, strict=True)
     }  # fmt: skip
 
 
-def changed(name: str, before: Facts, now: Facts | None) -> str:
+def changed(name: str, before: TopicSettings, now: TopicSettings | None) -> str:
     """What became of a topic, for people; "" if it is the same, in as many partitions."""
     if now is None:
         return f"topic {name!r} was deleted"
@@ -93,7 +93,7 @@ def reset_hint(name: str) -> str:
     return f"to begin again with empty state: tidelog jobs reset {name} --from earliest|latest|TIME"
 
 
-def _input(ask: Ask, job: Job, topic: Topic[Any]) -> Facts:
+def _input(ask: Ask, job: Job, topic: Topic[Any]) -> TopicSettings:
     if _run(ask, job, topic, known(topic.name)) is None:
         raise JobError(
             f"job {job.name!r}: there is no topic {topic.name!r}, which it reads: it is made by the first program that"
@@ -102,7 +102,7 @@ def _input(ask: Ask, job: Job, topic: Topic[Any]) -> Facts:
     return _agreed(ask, job, topic)
 
 
-def _agreed(ask: Ask, job: Job, topic: Topic[Any]) -> Facts:
+def _agreed(ask: Ask, job: Job, topic: Topic[Any]) -> TopicSettings:
     return _run(ask, job, topic, topic.agree())
 
 
@@ -113,7 +113,7 @@ def _run(ask: Ask, job: Job, topic: Topic[Any], steps: Steps[T]) -> T:
         raise JobError(f"job {job.name!r}, topic {topic.name!r}: {error}") from error
 
 
-def _partitions(job: Job, inputs: Mapping[str, Facts]) -> int:
+def _partitions(job: Job, inputs: Mapping[str, TopicSettings]) -> int:
     if job.is_source:
         return job.partitions or 1
     numbers = {name: facts.partitions or 1 for name, facts in inputs.items()}
@@ -140,16 +140,16 @@ def _same_server(access: Access, ask: Ask, job: Job) -> None:
         (get,) = facts_now([name])
         try:
             probed = one if url is None or one.movable else replace(access, urls=(url,), sentinels=(), service="")
-            other = Servers(replace(probed, retries=0, connect_ms=PROBE_MS), "")
+            other = LeaderConnection(replace(probed, retries=0, connect_ms=PROBE_MS), "")
             try:
-                (there,) = good(other.ask(get))
+                (there,) = checked(other.ask(get))
             finally:
                 other.close()
         except OSError as error:
             log.warning("job %s: the server that topic %r names does not answer: %s", job.name, name, error)
             return
-        (here,) = good(ask(get))
-        ids = [None if text is None else read_facts(name, text).id for text in (there, here)]
+        (here,) = checked(ask(get))
+        ids = [None if text is None else read_settings(name, text).id for text in (there, here)]
         if ids[0] != ids[1]:
             raise JobError(
                 f"job {job.name!r}: topic {name!r} is declared at {one.places}, and the job's server is"

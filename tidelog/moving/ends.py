@@ -12,10 +12,10 @@ from typing import Any, Final, Literal
 import hiredis
 
 from tidelog.moving.errors import MovingError, RefusedError
-from tidelog.transport.access import Access, shown
+from tidelog.transport.access import Access, without_credentials
 from tidelog.transport.address import address_of
 from tidelog.transport.call import Value
-from tidelog.transport.connection import Wire
+from tidelog.transport.connection import BlockingConnection
 from tidelog.transport.errors import ReplyError
 
 Command = tuple[Value, ...]
@@ -33,13 +33,13 @@ class End:
     def __init__(self, side: Side, url: str, password: str | None = None) -> None:
         self.side = side
         self.url = url
-        self.place = shown(url)
+        self.place = without_credentials(url)
         try:
             self.db = address_of(url).db or 0
             self._access = Access((url,), password=password)
         except ValueError as error:
             raise MovingError(f"the {side}: {error}") from None
-        self._wire: Wire | None = None
+        self._wire: BlockingConnection | None = None
         self.connect()
         try:
             self._examine()
@@ -55,7 +55,7 @@ class End:
         """Connect, anew if there was a connection."""
         self.close()
         try:
-            self._wire = Wire(self._access, self.url, NAME)
+            self._wire = BlockingConnection(self._access, self.url, NAME)
         except ReplyError as error:
             raise RefusedError(self.where, "the connection", str(error)) from None
 
@@ -94,7 +94,7 @@ class End:
 
     # -- commands ----------------------------------------------------------------------------------------------
     @property
-    def wire(self) -> Wire:
+    def wire(self) -> BlockingConnection:
         if self._wire is None:
             raise ConnectionError("not connected")
         return self._wire

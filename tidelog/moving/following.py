@@ -20,7 +20,7 @@ from tidelog.moving.errors import MovingError, RefusedError
 from tidelog.moving.facts import Stream, dashed
 from tidelog.moving.outcome import Watch
 from tidelog.moving.streams import Moved, Streams
-from tidelog.transport.errors import passes
+from tidelog.transport.errors import is_temporary
 
 ROUND: Final = 500  # ms
 WATCHED: Final = 1000  # streams
@@ -58,7 +58,7 @@ class Follower:
                 do()
                 return
             except (OSError, RefusedError) as error:
-                if isinstance(error, RefusedError) and (not passes(error.text) or error.code == "READONLY"):
+                if isinstance(error, RefusedError) and (not is_temporary(error.text) or error.code == "READONLY"):
                     raise
                 if stopping():
                     raise

@@ -12,7 +12,7 @@ import time
 import traceback
 from typing import Final
 
-from tidelog.transport.errors import words
+from tidelog.transport.errors import message_of
 
 LONGEST: Final = 10_000  # characters of a text for logs
 REMEMBERED: Final = 1000  # keys whose report is not repeated
@@ -22,28 +22,28 @@ KINDS: Final = 20  # of failures that are logged before it is well
 def text_of(error: BaseException) -> str:
     """The ``str()`` of an exception; for an error reply, the server's message."""
     try:
-        text = words(error)
+        text = message_of(error)
         return text if type(text) is str else str.__str__(text)
     except BaseException as failed:  # noqa: BLE001 - it is the exception's own code
         return f"<str() of this {type(error).__name__} raises {type(failed).__name__}>"
 
 
-def said(error: BaseException) -> str:
+def summary_of(error: BaseException) -> str:
     """One line of bounded length: the class of an exception and its message."""
     text = text_of(error)[:LONGEST]
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
-def traced(error: BaseException) -> str:
+def traceback_of(error: BaseException) -> str:
     """The traceback of an exception, including its causes."""
     try:
         return "".join(traceback.format_exception(error))
     except BaseException as failed:  # noqa: BLE001 - as above
         where = traceback.format_tb(error.__traceback__)
-        return "".join(where) + f"{said(error)}\n<its causes can't be shown: {type(failed).__name__}>\n"
+        return "".join(where) + f"{summary_of(error)}\n<its causes can't be shown: {type(failed).__name__}>\n"
 
 
-class Unreadable:
+class UnreadableDocuments:
     """Reports documents on the server that can't be decoded, each once until it is another one. They are ignored."""
 
     def __init__(self, log: logging.Logger) -> None:
@@ -51,7 +51,7 @@ class Unreadable:
         self._told: dict[str, str] = {}  # by key
 
     def tell(self, key: str, why: BaseException | str) -> None:
-        text = f"{shown(key)} can't be read, and is ignored: {why if isinstance(why, str) else text_of(why)}"
+        text = f"{quoted(key)} can't be read, and is ignored: {why if isinstance(why, str) else text_of(why)}"
         if self._told.get(key) != text:
             if len(self._told) >= REMEMBERED:
                 self._told.clear()
@@ -59,12 +59,12 @@ class Unreadable:
             self._log.error("%s", text[:LONGEST])
 
 
-def shown(text: str) -> str:
+def quoted(text: str) -> str:
     """A name from the server, quoted; control characters are escaped."""
     return repr(text)[:LONGEST]
 
 
-class Once:
+class FailureLog:
     """Logs a repeated failure once, and again only after ``quiet`` seconds without a failure."""
 
     def __init__(self, log: logging.Logger, quiet: float = 0.0) -> None:

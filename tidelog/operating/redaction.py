@@ -1,6 +1,6 @@
 """Hides secrets in texts for people: logs, errors, status.
 
-``hidden`` takes any text with URLs in it. It hides the user and the password of each URL, and the secret parameters
+``redacted`` takes any text with URLs in it. It hides the user and the password of each URL, and the secret parameters
 of its query and its fragment. A parameter is secret by its name (``token``, ``sig``, ``code``, ``X-Amz-Signature``), or
 if its value looks like a key. The time is linear in the length of the text.
 """
@@ -39,7 +39,7 @@ def is_secret(name: str) -> bool:
     return any(each in plain for each in _PARTS)
 
 
-def hidden(text: str) -> str:
+def redacted(text: str) -> str:
     """Text with the secrets of its URLs replaced by ``***``."""
     if "://" not in text:
         return text

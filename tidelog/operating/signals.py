@@ -1,7 +1,7 @@
 """Installs signal handlers in a program with an event loop for a time. They are restored, and never inherited by
 children.
 
-    with signals.taken(ENDING, told):     told(number) is called in the event loop
+    with signals.handling(ENDING, told):     told(number) is called in the event loop
         ...
 
 Rule 1: at the end, the previous handlers are restored, unless other code has set another handler meanwhile.
@@ -52,7 +52,7 @@ _taken: dict[signal.Signals, _Taken] = {}  # of the process
 
 
 @contextmanager
-def taken(numbers: Sequence[signal.Signals], told: Told) -> Iterator[None]:
+def handling(numbers: Sequence[signal.Signals], told: Told) -> Iterator[None]:
     """Call ``told`` in the running event loop, which is that of the main thread, when one of the signals arrives.
 
     Without signals it does nothing. Raises RuntimeError in another thread. An ignored SIGHUP stays ignored.
@@ -79,8 +79,8 @@ def taken(numbers: Sequence[signal.Signals], told: Told) -> Iterator[None]:
                 found.give_back()
 
 
-def free(numbers: Sequence[signal.Signals]) -> bool:
-    """Whether ``taken`` would replace no handler of another part, in the main thread."""
+def unhandled(numbers: Sequence[signal.Signals]) -> bool:
+    """Whether ``handling`` would replace no handler of another part, in the main thread."""
     return in_main_thread() and all(number in _taken or _is_default(number) for number in numbers)
 
 

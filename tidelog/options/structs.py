@@ -15,7 +15,7 @@ from typing import Any, Final, TypeVar, Union, get_args, get_origin
 
 import msgspec
 
-from tidelog.operating.redaction import hidden
+from tidelog.operating.redaction import redacted
 from tidelog.options.start import StartPosition
 from tidelog.options.units import Duration, Size
 
@@ -37,7 +37,7 @@ class Problems:
     guessed: int = 0
 
     def add(self, path: str, text: str) -> None:
-        self.found.append((path, hidden(text)))
+        self.found.append((path, redacted(text)))
 
     def unknown(self, path: str, text: str, name: str, known: Iterable[str]) -> None:
         """Add an unknown name with a suggestion. Finding it takes time, so only the first GUESSES get one."""

@@ -1,4 +1,4 @@
-"""Arrow batches to TSTAGE commands (tidelog.client.publish.Part), without a Python object for each row or value.
+"""Arrow batches to TSTAGE commands (tidelog.client.publish.StagedRows), without a Python object for each row or value.
 
     *argc $6 TSTAGE $.. stage $.. ttl $.. key $6 FIELDS $.. n field ... $6 VALUES    $2 20  $4 35.6 ...
     `------------------------- Python, once per command -------------------------'    `- a slice of one join -'
@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from tidelog.client.publish import Part
+from tidelog.client.publish import StagedRows
 from tidelog.spark.given import OptionError
 from tidelog.spark.names import as_bytes
 
@@ -64,7 +64,7 @@ class Entries:
                 shown = schema[column].dataType.simpleString()
                 raise OptionError(f"column {column} is {shown}, which can't be a field: cast it, or use to_json")
 
-    def parts(self, batch: pa.RecordBatch) -> Iterator[Part]:
+    def parts(self, batch: pa.RecordBatch) -> Iterator[StagedRows]:
         """The rows of a batch, by stream, in their order. RowError for a row without a key or without any value."""
         if self.key is not None:
             yield from cut(self.fields(batch), [(self.key, batch.num_rows)])
@@ -94,7 +94,7 @@ def fields_of(batch: pa.RecordBatch, names: list[str]) -> list[Column]:
     return fields
 
 
-def cut(fields: list[Column], streams: Sequence[tuple[bytes, int]]) -> Iterator[Part]:
+def cut(fields: list[Column], streams: Sequence[tuple[bytes, int]]) -> Iterator[StagedRows]:
     """Parts from the fields of rows: the first rows are the first stream's, and so on; (key, number of rows).
 
     RowError for a row without any value.
@@ -112,7 +112,7 @@ def cut(fields: list[Column], streams: Sequence[tuple[bytes, int]]) -> Iterator[
         yield from _cut_block(block, keys[first : last + 1], borders)
 
 
-def _cut_block(fields: list[Column], keys: list[bytes], ends: Ints) -> Iterator[Part]:
+def _cut_block(fields: list[Column], keys: list[bytes], ends: Ints) -> Iterator[StagedRows]:
     """As ``cut``. ``ends``: where the rows of each stream end.
 
     Rows that lack the same fields are packed together, wherever they are; then consecutive ones make a Part.
@@ -143,7 +143,7 @@ def _cut_block(fields: list[Column], keys: list[bytes], ends: Ints) -> Iterator[
             begun[shape] = last
             low = int(offsets[first])
             values: bytes = data.slice(low, int(offsets[last]) - low).to_pybytes()
-            yield Part(keys[stream], names, number, values)
+            yield StagedRows(keys[stream], names, number, values)
         start = end
 
 

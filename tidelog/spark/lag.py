@@ -16,7 +16,7 @@ from tidelog.spark.given import Given
 from tidelog.spark.options import access_of
 from tidelog.spark.topicread import MARK
 from tidelog.transport.errors import ReplyError
-from tidelog.transport.leader import Servers
+from tidelog.transport.leader import LeaderConnection
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.listener import (
@@ -46,7 +46,7 @@ class Lag(StreamingQueryListener):
     def __init__(self, **options: str) -> None:
         self.behind: dict[str, dict[str, int]] = {}
         given = Given({name.replace("_", "."): text for name, text in options.items()})
-        self._servers = Servers(access_of(given), "lag")
+        self._servers = LeaderConnection(access_of(given), "lag")
         self._lock = threading.Lock()  # Spark calls from threads of its own
 
     def report(self, query: str, name: str | None, behind: Mapping[str, int]) -> None:

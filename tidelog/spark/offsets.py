@@ -28,7 +28,7 @@ from tidelog.spark.topicread import ReadTopic
 from tidelog.spark.watch import Watch
 from tidelog.transport.call import Call
 from tidelog.transport.errors import ReplyError
-from tidelog.transport.leader import Servers
+from tidelog.transport.leader import LeaderConnection
 
 ZERO: Final = StreamId(0, 0)
 LASTS_FOR: Final = 0.02  # seconds for which last IDs are reused: Spark asks about 90 times a second
@@ -129,7 +129,7 @@ class Offsets:
 
     def __init__(self, source: Source) -> None:
         self.source = source
-        self.servers = Servers(source.access, f"{source.name}-driver")
+        self.servers = LeaderConnection(source.access, f"{source.name}-driver")
         topic = source.subscription.topic
         self.topic = ReadTopic(self.servers, topic) if topic else None
         self._lasts: Ids = {}

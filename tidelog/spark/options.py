@@ -14,7 +14,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from tidelog.client.publish import Copies
+from tidelog.client.publish import ReplicaAcks
 from tidelog.codecs.codec import NAMES as CODECS
 from tidelog.spark.given import AUTO, BATCH, NONE, OFFSETS, ROUTES, ROWS, SINK, SOURCE, STREAM, Given, OptionError
 from tidelog.spark.places import (
@@ -275,7 +275,7 @@ class Sink:
     transaction: tuple[str, int] | None  # txnAppId, txnVersion
     check: str  # AUTO, OFFSETS, ROWS or NONE
     checkpoint: str  # of a streaming query, as given to writeStream; "" if it was not given there
-    copies: Copies
+    copies: ReplicaAcks
     stage_ttl_ms: int
     routes: Routes | None = None
     name_prefix: str = ""  # before the names of stages, fences and claims
@@ -304,7 +304,9 @@ def for_sink(given: Given, kind: str = "") -> Sink:
     if kind == BATCH and "fenceCheck" in given and application is None and routes is None:
         raise OptionError("fenceCheck is given without txnAppId and txnVersion: nothing is ever skipped")
     access, replicas = access_of(given), given.number("waitReplicas")
-    copies = Copies(int(access.movable), IN_PASSING_MS, needed=False) if replicas is None else Copies(replicas)
+    copies = (
+        ReplicaAcks(int(access.movable), IN_PASSING_MS, needed=False) if replicas is None else ReplicaAcks(replicas)
+    )
     return Sink(
         access, given.filled("key"), _topic_of(given), given.number("maxlen"),
         given.duration("maxage") if "maxage" in given else None,

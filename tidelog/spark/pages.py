@@ -28,7 +28,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidelog.spark import names
-from tidelog.transport.connection import Gather, NotAnEntryError
+from tidelog.transport.connection import NotAnEntryError, PageBuilder
 from tidelog.transport.errors import ReplyError
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ class Page(ABC):
         """One entry, ``[id, field, value, ...]``."""
 
 
-def gather(wanted: Wanted) -> Gather[Page]:
+def gather(wanted: Wanted) -> PageBuilder[Page]:
     """The Gather for one range (tidelog.transport.connection)."""
     return NativeGather(wanted) if native() else HiredisGather()
 

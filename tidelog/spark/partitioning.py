@@ -22,7 +22,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidelog.client.publish import Part
+from tidelog.client.publish import StagedRows
 from tidelog.codecs import codec_for
 from tidelog.codecs.packed import FIELD, Packed
 from tidelog.spark.commands import Column, Ints, RowError, as_text, cut, fields_of
@@ -63,7 +63,7 @@ class TopicEntries:
         self._texts = {column: TEXTS[kinds[column]] for column in others if kinds.get(column) in TEXTS}
         self._turn: int | None = None  # the partition that is next; None: any
 
-    def parts(self, batch: pa.RecordBatch) -> Iterator[Part]:
+    def parts(self, batch: pa.RecordBatch) -> Iterator[StagedRows]:
         """The rows of a batch, by partition, in their order. RowError for a row without a key or without any value."""
         if not batch.num_rows:
             return

@@ -26,10 +26,10 @@ from tidelog.client.entries import Info, StreamId
 from tidelog.spark.offsets import NO_KEY, DataLossError, Span, data_loss, found, lost
 from tidelog.spark.options import Source
 from tidelog.spark.pages import Page, Wanted, gather
-from tidelog.transport.access import shown
-from tidelog.transport.connection import Wire
-from tidelog.transport.errors import ReplyError, passes
-from tidelog.transport.leader import Servers, UnreachableError
+from tidelog.transport.access import without_credentials
+from tidelog.transport.connection import BlockingConnection
+from tidelog.transport.errors import ReplyError, is_temporary
+from tidelog.transport.leader import LeaderConnection, UnreachableError
 
 CATCH_UP: Final = 2.0  # seconds for a replica to catch up before the leader is asked
 LOOK_AGAIN: Final = 0.02  # seconds between two checks of how far it is
@@ -81,7 +81,7 @@ class Lagging(Exception):  # noqa: N818 - not an error: the leader is asked inst
     """A replica has not reached the end of the range."""
 
 
-def read_pages(source: Source, servers: Servers, piece: Range, wanted: Wanted, size: int) -> Iterator[Page]:
+def read_pages(source: Source, servers: LeaderConnection, piece: Range, wanted: Wanted, size: int) -> Iterator[Page]:
     """The entries of a range, in pages of at most ``size``. The connection to the leader is left for the next range.
 
     DataLossError if some are gone, with ``failOnDataLoss``; UnreachableError if no server answers.
@@ -95,14 +95,18 @@ def read_pages(source: Source, servers: Servers, piece: Range, wanted: Wanted, s
             gc.enable()
 
 
-def _pages(source: Source, servers: Servers, piece: Range, wanted: Wanted, size: int) -> Iterator[Page]:
+def _pages(source: Source, servers: LeaderConnection, piece: Range, wanted: Wanted, size: int) -> Iterator[Page]:
     after, end = StreamId.parse(piece.after), StreamId.parse(piece.end)
     replica, failures = piece.replica, 0
     while True:
-        wire: Wire | None = None
+        wire: BlockingConnection | None = None
         usable = False  # whether all of the reply was read
         try:
-            wire = Wire(source.access, replica, servers.name) if replica else servers.attempts(servers.leader)
+            wire = (
+                BlockingConnection(source.access, replica, servers.name)
+                if replica
+                else servers.attempts(servers.leader)
+            )
             number, first = begin(wire, source, piece.key, after, end, bool(replica))
             for page in wire.pages(number, first, gather(wanted), size):
                 yield page
@@ -112,14 +116,16 @@ def _pages(source: Source, servers: Servers, piece: Range, wanted: Wanted, size:
         except UnreachableError:
             raise
         except Lagging:
-            log.warning("replica %s has not reached %s of %r; the leader is asked", shown(replica), end, piece.key)
+            log.warning(
+                "replica %s has not reached %s of %r; the leader is asked", without_credentials(replica), end, piece.key
+            )
             replica = ""
         except (OSError, ReplyError) as error:
-            if isinstance(error, ReplyError) and not passes(error):
+            if isinstance(error, ReplyError) and not is_temporary(error):
                 raise
             failures += 1
             if replica:
-                log.warning("replica %s: %s; the leader is asked", shown(replica), error)
+                log.warning("replica %s: %s; the leader is asked", without_credentials(replica), error)
                 replica = ""
             elif failures > source.access.retries:
                 raise
@@ -132,7 +138,9 @@ def _pages(source: Source, servers: Servers, piece: Range, wanted: Wanted, size:
                 servers.close()
 
 
-def begin(wire: Wire, source: Source, key: str, after: StreamId, end: StreamId, is_replica: bool) -> tuple[int, bytes]:
+def begin(
+    wire: BlockingConnection, source: Source, key: str, after: StreamId, end: StreamId, is_replica: bool
+) -> tuple[int, bytes]:
     """Send TRANGE, with the checks of Rule 1; returns what ``Wire.header`` does. Lagging, or errors as read_pages."""
     counted, info = _look(wire, key, after, end)
     if is_replica:
@@ -157,14 +165,14 @@ def begin(wire: Wire, source: Source, key: str, after: StreamId, end: StreamId, 
     return number, first
 
 
-def _header(wire: Wire, key: str) -> tuple[int, bytes]:
+def _header(wire: BlockingConnection, key: str) -> tuple[int, bytes]:
     try:
         return wire.header()
     except ReplyError as error:
         raise ReplyError(f"{error} (stream {key!r})") from None
 
 
-def _look(wire: Wire, key: str, after: StreamId, end: StreamId) -> tuple[int, Info | None]:
+def _look(wire: BlockingConnection, key: str, after: StreamId, end: StreamId) -> tuple[int, Info | None]:
     counted, info = wire.run(calls.tcount(key, f"({after}", end), calls.tinfo(key))
     missing = isinstance(info, ReplyError) and str(info).startswith(NO_KEY)
     return found(key, counted), None if missing else found(key, info)

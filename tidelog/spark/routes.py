@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.types import StructType
 
-from tidelog.client.publish import Part
+from tidelog.client.publish import StagedRows
 from tidelog.spark.commands import RowError
 from tidelog.spark.given import OptionError
 from tidelog.spark.options import Declared, Route, Routes, Sink
@@ -42,7 +42,7 @@ class RoutedEntries:
         self.routes = routes
         self.entries = entries
 
-    def parts(self, batch: pa.RecordBatch) -> Iterator[Part]:
+    def parts(self, batch: pa.RecordBatch) -> Iterator[StagedRows]:
         """The rows of a batch, by topic and partition, in their order.
 
         RowError for a row with a null that its topic can't have, without a key or without any value.

@@ -31,7 +31,7 @@ from pyspark.sql.types import StructType
 
 from tidelog.client import calls
 from tidelog.client.publish import Publisher, Stager
-from tidelog.client.steps import good
+from tidelog.client.steps import checked
 from tidelog.spark import checks
 from tidelog.spark.commands import Entries
 from tidelog.spark.given import NONE, OptionError
@@ -130,7 +130,7 @@ def ready(by: Publisher, targets: Targets, messages: list[Staged], fence: str = 
     """Raise what keeps a topic from taking a batch, unless it was published before."""
     if not targets:
         return
-    last = good(by.ask(calls.tfence(fence)))[0] if fence else None
+    last = checked(by.ask(calls.tfence(fence)))[0] if fence else None
     if last is None or last < epoch:
         for target in targets:
             if own := target.own(rows_of(messages)):
@@ -271,7 +271,7 @@ def passed(by: Publisher, fence: str, version: int, limited: bool) -> bool:
     have written without ``namePrefix`` before. ``limited``: a user without permission for the fence has not.
     """
     try:
-        (last,) = good(by.ask(calls.tfence(fence)))
+        (last,) = checked(by.ask(calls.tfence(fence)))
     except ReplyError as error:
         if not limited or error.code != "NOPERM":
             raise
@@ -285,7 +285,7 @@ def _fence_of(by: Publisher, fence: str, former: str, batch: int, what: str) -> 
 
     ReplyError (NOPERM) if the query has run before, and the user has no permission to read the former fence.
     """
-    (last,) = good(by.ask(calls.tfence(fence)))
+    (last,) = checked(by.ask(calls.tfence(fence)))
     if last is not None:
         return fence
     (reply,) = by.ask(calls.tfence(former))

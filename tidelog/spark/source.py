@@ -37,7 +37,7 @@ from tidelog.spark.options import Source, for_sink, for_source, is_source
 from tidelog.spark.ranges import Range, Ranges, grouped, read_pages, report
 from tidelog.spark.sink import TidelogStreamWriter, TidelogWriter
 from tidelog.spark.topicread import MARK
-from tidelog.transport.leader import Servers
+from tidelog.transport.leader import LeaderConnection
 
 
 class TidelogDataSource(DataSource):
@@ -101,7 +101,7 @@ def batches(source: Source, made: Columns, partition: InputPartition) -> Iterato
     """The rows of a partition, as a task returns them to Spark."""
     if not isinstance(partition, Ranges):  # without partitions, Spark reads a dummy partition of its own
         return
-    servers = Servers(source.access, f"{source.name}-task")
+    servers = LeaderConnection(source.access, f"{source.name}-task")
     try:
         for piece in partition.ranges:
             for page in read_pages(source, servers, piece, made.wanted, BATCH_ROWS):

@@ -20,8 +20,8 @@ from tidelog.spark.names import as_text
 from tidelog.spark.partitioning import PLAIN
 from tidelog.spark.topics import run
 from tidelog.topics.reconcile import known
-from tidelog.topics.settings import Facts, key_of
-from tidelog.transport.leader import Servers
+from tidelog.topics.settings import TopicSettings, key_of
+from tidelog.transport.leader import LeaderConnection
 
 FACTS_FOR: Final = 1.0  # seconds for which facts are reused
 MARK: Final = "id:"  # before an ID in an offset, which no ID of an entry begins with
@@ -30,13 +30,13 @@ MARK: Final = "id:"  # before an ID in an offset, which no ID of an entry begins
 class ReadTopic:
     """A topic that is read. TopicError for facts that can't be read; errors of ``Servers.ask``."""
 
-    def __init__(self, servers: Servers, name: str) -> None:
+    def __init__(self, servers: LeaderConnection, name: str) -> None:
         self.name = name
         self._servers = servers
-        self._facts: Facts | None = None
+        self._facts: TopicSettings | None = None
         self._until = 0.0
 
-    def facts(self, fresh: bool = False) -> Facts | None:
+    def facts(self, fresh: bool = False) -> TopicSettings | None:
         """What the topic is: at most FACTS_FOR old, or asked for now if ``fresh``. None if there is none."""
         if fresh or time.monotonic() >= self._until:
             self._facts = run(self._servers.ask, known(self.name))

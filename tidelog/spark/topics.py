@@ -17,7 +17,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from tidelog.client import calls
-from tidelog.client.steps import Steps, drive, good
+from tidelog.client.steps import Steps, checked, drive
 from tidelog.spark.columns import PARTITION
 from tidelog.spark.commands import FIELDS, KEY, is_fields
 from tidelog.spark.given import OptionError
@@ -25,9 +25,9 @@ from tidelog.spark.options import Declared, Sink
 from tidelog.spark.partitioning import PLAIN, TopicEntries
 from tidelog.topics.reconcile import compare, known
 from tidelog.topics.sending import TopicFullError
-from tidelog.topics.settings import FUNCTION, Facts, TopicError
+from tidelog.topics.settings import FUNCTION, TopicError, TopicSettings
 from tidelog.transport.call import Call
-from tidelog.transport.leader import Servers
+from tidelog.transport.leader import LeaderConnection
 
 T = TypeVar("T")
 Ask = Callable[..., list[Any]]  # Servers.ask, or Publisher's
@@ -54,7 +54,7 @@ class Target:
     """The topic that a batch is written to, as it was when the batch was planned."""
 
     name: str
-    facts: Facts
+    facts: TopicSettings
 
     def own(self, streams: Mapping[bytes, int]) -> dict[bytes, int]:
         """Of numbers of rows by stream, those of the topic's partitions."""
@@ -78,7 +78,7 @@ class Target:
         limit = self.facts.retention.hard_limit
         if limit is not None:
             keys = sorted(streams)
-            for key, length in zip(keys, good(ask(*map(calls.tlen, keys))), strict=True):
+            for key, length in zip(keys, checked(ask(*map(calls.tlen, keys))), strict=True):
                 if length >= limit:
                     raise TopicFullError(self.name, number_of(key.decode()), length, limit)
 
@@ -91,7 +91,7 @@ class Target:
                 made.append(calls.ttrim(key, count=kept.partition_size))
             if kept.max_age_ms is not None:
                 made.append(calls.ttrim(key, ms=kept.max_age_ms))
-        good(ask(*made))
+        checked(ask(*made))
 
 
 def number_of(key: str) -> int:
@@ -104,7 +104,7 @@ def target_of(sink: Sink, topic: Declared, schema: StructType) -> tuple[Target, 
 
     OptionError, TopicError and TopicMismatchError for options and columns that don't fit it. Nothing is written then.
     """
-    servers = Servers(sink.access, "spark-tidelog-sink-driver")
+    servers = LeaderConnection(sink.access, "spark-tidelog-sink-driver")
     kinds = _kinds(schema)
     try:
         facts = run(servers.ask, _agree(topic, kinds))
@@ -117,18 +117,18 @@ def target_of(sink: Sink, topic: Declared, schema: StructType) -> tuple[Target, 
     return Target(topic.name, facts), entries
 
 
-def _agree(topic: Declared, kinds: Mapping[str, str]) -> Steps[Facts]:
-    wanted: Facts | None = None
+def _agree(topic: Declared, kinds: Mapping[str, str]) -> Steps[TopicSettings]:
+    wanted: TopicSettings | None = None
     if (yield from known(topic.name)) is None and topic.partitions is not None:
         by = FUNCTION if topic.partition_by in NO_FIELDS else topic.partition_by
-        wanted = Facts(topic.partitions, by, topic.codec or PLAIN, _fields(kinds)).complete()
+        wanted = TopicSettings(topic.partitions, by, topic.codec or PLAIN, _fields(kinds)).complete()
         _check(topic, wanted, kinds)
 
-    def agreed(_: str, there: Facts) -> Facts:
+    def agreed(_: str, there: TopicSettings) -> TopicSettings:
         _check(topic, there, kinds)
         fits = {name: there.fields[name] for name, kind in kinds.items() if _fits(there.fields.get(name), kind)}
         by = there.partition_by if topic.partition_by is None or _is_made(there) else topic.partition_by
-        ours = Facts(topic.partitions, by, topic.codec or there.codec, {**_fields(kinds), **fits})
+        ours = TopicSettings(topic.partitions, by, topic.codec or there.codec, {**_fields(kinds), **fits})
         return ours.agreed(topic.name, there)
 
     facts = yield from compare(topic.name, agreed, wanted)
@@ -140,7 +140,7 @@ def _agree(topic: Declared, kinds: Mapping[str, str]) -> Steps[Facts]:
     return facts
 
 
-def _check(topic: Declared, facts: Facts, kinds: Mapping[str, str]) -> None:
+def _check(topic: Declared, facts: TopicSettings, kinds: Mapping[str, str]) -> None:
     """OptionError for columns that the codec can't write, or that can't be the key."""
     fields = [name for name in kinds if name not in NO_FIELDS]
     if not fields:
@@ -159,13 +159,13 @@ def _check(topic: Declared, facts: Facts, kinds: Mapping[str, str]) -> None:
         )
 
 
-def _is_made(facts: Facts) -> bool:
+def _is_made(facts: TopicSettings) -> bool:
     """Whether keys are made by a function, or have another name in entries: then the option names a column."""
     by = facts.partition_by
     return by == FUNCTION or (by is not None and bool(facts.fields) and by not in facts.fields)
 
 
-def _key_column(topic: Declared, facts: Facts, kinds: Mapping[str, str]) -> str | None:
+def _key_column(topic: Declared, facts: TopicSettings, kinds: Mapping[str, str]) -> str | None:
     if facts.partition_by is None:
         return None
     column = topic.partition_by if _is_made(facts) else facts.partition_by

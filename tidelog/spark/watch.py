@@ -20,9 +20,9 @@ import hiredis
 from tidelog.client import calls
 from tidelog.client.entries import StreamId
 from tidelog.transport.access import Access
-from tidelog.transport.connection import Wire
-from tidelog.transport.errors import ReplyError, passes
-from tidelog.transport.leader import Servers
+from tidelog.transport.connection import BlockingConnection
+from tidelog.transport.errors import ReplyError, is_temporary
+from tidelog.transport.leader import LeaderConnection
 
 WAIT_MS: Final = 5_000  # after so long the caller asks again: a deleted stream, for one, is no news to TWAIT
 GRACE_MS: Final = 1_000  # for the reply to that to arrive
@@ -38,8 +38,8 @@ class Watch:
     """
 
     def __init__(self, access: Access, name: str) -> None:
-        self._servers = Servers(access, name)
-        self._wire: Wire | None = None  # while the server waits for us
+        self._servers = LeaderConnection(access, name)
+        self._wire: BlockingConnection | None = None  # while the server waits for us
         self._until = 0.0  # monotonic seconds
         self._refused_until = -math.inf  # monotonic seconds
 
@@ -89,7 +89,7 @@ class Watch:
 
     def _refuse(self, error: ReplyError) -> None:
         """The server does not take TWAIT: from this user, with so many keys, for what is no stream."""
-        if not passes(error):
+        if not is_temporary(error):
             self._refused_until = time.monotonic() + REFUSED
             log.info(
                 "the server refuses TWAIT, so it is asked for new entries all the time for %g s: %s", REFUSED, error

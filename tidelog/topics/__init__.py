@@ -22,13 +22,13 @@ from tidelog.codecs import CodecError, UndecodableError
 from tidelog.topics.partition import partition_of
 from tidelog.topics.producer import Producer, SyncProducer
 from tidelog.topics.sending import TopicFullError
-from tidelog.topics.settings import Facts, Retention, TopicError, TopicMismatchError
-from tidelog.topics.topic import Place, SyncTopic, Topic
+from tidelog.topics.settings import Retention, TopicError, TopicMismatchError, TopicSettings
+from tidelog.topics.topic import PartitionLocation, SyncTopic, Topic
 
 __all__ = [
     "CodecError",
-    "Facts",
-    "Place",
+    "TopicSettings",
+    "PartitionLocation",
     "Producer",
     "Retention",
     "SyncProducer",

@@ -9,11 +9,11 @@ from typing import Any, Final
 from tidelog.client import calls, steps
 from tidelog.client.client import Client
 from tidelog.client.entries import Entry, StreamId
-from tidelog.client.steps import Steps, good
+from tidelog.client.steps import Steps, checked
 from tidelog.codecs import CodecError, UndecodableError, codec_for
 from tidelog.topics import delayed, retention
 from tidelog.topics.retention import finished
-from tidelog.topics.settings import MOST, PREFIX, Facts, Retention, TopicError, key_of, read_facts
+from tidelog.topics.settings import MOST, PREFIX, Retention, TopicError, TopicSettings, key_of, read_settings
 from tidelog.topics.typechanges import judged
 from tidelog.transport.call import Call
 
@@ -38,25 +38,25 @@ def names(client: Client) -> Iterator[str]:
         yield (key.decode() if isinstance(key, bytes) else key)[len(PREFIX) :]
 
 
-def facts_of(client: Client, name: str) -> Facts:
+def facts_of(client: Client, name: str) -> TopicSettings:
     """The facts of a topic. TopicError if there is none of this name."""
     return _read(client, name)[0]
 
 
-def partitions(client: Client, name: str, facts: Facts) -> Iterator[PartitionState]:
+def partitions(client: Client, name: str, facts: TopicSettings) -> Iterator[PartitionState]:
     """The state of each partition, in order."""
     for at in range(facts.partitions or 0):
         yield steps.run(client, _state(f"{name}:{at}"))
 
 
-def lengths(name: str, facts: Facts) -> list[Call[int]]:
+def lengths(name: str, facts: TopicSettings) -> list[Call[int]]:
     """The calls that return how many entries each partition has."""
     return [calls.tlen(f"{name}:{at}") for at in range(facts.partitions or 0)]
 
 
 def alter(
     client: Client, name: str, retention: Retention | None = None, fields: Mapping[str, str] | None = None
-) -> Facts:  # fmt: skip
+) -> TopicSettings:  # fmt: skip
     """Replace the retention of a topic, and the types of some fields. Programs that declare others are then refused.
 
     fields: types by field, as the facts name them; or a union, ``int|str``. The stored values must be readable as the
@@ -69,7 +69,7 @@ def alter(
     if fields:
         lacking = set(fields) - (newest_fields(client, name, facts_of(client, name)) or set())
 
-    def change(facts: Facts) -> Facts:
+    def change(facts: TopicSettings) -> TopicSettings:
         made = dict(facts.fields)
         for field, wanted in (fields or {}).items():
             made[field] = _changed(name, facts, field, wanted, field in lacking)
@@ -78,7 +78,7 @@ def alter(
     return _swap(client, name, change)
 
 
-def newest_fields(client: Client, name: str, facts: Facts) -> set[str] | None:
+def newest_fields(client: Client, name: str, facts: TopicSettings) -> set[str] | None:
     """The fields that the newest record of a topic has, those that wait to be sent included. None: there is none."""
     keys = [f"{name}:{at}" for at in range(facts.partitions or 0)]
     found: tuple[StreamId, set[str]] | None = None
@@ -99,7 +99,7 @@ def newest(keys: Sequence[str]) -> list[Call[list[Entry]]]:
     return [calls.trevrange(key, count=1) for key in keys]
 
 
-def _names(facts: Facts, key: str, entry: Entry) -> set[str]:
+def _names(facts: TopicSettings, key: str, entry: Entry) -> set[str]:
     if facts.codec == "plain":
         return {name.decode(errors="replace") for name, _ in entry.pairs}
     try:
@@ -108,7 +108,7 @@ def _names(facts: Facts, key: str, entry: Entry) -> set[str]:
         raise TopicError(f"{key}: the newest entry can't be read: {error}") from None
 
 
-def _changed(name: str, facts: Facts, field: str, wanted: str, removed: bool) -> str:
+def _changed(name: str, facts: TopicSettings, field: str, wanted: str, removed: bool) -> str:
     there = facts.fields.get(field)
     if there is None:
         known = ", ".join(facts.fields) or "none that the server knows"
@@ -120,7 +120,7 @@ def _changed(name: str, facts: Facts, field: str, wanted: str, removed: bool) ->
     return kind
 
 
-def grow(client: Client, name: str, count: int, force: bool = False) -> Facts:
+def grow(client: Client, name: str, count: int, force: bool = False) -> TopicSettings:
     """Give a topic ``count`` partitions, a multiple of what it has.
 
     A key then belongs to its old partition or to a new one. Entries stay where they are, so a key's old entries may be
@@ -168,36 +168,36 @@ def delete(client: Client, name: str) -> int:
 
 
 # -- facts ---------------------------------------------------------------------------------------------------
-def _read(client: Client, name: str) -> tuple[Facts, bytes]:
+def _read(client: Client, name: str) -> tuple[TopicSettings, bytes]:
     text = client.run(Call(("GET", key_of(name)), lambda reply: reply))
     if text is None:
         raise TopicError(f"there is no topic {name!r}")
-    return read_facts(name, text), text
+    return read_settings(name, text), text
 
 
-def _swap(client: Client, name: str, change: Any, expected: Facts | None = None) -> Facts:
+def _swap(client: Client, name: str, change: Any, expected: TopicSettings | None = None) -> TopicSettings:
     while True:
         facts, text = _read(client, name)
         if expected is not None and facts != expected:
             raise TopicError(f"topic {name!r} was changed by somebody else meanwhile: look again")
-        changed: Facts = change(facts)
+        changed: TopicSettings = change(facts)
         if client.run(Call(("SET", key_of(name), changed.written(), "IFEQ", text), lambda reply: reply)) is not None:
             return changed
 
 
 # -- what waits ---------------------------------------------------------------------------------------------
 def _waiting(stream: str) -> Steps[int]:
-    (groups,) = good((yield [calls.tgroup_list(stream)]))
+    (groups,) = checked((yield [calls.tgroup_list(stream)]))
     offset = next((group.offset for group in groups if group.name == delayed.GROUP.encode()), None)
     if offset is None:
-        return (yield from steps.one(calls.tlen(stream)))
-    pending, unread = good((yield [calls.tpending(stream, delayed.GROUP), calls.tcount(stream, f"({offset}")]))
+        return (yield from steps.single(calls.tlen(stream)))
+    pending, unread = checked((yield [calls.tpending(stream, delayed.GROUP), calls.tcount(stream, f"({offset}")]))
     return int(pending.count + unread)
 
 
 # -- one partition -------------------------------------------------------------------------------------------
 def _state(key: str) -> Steps[PartitionState]:
-    span, length, groups = good(
+    span, length, groups = checked(
         (yield [calls.tread(key, "0", 0, with_info=True), calls.tlen(key), calls.tgroup_list(key)])
     )
     info = span.info
@@ -205,5 +205,5 @@ def _state(key: str) -> Steps[PartitionState]:
     safe = yield from finished(key, groups)
     unfinished = 0
     if safe is not None:
-        (unfinished,) = good((yield [calls.tcount(key, f"({safe}")]))
+        (unfinished,) = checked((yield [calls.tcount(key, f"({safe}")]))
     return PartitionState(key, length, info.first if info else None, last, len(groups), unfinished)

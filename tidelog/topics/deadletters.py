@@ -33,11 +33,11 @@ from typing import Any, Final
 
 from tidelog.client import calls, strings
 from tidelog.client.entries import Entry, StreamId
-from tidelog.client.steps import Steps, good
-from tidelog.operating.errortexts import text_of, traced
+from tidelog.client.steps import Steps, checked
+from tidelog.operating.errortexts import text_of, traceback_of
 from tidelog.topics.partition import Key, canonical, partition_of
 from tidelog.topics.retention import after, finished
-from tidelog.topics.settings import Facts, TopicError, key_of, read_facts
+from tidelog.topics.settings import TopicError, TopicSettings, key_of, read_settings
 from tidelog.transport.call import Call
 
 GROUP: Final = "dlq"
@@ -55,15 +55,15 @@ NO_PARTITION: Final = -1  # of an entry of a stream that is no partition
 DEAD: Final = ".dead"  # appended to a topic's name: the topic for its dead letters, unless another one is named
 HOMES: Final = 1000  # topics and streams that one topic for dead letters belongs to, at most
 
-_DECLARED: Final = Facts(None, None, "plain", {name.decode(): "str" for name in FIELDS})
+_DECLARED: Final = TopicSettings(None, None, "plain", {name.decode(): "str" for name in FIELDS})
 
 
-class NotALetterError(ValueError):
+class NotADeadLetterError(ValueError):
     """An entry of a topic for dead letters that is none. The text names it."""
 
 
 @dataclass(frozen=True)
-class Letter:
+class DeadLetterRecord:
     """A dead letter, as it was read."""
 
     id: StreamId  # its own, in the topic for dead letters
@@ -109,7 +109,7 @@ def fields_of(
     """The fields of a letter, for TAPPEND. ``processor``: as app.processor; ``time``: ms since 1970."""
     values: tuple[str | bytes | int, ...] = (
         topic, partition, str(entry.id), b"" if key is None else canonical(key), processor, _type_name(error),
-        text_of(error)[:MESSAGE], traced(error)[-TRACEBACK:], attempts, worker, time,
+        text_of(error)[:MESSAGE], traceback_of(error)[-TRACEBACK:], attempts, worker, time,
     )  # fmt: skip
     ours = [value if isinstance(value, bytes) else str(value).encode("utf-8", "replace") for value in values]
     return [*zip(FIELDS, ours, strict=True), *entry.pairs]
@@ -120,7 +120,7 @@ def append(name: str, fields: Sequence[tuple[bytes, bytes]]) -> Call[StreamId]:
     return calls.tappend(stream_of(name), fields)
 
 
-def ready(name: str, *homes: str) -> Steps[Facts]:
+def ready(name: str, *homes: str) -> Steps[TopicSettings]:
     """Make the topic for dead letters, or see that it is one. Raises TopicMismatchError if it is another one.
 
     ``homes``: what it belongs to from now on (``home``), besides what it belongs to already. ``T.dead`` belongs to T
@@ -128,19 +128,19 @@ def ready(name: str, *homes: str) -> Steps[Facts]:
     """
     wanted = _belonging(name, replace(_DECLARED.complete(), partitions=1), homes)
     while True:
-        (there,) = good((yield [strings.set_absent(key_of(name), wanted.written())]))
+        (there,) = checked((yield [strings.set_absent(key_of(name), wanted.written())]))
         if there is None:
             return wanted
-        known = read_facts(name, there)
+        known = read_settings(name, there)
         facts = _belonging(name, _DECLARED.agreed(name, known), homes)
         if facts is known:
             return known
-        (before,) = good((yield [strings.set_equal(key_of(name), facts.written(), there)]))
+        (before,) = checked((yield [strings.set_equal(key_of(name), facts.written(), there)]))
         if before == there:
             return facts
 
 
-def _belonging(name: str, facts: Facts, homes: Iterable[str]) -> Facts:
+def _belonging(name: str, facts: TopicSettings, homes: Iterable[str]) -> TopicSettings:
     known = {*facts.letters_of, *_natural(name)}
     new = [each for each in dict.fromkeys(homes) if each not in known]
     if not new or len(facts.letters_of) + len(new) > HOMES:
@@ -159,23 +159,23 @@ def _type_name(error: BaseException) -> str:
 
 
 # -- reading -------------------------------------------------------------------------------------------------
-def read(entry: Entry) -> Letter:
+def read(entry: Entry) -> DeadLetterRecord:
     """The letter that an entry is. NotALetterError if it is none."""
     flat, ours = entry.flat, 2 * len(FIELDS)
     if flat[:ours:2] != FIELDS or len(flat) == ours:
-        raise NotALetterError(f"entry {entry.id} is no dead letter: its fields are not those that workers write")
+        raise NotADeadLetterError(f"entry {entry.id} is no dead letter: its fields are not those that workers write")
     values = [value.decode("utf-8", "replace") for value in flat[1:ours:2]]
     topic, partition, event_id, _, processor, error, message, trace, attempts, worker, time = values
     try:
-        return Letter(
+        return DeadLetterRecord(
             entry.id, topic, int(partition), StreamId.parse(event_id), flat[7], processor, error, message, trace,
             int(attempts), worker, int(time), flat[ours:],
         )  # fmt: skip
     except ValueError as wrong:
-        raise NotALetterError(f"entry {entry.id} is no dead letter: {wrong}") from None
+        raise NotADeadLetterError(f"entry {entry.id} is no dead letter: {wrong}") from None
 
 
-def is_for_letters(facts: Facts) -> bool:
+def is_for_letters(facts: TopicSettings) -> bool:
     """Whether this is a topic for dead letters."""
     return all(name in facts.fields for name in _DECLARED.fields)
 
@@ -185,9 +185,9 @@ def count(name: str) -> Steps[int]:
     key = stream_of(name)
     offset = yield from _offset(key)
     if offset is None:
-        (number,) = good((yield [calls.tlen(key)]))
+        (number,) = checked((yield [calls.tlen(key)]))
         return int(number)
-    new, pending = good((yield [calls.tcount(key, f"({offset}"), calls.tpending(key, GROUP)]))
+    new, pending = checked((yield [calls.tcount(key, f"({offset}"), calls.tpending(key, GROUP)]))
     return int(new + pending.count)
 
 
@@ -200,12 +200,12 @@ def page(name: str, start: StreamId | None = None, size: int = PAGE) -> Steps[tu
     offset = yield from _offset(key)
     bound = "-" if start is None else f"({start}"
     if offset is not None and (start is None or start < offset):
-        (pending,) = good((yield [calls.tpending_range(key, GROUP, bound, str(offset), size)]))
+        (pending,) = checked((yield [calls.tpending_range(key, GROUP, bound, str(offset), size)]))
         if pending:
             found = yield from _entries(key, [message.id for message in pending])
             return list(found.values()), pending[-1].id
         bound = f"({offset}"
-    (new,) = good((yield [calls.trange(key, bound, "+", size)]))
+    (new,) = checked((yield [calls.trange(key, bound, "+", size)]))
     return new, new[-1].id if new else None
 
 
@@ -213,16 +213,16 @@ def one(name: str, id: StreamId) -> Steps[Entry | None]:  # noqa: A002 - its nam
     """The entry of an open letter; None if there is none, or it is not open any more."""
     key = stream_of(name)
     offset = yield from _offset(key)
-    (entries,) = good((yield [calls.trange(key, id, id)]))
+    (entries,) = checked((yield [calls.trange(key, id, id)]))
     if entries and offset is not None and id <= offset:
-        (pending,) = good((yield [calls.tpending_range(key, GROUP, id, id, 1)]))
+        (pending,) = checked((yield [calls.tpending_range(key, GROUP, id, id, 1)]))
         entries = entries if pending else []
     return entries[0] if entries else None
 
 
 def _offset(key: str) -> Steps[StreamId | None]:
     """Where the group is; None while there is no group, so all letters are open."""
-    (groups,) = good((yield [calls.tgroup_list(key)]))
+    (groups,) = checked((yield [calls.tgroup_list(key)]))
     for group in groups:
         if group.name == GROUP.encode():
             return StreamId(*group.offset)
@@ -231,28 +231,28 @@ def _offset(key: str) -> Steps[StreamId | None]:
 
 def _entries(key: str, ids: Sequence[StreamId]) -> Steps[dict[StreamId, Entry]]:
     """The entries with these IDs. One that was evicted is left out."""
-    found = good((yield [calls.trange(key, at, at) for at in ids]))
+    found = checked((yield [calls.trange(key, at, at) for at in ids]))
     return {entries[0].id: entries[0] for entries in found if entries}
 
 
 # -- replaying and purging -----------------------------------------------------------------------------------
-Wanted = Callable[[Letter | None, StreamId], bool]
+Wanted = Callable[[DeadLetterRecord | None, StreamId], bool]
 
 
 @dataclass(frozen=True)
-class Done:
+class DeadLetterResult:
     """What a replay or a purge did."""
 
     letters: int  # replayed, or purged
     refused: tuple[str, ...] = ()  # why others were left: they are no letters, or their topic is gone
 
 
-def everything(letter: Letter | None, id: StreamId) -> bool:  # noqa: A002, ARG001 - the form of Wanted
+def everything(letter: DeadLetterRecord | None, id: StreamId) -> bool:  # noqa: A002, ARG001 - the form of Wanted
     """Wants each letter."""
     return True
 
 
-def replay(name: str, wanted: Wanted = everything, allowed: Iterable[str] = ()) -> Steps[Done]:
+def replay(name: str, wanted: Wanted = everything, allowed: Iterable[str] = ()) -> Steps[DeadLetterResult]:
     """Append the events of open letters to their topics again, each once, as new entries; the letters are done.
 
     An event goes to the partition that its key has today. All processors of its topic get it; so an event that several
@@ -260,11 +260,11 @@ def replay(name: str, wanted: Wanted = everything, allowed: Iterable[str] = ()) 
     about each letter that there is now. A letter of a topic or stream that ``name`` does not belong to is refused
     (rule 4), unless it is in ``allowed``, as ``home`` writes it. To be driven on one connection (``run_alone``).
     """
-    (text,) = good((yield [strings.get(key_of(name))]))
-    known = () if text is None else read_facts(name, text).letters_of
+    (text,) = checked((yield [strings.get(key_of(name))]))
+    known = () if text is None else read_settings(name, text).letters_of
     homes = frozenset((*known, *_natural(name), *allowed))
 
-    def appended(letter: Letter | None, id: StreamId, facts: dict[str, Facts | None]) -> Call[Any]:  # noqa: A002
+    def appended(letter: DeadLetterRecord | None, id: StreamId, facts: dict[str, TopicSettings | None]) -> Call[Any]:  # noqa: A002
         if letter is not None and letter.topic and home(letter.topic, letter.partition) not in homes:
             target = home(letter.topic, letter.partition)
             raise TopicError(
@@ -276,7 +276,7 @@ def replay(name: str, wanted: Wanted = everything, allowed: Iterable[str] = ()) 
     return (yield from _through(name, wanted, appended))
 
 
-def purge(name: str, wanted: Wanted = everything) -> Steps[Done]:
+def purge(name: str, wanted: Wanted = everything) -> Steps[DeadLetterResult]:
     """Finish open letters without replaying them. ``wanted`` gets None for an entry that is no letter.
 
     To be driven on one connection (``run_alone``).
@@ -284,10 +284,10 @@ def purge(name: str, wanted: Wanted = everything) -> Steps[Done]:
     return (yield from _through(name, wanted, _nothing))
 
 
-Effect = Callable[[Letter | None, StreamId, dict[str, Facts | None]], Call[Any] | None]
+Effect = Callable[[DeadLetterRecord | None, StreamId, dict[str, TopicSettings | None]], Call[Any] | None]
 
 
-def _through(name: str, wanted: Wanted, effect: Effect) -> Steps[Done]:
+def _through(name: str, wanted: Wanted, effect: Effect) -> Steps[DeadLetterResult]:
     """Go through all open letters, page by page; each page is one transaction."""
     key = stream_of(name)
     yield from _take_in(key)
@@ -295,7 +295,7 @@ def _through(name: str, wanted: Wanted, effect: Effect) -> Steps[Done]:
     sent: set[tuple[str, int, StreamId]] = set()  # events: of two letters of one event, one sends it
     while True:
         yield [Call(("WATCH", f"dlq:{key}"), bool)]
-        (pending,) = good((yield [calls.tpending_range(key, GROUP, start, "+", PAGE)]))
+        (pending,) = checked((yield [calls.tpending_range(key, GROUP, start, "+", PAGE)]))
         if not pending:
             break
         ids = [message.id for message in pending]
@@ -312,7 +312,7 @@ def _through(name: str, wanted: Wanted, effect: Effect) -> Steps[Done]:
         for at in chosen:
             try:
                 made = effect(letters[at], at, facts)
-            except (NotALetterError, TopicError) as error:
+            except (NotADeadLetterError, TopicError) as error:
                 problems.append(str(error))
                 continue
             event = _event(letters[at])
@@ -328,10 +328,10 @@ def _through(name: str, wanted: Wanted, effect: Effect) -> Steps[Done]:
         start = f"({ids[-1]}"
     yield [Call(("UNWATCH",), bool)]
     yield from _evict(key)
-    return Done(total, tuple(refused))
+    return DeadLetterResult(total, tuple(refused))
 
 
-def _event(letter: Letter | None) -> tuple[str, int, StreamId]:
+def _event(letter: DeadLetterRecord | None) -> tuple[str, int, StreamId]:
     """Which event it is. Only letters have effects."""
     return ("", 0, StreamId(0)) if letter is None else (letter.topic, letter.partition, letter.event_id)
 
@@ -339,35 +339,37 @@ def _event(letter: Letter | None) -> tuple[str, int, StreamId]:
 def _take_in(key: str) -> Steps[None]:
     """Make all letters pending, so that each can be finished by itself."""
     while True:
-        (batch,) = good((yield [calls.tread(key, "0", 1000, group=GROUP, retry=FOREVER)]))
+        (batch,) = checked((yield [calls.tread(key, "0", 1000, group=GROUP, retry=FOREVER)]))
         if not batch:
             return
 
 
 def _transaction(key: str, effects: Sequence[Call[Any]], ids: Sequence[StreamId]) -> Steps[bool]:
     """Effects and the end of these letters, in one step. False: somebody else was at it, and nothing has happened."""
-    good((yield [calls.tlen(str(stream)) for stream in {call.args[1] for call in effects}]))  # raises for another type
-    todo = [strings.add(f"dlq:{key}"), *effects, calls.tack(key, GROUP, *ids)]
+    checked(
+        (yield [calls.tlen(str(stream)) for stream in {call.args[1] for call in effects}])
+    )  # raises for another type
+    todo = [strings.increment(f"dlq:{key}"), *effects, calls.tack(key, GROUP, *ids)]
     queued = [Call(call.args, lambda reply: reply) for call in todo]
     replies = yield [Call(("MULTI",), bool), *queued, Call(("EXEC",), lambda reply: reply)]
-    results = good(replies)[-1]
+    results = checked(replies)[-1]
     if results is None:
         return False
-    good(results)
+    checked(results)
     return True
 
 
-def _facts(topics: Iterable[str]) -> Steps[dict[str, Facts | None]]:
+def _facts(topics: Iterable[str]) -> Steps[dict[str, TopicSettings | None]]:
     ordered = sorted(topics)
-    texts = good((yield [strings.get(key_of(topic)) for topic in ordered]))
+    texts = checked((yield [strings.get(key_of(topic)) for topic in ordered]))
     return {
-        topic: None if text is None else read_facts(topic, text) for topic, text in zip(ordered, texts, strict=True)
+        topic: None if text is None else read_settings(topic, text) for topic, text in zip(ordered, texts, strict=True)
     }
 
 
-def _appended(letter: Letter | None, id: StreamId, known: dict[str, Facts | None]) -> Call[Any]:  # noqa: A002
+def _appended(letter: DeadLetterRecord | None, id: StreamId, known: dict[str, TopicSettings | None]) -> Call[Any]:  # noqa: A002
     if letter is None:
-        raise NotALetterError(f"entry {id} is no dead letter: it can't be replayed, only purged")
+        raise NotADeadLetterError(f"entry {id} is no dead letter: it can't be replayed, only purged")
     if letter.partition == NO_PARTITION:
         if not letter.topic:
             raise TopicError(f"letter {id}: its event came from no stream: it can't be replayed, only purged")
@@ -379,20 +381,20 @@ def _appended(letter: Letter | None, id: StreamId, known: dict[str, Facts | None
     return Call(("TAPPEND", f"{letter.topic}:{at}", *letter.flat), lambda reply: reply)
 
 
-def _nothing(letter: Letter | None, id: StreamId, known: dict[str, Facts | None]) -> None:  # noqa: A002, ARG001
+def _nothing(letter: DeadLetterRecord | None, id: StreamId, known: dict[str, TopicSettings | None]) -> None:  # noqa: A002, ARG001
     return None
 
 
-def _read_or_none(entry: Entry) -> Letter | None:
+def _read_or_none(entry: Entry) -> DeadLetterRecord | None:
     try:
         return read(entry)
-    except NotALetterError:
+    except NotADeadLetterError:
         return None
 
 
 def _evict(key: str) -> Steps[None]:
     """Evict the letters that this group and all others have finished, as far as nothing open is before them."""
-    (groups,) = good((yield [calls.tgroup_list(key)]))
+    (groups,) = checked((yield [calls.tgroup_list(key)]))
     safe = yield from finished(key, groups)
     if safe is not None and safe > StreamId(0):
-        good((yield [calls.ttrim(key, before=after(safe))]))
+        checked((yield [calls.ttrim(key, before=after(safe))]))

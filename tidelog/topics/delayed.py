@@ -22,7 +22,7 @@ from typing import Any, Final
 
 from tidelog.client import calls
 from tidelog.client.entries import Entry, StreamId
-from tidelog.client.steps import Steps, good
+from tidelog.client.steps import Steps, checked
 from tidelog.topics.partition import canonical
 from tidelog.topics.sending import BYTES, ROWS, Run, Sender, bulk
 from tidelog.topics.settings import TopicError
@@ -72,7 +72,7 @@ def send(sender: Sender, record: Any, due: bytes) -> Steps[StreamId]:
     fields, values = sender.codec.encode(record)
     yield from sender.room([at])
     head = [(_DUE, due), (_TURN, b"") if key is None else (_KEY, canonical(key))]
-    (sent,) = good((yield [calls.tappend(stream_of(sender.name), [*head, *zip(fields, values, strict=True)])]))
+    (sent,) = checked((yield [calls.tappend(stream_of(sender.name), [*head, *zip(fields, values, strict=True)])]))
     if sender.retention.hard_limit is not None:
         yield from sender.settled([at])
     done: StreamId = sent
@@ -91,14 +91,14 @@ def send_window(sender: Sender, records: Sequence[Any], due: bytes) -> Steps[int
         if not runs or runs[-1].fields != names or runs[-1].number >= ROWS or runs[-1].size >= BYTES:
             runs.append(Run(names))
         runs[-1].add(bulk((due, b"" if key is None else canonical(key), *values)))
-    good((yield [run.append(stream_of(sender.name)) for run in runs]))
+    checked((yield [run.append(stream_of(sender.name)) for run in runs]))
     if sender.retention.hard_limit is not None:
         yield from sender.settled(touched)
     return len(records)
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
+class DelayedRecord:
     """A record that waits."""
 
     id: StreamId  # in the stream of those that wait
@@ -107,7 +107,7 @@ class Waiting:
     flat: tuple[bytes, ...]  # field, value, ...: the entry that it becomes
 
 
-def read(entry: Entry) -> Waiting | None:
+def read(entry: Entry) -> DelayedRecord | None:
     """What an entry of the stream says; None if it was not made by ``send``."""
     flat = entry.flat
     if len(flat) < 6 or flat[0] != _DUE or flat[2] not in (_KEY, _TURN):
@@ -116,10 +116,10 @@ def read(entry: Entry) -> Waiting | None:
     if not text.isdigit() or len(text) > 18:
         return None
     due = int(text) if text == flat[1] else entry.id.ms + int(text)
-    return Waiting(entry.id, due, flat[3] if flat[2] == _KEY else None, flat[4:])
+    return DelayedRecord(entry.id, due, flat[3] if flat[2] == _KEY else None, flat[4:])
 
 
-def again(waiting: Waiting) -> list[bytes]:
+def again(waiting: DelayedRecord) -> list[bytes]:
     """The fields of the entry for a record that goes on waiting in another one."""
     head = [_TURN, b""] if waiting.key is None else [_KEY, waiting.key]
     return [_DUE, b"%d" % waiting.due, *head, *waiting.flat]

@@ -32,11 +32,11 @@ import hiredis
 
 from tidelog.client import calls, strings
 from tidelog.client.entries import Entry, StreamId
-from tidelog.client.steps import Steps, good
+from tidelog.client.steps import Steps, checked
 from tidelog.coordination import Claim
-from tidelog.topics.delayed import GROUP, Waiting, again, read, stream_of
+from tidelog.topics.delayed import GROUP, DelayedRecord, again, read, stream_of
 from tidelog.topics.sending import BYTES, Run, evictions
-from tidelog.topics.settings import Facts, Retention, key_of, read_facts
+from tidelog.topics.settings import Retention, TopicSettings, key_of, read_settings
 from tidelog.transport.call import Call
 
 log = logging.getLogger(__name__)
@@ -48,14 +48,14 @@ SLACK: Final = 10_000  # entries of the stream that may be there for nothing, be
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class DeliveryRound:
     """What a turn did."""
 
     read: int  # records that were looked at; PAGE: there may be more
     moved: int
 
 
-class Mover:
+class DelayedDelivery:
     """Moves the records of the topic ``name`` while ``claim`` is held."""
 
     def __init__(self, name: str, claim: Claim) -> None:
@@ -68,15 +68,15 @@ class Mover:
 
     def begin(self) -> Steps[None]:
         """Make the group, if it isn't there."""
-        good((yield [calls.tread(self.stream, "0", 0, group=GROUP)]))
+        checked((yield [calls.tread(self.stream, "0", 0, group=GROUP)]))
 
-    def turn(self) -> Steps[Turn | None]:
+    def turn(self) -> Steps[DeliveryRound | None]:
         """Look at up to PAGE records, and move those whose time has come. None: the claim is lost.
 
         What the server refuses is raised; nothing has happened then.
         """
         read_some = calls.tread(self.stream, "0", PAGE, group=GROUP, retry=RETRY_MS)
-        _, (there, text), batch, now = good((yield [*self._watching(), read_some, strings.server_time()]))
+        _, (there, text), batch, now = checked((yield [*self._watching(), read_some, strings.server_time()]))
         if len(batch.entries) < len(batch):
             log.error("topic %s: records that waited in %s are gone: they were evicted", self.name, self.stream)
         while batch.entries:
@@ -89,16 +89,16 @@ class Mover:
             if done is not None:
                 lost = plan.lost(done)
                 if lost:
-                    good((yield [_append(self.stream, again(waiting)) for waiting in lost]))
-                return Turn(len(batch), plan.moved - len(lost))
-            _, (there, text) = good((yield self._watching()))
-        return Turn(len(batch), 0) if self._ours(there) else None
+                    checked((yield [_append(self.stream, again(waiting)) for waiting in lost]))
+                return DeliveryRound(len(batch), plan.moved - len(lost))
+            _, (there, text) = checked((yield self._watching()))
+        return DeliveryRound(len(batch), 0) if self._ours(there) else None
 
     def _plan(self, entries: Sequence[Entry], now: int, text: bytes | None) -> Steps[_Plan]:
         """What to do with these entries at this time, by the facts in ``text``."""
-        facts = None if text is None else read_facts(self.name, text)
+        facts = None if text is None else read_settings(self.name, text)
         plan = _Plan(self.stream)
-        ready: list[Waiting] = []
+        ready: list[DelayedRecord] = []
         for entry in entries:
             waiting = read(entry)
             if waiting is None:
@@ -126,7 +126,7 @@ class Mover:
         plan.finish(facts.retention)
         return plan
 
-    def _room(self, targets: Sequence[int], facts: Facts) -> Steps[dict[int, int]]:
+    def _room(self, targets: Sequence[int], facts: TopicSettings) -> Steps[dict[int, int]]:
         """How many records may be appended to each partition."""
         lengths = yield [calls.tlen(f"{self.name}:{at}") for at in targets]
         limit = facts.retention.hard_limit
@@ -141,7 +141,7 @@ class Mover:
                     self._tell(f"topic {self.name}: partition {at} is full ({length:,}): records that are due wait on")
         return room
 
-    def _place(self, waiting: Waiting, partitions: int) -> int:
+    def _place(self, waiting: DelayedRecord, partitions: int) -> int:
         return next(self._turns) % partitions if waiting.key is None else crc32(waiting.key) % partitions
 
     # -- the stream itself -----------------------------------------------------------------------------------
@@ -150,26 +150,26 @@ class Mover:
 
         Returns whether there is more to do.
         """
-        length, groups, pending = good(
+        length, groups, pending = checked(
             (yield [calls.tlen(self.stream), calls.tgroup_list(self.stream), calls.tpending(self.stream, GROUP)])
         )
         offset = next((group.offset for group in groups if group.name == GROUP.encode()), StreamId(0))
         border = StreamId(offset.ms, offset.seq + 1) if pending.lowest is None else min(pending.lowest, offset)
         evicted = 0
         if border > StreamId(0):
-            (evicted,) = good((yield [calls.ttrim(self.stream, before=border)]))
+            (evicted,) = checked((yield [calls.ttrim(self.stream, before=border)]))
         if length - evicted <= 2 * pending.count + SLACK:
             return False
         return bool((yield from self.renew()))
 
     def renew(self) -> Steps[int]:
         """Append the oldest records that wait anew; returns how many."""
-        _, (there, _), oldest = good(
+        _, (there, _), oldest = checked(
             (yield [*self._watching(), calls.tpending_range(self.stream, GROUP, count=PAGE)])
         )  # fmt: skip
         if not oldest or not self._ours(there):
             return 0
-        found = good((yield [calls.trange(self.stream, each.id, each.id) for each in oldest]))
+        found = checked((yield [calls.trange(self.stream, each.id, each.id) for each in oldest]))
         moves: list[Call[Any]] = []
         ids = []
         for each, entries in zip(oldest, found, strict=True):
@@ -205,8 +205,8 @@ class _Plan:
 
     def __init__(self, stream: str) -> None:
         self._stream = stream
-        self._runs: list[tuple[str, Run, list[Waiting]]] = []  # targets and what they get, in order
-        self._open: dict[str, tuple[Run, list[Waiting]]] = {}  # by target: its last run
+        self._runs: list[tuple[str, Run, list[DelayedRecord]]] = []  # targets and what they get, in order
+        self._open: dict[str, tuple[Run, list[DelayedRecord]]] = {}  # by target: its last run
         self._evictions: list[Call[Any]] = []
         self._ids: list[StreamId] = []  # of what is moved
         self._put_off: dict[int, list[StreamId]] = {}  # by delay in ms
@@ -222,7 +222,7 @@ class _Plan:
         done = [calls.tack(self._stream, GROUP, *self._ids)] if self._ids else []
         return [*appends, *self._evictions, *done, *late]
 
-    def move(self, target: str, waiting: Waiting) -> None:
+    def move(self, target: str, waiting: DelayedRecord) -> None:
         fields = waiting.flat[::2]
         run, records = self._open.get(target, (None, []))
         if run is None or run.fields != fields or run.size >= BYTES:
@@ -233,7 +233,7 @@ class _Plan:
         run.add(packed[packed.index(b"\r\n") + 2 :])
         self._ids.append(waiting.id)
 
-    def lost(self, replies: Sequence[Any]) -> list[Waiting]:
+    def lost(self, replies: Sequence[Any]) -> list[DelayedRecord]:
         """Records that could not be appended, by the replies to ``calls``."""
         runs = zip(self._runs, replies, strict=False)
         return [each for (_, _, records), reply in runs if isinstance(reply, Exception) for each in records]
@@ -258,7 +258,7 @@ def _transaction(made: Sequence[Call[Any]]) -> Steps[list[Any] | None]:
     """
     queued = [Call(call.args, _itself, packed=call.packed) for call in made]
     replies = yield [Call(("MULTI",), _itself), *queued, Call(("EXEC",), _itself)]
-    (done,) = good(replies[-1:])
+    (done,) = checked(replies[-1:])
     if done is None:
         return None
     for call, reply in zip(made, done, strict=True):

@@ -22,7 +22,7 @@ T = TypeVar("T")
 AT_ONCE: Final = 1000  # calls in one pipeline, unless one caller has more
 
 
-class Lane:
+class CallPipeline:
     """For the tasks of one event loop."""
 
     def __init__(self, client: AsyncClient) -> None:

@@ -26,12 +26,12 @@ import redis
 from tidelog.client import calls, steps
 from tidelog.client.client import Client
 from tidelog.client.entries import Published
-from tidelog.client.steps import Steps, good
-from tidelog.operating.errortexts import said
-from tidelog.topics.pipeline import Lane
+from tidelog.client.steps import Steps, checked
+from tidelog.operating.errortexts import summary_of
+from tidelog.topics.pipeline import CallPipeline
 from tidelog.topics.sending import Gather, Sender
-from tidelog.topics.settings import Facts, TopicError
-from tidelog.transport.errors import ConflictError, NoStageError, StaleEpochError, again
+from tidelog.topics.settings import TopicError, TopicSettings
+from tidelog.transport.errors import ConflictError, NoStageError, StaleEpochError, is_retryable
 
 R = TypeVar("R")
 STAGE_MS: Final = 600_000  # after so long without a row, what was staged and not published is gone
@@ -49,12 +49,12 @@ class Home(Protocol):
     @property
     def agreed(self) -> bool: ...
     @property
-    def lane(self) -> Lane: ...
+    def lane(self) -> CallPipeline: ...
     @property
     def client(self) -> Client: ...
     def agree(self) -> Steps[Any]: ...
     @property
-    def facts(self) -> Facts: ...
+    def facts(self) -> TopicSettings: ...
     def sender(self) -> Sender: ...
 
 
@@ -80,7 +80,7 @@ class _Batches(Generic[R]):
         if not self.topic.agreed:
             yield from self.topic.agree()
         if self._last is None:
-            self._last = (yield from steps.one(calls.tfence(self.fence))) or 0
+            self._last = (yield from steps.single(calls.tfence(self.fence))) or 0
         return self._last
 
     def _settle(self) -> Steps[int]:
@@ -107,14 +107,14 @@ class _Batches(Generic[R]):
         stage = f"{self.fence}:{uuid4().hex}"
         staged = total = 0
         for window in windows:
-            staged = good((yield [run.stage(stage, STAGE_MS, sender.streams[at]) for at, run in window.runs]))[-1]
+            staged = checked((yield [run.stage(stage, STAGE_MS, sender.streams[at]) for at, run in window.runs]))[-1]
             total += window.rows
         if staged != total:
             raise AssertionError(f"stage {stage} holds {staged} rows of {total}")
         self._open = number, token
         (reply,) = yield [calls.tpublish(self.fence, number, stage, check=token)]
         self._open = None
-        good([reply])
+        checked([reply])
         self._last = number
         yield from sender.settled(touched)
         return Published(True, total)
@@ -152,7 +152,7 @@ class _Batches(Generic[R]):
     def _pause(self, before: float, error: BaseException) -> float:
         """Seconds until the next attempt; the first one of an outage is logged."""
         if not before:
-            log.warning("producer %s: %s; trying again for %g s", self.name, said(error), PATIENCE)
+            log.warning("producer %s: %s; trying again for %g s", self.name, summary_of(error), PATIENCE)
         return min(MOST, before * 2) or PAUSE
 
 
@@ -191,7 +191,7 @@ class Producer(_Batches[R]):
             try:
                 return await self.topic.lane.run(publishing())
             except (redis.RedisError, OSError) as error:
-                if not again(error) or time.monotonic() >= until:
+                if not is_retryable(error) or time.monotonic() >= until:
                     raise
                 pause = self._pause(pause, error)
                 await asyncio.sleep(pause * random.uniform(0.5, 1.0))
@@ -212,7 +212,7 @@ class SyncProducer(_Batches[R]):
             try:
                 return steps.run(self.topic.client, publishing())
             except (redis.RedisError, OSError) as error:
-                if not again(error) or time.monotonic() >= until:
+                if not is_retryable(error) or time.monotonic() >= until:
                     raise
                 pause = self._pause(pause, error)
                 time.sleep(pause * random.uniform(0.5, 1.0))

@@ -11,7 +11,7 @@ from collections.abc import Collection
 
 from tidelog.client import calls, strings
 from tidelog.client.entries import GroupInfo, PendingSummary, StreamId
-from tidelog.client.steps import Steps, good
+from tidelog.client.steps import Steps, checked
 from tidelog.topics.sending import evictions
 from tidelog.topics.settings import Retention
 from tidelog.transport.errors import NoGroupError
@@ -23,8 +23,8 @@ def trim(stream: str, kept: Retention, needed: Collection[bytes] = ()) -> Steps[
     ``needed``: groups that must be there, with "protect", before anything goes.
     """
     if kept.drops:
-        return sum(good((yield evictions(kept, stream))))
-    length, groups, now = good((yield [calls.tlen(stream), calls.tgroup_list(stream), strings.server_time()]))
+        return sum(checked((yield evictions(kept, stream))))
+    length, groups, now = checked((yield [calls.tlen(stream), calls.tgroup_list(stream), strings.server_time()]))
     if not {group.name for group in groups}.issuperset(needed):
         return 0
     safe = yield from finished(stream, groups)
@@ -36,7 +36,7 @@ def trim(stream: str, kept: Retention, needed: Collection[bytes] = ()) -> Steps[
     if kept.max_age_ms is not None:
         border = max(border, StreamId(max(0, now - kept.max_age_ms)))
     border = min(border, after(safe))
-    (evicted,) = good((yield [calls.ttrim(stream, before=border)])) if border > StreamId(0) else (0,)
+    (evicted,) = checked((yield [calls.ttrim(stream, before=border)])) if border > StreamId(0) else (0,)
     return int(evicted)
 
 
@@ -49,9 +49,9 @@ def finished(stream: str, groups: list[GroupInfo]) -> Steps[StreamId | None]:
 def progress(stream: str, groups: list[GroupInfo]) -> Steps[dict[bytes, StreamId]]:
     """The ID up to which each of the stream's groups has finished."""
     try:
-        pending: list[PendingSummary] = good((yield [calls.tpending(stream, group.name) for group in groups]))
+        pending: list[PendingSummary] = checked((yield [calls.tpending(stream, group.name) for group in groups]))
     except NoGroupError:  # one ended meanwhile: ask again
-        (left,) = good((yield [calls.tgroup_list(stream)]))
+        (left,) = checked((yield [calls.tgroup_list(stream)]))
         ends: dict[bytes, StreamId] = yield from progress(stream, left)
         return ends
     return {
@@ -77,8 +77,8 @@ def _newest(stream: str, length: int, number: int) -> Steps[StreamId]:
     it on are fewer, and it is looked for again.
     """
     while length > number:
-        (found,) = good((yield [calls.tseek(stream, "0", length - number + 1)]))
-        left, length = good((yield [calls.tcount(stream, found or "+"), calls.tlen(stream)]))
+        (found,) = checked((yield [calls.tseek(stream, "0", length - number + 1)]))
+        left, length = checked((yield [calls.tcount(stream, found or "+"), calls.tlen(stream)]))
         if found is not None and left >= number:
             done: StreamId = found
             return done

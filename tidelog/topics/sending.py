@@ -22,10 +22,10 @@ import hiredis
 from tidelog.client import calls
 from tidelog.client.entries import StreamId
 from tidelog.client.packedrows import tmappend_packed, tstage_packed
-from tidelog.client.steps import Steps, good
+from tidelog.client.steps import Steps, checked
 from tidelog.codecs import Codec, CodecError
 from tidelog.topics.partition import Key, canonical, partition_of
-from tidelog.topics.settings import Facts, Retention, TopicError
+from tidelog.topics.settings import Retention, TopicError, TopicSettings
 from tidelog.transport.call import Call, Name, Value
 
 log = logging.getLogger(__name__)
@@ -157,7 +157,7 @@ class Sender:
     """Makes the calls of one topic. ``streams``: the keys of its partitions."""
 
     def __init__(
-        self, name: str, codec: Codec[Any], keyed: Keyed, facts: Facts, streams: Sequence[str],
+        self, name: str, codec: Codec[Any], keyed: Keyed, facts: TopicSettings, streams: Sequence[str],
     ) -> None:  # fmt: skip
         self.name = name
         self.codec = codec
@@ -181,7 +181,7 @@ class Sender:
             made = [calls.tappev(key, pairs, ms=kept.max_age_ms)]
         first, *after = yield made
         sent: StreamId
-        (sent,) = good([first])
+        (sent,) = checked([first])
         self._followed([at], after)
         return sent
 
@@ -192,7 +192,7 @@ class Sender:
         appends: list[Call[Any]] = [run.append(self.streams[at]) for at, run in runs]
         after = self._evicted(touched) if self.retention.drops else self._lengths(touched)
         replies = yield [*appends, *after]
-        good(replies[: len(appends)])
+        checked(replies[: len(appends)])
         self._followed(touched, replies[len(appends) :])
         return rows
 
@@ -231,7 +231,7 @@ class Sender:
         """Look again at partitions that were full. TopicFullError if one still is."""
         limit = self.retention.hard_limit
         for at in self._full.intersection(partitions):
-            (length,) = good((yield [calls.tlen(self.streams[at])]))
+            (length,) = checked((yield [calls.tlen(self.streams[at])]))
             if limit is not None and length >= limit:
                 raise TopicFullError(self.name, at, length, limit)
             self._full.discard(at)

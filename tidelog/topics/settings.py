@@ -98,7 +98,7 @@ class Retention:
 
 
 @dataclass(frozen=True)
-class Facts:
+class TopicSettings:
     """What a topic is. In a declaration, ``partitions`` may be None: as on the server."""
 
     partitions: int | None
@@ -116,11 +116,11 @@ class Facts:
         """As JSON."""
         return msgspec.json.encode(self)
 
-    def complete(self) -> Facts:
+    def complete(self) -> TopicSettings:
         """With a number for the partitions and an ID, for a topic that is new."""
         return replace(self, partitions=self.partitions or PARTITIONS, id=uuid4().hex[:12])
 
-    def agreed(self, name: str, there: Facts) -> Facts:
+    def agreed(self, name: str, there: TopicSettings) -> TopicSettings:
         """The facts on the server, plus the fields that this declaration adds. TopicMismatchError if they differ."""
         ours: dict[str, Any] = {
             "hash": self.hash, "partitions": self.partitions, "partition_by": self.partition_by, "codec": self.codec,
@@ -146,7 +146,9 @@ class Facts:
             return there
         return replace(there, fields={**there.fields, **self.fields})
 
-    def _remedies(self, name: str, there: Facts, differences: Sequence[tuple[str, object, object]]) -> list[str]:
+    def _remedies(
+        self, name: str, there: TopicSettings, differences: Sequence[tuple[str, object, object]]
+    ) -> list[str]:
         """What could change the topic, so that it is as this declaration says."""
         found = []
         names = {what for what, _, _ in differences}
@@ -188,12 +190,12 @@ def key_of(name: str) -> str:
     return f"{PREFIX}{name}"
 
 
-def read_facts(name: str, text: bytes) -> Facts:
+def read_settings(name: str, text: bytes) -> TopicSettings:
     """Facts from their JSON. TopicError if they can't be read, or come from a newer version."""
     try:
         version = msgspec.json.decode(text)["version"]
         if version == VERSION:
-            found = msgspec.json.decode(text, type=Facts)
+            found = msgspec.json.decode(text, type=TopicSettings)
             check_partitions(name, found.partitions)
             return found
     except TopicError:

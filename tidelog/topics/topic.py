@@ -23,11 +23,19 @@ from tidelog.codecs import Codec, codec_for
 from tidelog.codecs.pickling import make_portable
 from tidelog.topics import delayed
 from tidelog.topics.partition import Key
-from tidelog.topics.pipeline import Lane
+from tidelog.topics.pipeline import CallPipeline
 from tidelog.topics.producer import Producer, SyncProducer
 from tidelog.topics.reconcile import agree
 from tidelog.topics.sending import Gather, Keyed, PartitionBy, Sender, check_key_type
-from tidelog.topics.settings import FUNCTION, Facts, Overflow, Retention, TopicError, check_name, check_partitions
+from tidelog.topics.settings import (
+    FUNCTION,
+    Overflow,
+    Retention,
+    TopicError,
+    TopicSettings,
+    check_name,
+    check_partitions,
+)
 from tidelog.transport.access import Access
 
 R = TypeVar("R")
@@ -35,7 +43,7 @@ CHECKED: Final = 5.0  # seconds until a program looks again whether the topic is
 
 
 @dataclass(frozen=True)
-class Place:
+class PartitionLocation:
     """Where a partition is."""
 
     partition: int
@@ -93,17 +101,19 @@ class Topic(Generic[R]):
         self.codec: Codec[R] = codec_for(record_type, codec)
         check_key_type(title, partition_by, self.codec)
         self._keyed = Keyed(title, partition_by, self.codec.shape.mapping)
-        self.declared = Facts(
+        self.declared = TopicSettings(
             partitions,
             FUNCTION if callable(partition_by) else partition_by,
             self.codec.name,
             {field.name: field.kind for field in self.codec.shape.fields},
             Retention(partition_size, _milliseconds(title, max_age), overflow, hard_limit),
         )
-        self._facts: Facts | None = None
+        self._facts: TopicSettings | None = None
         self._check_at = 0.0  # on the monotonic clock: when they are compared again
         self._sender: Sender | None = None
-        self._lanes: WeakKeyDictionary[asyncio.AbstractEventLoop, tuple[Lane, AsyncClient]] = WeakKeyDictionary()
+        self._lanes: WeakKeyDictionary[asyncio.AbstractEventLoop, tuple[CallPipeline, AsyncClient]] = (
+            WeakKeyDictionary()
+        )
         self._given: AsyncClient | None = None
         self._given_in: asyncio.AbstractEventLoop | None = None  # the event loop that ``_given`` is for; None: any
         self._sync_client: Client | None = None
@@ -149,9 +159,9 @@ class Topic(Generic[R]):
         """The record of an entry. UndecodableError if it is none."""
         return self.codec.decode(entry, self.stream(partition).encode())
 
-    def place(self, partition: int) -> Place:
+    def place(self, partition: int) -> PartitionLocation:
         """Where a partition is: today always on the server of the topic."""
-        return Place(partition, self.stream(partition))
+        return PartitionLocation(partition, self.stream(partition))
 
     @property
     def partitions(self) -> int:
@@ -167,7 +177,7 @@ class Topic(Generic[R]):
         return self._facts is not None and time.monotonic() < self._check_at
 
     @property
-    def facts(self) -> Facts:
+    def facts(self) -> TopicSettings:
         """What the topic is. TopicError before the server was asked (``ready``)."""
         if self._facts is None:
             raise TopicError(f"topic {self.name!r}: what the server says about it is known after ready()")
@@ -212,14 +222,14 @@ class Topic(Generic[R]):
             self.__dict__.update(kept)
 
     @property
-    def lane(self) -> Lane:
+    def lane(self) -> CallPipeline:
         """The lane of the running event loop."""
         loop = asyncio.get_running_loop()
         found = self._lanes.get(loop)
         if found is None:
             given = self._given if self._given_in in (None, loop) else None
             client = given or AsyncClient(self._where())
-            found = self._lanes[loop] = (Lane(client), client)
+            found = self._lanes[loop] = (CallPipeline(client), client)
         return found[0]
 
     @property
@@ -253,7 +263,7 @@ class Topic(Generic[R]):
         """The same operations, blocking."""
         return SyncTopic(self)
 
-    async def ready(self) -> Facts:
+    async def ready(self) -> TopicSettings:
         """Write the facts of the topic to the server, or compare them. TopicMismatchError where they differ."""
         if not self.agreed:
             await self.lane.run(self.agree())
@@ -321,7 +331,7 @@ class Topic(Generic[R]):
         return Producer(self, name)
 
     # -- for the twins ---------------------------------------------------------------------------------------
-    def agree(self) -> Steps[Facts]:
+    def agree(self) -> Steps[TopicSettings]:
         """The steps of ``ready``."""
         facts = yield from agree(self.name, self.declared)
         if facts != self._facts:
@@ -372,7 +382,7 @@ class SyncTopic(Generic[R]):
     def __init__(self, topic: Topic[R]) -> None:
         self.topic = topic
 
-    def ready(self) -> Facts:
+    def ready(self) -> TopicSettings:
         """See ``Topic.ready``."""
         if not self.topic.agreed:
             steps.run(self.topic.client, self.topic.agree())
@@ -434,7 +444,9 @@ def _access(title: str, url: str | None, access: Access | None) -> Access | None
         raise TopicError(f"{title}: {error}") from None
 
 
-def _again(kind: type[Topic[Any]], name: str, record_type: Any, options: dict[str, Any], facts: Facts | None) -> Any:
+def _again(
+    kind: type[Topic[Any]], name: str, record_type: Any, options: dict[str, Any], facts: TopicSettings | None
+) -> Any:
     """A topic that was pickled."""
     made = kind(name, record_type, **options)
     made._facts = facts

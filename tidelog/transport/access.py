@@ -8,9 +8,18 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final
 from urllib.parse import unquote
 
-from tidelog.transport.address import COMMON, OPTIONS, Address, AddressError, address_of, is_url, options_of, shown
+from tidelog.transport.address import (
+    COMMON,
+    OPTIONS,
+    Address,
+    AddressError,
+    address_of,
+    is_url,
+    options_of,
+    without_credentials,
+)
 
-__all__ = ["DEFAULT_URL", "Access", "is_url", "shown"]
+__all__ = ["DEFAULT_URL", "Access", "is_url", "without_credentials"]
 
 DEFAULT_URL: Final = "redis://localhost:6379"
 SENTINEL_MS: Final = 2000  # a Sentinel that is slower than this is passed over for the next one
@@ -159,8 +168,8 @@ class Access:
     def places(self) -> str:
         """Where leaders are looked for, without users and passwords."""
         if self.sentinels:
-            return f"{self.service} of the Sentinels {', '.join(map(shown, self.sentinels))}"
-        return ", ".join(map(shown, self.urls))
+            return f"{self.service} of the Sentinels {', '.join(map(without_credentials, self.sentinels))}"
+        return ", ".join(map(without_credentials, self.urls))
 
     def of_sentinel(self, url: str) -> Access:
         """How to connect to a Sentinel."""
@@ -205,7 +214,7 @@ def _sentinels(text: str) -> dict[str, Any]:
     said = options_of(text, "&".join(own))
     for option, (what, _) in OPTIONS.items():
         if what in said and what not in _FIELDS:
-            raise AddressError(f"{shown(text)}: {option} is not possible with Sentinels")
+            raise AddressError(f"{without_credentials(text)}: {option} is not possible with Sentinels")
     if at:
         found |= {"username": unquote(name) or None, "password": unquote(password) or None}
     urls = tuple(f"{scheme}://{_with_port(each.strip())}" for each in hosts.split(","))

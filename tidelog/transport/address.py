@@ -31,7 +31,7 @@ def is_url(text: str) -> bool:
     return _SCHEMES.match(text) is not None
 
 
-def shown(url: str) -> str:
+def without_credentials(url: str) -> str:
     """A URL for messages: without user and password, which its query can contain as well."""
     before, _, query = url.partition("?")
     if "@" in query and "@" not in before:  # a ? in a password, or an @ in the query: nobody knows
@@ -137,7 +137,7 @@ def address_of(url: str) -> Address:
     """Parse a URL. Raises AddressError if it is not a URL, or if an option is unknown or malformed."""
     if not is_url(url):
         raise AddressError(
-            f"{shown(url)!r} is no URL of a server: it must be redis://host:port, rediss://host:port or unix:///path"
+            f"{without_credentials(url)!r} is no URL of a server: it must be redis://host:port, rediss://host:port or unix:///path"
         )
     try:
         parts = urlsplit(url)
@@ -193,4 +193,4 @@ def _db(url: str, parts: SplitResult) -> int:
 
 
 def _wrong(url: str, why: str) -> AddressError:
-    return AddressError(f"{shown(url)}: {why}")
+    return AddressError(f"{without_credentials(url)}: {why}")

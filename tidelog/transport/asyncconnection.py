@@ -17,11 +17,11 @@ from typing import Any
 import hiredis
 import redis
 
-from tidelog.transport.access import Access, shown
+from tidelog.transport.access import Access, without_credentials
 from tidelog.transport.address import Address
 from tidelog.transport.call import Call, plain, read_one
 from tidelog.transport.connection import tls_context
-from tidelog.transport.errors import passes, translated
+from tidelog.transport.errors import is_temporary, translated
 
 
 class LostError(redis.ConnectionError, ConnectionError):
@@ -44,7 +44,7 @@ class _Request:
         self.timer = timer  # ends the connection if the replies take too long
 
 
-class Channel(asyncio.Protocol):
+class AsyncConnection(asyncio.Protocol):
     """A connection, made by ``connect``."""
 
     def __init__(self, place: str, patience: float) -> None:
@@ -119,7 +119,7 @@ class Channel(asyncio.Protocol):
         request = self._waiting[0]
         if isinstance(reply, hiredis.ReplyError):
             text = str(reply)
-            if passes(text):
+            if is_temporary(text):
                 self.refused = True
                 self.close(text)
                 return
@@ -142,14 +142,14 @@ class Channel(asyncio.Protocol):
             request.future.set_exception(error)
 
 
-async def connect(access: Access, url: str, name: str) -> Channel:
+async def connect(access: Access, url: str, name: str) -> AsyncConnection:
     """A connection, authenticated, listed as ``name``. LostError or OSError where no server answers.
 
     redis.ResponseError for a wrong password.
     """
     address = access.address(url)
     loop = asyncio.get_running_loop()
-    made = Channel(shown(url), access.read_ms / 1000)
+    made = AsyncConnection(without_credentials(url), access.read_ms / 1000)
     async with asyncio.timeout(access.connect_ms / 1000):
         if address.path:
             await loop.create_unix_connection(lambda: made, address.path)
@@ -164,7 +164,7 @@ async def connect(access: Access, url: str, name: str) -> Channel:
     return made
 
 
-async def _greet(made: Channel, address: Address, name: str) -> None:
+async def _greet(made: AsyncConnection, address: Address, name: str) -> None:
     greeting: list[Call[Any]] = []
     if address.password is not None:
         greeting.append(plain("AUTH", *((address.username,) if address.username else ()), address.password))

@@ -1,7 +1,7 @@
 """One connection to one server. Commands can be pipelined, and a long range arrives in pages of bounded size.
 
 redis-py holds a whole reply in memory. A TRANGE of a million entries must not be held at once. Its header is read here;
-the bytes after it go, as they arrive, to a ``Gather`` of the caller's, which makes pages of entries of them.
+the bytes after it go, as they arrive, to a ``PageBuilder`` of the caller's, which makes pages of entries of them.
 
     *1000000\\r\\n                         read here: the number of entries
     *3\\r\\n$17\\r\\n1700000000000.0\\r\\n...    for the Gather: the first entry
@@ -21,7 +21,7 @@ from typing import Any, Final, Protocol, TypeVar
 
 import hiredis
 
-from tidelog.transport.access import Access, shown
+from tidelog.transport.access import Access, without_credentials
 from tidelog.transport.address import Address
 from tidelog.transport.call import Call, Value, read_one
 from tidelog.transport.errors import ReplyError
@@ -39,7 +39,7 @@ class NotAnEntryError(Exception):
 P_co = TypeVar("P_co", covariant=True)
 
 
-class Gather(Protocol[P_co]):
+class PageBuilder(Protocol[P_co]):
     """Makes pages of entries from the bytes of a range; one object for each range."""
 
     def feed(self, data: bytes) -> None:
@@ -55,7 +55,7 @@ class Gather(Protocol[P_co]):
         """Return the page and begin the next one. Called only when the page has entries."""
 
 
-class Wire:
+class BlockingConnection:
     """A connection to the server at ``url``, authenticated, and listed as ``name`` in CLIENT LIST.
 
     ``url`` need not be one of ``access.urls``. OSError where no server answers, ReplyError for a wrong password.
@@ -81,7 +81,7 @@ class Wire:
     @property
     def place(self) -> str:
         """The URL, without user and password."""
-        return shown(self.url)
+        return without_credentials(self.url)
 
     def close(self) -> None:
         self._sock.close()
@@ -168,7 +168,7 @@ class Wire:
         for _ in range(number):
             yield self.take()
 
-    def pages(self, number: int, first: bytes, gather: Gather[P_co], size: int) -> Iterator[P_co]:
+    def pages(self, number: int, first: bytes, gather: PageBuilder[P_co], size: int) -> Iterator[P_co]:
         """``number`` entries as they arrive, in pages of at most ``size`` entries and about PAGE_BYTES bytes.
 
         ``number`` and ``first`` are what ``header`` returned. Close the connection if you stop before the end.

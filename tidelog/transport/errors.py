@@ -67,26 +67,26 @@ class DeniedError(Exception):
     """The server denies a permission that this program requires. The text is the server's."""
 
 
-def passes(error: BaseException | str) -> bool:
+def is_temporary(error: BaseException | str) -> bool:
     """Whether the same request may succeed later. ``error``: the server's message, or an exception with it."""
-    text = words(error)
+    text = message_of(error)
     return text.partition(" ")[0] in PASSING or text.startswith(_FULL)
 
 
-def denies(error: BaseException | str) -> bool:
-    """Whether the server refuses this user, so that repeating is useless. ``error``: as for ``passes``."""
-    text = words(error)
+def is_denied(error: BaseException | str) -> bool:
+    """Whether the server refuses this user, so that repeating is useless. ``error``: as for ``is_temporary``."""
+    text = message_of(error)
     return text.partition(" ")[0] in _DENYING or text.startswith(_NO_LOGIN)
 
 
-def again(error: BaseException) -> bool:
+def is_retryable(error: BaseException) -> bool:
     """Whether to try again: no server answers, or the server's refusal is temporary."""
     if isinstance(error, redis.ConnectionError | redis.TimeoutError | OSError):  # redis-py counts logins among these
-        return not denies(error)
-    return passes(error)
+        return not is_denied(error)
+    return is_temporary(error)
 
 
-def words(error: BaseException | str) -> str:
+def message_of(error: BaseException | str) -> str:
     """The server's message. For an exception that is not the server's: its text."""
     text = str(error)
     code: str | None = getattr(error, "status_code", None)  # redis-py takes the code away where it knows it

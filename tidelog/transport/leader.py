@@ -16,10 +16,10 @@ from collections.abc import Callable, Collection
 from typing import Any, TypeVar
 from urllib.parse import quote
 
-from tidelog.transport.access import Access, shown
+from tidelog.transport.access import Access, without_credentials
 from tidelog.transport.call import Call
-from tidelog.transport.connection import Wire
-from tidelog.transport.errors import ReplyError, passes
+from tidelog.transport.connection import BlockingConnection
+from tidelog.transport.errors import ReplyError, is_temporary
 
 T = TypeVar("T")
 
@@ -30,7 +30,7 @@ class UnreachableError(ConnectionError):
     """No attempt succeeded. The text says how many there were and how the last one failed."""
 
 
-class Servers:
+class LeaderConnection:
     """The servers of an ``Access``, and one connection to their leader, made when it is first needed.
 
     ``name`` is the name of the connection in CLIENT LIST; ``given``: see ``ask``. Not for several threads at a time.
@@ -40,7 +40,7 @@ class Servers:
         self.access = access
         self.name = name
         self._given = given
-        self._leader: Wire | None = None
+        self._leader: BlockingConnection | None = None
 
     def close(self) -> None:
         """Close the connection; the next request makes another."""
@@ -51,7 +51,7 @@ class Servers:
     def attempts(self, do: Callable[[], T]) -> T:
         """Call ``do`` until it succeeds, ``access.retries`` times more at most; returns what it returns.
 
-        Another attempt follows an OSError, or a temporary ReplyError (``passes``); the connection is closed first.
+        Another attempt follows an OSError or a temporary ReplyError; the connection is closed first.
         Other errors are raised immediately. Raises UnreachableError after the last attempt.
         """
         for left in range(self.access.retries, -1, -1):
@@ -59,7 +59,7 @@ class Servers:
                 return do()
             except (OSError, ReplyError) as error:
                 self.close()
-                if isinstance(error, ReplyError) and not passes(error):
+                if isinstance(error, ReplyError) and not is_temporary(error):
                     raise
                 if left and left == self.access.retries:
                     seconds = left * self.access.retry_ms / 1000
@@ -78,7 +78,7 @@ class Servers:
         limits = f"{access.called('retries')}, {access.called('retry_ms')}"
         return f" in {access.retries + 1} attempt{'s' if access.retries else ''} ({limits}); the last one"
 
-    def leader(self) -> Wire:
+    def leader(self) -> BlockingConnection:
         """The connection to the leader. OSError where no leader answers, ReplyError for a wrong password."""
         if self._leader is None:
             self._leader = self._find()
@@ -94,7 +94,7 @@ class Servers:
         def once() -> list[Any]:
             replies = self.leader().run(*calls)
             for reply in replies:
-                if isinstance(reply, ReplyError) and reply.code not in self._given and passes(reply):
+                if isinstance(reply, ReplyError) and reply.code not in self._given and is_temporary(reply):
                     raise reply
             return replies
 
@@ -120,20 +120,20 @@ class Servers:
 
         return self.attempts(once)
 
-    def _find(self) -> Wire:
+    def _find(self) -> BlockingConnection:
         urls = self.access.urls
         if self.access.sentinels:
             return self._named()
         if len(urls) == 1:
-            return Wire(self.access, urls[0], self.name)
+            return BlockingConnection(self.access, urls[0], self.name)
         met = []
         for url in urls:
             try:
-                wire = Wire(self.access, url, self.name)
+                wire = BlockingConnection(self.access, url, self.name)
             except (OSError, ReplyError) as error:
-                if isinstance(error, ReplyError) and not passes(error):
+                if isinstance(error, ReplyError) and not is_temporary(error):
                     raise
-                met.append(f"{shown(url)}: {error}")
+                met.append(f"{without_credentials(url)}: {error}")
                 continue
             if wire.ask("ROLE")[0] == b"master":
                 return wire
@@ -141,20 +141,20 @@ class Servers:
             wire.close()
         raise ConnectionError(f"no leader among {self.access.called('urls')} ({'; '.join(met)})")
 
-    def _named(self) -> Wire:
+    def _named(self) -> BlockingConnection:
         """A connection to the leader that a Sentinel names."""
         access, met = self.access, []
         for sentinel in access.sentinels:
             try:
                 place = self._asked(sentinel)
-                wire = Wire(access, place, self.name) if place else None
+                wire = BlockingConnection(access, place, self.name) if place else None
             except (OSError, ReplyError) as error:
-                if isinstance(error, ReplyError) and not passes(error):
+                if isinstance(error, ReplyError) and not is_temporary(error):
                     raise
-                met.append(f"{shown(sentinel)}: {error}")
+                met.append(f"{without_credentials(sentinel)}: {error}")
                 continue
             if wire is None:
-                met.append(f"{shown(sentinel)}: no service of this name")
+                met.append(f"{without_credentials(sentinel)}: no service of this name")
             elif wire.ask("ROLE")[0] == b"master":
                 return wire
             else:
@@ -164,7 +164,7 @@ class Servers:
 
     def _asked(self, sentinel: str) -> str:
         """The leader's URL as this Sentinel has it, "" if it does not know the service. OSError if it is not there."""
-        wire = Wire(self.access.of_sentinel(sentinel), sentinel, self.name)
+        wire = BlockingConnection(self.access.of_sentinel(sentinel), sentinel, self.name)
         try:
             found = wire.ask("SENTINEL", "GET-MASTER-ADDR-BY-NAME", self.access.service)
         finally:

@@ -21,7 +21,7 @@ from redis.retry import Retry
 from tidelog.transport.access import Access
 from tidelog.transport.address import Address
 from tidelog.transport.errors import ReplyError
-from tidelog.transport.leader import Servers
+from tidelog.transport.leader import LeaderConnection
 
 NAME: Final = "tidelog-client"  # of connections that look for the leader
 MOVED: Final = "the server is a replica now: another one leads"
@@ -81,7 +81,7 @@ def _tls(address: Address) -> dict[str, Any]:
 
 def _leader(access: Access) -> Address:
     """The address of the server that leads now. Raises redis.RedisError if none is found."""
-    servers = Servers(access, NAME)
+    servers = LeaderConnection(access, NAME)
     try:
         return access.address(servers.leader().url)
     except ReplyError as error:

@@ -32,9 +32,9 @@ import hiredis
 
 from tidelog.transport.access import Access
 from tidelog.transport.call import Value
-from tidelog.transport.connection import Wire
-from tidelog.transport.errors import ReplyError, passes
-from tidelog.transport.leader import Servers
+from tidelog.transport.connection import BlockingConnection
+from tidelog.transport.errors import ReplyError, is_temporary
+from tidelog.transport.leader import LeaderConnection
 
 YOUNG: Final = 4  # young lines
 YOUNG_WAIT_MS: Final = 5_000
@@ -64,8 +64,8 @@ class _Line:
 
     def __init__(self, access: Access, name: str, old: bool) -> None:
         self.old = old
-        self.servers = Servers(access, name)
-        self.wire: Wire | None = None
+        self.servers = LeaderConnection(access, name)
+        self.wire: BlockingConnection | None = None
         self.id = 0  # of the connection, on the server
         self.jobs: set[_Job] = set()  # of the wait that is under way
         self.joining: set[_Job] = set()  # of the next one
@@ -77,7 +77,7 @@ class _Line:
     def keys(self) -> int:
         return sum(len(job.streams) for jobs in (self.jobs, self.joining) for job in jobs)
 
-    def connect(self) -> Wire:
+    def connect(self) -> BlockingConnection:
         if self.wire is None:
             wire = self.servers.leader()
             self.id = wire.ask("CLIENT", "ID")
@@ -125,7 +125,7 @@ class Waker:
         self._free: dict[_Job, None] = {}  # in no line, oldest first
         self._later: list[tuple[float, _Job]] = []  # refused: when to tell it
         self._lines: list[_Line] = []
-        self._control = Servers(access, name)
+        self._control = LeaderConnection(access, name)
         self._not_before = 0.0  # monotonic: the server did not answer
         self._pause = 0.0
         self._selector = selectors.DefaultSelector()
@@ -272,7 +272,7 @@ class Waker:
 
     def _refused(self, line: _Line, error: ReplyError) -> None:
         """The server does not take the command (Rule 4)."""
-        if passes(error):
+        if is_temporary(error):
             self._lost(line, error)
             return
         log.warning("the server refuses to wait for %d jobs: %s", len(line.jobs), error)

@@ -11,11 +11,11 @@ import pytest
 from tests.replication.proxy import Proxy
 from tidelog import Client, ConflictError, Published, StaleEpochError
 from tidelog.client import publish
-from tidelog.client.publish import Part, Publisher, Stager
+from tidelog.client.publish import Publisher, StagedRows, Stager
 from tidelog.testing import Server, free_port
 from tidelog.transport.access import Access
 from tidelog.transport.errors import ReplyError
-from tidelog.transport.leader import Servers, UnreachableError
+from tidelog.transport.leader import LeaderConnection, UnreachableError
 
 HOUR = 3_600_000
 
@@ -41,16 +41,16 @@ def through(proxy: Proxy) -> Access:
     return Access((f"redis://127.0.0.1:{proxy.port}",), retry_ms=1)
 
 
-def part(key: str, *numbers: int) -> Part:
+def part(key: str, *numbers: int) -> StagedRows:
     packed = hiredis.pack_command(tuple(numbers))  # type: ignore[arg-type]  # any length will do
-    return Part(key.encode(), (b"n",), len(numbers), packed[packed.index(b"\r\n") + 2 :])
+    return StagedRows(key.encode(), (b"n",), len(numbers), packed[packed.index(b"\r\n") + 2 :])
 
 
 def numbers(client: Client, key: str) -> list[int]:
     return [int(entry["n"]) for entry in client.trange(key)]
 
 
-def staged(access: Access, prefix: str, *parts: Part) -> list[str]:
+def staged(access: Access, prefix: str, *parts: StagedRows) -> list[str]:
     stager = Stager(access, "writer", prefix, HOUR)
     stager.stage(parts)
     stager.finish()
@@ -84,12 +84,12 @@ def test_rows_are_invisible_until_they_are_published_in_order(client: Client, ac
 
 
 def test_a_stager_on_a_connection_of_its_callers_leaves_it_open(client: Client, access: Access) -> None:
-    servers = Servers(access, "mine")
+    servers = LeaderConnection(access, "mine")
     wire = servers.leader()
     names = []
     for _ in range(2):
         stager = Stager(access, "unused", "job", 60_000, servers=servers)
-        stager.stage([Part(b"t", (b"n",), 1, b"$1\r\n7\r\n")])
+        stager.stage([StagedRows(b"t", (b"n",), 1, b"$1\r\n7\r\n")])
         stager.finish()
         names += stager.names
     assert servers.leader() is wire

@@ -126,7 +126,7 @@ async def test_what_fails_comes_again_with_its_attempt_and_a_growing_delay(
     assert all(wait >= least for wait, least in zip(waits, (0.05, 0.1, 0.2), strict=True)), waits
 
 
-def letters_of(client: Client, topic: str = "flow.orders.dead") -> list[deadletters.Letter]:
+def letters_of(client: Client, topic: str = "flow.orders.dead") -> list[deadletters.DeadLetterRecord]:
     entries, _ = run(client, deadletters.page(topic))
     return [deadletters.read(entry) for entry in entries]
 

@@ -133,7 +133,7 @@ async def test_instances_have_streams_of_their_own(tidelog_server: Server, clien
 
 
 # -- dead letters --------------------------------------------------------------------------------------------
-def letters_of(client: Client, topic: str = "flow.orders.dead") -> list[deadletters.Letter]:
+def letters_of(client: Client, topic: str = "flow.orders.dead") -> list[deadletters.DeadLetterRecord]:
     entries, _ = run(client, deadletters.page(topic))
     return [deadletters.read(entry) for entry in entries]
 

@@ -14,7 +14,7 @@ from uuid import uuid4
 
 from tidelog.client import calls
 from tidelog.client.entries import Entry, StreamId
-from tidelog.client.steps import good
+from tidelog.client.steps import checked
 from tidelog.jobs import Job, keys
 from tidelog.jobs.epochs.driver import Driver
 from tidelog.jobs.epochs.outcome import DriverOptions
@@ -23,7 +23,7 @@ from tidelog.jobs.task.plan import TaskFailure, TaskPlan, TaskResult
 from tidelog.testing import Server
 from tidelog.topics import Topic
 from tidelog.transport.access import Access
-from tidelog.transport.leader import Servers
+from tidelog.transport.leader import LeaderConnection
 
 PARTITIONS = 2
 MADE: list[Driver] = []
@@ -50,16 +50,18 @@ def made(*topics: Topic[Any]) -> None:
 
 def run(plan: TaskPlan) -> TaskResult:
     """Copy what each input has to ``out``, to the same partition; at most MOST entries of each."""
-    servers = Servers(replace(plan.where.access, retries=0), "stand-in")  # what is staged twice would be there twice
+    servers = LeaderConnection(
+        replace(plan.where.access, retries=0), "stand-in"
+    )  # a retry would stage twice
     try:
         spans: dict[str, InputSpan] = {}
         read: list[Entry] = []
         more = False
         for topic, after in plan.starts.items():
             # a topic of one partition is broadcast: the first stream is all that there is
-            wide = plan.where.partitions if good(servers.ask(calls.tlen(f"{topic}:1")))[0] or topic == "in" else 1
+            wide = plan.where.partitions if checked(servers.ask(calls.tlen(f"{topic}:1")))[0] or topic == "in" else 1
             stream = f"{topic}:{plan.partition if wide > 1 else 0}"
-            (entries,) = good(servers.ask(calls.trange(stream, f"({after}", "+", MOST)))
+            (entries,) = checked(servers.ask(calls.trange(stream, f"({after}", "+", MOST)))
             spans[topic] = InputSpan(after, entries[-1].id if entries else after, len(entries))
             read += entries
             more = more or len(entries) == MOST
@@ -70,7 +72,7 @@ def run(plan: TaskPlan) -> TaskResult:
         log = calls.tstage(stage, ttl, keys.log("copy", plan.partition), FIELDS, [[fields[name] for name in FIELDS]])
         rows = [(entry["n"], os.getpid()) for entry in read]
         out = [calls.tstage(stage, ttl, f"out:{plan.partition}", ["n", "by"], rows)] if rows else []
-        good(servers.ask(*out, log))
+        checked(servers.ask(*out, log))
         return TaskResult(plan.partition, (stage,), marker, more, seconds={"read": 0.001 * (1 + plan.partition)})
     except OSError as error:
         return TaskResult(plan.partition, failure=TaskFailure("", repr(error)))

@@ -21,7 +21,7 @@ from pyspark import cloudpickle  # noqa: E402
 from tidelog.codecs import UndecodableError  # noqa: E402
 from tidelog.jobs.errors import JobError  # noqa: E402
 from tidelog.jobs.frames.input import RecordDecoder, schema_of  # noqa: E402
-from tidelog.topics import Facts, Topic  # noqa: E402
+from tidelog.topics import Topic, TopicSettings  # noqa: E402
 
 AT = datetime(2026, 1, 31, 10, 0, 0, 250_000, tzinfo=UTC)
 TIMESTAMP = pa.timestamp("us", "UTC")
@@ -125,7 +125,7 @@ def test_plain_topics_and_dicts() -> None:
     assert schema_of(flat, flat.declared) == pa.schema([("item", pa.string()), ("price", pa.decimal128(38, 18))])
     loose: Topic[Any] = Topic("loose", dict[str, str])
     assert schema_of(loose, loose.declared).names == ["fields"]
-    known = Facts(2, None, "plain", {"id": "int", "at": "datetime"})
+    known = TopicSettings(2, None, "plain", {"id": "int", "at": "datetime"})
     assert schema_of(loose, known) == pa.schema([("id", pa.int64()), ("at", TIMESTAMP)])
     packed: Topic[Any] = Topic("packed", dict[str, str], codec="json")
     assert schema_of(packed, packed.declared) == pa.schema([("data", pa.binary())])

@@ -10,7 +10,7 @@ from tidelog import Client, StreamId
 from tidelog.jobs.frames.retention import RetentionGroups
 from tidelog.testing import Server
 from tidelog.transport.access import Access
-from tidelog.transport.leader import Servers
+from tidelog.transport.leader import LeaderConnection
 
 STREAMS = ["a:0", "a:1"]
 
@@ -22,8 +22,8 @@ def client(tidelog_server: Server) -> Iterator[Client]:
 
 
 @pytest.fixture
-def servers(tidelog_server: Server) -> Iterator[Servers]:
-    servers = Servers(Access((tidelog_server.url,), retries=0), "test")
+def servers(tidelog_server: Server) -> Iterator[LeaderConnection]:
+    servers = LeaderConnection(Access((tidelog_server.url,), retries=0), "test")
     yield servers
     servers.close()
 
@@ -34,7 +34,7 @@ def offsets(client: Client) -> list[StreamId]:
     return [groups[0].offset for groups in found]
 
 
-def test_groups_begin_where_the_job_does(servers: Servers, client: Client) -> None:
+def test_groups_begin_where_the_job_does(servers: LeaderConnection, client: Client) -> None:
     first, last = client.tappend("a:0", {"n": 1}), client.tappend("a:0", {"n": 2})
     client.ttrim("a:0", count=1)
     RetentionGroups(servers, "job:x").begin(STREAMS, latest=False, anew=True)
@@ -47,7 +47,7 @@ def test_groups_begin_where_the_job_does(servers: Servers, client: Client) -> No
     assert offsets(client) == [first, StreamId(0)]
 
 
-def test_groups_move_now_and_then(servers: Servers, client: Client) -> None:
+def test_groups_move_now_and_then(servers: LeaderConnection, client: Client) -> None:
     ids = [client.tappend("a:0", {"n": n}) for n in range(3)]
     groups = RetentionGroups(servers, "job:x")
     groups.begin(["a:0"], latest=False, anew=True)

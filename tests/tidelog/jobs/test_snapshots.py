@@ -24,7 +24,7 @@ from tidelog.jobs.snapshots import SnapshotError, creation, make, manifests, ret
 from tidelog.jobs.store import StateStore, StoreUnusableError, transactions
 from tidelog.jobs.store.environments import StoreEnvironment, forget
 from tidelog.testing import Server
-from tidelog.transport.leader import Servers
+from tidelog.transport.leader import LeaderConnection
 
 
 @pytest.fixture
@@ -113,7 +113,7 @@ def test_what_another_run_has_published(job: Job, tmp_path: Path) -> None:
     assert len(job.objects.names(job.folder)) == 4
     zombie = manifests.load(job.objects, manifests.listed(job.objects, job.folder)[0][0])
     assert zombie is not None
-    servers = Servers(job.request.access, "test")
+    servers = LeaderConnection(job.request.access, "test")
     log = retention.ReplayLog(servers, "count", 1, 0)
     assert retention.needs(log, zombie) == {"clicks": str(job.end(2))}  # what undoing it needs
     assert retention.trim(servers, log, zombie) == 0

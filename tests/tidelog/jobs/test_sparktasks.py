@@ -22,7 +22,7 @@ from tidelog import Client
 from tidelog.jobs.epochs.sparktasks import SparkTasks, session
 from tidelog.jobs.errors import TryAgainError
 from tidelog.jobs.task.plan import TaskPlan, TaskResult, TaskSettings
-from tidelog.operating.signals import ENDING, free
+from tidelog.operating.signals import ENDING, unhandled
 from tidelog.testing import Server
 from tidelog.transport.access import Access
 
@@ -227,4 +227,4 @@ def test_a_session_leaves_the_signals_free(engine: SparkSession) -> None:
     assert engine.sparkContext
     handler = signal.getsignal(signal.SIGINT)
     assert handler not in (signal.default_int_handler, signal.SIG_IGN, signal.SIG_DFL)
-    assert free(ENDING)
+    assert unhandled(ENDING)

@@ -14,7 +14,7 @@ pytest.importorskip("pyspark", reason="no pyspark here (pip install 'tidelog[spa
 from tests.tidelog.jobs.taskdecl import Click, Seen, clicks, noted, totals  # noqa: E402 - needs pyarrow
 from tests.tidelog.jobs.taskkit import Bench  # noqa: E402 - needs pyarrow
 from tidelog import Client, StreamId  # noqa: E402
-from tidelog.client.publish import Copies  # noqa: E402
+from tidelog.client.publish import ReplicaAcks  # noqa: E402
 from tidelog.jobs import MicroBatch, job  # noqa: E402
 from tidelog.jobs.task.task import run  # noqa: E402
 from tidelog.testing import Server  # noqa: E402
@@ -179,7 +179,7 @@ def test_too_few_replicas_are_a_failure(tidelog_server: Server, tmp_path: Path) 
     bench = Bench(tidelog_server, tmp_path, nothing, 1)
     source.sync.send(Click("a", 1))
     plan = bench.plan(0)
-    result = run(replace(plan, where=replace(plan.where, copies=Copies(1, 20))))
+    result = run(replace(plan, where=replace(plan.where, copies=ReplicaAcks(1, 20))))
     assert result.failure is not None
     assert result.failure.kind == ""
     assert "0 of 1 replicas" in result.failure.text

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import redis
 
-from tidelog.operating.errortexts import Once, said, text_of, traced
+from tidelog.operating.errortexts import FailureLog, summary_of, text_of, traceback_of
 
 
 class StrFailsError(Exception):
@@ -55,22 +55,22 @@ def test_nothing_raises(kind: type[Exception]) -> None:
     with pytest.raises(kind) as caught:
         raise kind() from kind()
     error = caught.value
-    assert kind.__name__ in said(error)
+    assert kind.__name__ in summary_of(error)
     assert isinstance(text_of(error), str)
-    assert kind.__name__ in traced(error)
-    assert "test_nothing_raises" in traced(error)
+    assert kind.__name__ in traceback_of(error)
+    assert "test_nothing_raises" in traceback_of(error)
 
 
 def test_what_is_said() -> None:
-    assert said(ValueError("five")) == "ValueError: five"
-    assert said(ValueError("five:")) == "ValueError: five:"
-    assert said(KeyError()) == "KeyError"
-    assert said(redis.ResponseError("MISCONF no space")) == "ResponseError: MISCONF no space"
-    assert len(said(ValueError("x" * 10**6))) < 20_000
+    assert summary_of(ValueError("five")) == "ValueError: five"
+    assert summary_of(ValueError("five:")) == "ValueError: five:"
+    assert summary_of(KeyError()) == "KeyError"
+    assert summary_of(redis.ResponseError("MISCONF no space")) == "ResponseError: MISCONF no space"
+    assert len(summary_of(ValueError("x" * 10**6))) < 20_000
 
 
 def test_once(caplog: pytest.LogCaptureFixture) -> None:
-    once = Once(logging.getLogger("tidelog.once"))
+    once = FailureLog(logging.getLogger("tidelog.once"))
     for text in ("a", "a", "b", "a"):
         once.warn(text)
     assert [record.getMessage() for record in caplog.records] == ["a", "b"]
@@ -82,7 +82,7 @@ def test_once(caplog: pytest.LogCaptureFixture) -> None:
 
 def test_once_with_a_quiet_time(caplog: pytest.LogCaptureFixture) -> None:
     """One that is well for a moment only has not come to its end."""
-    once = Once(logging.getLogger("tidelog.once"), quiet=3600)
+    once = FailureLog(logging.getLogger("tidelog.once"), quiet=3600)
     for _ in range(3):
         once.warn("a 1", "a")
         once.warn("a 2", "a")

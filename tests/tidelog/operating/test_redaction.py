@@ -9,7 +9,7 @@ import time
 import pytest
 
 from tidelog.cli.logs import JsonFormatter, text_formatter
-from tidelog.operating.redaction import hidden, is_secret
+from tidelog.operating.redaction import is_secret, redacted
 
 SHOWN = (
     ("redis://user:pa55@host/0", "redis://***@host/0"),
@@ -35,8 +35,8 @@ SHOWN = (
 
 @pytest.mark.parametrize(("given", "shown"), SHOWN, ids=[given[:40] for given, _ in SHOWN])
 def test_secrets_are_hidden(given: str, shown: str) -> None:
-    assert hidden(given) == shown
-    assert hidden(shown) == shown
+    assert redacted(given) == shown
+    assert redacted(shown) == shown
 
 
 def test_names_of_options_that_hold_secrets() -> None:
@@ -53,7 +53,7 @@ def test_names_of_options_that_hold_secrets() -> None:
 )  # fmt: skip
 def test_long_text_takes_linear_time(text: str) -> None:
     began = time.process_time()
-    hidden(text)
+    redacted(text)
     assert time.process_time() - began < 2  # a quadratic one takes minutes
 
 

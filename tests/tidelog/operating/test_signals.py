@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import uvloop
 
-from tidelog.operating.signals import ENDING, free, taken
+from tidelog.operating.signals import ENDING, handling, unhandled
 
 PATIENCE = 60
 ROOT = Path(__file__).parents[3]
@@ -112,8 +112,8 @@ def test_what_was_there_is_there_again(run: Callable[[Any], Any]) -> None:
     try:
 
         async def main() -> None:
-            assert not free(ENDING)
-            with taken(ENDING, lambda number: heard.append(number.name)):
+            assert not unhandled(ENDING)
+            with handling(ENDING, lambda number: heard.append(number.name)):
                 os.kill(os.getpid(), signal.SIGTERM)
                 await _until(lambda: len(heard) == 1)
             os.kill(os.getpid(), signal.SIGTERM)
@@ -130,10 +130,10 @@ def test_several_parts_of_a_program_share_them(run: Callable[[Any], Any]) -> Non
     heard: list[str] = []
 
     async def main() -> None:
-        assert free(ENDING)
-        with taken(ENDING, lambda number: heard.append(f"1 {number.name}")):
-            assert free(ENDING)  # they are this program's already
-            with taken(ENDING, lambda number: heard.append(f"2 {number.name}")):
+        assert unhandled(ENDING)
+        with handling(ENDING, lambda number: heard.append(f"1 {number.name}")):
+            assert unhandled(ENDING)  # they are this program's already
+            with handling(ENDING, lambda number: heard.append(f"2 {number.name}")):
                 os.kill(os.getpid(), signal.SIGINT)
                 await _until(lambda: len(heard) == 2)
             os.kill(os.getpid(), signal.SIGINT)
@@ -147,7 +147,7 @@ def test_a_handler_that_was_set_meanwhile_stays() -> None:
     def other(*_: object) -> None: ...
 
     async def main() -> None:
-        with taken(ENDING, lambda _: None):
+        with handling(ENDING, lambda _: None):
             signal.signal(signal.SIGTERM, other)
         assert signal.getsignal(signal.SIGTERM) is other
 
@@ -160,8 +160,8 @@ def test_a_handler_that_was_set_meanwhile_stays() -> None:
 
 def test_what_nohup_ignores_stays_ignored() -> None:
     async def main() -> None:
-        assert free(ENDING)
-        with taken(ENDING, lambda _: None):
+        assert unhandled(ENDING)
+        with handling(ENDING, lambda _: None):
             assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
 
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
@@ -175,8 +175,8 @@ def test_what_a_shell_ignores_in_the_background_is_free() -> None:
     """``python program.py &`` in a script begins with SIGINT ignored. SIGTERM must drain it all the same."""
 
     async def main() -> None:
-        assert free(ENDING)
-        with taken(ENDING, lambda _: None):
+        assert unhandled(ENDING)
+        with handling(ENDING, lambda _: None):
             assert signal.getsignal(signal.SIGTERM) != signal.SIG_DFL
 
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -190,8 +190,8 @@ def test_not_in_another_thread() -> None:
     found: list[object] = []
 
     async def main() -> None:
-        found.append(free(ENDING))
-        with pytest.raises(RuntimeError, match="main thread"), taken(ENDING, lambda _: None):
+        found.append(unhandled(ENDING))
+        with pytest.raises(RuntimeError, match="main thread"), handling(ENDING, lambda _: None):
             pass
 
     thread = threading.Thread(target=lambda: asyncio.run(main()))

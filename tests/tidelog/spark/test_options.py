@@ -12,8 +12,8 @@ from tidelog.spark.options import Route, Routes, Source, access_of, for_sink, fo
 from tidelog.spark.places import EARLIEST, LATEST, Where
 from tidelog.testing import Server
 from tidelog.transport.access import Access
-from tidelog.transport.connection import Wire
-from tidelog.transport.leader import Servers, UnreachableError
+from tidelog.transport.connection import BlockingConnection
+from tidelog.transport.leader import LeaderConnection, UnreachableError
 
 pytestmark = pytest.mark.quick
 
@@ -57,13 +57,13 @@ def test_messages_about_servers_name_options(tidelog_server: Server) -> None:
     once = {"fetchOffset__numRetries": "0", "fetchOffset__retryIntervalMs": "1"}
     access = source(**SUB, url="redis://127.0.0.1:1", **once).access
     with pytest.raises(UnreachableError, match=r"\(fetchOffset.numRetries, fetchOffset.retryIntervalMs\); the last "):
-        Servers(access, "test").replicas()
+        LeaderConnection(access, "test").replicas()
     access = source(**SUB, url="redis://127.0.0.1:1,redis://127.0.0.1:2", **once).access
     with pytest.raises(UnreachableError, match=r"no leader among url \(redis://127.0.0.1:1: .*; redis://127.0.0.1:2: "):
-        Servers(access, "test").replicas()
+        LeaderConnection(access, "test").replicas()
     url = tidelog_server.url.replace("redis:", "rediss:")
     with pytest.raises(FileNotFoundError, match=r"^tlsCaFile: no such file here: /nowhere"):
-        Wire(source(**SUB, url=url, tlsCaFile="/nowhere").access, url, "test")
+        BlockingConnection(source(**SUB, url=url, tlsCaFile="/nowhere").access, url, "test")
 
 
 def test_names_are_taken_in_any_case() -> None:

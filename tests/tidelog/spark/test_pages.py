@@ -26,7 +26,7 @@ from tidelog.spark.pages import HiredisGather, NativeGather, Wanted  # noqa: E40
 from tidelog.testing import Server  # noqa: E402
 from tidelog.transport import connection as wire  # noqa: E402
 from tidelog.transport.access import Access  # noqa: E402
-from tidelog.transport.connection import Wire  # noqa: E402
+from tidelog.transport.connection import BlockingConnection  # noqa: E402
 from tidelog.transport.errors import ReplyError  # noqa: E402
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ def everywhere(data: bytes) -> list[bytes]:
 def outcome(compiled: bool, pieces: list[bytes], number: int, schema: str, mode: str, size: int) -> list[Any]:
     """The batches, and the error if one ends them."""
     made = Columns(schema_of(schema), mode)
-    connection = object.__new__(Wire)
+    connection = object.__new__(BlockingConnection)
     connection.url = "redis://here:1"
     connection._sock = cast(socket.socket, Pieces(pieces))
     gather: Any = NativeGather(made.wanted) if compiled else HiredisGather()
@@ -275,7 +275,7 @@ def test_over_a_real_connection() -> None:
     found = []
     gathers: list[Any] = [NativeGather(Wanted((b"n",))), HiredisGather()]
     for gather in gathers:
-        connection = Wire(Access((url,)), url, "test")
+        connection = BlockingConnection(Access((url,)), url, "test")
         connection.send(("TRANGE", "a", "-", "+"))
         coming = connection.pages(*connection.header(), gather, 15)
         lasts = [next(coming).last, next(coming).last]

@@ -13,7 +13,7 @@ from tidelog.client.alone import run_alone
 from tidelog.client.steps import run
 from tidelog.testing import Server
 from tidelog.topics import Topic, TopicMismatchError, admin, deadletters, partition_of
-from tidelog.topics.deadletters import Letter, NotALetterError
+from tidelog.topics.deadletters import DeadLetterRecord, NotADeadLetterError
 
 DEAD = "orders.dead"
 STREAM = "orders.dead:0"
@@ -46,7 +46,7 @@ def bury(client: Client, number: int, key: int | None = None, processor: str = "
 
 def opened(client: Client) -> list[int]:
     """The events of the open letters, in order."""
-    found: list[Letter] = []
+    found: list[DeadLetterRecord] = []
     start: StreamId | None = None
     while True:
         entries, start = run(client, deadletters.page(DEAD, start, 3))
@@ -102,10 +102,10 @@ def test_errors_of_any_size_and_kind() -> None:
 
 def test_entries_that_are_no_letters() -> None:
     for flat in ([b"a", b"b"], [word for name in deadletters.FIELDS for word in (name, b"1")]):
-        with pytest.raises(NotALetterError, match=r"entry 9\.0 is no dead letter"):
+        with pytest.raises(NotADeadLetterError, match=r"entry 9\.0 is no dead letter"):
             deadletters.read(Entry(StreamId(9), flat))
     flat = [word for name in deadletters.FIELDS for word in (name, b"x")]
-    with pytest.raises(NotALetterError, match=r"entry 9\.0 is no dead letter: .*'x'"):
+    with pytest.raises(NotADeadLetterError, match=r"entry 9\.0 is no dead letter: .*'x'"):
         deadletters.read(Entry(StreamId(9), [*flat, b"id", b"7"]))
 
 
@@ -225,7 +225,7 @@ def test_a_replay_that_somebody_else_passes_begins_again(client: Client) -> None
         bury(client, number)
     passed = False
 
-    def meanwhile(letter: Letter | None, at: StreamId) -> bool:
+    def meanwhile(letter: DeadLetterRecord | None, at: StreamId) -> bool:
         nonlocal passed
         if not passed:
             passed = True
@@ -239,7 +239,7 @@ def test_a_replay_that_somebody_else_passes_begins_again(client: Client) -> None
 def test_letters_that_arrive_meanwhile_disturb_nobody(client: Client) -> None:
     bury(client, 1)
 
-    def meanwhile(letter: Letter | None, at: StreamId) -> bool:
+    def meanwhile(letter: DeadLetterRecord | None, at: StreamId) -> bool:
         bury(client, 2)
         return True
 

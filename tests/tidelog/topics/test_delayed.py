@@ -18,10 +18,10 @@ from tidelog.coordination.claims import reclaim, release, take
 from tidelog.testing import Server
 from tidelog.topics import CodecError, Topic, TopicError, TopicFullError, admin, partition_of
 from tidelog.topics.delayed import mover_of, read
-from tidelog.topics.delayeddelivery import PAGE, SLACK, Mover, Turn
+from tidelog.topics.delayeddelivery import PAGE, SLACK, DelayedDelivery, DeliveryRound
 from tidelog.transport.access import Access
 from tidelog.transport.call import Call
-from tidelog.transport.connection import Wire
+from tidelog.transport.connection import BlockingConnection
 
 STREAM = "orders:delayed"
 
@@ -45,12 +45,12 @@ class Moving:
     """A mover with a lease, a claim and a connection of its own."""
 
     def __init__(self, server: Server, owner: str = "w1") -> None:
-        self.wire = Wire(Access((server.url,)), server.url, owner)
+        self.wire = BlockingConnection(Access((server.url,)), server.url, owner)
         self.lease = Lease(f"lease:{owner}", owner, 60, "epoch")
         assert self.run(self.lease.acquire())
         (claim,) = self.run(take(self.lease, [(mover_of("orders"), 0)])).claims
         self.claim: Claim = claim
-        self.mover = Mover("orders", claim)
+        self.mover = DelayedDelivery("orders", claim)
         self.run(self.mover.begin())
 
     def run(self, operation: steps.Steps[Any]) -> Any:
@@ -59,8 +59,8 @@ class Moving:
     def send(self, calls: Sequence[Call[Any]]) -> list[Any]:
         return self.wire.run(*calls)
 
-    def turn(self) -> Turn | None:
-        done: Turn | None = self.run(self.mover.turn())
+    def turn(self) -> DeliveryRound | None:
+        done: DeliveryRound | None = self.run(self.mover.turn())
         return done
 
     def until_moved(self, number: int) -> None:
@@ -76,7 +76,7 @@ class Moving:
 
     def reconnect(self, server: Server) -> None:
         self.wire.close()
-        self.wire = Wire(Access((server.url,)), server.url, "again")
+        self.wire = BlockingConnection(Access((server.url,)), server.url, "again")
 
     def end(self) -> None:
         """Release the claim."""
@@ -91,13 +91,15 @@ def moving(tidelog_server: Server, client: Client) -> Iterator[Moving]:
     moving.wire.close()
 
 
-def finish(moving: Moving, operation: steps.Steps[Turn | None], made: Sequence[Call[Any]]) -> Turn | None:
+def finish(
+    moving: Moving, operation: steps.Steps[DeliveryRound | None], made: Sequence[Call[Any]]
+) -> DeliveryRound | None:
     """Go on with an operation whose next calls are these."""
     try:
         while True:
             made = operation.send(moving.send(made))
     except StopIteration as end:
-        done: Turn | None = end.value
+        done: DeliveryRound | None = end.value
         return done
 
 
@@ -193,7 +195,7 @@ class TestMoving:
         found = arrived(client, topic)
         assert sorted(n for part in found for n in part) == list(range(100))
         assert all(partition_of(n, 4) == at for at, part in enumerate(found) for n in part)
-        assert moving.turn() == Turn(0, 0)
+        assert moving.turn() == DeliveryRound(0, 0)
         assert admin.waiting(client, "orders") == 1
         waited = {}
         for entry in client.trange(STREAM):
@@ -269,7 +271,7 @@ class TestMoving:
             if trip < 2:
                 moving.until_moved(1)
             assert sorted(n for part in arrived(client, topic) for n in part) == list(range(trip + 1))
-        assert moving.turn() == Turn(0, 0)
+        assert moving.turn() == DeliveryRound(0, 0)
         assert admin.waiting(client, "orders") == 0
 
     def test_a_full_partition_makes_its_records_wait(
@@ -280,7 +282,7 @@ class TestMoving:
             topic.sync.send(Order(number), delay=0)
         moving.until_moved(3)
         assert arrived(client, topic, 1) == [[0, 1, 2]]
-        assert moving.turn() == Turn(0, 0)
+        assert moving.turn() == DeliveryRound(0, 0)
         client.ttrim("orders:0", count=0)
         moving.until_moved(2)
         assert sorted(arrived(client, topic, 1)[0]) == [3, 4]
@@ -310,7 +312,7 @@ class TestMoving:
         topic = orders(tidelog_server, partitions=1)
         topic.sync.send(Order(7), delay=0)
         client.redis.set("orders:0", "text")
-        assert moving.turn() == Turn(1, 0)
+        assert moving.turn() == DeliveryRound(1, 0)
         assert "records can't be moved to orders:0: WRONGTYPE" in caplog.text
         client.redis.delete("orders:0")
         moving.until_moved(1)
@@ -325,7 +327,7 @@ class TestMoving:
         while made[0].args[0] != "MULTI":
             made = operation.send(moving.send(made))
         client.redis.set("orders:0", "text")
-        assert finish(moving, operation, made) == Turn(1, 0)
+        assert finish(moving, operation, made) == DeliveryRound(1, 0)
         assert admin.waiting(client, "orders") == 1
         client.redis.delete("orders:0")
         moving.until_moved(1)
@@ -334,7 +336,7 @@ class TestMoving:
     def test_a_topic_is_deleted_with_what_waits(self, tidelog_server: Server, client: Client, moving: Moving) -> None:
         topic = orders(tidelog_server)
         topic.sync.send(Order(7), delay=3600)
-        assert moving.turn() == Turn(1, 0)
+        assert moving.turn() == DeliveryRound(1, 0)
         admin.delete(client, "orders")
         assert client.redis.keys("orders*") == []
         assert moving.turn() is None  # the claim is gone too
@@ -359,7 +361,7 @@ class TestMoving:
         client.tmappend(STREAM, ["delayed:due", "delayed:key", "id", "item"], rows)
         moving.until_moved(number)
         assert moving.run(moving.mover.tidy()) is True
-        assert moving.turn() == Turn(2, 0)
+        assert moving.turn() == DeliveryRound(2, 0)
         assert moving.run(moving.mover.tidy()) is False
         left = [waiting for waiting in map(read, client.trange(STREAM)) if waiting is not None]
         assert [waiting.due for waiting in left] == before
@@ -371,11 +373,11 @@ class TestMoving:
         self, tidelog_server: Server, client: Client, moving: Moving
     ) -> None:
         orders(tidelog_server).sync.send(Order(7), delay=3600)
-        assert moving.turn() == Turn(1, 0)
+        assert moving.turn() == DeliveryRound(1, 0)
         client.ttrim(STREAM, count=0)
         rows = [("+3600000", str(n), str(n), "tea") for n in range(3)]
         client.tmappend(STREAM, ["delayed:due", "delayed:key", "id", "item"], rows)
-        assert moving.turn() == Turn(3, 0)
+        assert moving.turn() == DeliveryRound(3, 0)
         client.ttrim(STREAM, count=0)
         assert moving.run(moving.mover.renew()) == 4
         assert admin.waiting(client, "orders") == 0

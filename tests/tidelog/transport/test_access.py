@@ -4,7 +4,7 @@ import pickle
 
 import pytest
 
-from tidelog.transport.access import DEFAULT_URL, Access, is_url, shown
+from tidelog.transport.access import DEFAULT_URL, Access, is_url, without_credentials
 
 
 def test_defaults() -> None:
@@ -60,9 +60,9 @@ def test_sentinels() -> None:
 
 def test_passwords_are_not_shown() -> None:
     assert "secret" not in repr(Access(password="secret"))
-    assert shown("redis://user:secret@h:1") == "h:1"
-    assert shown("redis://h:1") == "redis://h:1"
-    assert shown("unix:///tmp/s?password=secret") == "unix:///tmp/s"
+    assert without_credentials("redis://user:secret@h:1") == "h:1"
+    assert without_credentials("redis://h:1") == "redis://h:1"
+    assert without_credentials("unix:///tmp/s?password=secret") == "unix:///tmp/s"
 
 
 def test_names_for_messages_do_not_count_in_comparisons_and_it_can_be_pickled() -> None:

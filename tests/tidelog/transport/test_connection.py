@@ -17,7 +17,7 @@ from tidelog.client import calls
 from tidelog.client.packedrows import tmappend_packed
 from tidelog.testing import Server, free_port, running_server
 from tidelog.transport.access import Access
-from tidelog.transport.connection import Wire
+from tidelog.transport.connection import BlockingConnection
 from tidelog.transport.errors import ReplyError
 
 
@@ -41,18 +41,18 @@ class Lists:
         return page
 
 
-def connect(url: str, **settings: Any) -> Wire:
-    return Wire(Access((url,), **settings), url, "test")
+def connect(url: str, **settings: Any) -> BlockingConnection:
+    return BlockingConnection(Access((url,), **settings), url, "test")
 
 
 @pytest.fixture
-def wire(tidelog_server: Server) -> Iterator[Wire]:
+def wire(tidelog_server: Server) -> Iterator[BlockingConnection]:
     wire = connect(tidelog_server.url)
     yield wire
     wire.close()
 
 
-def test_a_long_range_comes_in_pages(wire: Wire, tidelog_server: Server) -> None:
+def test_a_long_range_comes_in_pages(wire: BlockingConnection, tidelog_server: Server) -> None:
     with tidelog_server.client() as client:
         for start in range(0, 50_000, 10_000):
             client.tmappend("a", ["n"], [(n,) for n in range(start, start + 10_000)])
@@ -65,7 +65,7 @@ def test_a_long_range_comes_in_pages(wire: Wire, tidelog_server: Server) -> None
     assert wire.ask("PING") == b"PONG"  # nothing is left in the connection
 
 
-def test_a_page_ends_where_it_has_many_bytes(wire: Wire, tidelog_server: Server) -> None:
+def test_a_page_ends_where_it_has_many_bytes(wire: BlockingConnection, tidelog_server: Server) -> None:
     with tidelog_server.client() as client:
         for _ in range(40):
             client.tappend("a", {"v": b"x" * (1 << 20)})
@@ -76,7 +76,7 @@ def test_a_page_ends_where_it_has_many_bytes(wire: Wire, tidelog_server: Server)
     assert max(lengths) <= 20
 
 
-def test_an_error_in_the_place_of_a_range(wire: Wire, tidelog_server: Server) -> None:
+def test_an_error_in_the_place_of_a_range(wire: BlockingConnection, tidelog_server: Server) -> None:
     with tidelog_server.client() as client:
         client.redis.set("s", "x")
     wire.send(calls.trange("s").args)
@@ -84,7 +84,7 @@ def test_an_error_in_the_place_of_a_range(wire: Wire, tidelog_server: Server) ->
         wire.header()
 
 
-def test_the_name_in_client_list(wire: Wire, tidelog_server: Server) -> None:
+def test_the_name_in_client_list(wire: BlockingConnection, tidelog_server: Server) -> None:
     with tidelog_server.client() as client:
         assert "test" in {row["name"] for row in client.redis.client_list()}
 
@@ -129,7 +129,7 @@ def test_a_unix_socket(tmp_path: Path) -> None:
         wire.close()
 
 
-def test_calls_and_errors_in_their_place(wire: Wire, tidelog_server: Server) -> None:
+def test_calls_and_errors_in_their_place(wire: BlockingConnection, tidelog_server: Server) -> None:
     with tidelog_server.client() as client:
         last = client.tappend("a", {"n": 1})
         client.redis.set("s", "x")
@@ -141,7 +141,7 @@ def test_calls_and_errors_in_their_place(wire: Wire, tidelog_server: Server) -> 
         wire.ask("TLEN", "s")
 
 
-def test_calls_that_their_caller_has_packed(wire: Wire, tidelog_server: Server) -> None:
+def test_calls_that_their_caller_has_packed(wire: BlockingConnection, tidelog_server: Server) -> None:
     packed = tmappend_packed("weather", ["city"], 2, b"$4\r\nOslo\r\n$4\r\nRome\r\n")
     assert wire.run(packed, calls.tlen("weather"))[1] == 2
 

@@ -15,8 +15,8 @@ from tidelog.testing import Server, running_server
 from tidelog.topics import Topic
 from tidelog.transport.access import Access
 from tidelog.transport.asyncconnection import LostError, connect
-from tidelog.transport.errors import ReplyError, again, denies, passes, words
-from tidelog.transport.leader import Servers, UnreachableError
+from tidelog.transport.errors import ReplyError, is_denied, is_retryable, is_temporary, message_of
+from tidelog.transport.leader import LeaderConnection, UnreachableError
 
 DENIED = (
     "WRONGPASS invalid username-password pair or user is disabled.",
@@ -32,23 +32,23 @@ OTHERS = ("ERR syntax error", "WRONGTYPE Operation against a key", "NOGROUP no",
 @pytest.mark.parametrize("text", [*CODES, FULL, f"{FULL} + cluster connections reached"])
 def test_what_passes(text: str) -> None:
     for error in (text, redis.ResponseError(text), ReplyError(text)):
-        assert passes(error)
-        assert not denies(error)
-    assert again(ReplyError(text))
+        assert is_temporary(error)
+        assert not is_denied(error)
+    assert is_retryable(ReplyError(text))
 
 
 @pytest.mark.parametrize("text", DENIED)
 def test_what_denies(text: str) -> None:
     for error in (text, redis.ResponseError(text), ReplyError(text)):
-        assert denies(error)
-        assert not passes(error)
-    assert not again(ReplyError(text))
+        assert is_denied(error)
+        assert not is_temporary(error)
+    assert not is_retryable(ReplyError(text))
 
 
 @pytest.mark.parametrize("text", OTHERS)
 def test_what_is_neither(text: str) -> None:
-    assert not passes(text)
-    assert not denies(text)
+    assert not is_temporary(text)
+    assert not is_denied(text)
 
 
 @pytest.mark.parametrize("text", [*CODES, FULL])
@@ -63,9 +63,9 @@ def test_errors_as_redis_py_raises_them(tidelog_server: Server, text: str) -> No
         with pytest.raises(redis.RedisError) as later:
             asyncio.run(asynchronous(refusing.url))
     for error in (caught.value, later.value):
-        assert again(error)
+        assert is_retryable(error)
         if "Connection" not in str(error):  # a connection that the server has closed may be noticed first
-            assert words(error) == text
+            assert message_of(error) == text
 
 
 @pytest.mark.parametrize(("password", "code"), [("wrong", "WRONGPASS"), (None, "NOAUTH")])
@@ -75,26 +75,26 @@ def test_logins_as_redis_py_raises_them(password: str | None, code: str) -> None
         url = url.replace(":secret@", f":{password}@" if password else "")
         with Client(url) as client, pytest.raises(redis.RedisError) as caught:
             client.tlen("a")
-        assert denies(caught.value)
-        assert not again(caught.value)
-        assert words(caught.value).startswith(code)
+        assert is_denied(caught.value)
+        assert not is_retryable(caught.value)
+        assert message_of(caught.value).startswith(code)
 
 
 @pytest.mark.parametrize("text", [*CODES, FULL])
 def test_servers_ask_again(tidelog_server: Server, text: str) -> None:
     with Refusing(tidelog_server.port, text) as refusing:
         with pytest.raises(UnreachableError, match="no answer"):
-            Servers(Access((refusing.url,), retries=1, retry_ms=1), "test").ask(calls.tlen("a"))
+            LeaderConnection(Access((refusing.url,), retries=1, retry_ms=1), "test").ask(calls.tlen("a"))
         assert refusing.refused >= 2
         refusing.serve()
-        servers = Servers(Access((refusing.url,), retries=0), "test")
+        servers = LeaderConnection(Access((refusing.url,), retries=0), "test")
         servers.ask(calls.tlen("a"))
         servers.close()
 
 
 def test_of_several_servers_one_that_refuses_is_passed_over(tidelog_server: Server) -> None:
     with Refusing(tidelog_server.port, FULL) as refusing:
-        servers = Servers(Access((refusing.url, tidelog_server.url), retries=0), "test")
+        servers = LeaderConnection(Access((refusing.url, tidelog_server.url), retries=0), "test")
         assert servers.leader().url == tidelog_server.url
         servers.close()
 

@@ -14,7 +14,7 @@ from tidelog.client import calls
 from tidelog.testing import Server, free_port, running_server
 from tidelog.transport.access import Access
 from tidelog.transport.errors import ReplyError
-from tidelog.transport.leader import Servers, UnreachableError
+from tidelog.transport.leader import LeaderConnection, UnreachableError
 
 DEAD = "redis://127.0.0.1:1"
 
@@ -39,8 +39,8 @@ def info(server: Server) -> dict[str, Any]:
         return dict(client.redis.info("replication"))
 
 
-def connect(*urls: str, **settings: Any) -> Servers:
-    return Servers(Access(urls, **{"retry_ms": 1} | settings), "test")
+def connect(*urls: str, **settings: Any) -> LeaderConnection:
+    return LeaderConnection(Access(urls, **{"retry_ms": 1} | settings), "test")
 
 
 class Answers:
@@ -137,7 +137,7 @@ def test_nobody() -> None:
 def test_messages_name_the_settings_of_the_caller() -> None:
     access = Access((f"redis://127.0.0.1:{free_port()}",), retries=0, names={"retries": "tries", "retry_ms": "pause"})
     with pytest.raises(UnreachableError, match=r"in 1 attempt \(tries, pause\); the last one"):
-        Servers(access, "test").ask(calls.tlen("a"))
+        LeaderConnection(access, "test").ask(calls.tlen("a"))
 
 
 def test_a_single_attempt_is_not_counted() -> None:
@@ -176,9 +176,9 @@ def test_nothing_to_ask_needs_no_server() -> None:
 def test_passwords() -> None:
     with running_server(requirepass="secret") as server:
         for access in (Access((server.url,), password="secret"), Access((server.url.replace("//", "//:secret@"),))):
-            servers = Servers(access, "test")
+            servers = LeaderConnection(access, "test")
             assert servers.ask(calls.tlen("a")) == [0]
             servers.close()
         for wrong, message in (("wrong", "WRONGPASS"), (None, "NOAUTH")):
             with pytest.raises(ReplyError, match=message):
-                Servers(Access((server.url,), password=wrong), "test").leader()
+                LeaderConnection(Access((server.url,), password=wrong), "test").leader()

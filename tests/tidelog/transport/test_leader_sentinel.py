@@ -10,11 +10,11 @@ from tests.replication.cluster import Node
 from tests.replication.sentinels import SERVICE, Watch, watched_pair
 from tidelog import Published
 from tidelog.client import calls
-from tidelog.client.publish import Copies, NotCopiedError, Part, Publisher, Stager
+from tidelog.client.publish import NotReplicatedError, Publisher, ReplicaAcks, StagedRows, Stager
 from tidelog.testing import free_port
 from tidelog.transport.access import Access
 from tidelog.transport.errors import ReplyError
-from tidelog.transport.leader import Servers, UnreachableError
+from tidelog.transport.leader import LeaderConnection, UnreachableError
 
 pytestmark = pytest.mark.slow
 
@@ -33,7 +33,7 @@ def access_by(*ports: int, service: str = SERVICE, retries: int = 0) -> Access:
 
 def test_the_leader_is_found_and_its_replicas(made: tuple[Watch, Node, Node]) -> None:
     watch, leader, replica = made
-    servers = Servers(access_by(free_port(), *watch.ports), "test")
+    servers = LeaderConnection(access_by(free_port(), *watch.ports), "test")
     assert servers.ask(calls.tlen("a")) == [0]
     assert servers.leader().url == f"redis://127.0.0.1:{leader.port}"
     assert servers.replicas() == (f"redis://127.0.0.1:{replica.port}",)
@@ -44,17 +44,17 @@ def test_nobody_knows(made: tuple[Watch, Node, Node]) -> None:
     watch, leader, _ = made
     unknown = r"other of the Sentinels .* for 'other' \(.*: no service of this name\)"
     with pytest.raises(UnreachableError, match=unknown):
-        Servers(access_by(*watch.ports, service="other"), "test").ask(calls.tlen("a"))
+        LeaderConnection(access_by(*watch.ports, service="other"), "test").ask(calls.tlen("a"))
     with pytest.raises(ReplyError, match="unknown command 'SENTINEL'"):
-        Servers(access_by(leader.port), "test").ask(calls.tlen("a"))
+        LeaderConnection(access_by(leader.port), "test").ask(calls.tlen("a"))
 
 
 def test_what_replicas_have(made: tuple[Watch, Node, Node], caplog: pytest.LogCaptureFixture) -> None:
     watch, leader, replica = made
     access = access_by(*watch.ports)
-    part = Part(b"a", (b"n",), 1, b"$1\r\n1\r\n")
+    part = StagedRows(b"a", (b"n",), 1, b"$1\r\n1\r\n")
 
-    def written(epoch: int, copies: Copies) -> Published:
+    def written(epoch: int, copies: ReplicaAcks) -> Published:
         stager = Stager(access, "test", "test", 60_000, copies)
         stager.stage([part] * 3)
         stager.stage([part])
@@ -62,17 +62,17 @@ def test_what_replicas_have(made: tuple[Watch, Node, Node], caplog: pytest.LogCa
         with Publisher(access, "test", copies) as by:
             return by.publish("q", epoch, stager.names)
 
-    assert written(1, Copies(1, 10_000)) == Published(True, 4)
+    assert written(1, ReplicaAcks(1, 10_000)) == Published(True, 4)
     assert replica.say("TLEN", "a") == 4
-    with pytest.raises(NotCopiedError, match="1 of 2 replicas have acknowledged what was written, after 50 ms"):
-        written(2, Copies(2, 50))
+    with pytest.raises(NotReplicatedError, match="1 of 2 replicas have acknowledged what was written, after 50 ms"):
+        written(2, ReplicaAcks(2, 50))
     assert not caplog.records
-    assert written(2, Copies(2, 50, needed=False)).now
+    assert written(2, ReplicaAcks(2, 50, needed=False)).now
     assert sum("going on without" in record.message for record in caplog.records) == 2  # once for each of the two
     stager = Stager(access, "test", "test", 60_000)
     stager.stage([part])
     stager.finish()
-    with Publisher(access, "test", Copies(2, 50)) as by, pytest.raises(NotCopiedError):
+    with Publisher(access, "test", ReplicaAcks(2, 50)) as by, pytest.raises(NotReplicatedError):
         by.publish("q", 3, stager.names)
     with Publisher(access, "test") as by:
         assert by.publish("q", 3, stager.names) == Published(False, 0)  # it was published, as the error says
@@ -81,7 +81,7 @@ def test_what_replicas_have(made: tuple[Watch, Node, Node], caplog: pytest.LogCa
 
 def test_a_failover(made: tuple[Watch, Node, Node]) -> None:  # the last one here: roles change
     watch, leader, replica = made
-    servers = Servers(access_by(*watch.ports, retries=300), "test")
+    servers = LeaderConnection(access_by(*watch.ports, retries=300), "test")
     assert servers.ask(calls.tlen("a")) == [0]
     leader.kill()
     assert servers.ask(calls.tlen("a")) == [0]

@@ -13,7 +13,7 @@ from tidelog.client import Client
 from tidelog.client.steps import run
 from tidelog.testing import Server
 from tidelog.topics import Topic, admin, deadletters, partition_of
-from tidelog.transport.asyncconnection import Channel
+from tidelog.transport.asyncconnection import AsyncConnection
 from tidelog.transport.call import Call
 from tidelog.workers import App, DeadLetter, Event, Events, Halt, Retry, Skip, Take, Worker
 from tidelog.workers.execution import worker as worker_module
@@ -536,10 +536,10 @@ def test_a_letter_about_what_is_acknowledged_is_written_again_if_the_server_did_
     app: App, tidelog_server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its event is pending no more: that says nothing about the letter."""
-    send = Channel.send
-    cut: list[Channel] = []
+    send = AsyncConnection.send
+    cut: list[AsyncConnection] = []
 
-    def cut_off(self: Channel, made: Sequence[Call[Any]]) -> asyncio.Future[list[Any]]:
+    def cut_off(self: AsyncConnection, made: Sequence[Call[Any]]) -> asyncio.Future[list[Any]]:
         letter = any(b"orders.dead:0" in (call.packed or b"") for call in made)
         if letter and not cut and made[0].args == ("MULTI",):
             cut.append(self)
@@ -551,7 +551,7 @@ def test_a_letter_about_what_is_acknowledged_is_written_again_if_the_server_did_
         await topic.send(Order(1))
         async with working(app) as worker:
             await until(lambda: worker.stats["bill"].acknowledged == 1)
-            monkeypatch.setattr(Channel, "send", cut_off)
+            monkeypatch.setattr(AsyncConnection, "send", cut_off)
             await topic.send(Order(2))
             await until(lambda: worker.stats["bill"].deadlettered == 1)
         assert cut

@@ -18,7 +18,7 @@ from tidelog.coordination.claims import take
 from tidelog.testing import Server
 from tidelog.topics import Topic
 from tidelog.transport.access import Access
-from tidelog.transport.asyncconnection import Channel
+from tidelog.transport.asyncconnection import AsyncConnection
 from tidelog.transport.call import plain
 from tidelog.workers import App
 from tidelog.workers.coordination.connections import Link
@@ -143,7 +143,7 @@ def test_what_is_in_hand_is_not_touched_once_the_partition_is_lost(
             partition, reads = executor.partitions[0], executor._reads
             before, connected, waited = due(), reads.channel, asyncio.Event()
 
-            async def late() -> Channel:
+            async def late() -> AsyncConnection:
                 channel = await connected()
                 partition.claim.lost = True
                 waited.set()

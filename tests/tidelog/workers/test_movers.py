@@ -14,7 +14,7 @@ from tidelog.coordination import Lease
 from tidelog.testing import Server
 from tidelog.topics import admin
 from tidelog.transport.access import Access
-from tidelog.transport.asyncconnection import Channel, connect
+from tidelog.transport.asyncconnection import AsyncConnection, connect
 from tidelog.workers import App
 from tidelog.workers.coordination.delayed_records import Movers
 
@@ -145,10 +145,10 @@ def test_the_leader_ends_in_order(tidelog_server: Server, client: Client) -> Non
 
 def test_one_connection_is_closed_where_the_other_does_not_come_about(tidelog_server: Server) -> None:
     async def main() -> None:
-        made: list[Channel] = []
+        made: list[AsyncConnection] = []
         asked = asyncio.Event()
 
-        async def once() -> Channel:
+        async def once() -> AsyncConnection:
             if made:
                 asked.set()
                 await asyncio.Event().wait()

@@ -10,7 +10,7 @@ import redis
 
 from tidelog.flows.api.operator import Operator
 from tidelog.flows.serveraccess import ConnectionClient, access, channel
-from tidelog.transport.asyncconnection import Channel
+from tidelog.transport.asyncconnection import AsyncConnection
 from tidelog.transport.call import Call
 from tidelog.transport.errors import ReplyError
 
@@ -27,7 +27,7 @@ class ServerRequests:
 
     def __init__(self, operator: Operator) -> None:
         self._operator = operator
-        self._channel: Channel | None = None
+        self._channel: AsyncConnection | None = None
 
     async def together(self, *calls: Call[Any]) -> list[Any]:
         """Send calls in order. They may be sent more than once: they have to be such that it makes no difference."""

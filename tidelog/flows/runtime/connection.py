@@ -10,8 +10,8 @@ from typing import Final, Protocol
 from tidelog.flows.api.cancellation import from_outside
 from tidelog.flows.api.flowcontext import FlowContext
 from tidelog.flows.api.reconnect import ReconnectDelays, Retry
-from tidelog.operating.errortexts import said
-from tidelog.operating.redaction import hidden
+from tidelog.operating.errortexts import summary_of
+from tidelog.operating.redaction import redacted
 
 CLOSING: Final = 10.0  # s that a connector may take to close
 
@@ -99,7 +99,7 @@ class ConnectorConnection:
             log.debug("%s: %s: closing: %s", self._context.flow, self.name, error)
 
     def _failed(self, error: BaseException) -> None:
-        text = hidden(said(error))
+        text = redacted(summary_of(error))
         if text != self.error:  # once, not at each try
             log.warning("%s: %s: %s", self._context.flow, self.name, text)
         self.error = text

@@ -15,7 +15,7 @@ from tidelog.flows.api.signals import STARTING, Restore, Signal, Trigger
 from tidelog.flows.api.tokens import DISCARD, REJECT, RETRY, Token, TokenOwner, owned, settle_all
 from tidelog.flows.runtime.channel import EventChannel
 from tidelog.flows.runtime.node import FlowNode
-from tidelog.operating.errortexts import said, text_of
+from tidelog.operating.errortexts import summary_of, text_of
 
 log = logging.getLogger("tidelog.flows")
 
@@ -138,7 +138,7 @@ class OperatorNode(FlowNode):
 
     def fail(self, event: Event, error: BaseException) -> None:
         self.count("failed")
-        text = said(error)
+        text = summary_of(error)
         if isinstance(error, RetryError):
             self._failed(event, RETRY, f"{self.name}: {text_of(error)}")
         elif self.outputs.get("err"):

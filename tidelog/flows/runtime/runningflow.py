@@ -18,7 +18,7 @@ from tidelog.flows.runtime.node import FlowNode
 from tidelog.flows.runtime.sinknode import SinkNode
 from tidelog.flows.runtime.sourcenode import SourceNode
 from tidelog.flows.spec import FlowSpec
-from tidelog.operating.errortexts import said
+from tidelog.operating.errortexts import summary_of
 
 log = logging.getLogger("tidelog.flows")
 
@@ -256,7 +256,7 @@ class RunningFlow:
         if task.cancelled() or (error := task.exception()) is None:
             return
         node.error = error
-        self._error = f"{node.name}: {said(error)}"
+        self._error = f"{node.name}: {summary_of(error)}"
         log.error("%s: %s failed: %s", self.alias, node.name, self._error, exc_info=error)
         self._state = "failed"
         for source in self.graph.sources.values():

@@ -27,7 +27,7 @@ from tidelog.flows.api.tokens import OK, REJECT, RETRY, TokenGroup, settle_all
 from tidelog.flows.runtime.channel import EventChannel
 from tidelog.flows.runtime.connection import ConnectorConnection
 from tidelog.flows.runtime.node import FlowNode, fail
-from tidelog.operating.errortexts import said
+from tidelog.operating.errortexts import summary_of
 
 SOON: Final = 1e-3  # s by which an answer may be given up early: not a timer for each
 
@@ -269,7 +269,7 @@ class SinkNode(FlowNode):
 
     def _failed(self, events: list[Event], status: int, error: BaseException) -> None:
         """events: out of what is under way."""
-        text = said(error)
+        text = summary_of(error)
         if text != self.error_text and not isinstance(error, (OSError, RejectError)):
             log.warning("%s: %s: %s", self.context.flow, self.name, text, exc_info=error)
         self.error_text = text

@@ -56,7 +56,7 @@ async def replayed(server: str, topic: str, ids: Collection[str] | None) -> dict
     except ValueError as error:
         raise FlowError(str(error)) from None
 
-    def wanted(letter: deadletters.Letter | None, id: StreamId) -> bool:  # noqa: A002, ARG001 - the form of EventPredicate
+    def wanted(letter: deadletters.DeadLetterRecord | None, id: StreamId) -> bool:  # noqa: A002, ARG001 - the form of EventPredicate
         return chosen is None or id in chosen
 
     def ask(client: Client) -> dict[str, Any]:
@@ -82,7 +82,7 @@ async def _asked(server: str, ask: Callable[[Client], T]) -> T:
 def _told(entry: Entry) -> dict[str, Any]:
     try:
         letter = deadletters.read(entry)
-    except deadletters.NotALetterError as error:
+    except deadletters.NotADeadLetterError as error:
         return {"id": str(entry.id), "error": str(error)}
     fields = {
         name.decode("utf-8", "replace"): shown(value)[0]

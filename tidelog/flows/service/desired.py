@@ -23,10 +23,10 @@ import msgspec
 from tidelog.client import strings
 from tidelog.flows.api.errors import FlowError
 from tidelog.flows.serveraccess import access
-from tidelog.operating.errortexts import Once, text_of
+from tidelog.operating.errortexts import FailureLog, text_of
 from tidelog.transport.call import Call
-from tidelog.transport.errors import DeniedError, ReplyError, denies, words
-from tidelog.transport.leader import Servers
+from tidelog.transport.errors import DeniedError, ReplyError, is_denied, message_of
+from tidelog.transport.leader import LeaderConnection
 
 log = logging.getLogger("tidelog.flows")
 T = TypeVar("T")
@@ -93,9 +93,9 @@ class Desired:
         self.key = f"flows:{name}"
         where = access(server)
         where = replace(where, connect_ms=min(where.connect_ms, ANSWER_MS), read_ms=min(where.read_ms, ANSWER_MS))
-        self._servers = Servers(where, f"tidelog-flows:{name}")
+        self._servers = LeaderConnection(where, f"tidelog-flows:{name}")
         self._one = asyncio.Lock()
-        self._trouble = Once(log)
+        self._trouble = FailureLog(log)
 
     async def read(self) -> DesiredDocument:
         """Raises KeptError if there is no answer, DeniedError if the server denies the permission."""
@@ -105,8 +105,8 @@ class Desired:
             except _NoDocumentError as error:
                 return self._ignored(error)
             except (ReplyError, OSError) as error:
-                if denies(error):
-                    raise DeniedError(words(error)) from None
+                if is_denied(error):
+                    raise DeniedError(message_of(error)) from None
                 if isinstance(error, ReplyError) and error.code == "WRONGTYPE":
                     return self._ignored(error)
                 raise DesiredStateError(f"the tidelog server does not tell what was paused: {_text(error)}") from None

@@ -19,7 +19,7 @@ from tidelog.flows.api.errors import FlowError
 from tidelog.flows.runtime.runningflow import DrainReport
 from tidelog.flows.service import api
 from tidelog.flows.service.host import DeployedFlow, FlowHost
-from tidelog.operating.signals import ENDING, taken
+from tidelog.operating.signals import ENDING, handling
 
 log = logging.getLogger("tidelog.flows")
 
@@ -70,7 +70,7 @@ class FlowProcess:
     async def main(self) -> int:
         options = self._options
         server = None if options.listen is None else api.FlowApiServer(self.host, options.listen, options.token)
-        with taken(ENDING, self._stop), self.host.watchdog:
+        with handling(ENDING, self._stop), self.host.watchdog:
             try:
                 if server is not None:
                     await server.start()

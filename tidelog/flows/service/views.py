@@ -17,7 +17,7 @@ from tidelog.flows.runtime.runningflow import RunningFlow
 from tidelog.flows.service import deadletters
 from tidelog.flows.service.host import DeployedFlow, FlowHost, worst
 from tidelog.flows.spec import Edge, FlowSpec
-from tidelog.operating.redaction import HIDDEN, hidden, is_secret
+from tidelog.operating.redaction import HIDDEN, is_secret, redacted
 
 
 def version() -> dict[str, Any]:
@@ -78,7 +78,7 @@ def connector(deployed: DeployedFlow, alias: str, name: str) -> dict[str, Any]:
         "source": bool(sources),
         "sink": bool(sinks),
         "authoritative": spec.options.authoritative,
-        "error": hidden(
+        "error": redacted(
             next((each.error for each in connections if each.error and not each.connected), "")
             or next((each.error_text for each in sinks if each.error_text), "")
         ),
@@ -133,7 +133,7 @@ def breaker(deployed: DeployedFlow, alias: str) -> dict[str, Any]:
                 "open": not reasons,
                 "reasons": [
                     {"reason": one.reason, "since_s": round(max(0.0, now - one.since), 3) if one.since else None,
-                     "detail": hidden(one.detail)}
+                     "detail": redacted(one.detail)}
                     for one in reasons
                 ],
             }
@@ -256,4 +256,4 @@ def without_secrets(given: Any, name: str = "") -> Any:
         return [without_secrets(each, name) for each in given]
     if secret and given not in (None, False, True):
         return HIDDEN
-    return hidden(given) if isinstance(given, str) else given
+    return redacted(given) if isinstance(given, str) else given

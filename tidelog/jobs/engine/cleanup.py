@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from tidelog.client import calls, strings
-from tidelog.client.steps import Steps, good
+from tidelog.client.steps import Steps, checked
 from tidelog.jobs import keys
 from tidelog.jobs.engine.connection import LOST, EngineConnection
 from tidelog.jobs.engine.session import EngineSettings
@@ -36,7 +36,7 @@ from tidelog.jobs.store import StoreError
 from tidelog.jobs.store.cleanup import clear
 from tidelog.jobs.store.statedir import expanded
 from tidelog.topics import TopicError
-from tidelog.topics.settings import key_of, read_facts
+from tidelog.topics.settings import key_of, read_settings
 from tidelog.transport.access import Access
 from tidelog.transport.call import Call
 
@@ -182,7 +182,9 @@ class Cleanup:
         line = EngineConnection(self._access, f"tidelog-jobs-sweeping:{self._name}")
         try:
             texts = line.drive(_asked([strings.get(key_of(topic)) for topic in topics])) if topics else []
-            there = [None if text is None else read_facts(name, text) for name, text in zip(topics, texts, strict=True)]
+            there = [
+                None if text is None else read_settings(name, text) for name, text in zip(topics, texts, strict=True)
+            ]
         except TopicError as error:
             raise JobError(str(error)) from None
         finally:
@@ -191,7 +193,7 @@ class Cleanup:
 
 
 def _asked(asked: Iterable[Call[Any]]) -> Steps[list[Any]]:
-    return good((yield list(asked)))
+    return checked((yield list(asked)))
 
 
 def disks_of(settings: EngineSettings, spark: Future[SparkSession]) -> Disks:

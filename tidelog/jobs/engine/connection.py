@@ -3,7 +3,7 @@
 The event loop never waits for a server, and whatever ``Access`` can do (Sentinels, several URLs, TLS) is there.
 
 Rule 1: operations run one after another, in the order in which they were asked for.
-Rule 2: nothing is tried again here. Errors are those of ``Servers`` with no retries: OSError, ReplyError.
+Rule 2: nothing is tried again here. Errors are those of ``LeaderConnection`` with no retries: OSError, ReplyError.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tidelog.client.steps import Steps, drive
 from tidelog.transport.access import Access
 from tidelog.transport.call import Call
 from tidelog.transport.errors import ReplyError
-from tidelog.transport.leader import Servers
+from tidelog.transport.leader import LeaderConnection
 
 T = TypeVar("T")
 LOST: Final = (OSError, ReplyError)  # what an operation may raise where the server is away, or refuses it
@@ -33,7 +33,7 @@ class EngineConnection:
             access, retries=0, connect_ms=min(access.connect_ms, ANSWER_MS),
             read_ms=min(access.read_ms, ANSWER_MS) + answer_ms - ANSWER_MS,
         )  # fmt: skip
-        self._servers = Servers(patient, name)
+        self._servers = LeaderConnection(patient, name)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=name)
 
     async def run(self, steps: Steps[T]) -> T:

@@ -24,7 +24,7 @@ from tidelog.jobs.engine.runner import Make, Runner
 from tidelog.jobs.errors import JobError, SupersededError, TryAgainError
 from tidelog.jobs.registry.registry import JobSpec
 from tidelog.jobs.registry.status import Status, StatusReporter
-from tidelog.operating.errortexts import said, text_of, traced
+from tidelog.operating.errortexts import summary_of, text_of, traceback_of
 from tidelog.transport.leader import UnreachableError
 
 T = TypeVar("T")
@@ -137,12 +137,12 @@ class JobExecution:
             log.error("job %s: does not close; going on without", self.spec.name)
             closing.add_done_callback(_forget)
         elif (failed := closing.exception()) is not None:
-            log.error("job %s: could not be closed in order: %s", self.spec.name, said(failed))
+            log.error("job %s: could not be closed in order: %s", self.spec.name, summary_of(failed))
 
     def _failed(self, state: str, error: Exception) -> None:
         """Say what went wrong. The traceback is for errors whose text has none."""
         plain = isinstance(error, JobError | TryAgainError | UnreachableError)
-        text = text_of(error) if plain else traced(error).rstrip()
+        text = text_of(error) if plain else traceback_of(error).rstrip()
         log.error("job %s: %s: %s", self.spec.name, state, text)
         self.teller.set(state, text)
         self.teller.tell("failure" if state == "failing" else "failed", text)

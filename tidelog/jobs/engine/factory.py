@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
 from tidelog.client.entries import StreamId
-from tidelog.client.publish import Copies
+from tidelog.client.publish import ReplicaAcks
 from tidelog.coordination import Claim
 from tidelog.jobs.declare import Job
 from tidelog.jobs.engine.runner import Runner
@@ -67,7 +67,7 @@ class RunnerFactory:
         settings = self._settings
         options = DriverOptions(
             settings.state_dir, spec.store or settings.store, settings.path, version=spec.version,
-            stage_ttl_ms=round(job.timeout * 1000) + SPARE_MS, copies=Copies(settings.replicas),
+            stage_ttl_ms=round(job.timeout * 1000) + SPARE_MS, copies=ReplicaAcks(settings.replicas),
         )  # fmt: skip
         tasks = SparkTasks(self._spark.result(), spec.name, timeout=job.timeout)
         driver = Driver(settings.access, job, spec.target, spec.generation, options, tasks, spec.start or None)

@@ -19,13 +19,13 @@ from typing import Any, Final
 import msgspec
 
 from tidelog.client import strings
-from tidelog.client.steps import Steps, good
+from tidelog.client.steps import Steps, checked
 from tidelog.jobs import keys
 from tidelog.jobs.errors import JobError
-from tidelog.operating.errortexts import Unreadable
+from tidelog.operating.errortexts import UnreadableDocuments
 
 VERSION: Final = 1
-_unreadable: Final = Unreadable(logging.getLogger(__name__))
+_unreadable: Final = UnreadableDocuments(logging.getLogger(__name__))
 
 
 class EngineMember(msgspec.Struct, frozen=True):
@@ -60,14 +60,14 @@ def chosen(job: str, engines: Collection[str]) -> str | None:
 
 
 def read() -> Steps[EngineMembers]:
-    (text,) = good((yield [strings.get(keys.ENGINES)]))
+    (text,) = checked((yield [strings.get(keys.ENGINES)]))
     return decoded(text)
 
 
 def change(how: Callable[[EngineMembers], EngineMembers]) -> Steps[EngineMembers]:
     """Change the document; returns it as it is then. ``how`` may be called several times."""
     while True:
-        (text,) = good((yield [strings.get(keys.ENGINES)]))
+        (text,) = checked((yield [strings.get(keys.ENGINES)]))
         before = decoded(text)
         after = how(before)
         if after is before:
@@ -78,7 +78,7 @@ def change(how: Callable[[EngineMembers], EngineMembers]) -> Steps[EngineMembers
             if text is None
             else strings.set_equal(keys.ENGINES, written, text)
         )
-        (found,) = good((yield [swap]))
+        (found,) = checked((yield [swap]))
         if found == text:
             return after
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from tidelog.client import strings
-from tidelog.client.steps import Steps, good
+from tidelog.client.steps import Steps, checked
 from tidelog.coordination import Claim, Lease, LeaseLostError, Tenure
 from tidelog.coordination.claims import check, release, take
 from tidelog.jobs import keys
@@ -84,8 +84,14 @@ class JobOwnership:
         due = sorted(name for name in others if self._ends.get(name, -math.inf) + LATE <= now)
         if not due:
             return seen
-        replies = good(
-            (yield [call for name in due for call in (strings.get(keys.lease(name)), strings.left(keys.lease(name)))])
+        replies = checked(
+            (
+                yield [
+                    call
+                    for name in due
+                    for call in (strings.get(keys.lease(name)), strings.remaining_ms(keys.lease(name)))
+                ]
+            )
         )
         dead = {}
         for name, value, left in zip(due, replies[::2], replies[1::2], strict=True):

@@ -25,7 +25,7 @@ from functools import partial
 from typing import Any, Final
 
 from tidelog.client import calls, strings
-from tidelog.client.steps import Steps, good, one
+from tidelog.client.steps import Steps, checked, single
 from tidelog.coordination import Keeper, Lease, LeaseLostError
 from tidelog.jobs import keys
 from tidelog.jobs.engine.connection import ANSWER_MS, LOST, EngineConnection
@@ -36,10 +36,10 @@ from tidelog.jobs.errors import JobError
 from tidelog.jobs.registry import registry
 from tidelog.jobs.registry.registry import JobRegistry, JobSpec
 from tidelog.jobs.registry.status import Status, decoded
-from tidelog.operating.errortexts import Once
+from tidelog.operating.errortexts import FailureLog
 from tidelog.transport.access import Access
 from tidelog.transport.call import Call
-from tidelog.transport.errors import DeniedError, ReplyError, denies, words
+from tidelog.transport.errors import DeniedError, ReplyError, is_denied, message_of
 
 log = logging.getLogger(__name__)
 AGAIN: Final = 0.5  # seconds until what failed for the server's sake is tried again, twice as many each time,
@@ -83,7 +83,7 @@ class Supervisor:
         self._followed = False  # whether the registry was read
         self._waits_since: float | None = None  # monotonic: the lease is not held since then
         self._told_of_namesake = False
-        self._trouble = Once(log)
+        self._trouble = FailureLog(log)
         self._pause = 0.0  # seconds after the last turn, if it failed
         self._denied = ""  # what the server said, where it denies this engine what it needs
 
@@ -154,8 +154,8 @@ class Supervisor:
         except LeaseLostError:
             return AGAIN
         except (*LOST, JobError) as error:
-            if denies(error):
-                self._deny(words(error))
+            if is_denied(error):
+                self._deny(message_of(error))
                 return 0.0
             self._trouble.warn(f"engine {self.name}: {error}; trying again until it succeeds", _kind(error))
             self._pause = min(MOST_PAUSE, self._pause * 2) or AGAIN
@@ -174,7 +174,7 @@ class Supervisor:
             self._waits_since, self._told_of_namesake = now, False
         if self._told_of_namesake or now - self._waits_since < self.lease.ttl + 1:
             return
-        (there,) = good(await line.run(_asked(strings.get(self.lease.key))))
+        (there,) = checked(await line.run(_asked(strings.get(self.lease.key))))
         if there is not None and not self.lease.held:
             self._told_of_namesake = True
             log.warning(
@@ -185,7 +185,7 @@ class Supervisor:
     async def _ask_before(self, line: EngineConnection, view: OwnershipChange) -> None:
         """What was said last about the jobs that are begun."""
         if view.acquired:
-            (found,) = good(await line.run(_asked(strings.mget(*[keys.status(name) for name in view.acquired]))))
+            (found,) = checked(await line.run(_asked(strings.mget(*[keys.status(name) for name in view.acquired]))))
             self._before |= {name: decoded(text) for name, text in zip(view.acquired, found, strict=True)}
 
     def _act(self, threads: ThreadPoolExecutor) -> None:
@@ -249,7 +249,7 @@ class Supervisor:
     async def _follow(self) -> None:
         """Read the registry, then what is new in it."""
         line = EngineConnection(self._access, f"tidelog-jobs-registry:{self.name}", ANSWER_MS + FOLLOW_MS)
-        found, trouble, pause = JobRegistry(), Once(log), AGAIN
+        found, trouble, pause = JobRegistry(), FailureLog(log), AGAIN
         try:
             while True:
                 try:
@@ -259,10 +259,10 @@ class Supervisor:
                     if self._told is not None:
                         self._told(found)
                     self._wake.set()
-                    await line.run(one(calls.twait({keys.REGISTRY: found.last}, block=FOLLOW_MS)))
+                    await line.run(single(calls.twait({keys.REGISTRY: found.last}, block=FOLLOW_MS)))
                 except (*LOST, JobError) as error:
-                    if denies(error):
-                        self._deny(words(error))
+                    if is_denied(error):
+                        self._deny(message_of(error))
                         return
                     text = f"engine {self.name}: the registry can't be read: {error}; trying again"
                     trouble.warn(text, _kind(error))
@@ -289,7 +289,7 @@ class Supervisor:
         """Processes of their own make them, which tell the server when they can't."""
         jobs = [job for job in self.running.values() if job.spec.state]
         try:
-            (texts,) = good(await line.run(_asked(strings.mget(*[keys.snapshots(job.spec.name) for job in jobs]))))
+            (texts,) = checked(await line.run(_asked(strings.mget(*[keys.snapshots(job.spec.name) for job in jobs]))))
         except LOST as error:
             log.debug("snapshots were not looked at: %s", error)
             return

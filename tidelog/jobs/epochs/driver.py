@@ -34,7 +34,7 @@ from uuid import uuid4
 from tidelog.client import calls, strings
 from tidelog.client.entries import StreamId
 from tidelog.client.publish import Publisher
-from tidelog.client.steps import good
+from tidelog.client.steps import checked
 from tidelog.jobs import errors, keys
 from tidelog.jobs.declare import Job
 from tidelog.jobs.epochs.outcome import IDLE, DriverOptions, EpochOutcome, PhaseTimer, done
@@ -157,7 +157,7 @@ class Driver:
         """
         group = keys.group(self.job.name)
         at = self._at.by_stream() if new or not self.job.stateful else self._at.origins()
-        good(self._by.ask(*[calls.tread(stream, after, 0, group=group) for stream, after in at.items()]))
+        checked(self._by.ask(*[calls.tread(stream, after, 0, group=group) for stream, after in at.items()]))
         if new or not self.job.stateful:
             self._move(at)
 
@@ -230,7 +230,7 @@ class Driver:
 
     def _records(self) -> JobSnapshots:
         """What the server knows of this generation's snapshots."""
-        (text,) = good(self._by.ask(strings.get(keys.snapshots(self.job.name))))
+        (text,) = checked(self._by.ask(strings.get(keys.snapshots(self.job.name))))
         records = decode(self.job.name, text)
         return records if records.generation == self.generation else JobSnapshots()
 
@@ -356,7 +356,7 @@ class Driver:
                 evict(self._by.ask, self._shape)
             if not self.job.stateful and self._at.epoch >= self._trimmed + max(1, MARKERS // 4):
                 logs = [keys.log(self.job.name, at) for at in range(self._shape.partitions)]
-                good(self._by.ask(*[calls.ttrim(key, count=MARKERS) for key in logs]))
+                checked(self._by.ask(*[calls.ttrim(key, count=MARKERS) for key in logs]))
                 self._trimmed = self._at.epoch
         except (OSError, ReplyError) as error:
             log.warning("job %s: outputs, or its log, were not evicted from: %s", self.job.name, error)
@@ -375,6 +375,6 @@ class Driver:
 
     def _move(self, to: dict[str, StreamId]) -> None:
         group = keys.group(self.job.name)
-        good(self._by.ask(*[calls.tgroup_setid(stream, group, at) for stream, at in to.items()]))
+        checked(self._by.ask(*[calls.tgroup_setid(stream, group, at) for stream, at in to.items()]))
         self._moved |= to
         self._moved_at = time.monotonic()

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from tidelog.client.publish import NO_COPIES, Copies
+from tidelog.client.publish import NO_REPLICA_ACKS, ReplicaAcks
 from tidelog.jobs.epochs.precheck import Precheck
 from tidelog.jobs.replaylog.positions import Positions
 from tidelog.jobs.task.plan import TaskResult
@@ -23,7 +23,7 @@ class DriverOptions:
     cache: int = 64 << 20
     stage_ttl_ms: int = 600_000
     version: str = ""
-    copies: Copies = NO_COPIES
+    copies: ReplicaAcks = NO_REPLICA_ACKS
 
 
 @dataclass(frozen=True)

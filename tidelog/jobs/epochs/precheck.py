@@ -8,11 +8,11 @@ from typing import Any
 
 from tidelog.client import calls
 from tidelog.client.entries import Info, StreamId
-from tidelog.client.steps import good
+from tidelog.client.steps import checked
 from tidelog.jobs.replaylog.origin import info_of
 from tidelog.jobs.topics import Ask, JobTopics, facts_now, read_now
 from tidelog.topics.sending import TopicFullError, evictions
-from tidelog.topics.settings import Facts
+from tidelog.topics.settings import TopicSettings
 from tidelog.transport.errors import ReplyError
 
 
@@ -21,7 +21,7 @@ class Precheck:
     """What is there now."""
 
     epoch: int | None  # the last one that was published
-    facts: Mapping[str, Facts | None]  # by topic
+    facts: Mapping[str, TopicSettings | None]  # by topic
     infos: Mapping[str, Info | None]  # by stream that is read
     lengths: Mapping[tuple[str, int], int]  # of outputs with a hard limit: by topic and partition
     missing: tuple[str, StreamId] | None = None  # stream and ID of an entry that was read, and that is not there
@@ -48,10 +48,10 @@ def precheck(ask: Ask, fence: str, shape: JobTopics, read: Collection[tuple[str,
         *[calls.tlen(f"{name}:{at}") for name, at in limited],
         *[call for stream, last in read or () for call in (calls.tcount(stream, last, last), calls.tinfo(stream))],
     )  # fmt: skip
-    head, rest = good(replies[: 1 + len(names)]), replies[1 + len(names) :]
+    head, rest = checked(replies[: 1 + len(names)]), replies[1 + len(names) :]
     missing = _missing(list(read), rest) if read is not None else None
     infos = {stream: info_of(reply) for stream, reply in zip(streams, rest, strict=False)}
-    lengths = dict(zip(limited, good(rest[len(streams) :]), strict=True)) if read is None else {}
+    lengths = dict(zip(limited, checked(rest[len(streams) :]), strict=True)) if read is None else {}
     return Precheck(head[0], read_now(names, head[1:]), infos, lengths, missing)
 
 
@@ -83,4 +83,4 @@ def evict(ask: Ask, shape: JobTopics) -> None:
         for at in range(facts.partitions or 1)
         for call in evictions(facts.retention, f"{name}:{at}")
     ]  # fmt: skip
-    good(ask(*made))
+    checked(ask(*made))

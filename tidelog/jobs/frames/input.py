@@ -35,9 +35,9 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from tidelog.client.entries import Entry, StreamId
 from tidelog.codecs import Codec, codec_for
 from tidelog.codecs.packed import FIELD
-from tidelog.codecs.recordtypes import Field
+from tidelog.codecs.recordtypes import RecordField
 from tidelog.jobs.errors import JobError
-from tidelog.topics import Facts, Topic
+from tidelog.topics import Topic, TopicSettings
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -61,7 +61,7 @@ _SCALARS: Final[dict[type, pa.DataType]] = {
 _NATIVE: Final = (bytes, datetime, date, Decimal)  # what Arrow takes as it is
 
 
-def open_input(reader: DataStreamReader, topic: Topic[Any], facts: Facts, path: Sequence[str]) -> DataFrame:
+def open_input(reader: DataStreamReader, topic: Topic[Any], facts: TopicSettings, path: Sequence[str]) -> DataFrame:
     """The frame of a topic. ``reader`` has the format and all options; ``path`` is for importing its record type.
 
     facts: what the topic is on the server. JobError for a field that would hide one of our own columns.
@@ -77,7 +77,7 @@ def open_input(reader: DataStreamReader, topic: Topic[Any], facts: Facts, path: 
     return raw.mapInArrow(RecordDecoder(topic, schema, tuple(path)), from_arrow_schema(fields))
 
 
-def schema_of(topic: Topic[Any], facts: Facts) -> pa.Schema:
+def schema_of(topic: Topic[Any], facts: TopicSettings) -> pa.Schema:
     """The columns of a topic's fields."""
     shape = topic.codec.shape
     if shape.fields:
@@ -91,7 +91,7 @@ def schema_of(topic: Topic[Any], facts: Facts) -> pa.Schema:
 
 
 # -- types ---------------------------------------------------------------------------------------------------
-def _type_of(field: Field, hint: inspect.Type | None) -> pa.DataType:
+def _type_of(field: RecordField, hint: inspect.Type | None) -> pa.DataType:
     if field.kind in _KINDS:
         return _KINDS[field.kind]
     return pa.string() if hint is None else (_arrow(hint) or pa.string())

@@ -34,7 +34,7 @@ from pyspark.errors import AnalysisException, PySparkException
 import tidelog.spark
 from tidelog.client import calls
 from tidelog.client.entries import StreamId
-from tidelog.client.steps import good
+from tidelog.client.steps import checked
 from tidelog.jobs import keys, pools
 from tidelog.jobs.declare import Job
 from tidelog.jobs.errors import FunctionError, JobError, TryAgainError
@@ -51,10 +51,10 @@ from tidelog.spark.given import ROUTES, STREAM, Given, OptionError
 from tidelog.spark.offsets import ZERO
 from tidelog.spark.options import Routes, for_source, given_of
 from tidelog.spark.topics import run
-from tidelog.topics import Facts, Topic, TopicError
+from tidelog.topics import Topic, TopicError, TopicSettings
 from tidelog.topics.reconcile import agree
 from tidelog.transport.errors import ReplyError
-from tidelog.transport.leader import Servers
+from tidelog.transport.leader import LeaderConnection
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -94,9 +94,11 @@ class FrameRunner:
         self.options = options_of(job)
         self.location, self.url = checkpoint_of(job, where)
         self._spark = spark
-        self._servers = Servers(where.access, f"tidelog-job-{job.name}")
+        self._servers = LeaderConnection(where.access, f"tidelog-job-{job.name}")
         quick = replace(where.access, retries=0, connect_ms=min(where.access.connect_ms, QUICK_MS), read_ms=QUICK_MS)
-        self._quick = Servers(quick, f"tidelog-job-{job.name}")  # poll() must not wait for a server that is away
+        self._quick = LeaderConnection(
+            quick, f"tidelog-job-{job.name}"
+        )  # poll() must not wait for a lost server
         self._groups = RetentionGroups(self._quick, keys.group(job.name))
         self._query: StreamingQuery | None = None
         self._seen: tuple[int, str] | None = None  # the last progress that was looked at
@@ -121,7 +123,7 @@ class FrameRunner:
     def _start(self) -> None:
         job, where = self.job, self.where
         facts = {topic: self._agreed(topic) for topic in dict.fromkeys((*job.inputs, *job.outputs))}
-        published = good(self._servers.ask(calls.tfence(keys.fence(job.name, where.generation))))[0]
+        published = checked(self._servers.ask(calls.tfence(keys.fence(job.name, where.generation))))[0]
         self._check_checkpoint(published)
         self._say_whose({topic.name: each.id for topic, each in facts.items()})
         streams = [topic.stream(at) for topic in job.inputs for at in range(facts[topic].partitions or 1)]
@@ -142,7 +144,7 @@ class FrameRunner:
         self._query = self._started(tagged(outputs), routes)
         self._state = FrameState("running")
 
-    def _agreed(self, topic: Topic[Any]) -> Facts:
+    def _agreed(self, topic: Topic[Any]) -> TopicSettings:
         try:
             return run(self._servers.ask, agree(topic.name, topic.declared))
         except TopicError as error:
@@ -191,7 +193,7 @@ class FrameRunner:
         tidelog.spark.register(session)
         return session
 
-    def _input(self, session: SparkSession, topic: Topic[Any], facts: Facts) -> DataFrame:
+    def _input(self, session: SparkSession, topic: Topic[Any], facts: TopicSettings) -> DataFrame:
         most = self.job.max_rows * (facts.partitions or 1)
         options = {
             "groupIdPrefix": f"tidelog-job-{self.job.name}", "mode": "failfast", "maxOffsetsPerTrigger": str(most),

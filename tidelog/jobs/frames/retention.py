@@ -18,9 +18,9 @@ from typing import Any, Final
 from tidelog.client import calls
 from tidelog.client.calls import NEW
 from tidelog.client.entries import StreamId
-from tidelog.client.steps import good
+from tidelog.client.steps import checked
 from tidelog.transport.errors import NoGroupError
-from tidelog.transport.leader import Servers
+from tidelog.transport.leader import LeaderConnection
 
 EVERY: Final = 3.0  # seconds
 
@@ -28,7 +28,7 @@ EVERY: Final = 3.0  # seconds
 class RetentionGroups:
     """The group of a job in the partitions of its inputs. Errors of ``Servers.ask``, and ReplyError."""
 
-    def __init__(self, servers: Servers, group: str) -> None:
+    def __init__(self, servers: LeaderConnection, group: str) -> None:
         self.group = group
         self._servers = servers
         self._there: dict[str, StreamId] = {}  # where the group of each stream was moved to
@@ -42,7 +42,7 @@ class RetentionGroups:
         for stream in streams:
             self._make(stream, latest)
             if anew:
-                last = good(self._servers.ask(calls.tread(stream, "0", 0, with_info=True)))[0].info.last
+                last = checked(self._servers.ask(calls.tread(stream, "0", 0, with_info=True)))[0].info.last
                 self._move({stream: last if latest else StreamId(0)})
 
     def finished(self, ends: Mapping[str, StreamId], now: bool = False) -> None:
@@ -59,13 +59,13 @@ class RetentionGroups:
         for (stream, end), reply in zip(ends.items(), replies, strict=True):
             if _is_no_group(reply):  # of a partition that is new
                 self._make(stream, latest=False)
-                good(self._servers.ask(calls.tgroup_setid(stream, self.group, end)))
+                checked(self._servers.ask(calls.tgroup_setid(stream, self.group, end)))
             else:
-                good([reply])
+                checked([reply])
 
     def _make(self, stream: str, latest: bool) -> None:
         """Make a group that does not end, unless it is there."""
-        good(self._servers.ask(calls.tread(stream, NEW if latest else "0", 0, group=self.group)))
+        checked(self._servers.ask(calls.tread(stream, NEW if latest else "0", 0, group=self.group)))
 
 
 def _is_no_group(reply: Any) -> bool:

@@ -15,7 +15,7 @@ import msgspec
 
 from tidelog.client import calls, strings
 from tidelog.client.entries import StreamId
-from tidelog.client.steps import Steps, good
+from tidelog.client.steps import Steps, checked
 from tidelog.jobs import keys
 from tidelog.jobs.errors import JobError
 from tidelog.jobs.registry import registry, status
@@ -23,7 +23,7 @@ from tidelog.jobs.registry.registry import JobRegistry, JobSpec
 from tidelog.jobs.registry.status import SnapshotSummary, Status
 from tidelog.jobs.replaylog.marker import Marker, read_marker
 from tidelog.topics import TopicError
-from tidelog.topics.settings import key_of, read_facts
+from tidelog.topics.settings import key_of, read_settings
 from tidelog.transport.call import Call
 
 PAGE: Final = 2000  # calls that are sent together
@@ -114,7 +114,7 @@ def overview(names: Sequence[str] = ()) -> Steps[JobsOverview]:
     """Look at these jobs, or at all. JobError for one that isn't there."""
     there: JobRegistry = yield from registry.read()
     specs = [there.find(name) for name in names] if names else [there.specs[name] for name in sorted(there.specs)]
-    (now,) = good((yield [strings.server_time()]))
+    (now,) = checked((yield [strings.server_time()]))
     found = [_Found(spec) for spec in specs]
     engines = yield from _owners(found)
     yield from _streams(found)
@@ -127,19 +127,19 @@ def overview(names: Sequence[str] = ()) -> Steps[JobsOverview]:
 
 def owner(name: str) -> Steps[str]:
     """The engine that has a job's claim, and lives; empty: none."""
-    (claim,) = good((yield [strings.get(keys.owner(name))]))
+    (claim,) = checked((yield [strings.get(keys.owner(name))]))
     lease, value = _holder(claim)
     if not lease:
         return ""
-    (there,) = good((yield [strings.get(lease)]))
+    (there,) = checked((yield [strings.get(lease)]))
     return value.rpartition(b":")[0].decode() if there == value else ""
 
 
 def _owners(found: Sequence[_Found]) -> Steps[list[str]]:
     """Statuses, and who has the claims; returns all engines that live."""
-    (document,) = good((yield [strings.get(keys.ENGINES)]))
+    (document,) = checked((yield [strings.get(keys.ENGINES)]))
     names = [each.spec.name for each in found]
-    claims, said, kept = good(
+    claims, said, kept = checked(
         (yield [strings.mget(*map(which, names)) for which in (keys.owner, keys.status, keys.snapshots)])
     )
     for each, text in zip(found, kept, strict=True):
@@ -152,7 +152,7 @@ def _owners(found: Sequence[_Found]) -> Steps[list[str]]:
     except (ValueError, AttributeError, TypeError, RecursionError):
         listed = []
     leases = sorted({lease for lease, _ in holders if lease} | {keys.lease(name) for name in listed})
-    (values,) = good((yield [strings.mget(*leases)]))
+    (values,) = checked((yield [strings.mget(*leases)]))
     living = dict(zip(leases, values, strict=True))
     for each, (lease, value), text in zip(found, holders, said, strict=True):
         lives = lease and living[lease] == value
@@ -170,7 +170,7 @@ def _holder(claim: bytes | None) -> tuple[str, bytes]:
 def _streams(found: Sequence[_Found]) -> Steps[None]:
     """Which streams each partition reads. A topic of one partition is read by all."""
     topics = sorted({topic for each in found for topic in each.spec.inputs})
-    (texts,) = good((yield [strings.mget(*map(key_of, topics))]))
+    (texts,) = checked((yield [strings.mget(*map(key_of, topics))]))
     counts = {topic: _count(topic, text) for topic, text in zip(topics, texts, strict=True)}
     for each in found:
         for at in range(each.spec.partitions):
@@ -180,7 +180,7 @@ def _streams(found: Sequence[_Found]) -> Steps[None]:
 
 def _count(topic: str, text: bytes | None) -> int:
     try:
-        return (read_facts(topic, text).partitions or 1) if text is not None else 0
+        return (read_settings(topic, text).partitions or 1) if text is not None else 0
     except TopicError:
         return 0
 

@@ -29,15 +29,15 @@ import msgspec
 
 from tidelog.client import calls
 from tidelog.client.entries import Entry, StreamId
-from tidelog.client.steps import Steps, good
+from tidelog.client.steps import Steps, checked
 from tidelog.jobs import keys
 from tidelog.jobs.declare import NAME
 from tidelog.jobs.errors import JobError
-from tidelog.operating.errortexts import Unreadable, said
+from tidelog.operating.errortexts import UnreadableDocuments, summary_of
 from tidelog.topics.settings import check_name as check_topic
 from tidelog.transport.call import Call
 
-_unreadable: Final = Unreadable(logging.getLogger(__name__))
+_unreadable: Final = UnreadableDocuments(logging.getLogger(__name__))
 KINDS: Final = ("added", "changed", "paused", "resumed", "reset")  # of entries with the spec of a job that there is
 LONG: Final = 1000  # entries of the registry
 PAGE: Final = 500
@@ -110,7 +110,7 @@ class JobRegistry:
                 self.specs[name] = spec
                 self.gone.pop(name, None)
         except (KeyError, ValueError, RecursionError) as error:
-            _unreadable.tell(f"{keys.REGISTRY} {entry.id}", said(error))
+            _unreadable.tell(f"{keys.REGISTRY} {entry.id}", summary_of(error))
 
     def find(self, name: str) -> JobSpec:
         """JobError if there is no such job."""
@@ -235,7 +235,7 @@ def read(registry: JobRegistry | None = None) -> Steps[JobRegistry]:
     found = JobRegistry() if registry is None else registry
     while True:
         after = f"({found.last}" if found.last > StreamId(0) else "-"
-        (page,) = good((yield [calls.trange(keys.REGISTRY, after, "+", PAGE)]))
+        (page,) = checked((yield [calls.trange(keys.REGISTRY, after, "+", PAGE)]))
         for entry in page:
             found.apply(entry)
         if len(page) < PAGE:
@@ -247,7 +247,7 @@ def removed(name: str) -> Steps[JobSpec | None]:
     found: JobSpec | None = None
     last = StreamId(0)
     while True:
-        (page,) = good((yield [calls.trange(keys.REGISTRY, f"({last}", "+", PAGE)]))
+        (page,) = checked((yield [calls.trange(keys.REGISTRY, f"({last}", "+", PAGE)]))
         for entry in page:
             last = entry.id
             try:
@@ -277,11 +277,11 @@ def change(decide: Decide, by: str = "", long: int = LONG) -> Steps[tuple[JobReg
     To be driven on one connection, which is not made again. ``decide`` may be called several times.
     """
     while True:
-        good((yield [Call(("WATCH", keys.REGISTRY), bool)]))
+        checked((yield [Call(("WATCH", keys.REGISTRY), bool)]))
         registry = yield from read()
         what = decide(registry)
         if what is None:
-            good((yield [Call(("UNWATCH",), bool)]))
+            checked((yield [Call(("UNWATCH",), bool)]))
             return registry, None
         after = JobRegistry(dict(registry.specs), dict(registry.gone))
         fields = _fields(what.kind, what.spec.name, msgspec.json.encode(what.spec).decode(), by)
@@ -304,9 +304,9 @@ def _closed(what: RegistryChange) -> list[Call[Any]]:
         return []
     fence, events = what.closes
     stage = f"{fence}:closed:{uuid4().hex}"
-    said = {"kind": what.kind, "text": f"generation {what.spec.generation}" if what.kind == "reset" else ""}
+    summary_of = {"kind": what.kind, "text": f"generation {what.spec.generation}" if what.kind == "reset" else ""}
     return [
-        calls.tstage(stage, CLOSING_MS, events, list(said), [list(said.values())]),
+        calls.tstage(stage, CLOSING_MS, events, list(summary_of), [list(summary_of.values())]),
         calls.tpublish(fence, CLOSED, stage, check="closed"),
     ]
 
@@ -315,7 +315,7 @@ def _together(queued: Sequence[Call[Any]]) -> Steps[bool]:
     """Carry calls out in one step; False if what is watched has changed."""
     plain = [Call(call.args, bool) for call in queued]
     replies = yield [Call(("MULTI",), bool), *plain, Call(("EXEC",), lambda reply: reply)]
-    *_, done = good(replies)
+    *_, done = checked(replies)
     for reply in done or []:
         if isinstance(reply, Exception):
             raise reply

@@ -21,7 +21,7 @@ import msgspec
 
 from tidelog.client import calls
 from tidelog.client.entries import Info, StreamId
-from tidelog.client.steps import good
+from tidelog.client.steps import checked
 from tidelog.jobs import keys
 from tidelog.jobs.declare import Job
 from tidelog.jobs.errors import JobError
@@ -50,7 +50,7 @@ class Origin:
 def agreed_origin(ask: Ask, job: Job, generation: int, start: str, shape: JobTopics) -> Origin:
     """The origin of a generation, which is written if there is none. JobError where the topics are others by now."""
     key = keys.origin(job.name, generation)
-    (there,) = good(ask(_get(key)))
+    (there,) = checked(ask(_get(key)))
     while True:
         known = None if there is None else _read(job, key, there)
         if known is not None:
@@ -60,14 +60,14 @@ def agreed_origin(ask: Ask, job: Job, generation: int, start: str, shape: JobTop
             return known
         written = msgspec.json.encode(wanted)
         if there is None:
-            (there,) = good(ask(Call(("SET", key, written, "NX", "GET"), _itself)))
+            (there,) = checked(ask(Call(("SET", key, written, "NX", "GET"), _itself)))
             if there is None:
                 return wanted
         else:
-            (swapped,) = good(ask(Call(("SET", key, written, "IFEQ", there), _itself)))
+            (swapped,) = checked(ask(Call(("SET", key, written, "IFEQ", there), _itself)))
             if swapped is not None:
                 return wanted
-            (there,) = good(ask(_get(key)))
+            (there,) = checked(ask(_get(key)))
 
 
 def _extended(ask: Ask, job: Job, known: Origin | None, start: str, shape: JobTopics) -> Origin:
@@ -96,7 +96,7 @@ def _positions(ask: Ask, job: Job, start: str, streams: Sequence[str]) -> list[S
     if start == "earliest":
         return earliest
     since = StreamId(_ms(job, start))
-    newest = good(ask(*[calls.trevrange(stream, f"({since}", "-", 1) for stream in streams]))
+    newest = checked(ask(*[calls.trevrange(stream, f"({since}", "-", 1) for stream in streams]))
     return [entries[0].id if entries else first for entries, first in zip(newest, earliest, strict=True)]
 
 

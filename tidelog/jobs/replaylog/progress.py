@@ -14,7 +14,7 @@ import hiredis
 
 from tidelog.client import calls
 from tidelog.client.entries import Entry
-from tidelog.client.steps import good
+from tidelog.client.steps import checked
 from tidelog.jobs import keys
 from tidelog.jobs.errors import JobError, SupersededError
 from tidelog.jobs.replaylog.marker import Marker, read_marker
@@ -53,7 +53,7 @@ def last_markers(ask: Ask, name: str, generation: int, partitions: int) -> list[
 def together(ask: Ask, asked: Sequence[Call[Any]]) -> list[Any]:
     """What calls read, sent as one transaction."""
     raw: list[Call[Any]] = [Call(words, _itself) for words in (("MULTI",), *[call.args for call in asked], ("EXEC",))]
-    *_, replies = good(ask(*raw))
+    *_, replies = checked(ask(*raw))
     for reply in replies:
         if isinstance(reply, hiredis.ReplyError):
             raise ReplyError(str(reply))

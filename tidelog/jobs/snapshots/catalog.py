@@ -21,7 +21,7 @@ from tidelog.client import strings
 from tidelog.jobs import keys
 from tidelog.jobs.errors import JobError, SupersededError
 from tidelog.transport.errors import ReplyError
-from tidelog.transport.leader import Servers
+from tidelog.transport.leader import LeaderConnection
 
 
 class SnapshotInfo(msgspec.Struct, frozen=True):
@@ -73,7 +73,7 @@ def decode(job: str, text: bytes | None) -> JobSnapshots:
 
 
 def change(
-    servers: Servers, owner: PartitionRef, changed: Callable[[PartitionSnapshots], PartitionSnapshots]
+    servers: LeaderConnection, owner: PartitionRef, changed: Callable[[PartitionSnapshots], PartitionSnapshots]
 ) -> JobSnapshots:
     """Replace the record of a partition; returns the records as they are then.
 

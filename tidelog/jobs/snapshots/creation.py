@@ -32,7 +32,7 @@ from tidelog.jobs.store.errors import StoreUnusableError
 from tidelog.jobs.store.store import StoreMeta
 from tidelog.transport.access import Access
 from tidelog.transport.errors import ReplyError
-from tidelog.transport.leader import Servers, UnreachableError
+from tidelog.transport.leader import LeaderConnection, UnreachableError
 
 RETRIES: Final = 10  # of what is asked of the server: the next snapshot tries again as well
 
@@ -69,7 +69,7 @@ def make(request: SnapshotRequest) -> SnapshotManifest:
     UnreachableError, ReplyError, and SupersededError where there is a later generation.
     """
     access = replace(request.access, retries=min(request.access.retries, RETRIES))
-    servers = Servers(access, f"snapshot:{request.job}:{request.partition}")
+    servers = LeaderConnection(access, f"snapshot:{request.job}:{request.partition}")
     try:
         return _made(request, servers)
     except (SupersededError, UnreachableError, ReplyError):
@@ -81,7 +81,7 @@ def make(request: SnapshotRequest) -> SnapshotManifest:
         servers.close()
 
 
-def _made(request: SnapshotRequest, servers: Servers) -> SnapshotManifest:
+def _made(request: SnapshotRequest, servers: LeaderConnection) -> SnapshotManifest:
     replay = _replay_log(request, servers)
     objects = ObjectStore(request.url, request.patience)
     began = time.monotonic()
@@ -96,7 +96,7 @@ def _made(request: SnapshotRequest, servers: Servers) -> SnapshotManifest:
     return manifest
 
 
-def _replay_log(request: SnapshotRequest, servers: Servers) -> retention.ReplayLog:
+def _replay_log(request: SnapshotRequest, servers: LeaderConnection) -> retention.ReplayLog:
     """As it is now. SupersededError if the generation has ended."""
     replay = retention.ReplayLog(servers, request.job, request.generation, request.partition)
     if replay.superseded:
@@ -184,7 +184,7 @@ def _pruned(
 # -- the server --------------------------------------------------------------------------------------------------
 def _record(
     request: SnapshotRequest,
-    servers: Servers,
+    servers: LeaderConnection,
     replay: retention.ReplayLog,
     kept: Sequence[tuple[SnapshotFiles, SnapshotManifest]],
 ) -> None:
@@ -205,7 +205,7 @@ def _record(
     log.info("%d kept, the oldest of epoch %d; %d markers evicted", len(kept), oldest.epoch, evicted)
 
 
-def _tell(request: SnapshotRequest, servers: Servers, error: str) -> None:
+def _tell(request: SnapshotRequest, servers: LeaderConnection, error: str) -> None:
     """Tell the server why there is no snapshot. A failure of that is logged only."""
     now = int(time.time() * 1000)
 

@@ -26,7 +26,7 @@ from tidelog.jobs.snapshots.catalog import JobSnapshots
 from tidelog.jobs.snapshots.manifests import SnapshotManifest
 from tidelog.transport.call import Call
 from tidelog.transport.errors import ReplyError
-from tidelog.transport.leader import Servers
+from tidelog.transport.leader import LeaderConnection
 
 PAGE = 1000  # markers that are read at once
 
@@ -34,7 +34,7 @@ PAGE = 1000  # markers that are read at once
 class ReplayLog:
     """The replay log of a partition, as far as one generation wrote it. UnreachableError, ReplyError, JobError."""
 
-    def __init__(self, servers: Servers, job: str, generation: int, partition: int) -> None:
+    def __init__(self, servers: LeaderConnection, job: str, generation: int, partition: int) -> None:
         self.key = keys.log(job, partition)
         self._servers = servers
         self._generation = generation
@@ -115,7 +115,7 @@ def needs(log: ReplayLog, manifest: SnapshotManifest) -> Mapping[str, str]:
     return {topic: str(span.end) for topic, span in earlier[1].inputs.items()} if earlier is not None else {}
 
 
-def trim(servers: Servers, log: ReplayLog, manifest: SnapshotManifest) -> int:
+def trim(servers: LeaderConnection, log: ReplayLog, manifest: SnapshotManifest) -> int:
     """Evict the markers that no snapshot needs if this one is the oldest; returns how many.
 
     The marker of its epoch stays, and the one before while the epoch may have to be undone: they tell whether it is
@@ -131,7 +131,7 @@ def trim(servers: Servers, log: ReplayLog, manifest: SnapshotManifest) -> int:
 
 
 def move_groups(
-    servers: Servers, job: str, partition: int, partitions: int, shared: Collection[str], records: JobSnapshots
+    servers: LeaderConnection, job: str, partition: int, partitions: int, shared: Collection[str], records: JobSnapshots
 ) -> None:
     """Move the group of every input partition to where the records allow it. It is made where it is missing.
 

@@ -23,7 +23,7 @@ from tidelog.jobs.declare import Job
 from tidelog.jobs.errors import FunctionError
 from tidelog.jobs.store import StateChanges, StateError, StateValueError, StoreError
 from tidelog.jobs.task.rows import CallRange, InputRows
-from tidelog.operating.errortexts import traced
+from tidelog.operating.errortexts import traceback_of
 from tidelog.topics import Topic
 
 
@@ -178,4 +178,4 @@ def user_trace(error: BaseException) -> str:
     trace = error.__traceback__
     while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
         trace = trace.tb_next
-    return traced(error.with_traceback(trace)).rstrip()
+    return traceback_of(error.with_traceback(trace)).rstrip()

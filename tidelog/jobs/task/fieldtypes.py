@@ -22,7 +22,7 @@ import msgspec
 import pyarrow as pa
 from msgspec import inspect
 
-from tidelog.topics import Facts, Topic
+from tidelog.topics import Topic, TopicSettings
 
 PLAIN: Final = "plain"
 FIELDS: Final = "fields"
@@ -65,7 +65,7 @@ class ColumnField:
         return pa.array(values, self.type)
 
 
-def fields_of(topic: Topic[Any], facts: Facts) -> tuple[ColumnField, ...]:
+def fields_of(topic: Topic[Any], facts: TopicSettings) -> tuple[ColumnField, ...]:
     """The fields of a topic; none where nobody says which it has."""
     shape = topic.codec.shape
     if not shape.fields:

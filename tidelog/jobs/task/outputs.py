@@ -17,7 +17,7 @@ import msgspec
 import pyarrow as pa
 
 from tidelog.client.entries import Entry
-from tidelog.client.publish import Part
+from tidelog.client.publish import StagedRows
 from tidelog.client.steps import drive
 from tidelog.codecs import CodecError, codec_for
 from tidelog.codecs.packed import FIELD, Packed
@@ -31,7 +31,7 @@ from tidelog.spark.finite import check_finite
 from tidelog.spark.partitioning import TopicEntries
 from tidelog.topics import TopicError, deadletters
 from tidelog.topics.partition import canonical
-from tidelog.transport.leader import Servers
+from tidelog.transport.leader import LeaderConnection
 
 KEY: Final = "\0key"  # a column that is not written: the bytes of each row's key
 
@@ -43,7 +43,7 @@ class OutputWriter:
         self.output = output
         self._entries: dict[tuple[str, ...], TopicEntries] = {}
 
-    def parts(self, batch: pa.RecordBatch) -> list[Part]:
+    def parts(self, batch: pa.RecordBatch) -> list[StagedRows]:
         """The rows as Parts. RowError."""
         columns = batch.schema.names
         try:
@@ -165,7 +165,7 @@ class EpochOutput:
         self._place = place
         self._writers = writers
         self._outputs = {name: writer.output for name, writer in writers.items()}
-        self.parts: list[Part] = []
+        self.parts: list[StagedRows] = []
 
     def take(self, returned: Any) -> None:
         """What one call returned. FunctionError, RowError: then nothing of it was taken."""
@@ -178,7 +178,7 @@ class EpochOutput:
         return sum(part.rows for part in self.parts)
 
 
-def create_dead_letter_topics(servers: Servers, place: CallContext, topics: Sequence[str]) -> None:
+def create_dead_letter_topics(servers: LeaderConnection, place: CallContext, topics: Sequence[str]) -> None:
     """Make the topics for the dead letters of these topics. JobError where one is something else."""
     for topic in topics:
         try:
@@ -187,7 +187,7 @@ def create_dead_letter_topics(servers: Servers, place: CallContext, topics: Sequ
             raise JobError(f"{place}: the dead letters of topic {topic!r} can't be written: {error}") from None
 
 
-def dead_letter_part(skipped: SkippedRow, partition: int, entry: Entry, place: CallContext, now_ms: int) -> Part:
+def dead_letter_part(skipped: SkippedRow, partition: int, entry: Entry, place: CallContext, now_ms: int) -> StagedRows:
     """The dead letter of an entry from this partition of its topic."""
     topic = skipped.topic
     try:
@@ -201,13 +201,13 @@ def dead_letter_part(skipped: SkippedRow, partition: int, entry: Entry, place: C
     return _part(deadletters.stream_of(skipped.topic.name + deadletters.DEAD), pairs)
 
 
-def marker_part(place: CallContext, marker: Marker) -> Part:
+def marker_part(place: CallContext, marker: Marker) -> StagedRows:
     """The marker of an epoch."""
     pairs = [(name.encode(), value.encode()) for name, value in marker.fields().items()]
     return _part(keys.log(place.job.name, place.partition), pairs)
 
 
-def _part(key: str, pairs: Sequence[tuple[bytes, bytes]]) -> Part:
+def _part(key: str, pairs: Sequence[tuple[bytes, bytes]]) -> StagedRows:
     packed: bytes = hiredis.pack_command(tuple(value for _, value in pairs))  # type: ignore[arg-type]  # of any length
     values = packed[packed.index(b"\r\n") + 2 :]  # without the number of values
-    return Part(key.encode(), tuple(name for name, _ in pairs), 1, values)
+    return StagedRows(key.encode(), tuple(name for name, _ in pairs), 1, values)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from tidelog.client.entries import StreamId
-from tidelog.client.publish import NO_COPIES, Copies
+from tidelog.client.publish import NO_REPLICA_ACKS, ReplicaAcks
 from tidelog.jobs.replaylog.marker import Marker
 from tidelog.transport.access import Access
 
@@ -27,7 +27,7 @@ class TaskSettings:
     stage_ttl_ms: int = 600_000
     topics: Mapping[str, str] = field(default_factory=dict)  # the ID of each topic, as the driver knows it
     version: str = ""  # of the function, which a worker that has another one imports anew; empty: whatever is there
-    copies: Copies = NO_COPIES  # replicas that must have what is staged
+    copies: ReplicaAcks = NO_REPLICA_ACKS  # replicas that must have what is staged
 
 
 @dataclass(frozen=True)

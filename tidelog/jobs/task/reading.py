@@ -24,7 +24,7 @@ from zstandard import ZstdError
 
 from tidelog.client import calls, strings
 from tidelog.client.entries import Entry, Info, StreamId
-from tidelog.client.steps import good
+from tidelog.client.steps import checked
 from tidelog.codecs import UndecodableError
 from tidelog.codecs.packed import FIELD, Packed
 from tidelog.jobs.errors import InputsLostError
@@ -33,10 +33,10 @@ from tidelog.jobs.task.fieldtypes import DATA, FIELDS, PLAIN, ColumnField, as_js
 from tidelog.jobs.task.rows import InputRows
 from tidelog.spark import values
 from tidelog.spark.pages import Page, Wanted, gather
-from tidelog.topics import Facts, Topic
-from tidelog.transport.connection import Wire
+from tidelog.topics import Topic, TopicSettings
+from tidelog.transport.connection import BlockingConnection
 from tidelog.transport.errors import ReplyError
-from tidelog.transport.leader import Servers
+from tidelog.transport.leader import LeaderConnection
 
 ZERO: Final = StreamId(0, 0)
 PAGE: Final = 50_000  # rows
@@ -55,7 +55,7 @@ class InputStatus:
 class TaskInput:
     """A stream that a partition of a job reads."""
 
-    def __init__(self, topic: Topic[Any], facts: Facts, partition: int) -> None:
+    def __init__(self, topic: Topic[Any], facts: TopicSettings, partition: int) -> None:
         self.topic = topic
         self.shared = facts.partitions == 1  # every partition of the job reads all of it
         self.partition = 0 if self.shared else partition  # of the topic
@@ -68,7 +68,7 @@ class TaskInput:
 
     # -- reading ---------------------------------------------------------------------------------------------
     def read(
-        self, servers: Servers, after: StreamId, status: InputStatus, most: int, most_bytes: int
+        self, servers: LeaderConnection, after: StreamId, status: InputStatus, most: int, most_bytes: int
     ) -> tuple[InputRows, bool]:
         """The next rows after an ID, and whether there are more: at most ``most`` rows, about ``most_bytes`` of Arrow.
 
@@ -93,7 +93,7 @@ class TaskInput:
             self._row_bytes = max(1.0, grown / got)
         return self._rows(pages), rows < status.count
 
-    def reread(self, servers: Servers, span: InputSpan, lost: Callable[[str], InputsLostError]) -> InputRows:
+    def reread(self, servers: LeaderConnection, span: InputSpan, lost: Callable[[str], InputsLostError]) -> InputRows:
         """The rows of a range that was read before. ``lost`` makes the error where not all are there any more."""
         if not span.rows:
             return self._rows([])
@@ -110,9 +110,9 @@ class TaskInput:
 
         return self._rows(servers.attempts(once))
 
-    def entry(self, servers: Servers, at: str) -> Entry:
+    def entry(self, servers: LeaderConnection, at: str) -> Entry:
         """The entry with this ID, with all its fields. InputsLostError if it is gone."""
-        (entries,) = good(servers.ask(calls.trange(self.key, at, at)))
+        (entries,) = checked(servers.ask(calls.trange(self.key, at, at)))
         if not entries:
             raise InputsLostError(f"the entry {at} of {self.key!r} was evicted before it was written as a dead letter")
         found: Entry = entries[0]
@@ -129,7 +129,7 @@ class TaskInput:
         )
 
     def _attempt(
-        self, servers: Servers, after: StreamId, end: StreamId, number: int, most_bytes: int
+        self, servers: LeaderConnection, after: StreamId, end: StreamId, number: int, most_bytes: int
     ) -> list[Page]:  # fmt: skip
         """Up to ``number`` rows of (after, end], fewer where they have many bytes. InputsLostError by Rule 1."""
 
@@ -146,14 +146,14 @@ class TaskInput:
                 if left and size > 2 * most_bytes:  # they are larger than those before them: the rest is not taken
                     servers.close()
                     break
-            (info,) = good(servers.ask(calls.tinfo(self.key)))
+            (info,) = checked(servers.ask(calls.tinfo(self.key)))
             if (gone := self.lost(after, info)) is not None:
                 raise gone
             return pages
 
         return servers.attempts(once)
 
-    def _header(self, wire: Wire) -> tuple[int, bytes]:
+    def _header(self, wire: BlockingConnection) -> tuple[int, bytes]:
         try:
             return wire.header()
         except ReplyError as error:
@@ -261,7 +261,7 @@ class TaskInput:
 
 
 def inspect_inputs(
-    servers: Servers, inputs: Sequence[TaskInput], afters: Sequence[StreamId], read: Mapping[str, StreamId]
+    servers: LeaderConnection, inputs: Sequence[TaskInput], afters: Sequence[StreamId], read: Mapping[str, StreamId]
 ) -> tuple[int, list[InputStatus]]:
     """The server's time, and what there is of each input after an ID.
 
@@ -288,7 +288,7 @@ def inspect_inputs(
         if gone is not None:
             raise gone
         looks.append(InputStatus(number, info))
-    (ms,) = good([now])
+    (ms,) = checked([now])
     return ms, looks
 
 

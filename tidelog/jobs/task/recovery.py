@@ -30,7 +30,7 @@ import msgspec
 
 from tidelog.client import calls
 from tidelog.client.entries import StreamId
-from tidelog.client.steps import good
+from tidelog.client.steps import checked
 from tidelog.jobs import keys
 from tidelog.jobs.declare import Job
 from tidelog.jobs.errors import FunctionError, InputsLostError, JobError, NotDeterministicError
@@ -43,7 +43,7 @@ from tidelog.jobs.task.plan import TaskSettings
 from tidelog.jobs.task.reading import TaskInput
 from tidelog.jobs.task.rows import InputRows, cut, recorded
 from tidelog.transport.call import Call
-from tidelog.transport.leader import Servers
+from tidelog.transport.leader import LeaderConnection
 
 PATIENCE: Final = 5.0  # seconds that a store's lock is waited for
 LOOK_AGAIN: Final = 0.02  # seconds between two attempts
@@ -109,7 +109,7 @@ class Recovery:
     job: Job
     partition: int
     inputs: Mapping[str, TaskInput]
-    servers: Servers
+    servers: LeaderConnection
     store: StateStore
     replayed: int = 0  # epochs
     _origin: str = field(default="", init=False)  # where the state came from, for messages
@@ -227,7 +227,7 @@ class Recovery:
         key, end = keys.log(self.job.name, self.partition), "+"
         behind: tuple[int, StreamId] | None = None
         while True:
-            (page,) = good(self.servers.ask(calls.trevrange(key, end, "-", PAGE)))
+            (page,) = checked(self.servers.ask(calls.trevrange(key, end, "-", PAGE)))
             for entry in page:
                 marker = read_marker(key, entry)
                 if marker.generation < self.where.generation:
@@ -244,7 +244,7 @@ class Recovery:
         """The markers from an ID on, up to an epoch. _NoWayError where one is missing."""
         key, begin, before = keys.log(self.job.name, self.partition), str(start), None
         while True:
-            (page,) = good(self.servers.ask(calls.trange(key, begin, "+", PAGE)))
+            (page,) = checked(self.servers.ask(calls.trange(key, begin, "+", PAGE)))
             for entry in page:
                 marker = read_marker(key, entry)
                 if marker.generation != self.where.generation or marker.epoch > last:

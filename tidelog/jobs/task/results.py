@@ -22,7 +22,7 @@ import pyarrow as pa
 from tidelog.jobs.errors import FunctionError
 from tidelog.jobs.task.calls import CallContext, OutputRowError
 from tidelog.jobs.task.fieldtypes import FIELDS, PLAIN, ColumnField, fields_of
-from tidelog.topics import Facts, Topic
+from tidelog.topics import Topic, TopicSettings
 from tidelog.topics.settings import FUNCTION
 
 #: Kinds of columns that a field of a kind takes besides its own.
@@ -38,13 +38,13 @@ class TaskOutput:
     """A topic that a job writes."""
 
     topic: Topic[Any]
-    facts: Facts
+    facts: TopicSettings
     fields: tuple[ColumnField, ...]
     key: str | None  # the column that decides the partition
     made_key: bool  # keys are made of records, by a function
 
     @classmethod
-    def of(cls, topic: Topic[Any], facts: Facts) -> TaskOutput:
+    def of(cls, topic: Topic[Any], facts: TopicSettings) -> TaskOutput:
         by = facts.partition_by
         if by is not None and by != FUNCTION:
             names = {field.attribute: field.name for field in topic.codec.shape.fields}

@@ -26,8 +26,8 @@ from typing import Final
 
 from tidelog.client import calls, strings
 from tidelog.client.entries import StreamId
-from tidelog.client.publish import NotCopiedError, Part, Stager
-from tidelog.client.steps import good
+from tidelog.client.publish import NotReplicatedError, StagedRows, Stager
+from tidelog.client.steps import checked
 from tidelog.codecs import CodecError
 from tidelog.jobs import errors, keys
 from tidelog.jobs.declare import Job
@@ -49,10 +49,10 @@ from tidelog.jobs.task.recovery import Recovery, hold, position, ranges, states
 from tidelog.jobs.task.results import TaskOutput
 from tidelog.jobs.task.rows import InputRows, bounded, cut, shares
 from tidelog.topics import TopicError
-from tidelog.topics.settings import Facts, key_of, read_facts
+from tidelog.topics.settings import TopicSettings, key_of, read_settings
 from tidelog.transport.access import Access
 from tidelog.transport.errors import ReplyError
-from tidelog.transport.leader import Servers
+from tidelog.transport.leader import LeaderConnection
 
 NAME: Final = "tidelog-jobs-task"  # of its connection in CLIENT LIST
 TOGETHER: Final = 1 << 20  # bytes of outputs up to which they are staged with the marker
@@ -78,7 +78,7 @@ def run(plan: TaskPlan) -> TaskResult:
         return _failed(plan, error)
     except (TopicError, CodecError) as error:
         return _failed(plan, JobError(f"{plan.where.target}, partition {plan.partition}: {error}"))
-    except (OSError, ReplyError, StoreError, NotCopiedError, TryAgainError) as error:
+    except (OSError, ReplyError, StoreError, NotReplicatedError, TryAgainError) as error:
         text = f"{plan.where.target}, partition {plan.partition}, epoch {plan.epoch}: {type(error).__name__}: {error}"
         return TaskResult(plan.partition, failure=TaskFailure("", text))
     finally:
@@ -92,10 +92,10 @@ def _failed(plan: TaskPlan, error: JobError | SupersededError) -> TaskResult:
     return TaskResult(plan.partition, failure=TaskFailure(kind.__name__, str(error)))
 
 
-def _servers(access: Access) -> Servers:
+def _servers(access: Access) -> LeaderConnection:
     """The connection of this thread, kept from task to task: to make one takes longer than to read a small batch."""
-    known: dict[tuple[int, Access], Servers] = _local.__dict__.setdefault("servers", {})
-    return known.setdefault((os.getpid(), access), Servers(access, NAME))
+    known: dict[tuple[int, Access], LeaderConnection] = _local.__dict__.setdefault("servers", {})
+    return known.setdefault((os.getpid(), access), LeaderConnection(access, NAME))
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,9 +110,9 @@ class TaskTopics:
 def _prepared(job: Job, partition: int, texts: tuple[bytes, ...]) -> TaskTopics:
     """From the facts of all topics. TopicMismatchError where they are not as declared."""
     topics = [*job.inputs, *job.outputs]
-    facts: dict[str, Facts] = {}
+    facts: dict[str, TopicSettings] = {}
     for topic, text in zip(topics, texts, strict=True):
-        facts[topic.name] = read_facts(topic.name, text)
+        facts[topic.name] = read_settings(topic.name, text)
         topic.declared.agreed(topic.name, facts[topic.name])
     return TaskTopics(
         {topic.name: TaskInput(topic, facts[topic.name], partition) for topic in job.inputs},
@@ -121,7 +121,7 @@ def _prepared(job: Job, partition: int, texts: tuple[bytes, ...]) -> TaskTopics:
 
 
 class _Task:
-    def __init__(self, plan: TaskPlan, job: Job, servers: Servers) -> None:
+    def __init__(self, plan: TaskPlan, job: Job, servers: LeaderConnection) -> None:
         self.plan, self.job, self.servers = plan, job, servers
         self.seconds: dict[str, float] = {}
         self.more = False
@@ -207,7 +207,7 @@ class _Task:
         """
         names = [topic.name for topic in (*self.job.inputs, *self.job.outputs)]
         fence = calls.tfence(keys.fence(self.job.name, self.plan.where.generation))
-        last, texts = good(self.servers.ask(fence, strings.mget(*map(key_of, names))))
+        last, texts = checked(self.servers.ask(fence, strings.mget(*map(key_of, names))))
         if (last or 0) != self.plan.epoch - 1:
             kind = SupersededError if (last or 0) >= self.plan.epoch else TryAgainError
             raise kind(
@@ -218,7 +218,7 @@ class _Task:
             known = self.plan.where.topics.get(name)
             if text is None:
                 raise JobError(f"job {self.job.name!r}: there is no topic {name!r} any more: it was deleted")
-            if known is not None and (there := read_facts(name, text).id) != known:
+            if known is not None and (there := read_settings(name, text).id) != known:
                 raise JobError(
                     f"job {self.job.name!r}: topic {name!r} was deleted and made anew: its ID was {known}, it is"
                     f" {there} now. To begin again with it: tidelog jobs reset {self.job.name} --from"
@@ -230,7 +230,7 @@ class _Task:
         """The time of a call without inputs: the driver's, or the server's."""
         if self.plan.now_ms:
             return self.plan.now_ms
-        (now,) = good(self.servers.ask(strings.server_time()))
+        (now,) = checked(self.servers.ask(strings.server_time()))
         return int(now)
 
     def _read(self, prepared: TaskTopics) -> list[InputRows]:
@@ -293,7 +293,7 @@ class _Task:
             log.warning("job %s, partition %d: no snapshot is made: %s", job.name, self.plan.partition, error)
 
     # -- dead letters ----------------------------------------------------------------------------------------
-    def _letters(self, prepared: TaskTopics, place: CallContext, skipped: list[SkippedRow]) -> list[Part]:
+    def _letters(self, prepared: TaskTopics, place: CallContext, skipped: list[SkippedRow]) -> list[StagedRows]:
         if not skipped:
             return []
         create_dead_letter_topics(self.servers, place, sorted({one.topic.name for one in skipped}))

@@ -13,13 +13,13 @@ from typing import Any, Final
 
 import redis
 
-from tidelog.client.steps import good
-from tidelog.operating.errortexts import Once, text_of
+from tidelog.client.steps import checked
+from tidelog.operating.errortexts import FailureLog, text_of
 from tidelog.transport.access import Access
-from tidelog.transport.asyncconnection import Channel, LostError, connect
+from tidelog.transport.asyncconnection import AsyncConnection, LostError, connect
 from tidelog.transport.call import Call
-from tidelog.transport.errors import ReplyError, denies, passes, words
-from tidelog.transport.leader import Servers
+from tidelog.transport.errors import ReplyError, is_denied, is_temporary, message_of
+from tidelog.transport.leader import LeaderConnection
 from tidelog.workers import logs
 
 log = logs.get(__name__)
@@ -27,7 +27,7 @@ FIRST: Final = 0.05  # seconds until the second attempt to connect
 MOST: Final = 2.0  # seconds between two attempts at most
 OVER: Final = 3 * MOST  # seconds after the last refusal of an outage
 
-Opened = Callable[[Channel], Awaitable[None]]
+Opened = Callable[[AsyncConnection], Awaitable[None]]
 
 
 class Link:
@@ -36,14 +36,14 @@ class Link:
     def __init__(self, access: Access, name: str) -> None:
         self.access = access
         self.name = name
-        self._away = Once(log, OVER)  # that the server does not answer
+        self._away = FailureLog(log, OVER)  # that the server does not answer
         self.denied: asyncio.Future[None] | None = None  # gets redis.ResponseError once the server denies this program
 
     def line(self, opened: Opened | None = None) -> Line:
         """A new line. ``opened`` is called with each new connection before anything else is sent on it."""
         return Line(self, opened)
 
-    async def connect(self) -> Channel:
+    async def connect(self) -> AsyncConnection:
         """A connection to the leader. Tried again until there is one; redis.ResponseError for a wrong password."""
         delay = FIRST
         while True:
@@ -61,7 +61,7 @@ class Link:
                     log.info("%s: connected again", self.access.places)
                 return made
 
-    def refused(self, channel: Channel) -> None:
+    def refused(self, channel: AsyncConnection) -> None:
         """The server refuses requests for a while."""
         if channel.lost is not None:
             self._say(channel.lost, "it is served")
@@ -74,8 +74,8 @@ class Link:
 
     def deny(self, error: BaseException) -> None:
         """Note that the server denies what this program can't do without."""
-        if denies(error) and self.denied is not None and not self.denied.done():
-            self.denied.set_exception(redis.ResponseError(words(error)))
+        if is_denied(error) and self.denied is not None and not self.denied.done():
+            self.denied.set_exception(redis.ResponseError(message_of(error)))
 
     async def _leader(self) -> str:
         """The leader's URL."""
@@ -89,11 +89,11 @@ def _refusal(error: BaseException) -> bool:
 
 
 def _found(access: Access, name: str) -> str:
-    servers = Servers(access, name)
+    servers = LeaderConnection(access, name)
     try:
         return servers.leader().url
     except ReplyError as error:
-        if passes(error):
+        if is_temporary(error):
             raise ConnectionError(str(error)) from None
         raise redis.ResponseError(str(error)) from None
     finally:
@@ -106,13 +106,13 @@ class Line:
     def __init__(self, link: Link, opened: Opened | None = None) -> None:
         self.link = link
         self._opened = opened
-        self._channel: Channel | None = None
+        self._channel: AsyncConnection | None = None
         self._making = asyncio.Lock()
         self._refusals = 0  # connections in a row that were given up because the server could not serve requests
         self._refused_at = 0.0  # when the last one was, on the event loop's clock
         self._closed = False
 
-    async def channel(self) -> Channel:
+    async def channel(self) -> AsyncConnection:
         """The connection; it is made if there is none. LostError after ``close``."""
         found = self._channel
         if found is not None and found.lost is None:
@@ -158,7 +158,7 @@ class Line:
         """As ``send``; the first error is raised, and a lost server asked again: for what may be done twice."""
         while True:
             try:
-                return good(await self.send(calls))
+                return checked(await self.send(calls))
             except LostError:
                 if self._closed:
                     raise
@@ -168,7 +168,7 @@ class Line:
         replies = await self.send([call for call in calls if call.args])
         left = iter(replies)
         results = [next(left) if call.args else call.read(None) for call in calls]
-        return good(results) if raise_on_error else results
+        return checked(results) if raise_on_error else results
 
     def close(self) -> None:
         """Close the connection for good."""

@@ -19,10 +19,10 @@ import redis
 
 from tidelog.client import calls
 from tidelog.client.entries import Entry, Missing, StreamId
-from tidelog.client.steps import Link, good
-from tidelog.operating.errortexts import Once, text_of
+from tidelog.client.steps import CallSender, checked
+from tidelog.operating.errortexts import FailureLog, text_of
 from tidelog.transport.call import Call
-from tidelog.transport.errors import denies
+from tidelog.transport.errors import is_denied
 from tidelog.workers import keys, logs
 from tidelog.workers.coordination.cancellation import end
 
@@ -51,11 +51,11 @@ class Control:
     anyway can wait for ``key`` after ``last`` too, and pass what it has read to ``feed``, instead of ``start``.
     """
 
-    def __init__(self, app: str, link: Link) -> None:
+    def __init__(self, app: str, link: CallSender) -> None:
         self.key = keys.control(app)
         self.last: StreamId | None = None  # the ID of the last message that was seen; None before the first read
         self._link = link
-        self._trouble = Once(log)
+        self._trouble = FailureLog(log)
         self._told: dict[object, tuple[str, Told]] = {}
         self._runner: asyncio.Task[None] | None = None
 
@@ -80,9 +80,9 @@ class Control:
 
     async def _end(self) -> StreamId:
         try:
-            (batch,) = good(await self._link.together(calls.tread(self.key, "0", 0, with_info=True)))
+            (batch,) = checked(await self._link.together(calls.tread(self.key, "0", 0, with_info=True)))
         except redis.ResponseError as error:
-            if denies(error):
+            if is_denied(error):
                 raise
             self._trouble.warn(f"{self.key}: {text_of(error)}; changes are noticed later")
             return StreamId(0)  # all of it is read when it can be
@@ -120,7 +120,7 @@ class Control:
                     self._tell({processor for processor, _ in self._told.values()}, lost=True)
                 read = calls.tread(self.key, self.last or "0", AT_ONCE, block=WAIT_MS)
                 async with asyncio.timeout(WAIT_MS / 1000 * 2):  # a peer that vanished without a word
-                    (batch,) = good(await self._link.together(read))
+                    (batch,) = checked(await self._link.together(read))
             except (redis.ConnectionError, redis.TimeoutError, redis.ResponseError, OSError) as error:
                 if isinstance(error, redis.ResponseError):
                     self._trouble.warn(f"{self.key}: {text_of(error)}; changes are noticed later")

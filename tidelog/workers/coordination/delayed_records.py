@@ -19,12 +19,12 @@ from typing import Any, Final, Protocol, TypeVar
 import redis
 
 from tidelog.client import calls
-from tidelog.client.steps import LOST, Steps, good
-from tidelog.coordination import Claim, Lease, LeaseLostError, Taken
+from tidelog.client.steps import LOST, Steps, checked
+from tidelog.coordination import Claim, ClaimResult, Lease, LeaseLostError
 from tidelog.coordination.claims import reclaim, release, take
-from tidelog.operating.errortexts import Once, text_of
+from tidelog.operating.errortexts import FailureLog, text_of
 from tidelog.topics.delayed import GROUP, mover_of
-from tidelog.topics.delayeddelivery import PAGE, Mover
+from tidelog.topics.delayeddelivery import PAGE, DelayedDelivery
 from tidelog.topics.settings import TopicError
 from tidelog.transport.asyncconnection import LostError
 from tidelog.transport.call import Call
@@ -60,10 +60,10 @@ class Movers:
         self._names = sorted(set(names))
         self._lease = lease
         self._connect = connect
-        self._movers: dict[str, Mover] = {}  # those of claims that are held, by topic
+        self._movers: dict[str, DelayedDelivery] = {}  # those of claims that are held, by topic
         self._aside: dict[str, float] = {}  # topics that are left aside, until when on the monotonic clock
         self._told: dict[str, str] = {}  # by topic: what was logged last
-        self._trouble = Once(log)
+        self._trouble = FailureLog(log)
         self._again = 0.0  # on the monotonic clock: when claims of others are looked at again
         #: By topic: records moved since the last look at what the stream keeps, and when that was.
         self._untidy: dict[str, tuple[int, float]] = {}
@@ -131,7 +131,7 @@ class Movers:
         ms = min(WAIT_MS, math.ceil(min(left, WAIT_MS) * 1000))
         try:
             async with asyncio.timeout(ms / 1000 + WAIT_MS / 1000):  # a peer that vanished without a word
-                good(list(await wait.send([calls.twait_group(GROUP, streams, block=ms)])))
+                checked(list(await wait.send([calls.twait_group(GROUP, streams, block=ms)])))
         except redis.ResponseError:  # a topic was deleted, or somebody has destroyed the group: or one is no stream
             for name in self._ready():
                 await self._begin(work, name)
@@ -163,7 +163,7 @@ class Movers:
                     self._again = 0.0
 
     # -- one topic -------------------------------------------------------------------------------------------
-    async def _move(self, work: Connection, name: str, mover: Mover) -> bool:
+    async def _move(self, work: Connection, name: str, mover: DelayedDelivery) -> bool:
         """One turn for one topic; whether there may be more."""
         turn = await _run(work, mover.turn())
         if turn is None:
@@ -198,17 +198,17 @@ class Movers:
             found = [await self._taken(work, each) for each in wanted]
         for claim in [claim for taken in found for claim in taken.claims]:
             name = self._names[claim.partition]
-            self._movers[name] = Mover(name, claim)
+            self._movers[name] = DelayedDelivery(name, claim)
             await self._begin(work, name)
         others = [holder.left / 1000 + LATE for taken in found for holder in taken.held]
         self._again = time.monotonic() + min(others, default=math.inf)
 
-    async def _taken(self, work: Connection, wanted: tuple[str, int]) -> Taken:
+    async def _taken(self, work: Connection, wanted: tuple[str, int]) -> ClaimResult:
         try:
             return await _run(work, take(self._lease, [wanted]))
         except REFUSED as error:
             self._leave_aside(self._names[wanted[1]], error)
-            return Taken([], [])
+            return ClaimResult([], [])
 
     async def _release(self, work: Connection | None) -> None:
         """Let others move, if that can be said before the lease ends."""

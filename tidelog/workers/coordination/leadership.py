@@ -13,10 +13,10 @@ from typing import Final
 import redis
 
 from tidelog.client import strings
-from tidelog.client.steps import Link, Steps, arun, good
+from tidelog.client.steps import CallSender, Steps, arun, checked
 from tidelog.coordination import Claim, Lease, LeaseLostError
 from tidelog.coordination.claims import check, release, take
-from tidelog.operating.errortexts import Once, text_of
+from tidelog.operating.errortexts import FailureLog, text_of
 from tidelog.transport.asyncconnection import LostError
 from tidelog.workers import keys, logs
 from tidelog.workers.coordination.cancellation import end
@@ -35,7 +35,8 @@ class Leadership:
     """
 
     def __init__(
-        self, app: str, lease: Lease, link: Link, control: Control, *, gained: Callable[[Claim], None] | None = None,
+        self, app: str, lease: Lease, link: CallSender, control: Control, *,
+        gained: Callable[[Claim], None] | None = None,
         lost: Callable[[], None] | None = None, vitals: dict[str, float] | None = None,
     ) -> None:  # fmt: skip
         self.claim: Claim | None = None  # while it leads, and until the loss was noticed
@@ -50,7 +51,7 @@ class Leadership:
         self._hinted, self._doubt = True, False
         self._runner: asyncio.Task[None] | None = None
         self._undo: list[Callable[[], None]] = []
-        self._trouble = Once(log)
+        self._trouble = FailureLog(log)
 
     @property
     def leading(self) -> bool:
@@ -129,7 +130,7 @@ class Leadership:
             known = self._vitals.get(self._leader, 0.0) + lease.ttl - lease.clock()
             if known > 0:  # an ownership has asked meanwhile
                 return known
-            (left,) = good((yield [strings.left(self._leader)]))
+            (left,) = checked((yield [strings.remaining_ms(self._leader)]))
             if left != -2:
                 return self._until(left)
         taken = yield from take(lease, [(keys.leader(self._app), 0)])

@@ -20,14 +20,14 @@ from typing import Any, Final
 import msgspec
 
 from tidelog.client import strings
-from tidelog.client.steps import Steps, good
-from tidelog.operating.errortexts import Unreadable
+from tidelog.client.steps import Steps, checked
+from tidelog.operating.errortexts import UnreadableDocuments
 from tidelog.transport.call import Call
 from tidelog.workers import logs
 from tidelog.workers.coordination.assignment import assign
 
 VERSION: Final = 1
-_unreadable: Final = Unreadable(logs.get(__name__))
+_unreadable: Final = UnreadableDocuments(logs.get(__name__))
 
 
 class MembersError(ValueError):
@@ -116,7 +116,7 @@ def _sound(found: Members) -> Members:
 
 def read(key: str) -> Steps[Members]:
     """The document as it is."""
-    (text,) = good((yield [strings.get(key)]))
+    (text,) = checked((yield [strings.get(key)]))
     return decoded(key, text)
 
 
@@ -125,7 +125,7 @@ def change(key: str, how: Callable[[Members], Members], also: Sequence[Call[Any]
 
     ``how`` may be called several times, and returns its argument where nothing is to be changed.
     """
-    (text,) = good((yield [strings.get(key)]))
+    (text,) = checked((yield [strings.get(key)]))
     while True:
         before = decoded(key, text)
         after = how(before)
@@ -133,9 +133,9 @@ def change(key: str, how: Callable[[Members], Members], also: Sequence[Call[Any]
             return before
         written = msgspec.json.encode(after)
         swap = strings.set_absent(key, written) if text is None else strings.set_equal(key, written, text)
-        (found,) = good((yield [swap, *also])[:1])  # what is sent with it are hints, which nothing depends on
+        (found,) = checked((yield [swap, *also])[:1])  # what is sent with it are hints, which nothing depends on
         if found == text:
             return after
         if found is None:
-            (found,) = good((yield [strings.get(key)]))
+            (found,) = checked((yield [strings.get(key)]))
         text = found

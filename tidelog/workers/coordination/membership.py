@@ -23,7 +23,7 @@ from functools import partial
 from typing import Any, Final
 
 from tidelog.client import strings
-from tidelog.client.steps import Steps, good
+from tidelog.client.steps import Steps, checked
 from tidelog.coordination import Claim, Holder, Lease, LeaseLostError, Tenure
 from tidelog.coordination.claims import check, release, take
 from tidelog.transport.call import Call
@@ -121,7 +121,9 @@ class Seat:
         while True:
             neighbours = self._ring(seen)
             leases = [keys.lease(self._app, name) for name in neighbours]
-            replies = good((yield [call for each in leases for call in (strings.get(each), strings.left(each))]))
+            replies = checked(
+                (yield [call for each in leases for call in (strings.get(each), strings.remaining_ms(each))])
+            )
             for each, left in zip(leases, replies[1::2], strict=True):
                 self._lives(each, left)
             self._neighbours = leases
@@ -203,7 +205,7 @@ class Seat:
     def _neighbours_live(self) -> Steps[bool]:
         """Whether all neighbours' leases last; asks about those that can have ended."""
         due = [each for each, at in zip(self._neighbours, self._asked_at(), strict=True) if at <= self._clock()]
-        lefts: Sequence[int] = good((yield [strings.left(each) for each in due])) if due else []
+        lefts: Sequence[int] = checked((yield [strings.remaining_ms(each) for each in due])) if due else []
         for each, left in zip(due, lefts, strict=True):
             self._lives(each, left)
         return all(left != -2 for left in lefts)

@@ -16,9 +16,9 @@ from typing import Any, Final, Protocol
 
 import redis
 
-from tidelog.client.steps import LOST, Link, Steps, arun
+from tidelog.client.steps import LOST, CallSender, Steps, arun
 from tidelog.coordination import Claim, Lease, LeaseLostError
-from tidelog.operating.errortexts import Once, said, text_of
+from tidelog.operating.errortexts import FailureLog, summary_of, text_of
 from tidelog.transport.asyncconnection import LostError
 from tidelog.workers import logs
 from tidelog.workers.coordination.cancellation import end
@@ -56,7 +56,7 @@ class Ownership:
     """
 
     def __init__(
-        self, app: str, processor: str, partitions: int, lease: Lease, link: Link, listener: Listener,
+        self, app: str, processor: str, partitions: int, lease: Lease, link: CallSender, listener: Listener,
         control: Control, *, capacity: int = 1, debounce: float = 0.3, vitals: dict[str, float] | None = None,
         denied: Callable[[BaseException], None] | None = None,
     ) -> None:  # fmt: skip
@@ -71,7 +71,7 @@ class Ownership:
         self._hinted = True
         self._doubt = False  # whether claims are to be compared with the server
         self._denied = denied
-        self._trouble = Once(log)
+        self._trouble = FailureLog(log)
         self._stopping = False
         self._stopped_at = math.inf  # on the lease's clock: what the server refuses is tried for a ttl from then on
         self._runner: asyncio.Task[None] | None = None
@@ -246,7 +246,7 @@ class Ownership:
             async with asyncio.timeout(self._left()):
                 await arun(self._link, steps)
         except (TimeoutError, LeaseLostError, *LOST, redis.ResponseError, MembersError) as error:
-            log.info("%s: %s", self._name, said(error))
+            log.info("%s: %s", self._name, summary_of(error))
             await asyncio.sleep(self._lease.ttl / 100)
             return False
         return True

@@ -15,11 +15,11 @@ from typing import Any, Final
 import msgspec
 
 from tidelog.client import strings
-from tidelog.client.steps import Steps, good
-from tidelog.operating.errortexts import Unreadable
+from tidelog.client.steps import Steps, checked
+from tidelog.operating.errortexts import UnreadableDocuments
 from tidelog.workers import logs
 
-_unreadable: Final = Unreadable(logs.get(__name__))
+_unreadable: Final = UnreadableDocuments(logs.get(__name__))
 ALL: Final = "*"  # in place of a partition: the whole processor is halted
 Marks = dict[str, dict[str, Any]]
 
@@ -39,7 +39,7 @@ def shown_key(key: bytes) -> str:
 
 def read(key: str) -> Steps[Marks]:
     """What is held back; empty if nothing is."""
-    (text,) = good((yield [strings.get(key)]))
+    (text,) = checked((yield [strings.get(key)]))
     return decoded(text, key)
 
 
@@ -56,18 +56,20 @@ def remove(key: str, names: Iterable[str]) -> Steps[Marks]:
 
 def _changed(key: str, change: Callable[[Marks], Marks]) -> Steps[Marks]:
     while True:
-        (text,) = good((yield [strings.get(key)]))
+        (text,) = checked((yield [strings.get(key)]))
         marks = decoded(text, key)
         wanted = change(marks)
         if wanted == marks and (marks or text is None):
             return marks
         if not wanted:
-            (deleted,) = good((yield [strings.delete_equal(key, text)]))
+            (deleted,) = checked((yield [strings.delete_equal(key, text)]))
             if deleted:
                 return wanted
             continue
         new = msgspec.json.encode(wanted)
-        (there,) = good((yield [strings.set_absent(key, new) if text is None else strings.set_equal(key, new, text)]))
+        (there,) = checked(
+            (yield [strings.set_absent(key, new) if text is None else strings.set_equal(key, new, text)])
+        )
         if there == text:
             return wanted
 

@@ -18,11 +18,11 @@ from typing import Final
 import redis
 
 from tidelog.client import calls, strings
-from tidelog.client.steps import Link, Steps, arun, good
+from tidelog.client.steps import CallSender, Steps, arun, checked
 from tidelog.coordination import Claim
-from tidelog.operating.errortexts import Once, text_of
+from tidelog.operating.errortexts import FailureLog, text_of
 from tidelog.topics.retention import trim
-from tidelog.topics.settings import Retention, TopicError, key_of, read_facts
+from tidelog.topics.settings import Retention, TopicError, key_of, read_settings
 from tidelog.transport.asyncconnection import LostError
 from tidelog.workers import logs
 from tidelog.workers.declare.processor import Declared
@@ -38,7 +38,7 @@ class Maintenance:
     """For the topics ``names`` of ``app``; ``processors`` are all that the app declares. ``lead`` is a duty."""
 
     def __init__(
-        self, app: str, names: Iterable[str], processors: Iterable[Declared], link: Link, *, least: float = LEAST,
+        self, app: str, names: Iterable[str], processors: Iterable[Declared], link: CallSender, *, least: float = LEAST,
         most: float = MOST,
     ) -> None:  # fmt: skip
         self.evicted = 0  # entries
@@ -52,7 +52,7 @@ class Maintenance:
         self._seen: dict[str, list[int]] = {}  # by topic: lengths of the partitions at the last look
         self._partitions: dict[str, int] = {}  # by topic: as they were at the first look
         self._told: set[str] = set()  # what was logged
-        self._trouble = Once(log)
+        self._trouble = FailureLog(log)
 
     async def lead(self, claim: Claim) -> None:
         """Look after the topics until cancelled."""
@@ -84,10 +84,10 @@ class Maintenance:
 
     def look(self, name: str) -> Steps[bool]:
         """Evict what a topic has too much; whether its length has changed since the last look."""
-        (text,) = good((yield [strings.get(key_of(name))]))
+        (text,) = checked((yield [strings.get(key_of(name))]))
         if text is None:
             return False
-        facts = read_facts(name, text)
+        facts = read_settings(name, text)
         known = self._partitions.setdefault(name, facts.partitions or 0)
         if facts.partitions != known:
             self._tell(
@@ -120,10 +120,10 @@ class Maintenance:
         found = {stream for stream, length in zip(streams, lengths, strict=True) if size is not None and length > size}
         filled = [stream for stream, length in zip(streams, lengths, strict=True) if length]
         if age is not None and filled:
-            (now,) = good((yield [strings.server_time()]))
+            (now,) = checked((yield [strings.server_time()]))
             for at in range(0, len(filled), PAGE):
                 part = filled[at : at + PAGE]
-                batches = good((yield [calls.tread(stream, "0", 0, with_info=True) for stream in part]))
+                batches = checked((yield [calls.tread(stream, "0", 0, with_info=True) for stream in part]))
                 found.update(
                     stream
                     for stream, batch in zip(part, batches, strict=True)
@@ -142,7 +142,7 @@ class Maintenance:
 
     def _explain(self, name: str, stream: str) -> Steps[None]:
         """Say what holds the eviction up, once for each cause: a processor that has not begun, a group without one."""
-        (groups,) = good((yield [calls.tgroup_list(stream)]))
+        (groups,) = checked((yield [calls.tgroup_list(stream)]))
         for missing in sorted(self._groups[name] - {group.name for group in groups}):
             self._tell(
                 f"topic {name}: nothing is evicted before all processors have begun with it, and"

@@ -24,9 +24,9 @@ import msgspec
 import redis
 
 from tidelog.client import strings
-from tidelog.client.steps import LOST, Link, good
+from tidelog.client.steps import LOST, CallSender, checked
 from tidelog.coordination import Claim, Lease
-from tidelog.operating.errortexts import Once, text_of
+from tidelog.operating.errortexts import FailureLog, text_of
 from tidelog.transport.asyncconnection import LostError
 from tidelog.transport.call import Call
 from tidelog.workers import keys, logs
@@ -78,7 +78,7 @@ class Timers:
     """
 
     def __init__(
-        self, app: str, scheduled: Iterable[Scheduled], lease: Lease, link: Link, *,
+        self, app: str, scheduled: Iterable[Scheduled], lease: Lease, link: CallSender, *,
         clock: Callable[[], float] = time.time,
     ) -> None:  # fmt: skip
         self._app = app
@@ -142,7 +142,7 @@ class Timers:
 
     async def _lead(self, timer: Scheduled, claim: Claim) -> None:
         key = keys.timer(self._app, timer.name)
-        delay, trouble = FIRST, Once(log)
+        delay, trouble = FIRST, FailureLog(log)
         while claim.held and not self._stopping.is_set():
             try:
                 await self._serve(timer, claim, key)
@@ -225,7 +225,7 @@ class Timers:
     async def _left(self, worker: str) -> int:
         """Milliseconds that are left of a worker's lease; negative: it is over."""
         lease, _, value = worker.partition("|")
-        there, left = good(await self._link.together(strings.get(lease), strings.left(lease)))
+        there, left = checked(await self._link.together(strings.get(lease), strings.remaining_ms(lease)))
         return int(left) if there == value.encode() else -2
 
     @property
@@ -253,7 +253,7 @@ class Timers:
 
     # -- small things ----------------------------------------------------------------------------------------
     async def _ask(self, call: Call[Any]) -> Any:
-        (reply,) = good(await self._link.together(call))
+        (reply,) = checked(await self._link.together(call))
         return reply
 
     async def _pause(self, seconds: float) -> None:

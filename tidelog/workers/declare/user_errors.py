@@ -6,7 +6,7 @@ import asyncio
 import signal
 from typing import Any
 
-from tidelog.operating.errortexts import said
+from tidelog.operating.errortexts import summary_of
 
 
 class CancelledInsideError(Exception):
@@ -36,7 +36,7 @@ def failure(error: BaseException, task: asyncio.Task[Any] | None) -> Exception:
             raise error
         if isinstance(error, GeneratorExit) and not _runs(task):  # the coroutine is being closed
             raise error
-        made = ExitInsideError(f"the function has raised {said(error)}")
+        made = ExitInsideError(f"the function has raised {summary_of(error)}")
     made.__cause__ = error
     return made
 

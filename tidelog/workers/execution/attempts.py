@@ -24,7 +24,7 @@ import msgspec
 import redis
 
 from tidelog.client import strings
-from tidelog.operating.errortexts import Once, text_of
+from tidelog.operating.errortexts import FailureLog, text_of
 from tidelog.transport.asyncconnection import LostError
 from tidelog.transport.call import Call
 from tidelog.workers import keys, logs
@@ -60,7 +60,7 @@ class Starts:
         self._declared = declared
         self._line = line
         self._alone = asyncio.Lock()  # Rule 3
-        self._trouble = Once(log)
+        self._trouble = FailureLog(log)
         retry = declared.policy.retry
         self._most = max(1, retry.n if retry is not None else 0)  # starts that may have ended with a death
         self._tasks: set[asyncio.Task[None]] = set()

@@ -26,9 +26,9 @@ from tidelog.client.entries import Pending
 from tidelog.client.steps import arun
 from tidelog.coordination import Claim, Lease
 from tidelog.coordination.claims import check
-from tidelog.operating.errortexts import Once, text_of
-from tidelog.transport.asyncconnection import Channel, LostError
-from tidelog.transport.errors import NoGroupError, denies
+from tidelog.operating.errortexts import FailureLog, text_of
+from tidelog.transport.asyncconnection import AsyncConnection, LostError
+from tidelog.transport.errors import NoGroupError, is_denied
 from tidelog.workers import logs
 from tidelog.workers.coordination import pauses
 from tidelog.workers.coordination.connections import Link
@@ -204,7 +204,7 @@ class Executor:
             self._fetcher.add(partition.buffer)
             await consumer.run()
         except Exception as error:
-            if denies(error):
+            if is_denied(error):
                 raise
             if not isinstance(error, LostError):
                 log.exception("processor %s: %s is begun again", self.declared.name, partition.buffer.stream)
@@ -317,7 +317,7 @@ class Executor:
 
     async def _watch_marks(self) -> None:
         """Look when told, and every second while something is held back."""
-        trouble = Once(log)
+        trouble = FailureLog(log)
         while True:
             holding = bool(self._paused) or any(each.parked for each in self.partitions.values())
             try:
@@ -372,7 +372,7 @@ class Executor:
         """An operation that may be repeated as a whole by the caller. LostError."""
         return await arun(self._small, steps)
 
-    async def _opened(self, channel: Channel) -> None:
+    async def _opened(self, channel: AsyncConnection) -> None:
         """A new connection: somebody may have taken partitions meanwhile."""
         claims = [each.claim for each in self.partitions.values() if each.claim.key]
         if claims:
@@ -400,7 +400,7 @@ class Executor:
 class _Over:
     """A channel in the form of AsyncClient."""
 
-    def __init__(self, channel: Channel) -> None:
+    def __init__(self, channel: AsyncConnection) -> None:
         self._channel = channel
 
     async def together(self, *made: Any, raise_on_error: bool = True) -> list[Any]:  # noqa: ARG002

@@ -19,7 +19,7 @@ import redis
 
 from tidelog.client import calls
 from tidelog.client.steps import arun
-from tidelog.operating.errortexts import said
+from tidelog.operating.errortexts import summary_of
 from tidelog.topics import TopicError, deadletters
 from tidelog.topics.partition import Key
 from tidelog.transport.asyncconnection import LostError
@@ -84,7 +84,12 @@ class Failures:
         if isinstance(decision, Again):
             self._stats.retried += 1
             log.warning(
-                "%s: attempt %d failed: %s; again in %.3g s", names, attempt, said(error), decision.delay, extra=where
+                "%s: attempt %d failed: %s; again in %.3g s",
+                names,
+                attempt,
+                summary_of(error),
+                decision.delay,
+                extra=where,
             )
             return decision.delay
         ending = type(decision).__name__
@@ -256,7 +261,7 @@ class Failures:
 
 
 def _shown(error: Exception) -> str:
-    return said(error)[:500]
+    return summary_of(error)[:500]
 
 
 def _now() -> int:

@@ -23,13 +23,13 @@ from typing import Any, Final
 import redis
 
 from tidelog.client import calls
-from tidelog.client.steps import good
+from tidelog.client.steps import checked
 from tidelog.client.strings import watch_and_get
 from tidelog.coordination import Claim
-from tidelog.operating.errortexts import Once, text_of
-from tidelog.transport.asyncconnection import Channel, LostError
+from tidelog.operating.errortexts import FailureLog, text_of
+from tidelog.transport.asyncconnection import AsyncConnection, LostError
 from tidelog.transport.call import Call, Value, plain, queued
-from tidelog.transport.errors import NoGroupError, denies
+from tidelog.transport.errors import NoGroupError, is_denied
 from tidelog.workers import logs
 from tidelog.workers.coordination.connections import Line, Link
 from tidelog.workers.execution.buffers import Buffer, Row
@@ -60,10 +60,10 @@ class Fetcher:
         self._buffers: dict[str, Buffer] = {}  # by stream
         self._hot: dict[str, Buffer] = {}
         self._taken = taken  # called with a claim that is somebody else's
-        self._channel: Channel | None = None  # on which is watched
+        self._channel: AsyncConnection | None = None  # on which is watched
         self._watched: dict[str, Claim] = {}  # by key
         self._refusing: set[str] = set()  # streams that can't be read now
-        self._trouble: dict[str, Once] = {}  # by stream
+        self._trouble: dict[str, FailureLog] = {}  # by stream
         self._wake = asyncio.Event()
         self._waiting: asyncio.Task[list[str]] | None = None
         self._awaited: frozenset[str] = frozenset()  # the streams that it waits for
@@ -133,7 +133,7 @@ class Fetcher:
             for buffer in wanted:
                 buffer.read_ended()
 
-    async def _round(self, channel: Channel, wanted: list[Buffer], asked: list[int]) -> Sequence[Any] | None:
+    async def _round(self, channel: AsyncConnection, wanted: list[Buffer], asked: list[int]) -> Sequence[Any] | None:
         """What TREAD returns for each, or errors; None, and nothing is read, where a claim has changed."""
         made = [
             Call(("TREAD", buffer.stream, self._start, room, *self._options), _rows)
@@ -148,7 +148,7 @@ class Fetcher:
         self._compare(keys, values)
         return [done] * len(made) if isinstance(done, Exception) else done
 
-    async def _watch(self, channel: Channel) -> None:
+    async def _watch(self, channel: AsyncConnection) -> None:
         """Watch the claims of all partitions that are read. LostError."""
         if channel is not self._channel:
             self._channel = channel
@@ -162,7 +162,7 @@ class Fetcher:
 
     def _compare(self, keys: list[str], values: Any) -> None:
         """Whether the claims are this worker's, under whatever epoch: another part of it may have claimed them anew."""
-        for key, value in zip(keys, good([values])[0], strict=True):
+        for key, value in zip(keys, checked([values])[0], strict=True):
             claim = self._watched[key]
             if (value or b"").rpartition(b"|")[0] != claim.value.rpartition(b"|")[0]:
                 del self._watched[key]
@@ -184,11 +184,11 @@ class Fetcher:
 
     def _refused(self, buffer: Buffer, error: Exception) -> None:
         """The others are read meanwhile."""
-        if denies(error):
+        if is_denied(error):
             raise error
         stream = buffer.stream
         text = f"group {self._group} can't read {stream}: {text_of(error)}; trying again every {REFUSED:g} s"
-        self._trouble.setdefault(stream, Once(log)).warn(text)
+        self._trouble.setdefault(stream, FailureLog(log)).warn(text)
         self._hot.pop(stream, None)
         self._refusing.add(stream)
         asyncio.get_running_loop().call_later(REFUSED, self._try_again, buffer)
@@ -251,14 +251,14 @@ class Fetcher:
             if isinstance(found, NoGroupError):
                 return streams  # the next TREAD makes it again
             if isinstance(found, redis.ResponseError):
-                if denies(found):
+                if is_denied(found):
                     raise found
                 log.error("group %s can't wait for %s ...: %s", self._group, streams[0], text_of(found))
                 await asyncio.sleep(REFUSED)
                 return streams
             return [stream.decode() for stream in found]
 
-    async def _opened(self, channel: Channel) -> None:
+    async def _opened(self, channel: AsyncConnection) -> None:
         (self._client_id,) = await channel.send([plain("CLIENT", "ID")])
 
 

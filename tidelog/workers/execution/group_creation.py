@@ -7,7 +7,7 @@ Rule 1: the groups on all partitions are made in one step, when no partition has
 from __future__ import annotations
 
 from tidelog.client import calls
-from tidelog.client.steps import Steps, good
+from tidelog.client.steps import Steps, checked
 from tidelog.transport.call import plain, queued
 from tidelog.workers.declare.processor import Declared
 
@@ -25,4 +25,4 @@ def begin_newest(declared: Declared) -> Steps[None]:
         if not known
     ]
     if missing:
-        good((yield [plain("MULTI"), *missing, plain("EXEC")])[-1:])
+        checked((yield [plain("MULTI"), *missing, plain("EXEC")])[-1:])

@@ -24,12 +24,12 @@ from typing import Any, Final
 import redis
 
 from tidelog.client import calls
-from tidelog.client.steps import arun, good
+from tidelog.client.steps import arun, checked
 from tidelog.client.strings import watch_and_get
 from tidelog.coordination import Claim, Lease, LeaseLostError
 from tidelog.coordination.claims import reclaim
 from tidelog.topics.sending import BYTES, ROWS, Run, Sender
-from tidelog.transport.asyncconnection import Channel, LostError
+from tidelog.transport.asyncconnection import AsyncConnection, LostError
 from tidelog.transport.call import Call, plain, queued
 from tidelog.workers import logs
 from tidelog.workers.coordination.connections import Line, Link
@@ -70,7 +70,7 @@ class Committer:
         self._some = asyncio.Event()
         self._under_way = False
         self._watched: dict[str, Claim] = {}  # by key: the claims that are watched on this channel
-        self._channel: Channel | None = None
+        self._channel: AsyncConnection | None = None
         self._looked_at: set[str] = set()  # streams that may be appended to
 
     def commit(self, partition: Partition, outputs: list[Output], ids: list[bytes]) -> asyncio.Future[None]:
@@ -227,7 +227,7 @@ class Committer:
         return [queued(call) for call in made], senders
 
     # -- claims ----------------------------------------------------------------------------------------------
-    async def _watch(self, channel: Channel, batch: list[_Commit]) -> None:
+    async def _watch(self, channel: AsyncConnection, batch: list[_Commit]) -> None:
         """Watch the claims of the batch, where they aren't. LostError."""
         if channel is not self._channel:
             self._channel = channel
@@ -240,7 +240,7 @@ class Committer:
         }
         if wanted:
             self._watched.update(wanted)
-            _, values = good(await channel.send(watch_and_get(list(wanted))))
+            _, values = checked(await channel.send(watch_and_get(list(wanted))))
             self._compare(list(wanted), values)
 
     def _compare(self, keys: list[str], values: Any) -> None:
@@ -252,10 +252,10 @@ class Committer:
                 if not claim.lost:
                     self._lost(claim)
 
-    async def _look_at(self, channel: Channel, batch: list[_Commit]) -> None:
+    async def _look_at(self, channel: AsyncConnection, batch: list[_Commit]) -> None:
         unknown = {output.stream for commit in batch for output in commit.outputs} - self._looked_at
         if unknown:
-            good(await channel.send([calls.tlen(stream) for stream in unknown]))
+            checked(await channel.send([calls.tlen(stream) for stream in unknown]))
             self._looked_at |= unknown
 
     async def _after_loss(self, batch: list[_Commit]) -> list[_Commit]:

@@ -27,12 +27,12 @@ from tidelog.client import strings
 from tidelog.client.asyncclient import AsyncClient
 from tidelog.client.steps import LOST, arun
 from tidelog.coordination import Claim, Keeper, Lease, Tenure
-from tidelog.operating.errortexts import Once
-from tidelog.operating.signals import ENDING, free, in_main_thread, taken
+from tidelog.operating.errortexts import FailureLog
+from tidelog.operating.signals import ENDING, handling, in_main_thread, unhandled
 from tidelog.topics import Topic, TopicError
-from tidelog.topics.settings import key_of, read_facts
+from tidelog.topics.settings import key_of, read_settings
 from tidelog.transport.asyncconnection import LostError
-from tidelog.transport.errors import again, denies, words
+from tidelog.transport.errors import is_denied, is_retryable, message_of
 from tidelog.workers import keys, logs
 from tidelog.workers.coordination.cancellation import end
 from tidelog.workers.coordination.connections import Line, Link
@@ -97,13 +97,13 @@ class Worker:
         self._loop = asyncio.get_running_loop()
         self._denied = self._link.denied = self._loop.create_future()
         self._former, self.executors = self.stats, {}
-        numbers = ENDING if signals or (signals is None and free(ENDING)) else ()
+        numbers = ENDING if signals or (signals is None and unhandled(ENDING)) else ()
         if signals is None and not numbers:
             log.info("worker %s: the program keeps its signal handlers; call stop() to stop the worker", self.name)
         token = logs.enter(worker=self.name)
         self._running = True
         try:
-            with taken(numbers, partial(self._signalled, asyncio.current_task())):
+            with handling(numbers, partial(self._signalled, asyncio.current_task())):
                 await self._run()
         finally:
             self._running = False
@@ -221,7 +221,7 @@ class Worker:
                 continue
             for (topic, partitions), text in zip(begun.items(), texts, strict=True):
                 try:
-                    if text is None or (read_facts(topic.name, text).partitions or 0) <= partitions:
+                    if text is None or (read_settings(topic.name, text).partitions or 0) <= partitions:
                         continue
                     await arun(line, topic.agree())
                 except (TopicError, redis.ResponseError) as error:  # such as a number of partitions that is declared
@@ -301,7 +301,7 @@ class _Topics:
     def __init__(self, link: Link, topics: Iterable[Topic[Any]]) -> None:
         self._topics = list(topics)
         self._line = link.line()
-        self._trouble = Once(log)
+        self._trouble = FailureLog(log)
 
     async def __aenter__(self) -> Self:
         return self
@@ -317,13 +317,13 @@ class _Topics:
                     await topic.ready()
                     break
                 except (*LOST, redis.RedisError) as error:
-                    if denies(error):
-                        raise redis.ResponseError(words(error)) from None
-                    if not again(error):
+                    if is_denied(error):
+                        raise redis.ResponseError(message_of(error)) from None
+                    if not is_retryable(error):
                         raise
                     await self._line.channel()  # waits for the server, and logs that
                     if not isinstance(error, LostError):
-                        self._trouble.warn(f"topic {topic.name}: {words(error)}; trying again")
+                        self._trouble.warn(f"topic {topic.name}: {message_of(error)}; trying again")
                     await asyncio.sleep(pause)
                     pause = min(MOST, pause * 2)
 

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from tidelog.client import calls, strings
 from tidelog.client.entries import SEQ_MAX, StreamId
-from tidelog.client.steps import Steps, good
+from tidelog.client.steps import Steps, checked
 from tidelog.topics import partition_of
 from tidelog.topics.reconcile import known
 from tidelog.transport.call import Call
@@ -86,10 +86,10 @@ def hold(
     mark = pauses.ALL if partition is None else str(partition)
     where = pauses.paused_key(app.name, name)
     before = yield from pauses.read(where)
-    (now,) = good((yield [strings.server_time()]))
+    (now,) = checked((yield [strings.server_time()]))
     facts = {"reason": reason, "time": now, "worker": WHO}
     yield from pauses.add(where, mark, facts)
-    good((yield [_told(app, name)]))
+    checked((yield [_told(app, name)]))
     return [] if mark in before else [f"partition {partition}" if partition is not None else "all partitions"]
 
 
@@ -113,7 +113,7 @@ def resume(app: Program, name: str, partition: int | None = None, key: str | Non
         wanted = [each for each in parked if key is None or each == key]
         yield from pauses.remove(where, wanted)
         found += [f"key {each} in partition {at}" for each in wanted]
-    good((yield [_told(app, name)]))
+    checked((yield [_told(app, name)]))
     return found
 
 
@@ -137,7 +137,7 @@ def _reset(declared: Declared, partition: status.PartitionStatus, to: StreamId |
     """None: somebody has joined meanwhile."""
     stream, group = declared.topic.stream(partition.partition), declared.group
     if to == END:
-        (batch,) = good((yield [calls.tread(stream, "0", 0, with_info=True)]))
+        (batch,) = checked((yield [calls.tread(stream, "0", 0, with_info=True)]))
         after = batch.info.last if batch.info is not None else StreamId(0)
     else:
         after = to if isinstance(to, StreamId) else StreamId.parse(to)
@@ -147,11 +147,11 @@ def _reset(declared: Declared, partition: status.PartitionStatus, to: StreamId |
         calls.tcount(stream, f"({after}"),
     ]
     queued = [Call(call.args, lambda reply: reply) for call in todo]
-    replies = good((yield [Call(("MULTI",), bool), *queued, Call(("EXEC",), lambda reply: reply)]))
+    replies = checked((yield [Call(("MULTI",), bool), *queued, Call(("EXEC",), lambda reply: reply)]))
     results = replies[-1]
     if results is None:
         return None
-    good(results)
+    checked(results)
     return Moved(partition.partition, partition.offset, after, partition.pending, results[2])
 
 
@@ -169,14 +169,14 @@ def _hold_key(app: Program, declared: Declared, partition: int | None, key: str,
     else:
         places = [partition_of(key, count)] if by_topic else range(count)
     found = []
-    (now,) = good((yield [strings.server_time()]))
+    (now,) = checked((yield [strings.server_time()]))
     for at in places:
         where = pauses.parked_key(app.name, declared.name, at)
         held = yield from pauses.read(where)
         facts: Mapping[str, Any] = {"id": "", "error": reason, "time": now}
         yield from pauses.add(where, key, facts)
         found += [f"key {key} in partition {at}"] if key not in held else []
-    good((yield [_told(app, declared.name)]))
+    checked((yield [_told(app, declared.name)]))
     return found
 
 

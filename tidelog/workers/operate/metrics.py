@@ -32,7 +32,7 @@ from typing import Any, Final
 from tidelog.client.steps import drive
 from tidelog.topics import TopicError
 from tidelog.transport.errors import ReplyError
-from tidelog.transport.leader import Servers
+from tidelog.transport.leader import LeaderConnection
 from tidelog.workers import logs
 from tidelog.workers.coordination.member_document import MembersError
 from tidelog.workers.declare.builtin_middleware import EXTRA
@@ -84,7 +84,7 @@ class Collector:
         self._core = client.metrics_core
         self._asking = threading.Lock()  # scrapes may overlap
         access = worker.app.access
-        self._servers = Servers(
+        self._servers = LeaderConnection(
             replace(
                 access, retries=0, connect_ms=min(access.connect_ms, ANSWER_MS), read_ms=min(access.read_ms, ANSWER_MS)
             ),

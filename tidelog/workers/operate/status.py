@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from tidelog.client import calls, strings
 from tidelog.client.entries import GroupInfo, Info, Pending, PendingSummary, StreamId
-from tidelog.client.steps import Steps, good
+from tidelog.client.steps import Steps, checked
 from tidelog.topics import deadletters
 from tidelog.topics.reconcile import known
 from tidelog.topics.settings import key_of
@@ -124,7 +124,7 @@ def rates(before: AppStatus, after: AppStatus) -> dict[str, Rates]:
 def look(app: Program, names: Iterable[str] | None = None) -> Steps[AppStatus]:
     """Look at these processors of an app, all by default. AppError for a processor that there is not."""
     wanted = app.select(names)
-    (clock,) = good((yield [strings.server_time()]))
+    (clock,) = checked((yield [strings.server_time()]))
     topics = {}
     for declared in wanted:
         name = declared.topic.name
@@ -141,7 +141,7 @@ def look(app: Program, names: Iterable[str] | None = None) -> Steps[AppStatus]:
     for declared in wanted:
         ending = declared.policy.ending
         if isinstance(ending, DeadLetter) and (target := ending.target(declared.topic.name)) not in letters:
-            (there,) = good((yield [strings.get(key_of(target))]))
+            (there,) = checked((yield [strings.get(key_of(target))]))
             letters[target] = (yield from deadletters.count(target)) if there is not None else 0
     return AppStatus(app.name, clock, leader[0], processors, letters)
 
@@ -161,7 +161,7 @@ def _topic(name: str, clock: int) -> Steps[_Topic]:
     found = _Topic(clock)
     replies = yield [call for each in streams for call in (calls.tinfo(each), calls.tgroup_list(each))]
     for info, groups in zip(replies[::2], replies[1::2], strict=True):
-        good([groups])
+        checked([groups])
         if isinstance(info, Exception) and "no such key" not in str(info):
             raise info
         found.infos.append(None if isinstance(info, Exception) else info)
@@ -174,7 +174,7 @@ def _processor(app: str, declared: Declared, topic: _Topic) -> Steps[ProcessorSt
     document = yield from member_document.read(keys.members(app, name))
     paused = yield from pauses.read(pauses.paused_key(app, name))
     parked_keys = [pauses.parked_key(app, name, at) for at in range(count)]
-    (parked,) = good((yield [strings.mget(*parked_keys)]))
+    (parked,) = checked((yield [strings.mget(*parked_keys)]))
     owners = yield from _holders([keys.owner(app, name, at) for at in range(count)])
     taking_part = yield from _members(app, document.members)
     behind = yield from _behind(declared, topic)
@@ -213,7 +213,7 @@ def _behind(declared: Declared, topic: _Topic) -> Steps[list[tuple[int, StreamId
     replies = iter((yield asked))
     found = []
     for grouped, more in streams:
-        lag, first = good([next(replies), next(replies)]) if more else (0, None)
+        lag, first = checked([next(replies), next(replies)]) if more else (0, None)
         pending = next(replies) if grouped else None
         if isinstance(pending, Exception) and not str(pending).startswith("NOGROUP"):
             raise pending
@@ -227,7 +227,7 @@ def _aside(declared: Declared, partition: int, clock: int) -> Steps[int]:
     stream, start, found = declared.topic.stream(partition), "-", 0
     while True:
         page: list[Pending]
-        (page,) = good((yield [calls.tpending_range(stream, declared.group, start, "+", PAGE)]))
+        (page,) = checked((yield [calls.tpending_range(stream, declared.group, start, "+", PAGE)]))
         found += sum(message.due - clock > ASIDE_MS // 4 for message in page)
         if len(page) < PAGE:
             return found
@@ -248,7 +248,7 @@ def _workers(app: str) -> Steps[list[MemberStatus]]:
     """All workers of an app: with ordering "none" nobody joins, so any of them may read."""
     prefix, cursor, found = keys.lease(app, ""), "0", set[str]()
     while True:
-        (reply,) = good((yield [Call(("SCAN", cursor, "MATCH", f"{prefix}*", "COUNT", 1000), list)]))
+        (reply,) = checked((yield [Call(("SCAN", cursor, "MATCH", f"{prefix}*", "COUNT", 1000), list)]))
         cursor = reply[0].decode()
         found.update(each.decode("utf-8", "backslashreplace") for each in reply[1])
         if cursor == "0":
@@ -260,16 +260,16 @@ def _workers(app: str) -> Steps[list[MemberStatus]]:
 
 def _leases(leases: Sequence[str]) -> Steps[list[tuple[bytes | None, int]]]:
     """The value of each lease, and the milliseconds that are left of it: 0 if it is gone."""
-    replies = good((yield [call for each in leases for call in (strings.get(each), strings.left(each))]))
+    replies = checked((yield [call for each in leases for call in (strings.get(each), strings.remaining_ms(each))]))
     return [(value, max(0, left)) for value, left in zip(replies[::2], replies[1::2], strict=True)]
 
 
 def _holders(claims: Sequence[str]) -> Steps[list[str | None]]:
     """The workers that hold these claims, None where nobody does."""
-    (values,) = good((yield [strings.mget(*claims)]))
+    (values,) = checked((yield [strings.mget(*claims)]))
     named = [_lease(value) for value in values]
     leases = sorted({key for key, _ in named if key})
-    (found,) = good((yield [strings.mget(*leases)]))
+    (found,) = checked((yield [strings.mget(*leases)]))
     there = dict(zip(leases, found, strict=True))
     return [
         value.rpartition(b":")[0].decode("utf-8", "backslashreplace") if key and there[key] == value else None

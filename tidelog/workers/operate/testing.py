@@ -23,7 +23,7 @@ from tidelog.client.asyncclient import AsyncClient
 from tidelog.client.steps import arun
 from tidelog.testing import Server, running_server
 from tidelog.topics import Topic, deadletters
-from tidelog.topics.deadletters import Letter
+from tidelog.topics.deadletters import DeadLetterRecord
 from tidelog.transport.access import Access
 from tidelog.workers.declare.app_protocol import Program
 from tidelog.workers.declare.errors import AppError
@@ -167,10 +167,10 @@ class AppTest:
                     setattr(total, each.name, getattr(total, each.name) + getattr(stats, each.name))
         return found
 
-    async def dead_letters(self, topic: Topic[Any] | str) -> list[Letter]:
+    async def dead_letters(self, topic: Topic[Any] | str) -> list[DeadLetterRecord]:
         """The open dead letters of a topic's events, oldest first. With the name of a topic for dead letters: its."""
         name = topic if isinstance(topic, str) else DeadLetter().target(topic.name)
-        found: list[Letter] = []
+        found: list[DeadLetterRecord] = []
         start = None
         while True:
             entries, start = await arun(self.client, deadletters.page(name, start))

@@ -13,7 +13,7 @@ from tidelog.flows.api.connectoroptions import ConnectorOptions
 from tidelog.flows.api.errors import RejectError
 from tidelog.flows.api.event import Event, EventPredicate
 from tidelog.flows.api.tokens import OK, REJECT, RETRY
-from tidelog.operating.errortexts import said, text_of
+from tidelog.operating.errortexts import summary_of, text_of
 
 
 class PythonConnectorOptions(ConnectorOptions):
@@ -121,7 +121,7 @@ class FunctionSink(Sink):
         except RejectError as error:
             return REJECT, text_of(error)
         except Exception as error:  # noqa: BLE001 - the function's own: the event is given back
-            return RETRY, said(error)
+            return RETRY, summary_of(error)
         return OK, ""
 
 

@@ -26,7 +26,7 @@ from tidelog.flows.api.connectoroptions import ConnectorOptions
 from tidelog.flows.api.errors import RejectError, RetryError
 from tidelog.flows.connectors.http.concurrency import ConcurrencyLimit
 from tidelog.flows.connectors.http.options import ClientTlsOptions, HttpAuth
-from tidelog.operating.redaction import hidden
+from tidelog.operating.redaction import redacted
 from tidelog.options.units import Duration, Size
 
 CHUNK = 1 << 16  # bytes of a response read at once
@@ -199,13 +199,13 @@ class HttpRequestSink(Sink):
         except TimeoutError as error:
             raise RetryError(f"no answer within {self._common.request_timeout:g} s") from error
         except aiohttp.InvalidURL as error:
-            raise RejectError(hidden(f"not a request that can be sent: {error}")) from error
+            raise RejectError(redacted(f"not a request that can be sent: {error}")) from error
         except (aiohttp.ClientError, OSError) as error:  # before ValueError: a bad certificate is both
             self.suspect(error)
             text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-            raise RetryError(hidden(text)) from error
+            raise RetryError(redacted(text)) from error
         except ValueError as error:
-            raise RejectError(hidden(f"not a request that can be sent: {error}")) from error
+            raise RejectError(redacted(f"not a request that can be sent: {error}")) from error
 
     async def _read(self, response: aiohttp.ClientResponse) -> bytes | None:
         most = self._common.max_response

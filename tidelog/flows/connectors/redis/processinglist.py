@@ -25,7 +25,7 @@ from typing import Any, Final
 import redis
 
 from tidelog.flows.api.connectorcontext import ConnectorContext
-from tidelog.transport.errors import passes
+from tidelog.transport.errors import is_temporary
 
 ALIVE: Final = 15.0  # s
 EVERY: Final = 5.0  # s between two signs of life, and between two checks of the other sources
@@ -125,7 +125,7 @@ class ProcessingList:
             await work
         except redis.ResponseError as error:
             self._silent.clear()
-            if passes(error):
+            if is_temporary(error):
                 log.debug("%s: %s: %s", self._context.flow, self._context.name, error)
                 return True
             text = "%s: %s: elements of sources that no longer exist can't be recovered from %s: %s"

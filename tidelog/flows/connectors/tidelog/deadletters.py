@@ -22,7 +22,7 @@ import redis
 
 from tidelog.client import calls
 from tidelog.client.entries import Entry, StreamId
-from tidelog.client.steps import arun, good
+from tidelog.client.steps import arun, checked
 from tidelog.flows.api.errors import RejectError
 from tidelog.flows.api.event import Event
 from tidelog.flows.connectors.tidelog.fieldcodec import EntryCodec
@@ -30,7 +30,7 @@ from tidelog.flows.serveraccess import ConnectionClient, access, channel
 from tidelog.topics import deadletters
 from tidelog.topics.deadletters import NO_PARTITION
 from tidelog.transport.access import Access
-from tidelog.transport.asyncconnection import Channel
+from tidelog.transport.asyncconnection import AsyncConnection
 from tidelog.transport.call import Call, plain, queued
 
 NOWHERE: Final = ""  # the topic of dead letters that can't be replayed
@@ -93,7 +93,7 @@ class DeadLetterWriter:
         self._homes: set[str] = set()  # the origins in the topic's settings
 
     async def write(
-        self, over: Channel, letters: Sequence[Sequence[tuple[bytes, bytes]]], acks: Sequence[Call[Any]] = ()
+        self, over: AsyncConnection, letters: Sequence[Sequence[tuple[bytes, bytes]]], acks: Sequence[Call[Any]] = ()
     ) -> None:
         """Append dead letters and send ``acks`` in one MULTI.
 
@@ -105,9 +105,9 @@ class DeadLetterWriter:
             await arun(ConnectionClient(over), deadletters.ready(self.topic, *sorted(homes - self._homes)))
             self._ready = True
             self._homes |= homes
-        good(await over.send([calls.tlen(deadletters.stream_of(self.topic))]))  # raises for another type
+        checked(await over.send([calls.tlen(deadletters.stream_of(self.topic))]))  # raises for another type
         work = [*(deadletters.append(self.topic, each) for each in letters), *acks]
-        *_, done = good(await over.send([plain("MULTI"), *map(queued, work), plain("EXEC")]))
+        *_, done = checked(await over.send([plain("MULTI"), *map(queued, work), plain("EXEC")]))
         for reply in done:
             if isinstance(reply, Exception):
                 raise redis.ResponseError(str(reply))
@@ -123,7 +123,7 @@ class DeadLetterQueue:
         self._flow = flow
         self._where: Access = access(url)
         self._box = DeadLetterWriter(topic or topic_of(flow))
-        self._channel: Channel | None = None
+        self._channel: AsyncConnection | None = None
         self._making = asyncio.Lock()
 
     async def __call__(self, source: str, given: Sequence[tuple[Event, str]]) -> bool:

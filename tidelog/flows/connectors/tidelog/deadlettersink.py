@@ -23,7 +23,7 @@ from tidelog.flows.connectors.tidelog.deadletters import (
     topic_of,
 )
 from tidelog.flows.serveraccess import access, channel
-from tidelog.transport.asyncconnection import Channel
+from tidelog.transport.asyncconnection import AsyncConnection
 
 
 class DeadLetterSinkOptions(ConnectorOptions):
@@ -45,7 +45,7 @@ class DeadLetterSink(Sink):
 
     def __init__(self, options: DeadLetterSinkOptions | None = None) -> None:
         self._options = options or DeadLetterSinkOptions()
-        self._channel: Channel | None = None
+        self._channel: AsyncConnection | None = None
         self._box: DeadLetterWriter | None = None
 
     async def connect(self) -> None:

@@ -24,7 +24,7 @@ from tidelog.client import calls, strings
 from tidelog.client.entries import StreamId
 from tidelog.flows.serveraccess import EntryNotifier, channel
 from tidelog.transport.access import Access
-from tidelog.transport.asyncconnection import Channel
+from tidelog.transport.asyncconnection import AsyncConnection
 from tidelog.transport.call import Call
 from tidelog.transport.errors import NoGroupError
 
@@ -40,8 +40,8 @@ class EntryWaiter:
         self._where = where
         self._name = name
         self._group = group
-        self.channel: Channel | None = None  # reads and acknowledges; never blocked
-        self._waits: Channel | None = None  # for TWAIT
+        self.channel: AsyncConnection | None = None  # reads and acknowledges; never blocked
+        self._waits: AsyncConnection | None = None  # for TWAIT
         self._wait: asyncio.Future[list[Any]] | None = None  # a TWAIT in progress
         self._awaited: tuple[str, ...] = ()  # its streams
         self._notifier: EntryNotifier | None = None

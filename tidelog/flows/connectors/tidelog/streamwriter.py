@@ -22,7 +22,7 @@ from tidelog.flows.api.tokens import OK, REJECT, RETRY
 from tidelog.flows.connectors.tidelog.fieldcodec import EntryCodec
 from tidelog.flows.serveraccess import channel
 from tidelog.transport.access import Access
-from tidelog.transport.asyncconnection import Channel
+from tidelog.transport.asyncconnection import AsyncConnection
 from tidelog.transport.call import Call, Value
 
 #: Codes of errors that an operator can fix: the events are retried.
@@ -96,7 +96,7 @@ class StreamWriter:
         self._keys = keys
         self._codec = codec
         self._evict = evict
-        self._channel: Channel | None = None
+        self._channel: AsyncConnection | None = None
 
     async def open(self) -> None:
         self.close()

@@ -33,7 +33,7 @@ from tidelog.flows.serveraccess import access, channel
 from tidelog.options.units import Size
 from tidelog.topics.retention import after
 from tidelog.transport.access import Access
-from tidelog.transport.asyncconnection import Channel
+from tidelog.transport.asyncconnection import AsyncConnection
 
 FIELD: Final = "event"
 FULL: Final = "wal_full"
@@ -73,7 +73,7 @@ class WalConnector(Source, Sink):
         self._encode = msgspec.msgpack.Encoder().encode
         self._decode = msgspec.msgpack.Decoder(tuple[Any, dict[str, Any], int]).decode
         self._waiter: EntryWaiter | None = None
-        self._writes: Channel | None = None
+        self._writes: AsyncConnection | None = None
         self._after = ZERO  # the last ID that was read
         self._prefix: SettledPrefix[StreamId] = SettledPrefix(ZERO)
         self._evicted = ZERO
