@@ -22,6 +22,7 @@ from resp import reply as encode
 from resp.errors import CommandError
 from storage.groups.group import Group
 from storage.keyspace import groupmutators
+from storage.keyspace.groupmutators import Messages, Ownership
 from storage.model.ids import MAX_ID
 from storage.streams.stream import Stream
 
@@ -179,13 +180,13 @@ class Claim:
         count = None if self.count == NO_COUNT else self.count
         both = [] if count is None and not self.just_id else _raw(new)
         groupmutators.own(
-            ctx.ks, key, stream, group, consumer, ctx.now, offset, group.entries_read, both, _raw(again),
-            _raw(gone), count, self.last, not self.just_id,
+            ctx.ks, key, stream, group, consumer, ctx.now, Messages(both, _raw(again), _raw(gone)),
+            Ownership(count=count, last=self.last, step=int(not self.just_id)), position=(offset, group.entries_read),
         )  # fmt: skip
         if new and not both:  # a message that becomes pending counts as delivered before
             groupmutators.own(
-                ctx.ks, key, stream, group, consumer, ctx.now, offset, group.entries_read, _raw(new), [], [], 2,
-                self.last,
+                ctx.ks, key, stream, group, consumer, ctx.now, Messages(_raw(new), [], []),
+                Ownership(count=2, last=self.last), position=(offset, group.entries_read),
             )  # fmt: skip
         new.clear()
         again.clear()
@@ -276,8 +277,8 @@ class Walk:
                 continue
             self._left -= 1
         groupmutators.own(
-            ctx.ks, self._argv[1], stream, group, consumer, ctx.now, group.offset, group.entries_read, [], _raw(again),
-            _raw(gone), increment=not self._just_id,
+            ctx.ks, self._argv[1], stream, group, consumer, ctx.now, Messages([], _raw(again), _raw(gone)),
+            Ownership(step=int(not self._just_id)),
         )  # fmt: skip
         if self._just_id:
             self._parts.append(xid_bulks(again))

@@ -11,6 +11,7 @@ from commands.redis_streams.lag import count_after
 from storage.groups.group import Consumer, Group
 from storage.groups.pending import PendingRow
 from storage.keyspace import groupmutators
+from storage.keyspace.groupmutators import Messages, Ownership
 from storage.streams.stream import Stream
 
 GONE_AT_ONCE: Final = 3000  # messages without an entry that a read with CLAIM examines; the next read continues there
@@ -23,7 +24,10 @@ def deliver_new(
     new = stream.raw_ids(stream.place(lo), hi)
     last = int.from_bytes(new[-1], "big")
     entries_read = count_after(stream, group, len(new), int.from_bytes(new[0], "big"), last)
-    groupmutators.own(ctx.ks, key, stream, group, consumer, ctx.now, last, entries_read, [] if noack else new, [], [])
+    groupmutators.own(
+        ctx.ks, key, stream, group, consumer, ctx.now, Messages([] if noack else new, [], []),
+        position=(last, entries_read),
+    )  # fmt: skip
     group.cursor, group.cursor_of = hi, last
 
 
@@ -40,9 +44,7 @@ def deliver_again(
         else:
             elements.add_gone_one(row.id)
     if again:
-        groupmutators.own(
-            ctx.ks, key, stream, group, consumer, ctx.now, group.offset, group.entries_read, [], again, [], quiet=True
-        )
+        groupmutators.own(ctx.ks, key, stream, group, consumer, ctx.now, Messages([], again, []), Ownership(quiet=True))
 
 
 def add_claimed(

@@ -21,6 +21,7 @@ from resp import errors
 from resp import reply as encode
 from storage.groups.group import Group
 from storage.keyspace import groupmutators
+from storage.keyspace.groupmutators import Messages, Ownership
 from storage.model.ids import MAX_ID
 from storage.streams.stream import Stream
 
@@ -234,9 +235,8 @@ class NewRead(KeyRead):
         # Messages that are delivered here must not look idle to the next slice, for which CLAIM 0 needs a later time.
         last = max(ctx.now, self._moment + 1) if not read.claim else ctx.now
         groupmutators.own(
-            ctx.ks, self._name, stream, group, consumer, ctx.now, group.offset, group.entries_read, [], again, [],
-            last=last,
-        )  # fmt: skip
+            ctx.ks, self._name, stream, group, consumer, ctx.now, Messages([], again, []), Ownership(last=last)
+        )
         self._claims = len(rows) == AT_ONCE and self._left() > 0 and self._gone < GONE_AT_ONCE
         return self._claims or self._left() > 0
 

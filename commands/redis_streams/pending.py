@@ -18,6 +18,7 @@ from resp.errors import CommandError
 from storage.groups.group import Consumer, Group
 from storage.groups.pending import PendingRow, PendingTable
 from storage.keyspace import groupmutators
+from storage.keyspace.groupmutators import Messages, Ownership
 from storage.streams.stream import Stream
 
 NO_COUNT: Final = -1  # RETRYCOUNT was not given
@@ -329,6 +330,6 @@ def _give_back(
     decrement: bool,
 ) -> None:  # fmt: skip
     groupmutators.own(
-        ctx.ks, key, stream, group, None, ctx.now, group.offset, group.entries_read, new, again, [], count,
-        increment=False, decrement=decrement,
+        ctx.ks, key, stream, group, None, ctx.now, Messages(new, again, []),
+        Ownership(count=count, step=-int(decrement)),
     )  # fmt: skip

@@ -25,6 +25,7 @@ from resp.errors import CommandError
 from storage.groups.group import Group
 from storage.groups.pending import PendingRow
 from storage.keyspace import groupmutators
+from storage.keyspace.groupmutators import Messages
 from storage.model.ids import MAX_ID
 from storage.streams.position import Place
 from storage.streams.stream import Stream
@@ -159,7 +160,10 @@ def _deliver(ctx: Context, read: GroupReadArgs, key: bytes, stream: Stream, grou
     if again and new and not read.noack:  # after a rewind a message can be both; its delivery count then restarts
         fresh_ids = set(new)
         again = [raw for raw in again if raw not in fresh_ids]
-    groupmutators.own(ks, key, stream, group, consumer, now, offset, entries_read, [] if read.noack else new, again, [])
+    groupmutators.own(
+        ks, key, stream, group, consumer, now, Messages([] if read.noack else new, again, []),
+        position=(offset, entries_read),
+    )  # fmt: skip
     if new:
         group.cursor, group.cursor_of = hi, offset
     return part

@@ -19,6 +19,7 @@ from resp import reply as encode
 from storage.groups.group import Group
 from storage.keyspace import events, groupmutators
 from storage.keyspace.deadletters import drop_overdue
+from storage.keyspace.groupmutators import Messages
 from storage.keyspace.keyspace import Keyspace
 from storage.model import records
 from storage.model.timers import NEVER
@@ -266,7 +267,7 @@ def _deliver(
             left.append(entry_id.to_bytes(16, "big"))
         else:
             again.append(entry_id.to_bytes(16, "big"))
-    groupmutators.deliver(ctx.ks, key, stream, group, offset, reader, new, again, left)
+    groupmutators.deliver(ctx.ks, key, stream, group, offset, reader, Messages(new, again, left))
 
 
 def _add_due(stream: Stream, ids: list[int], elements: Elements) -> dict[int, None]:

@@ -1,4 +1,4 @@
-"""Messages that are given up: because they expired, or after so many deliveries without an acknowledgement [23]."""
+"""Removes messages that expired or reached their maximum number of deliveries, and appends their dead letters [23]."""
 
 from __future__ import annotations
 
@@ -8,57 +8,59 @@ from resp.errors import CommandError
 from storage.groups.group import Group
 from storage.groups.pending import PendingRow
 from storage.keyspace import events, groupmutators
+from storage.keyspace.groupmutators import DeadLetter
 from storage.keyspace.keyspace import Keyspace
 from storage.model import timers
 from storage.model.entries import entry_wire, id_bulk, wire_values
 from storage.model.ids import format_id
 from storage.streams.stream import Stream
 
-AT_ONCE: Final = 1000  # messages given up by one call; the rest are given up a moment later
-BYTES_AT_ONCE: Final = 4 << 20  # of dead letters, each of which also names its stream, its group and its key
-TRY_AGAIN_MS: Final = 1000  # after a dead letter that could not be appended
+AT_ONCE: Final = 1000  # most messages that one call removes; the others are removed shortly after
+BYTES_AT_ONCE: Final = 4 << 20  # of dead letters, with the names of their stream, group, and key
+RETRY_MS: Final = 1000  # after a dead letter could not be appended
 
 
 def drop_overdue(ks: Keyspace, key: bytes, stream: Stream, group: Group, now: int) -> int:
-    """Give up messages of a group whose time has come; returns how many, or AT_ONCE if that was work enough.
+    """Remove overdue messages of a group. Return their number, or AT_ONCE if there may be more.
 
-    Only a leader does this. A message whose dead letter can't be appended, because that key holds a string, stays
-    pending for now.
+    Only a leader does this. A message whose dead letter cannot be appended, because the key holds a string, stays
+    pending and is tried again.
     """
-    dropped, kept, size, served = 0, False, 0, ks.served(now)
+    dropped, postponed, size, served = 0, False, 0, ks.served(now)
     for entry_id, reason in group.pending.drops(served, AT_ONCE):
         row = group.pending.get(entry_id)
         if row is None:
             continue
-        ms = seq = 0
-        wire = b""
+        letter = None
         if row.deadletter:
             try:
                 target = ks.stream(row.deadletter, now)
                 ms, seq = ks.next_id(target, now)
             except CommandError:
-                kept = True
+                postponed = True
                 continue
             wire = dead_letter(ms, seq, stream.find(entry_id), key, group.name, row, reason)
-        groupmutators.drop(ks, key, stream, group, entry_id, reason, row.deadletter, ms, seq, wire)
-        if row.deadletter:
+            letter = DeadLetter(row.deadletter, ms, seq, wire)
+            size += len(wire)
+        groupmutators.drop(ks, key, stream, group, entry_id, reason, letter)
+        if letter is not None:
             ks.notify(events.STREAM, b"tappend", row.deadletter)
         dropped += 1
-        size += len(wire) + len(key) + len(group.name) + len(row.deadletter)
+        size += len(key) + len(group.name) + len(row.deadletter)
         if size > BYTES_AT_ONCE:
             dropped = AT_ONCE
             break
-    if kept:
-        ks.timers.arm(timers.PENDING_DROP, key, group.name, served + TRY_AGAIN_MS)
-    else:  # also if nothing was dropped: the messages of this timer may be acknowledged, and others leave later
+    if postponed:
+        ks.timers.arm(timers.PENDING_DROP, key, group.name, served + RETRY_MS)
+    else:  # even if nothing was removed: the timer's messages may be acknowledged, and others leave later
         ks.arm_group(key, group)
     return dropped
 
 
 def dead_letter(ms: int, seq: int, wire: bytes | None, key: bytes, group: bytes, row: PendingRow, reason: str) -> bytes:
-    """The dead letter with the ID ms.seq: the message's fields, followed by where it came from and why.
+    """Return the dead letter with the ID ms.seq: the fields of the message, its origin, and the reason.
 
-    ``wire`` is the message's entry, None if that was evicted.
+    ``wire``: the message's entry; None if it was evicted.
     """
     values = wire_values(wire) if wire is not None else []
     values += (

@@ -1,11 +1,13 @@
-"""What happens to a stream's groups: the mutators below TREAD GROUP, TACK, TNACK, TTOUCH and TGROUP, and below
-XREADGROUP, XACK, XCLAIM and XGROUP, which have consumers.
+"""The mutators of groups: the effects of TREAD GROUP, TACK, TNACK, TTOUCH, and TGROUP, and of XREADGROUP, XACK, XCLAIM,
+and XGROUP, whose groups have consumers.
 
-As in ``keyspace``, each makes one effect and logs its record, and replay calls them again. The callers decide which
-messages are due and which are gone; here IDs and times are explicit.
+As in ``keyspace``, each mutator has one effect and logs its record, and replay calls the same mutators. The callers
+decide which messages are due and which entries were deleted. IDs and times are explicit arguments.
 """
 
 from __future__ import annotations
+
+from typing import Final
 
 from storage.groups.group import Consumer, Group
 from storage.keyspace import events
@@ -15,7 +17,7 @@ from storage.streams.stream import Stream
 
 
 class Reader:
-    """How the reader of a group wants its messages redelivered, in ms. Without HAS_RETRY only ``now`` has a meaning."""
+    """The redelivery options of a group's reader, in ms. Without HAS_RETRY, only ``now`` has a meaning."""
 
     __slots__ = ("deadletter", "expire_at", "flags", "max_deliveries", "now", "retry")
 
@@ -24,16 +26,54 @@ class Reader:
     ) -> None:  # fmt: skip
         self.now = now
         self.retry = retry  # ms until a message is due again
-        self.expire_at = expire_at  # when messages delivered now are given up, in served time (ms), or NEVER
+        self.expire_at = expire_at  # when messages delivered now expire, in served time (ms), or NEVER
         self.max_deliveries = max_deliveries  # 0: no limit
-        self.deadletter = deadletter  # key; empty for none
+        self.deadletter = deadletter  # key; empty: no dead letters
         self.flags = flags  # records.HAS_RETRY | HAS_MAX | HAS_DEADLETTER
+
+
+class Messages:
+    """The messages that one effect changes; IDs of 16 bytes each."""
+
+    __slots__ = ("again", "gone", "new")
+
+    def __init__(self, new: list[bytes], again: list[bytes], gone: list[bytes]) -> None:
+        self.new = new  # delivered for the first time
+        self.again = again  # pending ones that are delivered again, or transferred
+        self.gone = gone  # pending ones whose entries were deleted
+
+
+class Ownership:
+    """The number of deliveries and the last delivery of messages that a consumer gets."""
+
+    __slots__ = ("count", "last", "quiet", "step")
+
+    def __init__(self, count: int | None = None, last: int | None = None, step: int = 1, quiet: bool = False) -> None:
+        self.count = count  # number of deliveries; None: 1 for new messages, and ``step`` is added for others
+        self.last = last  # time of the last delivery; None: now
+        self.step = step  # 1, 0, or -1
+        self.quiet = quiet  # the consumer does not count as active
+
+
+class DeadLetter:
+    """An entry that is appended to a dead-letter stream."""
+
+    __slots__ = ("key", "ms", "seq", "wire")
+
+    def __init__(self, key: bytes, ms: int, seq: int, wire: bytes) -> None:
+        self.key = key
+        self.ms = ms
+        self.seq = seq
+        self.wire = wire
+
+
+DELIVERED_NOW: Final = Ownership()
 
 
 def set_group(
     ks: Keyspace, key: bytes, stream: Stream, name: bytes, offset: int, ttl: int, deadline: int
 ) -> Group:  # fmt: skip
-    """Make a group, or give an existing one another offset or TTL."""
+    """Create a group, or change the offset and TTL of an existing one."""
     ks.before(key)
     group = stream.groups.get(name)
     if group is None:
@@ -49,7 +89,7 @@ def set_group(
 
 
 def cursor(stream: Stream, group: Group) -> int:
-    """Ordinal of the first living entry that the group has not read yet; the stream's next_ord if there is none."""
+    """Return the ordinal of the first living entry after the group's offset; next_ord if there is none."""
     if group.cursor_of == group.offset:  # where the last read ended
         at = max(group.cursor, stream.first_ord)
         return at if stream.marks is None else stream.marks.live_from(at)
@@ -57,21 +97,18 @@ def cursor(stream: Stream, group: Group) -> int:
 
 
 def deliver(
-    ks: Keyspace, key: bytes, stream: Stream, group: Group, offset: int, reader: Reader,
-    new: list[bytes], again: list[bytes], gone: list[bytes],
+    ks: Keyspace, key: bytes, stream: Stream, group: Group, offset: int, reader: Reader, messages: Messages
 ) -> None:  # fmt: skip
-    """One read of a group, after which its offset is ``offset``. IDs have 16 bytes each.
-
-    ``new``: of new entries; ``again``: of due messages; ``gone``: of due messages whose entries were evicted.
-    """
+    """Deliver messages to a reader of the group and set the group's offset."""
     ks.before(key)
     now, retry, expire_at = reader.now, reader.retry, reader.expire_at
-    served = now - ks.away  # what the log says, whatever the bounds of served time are
+    served = now - ks.away  # as logged, without the bounds of served time
     most, deadletter, flags = reader.max_deliveries, reader.deadletter, reader.flags
+    new, again, gone = messages.new, messages.again, messages.gone
     pending = group.pending
     has_retry = flags & records.HAS_RETRY
     if group.entries_read >= 0 and group.offset != offset:
-        # XSETID may have said that fewer entries were added than are gone
+        # XSETID can set the number of added entries below that of deleted ones
         group.entries_read = max(-1, stream.ord_from(offset + 1) + stream.entries_added - stream.next_ord)
     group.offset = offset
     if has_retry and new:
@@ -98,7 +135,7 @@ def deliver(
 
 
 def ack(ks: Keyspace, key: bytes, stream: Stream, group: Group, ids: list[bytes]) -> int:
-    """Remove messages from the pending list (IDs of 16 bytes each); returns how many of them were pending."""
+    """Remove messages (IDs of 16 bytes each) from the pending list. Return how many of them were pending."""
     ks.before(key)
     removed = group.pending.remove(ids)
     if removed:
@@ -107,7 +144,7 @@ def ack(ks: Keyspace, key: bytes, stream: Stream, group: Group, ids: list[bytes]
 
 
 def set_due(ks: Keyspace, key: bytes, stream: Stream, group: Group, due: int, ids: list[bytes]) -> int:
-    """Let messages (IDs of 16 bytes each) fall due at a served time (ms); returns how many were pending."""
+    """Set the due time (served time, ms) of messages (IDs of 16 bytes each). Return how many were pending."""
     ks.before(key)
     found = group.pending.set_due(ids, due)
     if found:
@@ -118,25 +155,26 @@ def set_due(ks: Keyspace, key: bytes, stream: Stream, group: Group, due: int, id
 
 
 def drop(
-    ks: Keyspace, key: bytes, stream: Stream, group: Group, entry_id: int, reason: str,
-    deadletter: bytes, ms: int, seq: int, wire: bytes,
+    ks: Keyspace, key: bytes, stream: Stream, group: Group, entry_id: int, reason: str, letter: DeadLetter | None
 ) -> None:  # fmt: skip
-    """A message is given up. Where ``deadletter`` names a stream, the same record appends ``wire`` to it as ms.seq."""
+    """Remove a message that was not acknowledged in time. The same record appends the dead letter, if there is one."""
     ks.before(key)
     group.pending.remove([entry_id.to_bytes(16, "big")])
     group.expired += 1
-    record = records.drop(key, group.name, entry_id, reason, deadletter, ms, seq, wire)
+    if letter is None:
+        ks.group_changed(key, stream, group, records.drop(key, group.name, entry_id, reason, b"", 0, 0, b""))
+        return
+    record = records.drop(key, group.name, entry_id, reason, letter.key, letter.ms, letter.seq, letter.wire)
     ks.group_changed(key, stream, group, record)
-    if deadletter:
-        group.deadlettered += 1
-        target = ks.keys.get(deadletter)
-        if not isinstance(target, Stream):
-            target = ks.create_stream(deadletter)
-        ks.append_unlogged(deadletter, target, ms, seq, wire)
+    group.deadlettered += 1
+    target = ks.keys.get(letter.key)
+    if not isinstance(target, Stream):
+        target = ks.create_stream(letter.key)
+    ks.append_unlogged(letter.key, target, letter.ms, letter.seq, letter.wire)
 
 
 def destroy_group(ks: Keyspace, key: bytes, stream: Stream, name: bytes) -> None:
-    """Remove the group and its pending list; its blocked readers must be told."""
+    """Remove a group and its pending list, and signal its blocked readers."""
     ks.before(key)
     group = stream.groups.pop(name)
     ks.group_gone(key, stream, group, records.destroy(key, name))
@@ -144,9 +182,9 @@ def destroy_group(ks: Keyspace, key: bytes, stream: Stream, name: bytes) -> None
 
 
 def end_group(ks: Keyspace, key: bytes, stream: Stream, name: bytes, event: bytes = b"tgroup-destroy") -> None:
-    """Destroy the group, and then the stream if only groups kept it alive: it never had an entry [14].
+    """Remove a group, and then its stream if it never had an entry and has no other groups [14].
 
-    One that XGROUP made is ``lone``, and stays. ``event`` is fired, and ``del`` for the stream.
+    A stream that XGROUP created is ``lone`` and is not removed. Notifies of ``event``, and of ``del`` for the stream.
     """
     destroy_group(ks, key, stream, name)
     ks.notify(events.STREAM, event, key)
@@ -159,9 +197,9 @@ def end_group(ks: Keyspace, key: bytes, stream: Stream, name: bytes, event: byte
 def create_group(
     ks: Keyspace, key: bytes, stream: Stream, name: bytes, offset: int, entries_read: int, lone: bool = False
 ) -> Group:  # fmt: skip
-    """Make a group without a time to live; there must be none of that name. ``entries_read``: -1 if not known.
+    """Create a group without a TTL. Its name must be new. ``entries_read``: -1 if unknown.
 
-    ``lone``: the stream is made for it, and lives on when the group is gone.
+    ``lone``: the stream was created for the group and remains after the group is removed.
     """
     ks.before(key)
     group = stream.groups[name] = Group(name, offset)
@@ -174,7 +212,7 @@ def create_group(
 
 
 def move_group(ks: Keyspace, key: bytes, stream: Stream, group: Group, offset: int, entries_read: int) -> None:
-    """Give a group another offset. ``entries_read``: -1 if not known."""
+    """Change the offset of a group. ``entries_read``: -1 if unknown."""
     ks.before(key)
     group.offset, group.entries_read = offset, entries_read
     ks.group_changed(key, stream, group, records.xgroup(key, group.name, offset, entries_read, 0))
@@ -184,7 +222,7 @@ def move_group(ks: Keyspace, key: bytes, stream: Stream, group: Group, offset: i
 def consumer(
     ks: Keyspace, key: bytes, stream: Stream, group: Group, name: bytes, now: int
 ) -> tuple[Consumer, bool]:  # fmt: skip
-    """The consumer of that name, and whether it had to be made. Both are a sign of life, which isn't logged."""
+    """Return the consumer with that name, and whether it was created. The group's deadline is extended (not logged)."""
     served = ks.served(now)
     found = group.consumers.get(name)
     if found is not None:
@@ -201,7 +239,7 @@ def consumer(
 
 
 def forget_consumer(ks: Keyspace, key: bytes, stream: Stream, group: Group, consumer: Consumer) -> int:
-    """Remove a consumer and the messages that it owns; returns how many these were."""
+    """Remove a consumer and its messages. Return the number of messages."""
     ks.before(key)
     del group.consumers[consumer.name], group.owners[consumer.number]
     dropped = group.pending.forget(consumer.number)
@@ -210,41 +248,38 @@ def forget_consumer(ks: Keyspace, key: bytes, stream: Stream, group: Group, cons
 
 
 def own(
-    ks: Keyspace, key: bytes, stream: Stream, group: Group, consumer: Consumer | None, now: int, offset: int,
-    entries_read: int, new: list[bytes], again: list[bytes], gone: list[bytes], count: int | None = None,
-    last: int | None = None, increment: bool = True, decrement: bool = False, quiet: bool = False,
+    ks: Keyspace, key: bytes, stream: Stream, group: Group, consumer: Consumer | None, now: int, messages: Messages,
+    terms: Ownership = DELIVERED_NOW, position: tuple[int, int] | None = None,
 ) -> None:  # fmt: skip
-    """A consumer gets messages, after which the group's offset and its entries read are these. IDs have 16 bytes each.
+    """Give messages to a consumer and move the group, in one record (none if nothing changes).
 
-    ``new``: of messages that become pending; those that are pending, because the offset was moved back, begin anew.
-    ``again``: of pending ones that become the consumer's, whoever's they were: no message of a consumer falls due,
-    expires or becomes a dead letter. ``gone``: of those that leave the pending list. ``consumer``: None to give
-    messages back, so that they are nobody's. ``count``: of deliveries from now on; None is 1 for new ones, and for
-    others one more, one less or as many as they had, by ``increment`` and ``decrement``. ``last``: when they were
-    delivered, now unless it is given. ``quiet``: the consumer doesn't count as active by that. All that is one record,
-    or none where nothing changes.
+    ``position``: the group's new offset and entries read; None: unchanged.
+
+    New messages that are still pending, because the offset was moved back, start again. Messages of a consumer never
+    fall due, never expire, and never become dead letters. ``consumer``: None returns the messages, which then belong
+    to nobody.
     """
+    new, again, gone = messages.new, messages.again, messages.gone
+    offset, entries_read = position or (group.offset, group.entries_read)
     if not (new or again or gone) and group.offset == offset and group.entries_read == entries_read:
         return
     ks.before(key)
     pending = group.pending
     if consumer is None:
         number = 0
-        last = pending.next_of_nobody(now) if last is None else last
+        last = pending.next_of_nobody(now) if terms.last is None else terms.last
     else:
         number = consumer.number
-        last = now if last is None else last
-        if (new or again) and not quiet:
+        last = now if terms.last is None else terms.last
+        if (new or again) and not terms.quiet:
             consumer.active = now
         consumer.seen = max(consumer.seen, now)
-    flags = step = 0
+    count, step, flags = terms.count, terms.step, 0
     if count is not None:
         flags = records.HAS_COUNT
-    elif decrement:
-        flags, step = records.DECREMENT, -1
-    elif increment:
-        flags, step = records.INCREMENT, 1
-    if quiet:
+    elif step:
+        flags = records.DECREMENT if step < 0 else records.INCREMENT
+    if terms.quiet:
         flags |= records.QUIET
     group.offset, group.entries_read = offset, entries_read
     if again:

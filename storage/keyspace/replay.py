@@ -15,6 +15,7 @@ from typing import Any, Final
 from resp.errors import CorruptError
 from storage.groups.group import Group
 from storage.keyspace import groupmutators, stagemutators
+from storage.keyspace.groupmutators import DeadLetter, Messages, Ownership
 from storage.keyspace.keyspace import Keyspace
 from storage.keyspace.prefetch import appends
 from storage.keyspace.values import String
@@ -24,7 +25,7 @@ from storage.model.records import split_ids
 from storage.streams.producers import LONGEST_MS, MOST_IDS
 from storage.streams.stream import Stream
 
-_OWN_FLAGS: Final = (0, records.HAS_COUNT, records.INCREMENT, records.DECREMENT)
+_STEPS: Final = {0: 0, records.HAS_COUNT: 0, records.INCREMENT: 1, records.DECREMENT: -1}  # by the flags of OWN
 # what mutators raise when they are given what no mutator has logged
 DAMAGE: Final = (struct.error, ValueError, KeyError, IndexError, OverflowError)
 
@@ -248,7 +249,7 @@ def _apply_deliver(ks: Keyspace, batch: bytes, at: int, stop: int) -> None:
     reader = groupmutators.Reader(now, retry, expire, most, deadletter, flags)
     offset = int.from_bytes(raw, "big")
     old = raws[new:]
-    groupmutators.deliver(ks, key, stream, group, offset, reader, raws[:new], old[:again], old[again:])
+    groupmutators.deliver(ks, key, stream, group, offset, reader, Messages(raws[:new], old[:again], old[again:]))
 
 
 def _apply_ack(ks: Keyspace, batch: bytes, at: int, stop: int) -> None:
@@ -270,9 +271,13 @@ def _apply_drop(ks: Keyspace, batch: bytes, at: int, stop: int) -> None:
     stream, group = _group(ks, key, name)
     entry_id = int.from_bytes(raw, "big")
     deadletter, wire = batch[start : start + dlen], part(batch, start + dlen, stop)
+    letter = None
     if deadletter:
         _check_above(_stream(ks, deadletter), ms, seq)
-    groupmutators.drop(ks, key, stream, group, entry_id, records.REASONS[reason], deadletter, ms, seq, wire)
+        letter = DeadLetter(deadletter, ms, seq, wire)
+    elif ms or seq or wire:
+        raise CorruptError("a DROP record with a dead letter without a key")
+    groupmutators.drop(ks, key, stream, group, entry_id, records.REASONS[reason], letter)
 
 
 def _apply_destroy(ks: Keyspace, batch: bytes, at: int, stop: int) -> None:
@@ -366,17 +371,16 @@ def _apply_own(ks: Keyspace, batch: bytes, at: int, stop: int) -> None:
     stream, group = _group(ks, key, name)
     consumer, offset, entries_read = group.owners.get(number), int.from_bytes(raw, "big"), _entries_read(read)
     flags = given & ~records.QUIET
-    if len(raws) != new + again + gone or flags not in _OWN_FLAGS or (count and flags != records.HAS_COUNT):
+    if len(raws) != new + again + gone or flags not in _STEPS or (count and flags != records.HAS_COUNT):
         raise CorruptError("an OWN record whose parts don't add up")
     if not raws and (offset, entries_read) == (group.offset, group.entries_read):
         raise CorruptError("an OWN record that changes nothing")
     if (number and consumer is None) or not group.pending.has_all(raws[new : new + again]):
         raise CorruptError("an OWN record for a consumer or a message that isn't there")
-    groupmutators.own(
-        ks, key, stream, group, consumer, now, offset, entries_read, raws[:new], raws[new : new + again],
-        raws[new + again :], count if flags == records.HAS_COUNT else None, last, flags == records.INCREMENT,
-        flags == records.DECREMENT, bool(given & records.QUIET),
-    )  # fmt: skip
+    messages = Messages(raws[:new], raws[new : new + again], raws[new + again :])
+    known = count if flags == records.HAS_COUNT else None
+    terms = Ownership(known, last, _STEPS[flags], bool(given & records.QUIET))
+    groupmutators.own(ks, key, stream, group, consumer, now, messages, terms, (offset, entries_read))
 
 
 def _apply_forget(ks: Keyspace, batch: bytes, at: int, stop: int) -> None:

@@ -8,6 +8,7 @@ from commands.declare import Command
 from commands.registry import all_commands
 from commands.session import Session
 from storage.keyspace import groupmutators
+from storage.keyspace.groupmutators import Messages
 from storage.streams.stream import Stream
 from tests.commands.fakeserver import NOW, FakeServer
 from tests.commands.test_grammar import argv_of
@@ -28,7 +29,7 @@ def server() -> FakeServer:
         group = groupmutators.set_group(ks, name, stream, b"group", 0, 10, NOW - 4000)
         reader = groupmutators.Reader(NOW - 5000, 10, NOW - 4000, 1, b"dead", 7)
         groupmutators.deliver(
-            ks, name, stream, group, stream.last_id, reader, [stream.last_id.to_bytes(16, "big")], [], []
+            ks, name, stream, group, stream.last_id, reader, Messages([stream.last_id.to_bytes(16, "big")], [], [])
         )
     ks.set_expire(b"stream", GONE)
     ks.log.clear()

@@ -17,6 +17,7 @@ from persistence.store import Store
 from storage.groups.group import Group
 from storage.keyspace import expiry, groupmutators, memory
 from storage.keyspace.changes import EVERYTHING
+from storage.keyspace.groupmutators import Messages, Ownership
 from storage.keyspace.keyspace import Keyspace
 from storage.keyspace.replay import replay
 from storage.keyspace.values import String
@@ -135,8 +136,8 @@ class Checkpoints(RuleBasedStateMachine):
         new, old, lost = ([i.to_bytes(16, "big") for i in sorted(part)] for part in (ids, again, gone))
         read = stream.ord_from(offset + 1) + stream.shift if ids else of.entries_read
         groupmutators.own(
-            self.ks, key.encode(), stream, of, None if nobody else consumer, self.now, offset, read, new, old, lost,
-            given, None, step > 0, step < 0,
+            self.ks, key.encode(), stream, of, None if nobody else consumer, self.now, Messages(new, old, lost),
+            Ownership(count=given, step=step), position=(offset, read),
         )  # fmt: skip
 
     @rule(key=KEYS, group=NAMES, name=st.sampled_from([b"one", b"two", b""]))

@@ -8,7 +8,7 @@ import pytest
 
 from storage.groups.group import Group
 from storage.keyspace import deadletters, expiry, groupmutators, stagemutators
-from storage.keyspace.groupmutators import Reader
+from storage.keyspace.groupmutators import Messages, Reader
 from storage.keyspace.keyspace import Keyspace
 from storage.model import records
 from storage.model.entries import entry_wire, id_bulk, wire_values
@@ -35,7 +35,7 @@ def delivered(ks: Keyspace, count: int, reader: Reader, ttl: int = 0) -> tuple[S
         ks.append(b"s", stream, NOW, seq, entry_wire(id_bulk(NOW, seq), [b"f", b"%d" % seq]))
     group = groupmutators.set_group(ks, b"s", stream, b"g", 0, ttl, NOW + ttl if ttl else NEVER)
     raws = [(NOW << 64 | seq).to_bytes(16, "big") for seq in range(count)]
-    groupmutators.deliver(ks, b"s", stream, group, NOW << 64 | count - 1, reader, raws, [], [])
+    groupmutators.deliver(ks, b"s", stream, group, NOW << 64 | count - 1, reader, Messages(raws, [], []))
     ks.take_batch()
     return stream, group
 
@@ -56,7 +56,9 @@ def test_large_dead_letters_are_work_too(ks: Keyspace) -> None:
     stream, long = ks.create_stream(b"s"), b"g" * (1 << 20)
     group = groupmutators.set_group(ks, b"s", stream, long, 0, 0, NEVER)
     raws = [(NOW << 64 | seq).to_bytes(16, "big") for seq in range(30)]
-    groupmutators.deliver(ks, b"s", stream, group, 0, Reader(NOW, 1, NOW + 1, 0, b"dead", EXPIRES), raws, [], [])
+    groupmutators.deliver(
+        ks, b"s", stream, group, 0, Reader(NOW, 1, NOW + 1, 0, b"dead", EXPIRES), Messages(raws, [], [])
+    )
     runs = 0
     while len(group.pending):
         ks.take_batch()
@@ -153,7 +155,7 @@ def test_a_dead_letter_that_can_not_be_appended_is_tried_again(ks: Keyspace) -> 
     ks.set_string(b"dead", b"not a stream")
     ks.take_batch()
     expiry.run(ks, NOW + 50)
-    assert (len(group.pending), ks.log, ks.timers.next()) == (1, [], NOW + 50 + deadletters.TRY_AGAIN_MS)
+    assert (len(group.pending), ks.log, ks.timers.next()) == (1, [], NOW + 50 + deadletters.RETRY_MS)
     ks.remove(b"dead")
-    expiry.run(ks, NOW + 50 + deadletters.TRY_AGAIN_MS)
+    expiry.run(ks, NOW + 50 + deadletters.RETRY_MS)
     assert (len(group.pending), group.deadlettered) == (0, 1)

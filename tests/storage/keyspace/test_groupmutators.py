@@ -10,7 +10,7 @@ from storage.groups.group import Consumer, Group
 from storage.groups.pending import PendingRow
 from storage.groups.pendingformat import assemble
 from storage.keyspace import groupmutators
-from storage.keyspace.groupmutators import Reader
+from storage.keyspace.groupmutators import DeadLetter, Messages, Ownership, Reader
 from storage.keyspace.keyspace import Keyspace
 from storage.keyspace.replay import replay
 from storage.model import records
@@ -46,7 +46,9 @@ class Setup:
 
     def deliver(self, count: int, reader: Reader = READER) -> None:
         """The first ``count`` entries, as new ones."""
-        groupmutators.deliver(self.ks, b"s", self.stream, self.group, IDS[count - 1], reader, RAWS[:count], [], [])
+        groupmutators.deliver(
+            self.ks, b"s", self.stream, self.group, IDS[count - 1], reader, Messages(RAWS[:count], [], [])
+        )
         self.logged(None)
 
     def logged(self, record: bytes | None) -> None:
@@ -127,7 +129,7 @@ def test_the_record_of_a_group_makes_its_stream() -> None:  # [14]
 
 # -- deliver -------------------------------------------------------------------------------------------------------
 def test_deliver_moves_the_offset_and_keeps_messages_pending(at: Setup) -> None:
-    groupmutators.deliver(at.ks, b"s", at.stream, at.group, IDS[1], READER, RAWS[:2], [], [])
+    groupmutators.deliver(at.ks, b"s", at.stream, at.group, IDS[1], READER, Messages(RAWS[:2], [], []))
     assert at.group.offset == IDS[1]
     assert at.pending() == [row(entry_id, 1, NOW, NOW + 100, NOW + 900, 100, 3, b"dead") for entry_id in IDS[:2]]
     assert (at.group.redelivered, at.group.dirty) == (0, True)
@@ -137,7 +139,9 @@ def test_deliver_moves_the_offset_and_keeps_messages_pending(at: Setup) -> None:
 
 
 def test_deliver_without_retry_keeps_nothing_pending(at: Setup) -> None:
-    groupmutators.deliver(at.ks, b"s", at.stream, at.group, IDS[3], Reader(NOW, 0, NEVER, 0, b"", 0), RAWS[:4], [], [])
+    groupmutators.deliver(
+        at.ks, b"s", at.stream, at.group, IDS[3], Reader(NOW, 0, NEVER, 0, b"", 0), Messages(RAWS[:4], [], [])
+    )
     assert (at.group.offset, at.pending(), at.ks.timers.next()) == (IDS[3], [], None)
     at.logged(records.deliver(b"s", b"g", IDS[3], NOW, 0, NEVER, 0, b"", 0, RAWS[:4], [], []))
 
@@ -149,7 +153,7 @@ def test_deliver_without_retry_keeps_nothing_pending(at: Setup) -> None:
 def test_deliver_again_with_the_terms_of_the_reader(at: Setup, flags: int, most: int, dead: bytes) -> None:  # [20]
     at.deliver(3)
     reader = Reader(NOW + 100, 250, NOW + 9999, 7, b"other", flags)
-    groupmutators.deliver(at.ks, b"s", at.stream, at.group, at.group.offset, reader, [], RAWS[:2], [])
+    groupmutators.deliver(at.ks, b"s", at.stream, at.group, at.group.offset, reader, Messages([], RAWS[:2], []))
     again = [row(entry_id, 2, NOW, NOW + 350, NOW + 900, 250, most, dead) for entry_id in IDS[:2]]
     assert at.pending()[:2] == again
     assert at.pending()[2].deliveries == 1
@@ -160,7 +164,7 @@ def test_deliver_again_with_the_terms_of_the_reader(at: Setup, flags: int, most:
 def test_deliver_again_without_retry_keeps_the_terms(at: Setup) -> None:  # [20]
     at.deliver(2)
     reader = Reader(NOW + 100, 0, NEVER, 0, b"", 0)
-    groupmutators.deliver(at.ks, b"s", at.stream, at.group, IDS[3], reader, RAWS[2:4], [RAWS[1]], [])
+    groupmutators.deliver(at.ks, b"s", at.stream, at.group, IDS[3], reader, Messages(RAWS[2:4], [RAWS[1]], []))
     first, second = at.pending()
     assert (first.id, first.deliveries) == (IDS[0], 1)
     assert second == row(IDS[1], 2, NOW, NOW + 200, NOW + 900, 100, 3, b"dead")
@@ -171,7 +175,7 @@ def test_deliver_again_without_retry_keeps_the_terms(at: Setup) -> None:  # [20]
 def test_deliver_removes_messages_whose_entries_were_evicted(at: Setup) -> None:  # [17] (b)
     at.deliver(4)
     reader = Reader(NOW + 100, 0, NEVER, 0, b"", 0)
-    groupmutators.deliver(at.ks, b"s", at.stream, at.group, at.group.offset, reader, [], RAWS[2:3], RAWS[:2])
+    groupmutators.deliver(at.ks, b"s", at.stream, at.group, at.group.offset, reader, Messages([], RAWS[2:3], RAWS[:2]))
     assert [row.id for row in at.pending()] == IDS[2:4]
     assert at.group.redelivered == 1
     at.logged(None)
@@ -221,7 +225,7 @@ def test_set_due_of_nothing_logs_nothing(at: Setup) -> None:
 # -- drop ----------------------------------------------------------------------------------------------------------
 def test_drop_gives_a_message_up(at: Setup) -> None:
     at.deliver(2)
-    groupmutators.drop(at.ks, b"s", at.stream, at.group, IDS[0], "expired", b"", 0, 0, b"")
+    groupmutators.drop(at.ks, b"s", at.stream, at.group, IDS[0], "expired", None)
     assert [row.id for row in at.pending()] == [IDS[1]]
     assert (at.group.expired, at.group.deadlettered) == (1, 0)
     assert list(at.ks.keys) == [b"s"]
@@ -233,7 +237,9 @@ def test_drop_appends_the_dead_letter_in_the_same_record(at: Setup) -> None:  # 
     at.ks.waiting[b"dead"] = at.twin.waiting[b"dead"] = 1
     for seq, reason in enumerate(("maxdeliveries", "expired")):
         letter = entry_wire(id_bulk(NOW + 1, seq), [b"letter", b"%d" % seq])
-        groupmutators.drop(at.ks, b"s", at.stream, at.group, IDS[seq], reason, b"dead", NOW + 1, seq, letter)
+        groupmutators.drop(
+            at.ks, b"s", at.stream, at.group, IDS[seq], reason, DeadLetter(b"dead", NOW + 1, seq, letter)
+        )
         target = at.ks.keys[b"dead"]
         assert isinstance(target, Stream)
         assert target.find(NOW + 1 << 64 | seq) == letter
@@ -354,14 +360,18 @@ def group_of(ks: Keyspace) -> Group:
 
 def test_own_new_messages(at: Setup) -> None:
     consumer = made(at)
-    groupmutators.own(at.ks, b"s", at.stream, at.group, consumer, NOW + 5, IDS[2], 3, RAWS[:3], [], [])
+    groupmutators.own(
+        at.ks, b"s", at.stream, at.group, consumer, NOW + 5, Messages(RAWS[:3], [], []), position=(IDS[2], 3)
+    )
     assert at.pending() == [x(entry_id, consumer, NOW + 5, first=NOW + 5) for entry_id in IDS[:3]]
     assert (at.group.offset, at.group.entries_read, consumer.active) == (IDS[2], 3, NOW + 5)
     at.logged(records.own(b"s", b"g", 1, records.INCREMENT, IDS[2], 3, NOW + 5, NOW + 5, 0, RAWS[:3], [], []))
     assert at.ks.timers.next() is None
     # set back, they begin anew, even another's
     other = made(at, b"other")
-    groupmutators.own(at.ks, b"s", at.stream, at.group, other, NOW + 9, IDS[1], 2, RAWS[:2], [], [])
+    groupmutators.own(
+        at.ks, b"s", at.stream, at.group, other, NOW + 9, Messages(RAWS[:2], [], []), position=(IDS[1], 2)
+    )
     assert [row.owner for row in at.pending()] == [2, 2, 1]
     assert at.pending()[0] == x(IDS[0], other, NOW + 9, first=NOW + 9)
     at.logged(None)
@@ -370,10 +380,13 @@ def test_own_new_messages(at: Setup) -> None:
 def test_own_claims_from_anybody(at: Setup) -> None:
     at.deliver(2)
     one, two = made(at), made(at, b"two")
-    groupmutators.own(at.ks, b"s", at.stream, at.group, one, NOW, IDS[3], -1, RAWS[2:4], [], [])
+    groupmutators.own(at.ks, b"s", at.stream, at.group, one, NOW, Messages(RAWS[2:4], [], []), position=(IDS[3], -1))
     at.logged(None)
     new, again, gone = [RAWS[5]], RAWS[1:3], [RAWS[3]]
-    groupmutators.own(at.ks, b"s", at.stream, at.group, two, NOW + 8, IDS[3], -1, new, again, gone, last=NOW + 3)
+    groupmutators.own(
+        at.ks, b"s", at.stream, at.group, two, NOW + 8, Messages(new, again, gone), Ownership(last=NOW + 3),
+        position=(IDS[3], -1),
+    )  # fmt: skip
     assert at.pending()[1:] == [
         x(IDS[1], two, NOW + 3, 2), x(IDS[2], two, NOW + 3, 2), x(IDS[5], two, NOW + 3, 1, NOW + 3)
     ]  # fmt: skip
@@ -390,32 +403,36 @@ def test_own_claims_from_anybody(at: Setup) -> None:
 
 
 @pytest.mark.parametrize(
-    ("count", "increment", "decrement", "flags", "deliveries"),
+    ("count", "step", "flags", "deliveries"),
     [
-        (None, True, False, records.INCREMENT, 3), (None, False, False, 0, 2),
-        (None, False, True, records.DECREMENT, 1), (None, True, True, records.DECREMENT, 1),
-        (0, True, False, records.HAS_COUNT, 0), (1 << 40, True, False, records.HAS_COUNT, 1 << 40),
+        (None, 1, records.INCREMENT, 3), (None, 0, 0, 2), (None, -1, records.DECREMENT, 1),
+        (0, 1, records.HAS_COUNT, 0), (1 << 40, 1, records.HAS_COUNT, 1 << 40),
     ],
 )  # fmt: skip
-def test_own_counts_deliveries(
-    at: Setup, count: int | None, increment: bool, decrement: bool, flags: int, deliveries: int
-) -> None:
+def test_own_counts_deliveries(at: Setup, count: int | None, step: int, flags: int, deliveries: int) -> None:
     consumer = made(at)
-    groupmutators.own(at.ks, b"s", at.stream, at.group, consumer, NOW, 0, -1, RAWS[:1], [], [], 2)
+    groupmutators.own(
+        at.ks, b"s", at.stream, at.group, consumer, NOW, Messages(RAWS[:1], [], []), Ownership(count=2),
+        position=(0, -1),
+    )  # fmt: skip
     at.logged(None)
     groupmutators.own(
-        at.ks, b"s", at.stream, at.group, consumer, NOW + 1, 0, -1, [], RAWS[:1], [], count, None, increment, decrement
-    )
+        at.ks, b"s", at.stream, at.group, consumer, NOW + 1, Messages([], RAWS[:1], []),
+        Ownership(count=count, step=step), position=(0, -1),
+    )  # fmt: skip
     assert at.pending() == [x(IDS[0], consumer, NOW + 1, deliveries)]
     at.logged(records.own(b"s", b"g", 1, flags, 0, -1, NOW + 1, NOW + 1, count or 0, [], RAWS[:1], []))
 
 
 def test_own_by_nobody_gives_messages_back_in_order(at: Setup) -> None:
     consumer = made(at)
-    groupmutators.own(at.ks, b"s", at.stream, at.group, consumer, NOW, IDS[3], 4, RAWS[:4], [], [])
+    groupmutators.own(at.ks, b"s", at.stream, at.group, consumer, NOW, Messages(RAWS[:4], [], []), position=(IDS[3], 4))
     at.logged(None)
     for raw in (RAWS[2], RAWS[0]):  # in the same millisecond
-        groupmutators.own(at.ks, b"s", at.stream, at.group, None, NOW + 1, IDS[3], 4, [], [raw], [], increment=False)
+        groupmutators.own(
+            at.ks, b"s", at.stream, at.group, None, NOW + 1, Messages([], [raw], []), Ownership(step=0),
+            position=(IDS[3], 4),
+        )  # fmt: skip
         at.logged(None)
     assert at.pending()[0] == x(IDS[0], None, 0)
     assert at.group.pending.owned(0) == 2
@@ -425,10 +442,10 @@ def test_own_by_nobody_gives_messages_back_in_order(at: Setup) -> None:
 
 def test_own_of_nothing_logs_nothing(at: Setup) -> None:
     consumer = made(at)
-    groupmutators.own(at.ks, b"s", at.stream, at.group, consumer, NOW + 1, 0, -1, [], [], [])
+    groupmutators.own(at.ks, b"s", at.stream, at.group, consumer, NOW + 1, Messages([], [], []), position=(0, -1))
     assert (at.ks.log, consumer.active) == ([], -1)
     groupmutators.own(
-        at.ks, b"s", at.stream, at.group, consumer, NOW + 1, 0, 0, [], [], []
+        at.ks, b"s", at.stream, at.group, consumer, NOW + 1, Messages([], [], []), position=(0, 0)
     )  # it knows more than before
     assert (at.group.entries_read, consumer.active) == (0, -1)
     at.logged(None)
@@ -436,8 +453,8 @@ def test_own_of_nothing_logs_nothing(at: Setup) -> None:
 
 def test_forget_consumer_takes_its_messages_along(at: Setup) -> None:
     one, two = made(at), made(at, b"two")
-    groupmutators.own(at.ks, b"s", at.stream, at.group, one, NOW, IDS[1], 2, RAWS[:2], [], [])
-    groupmutators.own(at.ks, b"s", at.stream, at.group, two, NOW, IDS[2], 3, RAWS[2:3], [], [])
+    groupmutators.own(at.ks, b"s", at.stream, at.group, one, NOW, Messages(RAWS[:2], [], []), position=(IDS[1], 2))
+    groupmutators.own(at.ks, b"s", at.stream, at.group, two, NOW, Messages(RAWS[2:3], [], []), position=(IDS[2], 3))
     replay(at.twin, at.ks.take_batch())
     at.twin.take_batch()
     assert groupmutators.forget_consumer(at.ks, b"s", at.stream, at.group, one) == 2
@@ -462,7 +479,7 @@ def test_a_reader_of_the_server_keeps_the_entries_read(at: Setup) -> None:
 
 def test_a_read_with_retry_takes_a_consumers_message_over(at: Setup) -> None:
     consumer = made(at)
-    groupmutators.own(at.ks, b"s", at.stream, at.group, consumer, NOW, IDS[1], 2, RAWS[:2], [], [])
+    groupmutators.own(at.ks, b"s", at.stream, at.group, consumer, NOW, Messages(RAWS[:2], [], []), position=(IDS[1], 2))
     groupmutators.set_group(at.ks, b"s", at.stream, b"g", 0, 0, NEVER)
     replay(at.twin, at.ks.take_batch())
     at.twin.take_batch()

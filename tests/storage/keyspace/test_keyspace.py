@@ -11,6 +11,7 @@ import pytest
 from resp.errors import CommandError
 from storage.keyspace import groupmutators, stagemutators
 from storage.keyspace.changes import EVERYTHING
+from storage.keyspace.groupmutators import Messages
 from storage.keyspace.keyspace import Keyspace
 from storage.keyspace.replay import replay
 from storage.keyspace.values import String
@@ -70,7 +71,9 @@ def ks() -> Keyspace:
     stream = append(ks, b"s", 3)
     group = groupmutators.set_group(ks, b"s", stream, b"g", 0, 60_000, NOW + 60_000)
     reader = groupmutators.Reader(NOW, 1000, NOW + 5000, 0, b"", records.HAS_RETRY)
-    groupmutators.deliver(ks, b"s", stream, group, NOW << 64, reader, [(NOW << 64).to_bytes(16, "big")], [], [])
+    groupmutators.deliver(
+        ks, b"s", stream, group, NOW << 64, reader, Messages([(NOW << 64).to_bytes(16, "big")], [], [])
+    )
     ks.set_expire(b"s", NOW + 90_000)
     ks.set_string(b"text", b"old", NOW + 90_000)
     ks.set_string(b"plain", b"v")

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from commands import registry  # noqa: F401  (fills the command table)
 from resp.errors import CorruptError
 from storage.keyspace import groupmutators, stagemutators
-from storage.keyspace.groupmutators import Reader
+from storage.keyspace.groupmutators import DeadLetter, Messages, Ownership, Reader
 from storage.keyspace.keyspace import Keyspace
 from storage.keyspace.replay import replay
 from storage.model import records
@@ -40,19 +40,19 @@ def every_kind() -> Iterator[tuple[str, Keyspace, Keyspace, bytes]]:
     raws = stream.raw_ids(stream.seek(0), 7)
     ids = [int.from_bytes(raw, "big") for raw in raws]
     reader = Reader(NOW, 10, NOW + 100, 3, b"dead", ALL)
-    groupmutators.deliver(live, b"s", stream, group, ids[-1], reader, raws, [], [])
+    groupmutators.deliver(live, b"s", stream, group, ids[-1], reader, Messages(raws, [], []))
     yield logged("DELIVER")
     groupmutators.deliver(
-        live, b"s", stream, group, ids[-1], Reader(NOW + 10, 0, 0, 0, b"", 0), [], raws[:2], [raws[2]]
+        live, b"s", stream, group, ids[-1], Reader(NOW + 10, 0, 0, 0, b"", 0), Messages([], raws[:2], [raws[2]])
     )
     yield logged("DELIVER")
     groupmutators.ack(live, b"s", stream, group, [i.to_bytes(16, "big") for i in (ids[0], 77, ids[0])])
     yield logged("ACK")
     groupmutators.set_due(live, b"s", stream, group, NOW + 50, [raws[1], raws[3]])
     yield logged("DUE")
-    groupmutators.drop(live, b"s", stream, group, ids[1], "expired", b"dead", NOW, 0, wire(NOW, 0))
+    groupmutators.drop(live, b"s", stream, group, ids[1], "expired", DeadLetter(b"dead", NOW, 0, wire(NOW, 0)))
     yield logged("DROP")
-    groupmutators.drop(live, b"s", stream, group, ids[3], "maxdeliveries", b"", 0, 0, b"")
+    groupmutators.drop(live, b"s", stream, group, ids[3], "maxdeliveries", None)
     yield logged("DROP")
     groupmutators.destroy_group(live, b"s", stream, b"g")
     yield logged("DESTROY")
@@ -66,18 +66,28 @@ def every_kind() -> Iterator[tuple[str, Keyspace, Keyspace, bytes]]:
     yield logged("CONSUMER")
     two, _ = groupmutators.consumer(live, b"s", stream, group, b"two", NOW)
     yield logged("CONSUMER")
-    groupmutators.own(live, b"s", stream, group, one, NOW, ids[4], 6, raws[:5], [], [])
+    groupmutators.own(live, b"s", stream, group, one, NOW, Messages(raws[:5], [], []), position=(ids[4], 6))
     yield logged("OWN")
-    groupmutators.own(live, b"s", stream, group, two, NOW + 9, ids[4], -1, [raws[5]], raws[2:4], raws[:1], 7, NOW - 5)
+    groupmutators.own(
+        live, b"s", stream, group, two, NOW + 9, Messages([raws[5]], raws[2:4], raws[:1]),
+        Ownership(count=7, last=NOW - 5), position=(ids[4], -1),
+    )  # fmt: skip
     yield logged("OWN")
     for increment in (True, False):
         groupmutators.own(
-            live, b"s", stream, group, two, NOW + 9, ids[4], -1, [], raws[2:4], [], increment=increment, quiet=True
-        )
+            live, b"s", stream, group, two, NOW + 9, Messages([], raws[2:4], []),
+            Ownership(step=int(increment), quiet=True), position=(ids[4], -1),
+        )  # fmt: skip
         yield logged("OWN")
-    groupmutators.own(live, b"s", stream, group, None, NOW + 9, ids[4], -1, [], raws[3:5], [], decrement=True)
+    groupmutators.own(
+        live, b"s", stream, group, None, NOW + 9, Messages([], raws[3:5], []), Ownership(step=-1),
+        position=(ids[4], -1),
+    )  # fmt: skip
     yield logged("OWN")
-    groupmutators.own(live, b"s", stream, group, two, NOW + 10, ids[4], -1, [], raws[2:3], [], quiet=True)
+    groupmutators.own(
+        live, b"s", stream, group, two, NOW + 10, Messages([], raws[2:3], []), Ownership(quiet=True),
+        position=(ids[4], -1),
+    )  # fmt: skip
     yield logged("OWN")
     groupmutators.forget_consumer(live, b"s", stream, group, two)
     yield logged("FORGET")
@@ -182,8 +192,11 @@ def test_golden_records_of_consumers() -> None:
     groupmutators.move_group(ks, b"key", stream, group, 7, 3)
     consumer, _ = groupmutators.consumer(ks, b"key", stream, group, b"one", NOW)
     raws = [n.to_bytes(16, "big") for n in (8, 9, 10)]
-    groupmutators.own(ks, b"key", stream, group, consumer, NOW + 1, 9, 5, raws[:2], [], [])
-    groupmutators.own(ks, b"key", stream, group, consumer, NOW + 2, 9, 5, [raws[2]], [raws[1]], [raws[0]], 4, NOW)
+    groupmutators.own(ks, b"key", stream, group, consumer, NOW + 1, Messages(raws[:2], [], []), position=(9, 5))
+    groupmutators.own(
+        ks, b"key", stream, group, consumer, NOW + 2, Messages([raws[2]], [raws[1]], [raws[0]]),
+        Ownership(count=4, last=NOW), position=(9, 5),
+    )  # fmt: skip
     groupmutators.forget_consumer(ks, b"key", stream, group, consumer)
     golden = bytes.fromhex(
         f"18 00000025 00000003 00000001 {5:032x} ffffffffffffffff 01 {b'keyg'.hex()}"
@@ -247,7 +260,7 @@ def test_records_of_consumers_that_do_not_fit_are_damage(batch: bytes) -> None:
     group = groupmutators.create_group(ks, b"s", stream, b"g", 0, -1, lone=True)
     one, _ = groupmutators.consumer(ks, b"s", stream, group, b"one", NOW)
     two, _ = groupmutators.consumer(ks, b"s", stream, group, b"two", NOW)
-    groupmutators.own(ks, b"s", stream, group, one, NOW, 0, -1, RAWS[1:2], [], [])
+    groupmutators.own(ks, b"s", stream, group, one, NOW, Messages(RAWS[1:2], [], []), position=(0, -1))
     groupmutators.forget_consumer(ks, b"s", stream, group, two)
     ks.take_batch()
     before = ks.digest()

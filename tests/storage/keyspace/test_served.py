@@ -10,7 +10,7 @@ from persistence.store import Store
 from replication import formats
 from resp.errors import CorruptError
 from storage.keyspace import expiry
-from storage.keyspace.groupmutators import Reader, deliver, set_group
+from storage.keyspace.groupmutators import Messages, Reader, deliver, set_group
 from storage.keyspace.keyspace import Keyspace
 from storage.keyspace.replay import replay
 from storage.model import records
@@ -40,7 +40,7 @@ def grouped(ks: Keyspace) -> None:
     served = ks.served(NOW)
     group = set_group(ks, b"s", stream, b"g", 0, 1000, served + 1000)
     reader = Reader(NOW, 500, 0, 0, b"", records.HAS_RETRY)
-    deliver(ks, b"s", stream, group, stream.last_id, reader, [stream.last_id.to_bytes(16, "big")], [], [])
+    deliver(ks, b"s", stream, group, stream.last_id, reader, Messages([stream.last_id.to_bytes(16, "big")], [], []))
 
 
 def due(ks: Keyspace) -> int | None:
