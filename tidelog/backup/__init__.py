@@ -1,23 +1,23 @@
-"""Backups of a running server: ``tidelog backup``, ``backups``, ``verify`` and ``restore``.
+"""Backups of a running server: ``tidelog backup``, ``backups``, ``verify``, and ``restore``.
 
-    places    where backups are: a folder, or what fsspec can write to
-    frames    what a server sends to a replica, and its checksums; bytes only
-    source    a full copy and the log after it, from a server
-    chunks    where the copy is cut into files
-    manifest  what a backup consists of: the file that makes it one
-    lock      one writer a target
-    take      makes a backup, and removes old ones
-    restore   reads a backup: verifies it, makes a data directory of it
+    places    targets of backups: a directory or an fsspec URL
+    frames    the frames that a server sends to a replica, and their checksums; bytes only
+    source    reads a full copy and the following log from a server
+    chunks    divides the copy into files
+    manifest  the file that defines a backup
+    lock      permits one writer per target
+    take      creates a backup, and removes old ones
+    restore   verifies a backup, and creates a data directory from it
 
 A target holds any number of backups, which share their files::
 
     TARGET/
-      20261121T080000.123Z-4711.json   a manifest: a backup is complete if and only if this file is there
-      chunks/ab/abcdef01...            up to some MB of one or more backups; the name is the SHA-256 of the content
-      locks/...                        who is writing there now, see ``lock``
+      20261121T080000.123Z-4711.json   a manifest: a backup is complete if and only if this file exists
+      chunks/ab/abcdef01...            a few MB of one or more backups; the name is the SHA-256 of the content
+      locks/...                        the current writer, see ``lock``
 
-Rule 1: a chunk is written once and never changed. The manifest is written last, after everything was read back.
-Rule 2: nothing that is read is used before its SHA-256 was compared.
-Rule 3: the server's programs are not imported. A copy is taken as a replica takes it, and a directory is made by the
-``tidelog-server`` that is installed beside this package.
+Rule 1: a chunk is written once and never changed. The manifest is written last, after all chunks were read back.
+Rule 2: data is used only after its SHA-256 was compared.
+Rule 3: the modules of the server are not imported. A copy is read with the replication protocol, and a directory is
+        created by the ``tidelog-server`` of the same installation.
 """

@@ -34,9 +34,9 @@ from xxhash import xxh3_64_intdigest
 from tidelog.backup.places import BackupError
 
 BATCH, ALIVE, COPY, PIECE, DONE, MESSAGE = KINDS = b"BACPDM"
-NODES: Final = 1  # a db
+NODES: Final = 1  # a database number
 CODED: Final = 2  # byte 2 of a node whose checksum is the lower half of XXH3 instead
-NODE_HEADER: Final = 28  # bytes before a node's crc
+NODE_HEADER: Final = 28  # bytes before the CRC of a node
 FIRST: Final = Struct(">BQII")
 CRC: Final = Struct(">I")
 HEAD: Final = FIRST.size + CRC.size
@@ -47,7 +47,7 @@ ONE: Final = Struct(">Q")
 
 
 class Frame(NamedTuple):
-    """One frame: ``kind`` is one of the constants above, ``offset`` a log offset."""
+    """One frame. ``kind`` is one of the constants above, ``offset`` is a log offset."""
 
     kind: int
     offset: int
@@ -58,20 +58,20 @@ class Frame(NamedTuple):
         return first + CRC.pack(crc32(first)) + self.payload
 
     def numbers(self, body: Struct) -> tuple[int, ...]:
-        """The numbers of its payload. BackupError if it has another length."""
+        """Return the numbers of the payload. Raises BackupError if the length is wrong."""
         if len(self.payload) != body.size:
             raise BackupError(f"the server sent a frame of {len(self.payload)} bytes instead of {body.size}")
         return tuple(map(int, body.unpack(self.payload)))
 
 
 class Decoder:
-    """Bytes in, frames out."""
+    """Converts bytes to frames."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
 
     def feed(self, data: bytes) -> list[Frame]:
-        """The frames that are complete now. BackupError if what came is none; feed nothing more then."""
+        """Return the frames that are complete. Raises BackupError if the input is invalid. Feed nothing more then."""
         buffer = self._buffer
         buffer += data
         found: list[Frame] = []
@@ -96,7 +96,7 @@ class Decoder:
 
 
 class Entry(NamedTuple):
-    """Where an entry lies in a piece."""
+    """The position of an entry in a piece."""
 
     db: int
     key: bytes
@@ -105,7 +105,7 @@ class Entry(NamedTuple):
 
 
 def entries(piece: bytes) -> Iterator[Entry]:
-    """The entries of a piece, in order. BackupError if one is damaged."""
+    """Yield the entries of a piece in order. Raises BackupError if an entry is damaged."""
     at = 0
     with memoryview(piece) as view:
         while at < len(view):

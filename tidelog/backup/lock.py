@@ -1,12 +1,13 @@
-"""One writer a target: a backup must not use a chunk that another one is about to remove.
+"""Permits one writer per target, so that a backup cannot use a chunk that another one is about to remove.
 
     locks/<random>.json    {"host": "db1", "pid": 4711, "began": 1795248000, "seen": 1795248060}     times: Unix seconds
 
-Rule 1: a writer first writes its lock, then looks for others. Of two that begin at once, each sees the other, and both
-give up.
-Rule 2: a lock counts until it was not renewed for STALE seconds, or its process is gone, which can be told on its own
-host only. So an interrupted backup is in nobody's way.
-Rule 3: a writer whose lock is gone must not complete anything.
+Rule 1: a writer first writes its lock, then searches for others. If two writers start at the same time, each sees the
+        lock of the other, and both fail.
+Rule 2: a lock expires when it was not renewed for STALE seconds, or when its process has ended, which only the same
+        host
+        can detect. An interrupted backup therefore does not block others for long.
+Rule 3: a writer whose lock was removed must not complete anything.
 """
 
 from __future__ import annotations
@@ -23,20 +24,21 @@ from typing import Any, Self
 from tidelog.backup.places import BackupError, Place
 
 FOLDER = "locks"
-STALE = 900  # seconds; longer than a file may take
+STALE = 900  # seconds; longer than the transfer of one file
 RENEW = 60  # seconds
-LONGEST = 4096  # bytes of a lock
-MOST = {"pid": 1 << 31, "began": 1 << 37, "seen": 1 << 37}  # a larger one is no process ID, or a time after 6300
+LONGEST = 4096  # maximum size of a lock in bytes
+# limits of plausible values: a process ID, and a time before the year 6300
+MOST = {"pid": 1 << 31, "began": 1 << 37, "seen": 1 << 37}
 
 
 class Lock:
-    """Held as a context manager. BackupError if another writer is there."""
+    """The lock, as a context manager. Raises BackupError if there is another writer."""
 
     def __init__(self, place: Place) -> None:
         self._place = place
         self._file = f"{FOLDER}/{secrets.token_hex(8)}.json"
         self._began = int(time.time())
-        self._seen = 0.0  # monotonic
+        self._seen = 0.0  # monotonic seconds
 
     def __enter__(self) -> Self:
         self.renew()
@@ -57,7 +59,7 @@ class Lock:
                 raise
 
     def renew(self) -> None:
-        """Call this often: it writes the lock again if that is due. BackupError."""
+        """Write the lock again if that is due. Call this often. Raises BackupError."""
         now = time.monotonic()
         if self._seen and now - self._seen < RENEW:
             return
@@ -68,12 +70,12 @@ class Lock:
         self._seen = now
 
     def check(self) -> None:
-        """BackupError if the lock is gone: then another writer took this one for dead."""
+        """Raise BackupError if the lock was removed, because another writer considered it expired."""
         if self._file not in self._place.names(FOLDER):
             raise BackupError(f"{self._place.shown}: another backup began because this one was silent for too long")
 
     def _look(self, file: str) -> None:
-        """Remove another's lock if it does not count any more. BackupError if it does."""
+        """Remove the lock of another writer if it has expired. Raises BackupError if it has not."""
         facts = _read(self._place, file)
         if facts is None:
             return
@@ -88,7 +90,7 @@ class Lock:
 
 
 def _read(place: Place, file: str) -> dict[str, Any] | None:
-    """A lock's content; None if it has just been removed."""
+    """Return the content of a lock, or None if it has just been removed."""
     try:
         facts: dict[str, Any] = json.loads(place.read(file, LONGEST))
         found = {name: int(facts[name]) for name in ("pid", "began", "seen")}
@@ -113,5 +115,5 @@ def _dead(facts: dict[str, Any]) -> bool:
     except ProcessLookupError:
         return True
     except OSError:
-        pass  # another user's
+        pass  # the process of another user
     return False

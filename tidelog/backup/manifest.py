@@ -30,19 +30,19 @@ FORMAT: Final = "tidelog backup, format 1"
 ENDING: Final = ".json"
 NAME: Final = re.compile(r"\d{8}T\d{6}\.\d{3}Z-\d+")
 DIGEST: Final = re.compile(r"[0-9a-f]{64}")
-LONGEST: Final = 1 << 30  # bytes of a manifest: 10 million chunks
-MOST: Final = 1 << 63  # of its numbers, each and the sum of all sizes
+LONGEST: Final = 1 << 30  # bytes of a manifest with 10 million chunks
+MOST: Final = 1 << 63  # limit of each number, and of the sum of all sizes
 _TEXT: Final = re.compile(r"[^\x00-\x1f\x7f-\x9f]{0,1000}")
 _ID: Final = re.compile(r"[0-9a-f]{40}")  # a replication ID
 _TIME: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z", re.ASCII)
 _FORMS: Final = {"name": NAME, "began": _TIME, "ended": _TIME, "replid": _ID}
 
-Chunk = tuple[str, int]  # SHA-256 of the content, in hex; bytes
+Chunk = tuple[str, int]  # SHA-256 of the content in hex, size in bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """See above. Times are ISO 8601 in UTC."""
+    """The content of a manifest. Times are ISO 8601 in UTC."""
 
     name: str
     began: str
@@ -66,17 +66,17 @@ class Manifest:
 
     @property
     def size(self) -> int:
-        """Bytes of all chunks."""
+        """The total size of the chunks in bytes."""
         return sum(size for _, size in self.chunks)
 
     def dumped(self) -> bytes:
-        """The file's content."""
+        """Return the content of the file."""
         content = {"format": FORMAT, **asdict(self)}
         return json.dumps({**content, "sha256": _digest(content)}, indent=1).encode() + b"\n"
 
     @classmethod
     def loaded(cls, raw: bytes, shown: str) -> Manifest:
-        """From the file's content; ``shown`` is the file's name. BackupError if it is damaged, or of another format."""
+        """Parse the content of a file named ``shown``. Raises BackupError if it is damaged or has another format."""
         try:
             content = json.loads(raw)
             stated = content.pop("sha256")
@@ -97,7 +97,7 @@ class Manifest:
 
 
 def _chunks(pairs: list[Any]) -> tuple[Chunk, ...]:
-    """ValueError or TypeError if they are no chunks."""
+    """Parse chunks. Raises ValueError or TypeError if they are invalid."""
     chunks = tuple((digest, size) for digest, size in pairs)
     if not all(DIGEST.fullmatch(digest) and type(size) is int and 0 < size < MOST for digest, size in chunks):
         raise ValueError
@@ -105,7 +105,7 @@ def _chunks(pairs: list[Any]) -> tuple[Chunk, ...]:
 
 
 def _sound(found: Manifest) -> Manifest:
-    """Raises ValueError or TypeError if a value has another form than this program writes: others may have made it."""
+    """Validate the values, because other programs can write manifests. Raises ValueError or TypeError."""
     for field in fields(Manifest):
         value = getattr(found, field.name)
         if field.type == "int" and not (type(value) is int and 0 <= value < MOST):
@@ -122,18 +122,20 @@ def _digest(content: dict[str, Any]) -> str:
 
 
 def chunk_file(digest: str) -> str:
-    """The name of a chunk's file."""
+    """Return the name of a chunk's file."""
     return f"chunks/{digest[:2]}/{digest}"
 
 
 def backups(place: Place) -> list[str]:
-    """The names of the complete backups at a target, oldest first. BackupError if it can't be listed."""
+    """Return the names of the complete backups at a target, oldest first. Raises BackupError if the target cannot be
+    listed.
+    """
     names = (file.removesuffix(ENDING) for file in place.names(below=False) if file.endswith(ENDING))
     return sorted(name for name in names if NAME.fullmatch(name))
 
 
 def load(place: Place, name: str) -> Manifest:
-    """The manifest of the backup of that name. BackupError."""
+    """Load the manifest of the backup with this name. Raises BackupError."""
     shown = f"{place.shown}/{name}{ENDING}"
     found = Manifest.loaded(place.read(name + ENDING, LONGEST), shown)
     if found.name != name:
@@ -142,9 +144,9 @@ def load(place: Place, name: str) -> Manifest:
 
 
 def find(backup: str) -> tuple[Place, Manifest]:
-    """The backup that a user named: TARGET/NAME, with or without .json; or TARGET, for the newest there.
+    """Find the backup that a user named: TARGET/NAME, with or without .json, or TARGET for the newest backup.
 
-    BackupError if there is none, or its manifest is damaged.
+    Raises BackupError if there is no such backup, or if its manifest is damaged.
     """
     target, _, last = backup.rstrip("/").rpartition("/")
     name = last.removesuffix(ENDING)

@@ -1,12 +1,11 @@
-"""Where backups are: a folder of this machine, or what fsspec can write to (``s3://``, ``gs://``, ``sftp://``, ...).
+"""Targets of backups: a local directory or an fsspec URL (``s3://``, ``gs://``, ``sftp://``, ...).
 
-Names are relative, with slashes. Both kinds raise BackupError, whose text says what could not be done, and why.
+Names are relative, with slashes. Both kinds raise BackupError, whose text names the failed operation and the reason.
 
-Rule 1: in a folder, a file has all of its content or is not there. Elsewhere that is up to the file system; therefore
-everything that is written is read back.
-Rule 2: in a folder, files belong to their owner alone (0600, folders 0700).
-Rule 3: only regular files are read, and no more of them than the caller expects: a FIFO would block, and a link to
-/dev/zero has no end.
+Rule 1: in a directory, a file is complete or does not exist. Other file systems may not guarantee that, so all written
+        data is read back.
+Rule 2: in a directory, files are accessible only to their owner (0600, directories 0700).
+Rule 3: only regular files of the expected size are read. A FIFO would block, and /dev/zero has no end.
 """
 
 from __future__ import annotations
@@ -19,36 +18,38 @@ from pathlib import Path
 from typing import Any, Protocol
 
 FILE_MODE, FOLDER_MODE = 0o600, 0o700
-HALF = ".half"  # ending of a file that is being written
+HALF = ".half"  # suffix of a file that is being written
 
 
 class BackupError(Exception):
-    """A backup can't be made, found, read or restored. The text says what to do."""
+    """A backup cannot be created, found, read, or restored. The text contains the remedy."""
 
 
 class Place(Protocol):
-    """A target. ``shown`` is what messages call it."""
+    """A target. ``shown`` is its name in messages."""
 
     shown: str
 
     def names(self, folder: str = "", below: bool = True) -> dict[str, int]:
-        """Files in a folder, and ``below`` it, with their sizes in bytes; {} if it is not there."""
+        """Return the files in and below a directory with their sizes in bytes; {} if it does not exist."""
 
     def read(self, name: str, most: int) -> bytes:
-        """The content of a file of at most that many bytes. Raises BackupError if it is longer, or no regular file."""
+        """Return the content of a file of at most that many bytes. Raises BackupError if it is longer or not a regular
+        file.
+        """
 
     def write(self, name: str, data: bytes) -> None:
         """Write a file, or replace it."""
 
     def remove(self, name: str) -> None:
-        """Remove a file, if it is there."""
+        """Remove a file, if it exists."""
 
     def settle(self) -> None:
-        """Make sure that what was written survives a power cut."""
+        """Make sure that the written data survives a power failure."""
 
 
 def place_at(target: str) -> Place:
-    """The place that a path or a URL names. BackupError if nothing here knows that kind of URL."""
+    """Return the target of a path or a URL. Raises BackupError if the kind of URL is not supported."""
     scheme, found, rest = target.partition("://")
     if not found:
         return Folder(Path(target))
@@ -58,12 +59,12 @@ def place_at(target: str) -> Place:
 
 
 class Folder:
-    """A folder of this machine. It is made when something is written."""
+    """A local directory. It is created at the first write."""
 
     def __init__(self, path: Path) -> None:
         self.shown = str(path)
         self._path = path
-        self._unsettled: set[Path] = set()  # folders with new names
+        self._unsettled: set[Path] = set()  # directories with entries that are not synced
 
     def names(self, folder: str = "", below: bool = True) -> dict[str, int]:
         top = self._path / folder
@@ -71,17 +72,17 @@ class Folder:
         with _explained(f"can't list {top}"):
             for place, folders, files in os.walk(top, onerror=_unless_missing):
                 if not below:
-                    folders.clear()  # os.walk goes into none of them
+                    folders.clear()  # os.walk then does not descend
                 for file in files:
                     path = Path(place, file)
-                    with suppress(FileNotFoundError):  # another program's, and gone already
+                    with suppress(FileNotFoundError):  # another program has removed it
                         found[path.relative_to(self._path).as_posix()] = path.stat().st_size
         return found
 
     def read(self, name: str, most: int) -> bytes:
         path = self._path / name
         with _explained(f"can't read {path}"):
-            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a FIFO would block
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # do not block on a FIFO
             with open(descriptor, "rb") as file:
                 if not stat.S_ISREG(os.fstat(descriptor).st_mode):
                     raise OSError(None, "it is no regular file")
@@ -98,7 +99,7 @@ class Folder:
                     file.write(data)
                     file.flush()
                     os.fsync(descriptor)
-                    if hasattr(os, "posix_fadvise"):  # so that it is read back from the disk
+                    if hasattr(os, "posix_fadvise"):  # read the data back from the disk, not from the page cache
                         os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
                 half.rename(path)
             except BaseException:
@@ -123,11 +124,11 @@ class Folder:
 
 
 class Remote:
-    """A folder of a file system of fsspec."""
+    """A directory of an fsspec file system."""
 
     def __init__(self, url: str) -> None:
         scheme, _, rest = url.partition("://")
-        self.shown = f"{scheme}://{rest.rpartition('@')[2]}"  # without a password
+        self.shown = f"{scheme}://{rest.rpartition('@')[2]}"  # without the password
         try:
             import fsspec
         except ImportError:
@@ -162,7 +163,7 @@ class Remote:
         with _explained(f"can't write {self.shown}/{name}"):
             try:
                 self._files.pipe_file(self._at(name), data)
-            except FileNotFoundError:  # not on object stores, which have no folders
+            except FileNotFoundError:  # object stores have no directories
                 self._files.makedirs(self._at(name).rpartition("/")[0], exist_ok=True)
                 self._files.pipe_file(self._at(name), data)
 
@@ -174,7 +175,7 @@ class Remote:
                 pass
 
     def settle(self) -> None:
-        """Does nothing: what fsspec has written is the file system's to keep."""
+        """Do nothing. The file system is responsible for the durability of written data."""
 
 
 def _limited(data: bytes, most: int) -> bytes:
@@ -184,7 +185,7 @@ def _limited(data: bytes, most: int) -> bytes:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make the names in a folder durable. Raises OSError."""
+    """Sync a directory, so that its entries are durable. Raises OSError."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)
@@ -199,7 +200,7 @@ def _unless_missing(error: OSError) -> None:
 
 @contextmanager
 def _explained(what: str) -> Iterator[None]:
-    """Errors become a BackupError that says ``what`` failed. File systems of fsspec raise all kinds."""
+    """Convert errors to a BackupError that names ``what`` failed. fsspec file systems raise many types."""
     try:
         yield
     except FileNotFoundError as error:

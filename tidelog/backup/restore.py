@@ -1,10 +1,11 @@
-"""Reads a backup: verifies it, or makes a data directory of it.
+"""Verifies a backup, or creates a data directory from it.
 
-Rule 1: a directory that has anything in it is never touched. The new one is made beside it, as DIR.restoring, and gets
-its name when it is complete and on disk.
-Rule 2: a chunk is compared with its SHA-256 before anything of it is used; that all are there is checked before
-anything is written.
-Rule 3: ``tidelog-server --restore`` makes the directory. What it is sent is what a leader sends to a new replica.
+Rule 1: a directory that is not empty is never changed. The new directory is created as DIR.restoring, and renamed when
+        it
+        is complete and on disk.
+Rule 2: the SHA-256 of a chunk is compared before the chunk is used. The existence of all chunks is checked before
+        anything is written.
+Rule 3: ``tidelog-server --restore`` creates the directory from the data that a leader would send to a new replica.
 """
 
 from __future__ import annotations
@@ -26,11 +27,11 @@ from tidelog.backup.places import BackupError, Place
 from tidelog.backup.take import Report
 from tidelog.serverprogram import server_command, server_environment
 
-UNFINISHED = ".restoring"  # ending of a directory that tidelog-server is making
+UNFINISHED = ".restoring"  # suffix of an unfinished directory
 
 
 def verify(place: Place, manifest: Manifest, report: Report) -> None:
-    """Read all of a backup. BackupError if a file is missing or damaged."""
+    """Read all files of a backup. Raises BackupError if a file is missing or damaged."""
     _look_for_all(place, manifest)
     done = 0
     for chunk in manifest.chunks:
@@ -40,9 +41,9 @@ def verify(place: Place, manifest: Manifest, report: Report) -> None:
 
 
 def restore(place: Place, manifest: Manifest, directory: Path, report: Report) -> dict[str, Any]:
-    """Make a data directory; returns what tidelog-server says is in it.
+    """Create a data directory, and return what tidelog-server reports about it.
 
-    BackupError if that fails; then ``directory`` is as it was.
+    Raises BackupError if that fails. ``directory`` is unchanged then.
     """
     directory = Path(os.path.abspath(directory))
     unfinished = directory.with_name(directory.name + UNFINISHED)
@@ -53,7 +54,7 @@ def restore(place: Place, manifest: Manifest, directory: Path, report: Report) -
         try:
             facts = _run_server(directory, _link(place, manifest, report))
         except BaseException:
-            shutil.rmtree(unfinished, ignore_errors=True)  # it was killed before it could
+            shutil.rmtree(unfinished, ignore_errors=True)  # left over if the server was killed
             raise
     except OSError as error:
         raise BackupError(f"can't restore into {directory}: {error.strerror or error}") from error
@@ -72,7 +73,7 @@ def _check_free(directory: Path, unfinished: Path) -> None:
 
 
 def _look_for_all(place: Place, manifest: Manifest) -> None:
-    """BackupError if a chunk is missing, or has another size."""
+    """Raise BackupError if a chunk is missing or has another size."""
     there = place.names("chunks")
     for digest, size in manifest.chunks:
         file = chunk_file(digest)
@@ -83,7 +84,7 @@ def _look_for_all(place: Place, manifest: Manifest) -> None:
 
 
 def _read(place: Place, chunk: Chunk) -> bytes:
-    """A chunk's content. BackupError if it is not what was written."""
+    """Return the content of a chunk. Raises BackupError if it is damaged."""
     digest, size = chunk
     file = chunk_file(digest)
     data = place.read(file, size)
@@ -99,7 +100,7 @@ def _damaged(place: Place, file: str, why: str) -> BackupError:
 
 
 def _link(place: Place, manifest: Manifest, report: Report) -> Iterator[bytes]:
-    """The bytes that a leader would send."""
+    """Yield the bytes that a leader would send."""
     at = manifest.store_offset
     done = 0
     yield f"+FULLRESYNC {manifest.replid} {at}\r\n".encode()
@@ -117,7 +118,8 @@ def _link(place: Place, manifest: Manifest, report: Report) -> Iterator[bytes]:
 
 
 def _run_server(directory: Path, link: Iterator[bytes]) -> dict[str, Any]:
-    """Have tidelog-server fill the directory; returns what it prints. BackupError with its words if it refuses."""
+    """Let tidelog-server create the directory, and return its output. Raises BackupError with its message if it fails.
+    """
     command = [*server_command(), "--dir", str(directory), "--restore"]
     with tempfile.TemporaryFile() as said:
         process = subprocess.Popen(
@@ -142,7 +144,7 @@ def _run_server(directory: Path, link: Iterator[bytes]) -> dict[str, Any]:
 
 
 def _feed(process: subprocess.Popen[bytes], link: Iterator[bytes]) -> bytes:
-    """Write the link to the process, unless that ends before; returns what it printed."""
+    """Write the data to the process until it ends, and return its output."""
     source: IO[bytes] | None = process.stdin
     assert source is not None and process.stdout is not None  # noqa: S101, PT018 - pipes were asked for
     try:
@@ -150,5 +152,5 @@ def _feed(process: subprocess.Popen[bytes], link: Iterator[bytes]) -> bytes:
             source.write(data)
         source.close()
     except BrokenPipeError:
-        pass  # its status and its words say why
+        pass  # its exit status and output contain the reason
     return process.stdout.read()

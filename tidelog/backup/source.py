@@ -1,13 +1,14 @@
-"""A full copy from a running server, and the log after it: what a new replica would be sent.
+"""Reads a full copy and the following log from a running server, as a new replica does.
 
-    INFO                      where the log ends now: the backup has everything up to there
+    INFO                      the current end of the log: the backup contains everything up to there
     REPLCONF tidelog 1 rdb-only 1
-    PSYNC ? -1                then a thread reads frames, and PINGs once a second
+    PSYNC ? -1                a thread then reads frames, and sends a PING each second
 
-Rule 1: the thread holds at most QUEUED bytes of frames and one that is incomplete. If they are not taken, it stops
-reading, and the server keeps its log for this connection.
-Rule 2: so that it need not keep it for ever, the PINGs stop once nothing was taken for STALLED seconds. The server then
-closes the connection after its repl-timeout.
+Rule 1: the thread buffers at most QUEUED bytes of frames and one incomplete frame. If the frames are not taken, it
+        stops
+        reading, and the server retains its log for this connection.
+Rule 2: the PINGs stop when nothing was taken for STALLED seconds. The server then closes the connection after its
+        repl-timeout, and does not retain the log any longer.
 """
 
 from __future__ import annotations
@@ -25,13 +26,13 @@ from tidelog.backup.frames import ALIVE, BATCH, MESSAGE, Decoder, Frame
 from tidelog.backup.places import BackupError
 from tidelog.client.client import Client
 
-NAME = "tidelog-backup"  # in CLIENT LIST
+NAME = "tidelog-backup"  # the name in CLIENT LIST
 READ_AT_ONCE = 1 << 18  # bytes
-QUEUED = 8 << 20  # bytes of frames that wait to be taken
+QUEUED = 8 << 20  # bytes of buffered frames
 PING_SECONDS = 1.0
-SILENT = 120.0  # seconds without a byte from the server after which it counts as gone
-STALLED = 300.0  # seconds that the target may take for one file
-LONGEST_LINE = 4096  # bytes of the answer to PSYNC
+SILENT = 120.0  # seconds without data after which the server is considered unreachable
+STALLED = 300.0  # maximum time for one file, in seconds
+LONGEST_LINE = 4096  # bytes of the reply to PSYNC
 FULL = re.compile(r"\+FULLRESYNC ([0-9a-f]{40}) (\d{1,18})", re.ASCII)
 VERSION = re.compile(r"[!-~]{1,100}")
 PING = b"*1\r\n$4\r\nPING\r\n"
@@ -40,19 +41,19 @@ PSYNC = b"*3\r\n$5\r\nPSYNC\r\n$1\r\n?\r\n$2\r\n-1\r\n"
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What a server said of itself just before the copy began."""
+    """The state of a server before the copy started."""
 
     version: str
     role: str  # leader or replica
-    log_offset: int  # where its log ended
+    log_offset: int  # end of its log
     keys: int
-    entries: int  # of all streams
+    entries: int  # in all streams
 
 
 class Source:
-    """The connection. ``facts`` and ``replid`` are known once it is made; then ``take`` returns frames.
+    """The connection. ``facts`` and ``replid`` are set by the constructor; ``take`` then returns frames.
 
-    redis.RedisError where the server can't be reached or refuses, BackupError where it is no tidelog-server.
+    Raises redis.RedisError if the server is unreachable or refuses, and BackupError if it is not a tidelog-server.
     """
 
     def __init__(self, url: str) -> None:
@@ -63,7 +64,7 @@ class Source:
             self._connection.connect()
             self.facts = _facts(self._ask("INFO"))
             self._ask("REPLCONF", "tidelog", "1", "rdb-only", "1")
-            # What follows PSYNC is not RESP, so from here on the socket is read without redis-py.
+            # The data after PSYNC is not RESP, so the socket is now read without redis-py.
             self._frames = Frames(self._connection._sock)
             self.replid, self.store_offset = self._frames.begin()
         except BaseException:
@@ -76,14 +77,18 @@ class Source:
         return reply
 
     def take(self) -> Frame:
-        """The next frame of the copy or the log. BackupError if the connection is lost, or was damaged."""
+        """Return the next frame of the copy or the log. Raises BackupError if the connection is lost or the data is
+        damaged.
+        """
         while True:
             frame = self._frames.take()
             if frame.kind not in (ALIVE, MESSAGE):
                 return frame
 
     def take_batch(self, offset: int) -> Frame:
-        """The next batch of the log, which must begin there. BackupError as for ``take``."""
+        """Return the next commit group of the log, which must start at this offset. Raises BackupError as ``take``
+        does.
+        """
         frame = self.take()
         if (frame.kind, frame.offset) != (BATCH, offset):
             raise BackupError(f"the server sent {chr(frame.kind)} at {frame.offset} instead of its log from {offset}")
@@ -113,12 +118,14 @@ class Frames:
         self._news = threading.Condition()
         self._failed: BackupError | None = None
         self._closing = False
-        self._busy_since: float | None = None  # since when the caller is at work on what it took; None: it waits
+        self._busy_since: float | None = None  # start of the caller's work on the last frame; None while it waits
         self._decoder = Decoder()
         self._thread: threading.Thread | None = None
 
     def begin(self) -> tuple[str, int]:
-        """Ask for a full copy; returns the replication ID and the store's log offset. BackupError if it is refused."""
+        """Request a full copy, and return the replication ID and the log offset of the store. Raises BackupError if it
+        is refused.
+        """
         try:
             self._sock.settimeout(PING_SECONDS)
             self._sock.sendall(PSYNC)
@@ -135,9 +142,9 @@ class Frames:
         return answer[1], int(answer[2])
 
     def _line(self) -> tuple[str, bytes]:
-        """The first line that is not empty, and what came after it."""
+        """Return the first line that is not empty, and the data after it."""
         data = b""
-        while b"\n" not in data.lstrip():  # empty lines are signs of life
+        while b"\n" not in data.lstrip():  # the server sends empty lines as heartbeats
             data += self._receive()
             if len(data) > LONGEST_LINE + READ_AT_ONCE:
                 raise BackupError("the server's answer has no end: is it a tidelog-server?")
@@ -145,7 +152,7 @@ class Frames:
         return line.decode("utf-8", "replace").strip(), rest
 
     def _receive(self) -> bytes:
-        """What arrives next, with PINGs meanwhile. BackupError if nothing does."""
+        """Return the next data, and send PINGs while waiting. Raises BackupError if nothing arrives."""
         until = time.monotonic() + SILENT
         while time.monotonic() < until and not self._closing:
             try:
@@ -194,7 +201,7 @@ class Frames:
             self._news.notify_all()
 
     def take(self) -> Frame:
-        """The next frame. BackupError if none can come any more."""
+        """Return the next frame. Raises BackupError if no frame can follow."""
         with self._news:
             self._busy_since = None
             while not self._queue:
@@ -215,12 +222,12 @@ class Frames:
             try:
                 self._sock.shutdown(socket.SHUT_RDWR)
             except OSError:
-                pass  # it is closed already
+                pass  # already closed
             self._thread.join()
 
 
 def _facts(reply: bytes) -> Facts:
-    """From the reply of INFO. BackupError if it is another server's."""
+    """Read the facts from the reply to INFO. Raises BackupError if the server is not a tidelog-server."""
     if not isinstance(reply, bytes):
         raise BackupError(f"the server answered INFO with {type(reply).__name__} instead of text")
     pairs = [line.partition(":") for line in reply.decode("utf-8", "replace").splitlines()]
@@ -232,7 +239,7 @@ def _facts(reply: bytes) -> Facts:
 
 
 def _facts_in(info: dict[str, str]) -> Facts:
-    """Raises KeyError or ValueError."""
+    """Read the facts. Raises KeyError or ValueError."""
     if not VERSION.fullmatch(info["tidelog_version"]):
         raise ValueError
     databases = [value for name, value in info.items() if name.startswith("db") and value.startswith("keys=")]

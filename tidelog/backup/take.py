@@ -1,9 +1,9 @@
-"""Makes a backup: a full copy of a server and its log up to where that ended when the backup began.
+"""Creates a backup: a full copy of a server, and its log up to the end of the log at the start of the backup.
 
-Rule 1: memory is bounded: one chunk is made at a time, see ``source`` for what waits before it.
-Rule 2: every chunk that was written is read back before the manifest is written. Of a chunk that was there, from an
-earlier backup, only the size is compared: ``tidelog verify`` reads those too.
-Rule 3: chunks are removed only under the lock, and only if all manifests that are left can be read.
+Rule 1: memory is bounded. One chunk is built at a time; ``source`` limits the buffered frames.
+Rule 2: every new chunk is read back before the manifest is written. Of an existing chunk, only the size is compared.
+        ``tidelog verify`` reads existing chunks, too.
+Rule 3: chunks are removed only under the lock, and only if all remaining manifests are readable.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ from tidelog.backup.places import BackupError, Place
 from tidelog.backup.source import Source
 from tidelog.transport.access import without_credentials
 
-#: Called often with what is being done, the bytes done so far, and those in all (an estimate).
+#: Called often with the current activity, the bytes done so far, and the estimated total.
 Report = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """What a backup cost."""
+    """The cost of a backup."""
 
     manifest: Manifest
-    new_chunks: int  # written; the others were there already
+    new_chunks: int  # written by this backup
     new_bytes: int
-    removed: int  # older backups
+    removed: int  # old backups
 
 
 def take(url: str, place: Place, keep: int | None, report: Report) -> Taken:
-    """Make a backup at ``place``, verified when this returns; then remove all but the newest ``keep``.
+    """Create a verified backup at ``place``, and then remove all but the newest ``keep``.
 
-    BackupError, or redis.RedisError where the server can't be reached or refuses; then there is no new backup.
+    Raises BackupError, or redis.RedisError if the server is unreachable or refuses. There is no new backup then.
     """
     began = datetime.now(UTC)
     with Lock(place) as lock:
@@ -88,7 +88,7 @@ class _Shelf:
         self._lock = lock
 
     def put(self, chunk: bytes) -> Chunk:
-        """Write a chunk unless it is there."""
+        """Write a chunk unless it exists."""
         self._lock.renew()
         digest = sha256(chunk).hexdigest()
         file = chunk_file(digest)
@@ -98,7 +98,7 @@ class _Shelf:
         return digest, len(chunk)
 
     def read_back(self, report: Report) -> None:
-        """Compare what was written with its name. BackupError if a file differs."""
+        """Compare the written files with their names. Raises BackupError if one differs."""
         self._place.settle()
         done, total = 0, sum(self.new.values())
         for file, size in self.new.items():
@@ -118,7 +118,7 @@ class _Copied:
 
 
 def _copy(source: Source, shelf: _Shelf, report: Report) -> _Copied:
-    """Write the store's chunks, then those of the log up to where it ended when the backup began."""
+    """Write the chunks of the store and of the log up to its end at the start of the backup."""
     target = source.facts.log_offset
     entries, total = _expected(source, COPY).numbers(TWO)
     total += max(0, target - source.store_offset)
@@ -153,7 +153,7 @@ def _expected(source: Source, kind: int) -> Frame:
 
 
 def _complete(place: Place, manifest: Manifest) -> None:
-    """Write the manifest: from now on the backup is there."""
+    """Write the manifest, which completes the backup."""
     raw = manifest.dumped()
     file = manifest.name + ENDING
     place.write(file, raw)
@@ -164,7 +164,7 @@ def _complete(place: Place, manifest: Manifest) -> None:
 
 
 def _prune(place: Place, keep: int, lock: Lock) -> int:
-    """Remove all but the newest ``keep`` backups, and files of none; returns the number of backups removed."""
+    """Remove all but the newest ``keep`` backups and all unused files, and return the number of backups removed."""
     names = backups(place)
     gone, left = names[:-keep], names[-keep:]
     try:
@@ -173,7 +173,7 @@ def _prune(place: Place, keep: int, lock: Lock) -> int:
         raise BackupError(f"the backup is complete, but nothing can be removed: {error}") from error
     for name in gone:
         place.remove(name + ENDING)
-    place.settle()  # no manifest may come back that lacks its chunks
+    place.settle()  # a manifest without its chunks must not reappear
     for file in _unneeded(place, needed):
         lock.renew()
         place.remove(file)

@@ -1,7 +1,7 @@
-"""What differs between the two ends: each stream's description, entries, groups, consumers and pending messages.
+"""Compares the two servers: the description of each stream, its entries, groups, consumers, and pending entries.
 
-If the source went on after it was copied, only what was copied can be compared: the entries up to the last ID that the
-copy had. Groups are then compared only if they have not changed since.
+If the source has changed since the copy, only the copied part can be compared: the entries up to the last ID of the
+copy. Groups are then compared only if they have not changed since.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tidelog.moving.merged import merged
 from tidelog.moving.pages import Row, id_of
 from tidelog.moving.streams import Moved
 
-NAMED: Final = 3  # IDs that a difference names, of many
+NAMED: Final = 3  # IDs that a difference names
 TOLD: Final = 1000  # entries between two reports
 
 _pack: Callable[[tuple[Any, ...]], bytes] = hiredis.pack_command
@@ -29,16 +29,16 @@ _pack: Callable[[tuple[Any, ...]], bytes] = hiredis.pack_command
 
 @dataclass(slots=True)
 class Compared:
-    """What was found of one stream."""
+    """The result for one stream."""
 
     differences: list[str] = field(default_factory=list)
-    went_on: list[str] = field(default_factory=list)  # how the source has changed since it was copied
-    compared: int = 0  # entries
-    digest: str = ""  # of the source's entries; the target's is the same, if there are no differences
+    went_on: list[str] = field(default_factory=list)  # changes of the source since the copy
+    compared: int = 0  # number of entries
+    digest: str = ""  # of the source's entries; equal to the target's digest if there are no differences
 
 
 class _Few:
-    """IDs, some of which are named."""
+    """IDs, of which the first few are named."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -57,7 +57,7 @@ class _Few:
 def compare(
     source: End, target: End, moved: Moved, page: int, content: bool, told: Callable[[int, int], None]
 ) -> Compared:  # fmt: skip
-    """Compare a stream at both ends. ``moved.here`` is what the source's was when it was copied."""
+    """Compare a stream on both servers. ``moved.here`` is the description of the source at the time of the copy."""
     found = Compared()
     key, then = moved.key, moved.here
     here, there = facts.stream(source, key), facts.stream(target, key)
@@ -118,13 +118,14 @@ def _shown(value: Any) -> str:
 
 
 class _Entries:
-    """Both streams side by side, and a digest over all entries of each, made on the way."""
+    """Compares the entries of both streams in one pass, and computes a digest of each."""
 
     def __init__(self, begun: bool) -> None:
         self.compared = 0
         self.mine, self.its = xxhash.xxh3_128(), xxhash.xxh3_128()
         self.missing, self.surplus, self.different = _Few(), _Few(), _Few()
-        self._begun = begun  # False: what is older than the source's oldest was trimmed meanwhile, and is passed over
+        # False: entries older than the oldest entry of the source were trimmed since, and are skipped
+        self._begun = begun
 
     def add(self, one: Row | None, other: Row | None) -> None:
         if one is not None:
@@ -158,7 +159,7 @@ def _entries(
             told(both.compared, total)
     if both.missing.count:
         found.differences.append(f"entries that are not at the target: {both.missing}")
-    if both.surplus.count:  # deleted meanwhile, if the source went on
+    if both.surplus.count:  # deleted since the copy, if the source has changed
         where = found.differences if still else found.went_on
         where.append(f"entries that are not at the source: {both.surplus}")
     if both.different.count:
@@ -205,10 +206,10 @@ def _group(source: End, target: End, key: bytes, here: Stream, name: bytes, its:
 
 
 class _Messages:
-    """The pending messages of a group at both ends, side by side."""
+    """Compares the pending entries of a group on both servers."""
 
     def __init__(self, source: End, key: bytes, here: Stream) -> None:
-        #: By consumer: how many the source has, without those that can't be moved, and how many the target has.
+        #: By consumer: the number at the source, without those that cannot be copied, and the number at the target.
         self.owned: dict[bytes, list[int]] = {}
         self._source = source
         self._key = key
@@ -225,7 +226,7 @@ class _Messages:
         owned = self.owned.setdefault(one.consumer, [0, 0])
         if other is None:
             if self._here.is_trimmed(one.id) or not self._source.ask("XRANGE", self._key, *[dashed(one.id)] * 2):
-                return  # its entry is gone, so it can't be moved: the copy counts it
+                return  # the entry does not exist, so it cannot be copied; the copy counts it
             self._missing.add(one.id)
         elif one.consumer != other.consumer:
             self._owner.add(one.id)

@@ -1,7 +1,7 @@
-"""One of the two servers of a move: connected, asked who it is, and refused where it can't take part.
+"""One of the two servers: connects, identifies the server, and refuses an unsuitable one.
 
-Commands of a list are pipelined. An error among their replies is raised, with the name of the command. ``OSError`` is
-raised where the connection is lost; ``connect`` makes it again.
+The commands of a list are pipelined. An error among the replies is raised with the name of the command. A lost
+connection raises ``OSError``; ``connect`` reconnects.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from tidelog.transport.errors import ReplyError
 Command = tuple[Value, ...]
 Side = Literal["source", "target"]
 
-NAME: Final = "tidelog-moving"  # in CLIENT LIST
-#: The version of Redis's commands that a target must have: XSETID with ENTRIESADDED, XGROUP with ENTRIESREAD.
+NAME: Final = "tidelog-moving"  # the name in CLIENT LIST
+#: The version of Redis that a target must support: XSETID with ENTRIESADDED, XGROUP with ENTRIESREAD.
 TARGET_VERSION: Final = (7, 0)
-SOURCE_VERSION: Final = (5, 0)  # the first one with streams
+SOURCE_VERSION: Final = (5, 0)  # the first version with streams
 
 
 class End:
-    """A server. MovingError where it can't take part, OSError where none answers."""
+    """A server. Raises MovingError if it is unsuitable, and OSError if it does not answer."""
 
     def __init__(self, side: Side, url: str, password: str | None = None) -> None:
         self.side = side
@@ -52,7 +52,7 @@ class End:
         return f"the {self.side} {self.place}"
 
     def connect(self) -> None:
-        """Connect, anew if there was a connection."""
+        """Connect, or reconnect."""
         self.close()
         try:
             self._wire = BlockingConnection(self._access, self.url, NAME)
@@ -65,7 +65,7 @@ class End:
             self._wire = None
 
     def is_as_before(self) -> bool:
-        """Whether the server that answers is the process that answered first."""
+        """Return whether the same server process still answers."""
         return _pairs(self.ask("INFO")).get("run_id", "") == self.run_id
 
     def _examine(self) -> None:
@@ -100,31 +100,32 @@ class End:
         return self._wire
 
     def ask(self, *command: Value) -> Any:
-        """The reply to one command. RefusedError if it is an error."""
+        """Return the reply to one command. Raises RefusedError if it is an error."""
         (reply,) = self.all([command])
         return reply
 
     def each(self, commands: Sequence[Command]) -> list[Any]:
-        """The replies to commands that are sent together; an error is a hiredis.ReplyError in its place."""
+        """Return the replies to commands that are sent together. An error is returned as a hiredis.ReplyError."""
         wire = self.wire
         wire.send(*commands)
         return [wire.take() for _ in commands]
 
     def all(self, commands: Sequence[Command]) -> list[Any]:
-        """As ``each``; the first error is raised, once all replies were taken."""
+        """Return the replies, as ``each`` does. Raises the first error after all replies were read."""
         return self.checked(commands, self.each(commands))
 
     def checked(self, commands: Sequence[Command], replies: list[Any]) -> list[Any]:
-        """The replies. RefusedError for the first error among them."""
+        """Return the replies. Raises RefusedError for the first error among them."""
         for command, reply in zip(commands, replies, strict=True):
             if isinstance(reply, hiredis.ReplyError):
                 raise self.refused(command, str(reply))
         return replies
 
     def at_once(self, units: Sequence[Sequence[Command]]) -> list[list[Any]]:
-        """The replies to several transactions that are sent together; errors within them are in their places.
+        """Return the replies to several transactions that are sent together. Errors inside them are returned in their
+        positions.
 
-        RefusedError where a command of one is not accepted at all.
+        Raises RefusedError if the server refuses a command before EXEC.
         """
         commands = [each for unit in units for each in (("MULTI",), *unit, ("EXEC",))]
         replies = self.each(commands)
@@ -136,7 +137,7 @@ class End:
         return results
 
     def elements(self, *command: Value) -> Iterator[Any]:
-        """The elements of a reply that is an array, one by one as they arrive. Take them all."""
+        """Yield the elements of an array reply as they arrive. The caller must consume all of them."""
         self.wire.send(command)
         try:
             yield from self.wire.elements()
@@ -144,19 +145,19 @@ class End:
             raise self.refused(command, str(error)) from None
 
     def send_raw(self, data: bytes) -> None:
-        """Send commands that are packed; ``take`` a reply for each."""
+        """Send packed commands; ``take`` one reply for each."""
         self.wire.send_raw(data)
 
     def take(self) -> Any:
         return self.wire.take()
 
     def refused(self, command: Command, text: str) -> RefusedError:
-        """The error for a command. Of its words, only those that name it are told."""
+        """Return the error for a command. Its text contains only the words that name the command."""
         words = [str(word) for word in command[: 2 if command[0] in _CONTAINERS else 1]]
         return RefusedError(self.where, " ".join(words), text)
 
     def clock(self) -> int:
-        """The server's clock, in ms since 1970."""
+        """Return the time of the server, in ms since 1970."""
         seconds, micros = self.ask("TIME")
         return int(seconds) * 1000 + int(micros) // 1000
 
@@ -165,7 +166,7 @@ _CONTAINERS: Final = {"XINFO", "XGROUP", "CLIENT", "CONFIG"}
 
 
 def different_servers(source: End, target: End) -> None:
-    """MovingError if both ends are the same server."""
+    """Raise MovingError if both URLs lead to the same server."""
     if source.run_id and source.run_id == target.run_id:
         raise MovingError(f"{source.place} and {target.place} are the same server: nothing to move")
 

@@ -1,7 +1,7 @@
-"""The entries of a stream: appended at the target with their IDs, and what was deleted since at the source.
+"""Copies the entries of a stream with their IDs, and the deletions at the source.
 
-A batch of entries is one transaction. A server that refuses one command for a passing reason (memory, a full disk, a
-failover) and takes the next would leave a hole behind the last ID, where nobody looks for it again.
+A batch of entries is one transaction. Otherwise a server that refuses one command for a temporary reason (memory, a
+full disk, a failover) and accepts the next would leave a gap before the last ID, which no later step would fill.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from tidelog.moving.ends import Command, End
 from tidelog.moving.facts import ZERO, Stream, dashed, text
 from tidelog.moving.merged import merged
 
-BATCH: Final = 1000  # entries of one round trip
-BATCH_BYTES: Final = 1 << 18  # or so many bytes
+BATCH: Final = 1000  # entries per round trip
+BATCH_BYTES: Final = 1 << 18  # maximum size of a round trip in bytes
 
 #: Called with the number of entries that were copied since the last call.
 Told = Callable[[int], None]
@@ -27,9 +27,9 @@ _pack: Callable[[tuple[Any, ...]], bytes] = hiredis.pack_command
 
 
 class Appender:
-    """Appends entries in batches. While the target carries one out, the next one is read from the source."""
+    """Appends entries in batches. While the target executes one batch, the next one is read from the source."""
 
-    #: What a batch is sent in.
+    #: The buffer of a batch.
     BEGIN: Final = b"*1\r\n$5\r\nMULTI\r\n"
     END: Final = b"*1\r\n$4\r\nEXEC\r\n"
 
@@ -40,7 +40,7 @@ class Appender:
         self._told = told
         self._batch: list[bytes] = []
         self._bytes = 0
-        self._sent = 0  # entries of the batch whose replies were not taken
+        self._sent = 0  # entries whose replies were not read
 
     def add(self, at: bytes, flat: list[bytes]) -> None:
         packed = _pack((b"XADD", self._key, at.replace(b".", b"-"), *flat))
@@ -50,7 +50,7 @@ class Appender:
             self._send()
 
     def end(self) -> None:
-        """Send what is left, and take all replies. RefusedError if one is an error."""
+        """Send the rest, and read all replies. Raises RefusedError if one is an error."""
         self._send()
         self._settle()
 
@@ -63,7 +63,7 @@ class Appender:
             self._bytes = 0
 
     def _settle(self) -> None:
-        """Take the replies to what was sent: that to MULTI, one for each entry, and those to EXEC as one."""
+        """Read the replies to MULTI, to each entry, and to EXEC."""
         sent, self._sent = self._sent, 0
         if not sent:
             return
@@ -71,7 +71,7 @@ class Appender:
         done = replies.pop()
         if isinstance(done, list):
             replies += done
-        for reply in replies:  # the first error says why, EXEC's own only that there was one
+        for reply in replies:  # the first error has the reason; the error of EXEC does not
             if isinstance(reply, hiredis.ReplyError):
                 raise self._target.refused(("XADD",), f"{reply} (stream {text(self._key)})")
         if not isinstance(done, list):
@@ -83,7 +83,7 @@ class Appender:
 def copy(
     source: End, target: End, key: bytes, first: StreamId, last: StreamId, page: int, largest: int, told: Told
 ) -> int:  # fmt: skip
-    """Append the source's entries between two IDs, both included; returns how many they are."""
+    """Append the entries of the source between two IDs, inclusive, and return their number."""
     appender = Appender(target, key, told)
     for at, flat in pages.entries(source, key, first, last, page, largest):
         appender.add(at, flat)
@@ -92,7 +92,7 @@ def copy(
 
 
 def trim(target: End, key: bytes, here: Stream, there: Stream) -> bool:
-    """Remove entries older than the source's oldest; returns whether there were any."""
+    """Remove entries older than the oldest entry of the source, and return whether there were any."""
     command: Command
     if not there.length:
         return False
@@ -107,9 +107,10 @@ def trim(target: End, key: bytes, here: Stream, there: Stream) -> bool:
 
 
 def prune(source: End, target: End, key: bytes, here: Stream, page: int) -> int:
-    """Delete what was deleted at the source after it was copied; returns how many entries the target lacks.
+    """Delete entries that were deleted at the source after the copy, and return how many entries are missing at the
+    target.
 
-    Both streams are read to ``here.last``. Only where their lengths differ is there a reason to.
+    Both streams are read to ``here.last``, and only if their lengths differ.
     """
     missing = 0
     doomed: list[str] = []

@@ -1,14 +1,14 @@
-"""What ends a move: texts for people."""
+"""Errors that end a copy, with texts for people."""
 
 from __future__ import annotations
 
 
 class MovingError(Exception):
-    """Nothing can be moved, or not any further. The text says why."""
+    """The copy cannot start or continue. The text contains the reason."""
 
 
 class RefusedError(MovingError):
-    """A server answered a command with an error. The text names server and command, but no password."""
+    """A server replied with an error. The text names the server and the command, but no password."""
 
     def __init__(self, where: str, command: str, text: str) -> None:
         super().__init__(f"{where} refuses {command}: {text}")
@@ -17,11 +17,11 @@ class RefusedError(MovingError):
 
     @property
     def code(self) -> str:
-        """The first word of the server's text: ``ERR``, ``WRONGTYPE``, ..."""
+        """Return the first word of the server's error: ``ERR``, ``WRONGTYPE``, ..."""
         return self.text.partition(" ")[0]
 
     @property
     def vanished(self) -> bool:
-        """Whether what the command was about is not there any more: a key, a group, or a key of that type."""
+        """Return whether the error means that a key, a group, or a key of this type does not exist."""
         return self.code in ("NOGROUP", "WRONGTYPE") or "no such key" in self.text
 

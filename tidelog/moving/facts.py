@@ -1,7 +1,8 @@
-"""What a stream, its groups, consumers and pending messages are, as a server tells.
+"""The description of a stream, its groups, consumers, and pending entries, as a server reports it.
 
-A stream and its groups are described in one step (MULTI), so that a group's offset is never behind the last ID that
-goes with it. Idle times become absolute by the clock of the server that tells them, read in the same step.
+A stream and its groups are described in one step (MULTI), so that the position of a group is never behind the last ID
+of the description. Idle times are converted to absolute times by the clock of the server, which is read in the same
+step.
 """
 
 from __future__ import annotations
@@ -16,10 +17,10 @@ from tidelog.client.entries import SEQ_MAX, StreamId
 from tidelog.moving.ends import Command, End
 from tidelog.moving.errors import MovingError
 
-ROWS: Final = 1000  # pending messages a command
+ROWS: Final = 1000  # pending entries per command
 ZERO: Final = StreamId(0, 0)
-NEVER: Final = -1  # a key without an end
-AT_ONCE: Final = 50  # streams that are described by one round trip
+NEVER: Final = -1  # a key without expiry
+AT_ONCE: Final = 50  # streams per round trip
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,27 +29,27 @@ class Group:
 
     name: bytes
     last: StreamId  # last-delivered-id
-    read: int | None  # entries-read; None: not known
+    read: int | None  # entries-read; None: unknown
     pending: int
     consumers: int
 
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """A stream at one moment."""
+    """A stream at one point in time."""
 
     length: int
     first: StreamId | None  # of the oldest entry
     newest: StreamId | None  # of the newest entry
     last: StreamId  # last-generated-id
-    added: int | None  # entries-added; None: the server does not tell (before 7.0)
-    max_deleted: StreamId | None  # None: the server does not tell
+    added: int | None  # entries-added; None: not reported (before 7.0)
+    max_deleted: StreamId | None  # None: not reported
     expires: int  # ms since 1970; NEVER
-    largest: int  # bytes of the larger one of the oldest and the newest entry
+    largest: int  # size of the larger one of the oldest and the newest entry, in bytes
     groups: dict[bytes, Group] = field(default_factory=dict)
 
     def is_trimmed(self, at: StreamId) -> bool:
-        """Whether an entry of this ID is gone, since it would be older than the oldest."""
+        """Return whether an entry with this ID was trimmed, because it would be older than the oldest."""
         return self.first is None or at < self.first
 
 
@@ -58,41 +59,41 @@ class Consumer:
 
     name: bytes
     pending: int
-    seen: int  # ms since 1970, by its server's clock
+    seen: int  # ms since 1970, by the clock of its server
 
 
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """A message that was delivered, and not acknowledged."""
+    """An entry that was delivered and not acknowledged."""
 
     id: StreamId
     consumer: bytes
-    delivered: int  # ms since 1970, by its server's clock
+    delivered: int  # ms since 1970, by the clock of its server
     count: int  # deliveries
 
 
 def dashed(at: StreamId) -> str:
-    """An ID as Redis prints it."""
+    """Format an ID as Redis does."""
     return f"{at.ms}-{at.seq}"
 
 
 def expiry_slack(end: End) -> int:
-    """ms by which two times of expiry may differ: before 7.0 a server tells only how long it is until then."""
+    """Return the tolerance for expiry times in ms: before 7.0, a server reports only the remaining time."""
     return 0 if end.version >= (7, 0) else 1000
 
 
 def text(name: bytes) -> str:
-    """A key or a name as text; what is not UTF-8 is escaped."""
+    """Decode a key or a name, and escape bytes that are not UTF-8."""
     return name.decode("utf-8", "backslashreplace")
 
 
 def after(at: StreamId) -> StreamId:
-    """The ID that comes next."""
+    """Return the next ID."""
     return StreamId(at.ms, at.seq + 1) if at.seq < SEQ_MAX else StreamId(at.ms + 1)
 
 
 def streams(end: End, keys: Sequence[bytes]) -> Iterator[tuple[bytes, Stream | None]]:
-    """Each key with its stream; None if there is no such key any more, or if it is of another type now."""
+    """Yield each key with its stream; None if the key does not exist any more or has another type."""
     expiry = "PEXPIRETIME" if end.version >= (7, 0) else "PTTL"
     for begin in range(0, len(keys), AT_ONCE):
         part = keys[begin : begin + AT_ONCE]
@@ -104,7 +105,7 @@ def streams(end: End, keys: Sequence[bytes]) -> Iterator[tuple[bytes, Stream | N
 
 
 def stream(end: End, key: bytes) -> Stream | None:
-    """As ``streams``, for one."""
+    """Return one stream, as ``streams`` does."""
     ((_, found),) = streams(end, [key])
     return found
 
@@ -140,14 +141,14 @@ def _group(row: list[Any], added: int | None) -> Group:
     facts = pairs(row)
     read = facts.get("entries-read")
     if read is not None and added is not None:
-        read = min(read, added)  # Redis up to 8.2 can count more than were added, but not every target takes that
+        read = min(read, added)  # Redis up to 8.2 can report more than entries-added, which not every target accepts
     return Group(
         facts["name"], StreamId.parse(facts["last-delivered-id"]), read, facts["pending"], facts["consumers"]
     )
 
 
 def consumers(end: End, key: bytes, group: bytes) -> dict[bytes, Consumer]:
-    """The consumers of a group by name."""
+    """Return the consumers of a group by name."""
     ((time, reply),) = end.at_once([[("TIME",), ("XINFO", "CONSUMERS", key, group)]])
     if isinstance(reply, hiredis.ReplyError):
         raise end.refused(("XINFO", "CONSUMERS"), str(reply))
@@ -157,7 +158,7 @@ def consumers(end: End, key: bytes, group: bytes) -> dict[bytes, Consumer]:
 
 
 def pending(end: End, key: bytes, group: bytes) -> Iterator[Pending]:
-    """The pending messages of a group by ID, page by page."""
+    """Yield the pending entries of a group by ID, page by page."""
     begin = ZERO
     while True:
         ask: Command = ("XPENDING", key, group, dashed(begin), "+", ROWS)
@@ -174,14 +175,14 @@ def pending(end: End, key: bytes, group: bytes) -> Iterator[Pending]:
 
 
 def pairs(row: list[Any]) -> dict[str, Any]:
-    """Names and values of a flat array."""
+    """Return the names and values of a flat array."""
     if not isinstance(row, list):
         raise MovingError(f"a server told {row!r} where names and values were expected")
     return {name.decode(): value for name, value in zip(row[::2], row[1::2], strict=True)}
 
 
 def clock(reply: list[bytes]) -> int:
-    """The reply of TIME, in ms."""
+    """Parse the reply to TIME as ms."""
     return int(reply[0]) * 1000 + int(reply[1]) // 1000
 
 

@@ -1,11 +1,12 @@
-"""Round after round: what was written at the source since the last round, until the writers have changed over.
+"""Repeats the copy in rounds, until the writers have stopped.
 
-A round describes all streams at the source, and brings those that differ up to date. Between rounds one connection
-waits for new entries (XREAD BLOCK) of up to WATCHED streams, ROUND ms at most: acknowledgements wake nobody, and what a
-round finds in other streams is found a round later.
+A round describes all streams of the source, and updates those that differ. Between rounds, one connection waits for new
+entries (XREAD BLOCK) of up to WATCHED streams, for at most ROUND ms. Acknowledgements and changes of other streams are
+found in the next round.
 
-A lost connection is made again, for as long as it takes: a round begins with what is at the target. But what is deleted
-at the source is deleted at the target, too; so a source that was restarted, perhaps without its data, ends the move.
+A lost connection is reconnected without a time limit, because a round starts from the state of the target. However,
+deletions at the source are copied to the target. A source that was restarted, perhaps without its data, therefore ends
+the command.
 """
 
 from __future__ import annotations
@@ -24,25 +25,26 @@ from tidelog.transport.errors import is_temporary
 
 ROUND: Final = 500  # ms
 WATCHED: Final = 1000  # streams
-SCAN_EVERY: Final = 10.0  # seconds between two looks for new streams
+SCAN_EVERY: Final = 10.0  # seconds between two searches for new streams
 RETRY: Final = 1.0  # seconds between two attempts to connect
 
 
 class Follower:
-    """Keeps a target up to date. ``stopping`` says when to end."""
+    """Keeps a target up to date. ``stopping`` returns whether to end."""
 
     def __init__(self, streams: Streams, match: str | None, moved: dict[bytes, Moved], watch: Watch) -> None:
         self.moved = moved
-        self.strings: set[bytes] | None = None  # keys of strings that were copied
+        self.strings: set[bytes] | None = None  # keys of copied strings
         self._streams = streams
         self._source, self._target = streams.source, streams.target
         self._match = match
         self._watch = watch
         self._scanned = time.monotonic()
-        self._changed = time.monotonic()  # when something was last written at the source
+        self._changed = time.monotonic()  # time of the last write at the source
 
     def run(self, stopping: Callable[[], bool], until_idle: float | None) -> None:
-        """Rounds until ``stopping``, or until nothing was written for ``until_idle`` seconds. RefusedError."""
+        """Run rounds until ``stopping``, or until nothing was written for ``until_idle`` seconds. Raises RefusedError.
+        """
         self._changed = time.monotonic()
         while not stopping():
             self.attempt(self.round, stopping)
@@ -52,7 +54,7 @@ class Follower:
                 self.attempt(self._wait, stopping)
 
     def attempt(self, do: Callable[[], None], stopping: Callable[[], bool]) -> None:
-        """Do it; after a lost connection, or an error that passes, connect and do it again."""
+        """Call it. After a lost connection or a temporary error, reconnect and call it again."""
         while True:
             try:
                 do()
@@ -84,7 +86,7 @@ class Follower:
             )
 
     def round(self, exact: bool = False) -> None:
-        """Bring everything up to date once. ``exact``: look at all of it, whatever seems unchanged."""
+        """Update everything once. ``exact``: also compare what seems unchanged."""
         if exact or time.monotonic() - self._scanned > SCAN_EVERY:
             self._scan()
         found = list(facts.streams(self._source, list(self.moved)))
@@ -106,7 +108,7 @@ class Follower:
         except RefusedError as error:
             if not error.vanished or error.where != self._source.where:
                 raise
-            return True  # deleted again and again: the next round looks at what there is then
+            return True  # deleted repeatedly: the next round handles it
 
     def _scan(self) -> None:
         self._scanned = time.monotonic()
@@ -135,11 +137,12 @@ class Follower:
         return lag
 
     def _may_differ(self, moved: Moved, here: Stream) -> bool:
-        """Of groups, only those without consumers are known to be unchanged by the description alone."""
+        """Return whether the groups may differ. The description alone is sufficient only for groups without consumers.
+        """
         return moved.here != here or any(group.consumers or group.pending for group in here.groups.values())
 
     def _wait(self) -> None:
-        """Until a stream has a new entry, or for ROUND ms."""
+        """Wait until a stream has a new entry, for at most ROUND ms."""
         watched = [(key, moved.here.last) for key, moved in self.moved.items() if moved.here is not None][:WATCHED]
         if not watched:
             time.sleep(ROUND / 1000)
@@ -152,5 +155,5 @@ class Follower:
             for _ in self._source.elements(*command):
                 pass
         except RefusedError as error:
-            if not error.vanished:  # a key of another type is found by the next round
+            if not error.vanished:  # the next round handles a key of another type
                 raise

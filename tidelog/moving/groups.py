@@ -1,9 +1,9 @@
-"""Groups of a stream with their consumers and pending messages: the target's become what the source's are.
+"""Copies the groups of a stream with their consumers and pending entries.
 
-For each group, in this order: its offset (Rule 3 of the package), then its pending messages, then its consumers. Only
-what differs is written, so a second time costs two reads.
+The order for each group is: its position (Rule 3 of the package), its pending entries, its consumers. Only differences
+are written, so a repetition costs two reads.
 
-A pending message whose entry is gone can't be made at the target: XCLAIM refuses. It is counted.
+A pending entry that was deleted cannot be created at the target, because XCLAIM refuses it. It is counted.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from tidelog.moving.ends import Command, End
 from tidelog.moving.facts import Consumer, Group, Pending, Stream, dashed
 from tidelog.moving.merged import merged
 
-SLACK: Final = 5  # ms by which two times of delivery may differ: clocks are read in whole ms
-IDS: Final = 500  # IDs a command
-COMMANDS: Final = 500  # commands a round trip
+SLACK: Final = 5  # tolerance for delivery times in ms: clocks are read in whole ms
+IDS: Final = 500  # IDs per command
+COMMANDS: Final = 500  # commands per round trip
 
 
 @dataclass(slots=True)
 class Seen:
-    """A group of the source when it was last carried over: if it is still the same, nothing has to be done."""
+    """A group of the source when it was last copied. If it is unchanged, nothing has to be done."""
 
     group: Group
     consumers: dict[bytes, Consumer]
@@ -43,11 +43,11 @@ class Seen:
 
 @dataclass(slots=True)
 class Carried:
-    """What the groups of a stream were when they were carried over."""
+    """The state of the groups of a stream when they were copied."""
 
     consumers: int = 0
     pending: int = 0
-    gone: int = 0  # pending messages whose entries are gone
+    gone: int = 0  # pending entries that were deleted
     changed: bool = False  # something was written
     seen: dict[bytes, Seen] = field(default_factory=dict)
     gone_of: dict[bytes, int] = field(default_factory=dict)  # ``gone`` by group
@@ -56,7 +56,7 @@ class Carried:
 def carry(
     source: End, target: End, key: bytes, here: Stream, there: Stream, before: Carried | None = None
 ) -> Carried:  # fmt: skip
-    """Make the target's groups those of ``here``. With ``before``, groups that have not changed since are passed over.
+    """Make the groups of the target equal to those of ``here``. Skip groups that have not changed since ``before``.
 
     All entries up to ``here.last`` must be at the target.
     """
@@ -95,7 +95,7 @@ def _offset(target: End, key: bytes, group: Group, there: Group | None) -> bool:
 
 
 class _Messages:
-    """Changes of a group's pending messages at the target, collected and sent together."""
+    """Collects changes of the pending entries at the target, and sends them together."""
 
     def __init__(self, target: End, key: bytes, group: bytes) -> None:
         self.gone = 0
@@ -106,7 +106,7 @@ class _Messages:
         self._group = group
         self._acks: list[str] = []
         self._claims: list[Command] = []
-        self._alike: tuple[bytes, int, int] | None = None  # what the IDs have in common
+        self._alike: tuple[bytes, int, int] | None = None  # the properties that the IDs share
         self._ids: list[str] = []
 
     def remove(self, at: StreamId) -> None:
@@ -115,7 +115,7 @@ class _Messages:
             self._send()
 
     def make(self, row: Pending) -> None:
-        """Make it pending as it is at the source. Messages that were delivered together become one command."""
+        """Make an entry pending as it is at the source. Entries that were delivered together become one command."""
         alike = (row.consumer, row.delivered, row.count)
         if alike != self._alike or len(self._ids) >= IDS:
             self._close()
@@ -150,7 +150,7 @@ class _Messages:
 
 
 def _pending(source: End, target: End, key: bytes, here: Stream, group: Group, messages: _Messages) -> None:
-    late: list[Pending] = []  # behind the offset
+    late: list[Pending] = []  # after the group's position
     both = merged(facts.pending(source, key, group.name), facts.pending(target, key, group.name), lambda row: row.id)
     for mine, its in both:
         if mine is None:
@@ -167,14 +167,14 @@ def _pending(source: End, target: End, key: bytes, here: Stream, group: Group, m
         elif mine.id <= here.last:
             late.append(mine)
     messages.end()
-    if late and _last(source, key, group.name) == group.last:  # made by XCLAIM FORCE, not delivered meanwhile
+    if late and _last(source, key, group.name) == group.last:  # created by XCLAIM FORCE, not delivered since
         for row in late:
             messages.make(row)
         messages.end()
 
 
 def alike(one: Pending, other: Pending) -> bool:
-    """Whether two pending messages are the same, up to what clocks can tell."""
+    """Return whether two pending entries are equal within the tolerance for times."""
     return (one.consumer, one.count) == (other.consumer, other.count) and abs(one.delivered - other.delivered) <= SLACK
 
 
@@ -187,7 +187,7 @@ def _consumers(source: End, target: End, key: bytes, group: bytes, messages: _Me
     mine = facts.consumers(source, key, group).keys()
     its = facts.consumers(target, key, group).keys()
     commands: list[Command] = [("XGROUP", "CREATECONSUMER", key, group, name) for name in mine if name not in its]
-    # Messages that a T command delivered have an owner without a name, which is no consumer at the source.
+    # Entries that a T command delivered have an owner with an empty name, which is not a consumer at the source.
     surplus: Iterator[bytes] = (name for name in its if name not in mine and name not in messages.owners)
     commands += [("XGROUP", "DELCONSUMER", key, group, name) for name in surplus]
     for begin in range(0, len(commands), COMMANDS):

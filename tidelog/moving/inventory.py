@@ -1,4 +1,4 @@
-"""Which keys a server has, and which of them can be moved."""
+"""Lists the keys of a server, and those that can be copied."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Final
 
 from tidelog.moving.ends import Command, End
 
-SCANNED: Final = 1000  # keys a SCAN
-NAMED: Final = 1000  # keys of other types that are told by name, at most
+SCANNED: Final = 1000  # keys per SCAN
+NAMED: Final = 1000  # keys of other types that are named, at most
 
 STREAM: Final = b"stream"
 STRING: Final = b"string"
@@ -18,7 +18,7 @@ NONE: Final = b"none"
 
 @dataclass(slots=True)
 class Other:
-    """Keys of a type that can't be moved."""
+    """Keys of an unsupported type."""
 
     keys: int = 0
     named: list[bytes] = field(default_factory=list)  # the first NAMED of them
@@ -31,16 +31,16 @@ class Other:
 
 @dataclass(slots=True)
 class Inventory:
-    """What there is to move."""
+    """The keys of the source."""
 
     streams: dict[bytes, None] = field(default_factory=dict)  # in the order of SCAN
     strings: int = 0
     others: dict[str, Other] = field(default_factory=dict)  # by type
-    taken: dict[bytes, bytes] = field(default_factory=dict)  # keys that the target has already, with their types
+    taken: dict[bytes, bytes] = field(default_factory=dict)  # keys that exist at the target, with their types
 
 
 def pages(end: End, match: str | None) -> Iterator[dict[bytes, bytes]]:
-    """Keys with their types, page by page. A key may come twice, as SCAN has it."""
+    """Yield keys with their types, page by page. As with SCAN, a key may occur twice."""
     cursor = b"0"
     while True:
         pattern: Command = ("MATCH", match) if match is not None else ()
@@ -52,7 +52,7 @@ def pages(end: End, match: str | None) -> Iterator[dict[bytes, bytes]]:
 
 
 def take(source: End, target: End | None, match: str | None) -> Inventory:
-    """What the source has; with a target, also which of it is there already."""
+    """List the keys of the source and, given a target, those that exist there."""
     found = Inventory()
     for page in pages(source, match):
         movable = []

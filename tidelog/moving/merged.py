@@ -1,4 +1,4 @@
-"""Two ordered lists side by side: what only one has, and what both have."""
+"""Merges two ordered lists."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Final, TypeVar
 from tidelog.client.entries import SEQ_MAX, StreamId
 
 T = TypeVar("T")
-END: Final = StreamId(SEQ_MAX + 1)  # behind every ID
+END: Final = StreamId(SEQ_MAX + 1)  # after every ID
 
 
 def merged(
     left: Iterable[T], right: Iterable[T], id_of: Callable[[T], StreamId]
 ) -> Iterator[tuple[T | None, T | None]]:  # fmt: skip
-    """Pairs with the same ID, in its order; None in the place of what one list lacks. Both are read to their ends."""
+    """Yield pairs with the same ID, in order; None if a list lacks it. Both lists are read to their ends."""
     lefts, rights = _with_ids(left, id_of), _with_ids(right, id_of)
     one, one_id = next(lefts)
     other, other_id = next(rights)

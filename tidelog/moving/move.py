@@ -1,4 +1,4 @@
-"""A move: what there is, what stands against it, the copy, the rounds that follow, and the comparison."""
+"""The whole procedure: inventory, checks, copy, rounds, and verification."""
 
 from __future__ import annotations
 
@@ -18,32 +18,32 @@ from tidelog.moving.inventory import STREAM, STRING, Inventory
 from tidelog.moving.outcome import Outcome, StreamOutcome, Watch
 from tidelog.moving.streams import Moved, Streams
 
-PAGE: Final = 1000  # entries a command
-PASSES: Final = 5  # exact passes after following, until the source is found as it was copied
+PAGE: Final = 1000  # entries per command
+PASSES: Final = 5  # exact passes after following, until the source is unchanged
 SHOWN: Final = 10  # keys that an error names
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is asked for."""
+    """The parameters of a copy."""
 
     source: str  # URLs
     target: str
-    source_password: str | None = None  # in place of the one in the URL
+    source_password: str | None = None  # replaces the password in the URL
     target_password: str | None = None
-    match: str | None = None  # a pattern of keys, as SCAN has it
+    match: str | None = None  # a SCAN pattern for keys
     page: int = PAGE
-    replace: bool = False  # keys that are at the target are deleted first
-    resume: bool = False  # streams that are at the target are gone on with
+    replace: bool = False  # delete existing keys at the target first
+    resume: bool = False  # continue streams that exist at the target
     follow: bool = False
     until_idle: float | None = None  # seconds
     verify_content: bool = True
 
 
 def move(plan: Plan, watch: Watch, stopping: Callable[[], bool]) -> Outcome:
-    """Do it. ``stopping`` is asked while the move follows: true ends it, with an exact pass.
+    """Copy, follow, and verify. While following, ``stopping`` is polled; True ends the rounds with an exact pass.
 
-    MovingError where something stands against it; OSError where a server does not answer.
+    Raises MovingError if the copy is impossible, and OSError if a server does not answer.
     """
     began = time.monotonic()
     source = End("source", plan.source, plan.source_password)
@@ -107,7 +107,7 @@ class _Move:
                 self._check_copy(key)
 
     def _check_copy(self, key: bytes) -> None:
-        """MovingError unless the target's stream is a copy of the source's, as far as it goes."""
+        """Raise MovingError unless the stream of the target is a copy of a part of the source's stream."""
         here, there = facts.stream(self._source, key), facts.stream(self._target, key)
         if here is None or there is None:
             return
@@ -123,11 +123,11 @@ class _Move:
             raise MovingError(f"stream {text(key)} can't be gone on with: {reason}. --replace begins anew")
 
     def _has(self, key: bytes, newest: StreamId, last: StreamId) -> bool:
-        """Whether the source has entries behind the target's newest that could not be appended any more."""
+        """Return whether the source has entries before the target's newest ID that cannot be appended any more."""
         return bool(self._source.ask("XRANGE", key, dashed(facts.after(newest)), dashed(last), "COUNT", 1))
 
     def _agree(self, key: bytes, at: StreamId) -> bool:
-        """Whether an entry of the target is that of the source, or was deleted there."""
+        """Return whether an entry of the target equals that of the source or was deleted at the source."""
         mine, its = (end.ask("XRANGE", key, dashed(at), dashed(at)) for end in (self._source, self._target))
         return not mine or mine[0][1] == its[0][1]
 
@@ -193,7 +193,7 @@ class _Move:
             try:
                 if ttl := self._with_ttl():
                     notes.append(f"{ttl:,} groups end at the source if nobody reads them; at the target, never")
-            except RefusedError as error:  # everything is moved: what is not known is no reason to fail
+            except RefusedError as error:  # the copy is complete; a missing detail is not a reason to fail
                 notes.append(f"whether groups of the source end if nobody reads them is not known: {error}")
 
     def _with_ttl(self) -> int:

@@ -1,4 +1,4 @@
-"""What was moved, and what was found when it was compared: for people, and as JSON for programs."""
+"""The result of a copy and its verification: text for people, JSON for programs."""
 
 from __future__ import annotations
 
@@ -11,31 +11,31 @@ from tidelog.moving.inventory import Other
 from tidelog.moving.streams import Moved
 
 Verdict = Literal["same", "different", "went on", "not compared"]
-LISTED: Final = 100  # differences of strings that are told
+LISTED: Final = 100  # differences of strings that are listed
 
 
 class Watch(Protocol):
-    """Is told how far a move is."""
+    """Receives the progress of a copy."""
 
     def copying(self, key: bytes, done: int, total: int) -> None:
-        """Entries of a stream that were copied, and those to copy."""
+        """Report the entries of a stream that were copied, and the total."""
 
     def copied(self, moved: Moved) -> None:
-        """A stream is copied."""
+        """Report that a stream is copied."""
 
     def verifying(self, key: bytes, done: int, total: int) -> None:
-        """Entries of a stream that were compared."""
+        """Report the number of compared entries of a stream."""
 
     def following(self, lag: int, streams: int) -> None:
-        """A round began: entries that the target lacked then."""
+        """Report the start of a round and the entries that the target lacked."""
 
     def report(self, text: str) -> None:
-        """Something that people should know now."""
+        """Report a message for the user."""
 
 
 @dataclass(slots=True)
 class StreamOutcome:
-    """One stream."""
+    """The result for one stream."""
 
     moved: Moved
     found: Compared | None = None  # None: not compared
@@ -66,17 +66,17 @@ class StreamOutcome:
 
 @dataclass(slots=True)
 class Outcome:
-    """All of a move."""
+    """The result of the whole copy."""
 
     source: str
     target: str
     streams: list[StreamOutcome] = field(default_factory=list)
     strings: int = 0  # copied
     string_differences: list[str] = field(default_factory=list)
-    others: dict[str, Other] = field(default_factory=dict)  # what can't be moved, by type
+    others: dict[str, Other] = field(default_factory=dict)  # unsupported keys by type
     notes: list[str] = field(default_factory=list)
     seconds: float = 0.0
-    compared: bool = False  # strings, too
+    compared: bool = False  # including strings
 
     @property
     def verdict(self) -> Verdict:

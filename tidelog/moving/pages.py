@@ -1,8 +1,8 @@
-"""Entries of a stream in pages whose replies stay small, whatever entries are in them.
+"""Reads the entries of a stream in pages whose replies stay small, independent of the entry size.
 
-A server makes a whole reply before it sends it. So the number of entries a page follows the size of the largest entry
-of the page before: REPLY bytes at most, if the entries are alike. It begins small and grows by GROWTH, so one page with
-entries that are suddenly larger is bounded as well. Here, entries are taken from a reply one by one.
+A server builds a whole reply before it sends it. The number of entries per page is therefore derived from the largest
+entry of the previous page, for at most REPLY bytes. The first page is small, and pages grow by GROWTH, so a page with
+suddenly larger entries is bounded, too. The entries of a reply are read one by one.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from tidelog.client.entries import StreamId
 from tidelog.moving.ends import End
 from tidelog.moving.facts import after, dashed
 
-REPLY: Final = 4 << 20  # bytes that a reply should have at most
+REPLY: Final = 4 << 20  # maximum size of a reply in bytes
 FIRST: Final = 32  # entries of the first page
-GROWTH: Final = 4  # a page has at most so many times the entries of the one before
-OVERHEAD: Final = 64  # bytes of an entry beside its fields and values
+GROWTH: Final = 4  # maximum growth from one page to the next
+OVERHEAD: Final = 64  # overhead of an entry in bytes
 
-#: An ID as the server sent it, its fields and values.
+#: An ID as the server sent it, and its fields and values.
 Row = tuple[bytes, list[bytes]]
 
 
@@ -30,7 +30,7 @@ def id_of(row: Row) -> StreamId:
 def entries(
     end: End, key: bytes, first: StreamId, last: StreamId, page: int, largest: int = 0
 ) -> Iterator[Row]:  # fmt: skip
-    """The entries from one ID to another, both included. ``largest``: bytes of an entry, as far as is known."""
+    """Yield the entries from one ID to another, inclusive. ``largest``: known size of the largest entry in bytes."""
     count = _count(page, FIRST, largest + OVERHEAD)
     bound = dashed(last)
     while first <= last:

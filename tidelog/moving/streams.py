@@ -1,11 +1,8 @@
-"""One stream, copied or brought up to date.
+"""Copies or updates one stream.
 
-    XINFO at the source      the last ID: the copy goes on up to there
-    XRANGE -> XADD           what the target lacks
-    XINFO at the source      once more, with the groups, in one step
-    XRANGE -> XADD           what came meanwhile
-    XTRIM, XSETID, expiry    as they were at that moment
-    groups                   as they were at that moment
+XINFO at the source      the last ID: end of the first copy XRANGE -> XADD           entries that the target lacks XINFO
+at the source      again, together with the groups, in one step XRANGE -> XADD           entries that arrived since
+XTRIM, XSETID, expiry    as described in that step groups                   as described in that step
 """
 
 from __future__ import annotations
@@ -21,24 +18,24 @@ from tidelog.moving.errors import MovingError, RefusedError
 from tidelog.moving.facts import NEVER, ZERO, Stream, after, dashed, text
 from tidelog.moving.groups import Carried
 
-TRIES: Final = 3  # to copy a stream that changes under the copy
-MADE_BY: Final = b"tidelog-import"  # a group that makes an empty stream, and is destroyed again
+TRIES: Final = 3  # attempts to copy a stream that is deleted or changed during the copy
+MADE_BY: Final = b"tidelog-import"  # a group that creates an empty stream and is then deleted
 
 
 @dataclass(slots=True)
 class Moved:
-    """A stream that is moved, and what was done for it."""
+    """A copied stream, and the work done for it."""
 
     key: bytes
     entries: int = 0  # copied
-    here: Stream | None = None  # the source's stream as it was when the target was made like it
-    tried: StreamId = ZERO  # up to here, entries may have been put at the target
+    here: Stream | None = None  # the description of the source to which the target is equal
+    tried: StreamId = ZERO  # entries up to this ID may be at the target
     carried: Carried = field(default_factory=Carried)
-    missing: int = 0  # entries that should be at the target, and can't be put there any more
+    missing: int = 0  # entries that cannot be appended at the target any more
 
 
 class Streams:
-    """Brings streams from one end to the other."""
+    """Copies streams from one server to the other."""
 
     def __init__(self, source: End, target: End, page: int) -> None:
         self.source = source
@@ -48,7 +45,7 @@ class Streams:
     def bring(
         self, moved: Moved, here: Stream, exact: bool, told: Callable[[int, int], None] = lambda _done, _total: None
     ) -> bool:
-        """As ``_bring``, again where a key or a group is deleted while it is copied."""
+        """Update a stream, as ``_bring`` does. Repeats if a key or a group is deleted during the copy."""
         for left in range(TRIES - 1, -1, -1):
             try:
                 return self._bring(moved, here, exact, told)
@@ -62,7 +59,7 @@ class Streams:
         return True
 
     def remove(self, moved: Moved) -> None:
-        """Delete what was copied. MovingError if it is not only that any more."""
+        """Delete a copied stream. Raises MovingError if it was changed at the target."""
         there = facts.stream(self.target, moved.key)
         if there is not None:
             self._only_ours(moved, there)
@@ -78,10 +75,11 @@ class Streams:
     def _bring(
         self, moved: Moved, here: Stream, exact: bool, told: Callable[[int, int], None]
     ) -> bool:
-        """Make the target's stream what the source's is. Returns whether anything was changed; False if it is gone.
+        """Make the stream of the target equal to that of the source. Return whether anything was changed; False if it
+        is deleted.
 
-        ``here`` is the source's stream now or a moment ago. With ``exact``, groups that seem unchanged are compared
-        too, and what was deleted in the middle is looked for. ``told`` gets the entries copied, and those to copy.
+        ``here`` is the current or a recent description of the source. With ``exact``, groups that seem unchanged and
+        deletions in the middle are compared, too. ``told`` receives the number of copied entries and the total.
         """
         key = moved.key
         there = facts.stream(self.target, key)
@@ -96,7 +94,7 @@ class Streams:
         if again is None:
             return bool(copied)
         if again.last < here.last:
-            return True  # made anew this moment: the next round finds out
+            return True  # just recreated: the next round handles it
         moved.tried = max(moved.tried, again.last)
         copied += self._copy(key, again, here.last, lambda _done, _total: None)
         moved.entries += copied
@@ -114,7 +112,7 @@ class Streams:
         return changed | moved.carried.changed
 
     def _is_another(self, moved: Moved, here: Stream, there: Stream) -> bool:
-        """Whether the source's stream was deleted and made anew since it was copied."""
+        """Return whether the stream of the source was deleted and recreated since the copy."""
         before = moved.here
         if before is not None and before.added is not None and here.added is not None and here.added < before.added:
             return True
@@ -135,7 +133,7 @@ class Streams:
         )  # fmt: skip
 
     def _described(self, key: bytes) -> Stream:
-        """The target's stream; it is made if the source's has no entry."""
+        """Describe the stream of the target. Create it if the source's stream is empty."""
         there = facts.stream(self.target, key)
         if there is None:
             self.target.all([
@@ -147,7 +145,7 @@ class Streams:
         return there
 
     def _set(self, key: bytes, here: Stream, there: Stream) -> bool:
-        """XSETID and the end of the key's time, as at the source."""
+        """Set the last ID and the expiry time as at the source."""
         commands: list[Command] = []
         added = max(there.added or 0 if here.added is None else here.added, there.length)
         deleted = there.max_deleted if here.max_deleted is None else here.max_deleted

@@ -1,7 +1,7 @@
-"""Strings, with the end of their time.
+"""Copies strings with their expiry times.
 
-Values are read so that a reply has REPLY bytes at most, or is one value. The end of a key's time is an absolute time
-and is moved as such; so clocks of the two servers that differ shift it.
+A reply has at most REPLY bytes, or one value. An expiry time is absolute, so a difference between the clocks of the
+servers shifts it.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from tidelog.moving.facts import NEVER, clock, expiry_slack
 from tidelog.moving.inventory import STRING
 from tidelog.moving.pages import REPLY
 
-AT_ONCE: Final = 200  # values a round trip
+AT_ONCE: Final = 200  # values per round trip
 
 
 @dataclass(frozen=True, slots=True)
 class String:
-    """A string and its end."""
+    """A string and its expiry time."""
 
     value: bytes
     expires: int  # ms since 1970; NEVER
 
 
 def read(end: End, keys: list[bytes]) -> Iterator[tuple[bytes, String | None]]:
-    """Each key with its string; None if there is none, or if the key is of another type."""
+    """Yield each key with its string; None if the key does not exist or has another type."""
     sizes = end.each([("STRLEN", key) for key in keys])
     part: list[bytes] = []
     total = 0
@@ -61,7 +61,7 @@ def _values(end: End, keys: list[bytes]) -> Iterator[tuple[bytes, String | None]
 
 
 def copy(source: End, target: End, match: str | None, names: set[bytes] | None = None) -> int:
-    """Set all strings at the target; returns how many. ``names`` gets their keys."""
+    """Set all strings at the target, and return their number. ``names`` collects their keys."""
     copied = 0
     for page in inventory.pages(source, match):
         keys = [key for key, kind in page.items() if kind == STRING]
@@ -84,7 +84,7 @@ def copy(source: End, target: End, match: str | None, names: set[bytes] | None =
 
 
 def differences(source: End, target: End, match: str | None) -> Iterator[str]:
-    """What differs, a line each."""
+    """Yield a line for each difference."""
     slack = expiry_slack(source)
     for page in inventory.pages(source, match):
         keys = [key for key, kind in page.items() if kind == STRING]
@@ -97,7 +97,7 @@ def differences(source: End, target: End, match: str | None) -> Iterator[str]:
 
 def _difference(mine: String | None, its: String | None, slack: int) -> str:
     if mine is None:
-        return ""  # its time was over, or it was deleted
+        return ""  # expired or deleted
     if its is None:
         return "is not at the target"
     if mine.value != its.value:
