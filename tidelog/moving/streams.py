@@ -1,8 +1,11 @@
-"""Copies or updates one stream.
+"""Copies or updates one stream::
 
-XINFO at the source      the last ID: end of the first copy XRANGE -> XADD           entries that the target lacks XINFO
-at the source      again, together with the groups, in one step XRANGE -> XADD           entries that arrived since
-XTRIM, XSETID, expiry    as described in that step groups                   as described in that step
+    XINFO at the source      the last ID: end of the first copy
+    XRANGE -> XADD           entries that the target lacks
+    XINFO at the source      again, together with the groups, in one step
+    XRANGE -> XADD           entries that arrived since
+    XTRIM, XSETID, expiry    as described in that step
+    groups                   as described in that step
 """
 
 from __future__ import annotations

@@ -1,11 +1,13 @@
-"""What the server keeps with a published batch, to tell a repetition of it from another batch of the same number.
+"""The check that the server stores with a published batch, to distinguish a repetition from another batch with its
+number.
 
-    offsets:<hash>          of the file offsets/<batch> in the checkpoint: Spark writes it when it plans a batch, once
-    rows:<number>:<hash>    of the number of rows for each stream
+    offsets:<hash>          hash of the file offsets/<batch> in the checkpoint, which Spark writes when it plans a
+    batch
+    rows:<number>:<hash>    hash of the number of rows for each stream
 
-A batch that is run again after a failure has the same offsets file, whatever its rows are now. If a checkpoint is put
-back and Spark plans the batch anew, the file is another one. Where that file can't be read, the numbers of rows must
-do: they differ unless user code brings as many rows from other input.
+A batch that is repeated after a failure has the same offsets file, even if its rows differ. If a checkpoint is
+rolled back and Spark plans the batch again, the file differs. If the file cannot be read, the numbers of rows are
+used. They differ unless user code produces the same numbers from other input.
 """
 
 from __future__ import annotations
@@ -26,10 +28,11 @@ WAY_OUT: Final = (
 
 
 def of_batch(kind: str, checkpoint: str, batch: int, rows: Mapping[bytes, int], url: str = "") -> str:
-    """The check of a query's batch, "" for none. ``rows`` is the number of rows for each stream.
+    """Return the check of a query's batch, "" for none. ``rows`` is the number of rows for each stream.
 
-    url: where the checkpoint is for fsspec, which reads the file then: errors of its file system, ImportError without.
-    OptionError where ``kind`` is OFFSETS and the checkpoint can't be read; OSError where reading it fails.
+    url: the checkpoint as an fsspec URL; fsspec then reads the file. Raises errors of its file system, ImportError
+    without fsspec, OptionError if ``kind`` is OFFSETS and the checkpoint is not accessible, and OSError if reading it
+    fails.
     """
     if kind in (AUTO, OFFSETS) and url:
         return f"{OFFSETS}:{_hashed(_read(f'{url}/offsets/{batch}'))}"
@@ -44,14 +47,14 @@ def of_batch(kind: str, checkpoint: str, batch: int, rows: Mapping[bytes, int], 
 
 
 def of_rows(rows: Mapping[bytes, int]) -> str:
-    """The check that numbers of rows make."""
+    """Return the check of numbers of rows."""
     lines = b"".join(b"%d:%b%d;" % (len(key), key, rows[key]) for key in sorted(rows))
     return f"{ROWS}:{sum(rows.values())}:{_hashed(lines)}"
 
 
 def _offsets_file(checkpoint: str, batch: int) -> Path | None:
-    """Where Spark planned the batch; None if the checkpoint isn't on a file system that this machine has mounted."""
-    path = re.sub("^file:(//)?(?=/)", "", checkpoint)  # Hadoop's file:/a and file:///a
+    """Return the file with Spark's plan of the batch; None if the checkpoint is not on a mounted file system."""
+    path = re.sub("^file:(//)?(?=/)", "", checkpoint)  # Hadoop writes file:/a and file:///a
     if not path or re.match(r"[\w+.-]+:", path):
         return None
     file = Path(path) / "offsets" / str(batch)
@@ -59,7 +62,7 @@ def _offsets_file(checkpoint: str, batch: int) -> Path | None:
 
 
 def _read(url: str) -> bytes:
-    import fsspec  # here: of the extra backup
+    import fsspec  # imported here, because it belongs to the extra backup
 
     with fsspec.open(url, "rb") as file:
         data: bytes = file.read()
@@ -71,7 +74,7 @@ def _hashed(data: bytes) -> str:
 
 
 def explained(what: str, check: str, error: ConflictError) -> str:
-    """The text for a batch that was published with another check. ``what`` names it."""
+    """Return the error text for a batch that was published with another check. ``what`` names the batch."""
     found = re.search(r"was published with CHECK '(\w+)(?::(\d+):)?", str(error))
     before, rows = (found[1], found[2]) if found else ("", None)
     kind = check.partition(":")[0]

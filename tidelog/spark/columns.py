@@ -1,14 +1,14 @@
-"""Pages to Arrow batches, for the default row and for a schema of the user's own.
+"""Converts pages to Arrow batches, for the default schema or the user's.
 
     default row:        _key string, _id string, _ts timestamp, fields map<string, binary>
     of a topic:         _partition int, too, before fields
     with .schema(...):  a column with one of these names and its type has the same content; _corrupt string is the entry
-                        as JSON if one of its values does not fit; every other column is the field of its name
+                        as JSON if one of its values is invalid; every other column is the field of its name
 
-Rule 1: a batch has exactly the Arrow schema that Spark derives from the schema of the read; Spark compares them.
-Rule 2: a field that an entry lacks is null. An empty value is empty as string and binary, and null as any other type,
-        as in Spark's CSV source.
-Rule 3: there is no work per row, except for rows with values that do not fit.
+Rule 1: a batch has exactly the Arrow schema that Spark derives from the schema of the read. Spark compares them.
+Rule 2: a missing field is null. An empty value is empty as string and binary, and null as any other type, as in Spark's
+        CSV source.
+Rule 3: there is no work per row, except for rows with invalid values.
 """
 
 from __future__ import annotations
@@ -30,23 +30,23 @@ DEFAULT_SCHEMA: Final = "_key string, _id string, _ts timestamp, fields map<stri
 TOPIC_SCHEMA: Final = "_key string, _id string, _ts timestamp, _partition int, fields map<string, binary>"
 CORRUPT: Final = "_corrupt"
 PARTITION: Final = "_partition"
-#: Columns that are no fields.
+#: Columns that are not fields.
 OWN: Final = {"_key": "string", "_id": "string", "_ts": "timestamp", CORRUPT: "string", "fields": "map<string,binary>"}
-BATCH_ROWS: Final = 10_000  # Spark's own spark.sql.execution.arrow.maxRecordsPerBatch
+BATCH_ROWS: Final = 10_000  # the default of spark.sql.execution.arrow.maxRecordsPerBatch
 
 
 class MalformedError(ValueError):
-    """A value that is not of its column's type, with the mode failfast."""
+    """A value is invalid for the type of its column, with the mode failfast."""
 
 
 class MistakenColumnError(ValueError):
-    """A column of the schema that no entry would fill, because of its case or its type."""
+    """A column would always be null because of the case of its name or its type."""
 
 
 class Columns:
-    """Makes batches of one schema. ``wanted`` is what pages must have for it.
+    """Builds batches of one schema. ``wanted`` is the content that pages must have.
 
-    ``topic``: what is read are partitions of a topic. OptionError for a column of a type that a field can't have.
+    ``topic``: the streams are partitions of a topic. Raises OptionError for a column type that a field cannot have.
     """
 
     def __init__(self, schema: StructType, mode: str, topic: bool = False) -> None:
@@ -67,7 +67,9 @@ class Columns:
         )  # fmt: skip
 
     def kind(self, field: pa.Field) -> str:
-        """What a column holds: its own name for ``_key``, ``_id`` and so on, with their types; else "field"."""
+        """Return what a column contains: its own name for ``_key``, ``_id``, and so on with their types; otherwise
+        "field".
+        """
         ours: dict[str, type[Any]] = {"_key": StringType, "_id": StringType, "_ts": TimestampType, CORRUPT: StringType}
         types = {StringType: pa.string(), TimestampType: pa.timestamp("us", "UTC")}
         name: str = field.name
@@ -80,9 +82,10 @@ class Columns:
         return "field"
 
     def batch(self, key: str, page: Page) -> pa.RecordBatch:
-        """A page of one stream as a batch. MalformedError for a value that does not fit, with the mode failfast."""
+        """Convert a page of one stream to a batch. Raises MalformedError for an invalid value, with the mode failfast.
+        """
         columns: dict[str, pa.Array] = {}
-        bad: set[int] = set()  # rows with a value that did not fit
+        bad: set[int] = set()  # rows with an invalid value
         for field in self.arrow:
             match self.kind(field):
                 case "_key":
@@ -111,9 +114,10 @@ class Columns:
         return batch
 
     def check_names(self, key: str, entry: Entry) -> None:
-        """MistakenColumnError for a column that would only be null by mistake, as an entry of the stream shows.
+        """Raise MistakenColumnError for a column that would always be null, judging by an entry of the stream.
 
-        It has no such field, and there is one that differs by case, or the column has a name of ours with another type.
+        The entry has no such field, and it has a field whose name differs in case, or the column has a reserved name
+        and another type.
         """
         there = {as_text(name) for name, _ in entry.pairs}
         for field in self.arrow:
@@ -140,9 +144,9 @@ class Columns:
 
 
 def as_json(entry: list[bytes]) -> str:
-    """The fields of [id, field, value, ...] as a JSON object. Names are as in names.py.
+    """Return the fields of [id, field, value, ...] as a JSON object. Names are converted as in names.py.
 
-    Values that aren't UTF-8 have replacement characters.
+    Values that are not UTF-8 contain replacement characters.
     """
     values = [word.decode("utf-8", "replace") for word in entry[2::2]]
     return json.dumps(dict(zip(map(as_text, entry[1::2]), values, strict=True)), ensure_ascii=False)

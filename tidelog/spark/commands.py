@@ -1,11 +1,13 @@
-"""Arrow batches to TSTAGE commands (tidelog.client.publish.StagedRows), without a Python object for each row or value.
+"""Converts Arrow batches to TSTAGE commands (tidelog.client.publish.Part), without a Python object for each row or
+value.
 
     *argc $6 TSTAGE $.. stage $.. ttl $.. key $6 FIELDS $.. n field ... $6 VALUES    $2 20  $4 35.6 ...
     `------------------------- Python, once per command -------------------------'    `- a slice of one join -'
 
-Rule 1: a null is a field that the entry lacks. Consecutive rows that lack the same fields are one command, so the rows
-        of a stream keep their order. Packing is done for all rows of a batch that lack the same fields.
-Rule 2: names of columns, and keys of maps that are strings, are names of fields as in names.py.
+Rule 1: a null is a missing field. Consecutive rows that lack the same fields become one command, so the rows of a
+        stream
+        keep their order. All rows of a batch that lack the same fields are packed together.
+Rule 2: names of columns, and string keys of maps, are converted to names of fields as in names.py.
 Rule 3: values are written in the form that the source reads: numbers as in JSON, ``true`` and ``false``, ISO 8601 in
         UTC.
 """
@@ -26,23 +28,23 @@ from tidelog.client.publish import StagedRows
 from tidelog.spark.given import OptionError
 from tidelog.spark.names import as_bytes
 
-MOST_WORDS: Final = 2_000  # values in a command: the server decodes a command fastest if it arrives in one piece
-MOST_BYTES: Final = 8 << 20  # bytes of values in a command, roughly
+MOST_WORDS: Final = 2_000  # values per command: the server decodes a command fastest if it arrives in one piece
+MOST_BYTES: Final = 8 << 20  # approximate size of the values of a command in bytes
 KEY: Final = "_key"
 FIELDS: Final = "fields"
 
-Column = tuple[bytes, pa.Array]  # name of a field, its values as bytes
+Column = tuple[bytes, pa.Array]  # name of a field, values as bytes
 Ints = npt.NDArray[np.integer[Any]]
 
 
 class RowError(ValueError):
-    """A row that can't become an entry."""
+    """A row cannot become an entry."""
 
 
 class Entries:
-    """Makes Parts from rows of one schema. ``key`` is the stream; None: each row has it in the column _key.
+    """Builds Parts from rows of one schema. ``key`` is the stream; None: the column _key names the stream of each row.
 
-    OptionError if there is no key, or if a column can't be a field.
+    Raises OptionError if there is no key, or if a column cannot be a field.
     """
 
     def __init__(self, schema: StructType, key: str | None) -> None:
@@ -65,7 +67,8 @@ class Entries:
                 raise OptionError(f"column {column} is {shown}, which can't be a field: cast it, or use to_json")
 
     def parts(self, batch: pa.RecordBatch) -> Iterator[StagedRows]:
-        """The rows of a batch, by stream, in their order. RowError for a row without a key or without any value."""
+        """Yield the rows of a batch by stream, in order. Raises RowError for a row without a key or without any value.
+        """
         if self.key is not None:
             yield from cut(self.fields(batch), [(self.key, batch.num_rows)])
             return
@@ -78,12 +81,12 @@ class Entries:
             yield from cut(self.fields(rows), [(_bytes(key.as_py()), rows.num_rows)])
 
     def fields(self, batch: pa.RecordBatch) -> list[Column]:
-        """The fields of all rows."""
+        """Return the fields of all rows."""
         return fields_of(batch, self.columns)
 
 
 def fields_of(batch: pa.RecordBatch, names: list[str]) -> list[Column]:
-    """Columns of any types as fields: names, and values as bytes, null where a row lacks the field."""
+    """Convert columns of any types to fields: names, and values as bytes; null if a row lacks the field."""
     fields: list[Column] = []
     for name in names:
         column = batch.column(name)
@@ -95,9 +98,9 @@ def fields_of(batch: pa.RecordBatch, names: list[str]) -> list[Column]:
 
 
 def cut(fields: list[Column], streams: Sequence[tuple[bytes, int]]) -> Iterator[StagedRows]:
-    """Parts from the fields of rows: the first rows are the first stream's, and so on; (key, number of rows).
+    """Build Parts from the fields of rows. The first rows belong to the first stream, and so on; (key, number of rows).
 
-    RowError for a row without any value.
+    Raises RowError for a row without any value.
     """
     rows = sum(number for _, number in streams)
     size = sum(column.nbytes for _, column in fields)
@@ -113,9 +116,9 @@ def cut(fields: list[Column], streams: Sequence[tuple[bytes, int]]) -> Iterator[
 
 
 def _cut_block(fields: list[Column], keys: list[bytes], ends: Ints) -> Iterator[StagedRows]:
-    """As ``cut``. ``ends``: where the rows of each stream end.
+    """Build Parts, as ``cut`` does. ``ends``: the end of each stream's rows.
 
-    Rows that lack the same fields are packed together, wherever they are; then consecutive ones make a Part.
+    Rows that lack the same fields are packed together, and consecutive rows of them then form a Part.
     """
     shapes, shape_of_row = _shapes([column for _, column in fields], int(ends[-1]))
     packed = []
@@ -148,12 +151,12 @@ def _cut_block(fields: list[Column], keys: list[bytes], ends: Ints) -> Iterator[
 
 
 def _shapes(columns: list[pa.Array], rows: int) -> tuple[list[list[bool]], Ints]:
-    """Which columns rows have: all combinations, as a list of flags for each, and the number of each row's."""
+    """Return the distinct combinations of present columns, as a list of flags each, and the combination of each row."""
     partly = [number for number, column in enumerate(columns) if column.null_count]
     if not partly:
         return [[True] * len(columns)], np.zeros(rows, np.int64)
     valid = np.stack([columns[number].is_valid().to_numpy(zero_copy_only=False) for number in partly], axis=1)
-    words = np.packbits(valid, axis=1)  # a row's flags as bytes
+    words = np.packbits(valid, axis=1)  # the flags of a row as bytes
     whole = np.ascontiguousarray(words).view(np.dtype((np.void, words.shape[1]))).reshape(rows)
     _, firsts, number_of = np.unique(whole, return_index=True, return_inverse=True)
     shapes = []
@@ -178,7 +181,7 @@ def _is_writable(kind: pa.DataType) -> bool:
 
 
 def is_fields(name: str, kind: pa.DataType) -> bool:
-    """Whether a column is a map of fields, like that in the source's default row."""
+    """Return whether a column is a map of fields, as in the default schema of the source."""
     return name == FIELDS and pa.types.is_map(kind) and _is_text(kind.key_type) and _is_text(kind.item_type)
 
 
@@ -187,17 +190,18 @@ def _bytes(key: str | bytes) -> bytes:
 
 
 def as_text(column: pa.Array) -> pa.Array:
-    """A column of any type as a column of bytes, in the form of Rule 3."""
+    """Convert a column of any type to bytes in the form of Rule 3."""
     if pa.types.is_timestamp(column.type):
         zone = ""
         if column.type.tz:
-            zone, column = "Z", column.cast(pa.timestamp(column.type.unit, "UTC"))  # strftime has the zone's own time
+            # strftime uses the zone's local time
+            zone, column = "Z", column.cast(pa.timestamp(column.type.unit, "UTC"))
         column = pc.strftime(column, f"%Y-%m-%dT%H:%M:%S{zone}")
     return column.cast(pa.string()).cast(pa.binary()) if not pa.types.is_binary(column.type) else column
 
 
 def _spread(maps: pa.MapArray) -> list[tuple[bytes, pa.Array]]:
-    """The pairs of maps as columns, one for each name, null where a row lacks it."""
+    """Convert maps to columns, one for each name; null if a row lacks it."""
     rows = [dict(row) if row is not None else {} for row in maps.to_pylist()]
     names = dict.fromkeys(name for row in rows for name in row)
     kind = maps.type.item_type
@@ -208,7 +212,7 @@ def _spread(maps: pa.MapArray) -> list[tuple[bytes, pa.Array]]:
 
 
 def _packed(columns: list[pa.Array]) -> tuple[Ints, pa.Buffer]:
-    """Columns of bytes without nulls as RESP bulk strings, row by row: where rows begin and the last ends, and all."""
+    """Pack columns of bytes without nulls as RESP bulk strings, row by row. Return the row boundaries and the data."""
     words: list[pa.Array | pa.Scalar] = []
     for column in columns:
         lengths = pc.binary_length(column).cast(pa.string()).cast(pa.binary())

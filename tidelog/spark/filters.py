@@ -1,9 +1,9 @@
-"""What a batch need not read, from the filters that Spark pushes down (spark.sql.python.filterPushdown.enabled).
+"""Restricts a batch by the filters that Spark pushes down (spark.sql.python.filterPushdown.enabled).
 
-Rule 1: filters only narrow what is read. Spark applies all of them to the rows all the same, so bounds may be wide:
-        they are whole milliseconds.
-Rule 2: ``_id`` is a string, and Spark compares it as one. That is the order of IDs only where their milliseconds have
-        equally many digits, so such bounds count for a stream only if its IDs and the bound have.
+Rule 1: filters only restrict what is read. Spark also applies all of them to the rows, so bounds may be wide: they are
+        whole milliseconds.
+Rule 2: Spark compares ``_id`` as a string. This is the order of IDs only if their milliseconds have the same number of
+        digits, so these bounds apply to a stream only if that is true for its IDs and the bound.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ TO: Final = (LessThan, LessThanOrEqual)
 
 @dataclass(frozen=True)
 class Bounds:
-    """First and last millisecond, both included."""
+    """First and last millisecond, inclusive."""
 
     first: int = 0
     last: int = MS_MAX
@@ -40,17 +40,17 @@ ALL: Final = Bounds()
 
 @dataclass(frozen=True)
 class Narrowed:
-    """What filters leave to read."""
+    """The remaining range after the filters."""
 
-    keys: frozenset[str] | None = None  # None: any
+    keys: frozenset[str] | None = None  # None: all keys
     times: Bounds = ALL
-    ids: Bounds = ALL  # by IDs as strings: Rule 2
+    ids: Bounds = ALL  # bounds by IDs as strings: Rule 2
 
     def reads(self, key: str) -> bool:
         return self.keys is None or key in self.keys
 
     def of(self, info: Info) -> Bounds:
-        """The bounds for a stream."""
+        """Return the bounds for a stream."""
         bounds = self.times
         ends = {len(str(end.ms)) for end in (info.first, info.last) if end is not None}
         if self.ids.first and ends == {len(str(self.ids.first))}:
@@ -61,7 +61,7 @@ class Narrowed:
 
 
 def narrowed(filters: Iterable[Filter]) -> Narrowed:
-    """What these filters, all of them together, leave to read."""
+    """Return what remains after all of these filters."""
     keys: frozenset[str] | None = None
     bounds = {"_ts": ALL, "_id": ALL}
     for given in filters:
@@ -77,7 +77,7 @@ def narrowed(filters: Iterable[Filter]) -> Narrowed:
 
 
 def _bounds(name: str, given: Any) -> Bounds:
-    """The milliseconds that one filter leaves; ALL if its value is none that can be compared."""
+    """Return the milliseconds that remain after one filter; ALL if its value cannot be compared."""
     values = given.value if isinstance(given, In) else (given.value,)
     found = [_ms(name, value) for value in values]
     known = [ms for ms in found if ms is not None]
@@ -89,7 +89,7 @@ def _bounds(name: str, given: Any) -> Bounds:
 
 def _ms(name: str, value: Any) -> int | None:
     if name == "_ts" and isinstance(value, datetime):
-        moment = value if value.tzinfo is not None else value.astimezone()  # as Python reads a time without a zone
+        moment = value if value.tzinfo is not None else value.astimezone()  # as Python interprets a time without a zone
         return (moment - EPOCH) // timedelta(milliseconds=1)
     found = re.fullmatch(r"(0|[1-9]\d*)\.\d+", value) if name == "_id" and isinstance(value, str) else None
     return int(found[1]) if found and int(found[1]) <= MS_MAX else None

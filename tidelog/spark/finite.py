@@ -12,7 +12,7 @@ from tidelog.spark.commands import RowError
 
 
 def check_finite(batch: pa.RecordBatch, names: Sequence[str], codec: str) -> None:
-    """Raises RowError if the codec is JSON and these columns, or values nested in them, have NaN or infinity."""
+    """Raise RowError if the codec is JSON and these columns, or values nested in them, contain NaN or infinity."""
     if not codec.startswith("json"):
         return
     for name in names:
@@ -23,12 +23,13 @@ def check_finite(batch: pa.RecordBatch, names: Sequence[str], codec: str) -> Non
 
 
 def _floats(column: pa.Array) -> Iterator[pa.Array]:
-    """The numbers in a column that are no whole ones, without nulls."""
+    """Return the floating-point numbers in a column, without nulls."""
     kind = column.type
     if pa.types.is_floating(kind):
         yield column.drop_null()
     elif pa.types.is_map(kind):
-        first, last = column.offsets[0].as_py(), column.offsets[-1].as_py()  # keys and items are those of all rows
+        # keys and items contain the values of all rows
+        first, last = column.offsets[0].as_py(), column.offsets[-1].as_py()
         for part in (column.keys, column.items):
             yield from _floats(part.slice(first, last - first))
     elif pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):

@@ -1,10 +1,10 @@
-"""The options of ``format("tidelog")``, each declared once, and as they were given.
+"""Declares the options of ``format("tidelog")``, and holds the values that were given.
 
-Names and defaults are those of Spark's Kafka source, for all options that it has too. An exception is
-fetchOffset.numRetries: three attempts end before any failover does.
+Names and defaults are those of Spark's Kafka source, if it has the option. The only exception is
+fetchOffset.numRetries, because three attempts are too few for a failover.
 
-An option that is unknown, or whose value is malformed, raises an OptionError that names it, spelled as here: Spark
-passes names on in lower case.
+An unknown option or a malformed value raises an OptionError that names the option as it is spelled here, because Spark
+passes names in lower case.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Final
 
 from tidelog.transport.access import DEFAULT_URL
 
-#: What the sink compares before it skips a batch (checks.py).
+#: The value that the sink compares before it skips a batch (checks.py).
 AUTO: Final = "auto"
 OFFSETS: Final = "offsets"
 ROWS: Final = "rows"
@@ -30,16 +30,16 @@ STREAM: Final = "stream"
 
 
 class OptionError(ValueError):
-    """An option that can't be used as given. The text names it."""
+    """An option is invalid. The text names it."""
 
 
 @dataclass(frozen=True)
 class Option:
-    """One option as docs/spark.md lists it."""
+    """One option, as docs/spark.md lists it."""
 
     name: str
-    side: str = SOURCE  # SOURCE, SINK or BOTH
-    only: str = ""  # BATCH or STREAM: for this kind only
+    side: str = SOURCE  # SOURCE, SINK, or BOTH
+    only: str = ""  # BATCH or STREAM: only for this kind
     default: str = ""
 
 
@@ -99,16 +99,16 @@ DECLARED: Final = (
     Option("namePrefix", SINK),
 )
 BY_NAME: Final = {option.name.lower(): option for option in DECLARED}
-#: Options of writeStream itself, which Spark passes on to the sink.
+#: Options of writeStream itself, which Spark passes to the sink.
 SPARKS_OWN: Final = frozenset({"checkpointlocation", "queryname"})
-#: An option that no user gives: tidelog.jobs gives it to a sink (options.Routes, as JSON).
+#: An internal option: tidelog.jobs passes it to a sink (options.Routes, as JSON).
 ROUTES: Final = "tidelogRoutes"
 
 
 class Given:
-    """The options as they were given. Names are accepted in any case; each value is checked when it is read.
+    """The options that were given. Names are case-insensitive. Each value is validated when it is read.
 
-    OptionError for unknown names.
+    Raises OptionError for unknown names.
     """
 
     def __init__(self, options: Mapping[str, str]) -> None:
@@ -136,25 +136,25 @@ class Given:
         return name in self.values
 
     def text(self, name: str) -> str:
-        """The value given, or the default; "" if there is none."""
+        """Return the value or the default; "" if there is neither."""
         return self.values.get(name, BY_NAME[name.lower()].default)
 
     def filled(self, name: str) -> str | None:
-        """The value given, or None. OptionError if it is empty."""
+        """Return the value or None. Raises OptionError if it is empty."""
         value = self.values.get(name)
         if value is not None and not value.strip():
             raise OptionError(f"{name} is empty")
         return value
 
     def flag(self, name: str) -> bool:
-        """``true`` or ``false``. OptionError for anything else."""
+        """Return ``true`` or ``false`` as a bool. Raises OptionError for any other value."""
         value = self.text(name).strip().lower()
         if value not in ("true", "false"):
             raise OptionError(f"{name} must be true or false: {self.text(name)!r}")
         return value == "true"
 
     def number(self, name: str, least: int = 0) -> int | None:
-        """A whole number, or None if it wasn't given and has no default. OptionError for anything else."""
+        """Return a whole number, or None without a value and a default. Raises OptionError for any other value."""
         value = self.text(name).strip()
         if not value and name not in self.values:
             return None
@@ -163,14 +163,14 @@ class Given:
         return int(value)
 
     def needed(self, name: str, least: int = 0) -> int:
-        """A whole number, for an option that has a default or was given."""
+        """Return a whole number, for an option that has a default or was given."""
         number = self.number(name, least)
         if number is None:
             raise OptionError(f"{name} is needed")
         return number
 
     def duration(self, name: str) -> int:
-        """Milliseconds, from ``15m``, ``10s``, ``250ms``, ``1h``, ``2d`` or a number of milliseconds."""
+        """Return milliseconds, from ``15m``, ``10s``, ``250ms``, ``1h``, ``2d``, or a number of milliseconds."""
         match = re.fullmatch(r"(\d{1,15})\s*(ms|s|m|min|h|d|)", self.text(name).strip().lower())
         if match is None:
             raise OptionError(f"{name} must be a duration such as 15m, 10s or 250ms: {self.text(name)!r}")
@@ -178,21 +178,21 @@ class Given:
         return int(match[1]) * unit
 
     def one_of(self, name: str, *choices: str) -> str:
-        """The value in lower case. OptionError unless it is one of ``choices``."""
+        """Return the value in lower case. Raises OptionError unless it is one of ``choices``."""
         value = self.text(name).strip().lower()
         if value not in choices:
             raise OptionError(f"{name} must be one of {', '.join(choices)}: {self.text(name)!r}")
         return value
 
     def at_most_one(self, names: tuple[str, ...]) -> str | None:
-        """The one of these options that was given, or None. OptionError if there are two."""
+        """Return which of these options was given, or None. Raises OptionError if two were given."""
         given = [name for name in names if name in self.values]
         if len(given) > 1:
             raise OptionError(f"{' and '.join(given)} contradict each other: give one of them")
         return given[0] if given else None
 
     def only_for(self, side: str, kind: str = "") -> None:
-        """OptionError for an option of the other side, and for one of the other kind if ``kind`` is given."""
+        """Raise OptionError for an option of the other side, and for one of the other kind if ``kind`` is given."""
         for name in self.values:
             option = BY_NAME[name.lower()]
             if option.side not in (side, BOTH):

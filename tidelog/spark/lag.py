@@ -1,4 +1,4 @@
-"""How far queries are behind their streams. Spark passes no metrics of a Python source on; it passes on its offsets."""
+"""The lag of queries. Spark does not report metrics of a Python source, but it reports offsets."""
 
 from __future__ import annotations
 
@@ -33,28 +33,28 @@ Offset = Mapping[str, StreamId]
 
 
 class Lag(StreamingQueryListener):
-    """Counts, after each batch, the entries that a query has not read yet.
+    """Counts the unread entries of a query after each batch.
 
-    >>> lag = Lag(url="redis://localhost:6379")
-    >>> spark.streams.addListener(lag)
+    >>> lag = Lag(url="redis://localhost:6379") >>> spark.streams.addListener(lag)
 
-    Options are those of the source that say how servers are reached; ``.`` is written ``_``. OptionError for others.
-    ``behind`` is ``{query ID: {stream: entries}}``, as of the last batch of each query that runs. A class of yours may
-    replace ``report``. If the server does not answer, that is logged and the figures stay as they were.
+    The arguments are the connection options of the source; ``.`` is written as ``_``. Raises OptionError for other
+    options. ``behind`` is ``{query ID: {stream: entries}}`` after the last batch of each running query. Override
+    ``report`` in a subclass to export it. If the server does not answer, that is logged, and the numbers do not change.
     """
 
     def __init__(self, **options: str) -> None:
         self.behind: dict[str, dict[str, int]] = {}
         given = Given({name.replace("_", "."): text for name, text in options.items()})
         self._servers = LeaderConnection(access_of(given), "lag")
-        self._lock = threading.Lock()  # Spark calls from threads of its own
+        self._lock = threading.Lock()  # Spark calls from its own threads
 
     def report(self, query: str, name: str | None, behind: Mapping[str, int]) -> None:
-        """Called after each batch. ``name`` is the query's, None if it has none."""
+        """Called after each batch. ``name`` is the name of the query, or None."""
         log.info("query %s is %d entries behind: %s", name or query, sum(behind.values()), dict(behind))
 
     def count(self, progress: StreamingQueryProgress) -> dict[str, int]:
-        """The entries of each stream that were there when the batch was planned and that it did not reach."""
+        """Return the entries of each stream that existed when the batch was planned and that the batch did not reach.
+        """
         ends: dict[str, tuple[StreamId, StreamId]] = {}
         for source in progress.sources:
             read, latest = _offset(source.endOffset), _offset(source.latestOffset)
@@ -87,7 +87,7 @@ class Lag(StreamingQueryListener):
 
 
 def _offset(text: str | None) -> dict[str, StreamId]:
-    """An offset of ours, as Spark shows it; {} for one of another source."""
+    """Parse an offset of tidelog as Spark reports it; {} for an offset of another source."""
     try:
         found = json.loads(text or "{}")
         return {key: StreamId.parse(last) for key, last in found.items() if not last.startswith(MARK)}

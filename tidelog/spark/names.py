@@ -1,8 +1,7 @@
-r"""Names of fields as text and back. A field's name is any bytes, a column's and a map key's name is UTF-8.
+r"""Converts names of fields to text and back. A field's name is any bytes; names of columns and map keys are UTF-8.
 
-Each byte that is not part of UTF-8 is written as ``\xff``, with two lower-case hex digits. A backslash that would be
-read as the beginning of such an escape is written as ``\x5c``. All other names are as they are. So different names stay
-different, and each comes back as it was.
+Each byte that is not part of UTF-8 is written as ``\xff``, with two lower-case hex digits. A backslash that would start
+such an escape is written as ``\x5c``. All other names are unchanged. The conversion is therefore reversible.
 
     b"raw\xff"   raw\xff        b"a\\b"     a\b
     b"\\xff"     \x5cxff        b"\\xFF"    \xFF
@@ -18,22 +17,22 @@ import pyarrow.compute as pc
 
 ESCAPE: Final = re.compile(rb"\\x([0-9a-f]{2})")
 LIKE_ONE: Final = re.compile(r"\\(?=x[0-9a-f]{2})")
-NOT_UTF8: Final = re.compile("[\udc80-\udcff]")  # what surrogateescape makes of such bytes
+NOT_UTF8: Final = re.compile("[\udc80-\udcff]")  # how surrogateescape represents such bytes
 
 
 def as_text(name: bytes) -> str:
-    """A field's name as text."""
+    """Convert a field's name to text."""
     text = LIKE_ONE.sub(r"\\x5c", name.decode("utf-8", "surrogateescape"))
     return NOT_UTF8.sub(lambda found: f"\\x{ord(found[0]) - 0xDC00:02x}", text)
 
 
 def as_bytes(text: str) -> bytes:
-    """The name that is written as this text."""
+    """Convert text to the field's name."""
     return ESCAPE.sub(lambda found: bytes.fromhex(found[1].decode()), text.encode())
 
 
 def texts(names: pa.Array) -> pa.Array:
-    """A binary column of names as text."""
+    """Convert a binary column of names to text."""
     try:
         made = names.cast(pa.string())
         if not pc.any(pc.match_substring(made, "\\x")).as_py():

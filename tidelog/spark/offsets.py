@@ -1,11 +1,11 @@
-"""What a query has read of each stream, how far it may read in the next batch, and what was lost in between.
+"""The offsets of a query: its position in each stream, the limits of the next batch, and lost entries.
 
-An offset, as Spark keeps it in the checkpoint, is ``{"key": "ms.seq", ...}``: all entries up to that ID were read,
-itself included.
+An offset, as Spark stores it in the checkpoint, is ``{"key": "ms.seq", ...}``: all entries up to and including that ID
+were read.
 
-Rule 1: an ID in an offset is ``0.0`` or the ID of an entry that existed when the offset was written. If later on that
-        entry is not there, and was neither evicted nor deleted, the stream is not the one that was read before.
-Rule 2: an offset never goes back, whatever happens to a stream.
+Rule 1: an ID in an offset is ``0.0`` or the ID of an entry that existed when the offset was written. If that entry does
+        not exist later, and was neither evicted nor deleted, the stream is not the one that was read before.
+Rule 2: an offset never decreases.
 Rule 3: a key that is not in an offset is new, and is read from its beginning.
 Rule 4: a key that is no longer subscribed to keeps its ID in the offset.
 """
@@ -31,10 +31,10 @@ from tidelog.transport.errors import ReplyError
 from tidelog.transport.leader import LeaderConnection
 
 ZERO: Final = StreamId(0, 0)
-LASTS_FOR: Final = 0.02  # seconds for which last IDs are reused: Spark asks about 90 times a second
+LASTS_FOR: Final = 0.02  # seconds for which last IDs are reused: Spark calls about 90 times per second
 KEYS_FOR: Final = 1.0  # seconds for which the keys that match a pattern are reused
 SCAN_COUNT: Final = 1000
-SAMPLE: Final = 20  # entries of a stream from which their size is judged
+SAMPLE: Final = 20  # entries of a stream from which the entry size is estimated
 NO_KEY: Final = "ERR no such key"
 
 Ids = dict[str, StreamId]
@@ -43,15 +43,15 @@ log = logging.getLogger(__name__)
 
 
 class DataLossError(Exception):
-    """Entries that the query has not read are gone."""
+    """Entries that the query has not read were lost."""
 
 
 class TopicChangedError(DataLossError):
-    """The topic that the query has read is gone, or it is another one."""
+    """The topic of the query was deleted or replaced."""
 
 
 class NoOffsetError(Exception):
-    """A stream has no entry from the time on at which to start."""
+    """A stream has no entry from the starting time on."""
 
 
 class NoStreamError(Exception):
@@ -59,7 +59,8 @@ class NoStreamError(Exception):
 
 
 def data_loss(source: Source, key: str, after: StreamId, info: Info | None, what: str) -> DataLossError:
-    """The error for entries after an ID that are gone. ``info`` is None if the key is gone, ``what`` says how."""
+    """Return the error for lost entries after an ID. ``info`` is None if the key was deleted; ``what`` names the loss.
+    """
     start = source.starting.named(key)
     if start is not None and start.kind == "id" and after == before(start.id):
         wanted = f"what begins with ID {start.text}"
@@ -78,7 +79,7 @@ def data_loss(source: Source, key: str, after: StreamId, info: Info | None, what
 
 
 def lost(source: Source, key: str, after: StreamId, info: Info | None) -> DataLossError | None:
-    """The error if entries after ``after`` are gone, or if the stream ends before that ID; else None."""
+    """Return the error if entries after ``after`` were lost or the stream ends before that ID, otherwise None."""
     if info is None:
         return data_loss(source, key, after, None, "it was deleted") if after > ZERO else None
     if info.evicted_to > after:
@@ -89,14 +90,14 @@ def lost(source: Source, key: str, after: StreamId, info: Info | None) -> DataLo
 
 
 def before(wanted: StreamId) -> StreamId:
-    """The ID directly before this one; 0.0 for 0.0."""
+    """Return the ID directly before this one; 0.0 for 0.0."""
     if wanted.seq:
         return StreamId(wanted.ms, wanted.seq - 1)
     return StreamId(wanted.ms - 1, SEQ_MAX) if wanted.ms else wanted
 
 
 def is_text(key: bytes) -> bool:
-    """Whether a key can be part of an offset, which is JSON: it is UTF-8."""
+    """Return whether a key is UTF-8 and can be part of an offset, which is JSON."""
     try:
         key.decode()
     except UnicodeDecodeError:
@@ -105,7 +106,7 @@ def is_text(key: bytes) -> bool:
 
 
 def found(key: str, reply: Any) -> Any:
-    """What ``Servers.ask`` returned for a key. ReplyError, with the key in its text, if that is an error."""
+    """Return the reply of ``Servers.ask`` for a key. Raises ReplyError, with the key in its text, if it is an error."""
     if isinstance(reply, ReplyError):
         raise ReplyError(f"{reply} (stream {key!r})")
     return reply
@@ -113,18 +114,18 @@ def found(key: str, reply: Any) -> Any:
 
 @dataclass(frozen=True)
 class Span:
-    """What a batch reads of one stream: the entries after one ID, up to another one."""
+    """The part of one stream that a batch reads: the entries after one ID, up to another one."""
 
     key: str
-    after: StreamId  # excluded
-    end: StreamId  # included
+    after: StreamId  # exclusive
+    end: StreamId  # inclusive
 
 
 class Offsets:
-    """A query's view of its streams, over a connection to the leader, and one to be told of news. It keeps nothing but
-    copies that are short-lived, or known to be as good as new.
+    """The streams of a query, over a connection to the leader and one for notifications. It caches only data that is
+    recent or known to be current.
 
-    All methods raise UnreachableError if no leader answers, and ReplyError if a key is no stream.
+    All methods raise UnreachableError if no leader answers, and ReplyError if a key is not a stream.
     """
 
     def __init__(self, source: Source) -> None:
@@ -144,7 +145,7 @@ class Offsets:
 
     # -- what the server has ------------------------------------------------------------------------------------
     def keys(self) -> tuple[str, ...]:
-        """The keys subscribed to. For a pattern, those of the streams that match now; names must be UTF-8."""
+        """Return the subscribed keys. For a pattern, the keys of streams that match now; they must be UTF-8."""
         if self.topic is not None:
             return self.topic.keys()
         subscription = self.source.subscription
@@ -171,9 +172,9 @@ class Offsets:
                 return found
 
     def lasts(self, fresh: bool = False) -> Ids:
-        """The last ID of each stream, 0.0 if there is none: at most LASTS_FOR old, or asked for now if ``fresh``.
+        """Return the last ID of each stream, 0.0 if there is none: at most LASTS_FOR old, or current if ``fresh``.
 
-        They may be older where the server would have said that there is something new: see ``watch``.
+        They can be older if the server would have notified us of new entries: see ``watch``.
         """
         if fresh or not self._still_true():
             keys = self.keys()
@@ -181,7 +182,7 @@ class Offsets:
             infos = [found(key, reply).info for key, reply in zip(keys, replies, strict=True)]
             before, self._lasts = self._lasts, {key: info.last for key, info in zip(keys, infos, strict=True)}
             self._lasts_until = time.monotonic() + LASTS_FOR
-            if self._lasts == before:  # nothing comes: while something does, there is nothing to save
+            if self._lasts == before:  # only an idle query saves work by waiting
                 self._watch.begin(self._lasts)
         return dict(self._lasts)
 
@@ -191,7 +192,7 @@ class Offsets:
         return self._watch.quiet() and self.keys() == tuple(self._lasts)
 
     def infos(self, keys: Iterable[str]) -> dict[str, Info | None]:
-        """TINFO of each key, None if there is no such key."""
+        """Return TINFO of each key, or None if the key does not exist."""
         names = list(keys)
         replies = self.servers.ask(*map(calls.tinfo, names))
         return {
@@ -201,7 +202,7 @@ class Offsets:
 
     # -- from options to IDs ------------------------------------------------------------------------------------
     def start(self) -> Ids:
-        """The IDs after which to begin, as the options say."""
+        """Return the IDs after which to start, according to the options."""
         infos = self.infos(self.keys())
         if self.topic is None:
             self._report_missing([key for key, info in infos.items() if info is None])
@@ -212,7 +213,7 @@ class Offsets:
         return self._looked_up(infos, places, self.source.starting, first=True)
 
     def _report_missing(self, keys: list[str]) -> None:
-        """NoStreamError, with ``failOnMissing``, for streams that are named and do not exist; else a log line."""
+        """Raise NoStreamError for named streams that do not exist, with ``failOnMissing``; otherwise log them."""
         if not keys or self.source.subscription.pattern:
             return
         what = "topic" if self.topic is not None else "stream"
@@ -222,7 +223,7 @@ class Offsets:
         log.warning("%s", text)
 
     def _check_times(self, infos: Mapping[str, Info | None], places: Mapping[str, Where]) -> None:
-        """NoOffsetError, with the strategy ``error``, for a time after a stream's last entry."""
+        """Raise NoOffsetError, with the strategy ``error``, for a time after the last entry of a stream."""
         for key, where in places.items():
             info = infos[key]
             if where.kind == "time" and info is not None and info.last < where.id and self.source.times_must_exist:
@@ -232,7 +233,7 @@ class Offsets:
                 )
 
     def narrowed(self, spans: list[Span], to: Narrowed) -> list[Span]:
-        """What filters leave of the spans. Rule 1 holds."""
+        """Return the spans after the filters. Rule 1 holds."""
         spans = [span for span in spans if to.reads(span.key)]
         infos = self.infos([span.key for span in spans])
         bounds = {key: to.of(info) for key, info in infos.items() if info is not None}
@@ -247,13 +248,13 @@ class Offsets:
         return [span for span in made if span.end > span.after]
 
     def firsts(self, spans: list[Span]) -> dict[str, Entry]:
-        """The first entry of each span, without spans that have none by now."""
+        """Return the first entry of each span, without spans that are empty by now."""
         replies = self.servers.ask(*[calls.trange(span.key, f"({span.after}", span.end, 1) for span in spans])
         read = {span.key: found(span.key, reply) for span, reply in zip(spans, replies, strict=True)}
         return {key: entries[0] for key, entries in read.items() if entries}
 
     def end(self, start: Ids) -> Ids:
-        """The last IDs to read in a batch, as the options say, without keys that have nothing to read."""
+        """Return the last IDs to read in a batch according to the options, without keys that have nothing to read."""
         infos = self.infos(start)
         places = {key: self.source.ending.named(key) or Where("latest") for key in infos}
         ends = self._looked_up(infos, places, self.source.ending, first=False)
@@ -262,7 +263,9 @@ class Offsets:
     def _looked_up(
         self, infos: Mapping[str, Info | None], places: Mapping[str, Where], option: Places, first: bool
     ) -> Ids:
-        """Each place as an ID: the one to read after if ``first``, else the last one to read. Rule 1 holds for them."""
+        """Convert each position to an ID: the ID to read after if ``first``, otherwise the last ID to read. Rule 1
+        holds.
+        """
         bounded = [key for key, where in places.items() if where.kind in ("id", "time") and infos[key] is not None]
         replies = self.servers.ask(*[calls.trevrange(key, f"({places[key].id}", "-", 1) for key in bounded])
         newest = {key: found(key, reply) for key, reply in zip(bounded, replies, strict=True)}
@@ -283,9 +286,9 @@ class Offsets:
         return ids
 
     def _exactly(self, key: str, where: Where, nearest: StreamId, info: Info, option: Places) -> StreamId:
-        """The ID to read after, for a start that names an ID. ``nearest`` is the newest one before it.
+        """Return the ID to read after, for a start at an ID. ``nearest`` is the newest ID before it.
 
-        DataLossError, with ``failOnDataLoss``, if the stream never reached that ID.
+        Raises DataLossError, with ``failOnDataLoss``, if the stream never reached that ID.
         """
         wanted = where.id
         beyond = wanted > StreamId(info.last.ms, min(info.last.seq + 1, SEQ_MAX))
@@ -295,11 +298,11 @@ class Offsets:
         return before(wanted) if wanted <= info.evicted_to else nearest
 
     def mark(self) -> dict[str, str]:
-        """What an offset says about the topic, if there is one."""
+        """Return the part of an offset that identifies the topic, if there is one."""
         return self.topic.mark() if self.topic is not None else {}
 
     def check_topic(self, offset: Mapping[str, str], fresh: bool = False) -> None:
-        """TopicChangedError, with ``failOnDataLoss``, if the topic of this offset is gone or another one."""
+        """Raise TopicChangedError, with ``failOnDataLoss``, if the topic of this offset was deleted or replaced."""
         change = self.topic.change(offset, fresh) if self.topic is not None else None
         if change is None:
             return
@@ -310,7 +313,7 @@ class Offsets:
 
     # -- what was lost ------------------------------------------------------------------------------------------
     def verify(self, starts: Ids) -> list[DataLossError]:
-        """The losses: an error for each key of which not all entries after its ID can be read."""
+        """Return an error for each key of which not all entries after its ID can be read."""
         infos = self.infos(starts)
         errors = {key: lost(self.source, key, after, infos[key]) for key, after in starts.items()}
         asked = [
@@ -327,21 +330,21 @@ class Offsets:
 
     # -- how much -----------------------------------------------------------------------------------------------
     def counts(self, spans: list[Span]) -> list[int]:
-        """The number of entries in each span now."""
+        """Return the current number of entries in each span."""
         replies = self.servers.ask(*[calls.tcount(span.key, f"({span.after}", span.end) for span in spans])
         return [found(span.key, reply) for span, reply in zip(spans, replies, strict=True)]
 
     def counted(self, pieces: list[tuple[Span, int]]) -> list[tuple[Span, int]]:
-        """As ``split`` returns them, each with its number of entries."""
+        """Return the spans with their numbers of entries, in the form of ``split``."""
         if all(number >= 0 for _, number in pieces):
             return pieces
         spans = [span for span, _ in pieces]
         return list(zip(spans, self.counts(spans), strict=True))
 
     def limited(self, spans: list[Span], most: int) -> list[Span]:
-        """The spans, shortened so that they have ``most`` entries in all; shares are in proportion to their entries.
+        """Shorten the spans to ``most`` entries in total, in proportion to their entries.
 
-        Each stream gets at least one entry. If there are more than ``most`` streams, those whose offset is oldest come
+        Each stream gets at least one entry. If there are more than ``most`` streams, those with the oldest offsets come
         first.
         """
         have = self.counts(spans)
@@ -354,7 +357,7 @@ class Offsets:
         for i in order:
             share = spare * (have[i] - 1) // rest if rest else 0
             shares[i] += share
-        left = most - sum(shares.values())  # left over by rounding: fewer than there are streams
+        left = most - sum(shares.values())  # remainder of the rounding: fewer than there are streams
         for i in order:
             more = min(left, have[i] - shares[i])
             shares[i] += more
@@ -369,7 +372,7 @@ class Offsets:
         return cut
 
     def limited_bytes(self, spans: list[Span], most: int) -> list[Span]:
-        """The spans, shortened so that they have about ``most`` bytes in all, judged by the first entries of each."""
+        """Shorten the spans to about ``most`` bytes in total, estimated from the first entries of each."""
         replies = self.servers.ask(*[calls.trange(span.key, f"({span.after}", span.end, SAMPLE) for span in spans])
         total = number = 0.0
         for span, have, reply in zip(spans, self.counts(spans), replies, strict=True):
@@ -379,10 +382,11 @@ class Offsets:
         return spans if total <= most else self.limited(spans, max(1, int(number * most / total)))
 
     def split(self, spans: list[Span], least: int | None, most: int | None = None) -> list[tuple[Span, int]]:
-        """The spans cut into at least ``least`` pieces, if there are as many entries; each with its number of entries.
+        """Divide the spans into at least ``least`` pieces, if there are that many entries; each with its number of
+        entries.
 
-        No piece has more than ``most`` entries. If ``most`` is None, and so is ``least`` or there are enough spans,
-        each span is a piece, and nothing is counted: -1.
+        No piece has more than ``most`` entries. If ``most`` is None and ``least`` is None or reached, each span is a
+        piece, and its entries are not counted (-1).
         """
         if most is None and (least is None or least <= len(spans)):
             return [(span, -1) for span in spans]
@@ -390,7 +394,7 @@ class Offsets:
         total = sum(have)
         wanted = []
         for number in have:
-            pieces_of = -(-(least or 1) * number // total) if total else 1  # rounded up: at least ``least`` in all
+            pieces_of = -(-(least or 1) * number // total) if total else 1  # rounded up: at least ``least`` in total
             if most is not None:
                 pieces_of = max(pieces_of, -(-number // most))
             wanted.append(max(1, min(number, pieces_of)))

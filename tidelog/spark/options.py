@@ -1,9 +1,10 @@
-"""The options of ``format("tidelog")``, all read and checked together before a server is asked anything.
+"""Validates all options of ``format("tidelog")`` together, before any request to a server.
 
-Rule 1: an option that is unknown, malformed or contradicts another one raises an OptionError that names it, spelled as
-        in given.py. No option is ignored silently.
-Rule 2: when Spark makes a source or a sink, it does not say whether it is for a batch or for a stream. Options for only
-        one of them are checked as soon as that is known: the argument ``kind`` of ``for_source`` and ``for_sink``.
+Rule 1: an unknown, malformed, or contradictory option raises an OptionError that names it as it is spelled in given.py.
+        No option is ignored silently.
+Rule 2: when Spark creates a source or a sink, it does not report whether it is for a batch or for a stream. Options for
+        only one of them are validated as soon as that is known: the argument ``kind`` of ``for_source`` and
+        ``for_sink``.
 """
 
 from __future__ import annotations
@@ -32,10 +33,10 @@ from tidelog.spark.places import (
 from tidelog.topics.settings import TopicError, check_name, check_partitions
 from tidelog.transport.access import Access
 
-SINK_NAME: Final = "spark-tidelog-sink"  # of connections, stages, fences and claims: their names begin with it
-IN_PASSING_MS: Final = 1000  # for replicas that nobody has asked for
+SINK_NAME: Final = "spark-tidelog-sink"  # prefix of the names of connections, stages, fences, and claims
+IN_PASSING_MS: Final = 1000  # for replicas that no option requests
 SENTINEL_PORT: Final = ":26379"
-#: The options that fields of Access come from, for its error messages.
+#: The options from which the fields of Access come, for its error messages.
 ACCESS_NAMES: Final = {
     "urls": "url", "ca_file": "tlsCaFile", "cert_file": "tlsCertFile", "key_file": "tlsKeyFile",
     "sentinels": "sentinels", "retries": "fetchOffset.numRetries", "retry_ms": "fetchOffset.retryIntervalMs",
@@ -43,9 +44,9 @@ ACCESS_NAMES: Final = {
 
 
 def access_of(given: Given) -> Access:
-    """The Access that the options describe. Raises OptionError as in Rule 1."""
+    """Return the Access that the options describe. Raises OptionError as in Rule 1."""
     text = given.text("url")
-    # With tls, options for TLS may stand in a URL of redis://.
+    # With tls, a URL of redis:// may contain options for TLS.
     settings: dict[str, Any] = {"tls": True} if given.flag("tls") else {}
     try:
         found = Access.of(text, **settings)
@@ -77,13 +78,13 @@ def access_of(given: Given) -> Access:
         "retry_ms": given.needed("fetchOffset.retryIntervalMs"), "names": ACCESS_NAMES,
     }  # fmt: skip
     for name, field in (("connectTimeoutMs", "connect_ms"), ("readTimeoutMs", "read_ms")):
-        if name not in given:  # the URL may say it
+        if name not in given:  # the URL may contain it
             del ours[field]
     return replace(found, **{field: value for field, value in ours.items() if value is not None})
 
 
 def given_of(access: Access) -> dict[str, str]:
-    """The options that ``access_of`` makes an equal Access of, apart from the names that messages say."""
+    """Return options from which ``access_of`` builds an equal Access, except for the names in messages."""
     given: dict[str, str | int | bool | None] = {
         "username": access.username, "password": access.password, "tlsCaFile": access.ca_file,
         "tlsCertFile": access.cert_file, "tlsKeyFile": access.key_file or access.cert_file,
@@ -107,7 +108,7 @@ def given_of(access: Access) -> dict[str, str]:
 
 
 def _sentinels(given: Given, tls: bool) -> tuple[str, ...]:
-    """URLs of the Sentinels; with ``tls``, those that are no URL yet mean TLS."""
+    """Return the URLs of the Sentinels. ``tls`` applies to those that are not URLs yet."""
     text = given.filled("sentinels")
     if text is None:
         for name in ("sentinelMaster", "sentinelUsername", "sentinelPassword"):
@@ -136,25 +137,25 @@ class Source:
 
     access: Access
     subscription: Subscription
-    starting: Places  # by default earliest for a batch, latest for a stream
+    starting: Places  # default: earliest for a batch, latest for a stream
     ending: Places
-    times_must_exist: bool  # whether a start by time fails if a stream has no entry from then on
+    times_must_exist: bool  # fail if a stream has no entry from the starting time on
     max_offsets: int | None  # entries in one batch of a stream
-    max_bytes: int | None  # of entries in one batch of a stream, roughly
-    min_offsets: int | None  # entries that a batch of a stream waits for
-    max_delay_ms: int  # how long it waits for them
+    max_bytes: int | None  # approximate size of the entries in one batch of a stream
+    min_offsets: int | None  # entries for which a batch of a stream waits
+    max_delay_ms: int  # maximum wait for them
     min_partitions: int | None
-    max_partitions: int  # tasks of a batch, unless entries in one partition are limited
+    max_partitions: int  # tasks of a batch, unless entries per partition are limited
     max_records: int | None  # entries in one partition
     fail_on_loss: bool
-    fail_on_missing: bool  # where a stream that is named does not exist
-    name: str  # of the connections in CLIENT LIST, with -driver or -task appended
+    fail_on_missing: bool  # if a named stream does not exist
+    name: str  # connections in CLIENT LIST, with -driver or -task appended
     from_replica: bool
     mode: Literal["permissive", "dropmalformed", "failfast"]
 
 
 def for_source(given: Given, kind: str = "") -> Source:
-    """The options of a read. ``kind`` is BATCH or STREAM once that is known. OptionError as in Rule 1."""
+    """Return the options of a read. ``kind`` is BATCH or STREAM when that is known. Raises OptionError as in Rule 1."""
     given.only_for(SOURCE, kind)
     if given.routes:
         raise OptionError(f"{ROUTES} is not for a read")
@@ -174,7 +175,7 @@ def for_source(given: Given, kind: str = "") -> Source:
             raise OptionError(f"minPartitions ({few}) is above maxPartitions ({many})")
         many = few
     name = given.text("groupIdPrefix")
-    if not re.fullmatch(r"[!-~]{1,200}", name):  # what CLIENT SETNAME takes
+    if not re.fullmatch(r"[!-~]{1,200}", name):  # the names that CLIENT SETNAME accepts
         raise OptionError(f"groupIdPrefix must be printable ASCII without spaces: {name!r}")
     strategy = given.one_of("startingOffsetsByTimestampStrategy", "error", "latest")
     mode = given.one_of("mode", "permissive", "dropmalformed", "failfast")
@@ -188,7 +189,7 @@ def for_source(given: Given, kind: str = "") -> Source:
 
 
 def _check_keys(places: Places, subscription: Subscription) -> None:
-    """Places by key must name all keys subscribed to, as in Kafka's source, but not all that match a pattern."""
+    """Positions by key must name all subscribed keys, as in Kafka's source, but not all keys that match a pattern."""
     if places.everywhere is not None:
         return
     for key in places.by_key:
@@ -208,11 +209,11 @@ def _check_keys(places: Places, subscription: Subscription) -> None:
 
 @dataclass(frozen=True)
 class Declared:
-    """The options of a write to a topic. None: as the server says."""
+    """The options of a write to a topic. None: as the server's settings say."""
 
     name: str
-    partition_by: str | None  # a column
-    partitions: int | None  # the topic is made if there is none
+    partition_by: str | None  # column with the key
+    partitions: int | None  # number with which a missing topic is created
     codec: str | None
 
 
@@ -242,24 +243,24 @@ def _topic_of(given: Given) -> Declared | None:
 
 @dataclass(frozen=True)
 class Route:
-    """One of the topics that a batch is written to."""
+    """One of the topics to which a batch is written."""
 
     topic: str
-    partition_by: str | None = None  # the column with the keys, where the topic's are made by a function
-    needed: tuple[str, ...] = ()  # columns in which no row has a null
+    partition_by: str | None = None  # column with the keys, if the topic's keys come from a function
+    needed: tuple[str, ...] = ()  # columns without nulls
 
 
 @dataclass(frozen=True)
 class Routes:
-    """Several topics that are written to in one publish, each row to one of them: see routes.py."""
+    """Several topics that are written in one publish, each row to one of them: see routes.py."""
 
-    fence: str  # in the place of the query
+    fence: str  # instead of the query
     topics: tuple[Route, ...]
-    checkpoint: str = ""  # where it is, as fsspec takes it, if it is not on a file system of this machine
-    batch: int | None = None  # of a query whose batches are written by foreachBatch: its number
+    checkpoint: str = ""  # fsspec URL, if it is not on a mounted file system
+    batch: int | None = None  # batch number of a query whose batches are written by foreachBatch
 
     def written(self) -> str:
-        """As the value of the option."""
+        """Return the value of the option."""
         return msgspec.json.encode(self).decode()
 
 
@@ -268,25 +269,26 @@ class Sink:
     """The options of a write."""
 
     access: Access
-    key: str | None  # None: the column _key has it, or there is a topic
+    key: str | None  # None: the column _key names the stream, or there is a topic
     topic: Declared | None
-    maxlen: int | None  # entries that a stream keeps after a batch
-    maxage_ms: int | None  # their greatest age
+    maxlen: int | None  # entries that a stream retains after a batch
+    maxage_ms: int | None  # maximum age of entries
     transaction: tuple[str, int] | None  # txnAppId, txnVersion
-    check: str  # AUTO, OFFSETS, ROWS or NONE
+    check: str  # AUTO, OFFSETS, ROWS, or NONE
     checkpoint: str  # of a streaming query, as given to writeStream; "" if it was not given there
     copies: ReplicaAcks
     stage_ttl_ms: int
     routes: Routes | None = None
-    name_prefix: str = ""  # before the names of stages, fences and claims
+    name_prefix: str = ""  # prefix of the names of stages, fences, and claims
 
     def name(self, *parts: str) -> str:
-        """The name of a fence or a claim."""
+        """Return the name of a fence or a claim."""
         return self.name_prefix + ":".join((SINK_NAME, *parts))
 
 
 def for_sink(given: Given, kind: str = "") -> Sink:
-    """The options of a write. ``kind`` is BATCH or STREAM once that is known. OptionError as in Rule 1."""
+    """Return the options of a write. ``kind`` is BATCH or STREAM when that is known. Raises OptionError as in Rule 1.
+    """
     given.only_for(SINK, kind)
     if ("txnAppId" in given) != ("txnVersion" in given):
         raise OptionError("txnAppId and txnVersion belong together")
@@ -317,5 +319,5 @@ def for_sink(given: Given, kind: str = "") -> Sink:
 
 
 def is_source(given: Given) -> bool:
-    """Whether these options are clearly for a read: they name what to subscribe to, and not as a sink does."""
+    """Return whether these options can only be for a read: they name streams in the way of a source, not of a sink."""
     return any(name in given for name in SUBSCRIPTIONS if name != TOPIC)

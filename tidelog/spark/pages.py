@@ -1,16 +1,20 @@
-"""Entries in RESP to pages: columns of bytes, from which columns.py makes batches. Compiled if possible.
+"""Converts entries in RESP to pages: columns of bytes, from which columns.py builds batches. It is compiled if
+possible.
 
     bytes --hiredis-->  a list for each entry, [id, field, value, ...]  --HiredisPage-->  Arrow arrays
     bytes --_rows.c-->  Arrow's buffers                                 --NativePage--->  the same arrays
 
-Rule 1: both ways give the same pages and the same errors. Input that the compiled way does not understand goes to
-        hiredis, from the first byte of that entry. The compiled way is stricter in two points that no server depends
-        on: a value must be followed by CRLF, and sets and simple strings, which are lists and bytes in Python too, are
-        refused.
-Rule 2: an entry is an array of an odd number of bulk strings. Anything else is a NotAnEntryError, and an error reply is
-        a ReplyError.
-Rule 3: a field that an entry lacks is null. A field that occurs twice has its last value, at its first place.
-Rule 4: if all entries of a page have the same fields in the same order, HiredisPage takes its columns as slices of one
+Rule 1: both implementations produce the same pages and the same errors. Input that the compiled one does not
+        understand is
+        passed to hiredis, from the first byte of that entry. The compiled one is stricter in two cases that no
+        server
+        uses: a value must be followed by CRLF, and sets and simple strings are refused.
+Rule 2: an entry is an array of an odd number of bulk strings. Anything else is a NotAnEntryError, and an error reply
+        is a
+        ReplyError.
+Rule 3: a missing field is null. A field that occurs twice has its last value, at its first position.
+Rule 4: if all entries of a page have the same fields in the same order, HiredisPage takes its columns as slices of
+        one
         flat list, without work per row.
 """
 
@@ -43,17 +47,17 @@ except ImportError:  # installed without a compiler, or run from a zip file
 
 SWITCH: Final = "TIDELOG_NATIVE"
 MICROSECONDS: Final = pa.timestamp("us", "UTC")
-MORE: Final = object()  # what hiredis returns if bytes are missing; its default, False, is a value in RESP3
+MORE: Final = object()  # returned by hiredis if bytes are missing; its default, False, is a value in RESP3
 
 
 def native() -> bool:
-    """Whether pages are made by the compiled way: it is built, and the environment has no ``TIDELOG_NATIVE=0``."""
+    """Return whether pages are built by the compiled helper: it exists, and ``TIDELOG_NATIVE=0`` is not set."""
     return BUILT and os.environ.get(SWITCH, "1") != "0"
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """What is needed of the entries. Pages may lack the rest."""
+    """The required parts of the entries. Pages may lack other parts."""
 
     names: tuple[bytes, ...] = ()  # these fields
     ids: bool = False
@@ -63,7 +67,7 @@ class Wanted:
 
 
 class Page(ABC):
-    """Some entries, at least one, as columns."""
+    """One or more entries, as columns."""
 
     last: bytes  # ID of the last entry
 
@@ -72,39 +76,39 @@ class Page(ABC):
 
     @abstractmethod
     def ids(self) -> pa.Array:
-        """The IDs, as binary."""
+        """Return the IDs, as binary."""
 
     def times(self) -> pa.Array:
-        """The time in each ID, as timestamp in UTC; null if a timestamp can't hold it."""
+        """Return the time in each ID, as timestamp in UTC; null if it exceeds the range of a timestamp."""
         return times(self.ids().cast(pa.string()))
 
     @abstractmethod
     def field(self, name: bytes) -> pa.Array:
-        """One field, as binary; null where an entry lacks it."""
+        """Return one field, as binary; null if an entry lacks it."""
 
     @abstractmethod
     def maps(self) -> pa.Array:
-        """All fields, as map<string, binary>; names as in names.py."""
+        """Return all fields, as map<string, binary>; names as in names.py."""
 
     @abstractmethod
     def entry(self, number: int) -> list[bytes]:
-        """One entry, ``[id, field, value, ...]``."""
+        """Return one entry, ``[id, field, value, ...]``."""
 
 
 def gather(wanted: Wanted) -> PageBuilder[Page]:
-    """The Gather for one range (tidelog.transport.connection)."""
+    """Return the Gather for one range (tidelog.transport.connection)."""
     return NativeGather(wanted) if native() else HiredisGather()
 
 
 def judged(reply: Any) -> NotAnEntryError | ReplyError:
-    """The error for a reply in place of an entry."""
+    """Return the error for a reply in place of an entry."""
     if isinstance(reply, hiredis.ReplyError):
         return ReplyError(str(reply))
     return NotAnEntryError(f"an entry was expected, not {reprlib.repr(reply)}")
 
 
 def times(ids: pa.Array) -> pa.Array:
-    """What Page.times() returns, from IDs as strings."""
+    """Return the result of Page.times() for IDs as strings."""
     ms = pc.list_element(pc.split_pattern(ids, "."), 0) if len(ids) else ids
     try:
         return pc.multiply_checked(ms.cast(pa.int64()), 1000).cast(MICROSECONDS)
@@ -116,7 +120,7 @@ def times(ids: pa.Array) -> pa.Array:
 
 # -- by hiredis -----------------------------------------------------------------------------------------------------
 class HiredisGather:
-    """Makes HiredisPages."""
+    """Builds HiredisPages."""
 
     def __init__(self) -> None:
         self._reader = hiredis.Reader(notEnoughData=MORE)
@@ -141,7 +145,7 @@ class HiredisGather:
         return len(self._rows)
 
     def _take(self, rows: list[Any]) -> None:
-        """Add rows to the page; checks Rule 2 without work per row as long as all rows are entries."""
+        """Add rows to the page. Rule 2 is checked without work per row as long as all rows are entries."""
         try:
             if rows and set(map(type, rows)) != {list}:
                 raise TypeError
@@ -171,7 +175,8 @@ class HiredisPage(Page):
         self.rows = rows
         self.flat = flat
         self.last = rows[-1][0]
-        self.width = self._common_width()  # words per row if all rows have the same fields in the same order, else 0
+        # words per row if all rows have the same fields in the same order, otherwise 0
+        self.width = self._common_width()
         self._dicts: list[dict[bytes, bytes]] = []
 
     def __len__(self) -> int:
@@ -190,7 +195,7 @@ class HiredisPage(Page):
 
     @property
     def dicts(self) -> list[dict[bytes, bytes]]:
-        """The fields of each entry, for pages whose entries differ."""
+        """Return the fields of each entry, for pages whose entries differ."""
         if not self._dicts:
             self._dicts = [dict(zip(row[1::2], row[2::2], strict=True)) for row in self.rows]
         return self._dicts
@@ -229,13 +234,13 @@ class HiredisPage(Page):
 
 # -- compiled -------------------------------------------------------------------------------------------------------
 class NativeGather:
-    """Makes NativePages."""
+    """Builds NativePages."""
 
     def __init__(self, wanted: Wanted) -> None:
         self._wanted = wanted
         self._rows = Rows(*astuple(wanted))
         self._number = 0  # entries in the page
-        self._judge: Any = None  # a hiredis.Reader, once there was input that it has to judge (Rule 1)
+        self._judge: Any = None  # a hiredis.Reader, as soon as some input has to be passed to it (Rule 1)
 
     def feed(self, data: bytes) -> None:
         (self._judge or self._rows).feed(data)

@@ -1,9 +1,10 @@
-"""Rows of a batch to the partitions of a topic, by the hash of tidelog.topics.partition, a column at a time.
+"""Assigns the rows of a batch to the partitions of a topic, by the hash of tidelog.topics.partition, one column at a
+time.
 
-Rule 1: rows of one partition keep their order.
-Rule 2: without keys, partitions take turns. Rows then stay where they are: each partition gets a slice of the batch.
-Rule 3: a key has the bytes that it has in Python: text its UTF-8, a whole number its decimal text, binary itself, a
-        UUID its text with dashes in lower case.
+Rule 1: the rows of a partition keep their order.
+Rule 2: rows without keys are distributed round-robin. They are not moved: each partition gets a slice of the batch.
+Rule 3: the bytes of a key are the same as in Python: UTF-8 for text, decimal text for a whole number, the bytes of a
+        binary value, and text with dashes in lower case for a UUID.
 """
 
 from __future__ import annotations
@@ -35,17 +36,17 @@ except ImportError:  # as in pages.py, or built before it had this function
     compiled = None  # type: ignore[assignment]
 
 PLAIN: Final = "plain"
-#: Kinds of fields that a column of text is for.
+#: Kinds of fields whose columns are text.
 TEXTS: Final[Mapping[str, type[Any]]] = {"uuid": UUID, "time": time, "timedelta": timedelta, "decimal": Decimal}
 WITH_DASHES: Final = "^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$"
 
 
 class TopicEntries:
-    """Makes Parts from rows, for the partitions of a topic.
+    """Builds Parts from rows, for the partitions of a topic.
 
-    columns: those that are fields. key: the column that decides the partition, None if they take turns; ``uuids``:
-    what it holds are UUIDs. codec: the topic's; with ``plain`` each column is a field. kinds: of the fields, as the
-    topic's facts name them.
+    columns: those that are fields. key: the column that determines the partition, None for round-robin; ``uuids``: it
+    contains UUIDs. codec: the codec of the topic; with ``plain``, each column is a field. kinds: the kinds of the
+    fields in the settings of the topic.
     """
 
     def __init__(
@@ -61,10 +62,12 @@ class TopicEntries:
         kinds = kinds or {}
         others = [column for column in columns if not (uuids and column == key)]
         self._texts = {column: TEXTS[kinds[column]] for column in others if kinds.get(column) in TEXTS}
-        self._turn: int | None = None  # the partition that is next; None: any
+        self._turn: int | None = None  # the next partition; None: any
 
     def parts(self, batch: pa.RecordBatch) -> Iterator[StagedRows]:
-        """The rows of a batch, by partition, in their order. RowError for a row without a key or without any value."""
+        """Yield the rows of a batch by partition, in order. Raises RowError for a row without a key or without any
+        value.
+        """
         if not batch.num_rows:
             return
         for name, kind in self._texts.items():
@@ -78,7 +81,7 @@ class TopicEntries:
         yield from cut(self._fields(batch), [(self.streams[at], number) for at, number in counts if number])
 
     def _check_texts(self, name: str, kind: type[Any], column: pa.Array) -> None:
-        """Raises RowError if programs could not read a text as the type in the topic."""
+        """Raise RowError if a text is not a valid value of its type in the topic."""
         if not pa.types.is_string(column.type):
             return
         for text in pc.unique(column).to_pylist():
@@ -94,18 +97,18 @@ class TopicEntries:
         check_finite(batch, self.columns, self.codec)
         values = (batch.column(name).to_pylist(maps_as_pydicts="lossy") for name in self.columns)
         rows = [dict(zip(self.columns, row, strict=True)) for row in zip(*values, strict=True)]
-        written = self._packer.written  # the types are the columns', and need not be those that dict would have
+        written = self._packer.written  # the types of the columns, which can differ from the types in dict
         return [(FIELD.encode(), pa.array(map(written, rows), pa.binary()))]
 
     @cached_property
     def _packer(self) -> Packed[dict[str, Any]]:
-        """Only where it is used, in a task: it can't be pickled."""
+        """Built in the task that uses it, because it cannot be pickled."""
         made = codec_for(dict, self.codec)
         assert isinstance(made, Packed)  # noqa: S101 - all but plain are
         return made
 
     def _keys(self, column: pa.Array) -> pa.Array:
-        """The bytes of keys."""
+        """Return the bytes of keys."""
         if column.null_count:
             raise RowError(f"topic {self.name!r}: a row's {self.key} is null, and its partition depends on that")
         keys = as_text(column)
@@ -119,7 +122,7 @@ class TopicEntries:
         return keys
 
     def _shares(self, rows: int) -> list[tuple[int, int]]:
-        """Partitions and numbers of rows, as even as can be. The first partition of a task is a random one."""
+        """Return partitions and numbers of rows, as even as possible. A task starts with a random partition."""
         count = len(self.streams)
         begin = random.randrange(count) if self._turn is None else self._turn
         self._turn = (begin + rows) % count
@@ -127,13 +130,13 @@ class TopicEntries:
 
 
 def partitions_of(keys: pa.Array, partitions: int) -> Ints:
-    """The partition of each key, a binary column without nulls."""
+    """Return the partition of each key of a binary column without nulls."""
     numbers = _hashed(keys, partitions) if compiled is not None and native() else by_zlib(keys, partitions)
     return numbers.astype(np.uint16) if partitions <= 1 << 16 else numbers  # sorting 16 bits is several times faster
 
 
 def by_zlib(keys: pa.Array, partitions: int) -> Ints:
-    """As ``partitions_of``, with a call for each key."""
+    """Return the partition of each key, as ``partitions_of`` does, with one call per key."""
     hashes = np.fromiter(map(crc32, keys.to_numpy(zero_copy_only=False)), np.uint32, len(keys))
     numbers: Ints = hashes % np.uint32(partitions)
     return numbers

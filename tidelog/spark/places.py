@@ -1,4 +1,4 @@
-"""What to read, and where to begin and to end, as options say it. offsets.py looks it up on the server."""
+"""Start and end positions in the options. offsets.py converts them to IDs."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ ENDS: Final = ("endingTimestamp", "endingOffsetsByTimestamp", "endingOffsets")
 
 @dataclass(frozen=True)
 class Where:
-    """A place in a stream as an option names it."""
+    """A position in a stream as an option names it."""
 
     kind: Literal["earliest", "latest", "id", "time"]
     id: StreamId = NO_ID  # for kind "id"; for kind "time", the first ID of that millisecond
-    text: str = field(default="", compare=False)  # for kind "id": as it was given
+    text: str = field(default="", compare=False)  # for kind "id": the text in the option
 
 
 EARLIEST: Final = Where("earliest")
@@ -34,14 +34,14 @@ LATEST: Final = Where("latest")
 
 @dataclass(frozen=True)
 class Places:
-    """Where to begin, or to end: one place for all keys, or one for each."""
+    """Start or end positions: one position for all keys, or one for each key."""
 
-    option: str  # the option that they come from, for messages
+    option: str  # the option that contains them, for messages
     everywhere: Where | None
     by_key: Mapping[str, Where] = field(default_factory=dict)
 
     def named(self, key: str) -> Where | None:
-        """The place for this key; None if the option does not name it."""
+        """Return the position for this key; None if the option does not name it."""
         return self.everywhere or self.by_key.get(key)
 
 
@@ -80,7 +80,7 @@ def _object(name: str, text: str) -> dict[str, Any]:
 
 
 def _place(name: str, key: str, value: object) -> Where:
-    """From ``earliest``, ``latest``, an ID as text, milliseconds as a number, or Kafka's -2 and -1."""
+    """Parse ``earliest``, ``latest``, an ID as text, milliseconds as a number, or Kafka's -2 and -1."""
     known = {"earliest": EARLIEST, "latest": LATEST, -2: EARLIEST, -1: LATEST}
     if isinstance(value, str | int) and not isinstance(value, bool):
         where = known.get(value)
@@ -101,7 +101,7 @@ def _time(name: str, key: str, value: object) -> Where:
 
 @dataclass(frozen=True)
 class Subscription:
-    """The keys to read: those named, those whose whole name matches a pattern, or the partitions of a topic."""
+    """The keys to read: named keys, keys that match a pattern, or the partitions of a topic."""
 
     option: str
     keys: tuple[str, ...] = ()
@@ -135,7 +135,7 @@ def subscription_of(given: Given) -> Subscription:
 
 
 def _assigned(text: str) -> list[str]:
-    """A JSON array of keys; or an object as for Kafka, where a stream's only partition is 0."""
+    """Parse a JSON array of keys, or an object as in Kafka, with 0 as the only partition of a stream."""
     try:
         value = json.loads(text)
     except ValueError as error:

@@ -1,12 +1,13 @@
-"""Reading one range of one stream: what a Spark task does.
+"""Reads one range of one stream in a Spark task.
 
-Rule 1: a range is (after, end]. Reading it again gives the same entries or an error. No entry is missing, unless
-        ``failOnDataLoss=false`` allows it.
-Rule 2: no entry is returned twice: after a lost connection, reading goes on after the last entry returned.
+Rule 1: a range is (after, end]. Reading it again returns the same entries or an error. No entry is missing, unless
+        ``failOnDataLoss=false`` permits it.
+Rule 2: no entry is returned twice. After a lost connection, reading continues after the last returned entry.
 
-How Rule 1 holds while others may evict: TCOUNT, then TINFO, then TRANGE. If TINFO shows that nothing of the range was
-evicted so far, the count before it was complete. TRANGE is answered as of one moment: if it announces as many entries,
-it has all of them.
+Rule 1 holds while others evict entries, because the task sends TCOUNT, TINFO, and TRANGE. If TINFO shows that nothing
+        of
+the range was evicted so far, the count is complete. TRANGE replies with the state at one moment. If it announces the
+same number of entries, it has all of them.
 """
 
 from __future__ import annotations
@@ -31,15 +32,15 @@ from tidelog.transport.connection import BlockingConnection
 from tidelog.transport.errors import ReplyError, is_temporary
 from tidelog.transport.leader import LeaderConnection, UnreachableError
 
-CATCH_UP: Final = 2.0  # seconds for a replica to catch up before the leader is asked
-LOOK_AGAIN: Final = 0.02  # seconds between two checks of how far it is
+CATCH_UP: Final = 2.0  # seconds that a replica has to catch up before the task reads from the leader
+LOOK_AGAIN: Final = 0.02  # seconds between two checks of its position
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class Range:
-    """The entries of ``key`` after one ID (excluded) up to another one (included)."""
+    """The entries of ``key`` after one ID (exclusive) up to another one (inclusive)."""
 
     key: str
     after: str
@@ -53,21 +54,21 @@ class Range:
 
 @dataclass
 class Ranges(InputPartition):
-    """What a task reads: one range, or some of several streams, one after the other."""
+    """The ranges of a task: one range, or several ranges in sequence."""
 
     ranges: tuple[Range, ...]
 
 
 def grouped(pieces: list[tuple[Span, int]], most: int, limit: int | None) -> list[list[Span]]:
-    """Pieces with their numbers of entries in ``most`` groups, as even as can be; each group in the order of its keys.
+    """Combine pieces into ``most`` groups of similar size; each group is in the order of its keys.
 
-    No group has more than ``limit`` entries, unless it is one piece: then there may be more groups.
+    No group has more than ``limit`` entries, unless it is one piece. There can be more groups then.
     """
     groups: list[list[Span]] = [[] for _ in range(most)]
     lightest = [(0, at) for at in range(most)]  # a heap: entries of a group, its number
     for span, number in sorted(pieces, key=lambda piece: (-piece[1], piece[0].key, piece[0].after)):
         load, at = lightest[0]
-        if load and limit is not None and load + number > limit:  # no other group has more room
+        if load and limit is not None and load + number > limit:  # no other group has more space
             at = len(groups)
             groups.append([])
             heappush(lightest, (number, at))
@@ -82,12 +83,13 @@ class Lagging(Exception):  # noqa: N818 - not an error: the leader is asked inst
 
 
 def read_pages(source: Source, servers: LeaderConnection, piece: Range, wanted: Wanted, size: int) -> Iterator[Page]:
-    """The entries of a range, in pages of at most ``size``. The connection to the leader is left for the next range.
+    """Yield the entries of a range in pages of at most ``size``. The connection to the leader can be reused afterwards.
 
-    DataLossError if some are gone, with ``failOnDataLoss``; UnreachableError if no server answers.
+    Raises DataLossError if entries were lost, with ``failOnDataLoss``, and UnreachableError if no server answers.
     """
     collecting = gc.isenabled()
-    gc.disable()  # hiredis makes ten thousand lists a page, none in a cycle: collecting costs twice as much as reading
+    # hiredis creates ten thousand lists per page without cycles: collecting costs twice as much as reading
+    gc.disable()
     try:
         yield from _pages(source, servers, piece, wanted, size)
     finally:
@@ -100,7 +102,7 @@ def _pages(source: Source, servers: LeaderConnection, piece: Range, wanted: Want
     replica, failures = piece.replica, 0
     while True:
         wire: BlockingConnection | None = None
-        usable = False  # whether all of the reply was read
+        usable = False  # whether the whole reply was read
         try:
             wire = (
                 BlockingConnection(source.access, replica, servers.name)
@@ -141,7 +143,9 @@ def _pages(source: Source, servers: LeaderConnection, piece: Range, wanted: Want
 def begin(
     wire: BlockingConnection, source: Source, key: str, after: StreamId, end: StreamId, is_replica: bool
 ) -> tuple[int, bytes]:
-    """Send TRANGE, with the checks of Rule 1; returns what ``Wire.header`` does. Lagging, or errors as read_pages."""
+    """Send TRANGE with the checks of Rule 1, and return the result of ``header``. Raises Lagging, or errors as
+    read_pages.
+    """
     counted, info = _look(wire, key, after, end)
     if is_replica:
         patience = time.monotonic() + CATCH_UP
@@ -179,7 +183,7 @@ def _look(wire: BlockingConnection, key: str, after: StreamId, end: StreamId) ->
 
 
 def report(losses: list[DataLossError], fail: bool) -> None:
-    """Raise the first loss if ``fail``, else log all of them."""
+    """Raise the first loss if ``fail``, otherwise log all of them."""
     if losses and fail:
         raise losses[0]
     for loss in losses:

@@ -1,14 +1,14 @@
-"""One batch for several topics: each row says which one it is for, and has its columns in a struct.
+"""Writes one batch to several topics. Each row names its topic, and has its columns in a struct.
 
     _out int    o0 struct<id long, item string>    o1 struct<day date, total long>
     0           {1, tea}                           null                               to the first topic
     1           null                               {2026-01-31, 5}                    to the second
 
-tidelog.jobs makes such rows of the frames that a job returns, so that all of them are one query and one publish. The
-option that says which topics these are is no user's (``options.Routes``).
+tidelog.jobs builds such rows from the frames that a job returns, so that one query and one publish write all of them.
+The option that names the topics is internal (``options.Routes``).
 
-Rule 1: rows of one partition of a topic keep their order.
-Rule 2: a null in a column that its topic needs is a RowError: the entry would be no record.
+Rule 1: the rows of a topic's partition keep their order.
+Rule 2: a null in a column that the topic needs is a RowError, because the entry would not be a record.
 """
 
 from __future__ import annotations
@@ -31,21 +31,22 @@ OUT: Final = "_out"
 
 
 def column(number: int) -> str:
-    """The name of the column with the rows of a topic."""
+    """Return the name of the column with the rows of a topic."""
     return f"o{number}"
 
 
 class RoutedEntries:
-    """Makes Parts from rows for several topics: ``routes[n]`` and ``entries[n]`` are of column ``column(n)``."""
+    """Builds Parts from rows for several topics. ``routes[n]`` and ``entries[n]`` belong to the column ``column(n)``.
+    """
 
     def __init__(self, routes: Sequence[Route], entries: Sequence[TopicEntries]) -> None:
         self.routes = routes
         self.entries = entries
 
     def parts(self, batch: pa.RecordBatch) -> Iterator[StagedRows]:
-        """The rows of a batch, by topic and partition, in their order.
+        """Yield the rows of a batch by topic and partition, in order.
 
-        RowError for a row with a null that its topic can't have, without a key or without any value.
+        Raises RowError for a row with a null that its topic cannot have, without a key, or without any value.
         """
         out = batch.column(OUT)
         for number, (route, entries) in enumerate(zip(self.routes, self.entries, strict=True)):
@@ -63,7 +64,9 @@ class RoutedEntries:
 
 
 def routed(sink: Sink, routes: Routes, schema: StructType) -> tuple[tuple[Target, ...], RoutedEntries]:
-    """The topics, and what makes entries for them. Errors as for ``target_of``; OptionError for another schema."""
+    """Return the topics and the builders of their entries. Raises errors as ``target_of``, and OptionError for another
+    schema.
+    """
     names = [column(number) for number in range(len(routes.topics))]
     if schema.fieldNames() != [OUT, *names]:
         raise OptionError(f"rows with routes have the columns {', '.join([OUT, *names])}")

@@ -1,18 +1,20 @@
 """``df.write`` and ``df.writeStream`` with ``format("tidelog")``: the writers, as Spark calls them.
 
-    tasks    write(rows)                     stage them; the commit message names the stages
+    tasks    write(rows)                     stage the rows; the commit message names the stages
     driver   commit(messages[, batch ID])    publish all stages in one step, in the order of the partitions
-             abort(messages[, batch ID])     drop them
+             abort(messages[, batch ID])     drop the stages
 
-Rule 1: a batch of a query is published with the query as fence and the batch ID as epoch. A batch that is run again is
-        skipped if it was published, whatever its partitions are now.
-        A batch of the same number that is another one fails (checks.py): skipping it would lose its rows.
-Rule 2: Spark may call abort() after a publish that succeeded. abort() does nothing but drop stages, and names of stages
-        are never used again, so that is safe.
-        The check of a batch for topics is made of all its rows: which partition has how many changes as a topic grows.
-Rule 3: with routes (routes.py) the fence is the one that they name: the rows of all topics are one publish.
-        In update mode, which Spark has for no sink in Python, each batch is written by foreachBatch, with its number.
-Rule 4: rows are only appended. In complete mode each batch appends the whole result, as Spark's Kafka sink does.
+Rule 1: a batch of a query is published with the query as fence and the batch ID as epoch. A repeated batch is skipped
+        if it
+        was published, even if its partitions differ. A different batch with the same number fails (checks.py), because
+        skipping it would lose its rows.
+Rule 2: Spark may call abort() after a successful publish. abort() only drops stages, and names of stages are never
+        reused, so that is safe. The check of a batch for topics covers all its rows, because the rows of each partition
+        change when a topic grows.
+Rule 3: with routes (routes.py), the fence is the one in the routes, and one publish writes the rows of all topics.
+        Spark
+        has no update mode for Python sinks. In that mode, foreachBatch writes each batch with its number.
+Rule 4: rows are only appended. In complete mode, each batch appends the whole result, as Spark's Kafka sink does.
 """
 
 from __future__ import annotations
@@ -49,25 +51,25 @@ Maker = Entries | TopicEntries | RoutedEntries
 
 
 class StaleError(Exception):
-    """A batch of a query that comes after a later one was published."""
+    """A later batch of the query was published before."""
 
 
 class OtherBatchError(Exception):
-    """A batch whose number was published before, for something else."""
+    """The number of a batch was published before for a different batch."""
 
 
 @dataclass
 class Staged(WriterCommitMessage):
-    """What a task tells the driver."""
+    """The commit message of a task to the driver."""
 
-    query: str  # the streaming query's ID, which Spark does not pass to commit(); "" in a batch write
+    query: str  # ID of the streaming query, which Spark does not pass to commit(); "" in a batch write
     partition: int
     stages: tuple[str, ...]
     rows: Mapping[bytes, int]  # the number of rows for each stream
 
 
 def made(sink: Sink, schema: StructType) -> tuple[Targets, Maker]:
-    """The topics that are written to, if any, and what makes entries."""
+    """Return the topics that are written, if any, and the builder of entries."""
     if sink.routes is not None:
         return routed(sink, sink.routes, schema)
     if sink.topic is None:
@@ -95,17 +97,17 @@ def staged(sink: Sink, entries: Maker, batches: Iterator[pa.RecordBatch]) -> Sta
 
 
 def of(messages: Messages) -> list[Staged]:
-    """The messages of the tasks that succeeded, in the order of the partitions."""
+    """Return the messages of successful tasks, in the order of the partitions."""
     return sorted((message for message in messages if isinstance(message, Staged)), key=lambda m: m.partition)
 
 
 def names(messages: list[Staged]) -> list[str]:
-    """All stages, in the order of the partitions."""
+    """Return all stages, in the order of the partitions."""
     return [name for message in messages for name in message.stages]
 
 
 def rows_of(messages: list[Staged]) -> Counter[bytes]:
-    """The number of rows for each stream."""
+    """Return the number of rows for each stream."""
     counts: Counter[bytes] = Counter()
     for message in messages:
         counts.update(message.rows)
@@ -113,12 +115,12 @@ def rows_of(messages: list[Staged]) -> Counter[bytes]:
 
 
 def publisher(sink: Sink) -> Publisher:
-    """What the driver publishes, drops and evicts with."""
+    """Return the publisher with which the driver publishes, drops, and evicts."""
     return Publisher(sink.access, f"{SINK_NAME}-driver", sink.copies)
 
 
 def counted(targets: Targets, messages: list[Staged]) -> Mapping[bytes, int]:
-    """The number of rows that a check is made of: for each stream, for a topic in all."""
+    """Return the numbers of rows for a check: for each stream, or for a topic in total."""
     rows = rows_of(messages)
     if not targets:
         return rows
@@ -127,7 +129,7 @@ def counted(targets: Targets, messages: list[Staged]) -> Mapping[bytes, int]:
 
 
 def ready(by: Publisher, targets: Targets, messages: list[Staged], fence: str = "", epoch: int = 0) -> None:
-    """Raise what keeps a topic from taking a batch, unless it was published before."""
+    """Raise the reason why a topic cannot take a batch, unless the batch was published before."""
     if not targets:
         return
     last = checked(by.ask(calls.tfence(fence)))[0] if fence else None
@@ -139,7 +141,7 @@ def ready(by: Publisher, targets: Targets, messages: list[Staged], fence: str = 
 
 
 def evict(by: Publisher, sink: Sink, targets: Targets, messages: list[Staged]) -> None:
-    """Evict from the streams that were written to, as ``maxlen``, ``maxage`` or the topics say."""
+    """Evict from the written streams according to ``maxlen``, ``maxage``, or the topics."""
     for target in targets:
         target.evict(by.ask, target.own(rows_of(messages)))
     if targets:
@@ -149,7 +151,7 @@ def evict(by: Publisher, sink: Sink, targets: Targets, messages: list[Staged]) -
 
 
 def drop(sink: Sink, messages: Messages) -> None:
-    """Drop what was staged."""
+    """Drop the staged rows."""
     with publisher(sink) as by:
         by.drop(names(of(messages)))
 
@@ -205,7 +207,7 @@ class TidelogStreamWriter(DataSourceStreamArrowWriter):
 
 
 class TidelogWriter(DataSourceArrowWriter):
-    """``df.write``: writes all rows or none. OptionError for ``mode("overwrite")``."""
+    """Writes all rows of ``df.write`` or none. Raises OptionError for ``mode("overwrite")``."""
 
     def __init__(self, sink: Sink, schema: StructType, overwrite: bool) -> None:
         if overwrite:
@@ -235,10 +237,10 @@ class TidelogWriter(DataSourceArrowWriter):
             evict(by, self.sink, self.targets, done)
 
     def _publish_version(self, by: Publisher, application: str, version: int, done: list[Staged]) -> None:
-        """Publish once for each version, application and option ``key`` or topic, as Delta does for each table."""
+        """Publish once for each version, application, and target, as Delta does for each table."""
         stages = names(done)
         words = [application] if self.sink.key is None else [application, self.sink.key]
-        for target in self.targets:  # one of this name that is made after this one was deleted is another topic
+        for target in self.targets:  # a topic that is recreated with this name is another topic
             words = [application, "topic", target.name, target.facts.id]
         table = json.dumps(words)
         fence = self.sink.name("txn", table)
@@ -265,10 +267,10 @@ class TidelogWriter(DataSourceArrowWriter):
 
 
 def passed(by: Publisher, fence: str, version: int, limited: bool) -> bool:
-    """Whether this version or a later one was published under a fence that is never published under again.
+    """Return whether this version or a later one was published under a fence that is not used any more.
 
-    Fences were for an application with all its streams before they were for one of its streams; and an application may
-    have written without ``namePrefix`` before. ``limited``: a user without permission for the fence has not.
+    In earlier versions, a fence applied to an application with all its streams. An application can also have written
+    without ``namePrefix`` before. ``limited``: a user without permission for that fence has not published under it.
     """
     try:
         (last,) = checked(by.ask(calls.tfence(fence)))
@@ -280,10 +282,10 @@ def passed(by: Publisher, fence: str, version: int, limited: bool) -> bool:
 
 
 def _fence_of(by: Publisher, fence: str, former: str, batch: int, what: str) -> str:
-    """The fence of a batch of a query with ``namePrefix``: the former one, which has no prefix, if the batch or a later
-    one was published under it.
+    """Return the fence of a batch of a query with ``namePrefix``. It is the former fence without prefix if the batch or
+    a later one was published under it.
 
-    ReplyError (NOPERM) if the query has run before, and the user has no permission to read the former fence.
+    Raises ReplyError (NOPERM) if the query has run before and the user has no permission to read the former fence.
     """
     (last,) = checked(by.ask(calls.tfence(fence)))
     if last is not None:

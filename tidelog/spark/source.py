@@ -1,13 +1,13 @@
-"""``format("tidelog")``: the data source, and its readers for batches and streams, as Spark calls them.
+"""``format("tidelog")``: the data source and its readers for batches and streams, as Spark calls them.
 
-    load()             TidelogDataSource(options) in a process of its own; from then on it is pickled
+    load()             TidelogDataSource(options) in its own process; it is then pickled
     batch              reader().partitions() once, then read() in the tasks, for each partition
     stream             streamReader() in a process that lives as long as the query: initialOffset() if there is no
-                       checkpoint, then latestOffset() about 90 times a second, and partitions() for each batch
-    stream, restarted  partitions() of the batch that was being processed, with the offsets in the checkpoint
+                       checkpoint, then latestOffset() about 90 times per second, and partitions() for each batch
+    stream, restarted  partitions() of the unfinished batch, with the offsets in the checkpoint
 
-Rule 1: what read() returns depends only on its partition.
-Rule 2: Spark may call commit() and stop() late, or never: nothing depends on them.
+Rule 1: the result of read() depends only on its partition.
+Rule 2: Spark may call commit() and stop() late, or never. Nothing depends on them.
 """
 
 from __future__ import annotations
@@ -41,13 +41,15 @@ from tidelog.transport.leader import LeaderConnection
 
 
 class TidelogDataSource(DataSource):
-    """The entry point: Spark makes one from the options of ``format("tidelog")``. OptionError for wrong options."""
+    """The entry point, created by Spark from the options of ``format("tidelog")``. Raises OptionError for invalid
+    options.
+    """
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)
         self.given = Given(options)
         if is_source(self.given):
-            for_source(self.given)  # so that load() fails if an option is wrong, not a query later
+            for_source(self.given)  # so that load() fails for an invalid option, and not a later query
 
     @classmethod
     def name(cls) -> str:
@@ -70,10 +72,10 @@ class TidelogDataSource(DataSource):
 
 
 def planned(offsets: Offsets, made: Columns, spans: list[Span]) -> list[Ranges]:
-    """Spans as partitions: checked, cut into ``minPartitions``, put together into ``maxPartitions``, each with the
-    server to read from.
+    """Convert spans to partitions: verify them, divide them into ``minPartitions``, combine them into
+    ``maxPartitions``, and choose the server for each.
 
-    DataLossError for what is gone, MistakenColumnError for columns that would be null by mistake.
+    Raises DataLossError for lost entries, and MistakenColumnError for columns that would always be null.
     """
     source = offsets.source
     if offsets.topic is not None:
@@ -98,8 +100,8 @@ def planned(offsets: Offsets, made: Columns, spans: list[Span]) -> list[Ranges]:
 
 
 def batches(source: Source, made: Columns, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-    """The rows of a partition, as a task returns them to Spark."""
-    if not isinstance(partition, Ranges):  # without partitions, Spark reads a dummy partition of its own
+    """Yield the rows of a partition, as a task returns them to Spark."""
+    if not isinstance(partition, Ranges):  # without partitions, Spark reads a dummy partition
         return
     servers = LeaderConnection(source.access, f"{source.name}-task")
     try:
@@ -111,7 +113,7 @@ def batches(source: Source, made: Columns, partition: InputPartition) -> Iterato
 
 
 class TidelogReader(DataSourceReader):
-    """``spark.read``: from the starting to the ending offsets."""
+    """Implements ``spark.read``: reads from the starting to the ending offsets."""
 
     def __init__(self, source: Source, schema: StructType) -> None:
         self.source = source
@@ -120,10 +122,10 @@ class TidelogReader(DataSourceReader):
 
     @property
     def pushFilters(self) -> Callable[[list[Filter]], Iterable[Filter]]:  # noqa: N802 - Spark's name
-        """Take what filters tell about what to read; Spark applies them all the same.
+        """Restrict the read by the filters. Spark applies them to the rows as well.
 
         Spark refuses a source that has this method while spark.sql.python.filterPushdown.enabled is false, the default,
-        although it doesn't call it then. It finds out by ``__func__``, so this looks like the method that is inherited.
+        although it does not call the method then. It detects the method by ``__func__``, so this one looks inherited.
         """
 
         def push(filters: list[Filter]) -> Iterable[Filter]:
@@ -150,14 +152,14 @@ class TidelogReader(DataSourceReader):
 
 
 class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """``spark.readStream``."""
+    """Implements ``spark.readStream``."""
 
     def __init__(self, source: Source, schema: StructType) -> None:
         self.source = source
         self.columns = Columns(schema, source.mode, bool(source.subscription.topic))
-        self._offsets: Offsets | None = None  # only in the query's process: tasks get this object pickled
-        self._target: Ids | None = None  # with availableNow, the last IDs when the query started
-        self._triggered = -float("inf")  # monotonic seconds at which minOffsetsPerTrigger last let a batch through
+        self._offsets: Offsets | None = None  # only in the process of the query: tasks receive this object pickled
+        self._target: Ids | None = None  # with availableNow, the last IDs at the start of the query
+        self._triggered = -float("inf")  # monotonic time of the last batch that minOffsetsPerTrigger permitted
 
     @property
     def offsets(self) -> Offsets:
@@ -184,16 +186,16 @@ class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: dict[str, str], limit: ReadLimit) -> dict[str, str]:  # noqa: N802 - Spark's name
         begun = self._read(start)
-        mark = self.offsets.mark()  # before the topic is compared: if it is replaced from now on, the next call sees it
+        mark = self.offsets.mark()  # before the topic is compared: the next call detects a later replacement
         self.offsets.check_topic(start)
         try:
             spans = self._available(begun)
         except DataLossError:
-            self.offsets.check_topic(start, fresh=True)  # that says more
+            self.offsets.check_topic(start, fresh=True)  # this error has more details
             raise
         if not isinstance(limit, ReadAllAvailable) and self.source.min_offsets is not None and self._target is None:
             spans = self._enough(spans, self.source.min_offsets)
-        if not isinstance(limit, ReadAllAvailable) and spans:  # Spark knows one limit, there may be two
+        if not isinstance(limit, ReadAllAvailable) and spans:  # Spark knows one limit, but there can be two
             if self.source.max_offsets is not None:
                 spans = self.offsets.limited(spans, self.source.max_offsets)
             if self.source.max_bytes is not None:
@@ -205,11 +207,12 @@ class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return written(self.offsets.lasts()) | mark
 
     def _read(self, offset: dict[str, str]) -> Ids:
-        """An offset from the form that Spark keeps, without the mark of a topic."""
+        """Parse an offset in Spark's form, without the mark of a topic."""
         return read({key: last for key, last in offset.items() if not last.startswith(MARK)})
 
     def _available(self, begun: Ids) -> list[Span]:
-        """What can be read after these IDs. DataLossError, with ``failOnDataLoss``, if a stream ends before its ID."""
+        """Return the last readable IDs. Raises DataLossError, with ``failOnDataLoss``, if a stream ends before its ID.
+        """
         lasts = self.offsets.lasts()
         spans = []
         for key, last in lasts.items():
@@ -226,7 +229,7 @@ class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return spans
 
     def _check_deleted(self, begun: Ids, lasts: Ids) -> None:
-        """DataLossError, with ``failOnDataLoss``, if a key that matched the pattern and was read is gone."""
+        """Raise DataLossError, with ``failOnDataLoss``, if a key that matched the pattern and was read was deleted."""
         gone = [key for key, after in begun.items() if key not in lasts and after > ZERO]
         if gone and self.source.subscription.pattern and self.source.fail_on_loss:
             for key, info in self.offsets.infos(gone).items():
@@ -234,7 +237,7 @@ class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     raise data_loss(self.source, key, begun[key], None, "it was deleted")
 
     def _enough(self, spans: list[Span], least: int) -> list[Span]:
-        """The spans if they have ``least`` entries in all, or if the longest delay is over; else none."""
+        """Return the spans if they have ``least`` entries in total or the maximum delay has passed, otherwise none."""
         if not spans:
             return []
         now = time.monotonic()
@@ -266,10 +269,10 @@ class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def written(ids: Ids) -> dict[str, str]:
-    """An offset in the form that Spark keeps."""
+    """Return an offset in the form that Spark stores."""
     return {key: str(last) for key, last in sorted(ids.items())}
 
 
 def read(offset: dict[str, str]) -> Ids:
-    """An offset from the form that Spark keeps."""
+    """Parse an offset in the form that Spark stores."""
     return {key: StreamId.parse(last) for key, last in offset.items()}

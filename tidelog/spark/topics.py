@@ -1,9 +1,10 @@
-"""What a query knows of a topic: its facts on the server, compared with options and columns before rows are written.
+"""The topic of a write: its settings on the server, compared with options and columns before rows are written.
 
-Rule 1: the facts are read when Spark makes the writer of a batch, and again before the batch is published. Between the
-        two, rows were given to partitions: if the topic has changed meanwhile, nothing is published.
-Rule 2: what Topic does after a send is done after a batch: with ``drop`` its partitions are evicted. ``hard_limit`` is
-        looked at before a batch is published, so one batch can exceed it.
+Rule 1: the settings are read when Spark creates the writer of a batch, and again before the batch is published. Rows
+        were
+        assigned to partitions in between. If the topic has changed, nothing is published.
+Rule 2: after a batch, the sink does what Topic does after a send: with ``drop``, the partitions are evicted.
+        ``hard_limit`` is checked before a batch is published, so one batch can exceed it.
 """
 
 from __future__ import annotations
@@ -30,10 +31,10 @@ from tidelog.transport.call import Call
 from tidelog.transport.leader import LeaderConnection
 
 T = TypeVar("T")
-Ask = Callable[..., list[Any]]  # Servers.ask, or Publisher's
+Ask = Callable[..., list[Any]]  # Servers.ask, or that of a Publisher
 NO_FIELDS: Final = frozenset({KEY, PARTITION})  # columns of the source that the sink does not write
 MAP: Final = "map"
-#: Kinds of columns that a field of a kind takes. What another kind would take is none that Python writes or reads so.
+#: Kinds of columns that a kind of field accepts. Python would not write or read values of other kinds in this form.
 TAKES: Final[Mapping[str, tuple[str, ...]]] = {
     "float": ("float", "int"), "time": ("str",), "timedelta": ("str",), "uuid": ("str",), "enum": ("str", "int"),
     "literal": ("str", "int"),
@@ -41,28 +42,28 @@ TAKES: Final[Mapping[str, tuple[str, ...]]] = {
 
 
 class TopicChangedError(Exception):
-    """A topic is not what it was when the batch was planned."""
+    """The topic has changed since the batch was planned."""
 
 
 def run(ask: Ask, steps: Steps[T]) -> T:
-    """Drive an operation of ``tidelog.topics``; returns what it returns."""
+    """Run an operation of ``tidelog.topics``, and return its result."""
     return drive(lambda made: ask(*made), steps)
 
 
 @dataclass(frozen=True)
 class Target:
-    """The topic that a batch is written to, as it was when the batch was planned."""
+    """The topic of a batch, as it was when the batch was planned."""
 
     name: str
     facts: TopicSettings
 
     def own(self, streams: Mapping[bytes, int]) -> dict[bytes, int]:
-        """Of numbers of rows by stream, those of the topic's partitions."""
+        """Select the numbers of rows of the topic's partitions."""
         name = self.name.encode()
         return {key: rows for key, rows in streams.items() if key.rpartition(b":")[0] == name}
 
     def unchanged(self, ask: Ask) -> None:
-        """TopicChangedError if rows would now belong elsewhere (Rule 1)."""
+        """Raise TopicChangedError if rows would now belong to other partitions (Rule 1)."""
         now = run(ask, known(self.name))
         if now is None or (now.id, now.partitions) != (self.facts.id, self.facts.partitions):
             what = "was deleted" if now is None else f"has {now.partitions} partitions"
@@ -74,7 +75,7 @@ class Target:
             )
 
     def room(self, ask: Ask, streams: Iterable[bytes]) -> None:
-        """TopicFullError if one of these partitions has as many entries as the topic's hard limit."""
+        """Raise TopicFullError if one of these partitions has reached the hard limit of the topic."""
         limit = self.facts.retention.hard_limit
         if limit is not None:
             keys = sorted(streams)
@@ -83,7 +84,7 @@ class Target:
                     raise TopicFullError(self.name, number_of(key.decode()), length, limit)
 
     def evict(self, ask: Ask, streams: Iterable[bytes]) -> None:
-        """What ``overflow="drop"`` gives up, of these partitions."""
+        """Evict the entries of these partitions that exceed the retention, with ``overflow="drop"``."""
         kept = self.facts.retention
         made: list[Call[Any]] = []
         for key in sorted(streams) if kept.drops else ():
@@ -95,14 +96,14 @@ class Target:
 
 
 def number_of(key: str) -> int:
-    """The partition whose stream has this key."""
+    """Return the partition whose stream has this key."""
     return int(key.rpartition(":")[2])
 
 
 def target_of(sink: Sink, topic: Declared, schema: StructType) -> tuple[Target, TopicEntries]:
-    """The topic, made if it need be, and what makes entries for it of rows with this schema.
+    """Return the topic, created if necessary, and the builder of its entries from rows with this schema.
 
-    OptionError, TopicError and TopicMismatchError for options and columns that don't fit it. Nothing is written then.
+    Raises OptionError, TopicError, and TopicMismatchError for unsuitable options and columns. Nothing is written then.
     """
     servers = LeaderConnection(sink.access, "spark-tidelog-sink-driver")
     kinds = _kinds(schema)
@@ -141,7 +142,7 @@ def _agree(topic: Declared, kinds: Mapping[str, str]) -> Steps[TopicSettings]:
 
 
 def _check(topic: Declared, facts: TopicSettings, kinds: Mapping[str, str]) -> None:
-    """OptionError for columns that the codec can't write, or that can't be the key."""
+    """Raise OptionError for columns that the codec cannot write, or that cannot be the key."""
     fields = [name for name in kinds if name not in NO_FIELDS]
     if not fields:
         raise OptionError(f"topic {topic.name!r}: there is no column to write")
@@ -160,7 +161,7 @@ def _check(topic: Declared, facts: TopicSettings, kinds: Mapping[str, str]) -> N
 
 
 def _is_made(facts: TopicSettings) -> bool:
-    """Whether keys are made by a function, or have another name in entries: then the option names a column."""
+    """Return whether keys come from a function or have another name in entries. The option then names a column."""
     by = facts.partition_by
     return by == FUNCTION or (by is not None and bool(facts.fields) and by not in facts.fields)
 
@@ -181,7 +182,7 @@ def _key_column(topic: Declared, facts: TopicSettings, kinds: Mapping[str, str])
 
 # -- types ---------------------------------------------------------------------------------------------------
 def _fields(kinds: Mapping[str, str]) -> dict[str, str]:
-    """Columns as the facts of a topic name their types."""
+    """Return the columns with types named as in the settings of a topic."""
     return {name: kind for name, kind in kinds.items() if name not in NO_FIELDS and kind != MAP}
 
 
@@ -192,7 +193,7 @@ def _fits(there: str | None, kind: str) -> bool:
 
 
 def _kinds(schema: StructType) -> dict[str, str]:
-    """Kinds of columns: those of codecs/shapes.py; MAP for a column of fields; "" for what no codec can write."""
+    """Return the kind of a column as in codecs/shapes.py; MAP for a column of fields; "" if no codec can write it."""
     return {field.name: _kind(field.name, field.type) for field in to_arrow_schema(schema, timezone="UTC")}
 
 

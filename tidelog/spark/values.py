@@ -1,8 +1,8 @@
-"""Columns of bytes to columns of a type, and which values did not fit.
+"""Converts columns of bytes to typed columns, and finds invalid values.
 
-Rule 1: a value fits if Arrow's cast accepts it, except for those that ``_refuse`` names.
-Rule 2: if all values of a batch fit, there is one cast. If not, the batch is halved until each value that does not fit
-        is alone: a few bad values cost little, and the result is the same as if each value were cast alone.
+Rule 1: a value is valid if Arrow's cast accepts it, except for those that ``_refuse`` names.
+Rule 2: if all values of a batch are valid, there is one cast. Otherwise the batch is halved until each invalid value is
+        alone. A few invalid values are cheap, and the result is the same as with one cast per value.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-_FINER: Final = r"(:\d\d\.\d{6})\d+"  # a time with more digits than microseconds have
+_FINER: Final = r"(:\d\d\.\d{6})\d+"  # a time with more digits than microseconds
 POSSIBLE: Final = (
     "byte", "short", "int", "long", "float", "double", "decimal", "boolean", "string", "binary", "date",
     "timestamp", "timestamp_ntz",
@@ -20,7 +20,7 @@ POSSIBLE: Final = (
 
 
 def fits(wanted: pa.DataType) -> bool:
-    """Whether a field can have this type."""
+    """Return whether a field can have this type."""
     known = (
         pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal, pa.types.is_boolean, pa.types.is_string,
         pa.types.is_binary, pa.types.is_date32, pa.types.is_timestamp,
@@ -29,7 +29,9 @@ def fits(wanted: pa.DataType) -> bool:
 
 
 def convert(array: pa.Array, wanted: pa.DataType) -> tuple[pa.Array, list[int]]:
-    """A binary column as ``wanted``, null where a value is missing or does not fit; and the rows that do not fit."""
+    """Convert a binary column to ``wanted``, null if a value is missing or invalid. Return the column and the invalid
+    rows.
+    """
     if wanted == pa.binary():
         return array, []
     fitting = _all_fit(array, wanted)
@@ -39,7 +41,7 @@ def convert(array: pa.Array, wanted: pa.DataType) -> tuple[pa.Array, list[int]]:
     text = pa.concat_arrays(_cast(array, pa.string(), 0, wrong)) if len(array) else array.cast(pa.string())
     if wanted == pa.string():
         return text, wrong
-    # An empty value is null, not wrong.
+    # An empty value is null, not invalid.
     text = pc.replace_with_mask(text, pc.fill_null(pc.equal(text, ""), False), pa.scalar(None, pa.string()))
     refused = _refuse(text, wanted)
     if refused is not None:
@@ -52,7 +54,7 @@ def convert(array: pa.Array, wanted: pa.DataType) -> tuple[pa.Array, list[int]]:
 
 
 def _all_fit(array: pa.Array, wanted: pa.DataType) -> pa.Array | None:
-    """The whole column in one cast, which is the usual case; None if a value may not fit."""
+    """Convert the whole column in one cast, which is the usual case; None if a value may be invalid."""
     try:
         text = array.cast(pa.string())
         made = _whole(text, wanted)
@@ -62,10 +64,10 @@ def _all_fit(array: pa.Array, wanted: pa.DataType) -> pa.Array | None:
 
 
 def _refuse(text: pa.Array, wanted: pa.DataType) -> pa.Array | None:
-    """A mask of texts that Arrow accepts and Spark does not: hexadecimal integers. None if there are none."""
+    """Return a mask of texts that Arrow accepts and Spark does not: hexadecimal integers. None if there are none."""
     if not pa.types.is_integer(wanted):
         return None
-    letters = text.buffers()[2]  # the bytes of all values: searching them costs next to nothing
+    letters = text.buffers()[2]  # the bytes of all values: searching them is almost free
     if letters is None or not any(letter in letters.to_pybytes() for letter in (b"x", b"X")):
         return None
     mask = pc.fill_null(pc.match_substring(text, "x", ignore_case=True), False)
@@ -73,7 +75,7 @@ def _refuse(text: pa.Array, wanted: pa.DataType) -> pa.Array | None:
 
 
 def _cast(array: pa.Array, wanted: pa.DataType, base: int, wrong: list[int]) -> list[pa.Array]:
-    """The array in pieces of the wanted type. Appends the rows that do not fit, counted from ``base``, to ``wrong``."""
+    """Convert the array in pieces. Appends the invalid rows, counted from ``base``, to ``wrong``."""
     try:
         return [_whole(array, wanted)]
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
@@ -85,7 +87,7 @@ def _cast(array: pa.Array, wanted: pa.DataType, base: int, wrong: list[int]) -> 
 
 
 def _whole(array: pa.Array, wanted: pa.DataType) -> pa.Array:
-    """One cast. ArrowInvalid if any value does not fit."""
+    """Convert in one cast. Raises ArrowInvalid if any value is invalid."""
     if pa.types.is_timestamp(wanted):
         return _timestamps(array, wanted)
     if pa.types.is_decimal(wanted):
@@ -94,9 +96,9 @@ def _whole(array: pa.Array, wanted: pa.DataType) -> pa.Array:
 
 
 def _timestamps(array: pa.Array, wanted: pa.DataType) -> pa.Array:
-    """ISO 8601; without a zone it is UTC. For timestamp_ntz, a value with a zone does not fit.
+    """Parse ISO 8601; a time without a zone is UTC. For timestamp_ntz, a value with a zone is invalid.
 
-    Spark has microseconds: what .NET, Go and Java write beyond them is cut off, as Spark's own cast does.
+    Spark has microseconds. Further digits, as .NET, Go, and Java write them, are truncated, as in Spark's own cast.
     """
     try:
         return _micros(array, wanted)
@@ -116,7 +118,7 @@ def _micros(array: pa.Array, wanted: pa.DataType) -> pa.Array:
 
 
 def _decimals(array: pa.Array, wanted: pa.DataType) -> pa.Array:
-    """Digits beyond the scale are rounded half up, as Spark does; too many digits before the point don't fit."""
+    """Round digits beyond the scale half up, as Spark does. Too many digits before the point are invalid."""
     try:
         return array.cast(wanted)
     except pa.ArrowInvalid:
