@@ -1,4 +1,4 @@
-"""Converts Arrow batches to TSTAGE commands (tidelog.client.publish.Part), without a Python object for each row or
+"""Converts Arrow batches to TSTAGE commands (tidelog.client.publish.StagedRows), without a Python object for each row or
 value.
 
     *argc $6 TSTAGE $.. stage $.. ttl $.. key $6 FIELDS $.. n field ... $6 VALUES    $2 20  $4 35.6 ...
