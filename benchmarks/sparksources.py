@@ -14,8 +14,8 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from tidelog.spark.given import BATCH as READ_ONCE
 from tidelog.spark.options import for_source
+from tidelog.spark.optionvalues import BATCH as READ_ONCE
 from tidelog.spark.pages import SWITCH, native
 from tidelog.spark.source import TidelogDataSource, TidelogReader
 

@@ -20,15 +20,15 @@ import trustme
 from click.testing import CliRunner
 
 from tidelog import Access, AsyncClient, Client
-from tidelog.backup.source import Source
+from tidelog.backup.source import BackupSource
 from tidelog.cli.program import main
 from tidelog.client.strings import server_time
 from tidelog.flows.connectors.redis.base import client as flow_client
 from tidelog.flows.serveraccess import access as flow_access
 from tidelog.flows.serveraccess import channel
-from tidelog.moving.ends import End
-from tidelog.spark.given import Given
+from tidelog.moving.endpoints import Endpoint
 from tidelog.spark.options import access_of, given_of
+from tidelog.spark.optionvalues import OptionValues
 from tidelog.testing import Server, free_port, running_server
 from tidelog.topics import Topic
 from tidelog.transport.leader import LeaderConnection
@@ -136,14 +136,14 @@ def test_what_reaches_it(secure: Secure, way: str) -> None:
         await connector.aclose()
 
     asyncio.run(over_asyncio())
-    with Source(url) as copied:
+    with BackupSource(url) as copied:
         assert copied.facts.role == "leader"
-    given = Given({"url": url, "subscribe": "seen", "fetchOffset.numRetries": "0"})
+    given = OptionValues({"url": url, "subscribe": "seen", "fetchOffset.numRetries": "0"})
     spark = access_of(given)
     assert answers(spark)
-    assert access_of(Given(given_of(spark))) == spark
+    assert access_of(OptionValues(given_of(spark))) == spark
     if way != "several":
-        end = End("target", url)
+        end = Endpoint("target", url)
         assert end.name.startswith("tidelog ")
         end.close()
     topic: Topic[dict[str, str]] = Topic("by_url", partitions=1, url=url)

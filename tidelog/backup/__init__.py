@@ -1,6 +1,6 @@
 """Backups of a running server: ``tidelog backup``, ``backups``, ``verify``, and ``restore``.
 
-    places    targets of backups: a directory or an fsspec URL
+    targets   targets of backups: a directory or an fsspec URL
     frames    the frames that a server sends to a replica, and their checksums; bytes only
     source    reads a full copy and the following log from a server
     chunks    divides the copy into files

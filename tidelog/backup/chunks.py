@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from typing import Final
 from zlib import crc32
 
-from tidelog.backup.frames import Entry, Frame, entries
+from tidelog.backup.frames import BackupFrame, StoreEntry, entries
 
 SMALLEST: Final = 1 << 20  # minimum size of a chunk in bytes
 LARGEST: Final = 8 << 20  # maximum size of a chunk in bytes, except for a single larger entry
@@ -58,7 +58,7 @@ class StoreCutter:
             yield chunk
 
 
-def _may_follow(entry: Entry) -> bool:
+def _may_follow(entry: StoreEntry) -> bool:
     """Return whether a boundary may follow that entry, with a probability in proportion to its size."""
     return crc32(entry.key) * APART < (entry.end - entry.start) << 32
 
@@ -69,7 +69,7 @@ class LogCutter:
     def __init__(self) -> None:
         self._parts: list[bytes] = []
 
-    def add(self, batch: Frame) -> Iterator[bytes]:
+    def add(self, batch: BackupFrame) -> Iterator[bytes]:
         """Return the complete chunk, if there is one."""
         self._parts.append(batch.encoded())
         if batch.offset // LOG_CHUNK != (batch.offset + len(batch.payload)) // LOG_CHUNK:

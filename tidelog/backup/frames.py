@@ -31,7 +31,7 @@ from zlib import crc32
 
 from xxhash import xxh3_64_intdigest
 
-from tidelog.backup.places import BackupError
+from tidelog.backup.targets import BackupError
 
 BATCH, ALIVE, COPY, PIECE, DONE, MESSAGE = KINDS = b"BACPDM"
 NODES: Final = 1  # a database number
@@ -46,7 +46,7 @@ TWO: Final = Struct(">QQ")
 ONE: Final = Struct(">Q")
 
 
-class Frame(NamedTuple):
+class BackupFrame(NamedTuple):
     """One frame. ``kind`` is one of the constants above, ``offset`` is a log offset."""
 
     kind: int
@@ -64,17 +64,17 @@ class Frame(NamedTuple):
         return tuple(map(int, body.unpack(self.payload)))
 
 
-class Decoder:
+class BackupFrameDecoder:
     """Converts bytes to frames."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
 
-    def feed(self, data: bytes) -> list[Frame]:
+    def feed(self, data: bytes) -> list[BackupFrame]:
         """Return the frames that are complete. Raises BackupError if the input is invalid. Feed nothing more then."""
         buffer = self._buffer
         buffer += data
-        found: list[Frame] = []
+        found: list[BackupFrame] = []
         at = 0
         with memoryview(buffer) as view:
             while len(view) - at >= HEAD:
@@ -89,13 +89,13 @@ class Decoder:
                 payload = bytes(view[at + HEAD : end])
                 if crc32(payload) != body:
                     raise BackupError("a frame was damaged on the way from the server")
-                found.append(Frame(kind, offset, payload))
+                found.append(BackupFrame(kind, offset, payload))
                 at = end
         del buffer[:at]
         return found
 
 
-class Entry(NamedTuple):
+class StoreEntry(NamedTuple):
     """The position of an entry in a piece."""
 
     db: int
@@ -104,7 +104,7 @@ class Entry(NamedTuple):
     end: int
 
 
-def entries(piece: bytes) -> Iterator[Entry]:
+def entries(piece: bytes) -> Iterator[StoreEntry]:
     """Yield the entries of a piece in order. Raises BackupError if an entry is damaged."""
     at = 0
     with memoryview(piece) as view:
@@ -123,7 +123,7 @@ def entries(piece: bytes) -> Iterator[Entry]:
                     f"the server's store is damaged: the entry {key!r} of db {db}. Back up a replica instead, or"
                     " restore the server from an older backup"
                 )
-            yield Entry(db, key, start, at)
+            yield StoreEntry(db, key, start, at)
 
 
 def _sound(db: int, key: bytes, value: memoryview) -> bool:

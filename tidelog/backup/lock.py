@@ -21,7 +21,7 @@ from datetime import UTC, datetime
 from types import TracebackType
 from typing import Any, Self
 
-from tidelog.backup.places import BackupError, Place
+from tidelog.backup.targets import BackupError, BackupTarget
 
 FOLDER = "locks"
 STALE = 900  # seconds; longer than the transfer of one file
@@ -31,10 +31,10 @@ LONGEST = 4096  # maximum size of a lock in bytes
 MOST = {"pid": 1 << 31, "began": 1 << 37, "seen": 1 << 37}
 
 
-class Lock:
+class TargetLock:
     """The lock, as a context manager. Raises BackupError if there is another writer."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: BackupTarget) -> None:
         self._place = place
         self._file = f"{FOLDER}/{secrets.token_hex(8)}.json"
         self._began = int(time.time())
@@ -89,7 +89,7 @@ class Lock:
         )
 
 
-def _read(place: Place, file: str) -> dict[str, Any] | None:
+def _read(place: BackupTarget, file: str) -> dict[str, Any] | None:
     """Return the content of a lock, or None if it has just been removed."""
     try:
         facts: dict[str, Any] = json.loads(place.read(file, LONGEST))

@@ -24,7 +24,7 @@ from dataclasses import asdict, dataclass, fields
 from hashlib import sha256
 from typing import Any, Final
 
-from tidelog.backup.places import BackupError, Place, place_at
+from tidelog.backup.targets import BackupError, BackupTarget, target_at
 
 FORMAT: Final = "tidelog backup, format 1"
 ENDING: Final = ".json"
@@ -41,7 +41,7 @@ Chunk = tuple[str, int]  # SHA-256 of the content in hex, size in bytes
 
 
 @dataclass(frozen=True, slots=True)
-class Manifest:
+class BackupManifest:
     """The content of a manifest. Times are ISO 8601 in UTC."""
 
     name: str
@@ -75,7 +75,7 @@ class Manifest:
         return json.dumps({**content, "sha256": _digest(content)}, indent=1).encode() + b"\n"
 
     @classmethod
-    def loaded(cls, raw: bytes, shown: str) -> Manifest:
+    def loaded(cls, raw: bytes, shown: str) -> BackupManifest:
         """Parse the content of a file named ``shown``. Raises BackupError if it is damaged or has another format."""
         try:
             content = json.loads(raw)
@@ -104,9 +104,9 @@ def _chunks(pairs: list[Any]) -> tuple[Chunk, ...]:
     return chunks
 
 
-def _sound(found: Manifest) -> Manifest:
+def _sound(found: BackupManifest) -> BackupManifest:
     """Validate the values, because other programs can write manifests. Raises ValueError or TypeError."""
-    for field in fields(Manifest):
+    for field in fields(BackupManifest):
         value = getattr(found, field.name)
         if field.type == "int" and not (type(value) is int and 0 <= value < MOST):
             raise ValueError
@@ -126,7 +126,7 @@ def chunk_file(digest: str) -> str:
     return f"chunks/{digest[:2]}/{digest}"
 
 
-def backups(place: Place) -> list[str]:
+def backups(place: BackupTarget) -> list[str]:
     """Return the names of the complete backups at a target, oldest first. Raises BackupError if the target cannot be
     listed.
     """
@@ -134,16 +134,16 @@ def backups(place: Place) -> list[str]:
     return sorted(name for name in names if NAME.fullmatch(name))
 
 
-def load(place: Place, name: str) -> Manifest:
+def load(place: BackupTarget, name: str) -> BackupManifest:
     """Load the manifest of the backup with this name. Raises BackupError."""
     shown = f"{place.shown}/{name}{ENDING}"
-    found = Manifest.loaded(place.read(name + ENDING, LONGEST), shown)
+    found = BackupManifest.loaded(place.read(name + ENDING, LONGEST), shown)
     if found.name != name:
         raise BackupError(f"{shown} is the manifest of {found.name}: it was renamed")
     return found
 
 
-def find(backup: str) -> tuple[Place, Manifest]:
+def find(backup: str) -> tuple[BackupTarget, BackupManifest]:
     """Find the backup that a user named: TARGET/NAME, with or without .json, or TARGET for the newest backup.
 
     Raises BackupError if there is no such backup, or if its manifest is damaged.
@@ -151,9 +151,9 @@ def find(backup: str) -> tuple[Place, Manifest]:
     target, _, last = backup.rstrip("/").rpartition("/")
     name = last.removesuffix(ENDING)
     if NAME.fullmatch(name):
-        place = place_at(target or ("/" if backup.startswith("/") else "."))
+        place = target_at(target or ("/" if backup.startswith("/") else "."))
         return place, load(place, name)
-    place = place_at(backup)
+    place = target_at(backup)
     names = backups(place)
     if not names:
         raise BackupError(f"there is no backup at {place.shown}")

@@ -21,16 +21,16 @@ from hashlib import sha256
 from pathlib import Path
 from typing import IO, Any
 
-from tidelog.backup.frames import ALIVE, COPY, DONE, ONE, PIECE, TWO, Frame
-from tidelog.backup.manifest import Chunk, Manifest, chunk_file
-from tidelog.backup.places import BackupError, Place
+from tidelog.backup.frames import ALIVE, COPY, DONE, ONE, PIECE, TWO, BackupFrame
+from tidelog.backup.manifest import BackupManifest, Chunk, chunk_file
 from tidelog.backup.take import Report
+from tidelog.backup.targets import BackupError, BackupTarget
 from tidelog.serverprogram import server_command, server_environment
 
 UNFINISHED = ".restoring"  # suffix of an unfinished directory
 
 
-def verify(place: Place, manifest: Manifest, report: Report) -> None:
+def verify(place: BackupTarget, manifest: BackupManifest, report: Report) -> None:
     """Read all files of a backup. Raises BackupError if a file is missing or damaged."""
     _look_for_all(place, manifest)
     done = 0
@@ -40,7 +40,7 @@ def verify(place: Place, manifest: Manifest, report: Report) -> None:
         done += chunk[1]
 
 
-def restore(place: Place, manifest: Manifest, directory: Path, report: Report) -> dict[str, Any]:
+def restore(place: BackupTarget, manifest: BackupManifest, directory: Path, report: Report) -> dict[str, Any]:
     """Create a data directory, and return what tidelog-server reports about it.
 
     Raises BackupError if that fails. ``directory`` is unchanged then.
@@ -72,7 +72,7 @@ def _check_free(directory: Path, unfinished: Path) -> None:
         )
 
 
-def _look_for_all(place: Place, manifest: Manifest) -> None:
+def _look_for_all(place: BackupTarget, manifest: BackupManifest) -> None:
     """Raise BackupError if a chunk is missing or has another size."""
     there = place.names("chunks")
     for digest, size in manifest.chunks:
@@ -83,7 +83,7 @@ def _look_for_all(place: Place, manifest: Manifest) -> None:
             raise _damaged(place, file, f"it has {there[file]:,} bytes instead of {size:,}")
 
 
-def _read(place: Place, chunk: Chunk) -> bytes:
+def _read(place: BackupTarget, chunk: Chunk) -> bytes:
     """Return the content of a chunk. Raises BackupError if it is damaged."""
     digest, size = chunk
     file = chunk_file(digest)
@@ -93,28 +93,28 @@ def _read(place: Place, chunk: Chunk) -> bytes:
     return data
 
 
-def _damaged(place: Place, file: str, why: str) -> BackupError:
+def _damaged(place: BackupTarget, file: str, why: str) -> BackupError:
     return BackupError(
         f"{place.shown}/{file} is damaged: {why}. If you remove it, the next backup writes what it still needs of it"
     )
 
 
-def _link(place: Place, manifest: Manifest, report: Report) -> Iterator[bytes]:
+def _link(place: BackupTarget, manifest: BackupManifest, report: Report) -> Iterator[bytes]:
     """Yield the bytes that a leader would send."""
     at = manifest.store_offset
     done = 0
     yield f"+FULLRESYNC {manifest.replid} {at}\r\n".encode()
-    yield Frame(COPY, at, TWO.pack(manifest.store_entries, sum(size for _, size in manifest.store))).encoded()
+    yield BackupFrame(COPY, at, TWO.pack(manifest.store_entries, sum(size for _, size in manifest.store))).encoded()
     for chunk in manifest.store:
         report("restoring", done, manifest.size)
-        yield Frame(PIECE, at, _read(place, chunk)).encoded()
+        yield BackupFrame(PIECE, at, _read(place, chunk)).encoded()
         done += chunk[1]
-    yield Frame(DONE, at, ONE.pack(manifest.store_entries)).encoded()
+    yield BackupFrame(DONE, at, ONE.pack(manifest.store_entries)).encoded()
     for chunk in manifest.log:
         report("restoring", done, manifest.size)
         yield _read(place, chunk)
         done += chunk[1]
-    yield Frame(ALIVE, manifest.log_offset, b"\0").encoded()
+    yield BackupFrame(ALIVE, manifest.log_offset, b"\0").encoded()
 
 
 def _run_server(directory: Path, link: Iterator[bytes]) -> dict[str, Any]:

@@ -22,8 +22,8 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
-from tidelog.backup.frames import ALIVE, BATCH, MESSAGE, Decoder, Frame
-from tidelog.backup.places import BackupError
+from tidelog.backup.frames import ALIVE, BATCH, MESSAGE, BackupFrame, BackupFrameDecoder
+from tidelog.backup.targets import BackupError
 from tidelog.client.client import Client
 
 NAME = "tidelog-backup"  # the name in CLIENT LIST
@@ -40,7 +40,7 @@ PSYNC = b"*3\r\n$5\r\nPSYNC\r\n$1\r\n?\r\n$2\r\n-1\r\n"
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class SourceState:
     """The state of a server before the copy started."""
 
     version: str
@@ -50,7 +50,7 @@ class Facts:
     entries: int  # in all streams
 
 
-class Source:
+class BackupSource:
     """The connection. ``facts`` and ``replid`` are set by the constructor; ``take`` then returns frames.
 
     Raises redis.RedisError if the server is unreachable or refuses, and BackupError if it is not a tidelog-server.
@@ -76,7 +76,7 @@ class Source:
         reply: bytes = self._connection.read_response(disable_decoding=True)
         return reply
 
-    def take(self) -> Frame:
+    def take(self) -> BackupFrame:
         """Return the next frame of the copy or the log. Raises BackupError if the connection is lost or the data is
         damaged.
         """
@@ -85,7 +85,7 @@ class Source:
             if frame.kind not in (ALIVE, MESSAGE):
                 return frame
 
-    def take_batch(self, offset: int) -> Frame:
+    def take_batch(self, offset: int) -> BackupFrame:
         """Return the next commit group of the log, which must start at this offset. Raises BackupError as ``take``
         does.
         """
@@ -113,13 +113,13 @@ class Frames:
 
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
-        self._queue: deque[Frame] = deque()
+        self._queue: deque[BackupFrame] = deque()
         self._bytes = 0  # in ``_queue``
         self._news = threading.Condition()
         self._failed: BackupError | None = None
         self._closing = False
         self._busy_since: float | None = None  # start of the caller's work on the last frame; None while it waits
-        self._decoder = Decoder()
+        self._decoder = BackupFrameDecoder()
         self._thread: threading.Thread | None = None
 
     def begin(self) -> tuple[str, int]:
@@ -189,7 +189,7 @@ class Frames:
         except Exception as error:  # noqa: BLE001 - whatever it is, the caller waits for an answer
             self._fail(BackupError(f"reading from the server failed: {error!r}"))
 
-    def _put(self, frames: list[Frame]) -> None:
+    def _put(self, frames: list[BackupFrame]) -> None:
         with self._news:
             self._queue += frames
             self._bytes += sum(len(frame.payload) for frame in frames)
@@ -200,7 +200,7 @@ class Frames:
             self._failed = error
             self._news.notify_all()
 
-    def take(self) -> Frame:
+    def take(self) -> BackupFrame:
         """Return the next frame. Raises BackupError if no frame can follow."""
         with self._news:
             self._busy_since = None
@@ -226,7 +226,7 @@ class Frames:
             self._thread.join()
 
 
-def _facts(reply: bytes) -> Facts:
+def _facts(reply: bytes) -> SourceState:
     """Read the facts from the reply to INFO. Raises BackupError if the server is not a tidelog-server."""
     if not isinstance(reply, bytes):
         raise BackupError(f"the server answered INFO with {type(reply).__name__} instead of text")
@@ -238,12 +238,12 @@ def _facts(reply: bytes) -> Facts:
         raise BackupError("the server is no tidelog-server: its INFO lacks what a backup needs") from None
 
 
-def _facts_in(info: dict[str, str]) -> Facts:
+def _facts_in(info: dict[str, str]) -> SourceState:
     """Read the facts. Raises KeyError or ValueError."""
     if not VERSION.fullmatch(info["tidelog_version"]):
         raise ValueError
     databases = [value for name, value in info.items() if name.startswith("db") and value.startswith("keys=")]
-    return Facts(
+    return SourceState(
         version=info["tidelog_version"],
         role="leader" if info["role"] == "master" else "replica",
         log_offset=int(info["master_repl_offset"]),

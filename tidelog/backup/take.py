@@ -15,11 +15,11 @@ from hashlib import sha256
 
 import tidelog
 from tidelog.backup.chunks import LogCutter, StoreCutter
-from tidelog.backup.frames import COPY, DONE, ONE, PIECE, TWO, Frame
-from tidelog.backup.lock import Lock
-from tidelog.backup.manifest import ENDING, Chunk, Manifest, backups, chunk_file, load
-from tidelog.backup.places import BackupError, Place
-from tidelog.backup.source import Source
+from tidelog.backup.frames import COPY, DONE, ONE, PIECE, TWO, BackupFrame
+from tidelog.backup.lock import TargetLock
+from tidelog.backup.manifest import ENDING, BackupManifest, Chunk, backups, chunk_file, load
+from tidelog.backup.source import BackupSource
+from tidelog.backup.targets import BackupError, BackupTarget
 from tidelog.transport.access import without_credentials
 
 #: Called often with the current activity, the bytes done so far, and the estimated total.
@@ -27,27 +27,27 @@ Report = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class BackupResult:
     """The cost of a backup."""
 
-    manifest: Manifest
+    manifest: BackupManifest
     new_chunks: int  # written by this backup
     new_bytes: int
     removed: int  # old backups
 
 
-def take(url: str, place: Place, keep: int | None, report: Report) -> Taken:
+def take(url: str, place: BackupTarget, keep: int | None, report: Report) -> BackupResult:
     """Create a verified backup at ``place``, and then remove all but the newest ``keep``.
 
     Raises BackupError, or redis.RedisError if the server is unreachable or refuses. There is no new backup then.
     """
     began = datetime.now(UTC)
-    with Lock(place) as lock:
+    with TargetLock(place) as lock:
         shelf = _Shelf(place, lock)
-        with Source(url) as source:
+        with BackupSource(url) as source:
             copied = _copy(source, shelf, report)
         shelf.read_back(report)
-        manifest = Manifest(
+        manifest = BackupManifest(
             name=f"{_compact(began)}-{copied.log_offset}",
             began=_precise(began),
             ended=_precise(datetime.now(UTC)),
@@ -67,7 +67,7 @@ def take(url: str, place: Place, keep: int | None, report: Report) -> Taken:
         lock.check()
         _complete(place, manifest)
         removed = _prune(place, keep, lock) if keep else 0
-    return Taken(manifest, len(shelf.new), sum(shelf.new.values()), removed)
+    return BackupResult(manifest, len(shelf.new), sum(shelf.new.values()), removed)
 
 
 def _compact(when: datetime) -> str:
@@ -81,7 +81,7 @@ def _precise(when: datetime) -> str:
 class _Shelf:
     """The chunks of a target."""
 
-    def __init__(self, place: Place, lock: Lock) -> None:
+    def __init__(self, place: BackupTarget, lock: TargetLock) -> None:
         self.new: dict[str, int] = {}  # files that were written, and their sizes
         self._there = place.names("chunks")
         self._place = place
@@ -117,7 +117,7 @@ class _Copied:
     log_offset: int
 
 
-def _copy(source: Source, shelf: _Shelf, report: Report) -> _Copied:
+def _copy(source: BackupSource, shelf: _Shelf, report: Report) -> _Copied:
     """Write the chunks of the store and of the log up to its end at the start of the backup."""
     target = source.facts.log_offset
     entries, total = _expected(source, COPY).numbers(TWO)
@@ -145,14 +145,14 @@ def _copy(source: Source, shelf: _Shelf, report: Report) -> _Copied:
     return _Copied(store, log, cutter.entries, at)
 
 
-def _expected(source: Source, kind: int) -> Frame:
+def _expected(source: BackupSource, kind: int) -> BackupFrame:
     frame = source.take()
     if (frame.kind, frame.offset) != (kind, source.store_offset):
         raise BackupError(f"the server sent {chr(frame.kind)} where a full copy should begin")
     return frame
 
 
-def _complete(place: Place, manifest: Manifest) -> None:
+def _complete(place: BackupTarget, manifest: BackupManifest) -> None:
     """Write the manifest, which completes the backup."""
     raw = manifest.dumped()
     file = manifest.name + ENDING
@@ -163,7 +163,7 @@ def _complete(place: Place, manifest: Manifest) -> None:
         raise BackupError(f"{place.shown}/{file}: what was read back is not what was written")
 
 
-def _prune(place: Place, keep: int, lock: Lock) -> int:
+def _prune(place: BackupTarget, keep: int, lock: TargetLock) -> int:
     """Remove all but the newest ``keep`` backups and all unused files, and return the number of backups removed."""
     names = backups(place)
     gone, left = names[:-keep], names[-keep:]
@@ -180,5 +180,5 @@ def _prune(place: Place, keep: int, lock: Lock) -> int:
     return len(gone)
 
 
-def _unneeded(place: Place, needed: set[str]) -> Iterator[str]:
+def _unneeded(place: BackupTarget, needed: set[str]) -> Iterator[str]:
     return (file for file in place.names("chunks") if file not in needed)

@@ -17,7 +17,7 @@
     flow      tidelog flow: check, run, and control flows
     flowhttp  HTTP requests to a process that runs flows
     flowoutput  the output of tidelog flow
-    later     command groups whose modules are imported on first use
+    lazygroup  command groups whose modules are imported on first use
     modules   the argument type module:name
     connect   the option --url, and messages for errors of a server
     load      appends the rows of a file to a stream

@@ -12,8 +12,8 @@ import click
 
 from tidelog.backup import manifest, take
 from tidelog.backup import restore as reading
-from tidelog.backup.manifest import Manifest
-from tidelog.backup.places import BackupError, Place, place_at
+from tidelog.backup.manifest import BackupManifest
+from tidelog.backup.targets import BackupError, BackupTarget, target_at
 from tidelog.cli.connect import reported, url_option
 from tidelog.cli.output import echo
 from tidelog.cli.progress import Progress
@@ -56,7 +56,7 @@ def backup(target: str, url: str, keep: int | None) -> None:
     files that were written. Configuration and ACL files are not part of a backup.
     """
     with _reporting(), reported(url), Progress() as progress:
-        place = place_at(target)
+        place = target_at(target)
         taken = take.take(url, place, keep, progress.show_bytes)
         done = taken.manifest
         progress.end()
@@ -76,7 +76,7 @@ def backups(target: str) -> None:
     size of the files that older backups in the list also use.
     """
     with _reporting():
-        place = place_at(target)
+        place = target_at(target)
         names = manifest.backups(place)
         if not names:
             raise click.ClickException(f"there is no backup at {place.shown}")
@@ -89,7 +89,7 @@ def backups(target: str) -> None:
         table(["name", "began (UTC)", "size", "shared", "entries", "server"], rows)
 
 
-def _row(found: Manifest, known: set[str]) -> list[str]:
+def _row(found: BackupManifest, known: set[str]) -> list[str]:
     shared = sum(count for digest, count in found.chunks if digest in known)
     known.update(digest for digest, _ in found.chunks)
     began = found.began[:SECONDS].replace("T", " ")
@@ -136,7 +136,7 @@ def restore(backup: str, directory: Path) -> None:
         _print_restored(place, found, directory, facts)
 
 
-def _print_restored(place: Place, found: Manifest, directory: Path, facts: dict[str, Any]) -> None:
+def _print_restored(place: BackupTarget, found: BackupManifest, directory: Path, facts: dict[str, Any]) -> None:
     newest = f", the newest {_time_text(facts['newest_ms'])}" if facts["newest_ms"] else ""
     echo(f"{directory}: the data of {found.server} at log offset {facts['log_offset']:,}, from")
     echo(f"{place.shown}/{found.name}")

@@ -18,11 +18,11 @@ from tidelog.cli.lines import printable
 from tidelog.cli.output import echo
 from tidelog.cli.progress import Progress
 from tidelog.cli.report import table
+from tidelog.moving.descriptions import dashed, text
 from tidelog.moving.errors import MovingError
-from tidelog.moving.facts import dashed, text
 from tidelog.moving.move import PAGE, Plan, move
-from tidelog.moving.outcome import LISTED, Outcome, StreamOutcome
-from tidelog.moving.streams import Moved
+from tidelog.moving.outcome import LISTED, CopyOutcome, StreamOutcome
+from tidelog.moving.streams import CopiedStream
 from tidelog.transport.access import without_credentials
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -198,7 +198,7 @@ class _Watch:
         self._started = True
         self._progress.show_entries(printable(text(key)), done, total)
 
-    def copied(self, moved: Moved) -> None:
+    def copied(self, moved: CopiedStream) -> None:
         if not self._progress.visible and moved.here is not None:
             here, carried = moved.here, moved.carried
             self._line(
@@ -230,7 +230,7 @@ class _Watch:
 
 
 # -- the result ----------------------------------------------------------------------------------------------
-def _print(outcome: Outcome) -> None:
+def _print(outcome: CopyOutcome) -> None:
     echo()
     if outcome.streams:
         table(
@@ -261,7 +261,7 @@ def _row(each: StreamOutcome) -> list[str]:
     ]  # fmt: skip
 
 
-def _lines(outcome: Outcome) -> Iterator[str]:
+def _lines(outcome: CopyOutcome) -> Iterator[str]:
     for each in outcome.streams:
         if each.found is not None:
             for line in [*each.found.differences, *each.found.went_on]:

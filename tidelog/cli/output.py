@@ -29,7 +29,7 @@ def echo(text: str = "", *, err: bool = False, nl: bool = True) -> None:
     click.echo(safe(text), err=err, nl=nl)
 
 
-class Program(click.Group):
+class SafeGroup(click.Group):
     """A group whose error messages are ``safe``."""
 
     def invoke(self, ctx: click.Context) -> Any:

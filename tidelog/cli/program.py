@@ -20,10 +20,10 @@ from tidelog.cli import backups, lines
 from tidelog.cli.app import app_commands
 from tidelog.cli.connect import connected, url_option
 from tidelog.cli.dlq import dlq
-from tidelog.cli.later import Later
+from tidelog.cli.lazygroup import LazyGroup
 from tidelog.cli.load import BadRow, Format, Loader, guess_format, read_rows
 from tidelog.cli.moving import export_command, import_command
-from tidelog.cli.output import Program, echo
+from tidelog.cli.output import SafeGroup, echo
 from tidelog.cli.progress import Progress
 from tidelog.cli.report import print_server, print_stream
 from tidelog.cli.sending import send, sendmany
@@ -39,7 +39,7 @@ POLL = 60_000  # ms that tail waits in one TREAD
 AT_ONCE = 100  # entries that tail reads in one TREAD
 
 
-@click.group(cls=Program, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.group(cls=SafeGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(tidelog.__version__)
 def main() -> None:
     """Command-line tool for tidelog servers.
@@ -73,8 +73,8 @@ def main() -> None:
 for _command in (
     backups.backup, backups.backups, backups.verify, backups.restore, topics, send, sendmany, dlq, worker, app_commands,
     import_command, export_command,
-    Later("jobs", "tidelog.cli.jobs", "jobs_commands", "jobs", "Manage stateful exactly-once jobs on Spark."),
-    Later("flow", "tidelog.cli.flow", "flow_commands", "flows", "Run and control flows of events."),
+    LazyGroup("jobs", "tidelog.cli.jobs", "jobs_commands", "jobs", "Manage stateful exactly-once jobs on Spark."),
+    LazyGroup("flow", "tidelog.cli.flow", "flow_commands", "flows", "Run and control flows of events."),
 ):  # fmt: skip
     main.add_command(_command)
 

@@ -3,8 +3,8 @@
 Both servers are accessed with Redis's own commands, so each of them can be a Redis server or a tidelog-server.
 
     errors     error types
-    ends       one of the two servers: its identity and its replies
-    facts      the description of a stream, its groups, consumers, and pending entries
+    endpoints  one of the two servers: its identity and its replies
+    descriptions  the description of a stream, its groups, consumers, and pending entries
     pages      reads entries in pages whose replies stay small
     inventory  lists the keys, and those that can be copied
     entries    copies the entries of a stream, and deletions

@@ -14,12 +14,12 @@ import hiredis
 import xxhash
 
 from tidelog.client.entries import StreamId
-from tidelog.moving import facts, pages
-from tidelog.moving.ends import End
-from tidelog.moving.facts import NEVER, ZERO, Group, Pending, Stream, dashed
+from tidelog.moving import descriptions, pages
+from tidelog.moving.descriptions import NEVER, ZERO, GroupDescription, PendingDescription, StreamDescription, dashed
+from tidelog.moving.endpoints import Endpoint
 from tidelog.moving.merged import merged
 from tidelog.moving.pages import Row, id_of
-from tidelog.moving.streams import Moved
+from tidelog.moving.streams import CopiedStream
 
 NAMED: Final = 3  # IDs that a difference names
 TOLD: Final = 1000  # entries between two reports
@@ -55,19 +55,19 @@ class _Few:
 
 
 def compare(
-    source: End, target: End, moved: Moved, page: int, content: bool, told: Callable[[int, int], None]
+    source: Endpoint, target: Endpoint, moved: CopiedStream, page: int, content: bool, told: Callable[[int, int], None]
 ) -> Compared:  # fmt: skip
     """Compare a stream on both servers. ``moved.here`` is the description of the source at the time of the copy."""
     found = Compared()
     key, then = moved.key, moved.here
-    here, there = facts.stream(source, key), facts.stream(target, key)
+    here, there = descriptions.stream(source, key), descriptions.stream(target, key)
     if here is None:
         found.went_on.append("the stream was deleted at the source")
         return found
     if there is None or then is None:
         found.differences.append("the stream is not at the target")
         return found
-    slack = facts.expiry_slack(source)
+    slack = descriptions.expiry_slack(source)
     still = _same_entries(here, then, slack)
     if still:
         found.differences += _described(here, there, slack)
@@ -79,23 +79,23 @@ def compare(
     return found
 
 
-def _same_entries(here: Stream, then: Stream, slack: int) -> bool:
+def _same_entries(here: StreamDescription, then: StreamDescription, slack: int) -> bool:
     return (here.last, here.length, here.first, here.added, here.max_deleted) == (
         then.last, then.length, then.first, then.added, then.max_deleted,
     ) and _same_expiry(here, then, slack)  # fmt: skip
 
 
-def _same_expiry(one: Stream, other: Stream, slack: int) -> bool:
+def _same_expiry(one: StreamDescription, other: StreamDescription, slack: int) -> bool:
     return (one.expires == NEVER) == (other.expires == NEVER) and abs(one.expires - other.expires) <= slack
 
 
-def _since(here: Stream, then: Stream) -> str:
+def _since(here: StreamDescription, then: StreamDescription) -> str:
     if here.added is not None and then.added is not None and here.added > then.added:
         return f"{here.added - then.added:,} entries were added at the source since"
     return "the stream was changed at the source since"
 
 
-def _described(here: Stream, there: Stream, slack: int) -> Iterator[str]:
+def _described(here: StreamDescription, there: StreamDescription, slack: int) -> Iterator[str]:
     rows: list[tuple[str, Any, Any]] = [
         ("length", here.length, there.length),
         ("first-entry", here.first, there.first),
@@ -145,7 +145,7 @@ class _Entries:
 
 
 def _entries(
-    source: End, target: End, moved: Moved, last: StreamId, page: int, still: bool, found: Compared,
+    source: Endpoint, target: Endpoint, moved: CopiedStream, last: StreamId, page: int, still: bool, found: Compared,
     told: Callable[[int, int], None],
 ) -> None:  # fmt: skip
     then = moved.here
@@ -175,7 +175,10 @@ def _hashed(digest: Any, row: Row) -> bytes:
 
 
 # -- groups --------------------------------------------------------------------------------------------------
-def _groups(source: End, target: End, moved: Moved, here: Stream, there: Stream, found: Compared) -> None:
+def _groups(
+    source: Endpoint, target: Endpoint, moved: CopiedStream, here: StreamDescription, there: StreamDescription,
+    found: Compared,
+) -> None:  # fmt: skip
     then = moved.here
     for name in sorted(here.groups.keys() | there.groups.keys()):
         shown = f"group {name.decode('utf-8', 'backslashreplace')}"
@@ -192,14 +195,18 @@ def _groups(source: End, target: End, moved: Moved, here: Stream, there: Stream,
                 found.differences.append(f"{shown}: {text}")
 
 
-def _group(source: End, target: End, key: bytes, here: Stream, name: bytes, its: Group) -> Iterator[str]:
+def _group(
+    source: Endpoint, target: Endpoint, key: bytes, here: StreamDescription, name: bytes, its: GroupDescription
+) -> Iterator[str]:
     mine = here.groups[name]
     if mine.last != its.last:
         yield f"last-delivered-id is {dashed(mine.last)}, at the target {dashed(its.last)}"
     if mine.read != its.read:
         yield f"entries-read is {_shown(mine.read)}, at the target {_shown(its.read)}"
     both = _Messages(source, key, here)
-    for one, other in merged(facts.pending(source, key, name), facts.pending(target, key, name), lambda row: row.id):
+    for one, other in merged(
+        descriptions.pending(source, key, name), descriptions.pending(target, key, name), lambda row: row.id
+    ):
         both.add(one, other)
     yield from both.told()
     yield from _consumers(source, target, key, name, both.owned)
@@ -208,7 +215,7 @@ def _group(source: End, target: End, key: bytes, here: Stream, name: bytes, its:
 class _Messages:
     """Compares the pending entries of a group on both servers."""
 
-    def __init__(self, source: End, key: bytes, here: Stream) -> None:
+    def __init__(self, source: Endpoint, key: bytes, here: StreamDescription) -> None:
         #: By consumer: the number at the source, without those that cannot be copied, and the number at the target.
         self.owned: dict[bytes, list[int]] = {}
         self._source = source
@@ -216,7 +223,7 @@ class _Messages:
         self._here = here
         self._missing, self._surplus, self._owner, self._count = _Few(), _Few(), _Few(), _Few()
 
-    def add(self, one: Pending | None, other: Pending | None) -> None:
+    def add(self, one: PendingDescription | None, other: PendingDescription | None) -> None:
         if other is not None:
             self.owned.setdefault(other.consumer, [0, 0])[1] += 1
         if one is None:
@@ -245,8 +252,10 @@ class _Messages:
                 yield f"{text}: {few}"
 
 
-def _consumers(source: End, target: End, key: bytes, group: bytes, owned: dict[bytes, list[int]]) -> Iterator[str]:
-    mine, its = facts.consumers(source, key, group), facts.consumers(target, key, group)
+def _consumers(
+    source: Endpoint, target: Endpoint, key: bytes, group: bytes, owned: dict[bytes, list[int]]
+) -> Iterator[str]:
+    mine, its = descriptions.consumers(source, key, group), descriptions.consumers(target, key, group)
     for name in sorted(mine.keys() | its.keys() | owned.keys()):
         shown = name.decode("utf-8", "backslashreplace")
         if name in mine and name not in its:

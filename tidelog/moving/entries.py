@@ -13,8 +13,8 @@ import hiredis
 
 from tidelog.client.entries import StreamId
 from tidelog.moving import pages
-from tidelog.moving.ends import Command, End
-from tidelog.moving.facts import ZERO, Stream, dashed, text
+from tidelog.moving.descriptions import ZERO, StreamDescription, dashed, text
+from tidelog.moving.endpoints import Command, Endpoint
 from tidelog.moving.merged import merged
 
 BATCH: Final = 1000  # entries per round trip
@@ -33,7 +33,7 @@ class Appender:
     BEGIN: Final = b"*1\r\n$5\r\nMULTI\r\n"
     END: Final = b"*1\r\n$4\r\nEXEC\r\n"
 
-    def __init__(self, target: End, key: bytes, told: Told) -> None:
+    def __init__(self, target: Endpoint, key: bytes, told: Told) -> None:
         self.copied = 0
         self._target = target
         self._key = key
@@ -50,7 +50,7 @@ class Appender:
             self._send()
 
     def end(self) -> None:
-        """Send the rest, and read all replies. Raises RefusedError if one is an error."""
+        """Send the rest, and read all replies. Raises CommandRefusedError if one is an error."""
         self._send()
         self._settle()
 
@@ -81,7 +81,7 @@ class Appender:
 
 
 def copy(
-    source: End, target: End, key: bytes, first: StreamId, last: StreamId, page: int, largest: int, told: Told
+    source: Endpoint, target: Endpoint, key: bytes, first: StreamId, last: StreamId, page: int, largest: int, told: Told
 ) -> int:  # fmt: skip
     """Append the entries of the source between two IDs, inclusive, and return their number."""
     appender = Appender(target, key, told)
@@ -91,7 +91,7 @@ def copy(
     return appender.copied
 
 
-def trim(target: End, key: bytes, here: Stream, there: Stream) -> bool:
+def trim(target: Endpoint, key: bytes, here: StreamDescription, there: StreamDescription) -> bool:
     """Remove entries older than the oldest entry of the source, and return whether there were any."""
     command: Command
     if not there.length:
@@ -106,7 +106,7 @@ def trim(target: End, key: bytes, here: Stream, there: Stream) -> bool:
     return True
 
 
-def prune(source: End, target: End, key: bytes, here: Stream, page: int) -> int:
+def prune(source: Endpoint, target: Endpoint, key: bytes, here: StreamDescription, page: int) -> int:
     """Delete entries that were deleted at the source after the copy, and return how many entries are missing at the
     target.
 

@@ -7,7 +7,7 @@ class MovingError(Exception):
     """The copy cannot start or continue. The text contains the reason."""
 
 
-class RefusedError(MovingError):
+class CommandRefusedError(MovingError):
     """A server replied with an error. The text names the server and the command, but no password."""
 
     def __init__(self, where: str, command: str, text: str) -> None:

@@ -15,12 +15,12 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from tidelog.moving import facts, inventory, strings
-from tidelog.moving.ends import Command
-from tidelog.moving.errors import MovingError, RefusedError
-from tidelog.moving.facts import Stream, dashed
-from tidelog.moving.outcome import Watch
-from tidelog.moving.streams import Moved, Streams
+from tidelog.moving import descriptions, inventory, strings
+from tidelog.moving.descriptions import StreamDescription, dashed
+from tidelog.moving.endpoints import Command
+from tidelog.moving.errors import CommandRefusedError, MovingError
+from tidelog.moving.outcome import ProgressListener
+from tidelog.moving.streams import CopiedStream, Streams
 from tidelog.transport.errors import is_temporary
 
 ROUND: Final = 500  # ms
@@ -29,10 +29,12 @@ SCAN_EVERY: Final = 10.0  # seconds between two searches for new streams
 RETRY: Final = 1.0  # seconds between two attempts to connect
 
 
-class Follower:
+class SourceFollower:
     """Keeps a target up to date. ``stopping`` returns whether to end."""
 
-    def __init__(self, streams: Streams, match: str | None, moved: dict[bytes, Moved], watch: Watch) -> None:
+    def __init__(
+        self, streams: Streams, match: str | None, moved: dict[bytes, CopiedStream], watch: ProgressListener
+    ) -> None:
         self.moved = moved
         self.strings: set[bytes] | None = None  # keys of copied strings
         self._streams = streams
@@ -43,8 +45,7 @@ class Follower:
         self._changed = time.monotonic()  # time of the last write at the source
 
     def run(self, stopping: Callable[[], bool], until_idle: float | None) -> None:
-        """Run rounds until ``stopping``, or until nothing was written for ``until_idle`` seconds. Raises RefusedError.
-        """
+        """Run rounds until ``stopping``, or until nothing was written for ``until_idle`` seconds."""
         self._changed = time.monotonic()
         while not stopping():
             self.attempt(self.round, stopping)
@@ -59,8 +60,10 @@ class Follower:
             try:
                 do()
                 return
-            except (OSError, RefusedError) as error:
-                if isinstance(error, RefusedError) and (not is_temporary(error.text) or error.code == "READONLY"):
+            except (OSError, CommandRefusedError) as error:
+                if isinstance(error, CommandRefusedError) and (
+                    not is_temporary(error.text) or error.code == "READONLY"
+                ):
                     raise
                 if stopping():
                     raise
@@ -74,7 +77,7 @@ class Follower:
                 self._source.connect()
                 self._target.connect()
                 same = self._source.is_as_before()
-            except (OSError, RefusedError):
+            except (OSError, CommandRefusedError):
                 if stopping():
                     raise
             else:
@@ -89,7 +92,7 @@ class Follower:
         """Update everything once. ``exact``: also compare what seems unchanged."""
         if exact or time.monotonic() - self._scanned > SCAN_EVERY:
             self._scan()
-        found = list(facts.streams(self._source, list(self.moved)))
+        found = list(descriptions.streams(self._source, list(self.moved)))
         self._watch.following(self._lag(found), len(found))
         for key, here in found:
             moved = self.moved[key]
@@ -102,10 +105,10 @@ class Follower:
         if exact and self.strings is not None:
             self._strings()
 
-    def _bring(self, moved: Moved, here: Stream, exact: bool) -> bool:
+    def _bring(self, moved: CopiedStream, here: StreamDescription, exact: bool) -> bool:
         try:
             return self._streams.bring(moved, here, exact)
-        except RefusedError as error:
+        except CommandRefusedError as error:
             if not error.vanished or error.where != self._source.where:
                 raise
             return True  # deleted repeatedly: the next round handles it
@@ -114,7 +117,7 @@ class Follower:
         self._scanned = time.monotonic()
         for key in inventory.take(self._source, None, self._match).streams:
             if key not in self.moved:
-                self.moved[key] = Moved(key)
+                self.moved[key] = CopiedStream(key)
                 self._changed = time.monotonic()
 
     def _strings(self) -> None:
@@ -124,7 +127,7 @@ class Follower:
         for begin in range(0, len(gone), inventory.SCANNED):
             self._target.ask("DEL", *gone[begin : begin + inventory.SCANNED])
 
-    def _lag(self, found: list[tuple[bytes, Stream | None]]) -> int:
+    def _lag(self, found: list[tuple[bytes, StreamDescription | None]]) -> int:
         lag = 0
         for key, here in found:
             then = self.moved[key].here
@@ -136,9 +139,8 @@ class Follower:
                 lag += max(0, here.added - then.added)
         return lag
 
-    def _may_differ(self, moved: Moved, here: Stream) -> bool:
-        """Return whether the groups may differ. The description alone is sufficient only for groups without consumers.
-        """
+    def _may_differ(self, moved: CopiedStream, here: StreamDescription) -> bool:
+        """Return whether groups may differ. The description is sufficient only for groups without consumers."""
         return moved.here != here or any(group.consumers or group.pending for group in here.groups.values())
 
     def _wait(self) -> None:
@@ -154,6 +156,6 @@ class Follower:
         try:
             for _ in self._source.elements(*command):
                 pass
-        except RefusedError as error:
+        except CommandRefusedError as error:
             if not error.vanished:  # the next round handles a key of another type
                 raise

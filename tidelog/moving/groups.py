@@ -13,9 +13,15 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from tidelog.client.entries import StreamId
-from tidelog.moving import facts
-from tidelog.moving.ends import Command, End
-from tidelog.moving.facts import Consumer, Group, Pending, Stream, dashed
+from tidelog.moving import descriptions
+from tidelog.moving.descriptions import (
+    ConsumerDescription,
+    GroupDescription,
+    PendingDescription,
+    StreamDescription,
+    dashed,
+)
+from tidelog.moving.endpoints import Command, Endpoint
 from tidelog.moving.merged import merged
 
 SLACK: Final = 5  # tolerance for delivery times in ms: clocks are read in whole ms
@@ -24,13 +30,13 @@ COMMANDS: Final = 500  # commands per round trip
 
 
 @dataclass(slots=True)
-class Seen:
+class CopiedGroup:
     """A group of the source when it was last copied. If it is unchanged, nothing has to be done."""
 
-    group: Group
-    consumers: dict[bytes, Consumer]
+    group: GroupDescription
+    consumers: dict[bytes, ConsumerDescription]
 
-    def same(self, other: Seen) -> bool:
+    def same(self, other: CopiedGroup) -> bool:
         return (
             self.group == other.group
             and self.consumers.keys() == other.consumers.keys()
@@ -49,12 +55,13 @@ class Carried:
     pending: int = 0
     gone: int = 0  # pending entries that were deleted
     changed: bool = False  # something was written
-    seen: dict[bytes, Seen] = field(default_factory=dict)
+    seen: dict[bytes, CopiedGroup] = field(default_factory=dict)
     gone_of: dict[bytes, int] = field(default_factory=dict)  # ``gone`` by group
 
 
 def carry(
-    source: End, target: End, key: bytes, here: Stream, there: Stream, before: Carried | None = None
+    source: Endpoint, target: Endpoint, key: bytes, here: StreamDescription, there: StreamDescription,
+    before: Carried | None = None,
 ) -> Carried:  # fmt: skip
     """Make the groups of the target equal to those of ``here``. Skip groups that have not changed since ``before``.
 
@@ -65,7 +72,7 @@ def carry(
         target.ask("XGROUP", "DESTROY", key, name)
         done.changed = True
     for name, group in here.groups.items():
-        seen = Seen(group, facts.consumers(source, key, name))
+        seen = CopiedGroup(group, descriptions.consumers(source, key, name))
         done.seen[name] = seen
         done.consumers += len(seen.consumers)
         done.pending += group.pending
@@ -83,7 +90,7 @@ def carry(
     return done
 
 
-def _offset(target: End, key: bytes, group: Group, there: Group | None) -> bool:
+def _offset(target: Endpoint, key: bytes, group: GroupDescription, there: GroupDescription | None) -> bool:
     read: Command = () if group.read is None else ("ENTRIESREAD", group.read)
     if there is None:
         target.ask("XGROUP", "CREATE", key, group.name, dashed(group.last), "MKSTREAM", *read)
@@ -97,7 +104,7 @@ def _offset(target: End, key: bytes, group: Group, there: Group | None) -> bool:
 class _Messages:
     """Collects changes of the pending entries at the target, and sends them together."""
 
-    def __init__(self, target: End, key: bytes, group: bytes) -> None:
+    def __init__(self, target: Endpoint, key: bytes, group: bytes) -> None:
         self.gone = 0
         self.changed = False
         self.owners: set[bytes] = set()
@@ -114,7 +121,7 @@ class _Messages:
         if len(self._acks) >= IDS:
             self._send()
 
-    def make(self, row: Pending) -> None:
+    def make(self, row: PendingDescription) -> None:
         """Make an entry pending as it is at the source. Entries that were delivered together become one command."""
         alike = (row.consumer, row.delivered, row.count)
         if alike != self._alike or len(self._ids) >= IDS:
@@ -149,9 +156,18 @@ class _Messages:
         self._send()
 
 
-def _pending(source: End, target: End, key: bytes, here: Stream, group: Group, messages: _Messages) -> None:
-    late: list[Pending] = []  # after the group's position
-    both = merged(facts.pending(source, key, group.name), facts.pending(target, key, group.name), lambda row: row.id)
+def _pending(
+    source: Endpoint,
+    target: Endpoint,
+    key: bytes,
+    here: StreamDescription,
+    group: GroupDescription,
+    messages: _Messages,
+) -> None:
+    late: list[PendingDescription] = []  # after the group's position
+    both = merged(
+        descriptions.pending(source, key, group.name), descriptions.pending(target, key, group.name), lambda row: row.id
+    )
     for mine, its in both:
         if mine is None:
             if its is not None:
@@ -173,19 +189,19 @@ def _pending(source: End, target: End, key: bytes, here: Stream, group: Group, m
         messages.end()
 
 
-def alike(one: Pending, other: Pending) -> bool:
+def alike(one: PendingDescription, other: PendingDescription) -> bool:
     """Return whether two pending entries are equal within the tolerance for times."""
     return (one.consumer, one.count) == (other.consumer, other.count) and abs(one.delivered - other.delivered) <= SLACK
 
 
-def _last(source: End, key: bytes, group: bytes) -> StreamId | None:
-    now = facts.stream(source, key)
+def _last(source: Endpoint, key: bytes, group: bytes) -> StreamId | None:
+    now = descriptions.stream(source, key)
     return now.groups[group].last if now is not None and group in now.groups else None
 
 
-def _consumers(source: End, target: End, key: bytes, group: bytes, messages: _Messages) -> None:
-    mine = facts.consumers(source, key, group).keys()
-    its = facts.consumers(target, key, group).keys()
+def _consumers(source: Endpoint, target: Endpoint, key: bytes, group: bytes, messages: _Messages) -> None:
+    mine = descriptions.consumers(source, key, group).keys()
+    its = descriptions.consumers(target, key, group).keys()
     commands: list[Command] = [("XGROUP", "CREATECONSUMER", key, group, name) for name in mine if name not in its]
     # Entries that a T command delivered have an owner with an empty name, which is not a consumer at the source.
     surplus: Iterator[bytes] = (name for name in its if name not in mine and name not in messages.owners)

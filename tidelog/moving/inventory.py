@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
-from tidelog.moving.ends import Command, End
+from tidelog.moving.endpoints import Command, Endpoint
 
 SCANNED: Final = 1000  # keys per SCAN
 NAMED: Final = 1000  # keys of other types that are named, at most
@@ -39,7 +39,7 @@ class Inventory:
     taken: dict[bytes, bytes] = field(default_factory=dict)  # keys that exist at the target, with their types
 
 
-def pages(end: End, match: str | None) -> Iterator[dict[bytes, bytes]]:
+def pages(end: Endpoint, match: str | None) -> Iterator[dict[bytes, bytes]]:
     """Yield keys with their types, page by page. As with SCAN, a key may occur twice."""
     cursor = b"0"
     while True:
@@ -51,7 +51,7 @@ def pages(end: End, match: str | None) -> Iterator[dict[bytes, bytes]]:
             return
 
 
-def take(source: End, target: End | None, match: str | None) -> Inventory:
+def take(source: Endpoint, target: Endpoint | None, match: str | None) -> Inventory:
     """List the keys of the source and, given a target, those that exist there."""
     found = Inventory()
     for page in pages(source, match):

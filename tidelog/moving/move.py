@@ -8,15 +8,15 @@ from dataclasses import dataclass
 from typing import Final
 
 from tidelog.client.entries import StreamId
-from tidelog.moving import compared, facts, inventory, strings
+from tidelog.moving import compared, descriptions, inventory, strings
 from tidelog.moving.compared import Compared
-from tidelog.moving.ends import End, different_servers
-from tidelog.moving.errors import MovingError, RefusedError
-from tidelog.moving.facts import dashed, text
-from tidelog.moving.following import Follower
+from tidelog.moving.descriptions import dashed, text
+from tidelog.moving.endpoints import Endpoint, different_servers
+from tidelog.moving.errors import CommandRefusedError, MovingError
+from tidelog.moving.following import SourceFollower
 from tidelog.moving.inventory import STREAM, STRING, Inventory
-from tidelog.moving.outcome import Outcome, StreamOutcome, Watch
-from tidelog.moving.streams import Moved, Streams
+from tidelog.moving.outcome import CopyOutcome, ProgressListener, StreamOutcome
+from tidelog.moving.streams import CopiedStream, Streams
 
 PAGE: Final = 1000  # entries per command
 PASSES: Final = 5  # exact passes after following, until the source is unchanged
@@ -40,15 +40,15 @@ class Plan:
     verify_content: bool = True
 
 
-def move(plan: Plan, watch: Watch, stopping: Callable[[], bool]) -> Outcome:
+def move(plan: Plan, watch: ProgressListener, stopping: Callable[[], bool]) -> CopyOutcome:
     """Copy, follow, and verify. While following, ``stopping`` is polled; True ends the rounds with an exact pass.
 
     Raises MovingError if the copy is impossible, and OSError if a server does not answer.
     """
     began = time.monotonic()
-    source = End("source", plan.source, plan.source_password)
+    source = Endpoint("source", plan.source, plan.source_password)
     try:
-        target = End("target", plan.target, plan.target_password)
+        target = Endpoint("target", plan.target, plan.target_password)
         try:
             outcome = _Move(plan, source, target, watch).run(stopping)
         finally:
@@ -60,16 +60,16 @@ def move(plan: Plan, watch: Watch, stopping: Callable[[], bool]) -> Outcome:
 
 
 class _Move:
-    def __init__(self, plan: Plan, source: End, target: End, watch: Watch) -> None:
+    def __init__(self, plan: Plan, source: Endpoint, target: Endpoint, watch: ProgressListener) -> None:
         self._plan = plan
         self._source = source
         self._target = target
         self._watch = watch
         self._streams = Streams(source, target, plan.page)
-        self._moved: dict[bytes, Moved] = {}
-        self._outcome = Outcome(f"{source.place} ({source.name})", f"{target.place} ({target.name})")
+        self._moved: dict[bytes, CopiedStream] = {}
+        self._outcome = CopyOutcome(f"{source.place} ({source.name})", f"{target.place} ({target.name})")
 
-    def run(self, stopping: Callable[[], bool]) -> Outcome:
+    def run(self, stopping: Callable[[], bool]) -> CopyOutcome:
         plan, outcome = self._plan, self._outcome
         different_servers(self._source, self._target)
         found = inventory.take(self._source, self._target, plan.match)
@@ -108,7 +108,7 @@ class _Move:
 
     def _check_copy(self, key: bytes) -> None:
         """Raise MovingError unless the stream of the target is a copy of a part of the source's stream."""
-        here, there = facts.stream(self._source, key), facts.stream(self._target, key)
+        here, there = descriptions.stream(self._source, key), descriptions.stream(self._target, key)
         if here is None or there is None:
             return
         reason = ""
@@ -124,7 +124,7 @@ class _Move:
 
     def _has(self, key: bytes, newest: StreamId, last: StreamId) -> bool:
         """Return whether the source has entries before the target's newest ID that cannot be appended any more."""
-        return bool(self._source.ask("XRANGE", key, dashed(facts.after(newest)), dashed(last), "COUNT", 1))
+        return bool(self._source.ask("XRANGE", key, dashed(descriptions.after(newest)), dashed(last), "COUNT", 1))
 
     def _agree(self, key: bytes, at: StreamId) -> bool:
         """Return whether an entry of the target equals that of the source or was deleted at the source."""
@@ -133,12 +133,12 @@ class _Move:
 
     # -- the copy ----------------------------------------------------------------------------------------------
     def _first(self, key: bytes) -> None:
-        here = facts.stream(self._source, key)
+        here = descriptions.stream(self._source, key)
         if here is None:
             return  # deleted since it was found
         if self._plan.replace:
             self._target.ask("DEL", key)
-        moved = Moved(key)
+        moved = CopiedStream(key)
         self._watch.copying(key, 0, here.length)
         self._streams.bring(
             moved, here, not self._plan.follow, lambda done, total: self._watch.copying(key, done, total)
@@ -147,7 +147,7 @@ class _Move:
         self._watch.copied(moved)
 
     def _follow(self, names: set[bytes] | None, stopping: Callable[[], bool]) -> None:
-        follower = Follower(self._streams, self._plan.match, self._moved, self._watch)
+        follower = SourceFollower(self._streams, self._plan.match, self._moved, self._watch)
         follower.strings = names
         self._watch.report("following: stop the writers, then end this with Ctrl-C; it ends with an exact pass")
         follower.run(stopping, self._plan.until_idle)
@@ -166,13 +166,13 @@ class _Move:
         outcome.string_differences = list(strings.differences(self._source, self._target, self._plan.match))
         outcome.compared = True
 
-    def _compared(self, key: bytes, moved: Moved) -> Compared:
+    def _compared(self, key: bytes, moved: CopiedStream) -> Compared:
         try:
             return compared.compare(
                 self._source, self._target, moved, self._plan.page, self._plan.verify_content,
                 lambda done, total: self._watch.verifying(key, done, total),
             )  # fmt: skip
-        except RefusedError as error:
+        except CommandRefusedError as error:
             if not error.vanished:
                 raise
             return Compared(went_on=[f"it was changed while it was compared: {error.text}"])
@@ -193,7 +193,7 @@ class _Move:
             try:
                 if ttl := self._with_ttl():
                     notes.append(f"{ttl:,} groups end at the source if nobody reads them; at the target, never")
-            except RefusedError as error:  # the copy is complete; a missing detail is not a reason to fail
+            except CommandRefusedError as error:  # the copy is complete; a missing detail is not a reason to fail
                 notes.append(f"whether groups of the source end if nobody reads them is not known: {error}")
 
     def _with_ttl(self) -> int:
@@ -201,7 +201,7 @@ class _Move:
         for key, moved in self._moved.items():
             if moved.here is not None and moved.here.groups:
                 rows = self._source.ask("TGROUP", "LIST", key)
-                count += sum(bool(facts.pairs(row).get("ttl")) for row in rows)
+                count += sum(bool(descriptions.pairs(row).get("ttl")) for row in rows)
         return count
 
 

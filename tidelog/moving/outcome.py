@@ -6,21 +6,21 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal, Protocol
 
 from tidelog.moving.compared import Compared
-from tidelog.moving.facts import dashed, text
+from tidelog.moving.descriptions import dashed, text
 from tidelog.moving.inventory import Other
-from tidelog.moving.streams import Moved
+from tidelog.moving.streams import CopiedStream
 
 Verdict = Literal["same", "different", "went on", "not compared"]
 LISTED: Final = 100  # differences of strings that are listed
 
 
-class Watch(Protocol):
+class ProgressListener(Protocol):
     """Receives the progress of a copy."""
 
     def copying(self, key: bytes, done: int, total: int) -> None:
         """Report the entries of a stream that were copied, and the total."""
 
-    def copied(self, moved: Moved) -> None:
+    def copied(self, moved: CopiedStream) -> None:
         """Report that a stream is copied."""
 
     def verifying(self, key: bytes, done: int, total: int) -> None:
@@ -37,7 +37,7 @@ class Watch(Protocol):
 class StreamOutcome:
     """The result for one stream."""
 
-    moved: Moved
+    moved: CopiedStream
     found: Compared | None = None  # None: not compared
 
     @property
@@ -65,7 +65,7 @@ class StreamOutcome:
 
 
 @dataclass(slots=True)
-class Outcome:
+class CopyOutcome:
     """The result of the whole copy."""
 
     source: str

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from typing import Final
 
 from tidelog.client.entries import StreamId
-from tidelog.moving.ends import End
-from tidelog.moving.facts import after, dashed
+from tidelog.moving.descriptions import after, dashed
+from tidelog.moving.endpoints import Endpoint
 
 REPLY: Final = 4 << 20  # maximum size of a reply in bytes
 FIRST: Final = 32  # entries of the first page
@@ -28,7 +28,7 @@ def id_of(row: Row) -> StreamId:
 
 
 def entries(
-    end: End, key: bytes, first: StreamId, last: StreamId, page: int, largest: int = 0
+    end: Endpoint, key: bytes, first: StreamId, last: StreamId, page: int, largest: int = 0
 ) -> Iterator[Row]:  # fmt: skip
     """Yield the entries from one ID to another, inclusive. ``largest``: known size of the largest entry in bytes."""
     count = _count(page, FIRST, largest + OVERHEAD)

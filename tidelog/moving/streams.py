@@ -1,11 +1,11 @@
 """Copies or updates one stream::
 
-    XINFO at the source      the last ID: end of the first copy
-    XRANGE -> XADD           entries that the target lacks
-    XINFO at the source      again, together with the groups, in one step
-    XRANGE -> XADD           entries that arrived since
-    XTRIM, XSETID, expiry    as described in that step
-    groups                   as described in that step
+XINFO at the source      the last ID: end of the first copy
+XRANGE -> XADD           entries that the target lacks
+XINFO at the source      again, together with the groups, in one step
+XRANGE -> XADD           entries that arrived since
+XTRIM, XSETID, expiry    as described in that step
+groups                   as described in that step
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from tidelog.client.entries import StreamId
-from tidelog.moving import entries, facts, groups
-from tidelog.moving.ends import Command, End
-from tidelog.moving.errors import MovingError, RefusedError
-from tidelog.moving.facts import NEVER, ZERO, Stream, after, dashed, text
+from tidelog.moving import descriptions, entries, groups
+from tidelog.moving.descriptions import NEVER, ZERO, StreamDescription, after, dashed, text
+from tidelog.moving.endpoints import Command, Endpoint
+from tidelog.moving.errors import CommandRefusedError, MovingError
 from tidelog.moving.groups import Carried
 
 TRIES: Final = 3  # attempts to copy a stream that is deleted or changed during the copy
@@ -26,12 +26,12 @@ MADE_BY: Final = b"tidelog-import"  # a group that creates an empty stream and i
 
 
 @dataclass(slots=True)
-class Moved:
+class CopiedStream:
     """A copied stream, and the work done for it."""
 
     key: bytes
     entries: int = 0  # copied
-    here: Stream | None = None  # the description of the source to which the target is equal
+    here: StreamDescription | None = None  # the description of the source to which the target is equal
     tried: StreamId = ZERO  # entries up to this ID may be at the target
     carried: Carried = field(default_factory=Carried)
     missing: int = 0  # entries that cannot be appended at the target any more
@@ -40,35 +40,39 @@ class Moved:
 class Streams:
     """Copies streams from one server to the other."""
 
-    def __init__(self, source: End, target: End, page: int) -> None:
+    def __init__(self, source: Endpoint, target: Endpoint, page: int) -> None:
         self.source = source
         self.target = target
         self.page = page
 
     def bring(
-        self, moved: Moved, here: Stream, exact: bool, told: Callable[[int, int], None] = lambda _done, _total: None
+        self,
+        moved: CopiedStream,
+        here: StreamDescription,
+        exact: bool,
+        told: Callable[[int, int], None] = lambda _done, _total: None,
     ) -> bool:
         """Update a stream, as ``_bring`` does. Repeats if a key or a group is deleted during the copy."""
         for left in range(TRIES - 1, -1, -1):
             try:
                 return self._bring(moved, here, exact, told)
-            except RefusedError as error:
+            except CommandRefusedError as error:
                 if not left or not error.vanished:
                     raise
-                again = facts.stream(self.source, moved.key)
+                again = descriptions.stream(self.source, moved.key)
                 if again is None:
                     return True
                 here = again
         return True
 
-    def remove(self, moved: Moved) -> None:
+    def remove(self, moved: CopiedStream) -> None:
         """Delete a copied stream. Raises MovingError if it was changed at the target."""
-        there = facts.stream(self.target, moved.key)
+        there = descriptions.stream(self.target, moved.key)
         if there is not None:
             self._only_ours(moved, there)
             self.target.ask("DEL", moved.key)
 
-    def _only_ours(self, moved: Moved, there: Stream) -> None:
+    def _only_ours(self, moved: CopiedStream, there: StreamDescription) -> None:
         if there.last > moved.tried:
             raise MovingError(
                 f"the stream {text(moved.key)} was written to at the target, by somebody else: its last ID there is "
@@ -76,7 +80,7 @@ class Streams:
             )
 
     def _bring(
-        self, moved: Moved, here: Stream, exact: bool, told: Callable[[int, int], None]
+        self, moved: CopiedStream, here: StreamDescription, exact: bool, told: Callable[[int, int], None]
     ) -> bool:
         """Make the stream of the target equal to that of the source. Return whether anything was changed; False if it
         is deleted.
@@ -85,7 +89,7 @@ class Streams:
         deletions in the middle are compared, too. ``told`` receives the number of copied entries and the total.
         """
         key = moved.key
-        there = facts.stream(self.target, key)
+        there = descriptions.stream(self.target, key)
         if there is not None and self._is_another(moved, here, there):
             self._only_ours(moved, there)
             self.target.ask("DEL", key)
@@ -93,7 +97,7 @@ class Streams:
         begin = there.last if there is not None else ZERO
         moved.tried = max(moved.tried, here.last)
         copied = self._copy(key, here, begin, told)
-        again = facts.stream(self.source, key)
+        again = descriptions.stream(self.source, key)
         if again is None:
             return bool(copied)
         if again.last < here.last:
@@ -114,14 +118,14 @@ class Streams:
         moved.here = again
         return changed | moved.carried.changed
 
-    def _is_another(self, moved: Moved, here: Stream, there: Stream) -> bool:
+    def _is_another(self, moved: CopiedStream, here: StreamDescription, there: StreamDescription) -> bool:
         """Return whether the stream of the source was deleted and recreated since the copy."""
         before = moved.here
         if before is not None and before.added is not None and here.added is not None and here.added < before.added:
             return True
         return here.last < there.last
 
-    def _copy(self, key: bytes, here: Stream, begin: StreamId, told: Callable[[int, int], None]) -> int:
+    def _copy(self, key: bytes, here: StreamDescription, begin: StreamId, told: Callable[[int, int], None]) -> int:
         if here.last <= begin:
             return 0
         done = 0
@@ -135,19 +139,19 @@ class Streams:
             self.source, self.target, key, after(begin), here.last, self.page, here.largest, counted
         )  # fmt: skip
 
-    def _described(self, key: bytes) -> Stream:
+    def _described(self, key: bytes) -> StreamDescription:
         """Describe the stream of the target. Create it if the source's stream is empty."""
-        there = facts.stream(self.target, key)
+        there = descriptions.stream(self.target, key)
         if there is None:
             self.target.all([
                 ("XGROUP", "CREATE", key, MADE_BY, "0", "MKSTREAM"), ("XGROUP", "DESTROY", key, MADE_BY),
             ])  # fmt: skip
-            there = facts.stream(self.target, key)
+            there = descriptions.stream(self.target, key)
         if there is None:
             raise MovingError(f"{self.target.where}: the stream {text(key)} was deleted while it was copied")
         return there
 
-    def _set(self, key: bytes, here: Stream, there: Stream) -> bool:
+    def _set(self, key: bytes, here: StreamDescription, there: StreamDescription) -> bool:
         """Set the last ID and the expiry time as at the source."""
         commands: list[Command] = []
         added = max(there.added or 0 if here.added is None else here.added, there.length)
@@ -157,7 +161,7 @@ class Streams:
             commands.append((*command, "MAXDELETEDID", dashed(deleted)) if deleted is not None else command)
         if here.expires == NEVER and there.expires != NEVER:
             commands.append(("PERSIST", key))
-        elif here.expires != NEVER and abs(here.expires - there.expires) > facts.expiry_slack(self.source):
+        elif here.expires != NEVER and abs(here.expires - there.expires) > descriptions.expiry_slack(self.source):
             commands.append(("PEXPIREAT", key, here.expires))
         if commands:
             self.target.all(commands)

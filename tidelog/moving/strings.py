@@ -13,8 +13,8 @@ from typing import Any, Final
 import hiredis
 
 from tidelog.moving import inventory
-from tidelog.moving.ends import Command, End
-from tidelog.moving.facts import NEVER, clock, expiry_slack
+from tidelog.moving.descriptions import NEVER, clock, expiry_slack
+from tidelog.moving.endpoints import Command, Endpoint
 from tidelog.moving.inventory import STRING
 from tidelog.moving.pages import REPLY
 
@@ -22,14 +22,14 @@ AT_ONCE: Final = 200  # values per round trip
 
 
 @dataclass(frozen=True, slots=True)
-class String:
+class StringValue:
     """A string and its expiry time."""
 
     value: bytes
     expires: int  # ms since 1970; NEVER
 
 
-def read(end: End, keys: list[bytes]) -> Iterator[tuple[bytes, String | None]]:
+def read(end: Endpoint, keys: list[bytes]) -> Iterator[tuple[bytes, StringValue | None]]:
     """Yield each key with its string; None if the key does not exist or has another type."""
     sizes = end.each([("STRLEN", key) for key in keys])
     part: list[bytes] = []
@@ -49,7 +49,7 @@ def read(end: End, keys: list[bytes]) -> Iterator[tuple[bytes, String | None]]:
         yield from _values(end, part)
 
 
-def _values(end: End, keys: list[bytes]) -> Iterator[tuple[bytes, String | None]]:
+def _values(end: Endpoint, keys: list[bytes]) -> Iterator[tuple[bytes, StringValue | None]]:
     expiry = "PEXPIRETIME" if end.version >= (7, 0) else "PTTL"
     units: list[list[Command]] = [[("GET", key), (expiry, key), ("TIME",)] for key in keys]
     for key, (value, left, time) in zip(keys, end.at_once(units), strict=True):
@@ -57,10 +57,10 @@ def _values(end: End, keys: list[bytes]) -> Iterator[tuple[bytes, String | None]
             yield key, None
         else:
             past = clock(time) if left >= 0 and end.version < (7, 0) else 0
-            yield key, String(value, max(left + past if left >= 0 else left, NEVER))
+            yield key, StringValue(value, max(left + past if left >= 0 else left, NEVER))
 
 
-def copy(source: End, target: End, match: str | None, names: set[bytes] | None = None) -> int:
+def copy(source: Endpoint, target: Endpoint, match: str | None, names: set[bytes] | None = None) -> int:
     """Set all strings at the target, and return their number. ``names`` collects their keys."""
     copied = 0
     for page in inventory.pages(source, match):
@@ -83,7 +83,7 @@ def copy(source: End, target: End, match: str | None, names: set[bytes] | None =
     return copied
 
 
-def differences(source: End, target: End, match: str | None) -> Iterator[str]:
+def differences(source: Endpoint, target: Endpoint, match: str | None) -> Iterator[str]:
     """Yield a line for each difference."""
     slack = expiry_slack(source)
     for page in inventory.pages(source, match):
@@ -95,7 +95,7 @@ def differences(source: End, target: End, match: str | None) -> Iterator[str]:
                 yield f"string {key.decode('utf-8', 'backslashreplace')}: {text}"
 
 
-def _difference(mine: String | None, its: String | None, slack: int) -> str:
+def _difference(mine: StringValue | None, its: StringValue | None, slack: int) -> str:
     if mine is None:
         return ""  # expired or deleted
     if its is None:

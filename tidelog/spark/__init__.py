@@ -3,8 +3,8 @@
 Spark finds the format by name if the package is installed (``pyspark_tidelog``). ``register`` is for editable
 installations, and for sessions that get the package in another way, such as ``--py-files``.
 
-    given     declares the options of ``format("tidelog")``, and holds the values that were given
-    places    start and end positions in the options
+    optionvalues  declares the options of ``format("tidelog")``, and holds the values that were given
+    positions  start and end positions in the options
     options   validates all options together, for reads and writes
     source    the data source and its readers, as Spark calls them
     offsets   the offsets of a query: positions, limits, and lost entries

@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from tidelog.spark.given import AUTO, NONE, OFFSETS, ROWS, OptionError
+from tidelog.spark.optionvalues import AUTO, NONE, OFFSETS, ROWS, OptionError
 from tidelog.transport.errors import ConflictError
 
 WAY_OUT: Final = (

@@ -22,9 +22,9 @@ from pyspark.sql.types import StringType, StructType, TimestampType
 
 from tidelog.client.entries import Entry
 from tidelog.spark import values
-from tidelog.spark.given import OptionError
 from tidelog.spark.names import as_bytes, as_text
-from tidelog.spark.pages import Page, Wanted
+from tidelog.spark.optionvalues import OptionError
+from tidelog.spark.pages import Page, PageContent
 
 DEFAULT_SCHEMA: Final = "_key string, _id string, _ts timestamp, fields map<string, binary>"
 TOPIC_SCHEMA: Final = "_key string, _id string, _ts timestamp, _partition int, fields map<string, binary>"
@@ -61,7 +61,7 @@ class Columns:
         self.types = {column.name: column.dataType.simpleString() for column in schema.fields}
         names = [as_bytes(field.name) for field in self.arrow if self.kind(field) == "field"]
         kinds = {self.kind(field) for field in self.arrow}
-        self.wanted = Wanted(
+        self.wanted = PageContent(
             tuple(dict.fromkeys(names)), ids=not kinds.isdisjoint({"_id", "_ts"}) or mode == "failfast",
             times="_ts" in kinds, fields="fields" in kinds, entries=CORRUPT in kinds,
         )  # fmt: skip

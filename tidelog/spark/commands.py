@@ -1,5 +1,4 @@
-"""Converts Arrow batches to TSTAGE commands (tidelog.client.publish.StagedRows), without a Python object for each row or
-value.
+"""Converts Arrow batches to TSTAGE commands (tidelog.client.publish), without a Python object for each row or value.
 
     *argc $6 TSTAGE $.. stage $.. ttl $.. key $6 FIELDS $.. n field ... $6 VALUES    $2 20  $4 35.6 ...
     `------------------------- Python, once per command -------------------------'    `- a slice of one join -'
@@ -25,8 +24,8 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from tidelog.client.publish import StagedRows
-from tidelog.spark.given import OptionError
 from tidelog.spark.names import as_bytes
+from tidelog.spark.optionvalues import OptionError
 
 MOST_WORDS: Final = 2_000  # values per command: the server decodes a command fastest if it arrives in one piece
 MOST_BYTES: Final = 8 << 20  # approximate size of the values of a command in bytes
@@ -41,8 +40,8 @@ class RowError(ValueError):
     """A row cannot become an entry."""
 
 
-class Entries:
-    """Builds Parts from rows of one schema. ``key`` is the stream; None: the column _key names the stream of each row.
+class EntryBuilder:
+    """Builds StagedRows from rows of one schema. ``key`` is the stream; None: the column _key names it for each row.
 
     Raises OptionError if there is no key, or if a column cannot be a field.
     """
@@ -98,7 +97,7 @@ def fields_of(batch: pa.RecordBatch, names: list[str]) -> list[Column]:
 
 
 def cut(fields: list[Column], streams: Sequence[tuple[bytes, int]]) -> Iterator[StagedRows]:
-    """Build Parts from the fields of rows. The first rows belong to the first stream, and so on; (key, number of rows).
+    """Build StagedRows from the fields of rows. ``streams``: key and number of rows, in the order of the rows.
 
     Raises RowError for a row without any value.
     """
@@ -116,9 +115,9 @@ def cut(fields: list[Column], streams: Sequence[tuple[bytes, int]]) -> Iterator[
 
 
 def _cut_block(fields: list[Column], keys: list[bytes], ends: Ints) -> Iterator[StagedRows]:
-    """Build Parts, as ``cut`` does. ``ends``: the end of each stream's rows.
+    """Build StagedRows, as ``cut`` does. ``ends``: the end of each stream's rows.
 
-    Rows that lack the same fields are packed together, and consecutive rows of them then form a Part.
+    Rows that lack the same fields are packed together, and consecutive rows of them then form a StagedRows.
     """
     shapes, shape_of_row = _shapes([column for _, column in fields], int(ends[-1]))
     packed = []
@@ -132,7 +131,7 @@ def _cut_block(fields: list[Column], keys: list[bytes], ends: Ints) -> Iterator[
             rows = pa.array(np.flatnonzero(shape_of_row == number))
             columns = [column.take(rows) for column in columns]
         packed.append((tuple(name for name, _ in there), *_packed(columns)))
-    begun = [0] * len(shapes)  # rows of each shape that are in Parts
+    begun = [0] * len(shapes)  # rows of each shape that are in StagedRows
     borders = np.unique(np.concatenate([np.flatnonzero(np.diff(shape_of_row)) + 1, ends])).tolist()
     streams = np.searchsorted(ends, borders, side="left").tolist()
     start = 0

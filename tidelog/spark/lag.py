@@ -12,8 +12,8 @@ from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from tidelog.client import calls
 from tidelog.client.entries import StreamId
-from tidelog.spark.given import Given
 from tidelog.spark.options import access_of
+from tidelog.spark.optionvalues import OptionValues
 from tidelog.spark.topicread import MARK
 from tidelog.transport.errors import ReplyError
 from tidelog.transport.leader import LeaderConnection
@@ -44,7 +44,7 @@ class Lag(StreamingQueryListener):
 
     def __init__(self, **options: str) -> None:
         self.behind: dict[str, dict[str, int]] = {}
-        given = Given({name.replace("_", "."): text for name, text in options.items()})
+        given = OptionValues({name.replace("_", "."): text for name, text in options.items()})
         self._servers = LeaderConnection(access_of(given), "lag")
         self._lock = threading.Lock()  # Spark calls from its own threads
 

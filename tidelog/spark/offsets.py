@@ -22,10 +22,10 @@ from typing import Any, Final
 from tidelog.client import calls
 from tidelog.client.entries import SEQ_MAX, Entry, Info, StreamId
 from tidelog.spark.filters import MS_MAX, Narrowed
-from tidelog.spark.options import Source
-from tidelog.spark.places import EARLIEST, Places, Where
+from tidelog.spark.options import ReadOptions
+from tidelog.spark.positions import EARLIEST, Position, Positions
 from tidelog.spark.topicread import ReadTopic
-from tidelog.spark.watch import Watch
+from tidelog.spark.watch import NewEntryWatch
 from tidelog.transport.call import Call
 from tidelog.transport.errors import ReplyError
 from tidelog.transport.leader import LeaderConnection
@@ -58,9 +58,8 @@ class NoStreamError(Exception):
     """A stream that an option names does not exist."""
 
 
-def data_loss(source: Source, key: str, after: StreamId, info: Info | None, what: str) -> DataLossError:
-    """Return the error for lost entries after an ID. ``info`` is None if the key was deleted; ``what`` names the loss.
-    """
+def data_loss(source: ReadOptions, key: str, after: StreamId, info: Info | None, what: str) -> DataLossError:
+    """Return the error for lost entries after an ID. ``info`` is None if the key was deleted; ``what`` is the loss."""
     start = source.starting.named(key)
     if start is not None and start.kind == "id" and after == before(start.id):
         wanted = f"what begins with ID {start.text}"
@@ -78,7 +77,7 @@ def data_loss(source: Source, key: str, after: StreamId, info: Info | None, what
     )
 
 
-def lost(source: Source, key: str, after: StreamId, info: Info | None) -> DataLossError | None:
+def lost(source: ReadOptions, key: str, after: StreamId, info: Info | None) -> DataLossError | None:
     """Return the error if entries after ``after`` were lost or the stream ends before that ID, otherwise None."""
     if info is None:
         return data_loss(source, key, after, None, "it was deleted") if after > ZERO else None
@@ -113,7 +112,7 @@ def found(key: str, reply: Any) -> Any:
 
 
 @dataclass(frozen=True)
-class Span:
+class OffsetRange:
     """The part of one stream that a batch reads: the entries after one ID, up to another one."""
 
     key: str
@@ -128,14 +127,14 @@ class Offsets:
     All methods raise UnreachableError if no leader answers, and ReplyError if a key is not a stream.
     """
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: ReadOptions) -> None:
         self.source = source
         self.servers = LeaderConnection(source.access, f"{source.name}-driver")
         topic = source.subscription.topic
         self.topic = ReadTopic(self.servers, topic) if topic else None
         self._lasts: Ids = {}
         self._lasts_until = 0.0
-        self._watch = Watch(source.access, f"{source.name}-watch")
+        self._watch = NewEntryWatch(source.access, f"{source.name}-watch")
         self._keys: tuple[str, ...] = ()
         self._keys_until = 0.0
 
@@ -222,7 +221,7 @@ class Offsets:
             raise NoStreamError(f"{text} (failOnMissing=false reads that as empty)")
         log.warning("%s", text)
 
-    def _check_times(self, infos: Mapping[str, Info | None], places: Mapping[str, Where]) -> None:
+    def _check_times(self, infos: Mapping[str, Info | None], places: Mapping[str, Position]) -> None:
         """Raise NoOffsetError, with the strategy ``error``, for a time after the last entry of a stream."""
         for key, where in places.items():
             info = infos[key]
@@ -232,22 +231,26 @@ class Offsets:
                     f"on, its last ID is {info.last} (startingOffsetsByTimestampStrategy=latest begins with what comes)"
                 )
 
-    def narrowed(self, spans: list[Span], to: Narrowed) -> list[Span]:
+    def narrowed(self, spans: list[OffsetRange], to: Narrowed) -> list[OffsetRange]:
         """Return the spans after the filters. Rule 1 holds."""
         spans = [span for span in spans if to.reads(span.key)]
         infos = self.infos([span.key for span in spans])
         bounds = {key: to.of(info) for key, info in infos.items() if info is not None}
-        firsts = {key: Where("time", StreamId(limits.first)) for key, limits in bounds.items() if limits.first}
-        ends = {key: Where("time", StreamId(limits.last + 1)) for key, limits in bounds.items() if limits.last < MS_MAX}
+        firsts = {key: Position("time", StreamId(limits.first)) for key, limits in bounds.items() if limits.first}
+        ends = {
+            key: Position("time", StreamId(limits.last + 1)) for key, limits in bounds.items() if limits.last < MS_MAX
+        }
         begin = self._looked_up(infos, firsts, self.source.starting, first=True)
         stop = self._looked_up(infos, ends, self.source.ending, first=False)
         made = [
-            Span(span.key, max(span.after, begin.get(span.key, ZERO)), min(span.end, stop.get(span.key, span.end)))
+            OffsetRange(
+                span.key, max(span.after, begin.get(span.key, ZERO)), min(span.end, stop.get(span.key, span.end))
+            )
             for span in spans
         ]
         return [span for span in made if span.end > span.after]
 
-    def firsts(self, spans: list[Span]) -> dict[str, Entry]:
+    def firsts(self, spans: list[OffsetRange]) -> dict[str, Entry]:
         """Return the first entry of each span, without spans that are empty by now."""
         replies = self.servers.ask(*[calls.trange(span.key, f"({span.after}", span.end, 1) for span in spans])
         read = {span.key: found(span.key, reply) for span, reply in zip(spans, replies, strict=True)}
@@ -256,12 +259,12 @@ class Offsets:
     def end(self, start: Ids) -> Ids:
         """Return the last IDs to read in a batch according to the options, without keys that have nothing to read."""
         infos = self.infos(start)
-        places = {key: self.source.ending.named(key) or Where("latest") for key in infos}
+        places = {key: self.source.ending.named(key) or Position("latest") for key in infos}
         ends = self._looked_up(infos, places, self.source.ending, first=False)
         return {key: end for key, end in ends.items() if end > start[key]}
 
     def _looked_up(
-        self, infos: Mapping[str, Info | None], places: Mapping[str, Where], option: Places, first: bool
+        self, infos: Mapping[str, Info | None], places: Mapping[str, Position], option: Positions, first: bool
     ) -> Ids:
         """Convert each position to an ID: the ID to read after if ``first``, otherwise the last ID to read. Rule 1
         holds.
@@ -285,7 +288,7 @@ class Offsets:
                     ids[key] = self._exactly(key, where, ids[key], info, option)
         return ids
 
-    def _exactly(self, key: str, where: Where, nearest: StreamId, info: Info, option: Places) -> StreamId:
+    def _exactly(self, key: str, where: Position, nearest: StreamId, info: Info, option: Positions) -> StreamId:
         """Return the ID to read after, for a start at an ID. ``nearest`` is the newest ID before it.
 
         Raises DataLossError, with ``failOnDataLoss``, if the stream never reached that ID.
@@ -329,19 +332,19 @@ class Offsets:
         return [error for error in errors.values() if error is not None]
 
     # -- how much -----------------------------------------------------------------------------------------------
-    def counts(self, spans: list[Span]) -> list[int]:
+    def counts(self, spans: list[OffsetRange]) -> list[int]:
         """Return the current number of entries in each span."""
         replies = self.servers.ask(*[calls.tcount(span.key, f"({span.after}", span.end) for span in spans])
         return [found(span.key, reply) for span, reply in zip(spans, replies, strict=True)]
 
-    def counted(self, pieces: list[tuple[Span, int]]) -> list[tuple[Span, int]]:
+    def counted(self, pieces: list[tuple[OffsetRange, int]]) -> list[tuple[OffsetRange, int]]:
         """Return the spans with their numbers of entries, in the form of ``split``."""
         if all(number >= 0 for _, number in pieces):
             return pieces
         spans = [span for span, _ in pieces]
         return list(zip(spans, self.counts(spans), strict=True))
 
-    def limited(self, spans: list[Span], most: int) -> list[Span]:
+    def limited(self, spans: list[OffsetRange], most: int) -> list[OffsetRange]:
         """Shorten the spans to ``most`` entries in total, in proportion to their entries.
 
         Each stream gets at least one entry. If there are more than ``most`` streams, those with the oldest offsets come
@@ -368,10 +371,10 @@ class Offsets:
         for (span, _, _), reply in zip(asked, replies, strict=True):
             end = found(span.key, reply)
             if end is not None:
-                cut.append(Span(span.key, span.after, min(end, span.end)))
+                cut.append(OffsetRange(span.key, span.after, min(end, span.end)))
         return cut
 
-    def limited_bytes(self, spans: list[Span], most: int) -> list[Span]:
+    def limited_bytes(self, spans: list[OffsetRange], most: int) -> list[OffsetRange]:
         """Shorten the spans to about ``most`` bytes in total, estimated from the first entries of each."""
         replies = self.servers.ask(*[calls.trange(span.key, f"({span.after}", span.end, SAMPLE) for span in spans])
         total = number = 0.0
@@ -381,7 +384,9 @@ class Offsets:
             number += have
         return spans if total <= most else self.limited(spans, max(1, int(number * most / total)))
 
-    def split(self, spans: list[Span], least: int | None, most: int | None = None) -> list[tuple[Span, int]]:
+    def split(
+        self, spans: list[OffsetRange], least: int | None, most: int | None = None
+    ) -> list[tuple[OffsetRange, int]]:
         """Divide the spans into at least ``least`` pieces, if there are that many entries; each with its number of
         entries.
 
@@ -404,13 +409,13 @@ class Offsets:
         ]
         seeks = [calls.tseek(span.key, span.after, n) for span, places in borders for n in places]
         replies = iter(self.servers.ask(*seeks))
-        pieces: list[tuple[Span, int]] = []
+        pieces: list[tuple[OffsetRange, int]] = []
         for (span, places), number in zip(borders, have, strict=True):
             after, done = span.after, 0
             for n in places:
                 end = found(span.key, next(replies))
                 if end is not None and after < end < span.end:
-                    pieces.append((Span(span.key, after, end), n - done))
+                    pieces.append((OffsetRange(span.key, after, end), n - done))
                     after, done = end, n
-            pieces.append((Span(span.key, after, span.end), number - done))
+            pieces.append((OffsetRange(span.key, after, span.end), number - done))
         return pieces

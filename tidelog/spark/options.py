@@ -17,15 +17,27 @@ import msgspec
 
 from tidelog.client.publish import ReplicaAcks
 from tidelog.codecs.codec import NAMES as CODECS
-from tidelog.spark.given import AUTO, BATCH, NONE, OFFSETS, ROUTES, ROWS, SINK, SOURCE, STREAM, Given, OptionError
-from tidelog.spark.places import (
+from tidelog.spark.optionvalues import (
+    AUTO,
+    BATCH,
+    NONE,
+    OFFSETS,
+    ROUTES,
+    ROWS,
+    SINK,
+    SOURCE,
+    STREAM,
+    OptionError,
+    OptionValues,
+)
+from tidelog.spark.positions import (
     EARLIEST,
     ENDS,
     LATEST,
     STARTS,
     SUBSCRIPTIONS,
     TOPIC,
-    Places,
+    Positions,
     Subscription,
     places_of,
     subscription_of,
@@ -43,7 +55,7 @@ ACCESS_NAMES: Final = {
 }  # fmt: skip
 
 
-def access_of(given: Given) -> Access:
+def access_of(given: OptionValues) -> Access:
     """Return the Access that the options describe. Raises OptionError as in Rule 1."""
     text = given.text("url")
     # With tls, a URL of redis:// may contain options for TLS.
@@ -107,7 +119,7 @@ def given_of(access: Access) -> dict[str, str]:
     return {name: str(value) for name, value in given.items() if value is not None}
 
 
-def _sentinels(given: Given, tls: bool) -> tuple[str, ...]:
+def _sentinels(given: OptionValues, tls: bool) -> tuple[str, ...]:
     """Return the URLs of the Sentinels. ``tls`` applies to those that are not URLs yet."""
     text = given.filled("sentinels")
     if text is None:
@@ -132,13 +144,13 @@ def _sentinels(given: Given, tls: bool) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True)
-class Source:
+class ReadOptions:
     """The options of a read."""
 
     access: Access
     subscription: Subscription
-    starting: Places  # default: earliest for a batch, latest for a stream
-    ending: Places
+    starting: Positions  # default: earliest for a batch, latest for a stream
+    ending: Positions
     times_must_exist: bool  # fail if a stream has no entry from the starting time on
     max_offsets: int | None  # entries in one batch of a stream
     max_bytes: int | None  # approximate size of the entries in one batch of a stream
@@ -154,7 +166,7 @@ class Source:
     mode: Literal["permissive", "dropmalformed", "failfast"]
 
 
-def for_source(given: Given, kind: str = "") -> Source:
+def for_source(given: OptionValues, kind: str = "") -> ReadOptions:
     """Return the options of a read. ``kind`` is BATCH or STREAM when that is known. Raises OptionError as in Rule 1."""
     given.only_for(SOURCE, kind)
     if given.routes:
@@ -179,7 +191,7 @@ def for_source(given: Given, kind: str = "") -> Source:
         raise OptionError(f"groupIdPrefix must be printable ASCII without spaces: {name!r}")
     strategy = given.one_of("startingOffsetsByTimestampStrategy", "error", "latest")
     mode = given.one_of("mode", "permissive", "dropmalformed", "failfast")
-    return Source(
+    return ReadOptions(
         access_of(given), subscription, starting, ending, strategy == "error", most,
         given.number("maxBytesPerTrigger", 1), least, given.duration("maxTriggerDelay"),
         few, many, given.number("maxRecordsPerPartition", 1), given.flag("failOnDataLoss"),
@@ -188,7 +200,7 @@ def for_source(given: Given, kind: str = "") -> Source:
     )  # fmt: skip
 
 
-def _check_keys(places: Places, subscription: Subscription) -> None:
+def _check_keys(places: Positions, subscription: Subscription) -> None:
     """Positions by key must name all subscribed keys, as in Kafka's source, but not all keys that match a pattern."""
     if places.everywhere is not None:
         return
@@ -208,7 +220,7 @@ def _check_keys(places: Places, subscription: Subscription) -> None:
 
 
 @dataclass(frozen=True)
-class Declared:
+class TopicOptions:
     """The options of a write to a topic. None: as the server's settings say."""
 
     name: str
@@ -217,7 +229,7 @@ class Declared:
     codec: str | None
 
 
-def _topic_of(given: Given) -> Declared | None:
+def _topic_of(given: OptionValues) -> TopicOptions | None:
     name = given.filled("topic")
     if name is None:
         for option in ("partitionBy", "partitions", "codec"):
@@ -238,11 +250,11 @@ def _topic_of(given: Given) -> Declared | None:
     except TopicError as error:
         raise OptionError(str(error)) from None
     codec = given.one_of("codec", *CODECS) if "codec" in given else None
-    return Declared(name, given.filled("partitionBy"), partitions, codec)
+    return TopicOptions(name, given.filled("partitionBy"), partitions, codec)
 
 
 @dataclass(frozen=True)
-class Route:
+class TopicRoute:
     """One of the topics to which a batch is written."""
 
     topic: str
@@ -251,11 +263,11 @@ class Route:
 
 
 @dataclass(frozen=True)
-class Routes:
+class TopicRoutes:
     """Several topics that are written in one publish, each row to one of them: see routes.py."""
 
     fence: str  # instead of the query
-    topics: tuple[Route, ...]
+    topics: tuple[TopicRoute, ...]
     checkpoint: str = ""  # fsspec URL, if it is not on a mounted file system
     batch: int | None = None  # batch number of a query whose batches are written by foreachBatch
 
@@ -265,12 +277,12 @@ class Routes:
 
 
 @dataclass(frozen=True)
-class Sink:
+class WriteOptions:
     """The options of a write."""
 
     access: Access
     key: str | None  # None: the column _key names the stream, or there is a topic
-    topic: Declared | None
+    topic: TopicOptions | None
     maxlen: int | None  # entries that a stream retains after a batch
     maxage_ms: int | None  # maximum age of entries
     transaction: tuple[str, int] | None  # txnAppId, txnVersion
@@ -278,7 +290,7 @@ class Sink:
     checkpoint: str  # of a streaming query, as given to writeStream; "" if it was not given there
     copies: ReplicaAcks
     stage_ttl_ms: int
-    routes: Routes | None = None
+    routes: TopicRoutes | None = None
     name_prefix: str = ""  # prefix of the names of stages, fences, and claims
 
     def name(self, *parts: str) -> str:
@@ -286,7 +298,7 @@ class Sink:
         return self.name_prefix + ":".join((SINK_NAME, *parts))
 
 
-def for_sink(given: Given, kind: str = "") -> Sink:
+def for_sink(given: OptionValues, kind: str = "") -> WriteOptions:
     """Return the options of a write. ``kind`` is BATCH or STREAM when that is known. Raises OptionError as in Rule 1.
     """
     given.only_for(SINK, kind)
@@ -295,7 +307,7 @@ def for_sink(given: Given, kind: str = "") -> Sink:
     given.at_most_one(("maxlen", "maxage"))
     application, version = given.filled("txnAppId"), given.number("txnVersion")
     check = given.one_of("fenceCheck", AUTO, OFFSETS, ROWS, NONE)
-    routes = msgspec.json.decode(given.routes, type=Routes) if given.routes else None
+    routes = msgspec.json.decode(given.routes, type=TopicRoutes) if given.routes else None
     if routes is not None:
         if any(name in given for name in ("key", "topic", "maxlen", "maxage", "txnAppId", "namePrefix")):
             raise OptionError(f"{ROUTES} says what is written to")
@@ -309,7 +321,7 @@ def for_sink(given: Given, kind: str = "") -> Sink:
     copies = (
         ReplicaAcks(int(access.movable), IN_PASSING_MS, needed=False) if replicas is None else ReplicaAcks(replicas)
     )
-    return Sink(
+    return WriteOptions(
         access, given.filled("key"), _topic_of(given), given.number("maxlen"),
         given.duration("maxage") if "maxage" in given else None,
         None if application is None or version is None else (application, version), check,
@@ -318,6 +330,6 @@ def for_sink(given: Given, kind: str = "") -> Sink:
     )  # fmt: skip
 
 
-def is_source(given: Given) -> bool:
+def is_source(given: OptionValues) -> bool:
     """Return whether these options can only be for a read: they name streams in the way of a source, not of a sink."""
     return any(name in given for name in SUBSCRIPTIONS if name != TOPIC)

@@ -56,7 +56,7 @@ def native() -> bool:
 
 
 @dataclass(frozen=True)
-class Wanted:
+class PageContent:
     """The required parts of the entries. Pages may lack other parts."""
 
     names: tuple[bytes, ...] = ()  # these fields
@@ -95,8 +95,8 @@ class Page(ABC):
         """Return one entry, ``[id, field, value, ...]``."""
 
 
-def gather(wanted: Wanted) -> PageBuilder[Page]:
-    """Return the Gather for one range (tidelog.transport.connection)."""
+def gather(wanted: PageContent) -> PageBuilder[Page]:
+    """Return the PageBuilder for one range (tidelog.transport.connection)."""
     return NativeGather(wanted) if native() else HiredisGather()
 
 
@@ -236,7 +236,7 @@ class HiredisPage(Page):
 class NativeGather:
     """Builds NativePages."""
 
-    def __init__(self, wanted: Wanted) -> None:
+    def __init__(self, wanted: PageContent) -> None:
         self._wanted = wanted
         self._rows = Rows(*astuple(wanted))
         self._number = 0  # entries in the page

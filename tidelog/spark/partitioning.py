@@ -42,7 +42,7 @@ WITH_DASHES: Final = "^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{
 
 
 class TopicEntries:
-    """Builds Parts from rows, for the partitions of a topic.
+    """Builds StagedRows from rows, for the partitions of a topic.
 
     columns: those that are fields. key: the column that determines the partition, None for round-robin; ``uuids``: it
     contains UUIDs. codec: the codec of the topic; with ``plain``, each column is a field. kinds: the kinds of the

@@ -24,9 +24,9 @@ from pyspark.sql.datasource import InputPartition
 
 from tidelog.client import calls
 from tidelog.client.entries import Info, StreamId
-from tidelog.spark.offsets import NO_KEY, DataLossError, Span, data_loss, found, lost
-from tidelog.spark.options import Source
-from tidelog.spark.pages import Page, Wanted, gather
+from tidelog.spark.offsets import NO_KEY, DataLossError, OffsetRange, data_loss, found, lost
+from tidelog.spark.options import ReadOptions
+from tidelog.spark.pages import Page, PageContent, gather
 from tidelog.transport.access import without_credentials
 from tidelog.transport.connection import BlockingConnection
 from tidelog.transport.errors import ReplyError, is_temporary
@@ -48,7 +48,7 @@ class Range:
     replica: str = ""  # URL of the replica to read from; "" is the leader
 
     @classmethod
-    def of(cls, span: Span, replica: str = "") -> Range:
+    def of(cls, span: OffsetRange, replica: str = "") -> Range:
         return cls(span.key, str(span.after), str(span.end), replica)
 
 
@@ -59,12 +59,12 @@ class Ranges(InputPartition):
     ranges: tuple[Range, ...]
 
 
-def grouped(pieces: list[tuple[Span, int]], most: int, limit: int | None) -> list[list[Span]]:
+def grouped(pieces: list[tuple[OffsetRange, int]], most: int, limit: int | None) -> list[list[OffsetRange]]:
     """Combine pieces into ``most`` groups of similar size; each group is in the order of its keys.
 
     No group has more than ``limit`` entries, unless it is one piece. There can be more groups then.
     """
-    groups: list[list[Span]] = [[] for _ in range(most)]
+    groups: list[list[OffsetRange]] = [[] for _ in range(most)]
     lightest = [(0, at) for at in range(most)]  # a heap: entries of a group, its number
     for span, number in sorted(pieces, key=lambda piece: (-piece[1], piece[0].key, piece[0].after)):
         load, at = lightest[0]
@@ -82,7 +82,9 @@ class Lagging(Exception):  # noqa: N818 - not an error: the leader is asked inst
     """A replica has not reached the end of the range."""
 
 
-def read_pages(source: Source, servers: LeaderConnection, piece: Range, wanted: Wanted, size: int) -> Iterator[Page]:
+def read_pages(
+    source: ReadOptions, servers: LeaderConnection, piece: Range, wanted: PageContent, size: int
+) -> Iterator[Page]:
     """Yield the entries of a range in pages of at most ``size``. The connection to the leader can be reused afterwards.
 
     Raises DataLossError if entries were lost, with ``failOnDataLoss``, and UnreachableError if no server answers.
@@ -97,7 +99,9 @@ def read_pages(source: Source, servers: LeaderConnection, piece: Range, wanted: 
             gc.enable()
 
 
-def _pages(source: Source, servers: LeaderConnection, piece: Range, wanted: Wanted, size: int) -> Iterator[Page]:
+def _pages(
+    source: ReadOptions, servers: LeaderConnection, piece: Range, wanted: PageContent, size: int
+) -> Iterator[Page]:
     after, end = StreamId.parse(piece.after), StreamId.parse(piece.end)
     replica, failures = piece.replica, 0
     while True:
@@ -141,7 +145,7 @@ def _pages(source: Source, servers: LeaderConnection, piece: Range, wanted: Want
 
 
 def begin(
-    wire: BlockingConnection, source: Source, key: str, after: StreamId, end: StreamId, is_replica: bool
+    wire: BlockingConnection, source: ReadOptions, key: str, after: StreamId, end: StreamId, is_replica: bool
 ) -> tuple[int, bytes]:
     """Send TRANGE with the checks of Rule 1, and return the result of ``header``. Raises Lagging, or errors as
     read_pages.

@@ -22,10 +22,10 @@ from pyspark.sql.types import StructType
 
 from tidelog.client.publish import StagedRows
 from tidelog.spark.commands import RowError
-from tidelog.spark.given import OptionError
-from tidelog.spark.options import Declared, Route, Routes, Sink
+from tidelog.spark.options import TopicOptions, TopicRoute, TopicRoutes, WriteOptions
+from tidelog.spark.optionvalues import OptionError
 from tidelog.spark.partitioning import TopicEntries
-from tidelog.spark.topics import Target, target_of
+from tidelog.spark.topics import TargetTopic, target_of
 
 OUT: Final = "_out"
 
@@ -36,10 +36,9 @@ def column(number: int) -> str:
 
 
 class RoutedEntries:
-    """Builds Parts from rows for several topics. ``routes[n]`` and ``entries[n]`` belong to the column ``column(n)``.
-    """
+    """Builds StagedRows from rows for several topics. ``routes[n]`` and ``entries[n]`` belong to ``column(n)``."""
 
-    def __init__(self, routes: Sequence[Route], entries: Sequence[TopicEntries]) -> None:
+    def __init__(self, routes: Sequence[TopicRoute], entries: Sequence[TopicEntries]) -> None:
         self.routes = routes
         self.entries = entries
 
@@ -63,7 +62,9 @@ class RoutedEntries:
             yield from entries.parts(fields)
 
 
-def routed(sink: Sink, routes: Routes, schema: StructType) -> tuple[tuple[Target, ...], RoutedEntries]:
+def routed(
+    sink: WriteOptions, routes: TopicRoutes, schema: StructType
+) -> tuple[tuple[TargetTopic, ...], RoutedEntries]:
     """Return the topics and the builders of their entries. Raises errors as ``target_of``, and OptionError for another
     schema.
     """
@@ -75,5 +76,5 @@ def routed(sink: Sink, routes: Routes, schema: StructType) -> tuple[tuple[Target
         kind = schema[name].dataType
         if not isinstance(kind, StructType):
             raise OptionError(f"column {name} must be a struct")
-        made.append(target_of(sink, Declared(route.topic, route.partition_by, None, None), kind))
+        made.append(target_of(sink, TopicOptions(route.topic, route.partition_by, None, None), kind))
     return tuple(target for target, _ in made), RoutedEntries(routes.topics, [entries for _, entries in made])

@@ -35,19 +35,19 @@ from tidelog.client import calls
 from tidelog.client.publish import Publisher, Stager
 from tidelog.client.steps import checked
 from tidelog.spark import checks
-from tidelog.spark.commands import Entries
-from tidelog.spark.given import NONE, OptionError
-from tidelog.spark.options import SINK_NAME, Sink
+from tidelog.spark.commands import EntryBuilder
+from tidelog.spark.options import SINK_NAME, WriteOptions
+from tidelog.spark.optionvalues import NONE, OptionError
 from tidelog.spark.partitioning import TopicEntries
 from tidelog.spark.routes import RoutedEntries, routed
-from tidelog.spark.topics import Target, target_of
+from tidelog.spark.topics import TargetTopic, target_of
 from tidelog.transport.errors import ConflictError, ReplyError, StaleEpochError
 
 log = logging.getLogger(__name__)
 
 Messages = Sequence[WriterCommitMessage | None]
-Targets = tuple[Target, ...]  # one for a topic, several with routes, none for streams
-Maker = Entries | TopicEntries | RoutedEntries
+Targets = tuple[TargetTopic, ...]  # one for a topic, several with routes, none for streams
+Maker = EntryBuilder | TopicEntries | RoutedEntries
 
 
 class StaleError(Exception):
@@ -68,17 +68,17 @@ class Staged(WriterCommitMessage):
     rows: Mapping[bytes, int]  # the number of rows for each stream
 
 
-def made(sink: Sink, schema: StructType) -> tuple[Targets, Maker]:
+def made(sink: WriteOptions, schema: StructType) -> tuple[Targets, Maker]:
     """Return the topics that are written, if any, and the builder of entries."""
     if sink.routes is not None:
         return routed(sink, sink.routes, schema)
     if sink.topic is None:
-        return (), Entries(schema, sink.key)
+        return (), EntryBuilder(schema, sink.key)
     target, entries = target_of(sink, sink.topic, schema)
     return (target,), entries
 
 
-def staged(sink: Sink, entries: Maker, batches: Iterator[pa.RecordBatch]) -> Staged:
+def staged(sink: WriteOptions, entries: Maker, batches: Iterator[pa.RecordBatch]) -> Staged:
     """Stage the rows of one task."""
     context = TaskContext.get()
     query = (context.getLocalProperty("sql.streaming.queryId") if context else None) or ""
@@ -114,7 +114,7 @@ def rows_of(messages: list[Staged]) -> Counter[bytes]:
     return counts
 
 
-def publisher(sink: Sink) -> Publisher:
+def publisher(sink: WriteOptions) -> Publisher:
     """Return the publisher with which the driver publishes, drops, and evicts."""
     return Publisher(sink.access, f"{SINK_NAME}-driver", sink.copies)
 
@@ -140,7 +140,7 @@ def ready(by: Publisher, targets: Targets, messages: list[Staged], fence: str = 
                 target.room(by.ask, own)
 
 
-def evict(by: Publisher, sink: Sink, targets: Targets, messages: list[Staged]) -> None:
+def evict(by: Publisher, sink: WriteOptions, targets: Targets, messages: list[Staged]) -> None:
     """Evict from the written streams according to ``maxlen``, ``maxage``, or the topics."""
     for target in targets:
         target.evict(by.ask, target.own(rows_of(messages)))
@@ -150,13 +150,13 @@ def evict(by: Publisher, sink: Sink, targets: Targets, messages: list[Staged]) -
         by.evict(sorted(rows_of(messages)), count=sink.maxlen, ms=sink.maxage_ms)
 
 
-def drop(sink: Sink, messages: Messages) -> None:
+def drop(sink: WriteOptions, messages: Messages) -> None:
     """Drop the staged rows."""
     with publisher(sink) as by:
         by.drop(names(of(messages)))
 
 
-def publish_batch(sink: Sink, targets: Targets, done: list[Staged], fence: str, batch: int, what: str) -> None:
+def publish_batch(sink: WriteOptions, targets: Targets, done: list[Staged], fence: str, batch: int, what: str) -> None:
     """Publish a batch of a query, unless it was published. ``what`` names it in errors."""
     url = sink.routes.checkpoint if sink.routes is not None else ""
     check = checks.of_batch(sink.check, sink.checkpoint, batch, counted(targets, done), url)
@@ -177,7 +177,7 @@ def publish_batch(sink: Sink, targets: Targets, done: list[Staged], fence: str, 
 class TidelogStreamWriter(DataSourceStreamArrowWriter):
     """Writes the batches of a streaming query, each exactly once."""
 
-    def __init__(self, sink: Sink, schema: StructType) -> None:
+    def __init__(self, sink: WriteOptions, schema: StructType) -> None:
         self.sink = sink
         self.targets, self.entries = made(sink, schema)
 
@@ -209,7 +209,7 @@ class TidelogStreamWriter(DataSourceStreamArrowWriter):
 class TidelogWriter(DataSourceArrowWriter):
     """Writes all rows of ``df.write`` or none. Raises OptionError for ``mode("overwrite")``."""
 
-    def __init__(self, sink: Sink, schema: StructType, overwrite: bool) -> None:
+    def __init__(self, sink: WriteOptions, schema: StructType, overwrite: bool) -> None:
         if overwrite:
             raise OptionError('mode("overwrite") is not possible, streams are appended to: use mode("append")')
         self.sink = sink

@@ -31,9 +31,9 @@ from pyspark.sql.types import StructType
 from tidelog.client.entries import StreamId
 from tidelog.spark.columns import BATCH_ROWS, DEFAULT_SCHEMA, TOPIC_SCHEMA, Columns
 from tidelog.spark.filters import Narrowed, narrowed
-from tidelog.spark.given import BATCH, STREAM, Given
-from tidelog.spark.offsets import ZERO, DataLossError, Ids, Offsets, Span, data_loss
-from tidelog.spark.options import Source, for_sink, for_source, is_source
+from tidelog.spark.offsets import ZERO, DataLossError, Ids, OffsetRange, Offsets, data_loss
+from tidelog.spark.options import ReadOptions, for_sink, for_source, is_source
+from tidelog.spark.optionvalues import BATCH, STREAM, OptionValues
 from tidelog.spark.ranges import Range, Ranges, grouped, read_pages, report
 from tidelog.spark.sink import TidelogStreamWriter, TidelogWriter
 from tidelog.spark.topicread import MARK
@@ -47,7 +47,7 @@ class TidelogDataSource(DataSource):
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)
-        self.given = Given(options)
+        self.given = OptionValues(options)
         if is_source(self.given):
             for_source(self.given)  # so that load() fails for an invalid option, and not a later query
 
@@ -71,7 +71,7 @@ class TidelogDataSource(DataSource):
         return TidelogStreamWriter(for_sink(self.given, STREAM), schema)
 
 
-def planned(offsets: Offsets, made: Columns, spans: list[Span]) -> list[Ranges]:
+def planned(offsets: Offsets, made: Columns, spans: list[OffsetRange]) -> list[Ranges]:
     """Convert spans to partitions: verify them, divide them into ``minPartitions``, combine them into
     ``maxPartitions``, and choose the server for each.
 
@@ -99,7 +99,7 @@ def planned(offsets: Offsets, made: Columns, spans: list[Span]) -> list[Ranges]:
     ]
 
 
-def batches(source: Source, made: Columns, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+def batches(source: ReadOptions, made: Columns, partition: InputPartition) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a partition, as a task returns them to Spark."""
     if not isinstance(partition, Ranges):  # without partitions, Spark reads a dummy partition
         return
@@ -115,7 +115,7 @@ def batches(source: Source, made: Columns, partition: InputPartition) -> Iterato
 class TidelogReader(DataSourceReader):
     """Implements ``spark.read``: reads from the starting to the ending offsets."""
 
-    def __init__(self, source: Source, schema: StructType) -> None:
+    def __init__(self, source: ReadOptions, schema: StructType) -> None:
         self.source = source
         self.columns = Columns(schema, source.mode, bool(source.subscription.topic))
         self.narrowed = Narrowed()
@@ -140,7 +140,7 @@ class TidelogReader(DataSourceReader):
         try:
             starts = offsets.start()
             ends = offsets.end(starts)
-            spans = [Span(key, starts[key], end) for key, end in ends.items()]
+            spans = [OffsetRange(key, starts[key], end) for key, end in ends.items()]
             if self.narrowed != Narrowed():
                 spans = offsets.narrowed(spans, self.narrowed)
             return planned(offsets, self.columns, spans)
@@ -154,7 +154,7 @@ class TidelogReader(DataSourceReader):
 class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Implements ``spark.readStream``."""
 
-    def __init__(self, source: Source, schema: StructType) -> None:
+    def __init__(self, source: ReadOptions, schema: StructType) -> None:
         self.source = source
         self.columns = Columns(schema, source.mode, bool(source.subscription.topic))
         self._offsets: Offsets | None = None  # only in the process of the query: tasks receive this object pickled
@@ -210,9 +210,8 @@ class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Parse an offset in Spark's form, without the mark of a topic."""
         return read({key: last for key, last in offset.items() if not last.startswith(MARK)})
 
-    def _available(self, begun: Ids) -> list[Span]:
-        """Return the last readable IDs. Raises DataLossError, with ``failOnDataLoss``, if a stream ends before its ID.
-        """
+    def _available(self, begun: Ids) -> list[OffsetRange]:
+        """Return the readable spans. Raises DataLossError, with ``failOnDataLoss``, if a stream ends before its ID."""
         lasts = self.offsets.lasts()
         spans = []
         for key, last in lasts.items():
@@ -224,7 +223,7 @@ class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     raise data_loss(self.source, key, after, info, what)
             end = last if self._target is None else min(last, self._target.get(key, ZERO))
             if end > after:
-                spans.append(Span(key, after, end))
+                spans.append(OffsetRange(key, after, end))
         self._check_deleted(begun, lasts)
         return spans
 
@@ -236,7 +235,7 @@ class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 if info is None:
                     raise data_loss(self.source, key, begun[key], None, "it was deleted")
 
-    def _enough(self, spans: list[Span], least: int) -> list[Span]:
+    def _enough(self, spans: list[OffsetRange], least: int) -> list[OffsetRange]:
         """Return the spans if they have ``least`` entries in total or the maximum delay has passed, otherwise none."""
         if not spans:
             return []
@@ -250,7 +249,9 @@ class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: dict[str, str], end: dict[str, str]) -> Sequence[InputPartition]:
         begun, ends = self._read(start), self._read(end)
         self.offsets.check_topic(end)
-        spans = [Span(key, begun.get(key, ZERO), last) for key, last in ends.items() if last > begun.get(key, ZERO)]
+        spans = [
+            OffsetRange(key, begun.get(key, ZERO), last) for key, last in ends.items() if last > begun.get(key, ZERO)
+        ]
         try:
             return planned(self.offsets, self.columns, spans)
         except DataLossError:

@@ -16,8 +16,8 @@ from collections.abc import Mapping
 from typing import Final
 
 from tidelog.codecs.packed import FIELD
-from tidelog.spark.given import OptionError
 from tidelog.spark.names import as_text
+from tidelog.spark.optionvalues import OptionError
 from tidelog.spark.partitioning import PLAIN
 from tidelog.spark.topics import run
 from tidelog.topics.reconcile import known

@@ -21,8 +21,8 @@ from tidelog.client import calls
 from tidelog.client.steps import Steps, checked, drive
 from tidelog.spark.columns import PARTITION
 from tidelog.spark.commands import FIELDS, KEY, is_fields
-from tidelog.spark.given import OptionError
-from tidelog.spark.options import Declared, Sink
+from tidelog.spark.options import TopicOptions, WriteOptions
+from tidelog.spark.optionvalues import OptionError
 from tidelog.spark.partitioning import PLAIN, TopicEntries
 from tidelog.topics.reconcile import compare, known
 from tidelog.topics.sending import TopicFullError
@@ -41,7 +41,7 @@ TAKES: Final[Mapping[str, tuple[str, ...]]] = {
 }  # fmt: skip
 
 
-class TopicChangedError(Exception):
+class TargetTopicChangedError(Exception):
     """The topic has changed since the batch was planned."""
 
 
@@ -51,7 +51,7 @@ def run(ask: Ask, steps: Steps[T]) -> T:
 
 
 @dataclass(frozen=True)
-class Target:
+class TargetTopic:
     """The topic of a batch, as it was when the batch was planned."""
 
     name: str
@@ -63,13 +63,13 @@ class Target:
         return {key: rows for key, rows in streams.items() if key.rpartition(b":")[0] == name}
 
     def unchanged(self, ask: Ask) -> None:
-        """Raise TopicChangedError if rows would now belong to other partitions (Rule 1)."""
+        """Raise TargetTopicChangedError if rows would now belong to other partitions (Rule 1)."""
         now = run(ask, known(self.name))
         if now is None or (now.id, now.partitions) != (self.facts.id, self.facts.partitions):
             what = "was deleted" if now is None else f"has {now.partitions} partitions"
             if now is not None and now.id != self.facts.id:
                 what = "was deleted and made anew"
-            raise TopicChangedError(
+            raise TargetTopicChangedError(
                 f"topic {self.name!r} {what} while the batch was written for its {self.facts.partitions} partitions: "
                 "nothing was published. Run it again; a streaming query: start it again"
             )
@@ -100,7 +100,7 @@ def number_of(key: str) -> int:
     return int(key.rpartition(":")[2])
 
 
-def target_of(sink: Sink, topic: Declared, schema: StructType) -> tuple[Target, TopicEntries]:
+def target_of(sink: WriteOptions, topic: TopicOptions, schema: StructType) -> tuple[TargetTopic, TopicEntries]:
     """Return the topic, created if necessary, and the builder of its entries from rows with this schema.
 
     Raises OptionError, TopicError, and TopicMismatchError for unsuitable options and columns. Nothing is written then.
@@ -115,10 +115,10 @@ def target_of(sink: Sink, topic: Declared, schema: StructType) -> tuple[Target, 
     uuids = key is not None and facts.fields.get(key) == "uuid"
     columns = [name for name in schema.fieldNames() if name not in NO_FIELDS]
     entries = TopicEntries(topic.name, facts.partitions or 1, columns, key, uuids, facts.codec, facts.fields)
-    return Target(topic.name, facts), entries
+    return TargetTopic(topic.name, facts), entries
 
 
-def _agree(topic: Declared, kinds: Mapping[str, str]) -> Steps[TopicSettings]:
+def _agree(topic: TopicOptions, kinds: Mapping[str, str]) -> Steps[TopicSettings]:
     wanted: TopicSettings | None = None
     if (yield from known(topic.name)) is None and topic.partitions is not None:
         by = FUNCTION if topic.partition_by in NO_FIELDS else topic.partition_by
@@ -141,7 +141,7 @@ def _agree(topic: Declared, kinds: Mapping[str, str]) -> Steps[TopicSettings]:
     return facts
 
 
-def _check(topic: Declared, facts: TopicSettings, kinds: Mapping[str, str]) -> None:
+def _check(topic: TopicOptions, facts: TopicSettings, kinds: Mapping[str, str]) -> None:
     """Raise OptionError for columns that the codec cannot write, or that cannot be the key."""
     fields = [name for name in kinds if name not in NO_FIELDS]
     if not fields:
@@ -166,7 +166,7 @@ def _is_made(facts: TopicSettings) -> bool:
     return by == FUNCTION or (by is not None and bool(facts.fields) and by not in facts.fields)
 
 
-def _key_column(topic: Declared, facts: TopicSettings, kinds: Mapping[str, str]) -> str | None:
+def _key_column(topic: TopicOptions, facts: TopicSettings, kinds: Mapping[str, str]) -> str | None:
     if facts.partition_by is None:
         return None
     column = topic.partition_by if _is_made(facts) else facts.partition_by

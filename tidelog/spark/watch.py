@@ -33,7 +33,7 @@ REFUSED: Final = 60.0  # seconds until a server that has refused TWAIT is asked 
 log = logging.getLogger(__name__)
 
 
-class Watch:
+class NewEntryWatch:
     """Reports whether streams may have new entries since their last IDs were read. It is not thread-safe.
 
     ``name`` is the name of the connection in CLIENT LIST.

@@ -10,7 +10,7 @@ from zlib import crc32
 import pytest
 
 from tidelog.backup.chunks import LARGEST, LOG_CHUNK, SMALLEST, LogCutter, StoreCutter
-from tidelog.backup.frames import BATCH, ENTRY, NODES, Decoder, Frame, entries
+from tidelog.backup.frames import BATCH, ENTRY, NODES, BackupFrame, BackupFrameDecoder, entries
 
 KEY = Struct(">QQQQ")
 RNG = random.Random(3)
@@ -94,17 +94,17 @@ def test_nothing() -> None:
 
 def test_the_log_is_cut_at_the_same_offsets_wherever_it_begins() -> None:
     sizes = [RNG.randrange(1, 100_000) for _ in range(300)]
-    batches, at = list[Frame](), 1000
+    batches, at = list[BackupFrame](), 1000
     for size in sizes:
-        batches.append(Frame(BATCH, at, bytes(size)))
+        batches.append(BackupFrame(BATCH, at, bytes(size)))
         at += size
 
-    def cut_log(some: list[Frame]) -> list[bytes]:
+    def cut_log(some: list[BackupFrame]) -> list[bytes]:
         cutter = LogCutter()
         return [chunk for batch in some for chunk in cutter.add(batch)] + list(cutter.end())
 
     chunks = cut_log(batches)
     assert len(chunks) == at // LOG_CHUNK + 1
-    assert Decoder().feed(b"".join(chunks)) == batches
+    assert BackupFrameDecoder().feed(b"".join(chunks)) == batches
     assert cut_log(batches[10:])[1:] == chunks[1:]
     assert cut_log(batches[:200])[:-1] == chunks[: len(cut_log(batches[:200])) - 1]

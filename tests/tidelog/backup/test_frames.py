@@ -10,17 +10,30 @@ from replication import frames as servers
 from storage.nodes.node import BODY
 from tests.persistence.datakit import append, checkpoint, group, opened
 from tests.persistence.test_coded import readings
-from tidelog.backup.frames import ALIVE, BATCH, COPY, DONE, KINDS, MESSAGE, NODES, ONE, PIECE, TWO, Decoder, Frame
+from tidelog.backup.frames import (
+    ALIVE,
+    BATCH,
+    COPY,
+    DONE,
+    KINDS,
+    MESSAGE,
+    NODES,
+    ONE,
+    PIECE,
+    TWO,
+    BackupFrame,
+    BackupFrameDecoder,
+)
 from tidelog.backup.frames import entries as entries_of
-from tidelog.backup.places import BackupError
+from tidelog.backup.targets import BackupError
 
 FRAMES = [
-    Frame(COPY, 4711, servers.COPY_BODY.pack(3, 4000)),
-    Frame(PIECE, 4711, random.Random(1).randbytes(5000)),
-    Frame(DONE, 4711, servers.DONE_BODY.pack(3)),
-    Frame(BATCH, 1 << 60, b"records"),
-    Frame(ALIVE, 0, b"\0"),
-    Frame(MESSAGE, 0, b""),
+    BackupFrame(COPY, 4711, servers.COPY_BODY.pack(3, 4000)),
+    BackupFrame(PIECE, 4711, random.Random(1).randbytes(5000)),
+    BackupFrame(DONE, 4711, servers.DONE_BODY.pack(3)),
+    BackupFrame(BATCH, 1 << 60, b"records"),
+    BackupFrame(ALIVE, 0, b"\0"),
+    BackupFrame(MESSAGE, 0, b""),
 ]
 
 
@@ -37,22 +50,22 @@ def test_the_server_makes_the_same_bytes() -> None:
 @pytest.mark.parametrize("size", [1, 7, 1 << 20])
 def test_however_they_are_cut(size: int) -> None:
     raw = b"".join(frame.encoded() for frame in FRAMES)
-    decoder, found = Decoder(), []
+    decoder, found = BackupFrameDecoder(), []
     for at in range(0, len(raw), size):
         found += decoder.feed(raw[at : at + size])
     assert found == FRAMES
 
 
 def test_every_flipped_byte_is_noticed() -> None:
-    raw = Frame(PIECE, 4711, b"payload").encoded()
+    raw = BackupFrame(PIECE, 4711, b"payload").encoded()
     for at in range(len(raw)):
         with pytest.raises(BackupError, match="damaged on the way"):
-            Decoder().feed(raw[:at] + bytes([raw[at] ^ 1]) + raw[at + 1 :])
+            BackupFrameDecoder().feed(raw[:at] + bytes([raw[at] ^ 1]) + raw[at + 1 :])
 
 
 def test_a_kind_of_a_newer_server() -> None:
     with pytest.raises(BackupError, match="unknown kind 88"):
-        Decoder().feed(Frame(ord("X"), 0, b"").encoded())
+        BackupFrameDecoder().feed(BackupFrame(ord("X"), 0, b"").encoded())
 
 
 @pytest.fixture(scope="module")

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from tidelog.backup.manifest import Manifest, backups, find, load
-from tidelog.backup.places import BackupError, Folder
+from tidelog.backup.manifest import BackupManifest, backups, find, load
+from tidelog.backup.targets import BackupError, LocalTarget
 
 NAME = "20261121T080000.123Z-4711"
-MADE = Manifest(
+MADE = BackupManifest(
     name=NAME, began="2026-11-21T08:00:00.123Z", ended="2026-11-21T08:00:01.000Z", tool="0.1.0",
     server="localhost:6379", version="0.1.0", role="leader", replid="a" * 40, store_offset=4000, log_offset=4711,
     store_entries=3, keys=2, entries=100, store=(("0" * 64, 10), ("1" * 64, 20)), log=(("2" * 64, 5),),
@@ -22,7 +22,7 @@ MADE = Manifest(
 
 def test_there_and_back() -> None:
     raw = MADE.dumped()
-    assert Manifest.loaded(raw, "f") == MADE
+    assert BackupManifest.loaded(raw, "f") == MADE
     assert (MADE.size, len(MADE.chunks)) == (35, 3)
     assert json.loads(raw)["store"] == [["0" * 64, 10], ["1" * 64, 20]]
 
@@ -31,7 +31,7 @@ def test_every_truncation_is_noticed() -> None:
     raw = MADE.dumped().rstrip()
     for size in range(len(raw)):
         with pytest.raises(BackupError, match="f is damaged"):
-            Manifest.loaded(raw[:size], "f")
+            BackupManifest.loaded(raw[:size], "f")
 
 
 def test_every_change_of_meaning_is_noticed() -> None:
@@ -44,19 +44,19 @@ def test_every_change_of_meaning_is_noticed() -> None:
             same = False
         if not same:
             with pytest.raises(BackupError, match=r"f is damaged|does not know"):
-                Manifest.loaded(changed, "f")
+                BackupManifest.loaded(changed, "f")
 
 
 def test_a_newer_format() -> None:
     raw = MADE.dumped().replace(b"format 1", b"format 2")
     with pytest.raises(BackupError, match="'tidelog backup, format 2', which this tidelog does not know"):
-        Manifest.loaded(raw, "f")
+        BackupManifest.loaded(raw, "f")
 
 
 @pytest.mark.parametrize("store", [(("../" + "0" * 61, 1),), (("0" * 64,),), ((1, 1),), 5])
 def test_chunks_that_are_none(store: Any) -> None:
     with pytest.raises(BackupError, match="f is damaged: it has other fields"):
-        Manifest.loaded(replace(MADE, store=store).dumped(), "f")
+        BackupManifest.loaded(replace(MADE, store=store).dumped(), "f")
 
 
 @pytest.mark.parametrize(
@@ -74,16 +74,16 @@ def test_chunks_that_are_none(store: Any) -> None:
 def test_values_of_another_form(odd: dict[str, Any]) -> None:
     """Its checksum is right: whoever can write files at the target can make one."""
     with pytest.raises(BackupError, match=r"f is damaged"):
-        Manifest.loaded(replace(MADE, **odd).dumped(), "f")
+        BackupManifest.loaded(replace(MADE, **odd).dumped(), "f")
 
 
 def test_a_manifest_nested_without_an_end() -> None:
     with pytest.raises(BackupError, match="f is damaged"):
-        Manifest.loaded(b"[" * 1_000_000, "f")
+        BackupManifest.loaded(b"[" * 1_000_000, "f")
 
 
 def test_a_manifest_that_was_renamed(tmp_path: Path) -> None:
-    place = Folder(tmp_path)
+    place = LocalTarget(tmp_path)
     other = "20261122T080000.000Z-5000"
     place.write(f"{other}.json", MADE.dumped())
     with pytest.raises(BackupError, match=f"is the manifest of {NAME}: it was renamed"):
@@ -91,7 +91,7 @@ def test_a_manifest_that_was_renamed(tmp_path: Path) -> None:
 
 
 def test_what_a_user_may_call_a_backup(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    place = Folder(tmp_path / "t")
+    place = LocalTarget(tmp_path / "t")
     newer = replace(MADE, name="20261122T080000.000Z-5000")
     for made in (newer, MADE):
         place.write(f"{made.name}.json", made.dumped())

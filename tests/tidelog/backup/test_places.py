@@ -9,18 +9,18 @@ from pathlib import Path
 
 import pytest
 
-from tidelog.backup.places import BackupError, Folder, Place, place_at
+from tidelog.backup.targets import BackupError, BackupTarget, LocalTarget, target_at
 
 
 @pytest.fixture(params=["folder", "file", "memory", "local"])
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> BackupTarget:
     if request.param in ("memory", "local"):
         pytest.importorskip("fsspec", reason="fsspec is not installed: pip install -e '.[test]'")
     names = {"folder": str(tmp_path / "t"), "file": f"file://{tmp_path}/t", "memory": f"memory://{tmp_path}/t"}
-    return place_at(names.get(request.param, f"local://{tmp_path}/t"))
+    return target_at(names.get(request.param, f"local://{tmp_path}/t"))
 
 
-def test_files(place: Place) -> None:
+def test_files(place: BackupTarget) -> None:
     assert place.names() == place.names("chunks") == {}
     place.write("a.json", b"one")
     place.write("chunks/ab/abc", b"second")
@@ -35,7 +35,7 @@ def test_files(place: Place) -> None:
     assert place.names() == {"chunks/ab/abc": 6}
 
 
-def test_a_file_that_is_missing(place: Place) -> None:
+def test_a_file_that_is_missing(place: BackupTarget) -> None:
     with pytest.raises(BackupError, match=r"can't read .*a\.json: it is not there"):
         place.read("a.json", 100)
 
@@ -52,7 +52,7 @@ def test_only_regular_files_of_the_expected_size_are_read(tmp_path: Path, scheme
         path.mkdir()
     else:
         path.write_bytes(bytes(11))
-    place = place_at(f"{scheme}{tmp_path}")
+    place = target_at(f"{scheme}{tmp_path}")
     with pytest.raises(BackupError, match=r"can't read .*a\.json: "):
         place.read("a.json", 10)
     (tmp_path / "b.json").write_bytes(bytes(10))
@@ -60,7 +60,7 @@ def test_only_regular_files_of_the_expected_size_are_read(tmp_path: Path, scheme
 
 
 def test_modes_of_a_folder(tmp_path: Path) -> None:
-    place_at(str(tmp_path / "t/u")).write("chunks/ab/abc", b"x")
+    target_at(str(tmp_path / "t/u")).write("chunks/ab/abc", b"x")
     made = [path for path in (tmp_path / "t").rglob("*") if path.is_file()]
     assert [stat.S_IMODE(path.stat().st_mode) for path in made] == [0o600]
     folders = [tmp_path / "t", *(path for path in (tmp_path / "t").rglob("*") if path.is_dir())]
@@ -68,7 +68,7 @@ def test_modes_of_a_folder(tmp_path: Path) -> None:
 
 
 def test_a_write_that_fails_leaves_what_was_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    place = Folder(tmp_path)
+    place = LocalTarget(tmp_path)
     place.write("a", b"old")
 
     def full(descriptor: int) -> None:
@@ -82,7 +82,7 @@ def test_a_write_that_fails_leaves_what_was_there(tmp_path: Path, monkeypatch: p
 
 def test_a_target_that_is_no_folder(tmp_path: Path) -> None:
     (tmp_path / "t").write_text("mine")
-    place = place_at(str(tmp_path / "t"))
+    place = target_at(str(tmp_path / "t"))
     with pytest.raises(BackupError, match="can't write"):
         place.write("a", b"x")
     with pytest.raises(BackupError, match="can't list"):
@@ -92,7 +92,7 @@ def test_a_target_that_is_no_folder(tmp_path: Path) -> None:
 def test_urls_that_nothing_here_can_open(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("fsspec", reason="fsspec is not installed: pip install -e '.[test]'")
     with pytest.raises(BackupError, match="can't use nosuch://x: ValueError: Protocol not known"):
-        place_at("nosuch://user:secret@x")
+        target_at("nosuch://user:secret@x")
     monkeypatch.setitem(sys.modules, "fsspec", None)
     with pytest.raises(BackupError, match=r"memory://x needs fsspec: pip install 'tidelog\[backup\]'"):
-        place_at("memory://x")
+        target_at("memory://x")

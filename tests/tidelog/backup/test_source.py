@@ -12,9 +12,9 @@ import pytest
 
 from tests.replication.cluster import wait_until
 from tidelog.backup import source
-from tidelog.backup.frames import PIECE, Frame
-from tidelog.backup.places import BackupError
+from tidelog.backup.frames import PIECE, BackupFrame
 from tidelog.backup.source import PING, PSYNC, Frames
+from tidelog.backup.targets import BackupError
 
 ANSWER = b"+FULLRESYNC " + b"a" * 40 + b" 4711\r\n"
 
@@ -56,7 +56,7 @@ def leader(monkeypatch: pytest.MonkeyPatch) -> Iterator[Leader]:
 
 
 def test_the_answer_and_frames_right_behind_it(leader: Leader) -> None:
-    frame = Frame(PIECE, 4711, b"payload")
+    frame = BackupFrame(PIECE, 4711, b"payload")
     assert leader.begins(b"\n\r\n" + ANSWER + frame.encoded()) == ("a" * 40, 4711)
     assert leader.frames.take() == frame
 
@@ -80,11 +80,11 @@ def test_other_answers(leader: Leader, answer: bytes, says: str) -> None:
 
 def test_signs_of_life_until_the_caller_stands_still(leader: Leader, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(source, "STALLED", 0.2)
-    leader.begins(ANSWER + Frame(PIECE, 4711, b"").encoded())
+    leader.begins(ANSWER + BackupFrame(PIECE, 4711, b"").encoded())
     waiting = threading.Thread(target=lambda: [leader.frames.take(), leader.frames.take()])
     waiting.start()
     wait_until(lambda: leader.pings > 20, "signs of life, however long it waits")
-    leader.sock.sendall(Frame(PIECE, 4711, b"").encoded())
+    leader.sock.sendall(BackupFrame(PIECE, 4711, b"").encoded())
     waiting.join()
 
     def silent() -> bool:
@@ -93,7 +93,7 @@ def test_signs_of_life_until_the_caller_stands_still(leader: Leader, monkeypatch
         return leader.pings == before
 
     wait_until(silent, "it stops, since nothing is taken")
-    leader.sock.sendall(Frame(PIECE, 4711, b"").encoded())
+    leader.sock.sendall(BackupFrame(PIECE, 4711, b"").encoded())
     before = leader.pings
     leader.frames.take()
     wait_until(lambda: leader.pings > before, "it goes on")
@@ -102,7 +102,7 @@ def test_signs_of_life_until_the_caller_stands_still(leader: Leader, monkeypatch
 def test_no_more_is_read_than_may_wait(leader: Leader, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(source, "QUEUED", 1_000_000)
     leader.begins()
-    raw = Frame(PIECE, 4711, bytes(100_000)).encoded()
+    raw = BackupFrame(PIECE, 4711, bytes(100_000)).encoded()
     sent = 0
     leader.sock.settimeout(0.5)
     with contextlib.suppress(TimeoutError):
@@ -115,7 +115,7 @@ def test_no_more_is_read_than_may_wait(leader: Leader, monkeypatch: pytest.Monke
 
 
 def test_the_end_of_the_connection(leader: Leader) -> None:
-    leader.begins(ANSWER + Frame(PIECE, 4711, b"last").encoded())
+    leader.begins(ANSWER + BackupFrame(PIECE, 4711, b"last").encoded())
     leader.sock.shutdown(socket.SHUT_RDWR)
     assert leader.frames.take().payload == b"last"
     for _ in range(2):

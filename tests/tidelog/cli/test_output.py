@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 import tidelog.cli
-from tidelog.cli.output import Program, safe
+from tidelog.cli.output import SafeGroup, safe
 from tidelog.cli.program import main
 
 
@@ -27,7 +27,7 @@ def test_text_stays_as_it_is() -> None:
 
 
 def test_error_messages_are_safe() -> None:
-    @click.group(cls=Program)
+    @click.group(cls=SafeGroup)
     def program() -> None: ...
 
     @program.command()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import time
 from dataclasses import replace
 
@@ -12,7 +13,7 @@ pytest.importorskip("pyspark", reason="no pyspark here (pip install 'tidelog[spa
 from tests.tidelog.jobs import framekit as kit
 from tidelog import StreamId
 from tidelog.jobs.errors import FunctionError, InputsLostError, JobError, SupersededError
-from tidelog.jobs.frames.errors import QueryError, explained, last_traceback
+from tidelog.jobs.frames.errors import LOST, SUPERSEDED, WRONG, QueryError, explained, last_traceback
 from tidelog.jobs.frames.options import checkpoint_of, options_of, starting
 from tidelog.jobs.frames.query import ends_of
 
@@ -94,3 +95,11 @@ def test_the_last_traceback_is_found_in_linear_time() -> None:
     began = time.process_time()
     assert last_traceback(f"  {header}" * 60_000) == ""
     assert time.process_time() - began < 2  # a quadratic one takes minutes
+
+
+def test_the_errors_of_queries_exist() -> None:
+    """Spark passes errors of Python on as text, so they are recognized by their full names."""
+    for name in (*SUPERSEDED, *LOST, *WRONG):
+        module, _, kind = name.rpartition(".")
+        if module:
+            assert issubclass(getattr(importlib.import_module(module), kind), Exception)

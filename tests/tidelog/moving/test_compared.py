@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from tests.tidelog.moving.movekit import Peer, moved, raw
-from tidelog.moving import compared, facts, strings
+from tidelog.moving import compared, descriptions, strings
 from tidelog.moving.compared import Compared
-from tidelog.moving.ends import End
-from tidelog.moving.streams import Moved, Streams
+from tidelog.moving.endpoints import Endpoint
+from tidelog.moving.streams import CopiedStream, Streams
 
 
-def prepared(source: Peer, target: Peer) -> Moved:
+def prepared(source: Peer, target: Peer) -> CopiedStream:
     ask = source.client.execute_command
     for n in range(1, 21):
         ask("XADD", "s", f"{n}-0", "n", n)
@@ -24,11 +24,11 @@ def prepared(source: Peer, target: Peer) -> Moved:
     ask("XREADGROUP", "GROUP", "g", "bob", "COUNT", "3", "STREAMS", "s", ">")
     ask("XDEL", "s", "12-0")
     ask("PEXPIRE", "s", 10_000_000)
-    one, other = End("source", source.url), End("target", target.url)
+    one, other = Endpoint("source", source.url), Endpoint("target", target.url)
     try:
-        here = facts.stream(one, b"s")
+        here = descriptions.stream(one, b"s")
         assert here is not None
-        made = Moved(b"s")
+        made = CopiedStream(b"s")
         Streams(one, other, 7).bring(made, here, True)
     finally:
         one.close()
@@ -36,8 +36,8 @@ def prepared(source: Peer, target: Peer) -> Moved:
     return made
 
 
-def found(source: Peer, target: Peer, made: Moved, content: bool = True) -> Compared:
-    one, other = End("source", source.url), End("target", target.url)
+def found(source: Peer, target: Peer, made: CopiedStream, content: bool = True) -> Compared:
+    one, other = Endpoint("source", source.url), Endpoint("target", target.url)
     try:
         return compared.compare(one, other, made, 6, content, lambda _done, _total: None)
     finally:
@@ -166,7 +166,7 @@ def test_strings(source: Peer, target: Peer) -> None:
     target.client.set("k1", "other")
     target.client.delete("k2")
     target.client.pexpireat("k3", 4_000_000_000_000)
-    one, other = End("source", source.url), End("target", target.url)
+    one, other = Endpoint("source", source.url), Endpoint("target", target.url)
     try:
         told = sorted(strings.differences(one, other, None))
     finally:

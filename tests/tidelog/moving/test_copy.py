@@ -14,8 +14,8 @@ import pytest
 
 from tests.tidelog.moving.movekit import STREAMS, Peer, delivered, fill, moved, state, tidelog
 from tidelog.client.entries import StreamId
-from tidelog.moving import entries, facts, pages
-from tidelog.moving.ends import End
+from tidelog.moving import descriptions, entries, pages
+from tidelog.moving.endpoints import Endpoint
 from tidelog.moving.groups import SLACK
 
 
@@ -112,7 +112,7 @@ def test_a_pattern_and_a_database(source: Peer, target: Peer) -> None:
 
 
 def tidelog_keys(peer: Peer, db: int) -> list[str]:
-    end = End("target", f"{peer.url}/{db}")
+    end = Endpoint("target", f"{peer.url}/{db}")
     try:
         return [key.decode() for key in end.ask("KEYS", "*")]
     finally:
@@ -182,19 +182,19 @@ def test_a_line_for_each_stream_and_a_table(source: Peer, target: Peer) -> None:
 def test_an_older_source_tells_less(source: Peer, target: Peer, monkeypatch: pytest.MonkeyPatch) -> None:
     """Redis 6 has no PEXPIRETIME, and tells neither entries-added nor max-deleted-entry-id nor entries-read."""
     fill(source.client)
-    plain_pairs, plain_examine = facts.pairs, End._examine
+    plain_pairs, plain_examine = descriptions.pairs, Endpoint._examine
 
     def pairs(row: list[Any]) -> dict[str, Any]:
         told = plain_pairs(row)
         return {name: told[name] for name in told.keys() - {"entries-added", "max-deleted-entry-id", "entries-read"}}
 
-    def examine(self: End) -> None:
+    def examine(self: Endpoint) -> None:
         plain_examine(self)
         if self.side == "source":
             self.version = (6, 2)
 
-    monkeypatch.setattr(facts, "pairs", pairs)
-    monkeypatch.setattr(End, "_examine", examine)
+    monkeypatch.setattr(descriptions, "pairs", pairs)
+    monkeypatch.setattr(Endpoint, "_examine", examine)
     assert moved(source.url, target.url)["verdict"] == "same"
     assert target.client.xrange("orders") == source.client.xrange("orders")
     assert target.client.xinfo_stream("trimmed")["last-generated-id"] == b"900-9"
@@ -229,7 +229,7 @@ def test_replies_stay_small_where_entries_are_large(source: Peer) -> None:
     for n in range(101, 2101):
         pipeline.xadd("s", {"a": b"x"}, id=f"{n}-0")
     pipeline.execute()
-    end = End("source", source.url)
+    end = Endpoint("source", source.url)
     replies: list[int] = []
     plain = end.elements
 
@@ -253,7 +253,7 @@ def test_replies_stay_small_where_entries_are_large(source: Peer) -> None:
 
 def test_batches_are_sent_by_size(source: Peer, target: Peer) -> None:
     sent: list[int] = []
-    one, other = End("source", source.url), End("target", target.url)
+    one, other = Endpoint("source", source.url), Endpoint("target", target.url)
     plain = other.send_raw
     other.send_raw = lambda data: (sent.append(len(data)), plain(data))[1]  # type: ignore[method-assign, func-returns-value]
     source.client.xadd("s", {"a": b"x" * (3 << 20)}, id="1-0")

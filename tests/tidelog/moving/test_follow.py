@@ -15,10 +15,10 @@ import pytest
 
 from tests.tidelog.moving.movekit import Peer, eventually, fill, running_redis, start, state
 from tidelog.moving.errors import MovingError
-from tidelog.moving.following import Follower
+from tidelog.moving.following import SourceFollower
 from tidelog.moving.move import Plan, move
-from tidelog.moving.outcome import Outcome
-from tidelog.moving.streams import Moved
+from tidelog.moving.outcome import CopyOutcome
+from tidelog.moving.streams import CopiedStream
 
 
 class Quiet:
@@ -29,7 +29,7 @@ class Quiet:
         self.lines: list[str] = []
 
     def copying(self, key: bytes, done: int, total: int) -> None: ...
-    def copied(self, moved: Moved) -> None: ...
+    def copied(self, moved: CopiedStream) -> None: ...
     def verifying(self, key: bytes, done: int, total: int) -> None: ...
 
     def following(self, lag: int, streams: int) -> None:
@@ -46,7 +46,7 @@ class Following(threading.Thread):
         super().__init__()
         self.watch = Quiet()
         self.plan = plan
-        self.outcome: Outcome | None = None
+        self.outcome: CopyOutcome | None = None
         self.error: BaseException | None = None
         self.stopping = threading.Event()
 
@@ -61,7 +61,7 @@ class Following(threading.Thread):
         until = self.watch.rounds + number
         eventually(lambda: self.watch.rounds >= until or not self.is_alive())
 
-    def end(self) -> Outcome:
+    def end(self) -> CopyOutcome:
         self.stopping.set()
         self.join(60)
         if self.error is not None:
@@ -217,11 +217,13 @@ def test_writers_that_do_not_stop_are_told(source: Peer, target: Peer, monkeypat
     """Something is written between each round and the look at what it has left."""
     source.client.xadd("s", {"a": "1"})
 
-    def round_and_write(self: Follower, exact: bool = False, its: Callable[..., None] = Follower.round) -> None:
+    its: Callable[..., None] = SourceFollower.round
+
+    def round_and_write(self: SourceFollower, exact: bool = False) -> None:
         its(self, exact)
         source.client.xadd("s", {"a": "1"})
 
-    monkeypatch.setattr(Follower, "round", round_and_write)
+    monkeypatch.setattr(SourceFollower, "round", round_and_write)
     with following(source, target) as move:
         outcome = move.end()
     assert outcome.verdict == "went on"

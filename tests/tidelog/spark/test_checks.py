@@ -8,7 +8,7 @@ import pytest
 
 from tidelog import ConflictError
 from tidelog.spark.checks import explained, of_batch, of_rows
-from tidelog.spark.given import AUTO, NONE, OFFSETS, ROWS, OptionError
+from tidelog.spark.optionvalues import AUTO, NONE, OFFSETS, ROWS, OptionError
 
 pytestmark = pytest.mark.quick
 

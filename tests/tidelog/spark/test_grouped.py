@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 pytest.importorskip("pyspark", reason="no pyspark here (pip install 'tidelog[spark]')")
 
 from tidelog.client.entries import StreamId
-from tidelog.spark.offsets import Span
+from tidelog.spark.offsets import OffsetRange
 from tidelog.spark.ranges import grouped
 
 pytestmark = pytest.mark.quick
 
 
-def pieces(numbers: list[int]) -> list[tuple[Span, int]]:
-    return [(Span(f"s:{at % 7}", StreamId(at), StreamId(at + 1)), number) for at, number in enumerate(numbers)]
+def pieces(numbers: list[int]) -> list[tuple[OffsetRange, int]]:
+    return [(OffsetRange(f"s:{at % 7}", StreamId(at), StreamId(at + 1)), number) for at, number in enumerate(numbers)]
 
 
 @given(

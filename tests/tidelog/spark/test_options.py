@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from tidelog.client.entries import StreamId
-from tidelog.spark.given import BATCH, DECLARED, ROUTES, STREAM, Given, OptionError
-from tidelog.spark.options import Route, Routes, Source, access_of, for_sink, for_source, given_of
-from tidelog.spark.places import EARLIEST, LATEST, Where
+from tidelog.spark.options import ReadOptions, TopicRoute, TopicRoutes, access_of, for_sink, for_source, given_of
+from tidelog.spark.optionvalues import BATCH, DECLARED, ROUTES, STREAM, OptionError, OptionValues
+from tidelog.spark.positions import EARLIEST, LATEST, Position
 from tidelog.testing import Server
 from tidelog.transport.access import Access
 from tidelog.transport.connection import BlockingConnection
@@ -20,8 +20,8 @@ pytestmark = pytest.mark.quick
 SUB = {"subscribe": "a"}
 
 
-def source(kind: str = "", **options: str) -> Source:
-    return for_source(Given({name.replace("__", "."): value for name, value in options.items()}), kind)
+def source(kind: str = "", **options: str) -> ReadOptions:
+    return for_source(OptionValues({name.replace("__", "."): value for name, value in options.items()}), kind)
 
 
 def test_defaults_are_those_of_the_kafka_source() -> None:
@@ -67,7 +67,7 @@ def test_messages_about_servers_name_options(tidelog_server: Server) -> None:
 
 
 def test_names_are_taken_in_any_case() -> None:
-    assert for_source(Given({"SUBSCRIBE": "a", "minpartitions": "3"})).min_partitions == 3
+    assert for_source(OptionValues({"SUBSCRIBE": "a", "minpartitions": "3"})).min_partitions == 3
 
 
 @pytest.mark.parametrize(
@@ -85,16 +85,16 @@ def test_subscriptions(options: dict[str, str], keys: tuple[str, ...]) -> None:
 @pytest.mark.parametrize(
     ("options", "by_key"),
     [
-        ({"startingOffsets": '{"a": "17.3"}'}, Where("id", StreamId(17, 3))),
-        ({"startingOffsets": '{"a": "17-3"}'}, Where("id", StreamId(17, 3))),
-        ({"startingOffsets": '{"a": 17}'}, Where("id", StreamId(17, 0))),
+        ({"startingOffsets": '{"a": "17.3"}'}, Position("id", StreamId(17, 3))),
+        ({"startingOffsets": '{"a": "17-3"}'}, Position("id", StreamId(17, 3))),
+        ({"startingOffsets": '{"a": 17}'}, Position("id", StreamId(17, 0))),
         ({"startingOffsets": '{"a": "earliest"}'}, EARLIEST),
         ({"startingOffsets": '{"a": -2}'}, EARLIEST),
         ({"startingOffsets": '{"a": -1}'}, LATEST),
-        ({"startingOffsetsByTimestamp": '{"a": 17}'}, Where("time", StreamId(17, 0))),
+        ({"startingOffsetsByTimestamp": '{"a": 17}'}, Position("time", StreamId(17, 0))),
     ],
 )
-def test_places_by_key(options: dict[str, str], by_key: Where) -> None:
+def test_places_by_key(options: dict[str, str], by_key: Position) -> None:
     assert source(STREAM, **SUB, **options).starting.named("a") == by_key
 
 
@@ -177,7 +177,7 @@ WRONG = [
 @pytest.mark.parametrize(("kind", "options", "message"), WRONG)
 def test_errors_name_the_option(kind: str, options: dict[str, str], message: str) -> None:
     with pytest.raises(OptionError, match=message):
-        for_source(Given(options), kind)
+        for_source(OptionValues(options), kind)
 
 
 def test_every_option_is_tried_with_a_wrong_value_unless_it_accepts_all() -> None:
@@ -210,21 +210,22 @@ def test_the_documentation_has_every_option() -> None:
     ],
 )  # fmt: skip
 def test_an_access_as_options(access: Access) -> None:
-    assert access_of(Given(given_of(access))) == replace(access, tls=access.secure)
+    assert access_of(OptionValues(given_of(access))) == replace(access, tls=access.secure)
 
 
 def test_routes_are_for_a_sink_of_topics() -> None:
-    routes = Routes("job:a:1", (Route("orders"), Route("lines", "_key", ("item",))))
+    routes = TopicRoutes("job:a:1", (TopicRoute("orders"), TopicRoute("lines", "_key", ("item",))))
     stream, batch = routes.written(), replace(routes, batch=3).written()
-    assert for_sink(Given({ROUTES: stream}), STREAM).routes == routes
-    assert for_sink(Given({ROUTES.lower(): batch, "fenceCheck": "offsets"}), BATCH).routes == replace(routes, batch=3)
+    assert for_sink(OptionValues({ROUTES: stream}), STREAM).routes == routes
+    values = OptionValues({ROUTES.lower(): batch, "fenceCheck": "offsets"})
+    assert for_sink(values, BATCH).routes == replace(routes, batch=3)
     for given, kind in (({ROUTES: batch}, STREAM), ({ROUTES: stream}, BATCH), ({ROUTES: stream, "topic": "a"}, STREAM)):
         with pytest.raises(OptionError, match=ROUTES):
-            for_sink(Given(given), kind)
+            for_sink(OptionValues(given), kind)
     with pytest.raises(OptionError, match=f"{ROUTES} is not for a read"):
-        for_source(Given(SUB | {ROUTES: stream}))
+        for_source(OptionValues(SUB | {ROUTES: stream}))
 
 
 def test_what_spark_passes_on_of_its_own() -> None:
     given = {"queryname": "copy", "checkpointLocation": "/nowhere"}
-    assert for_sink(Given(given), STREAM).checkpoint == "/nowhere"
+    assert for_sink(OptionValues(given), STREAM).checkpoint == "/nowhere"

@@ -22,7 +22,7 @@ import tidelog.spark  # noqa: E402
 from tidelog import Client  # noqa: E402
 from tidelog.spark import pages  # noqa: E402
 from tidelog.spark.columns import DEFAULT_SCHEMA, Columns, MalformedError  # noqa: E402
-from tidelog.spark.pages import HiredisGather, NativeGather, Wanted  # noqa: E402
+from tidelog.spark.pages import HiredisGather, NativeGather, PageContent  # noqa: E402
 from tidelog.testing import Server  # noqa: E402
 from tidelog.transport import connection as wire  # noqa: E402
 from tidelog.transport.access import Access  # noqa: E402
@@ -273,7 +273,7 @@ def test_over_a_real_connection() -> None:
     thread.start()
     url = f"redis://127.0.0.1:{listener.getsockname()[1]}"
     found = []
-    gathers: list[Any] = [NativeGather(Wanted((b"n",))), HiredisGather()]
+    gathers: list[Any] = [NativeGather(PageContent((b"n",))), HiredisGather()]
     for gather in gathers:
         connection = BlockingConnection(Access((url,)), url, "test")
         connection.send(("TRANGE", "a", "-", "+"))
@@ -390,10 +390,10 @@ def test_nothing_is_leaked() -> None:
 def test_which_way_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TIDELOG_NATIVE", raising=False)
     assert tidelog.spark.native()
-    assert isinstance(pages.gather(Wanted()), NativeGather)
+    assert isinstance(pages.gather(PageContent()), NativeGather)
     monkeypatch.setenv("TIDELOG_NATIVE", "0")
     assert not tidelog.spark.native()
-    assert isinstance(pages.gather(Wanted()), HiredisGather)
+    assert isinstance(pages.gather(PageContent()), HiredisGather)
 
 
 @pytest.fixture

@@ -13,9 +13,9 @@ import pytest
 
 from tidelog import Client
 from tidelog.spark import watch
-from tidelog.spark.given import STREAM, Given
 from tidelog.spark.offsets import ZERO, Offsets
 from tidelog.spark.options import for_source
+from tidelog.spark.optionvalues import STREAM, OptionValues
 from tidelog.testing import Server
 
 KEYS = [f"s{n}" for n in range(4)]
@@ -26,7 +26,7 @@ def make(tidelog_server: Server) -> Iterator[Callable[..., Offsets]]:
     made: list[Offsets] = []
 
     def make(url: str = tidelog_server.url, **options: str) -> Offsets:
-        source = for_source(Given({"url": url} | (options or {"subscribe": ",".join(KEYS)})), STREAM)
+        source = for_source(OptionValues({"url": url} | (options or {"subscribe": ",".join(KEYS)})), STREAM)
         made.append(Offsets(source))
         return made[-1]
 

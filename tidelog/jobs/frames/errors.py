@@ -10,15 +10,16 @@ from typing import Final
 
 from tidelog.jobs.errors import FunctionError, InputsLostError, JobError, SupersededError
 
-_SUPERSEDED: Final = (
+SUPERSEDED: Final = (
     "tidelog.spark.sink.StaleError", "tidelog.spark.sink.OtherBatchError", "CONCURRENT_STREAM_LOG_UPDATE",
 )  # fmt: skip
-_LOST: Final = ("tidelog.spark.offsets.DataLossError", "tidelog.spark.offsets.TopicChangedError")
+LOST: Final = ("tidelog.spark.offsets.DataLossError", "tidelog.spark.offsets.TopicChangedError")
 #: Of the source, the sink and the decoder: the job or its input is to be changed.
-_WRONG: Final = (
+WRONG: Final = (
     "tidelog.codecs.recordtypes.UndecodableError", "tidelog.spark.columns.MalformedError",
-    "tidelog.spark.columns.MistakenColumnError", "tidelog.spark.commands.RowError", "tidelog.spark.given.OptionError",
-    "tidelog.spark.offsets.NoOffsetError", "tidelog.spark.offsets.NoStreamError",
+    "tidelog.spark.columns.MistakenColumnError", "tidelog.spark.commands.RowError",
+    "tidelog.spark.optionvalues.OptionError", "tidelog.spark.offsets.NoOffsetError",
+    "tidelog.spark.offsets.NoStreamError",
     "tidelog.topics.settings.TopicMismatchError", "tidelog.topics.settings.TopicError", "tidelog.jobs.errors.JobError",
 )  # fmt: skip
 _PASSING: Final = ("tidelog.", "redis.", "ConnectionError", "TimeoutError", "OSError", "BrokenPipeError", "EOFError")
@@ -32,7 +33,7 @@ class QueryError(Exception):
 def explained(name: str, text: str) -> Exception:
     """The error of the job ``name``, from the text of Spark's exception."""
     where = f"job {name!r}: "
-    for kinds, error in ((_SUPERSEDED, SupersededError), (_LOST, InputsLostError), (_WRONG, JobError)):
+    for kinds, error in ((SUPERSEDED, SupersededError), (LOST, InputsLostError), (WRONG, JobError)):
         for kind in kinds:
             if (at := text.find(kind)) >= 0:
                 return error(where + _from(text, at))

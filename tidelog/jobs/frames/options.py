@@ -22,7 +22,7 @@ from tidelog.jobs.declare import Job
 from tidelog.jobs.errors import JobError
 from tidelog.jobs.store.statedir import expanded
 from tidelog.jobs.task.plan import TaskSettings
-from tidelog.spark.given import BOTH, BY_NAME, SINK, SOURCE
+from tidelog.spark.optionvalues import BOTH, BY_NAME, SINK, SOURCE
 
 #: Options that the runner gives.
 OURS: Final = ("topic", "subscribe", "subscribepattern", "assign", "key", "checkpointlocation", "url", "sentinels")

@@ -19,8 +19,8 @@ from pyspark.sql.types import StructType
 
 from tidelog.jobs.declare import Job
 from tidelog.jobs.errors import FunctionError, JobError
-from tidelog.spark.given import STREAM, Given, OptionError
-from tidelog.spark.options import Declared, Route, for_sink
+from tidelog.spark.options import TopicOptions, TopicRoute, for_sink
+from tidelog.spark.optionvalues import STREAM, OptionError, OptionValues
 from tidelog.spark.routes import OUT, column
 from tidelog.spark.topics import target_of
 from tidelog.topics import Topic, TopicError
@@ -86,11 +86,11 @@ def _fields_of(job: Job, topic: Topic[Any], frame: DataFrame) -> DataFrame:
     return frame.select(*[_quoted(name) for name in names])
 
 
-def route_of(topic: Topic[Any], frame: DataFrame) -> Route:
+def route_of(topic: Topic[Any], frame: DataFrame) -> TopicRoute:
     """How the rows of an output are written."""
     keyed = topic.declared.partition_by == FUNCTION
     needed = [field.name for field in topic.codec.shape.fields if not field.nullable and field.name in frame.columns]
-    return Route(topic.name, KEY if keyed else None, tuple(needed))
+    return TopicRoute(topic.name, KEY if keyed else None, tuple(needed))
 
 
 def check_types(job: Job, outputs: Sequence[Output], options: Mapping[str, str]) -> None:
@@ -101,8 +101,8 @@ def check_types(job: Job, outputs: Sequence[Output], options: Mapping[str, str])
     for topic, frame in outputs:
         route = route_of(topic, frame)
         try:
-            sink = for_sink(Given(options), STREAM)
-            target_of(sink, Declared(topic.name, route.partition_by, None, None), frame.schema)
+            sink = for_sink(OptionValues(options), STREAM)
+            target_of(sink, TopicOptions(topic.name, route.partition_by, None, None), frame.schema)
         except (OptionError, TopicError) as error:
             raise JobError(
                 f"job {job.name!r}, topic {topic.name!r}: {error} (in the frame that the function returns: cast the "

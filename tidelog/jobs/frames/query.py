@@ -47,9 +47,9 @@ from tidelog.jobs.pools import pools_of
 from tidelog.jobs.snapshots import SnapshotError, owners
 from tidelog.jobs.snapshots.objects import ObjectStore
 from tidelog.jobs.task.plan import TaskSettings
-from tidelog.spark.given import ROUTES, STREAM, Given, OptionError
 from tidelog.spark.offsets import ZERO
-from tidelog.spark.options import Routes, for_source, given_of
+from tidelog.spark.options import TopicRoutes, for_source, given_of
+from tidelog.spark.optionvalues import ROUTES, STREAM, OptionError, OptionValues
 from tidelog.spark.topics import run
 from tidelog.topics import Topic, TopicError, TopicSettings
 from tidelog.topics.reconcile import agree
@@ -136,7 +136,7 @@ class FrameRunner:
             raise FunctionError(f"job {job.name!r}: its function failed:\n{_shown(error)}") from error
         outputs = outputs_of(job, result)
         check_types(job, outputs, self.options.sink | given_of(where.access))
-        routes = Routes(
+        routes = TopicRoutes(
             keys.fence(job.name, where.generation), tuple(route_of(*output) for output in outputs), self.url
         )  # fmt: skip
         if self._cancelled:
@@ -200,12 +200,12 @@ class FrameRunner:
             **starting(self.job), **self.options.source, **given_of(self.where.access), "topic": topic.name,
         }  # fmt: skip
         try:
-            for_source(Given(options), STREAM)  # Spark reads them when the query runs
+            for_source(OptionValues(options), STREAM)  # Spark reads them when the query runs
         except OptionError as error:
             raise JobError(f"job {self.job.name!r}, topic {topic.name!r}: {error}") from None
         return open_input(session.readStream.format("tidelog").options(**options), topic, facts, self.where.path)
 
-    def _started(self, rows: DataFrame, routes: Routes) -> StreamingQuery:
+    def _started(self, rows: DataFrame, routes: TopicRoutes) -> StreamingQuery:
         job = self.job
         options = self.options.sink | given_of(self.where.access) | {"checkpointLocation": self.location}
         writer = rows.writeStream.outputMode(self.options.mode).queryName(job.name)
@@ -314,7 +314,7 @@ class FrameRunner:
         self._quick.close()
 
 
-def _written(batch: DataFrame, number: int, options: Mapping[str, str], routes: Routes) -> None:
+def _written(batch: DataFrame, number: int, options: Mapping[str, str], routes: TopicRoutes) -> None:
     """Write a batch of a query in update mode."""
     routed = replace(routes, batch=number)
     batch.write.format("tidelog").mode("append").options(**options, **{ROUTES: routed.written()}).save()

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 from uuid import uuid4
 
-from tidelog.backup.places import sync_folder
+from tidelog.backup.targets import sync_folder
 from tidelog.jobs.errors import JobError
 
 T = TypeVar("T")

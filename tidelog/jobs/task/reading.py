@@ -32,7 +32,7 @@ from tidelog.jobs.replaylog.marker import InputSpan
 from tidelog.jobs.task.fieldtypes import DATA, FIELDS, PLAIN, ColumnField, as_json, fields_of
 from tidelog.jobs.task.rows import InputRows
 from tidelog.spark import values
-from tidelog.spark.pages import Page, Wanted, gather
+from tidelog.spark.pages import Page, PageContent, gather
 from tidelog.topics import Topic, TopicSettings
 from tidelog.transport.connection import BlockingConnection
 from tidelog.transport.errors import ReplyError
@@ -63,7 +63,7 @@ class TaskInput:
         self.plain = facts.codec == PLAIN
         self.fields = fields_of(topic, facts)
         names = [field.name.encode() for field in self.fields] if self.plain else [FIELD.encode()]
-        self._wanted = Wanted(tuple(names), ids=True, fields=self.plain and not self.fields)
+        self._wanted = PageContent(tuple(names), ids=True, fields=self.plain and not self.fields)
         self._row_bytes = 0.0  # of those that were read last
 
     # -- reading ---------------------------------------------------------------------------------------------

@@ -105,7 +105,7 @@ SPARKS_OWN: Final = frozenset({"checkpointlocation", "queryname"})
 ROUTES: Final = "tidelogRoutes"
 
 
-class Given:
+class OptionValues:
     """The options that were given. Names are case-insensitive. Each value is validated when it is read.
 
     Raises OptionError for unknown names.

@@ -14,7 +14,7 @@ from typing import Any, Final
 import hiredis
 
 from tidelog.client.entries import SEQ_MAX, StreamId
-from tidelog.moving.ends import Command, End
+from tidelog.moving.endpoints import Command, Endpoint
 from tidelog.moving.errors import MovingError
 
 ROWS: Final = 1000  # pending entries per command
@@ -24,7 +24,7 @@ AT_ONCE: Final = 50  # streams per round trip
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class GroupDescription:
     """A group of a stream."""
 
     name: bytes
@@ -35,7 +35,7 @@ class Group:
 
 
 @dataclass(frozen=True, slots=True)
-class Stream:
+class StreamDescription:
     """A stream at one point in time."""
 
     length: int
@@ -46,7 +46,7 @@ class Stream:
     max_deleted: StreamId | None  # None: not reported
     expires: int  # ms since 1970; NEVER
     largest: int  # size of the larger one of the oldest and the newest entry, in bytes
-    groups: dict[bytes, Group] = field(default_factory=dict)
+    groups: dict[bytes, GroupDescription] = field(default_factory=dict)
 
     def is_trimmed(self, at: StreamId) -> bool:
         """Return whether an entry with this ID was trimmed, because it would be older than the oldest."""
@@ -54,7 +54,7 @@ class Stream:
 
 
 @dataclass(frozen=True, slots=True)
-class Consumer:
+class ConsumerDescription:
     """A consumer of a group."""
 
     name: bytes
@@ -63,7 +63,7 @@ class Consumer:
 
 
 @dataclass(frozen=True, slots=True)
-class Pending:
+class PendingDescription:
     """An entry that was delivered and not acknowledged."""
 
     id: StreamId
@@ -77,7 +77,7 @@ def dashed(at: StreamId) -> str:
     return f"{at.ms}-{at.seq}"
 
 
-def expiry_slack(end: End) -> int:
+def expiry_slack(end: Endpoint) -> int:
     """Return the tolerance for expiry times in ms: before 7.0, a server reports only the remaining time."""
     return 0 if end.version >= (7, 0) else 1000
 
@@ -92,7 +92,7 @@ def after(at: StreamId) -> StreamId:
     return StreamId(at.ms, at.seq + 1) if at.seq < SEQ_MAX else StreamId(at.ms + 1)
 
 
-def streams(end: End, keys: Sequence[bytes]) -> Iterator[tuple[bytes, Stream | None]]:
+def streams(end: Endpoint, keys: Sequence[bytes]) -> Iterator[tuple[bytes, StreamDescription | None]]:
     """Yield each key with its stream; None if the key does not exist any more or has another type."""
     expiry = "PEXPIRETIME" if end.version >= (7, 0) else "PTTL"
     for begin in range(0, len(keys), AT_ONCE):
@@ -104,13 +104,13 @@ def streams(end: End, keys: Sequence[bytes]) -> Iterator[tuple[bytes, Stream | N
             yield key, _stream(end, replies)
 
 
-def stream(end: End, key: bytes) -> Stream | None:
+def stream(end: Endpoint, key: bytes) -> StreamDescription | None:
     """Return one stream, as ``streams`` does."""
     ((_, found),) = streams(end, [key])
     return found
 
 
-def _stream(end: End, replies: list[Any]) -> Stream | None:
+def _stream(end: Endpoint, replies: list[Any]) -> StreamDescription | None:
     told, groups, left, time = replies
     if isinstance(told, hiredis.ReplyError):
         if str(told).startswith("NOPERM"):
@@ -124,7 +124,7 @@ def _stream(end: End, replies: list[Any]) -> Stream | None:
     oldest, newest = facts["first-entry"], facts["last-entry"]
     if left >= 0 and end.version < (7, 0):
         left += clock(time)
-    return Stream(
+    return StreamDescription(
         length=facts["length"],
         first=StreamId.parse(oldest[0]) if oldest else None,
         newest=StreamId.parse(newest[0]) if newest else None,
@@ -137,27 +137,27 @@ def _stream(end: End, replies: list[Any]) -> Stream | None:
     )
 
 
-def _group(row: list[Any], added: int | None) -> Group:
+def _group(row: list[Any], added: int | None) -> GroupDescription:
     facts = pairs(row)
     read = facts.get("entries-read")
     if read is not None and added is not None:
         read = min(read, added)  # Redis up to 8.2 can report more than entries-added, which not every target accepts
-    return Group(
+    return GroupDescription(
         facts["name"], StreamId.parse(facts["last-delivered-id"]), read, facts["pending"], facts["consumers"]
     )
 
 
-def consumers(end: End, key: bytes, group: bytes) -> dict[bytes, Consumer]:
+def consumers(end: Endpoint, key: bytes, group: bytes) -> dict[bytes, ConsumerDescription]:
     """Return the consumers of a group by name."""
     ((time, reply),) = end.at_once([[("TIME",), ("XINFO", "CONSUMERS", key, group)]])
     if isinstance(reply, hiredis.ReplyError):
         raise end.refused(("XINFO", "CONSUMERS"), str(reply))
     now = clock(time)
     found = [pairs(row) for row in reply]
-    return {each["name"]: Consumer(each["name"], each["pending"], now - each["idle"]) for each in found}
+    return {each["name"]: ConsumerDescription(each["name"], each["pending"], now - each["idle"]) for each in found}
 
 
-def pending(end: End, key: bytes, group: bytes) -> Iterator[Pending]:
+def pending(end: Endpoint, key: bytes, group: bytes) -> Iterator[PendingDescription]:
     """Yield the pending entries of a group by ID, page by page."""
     begin = ZERO
     while True:
@@ -168,7 +168,7 @@ def pending(end: End, key: bytes, group: bytes) -> Iterator[Pending]:
         now = clock(time)
         for at, consumer, idle, count in rows:
             begin = StreamId.parse(at)
-            yield Pending(begin, consumer or b"", now - idle, count)
+            yield PendingDescription(begin, consumer or b"", now - idle, count)
         if len(rows) < ROWS:
             return
         begin = after(begin)

@@ -1,4 +1,4 @@
-"""``Later``: a command group whose module is imported on first use."""
+"""``LazyGroup``: a command group whose module is imported on first use."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 
-class Later(click.Group):
+class LazyGroup(click.Group):
     """The group ``attribute`` of ``module``, which needs the packages of the extra ``extra``.
 
     The CLI starts faster this way, and commands without extra packages work without them.

@@ -25,7 +25,7 @@ class BackupError(Exception):
     """A backup cannot be created, found, read, or restored. The text contains the remedy."""
 
 
-class Place(Protocol):
+class BackupTarget(Protocol):
     """A target. ``shown`` is its name in messages."""
 
     shown: str
@@ -48,17 +48,17 @@ class Place(Protocol):
         """Make sure that the written data survives a power failure."""
 
 
-def place_at(target: str) -> Place:
+def target_at(target: str) -> BackupTarget:
     """Return the target of a path or a URL. Raises BackupError if the kind of URL is not supported."""
     scheme, found, rest = target.partition("://")
     if not found:
-        return Folder(Path(target))
+        return LocalTarget(Path(target))
     if scheme == "file":
-        return Folder(Path(rest))
-    return Remote(target)
+        return LocalTarget(Path(rest))
+    return RemoteTarget(target)
 
 
-class Folder:
+class LocalTarget:
     """A local directory. It is created at the first write."""
 
     def __init__(self, path: Path) -> None:
@@ -123,7 +123,7 @@ class Folder:
                 sync_folder(self._unsettled.pop())
 
 
-class Remote:
+class RemoteTarget:
     """A directory of an fsspec file system."""
 
     def __init__(self, url: str) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 from tidelog.client.entries import StreamId
-from tidelog.spark.given import Given, OptionError
+from tidelog.spark.optionvalues import OptionError, OptionValues
 from tidelog.topics.settings import TopicError, check_name
 
 NO_ID: Final = StreamId(0, 0)
@@ -20,7 +20,7 @@ ENDS: Final = ("endingTimestamp", "endingOffsetsByTimestamp", "endingOffsets")
 
 
 @dataclass(frozen=True)
-class Where:
+class Position:
     """A position in a stream as an option names it."""
 
     kind: Literal["earliest", "latest", "id", "time"]
@@ -28,36 +28,36 @@ class Where:
     text: str = field(default="", compare=False)  # for kind "id": the text in the option
 
 
-EARLIEST: Final = Where("earliest")
-LATEST: Final = Where("latest")
+EARLIEST: Final = Position("earliest")
+LATEST: Final = Position("latest")
 
 
 @dataclass(frozen=True)
-class Places:
+class Positions:
     """Start or end positions: one position for all keys, or one for each key."""
 
     option: str  # the option that contains them, for messages
-    everywhere: Where | None
-    by_key: Mapping[str, Where] = field(default_factory=dict)
+    everywhere: Position | None
+    by_key: Mapping[str, Position] = field(default_factory=dict)
 
-    def named(self, key: str) -> Where | None:
+    def named(self, key: str) -> Position | None:
         """Return the position for this key; None if the option does not name it."""
         return self.everywhere or self.by_key.get(key)
 
 
-def places_of(given: Given, names: tuple[str, ...], default: Where, refused: Where | None) -> Places:
+def places_of(given: OptionValues, names: tuple[str, ...], default: Position, refused: Position | None) -> Positions:
     name = given.at_most_one(names)
     if name is None:
-        return Places(names[-1], default)
+        return Positions(names[-1], default)
     text = given.filled(name) or ""
     if name in ("startingTimestamp", "endingTimestamp"):
-        return Places(name, Where("time", StreamId(given.needed(name))))
+        return Positions(name, Position("time", StreamId(given.needed(name))))
     by_time = name.endswith("ByTimestamp")
     if not by_time and text.strip().lower() in ("earliest", "latest"):
-        where = Where(text.strip().lower())  # type: ignore[arg-type]  # one of the two, as just checked
+        where = Position(text.strip().lower())  # type: ignore[arg-type]  # one of the two, as just checked
         if where == refused:
             raise OptionError(f"{name} can't be {where.kind}: there would be nothing to read")
-        return Places(name, where)
+        return Positions(name, where)
     read = _time if by_time else _place
     places = {key: read(name, key, value) for key, value in _object(name, text).items()}
     if not places:
@@ -65,7 +65,7 @@ def places_of(given: Given, names: tuple[str, ...], default: Where, refused: Whe
     for key, where in places.items():
         if where == refused:
             raise OptionError(f"{name} can't be {where.kind}, as it is for key {key!r}: there would be nothing to read")
-    return Places(name, None, places)
+    return Positions(name, None, places)
 
 
 def _object(name: str, text: str) -> dict[str, Any]:
@@ -79,7 +79,7 @@ def _object(name: str, text: str) -> dict[str, Any]:
     return value
 
 
-def _place(name: str, key: str, value: object) -> Where:
+def _place(name: str, key: str, value: object) -> Position:
     """Parse ``earliest``, ``latest``, an ID as text, milliseconds as a number, or Kafka's -2 and -1."""
     known = {"earliest": EARLIEST, "latest": LATEST, -2: EARLIEST, -1: LATEST}
     if isinstance(value, str | int) and not isinstance(value, bool):
@@ -87,16 +87,16 @@ def _place(name: str, key: str, value: object) -> Where:
         if where is not None:
             return where
         try:
-            return Where("id", StreamId.parse(str(value)), str(value))
+            return Position("id", StreamId.parse(str(value)), str(value))
         except ValueError:
             pass
     raise OptionError(f"{name} for key {key!r} must be earliest, latest or an ID (ms.seq): {value!r}")
 
 
-def _time(name: str, key: str, value: object) -> Where:
+def _time(name: str, key: str, value: object) -> Position:
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 1 << 62:
         raise OptionError(f"{name} for key {key!r} must be milliseconds since 1970: {value!r}")
-    return Where("time", StreamId(value))
+    return Position("time", StreamId(value))
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ class Subscription:
     topic: str = ""
 
 
-def subscription_of(given: Given) -> Subscription:
+def subscription_of(given: OptionValues) -> Subscription:
     name = given.at_most_one(SUBSCRIPTIONS)
     if name is None:
         raise OptionError(f"one of {', '.join(SUBSCRIPTIONS)} must say what to read")

@@ -11,7 +11,7 @@ from typing import Any, Final, Literal
 
 import hiredis
 
-from tidelog.moving.errors import MovingError, RefusedError
+from tidelog.moving.errors import CommandRefusedError, MovingError
 from tidelog.transport.access import Access, without_credentials
 from tidelog.transport.address import address_of
 from tidelog.transport.call import Value
@@ -27,7 +27,7 @@ TARGET_VERSION: Final = (7, 0)
 SOURCE_VERSION: Final = (5, 0)  # the first version with streams
 
 
-class End:
+class Endpoint:
     """A server. Raises MovingError if it is unsuitable, and OSError if it does not answer."""
 
     def __init__(self, side: Side, url: str, password: str | None = None) -> None:
@@ -57,7 +57,7 @@ class End:
         try:
             self._wire = BlockingConnection(self._access, self.url, NAME)
         except ReplyError as error:
-            raise RefusedError(self.where, "the connection", str(error)) from None
+            raise CommandRefusedError(self.where, "the connection", str(error)) from None
 
     def close(self) -> None:
         if self._wire is not None:
@@ -100,7 +100,7 @@ class End:
         return self._wire
 
     def ask(self, *command: Value) -> Any:
-        """Return the reply to one command. Raises RefusedError if it is an error."""
+        """Return the reply to one command. Raises CommandRefusedError if it is an error."""
         (reply,) = self.all([command])
         return reply
 
@@ -115,7 +115,7 @@ class End:
         return self.checked(commands, self.each(commands))
 
     def checked(self, commands: Sequence[Command], replies: list[Any]) -> list[Any]:
-        """Return the replies. Raises RefusedError for the first error among them."""
+        """Return the replies. Raises CommandRefusedError for the first error among them."""
         for command, reply in zip(commands, replies, strict=True):
             if isinstance(reply, hiredis.ReplyError):
                 raise self.refused(command, str(reply))
@@ -125,7 +125,7 @@ class End:
         """Return the replies to several transactions that are sent together. Errors inside them are returned in their
         positions.
 
-        Raises RefusedError if the server refuses a command before EXEC.
+        Raises CommandRefusedError if the server refuses a command before EXEC.
         """
         commands = [each for unit in units for each in (("MULTI",), *unit, ("EXEC",))]
         replies = self.each(commands)
@@ -151,10 +151,10 @@ class End:
     def take(self) -> Any:
         return self.wire.take()
 
-    def refused(self, command: Command, text: str) -> RefusedError:
+    def refused(self, command: Command, text: str) -> CommandRefusedError:
         """Return the error for a command. Its text contains only the words that name the command."""
         words = [str(word) for word in command[: 2 if command[0] in _CONTAINERS else 1]]
-        return RefusedError(self.where, " ".join(words), text)
+        return CommandRefusedError(self.where, " ".join(words), text)
 
     def clock(self) -> int:
         """Return the time of the server, in ms since 1970."""
@@ -165,7 +165,7 @@ class End:
 _CONTAINERS: Final = {"XINFO", "XGROUP", "CLIENT", "CONFIG"}
 
 
-def different_servers(source: End, target: End) -> None:
+def different_servers(source: Endpoint, target: Endpoint) -> None:
     """Raise MovingError if both URLs lead to the same server."""
     if source.run_id and source.run_id == target.run_id:
         raise MovingError(f"{source.place} and {target.place} are the same server: nothing to move")
