@@ -248,5 +248,5 @@ def test_meta_that_makes_no_sense_is_a_reason_to_reject() -> None:
     elastic = ElasticSink(ElasticOptions(url="http://127.0.0.1:1", index="i"))
     item: Any = elastic._items(Event({"a": 1}, {"elastic": {"action": ["index"]}}))
     assert item.outcome[0] == REJECT
-    with pytest.raises(RejectError, match="can't stand in a URL"):
+    with pytest.raises(RejectError, match="can't be used in a URL"):
         in_url("\ud800")

@@ -307,7 +307,7 @@ def test_results_leave_by_out() -> None:
 def test_what_is_wrong_is_said_at_declaration() -> None:
     for options, text in (
         ({"url": []}, "there is none"),
-        ({"url": "localhost"}, "give one as http"),
+        ({"url": "localhost"}, "must have the form http"),
         ({"url": "http://h?a=b"}, "without a query"),
         ({"url": "http://h", "index": "a-{"}, "lone"),
         ({"url": "http://h", "id_field": "a", "event_id": True}, "one of them"),

@@ -100,7 +100,7 @@ def test_a_position_that_is_none_is_said(tmp_path: Path) -> None:
     async def main() -> None:
         async with running(reader.flow, started=False) as one:
             await until(lambda: one.graph.connections["in"].failed)
-            assert "holds no position" in one.graph.connections["in"].error
+            assert "is not a position" in one.graph.connections["in"].error
 
     asyncio.run(main())
 
@@ -190,7 +190,7 @@ def test_tail_of_a_file_that_is_not_there_yet_and_from_the_end(tmp_path: Path) -
             await until(lambda: reader.values == ["1"])
             _append(path, "3\n")
             await until(lambda: reader.values == ["1", "23"])
-        late = Reader("file", path=str(path), tail=True, start="end", position=str(tmp_path / "other"), **QUICK)
+        late = Reader("file", path=str(path), tail=True, start="latest", position=str(tmp_path / "other"), **QUICK)
         async with running(late.flow):
             _append(path, "4\n")
             await until(lambda: late.values)
@@ -288,7 +288,7 @@ def test_wrong_paths_are_warnings(tmp_path: Path) -> None:
     for path, options, text in [
         ("none/a.log", {"tail": True}, "there is no directory"),
         ("none", {}, "there is no such file"),
-        (".", {"tail": True}, "it is no regular file"),
+        (".", {"tail": True}, "it is not a regular file"),
         ("here", {}, ""),
         ("later", {"tail": True}, ""),
     ]:

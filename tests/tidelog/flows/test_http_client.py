@@ -362,7 +362,7 @@ def test_a_server_that_never_answers() -> None:
             async with running(flow):
                 source.give(Event(1, None, 1), Event(2, None, 2))
                 await until(lambda: len(source.outcomes) == 2)
-        assert source.outcomes[1] == ("retry", "search: no answer within 0.05 s")
+        assert source.outcomes[1] == ("retry", "search: no response within 0.05 s")
 
     asyncio.run(scenario())
 
@@ -395,15 +395,15 @@ def test_junk_from_the_server_is_tried_again(junk: bytes) -> None:
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"url": "localhost:9200"}, "give one as http://"),
-        ({"url": "http://{host}/x"}, "can't choose the server"),
-        ({"url": "http://a:b@h/x"}, "say auth"),
+        ({"url": "localhost:9200"}, "must have the form http://"),
+        ({"url": "http://{host}/x"}, "placeholders are only allowed"),
+        ({"url": "http://a:b@h/x"}, "use auth"),
         ({"url": "http://h/{x"}, "lone '{'"),
         ({"url": "http://h/ä"}, "escape"),
         ({"url": "http://h", "concurrency": 0}, "at least 1"),
         ({"url": "http://h", "headers": {"a": "b\r\nc: d"}}, "can't be a header"),
         ({"url": "http://h", "auth": {"bearer": "a", "username": "b"}}, "either bearer"),
-        ({"url": "http://h", "statuses": {"ok": ["2x"]}}, "'2x' is none"),
+        ({"url": "http://h", "statuses": {"ok": ["2x"]}}, "'2x' is not a status"),
         ({"url": "http://h", "statuses": {"ok": [503], "retry": [503]}}, "in ok and in retry"),
         ({"url": "http://h", "tls": {"verify": False}}, "is not https"),
         ({"url": "http://h", "method": "a b"}, "method"),
@@ -452,7 +452,7 @@ def test_wrong_credentials_are_an_outage_and_cost_no_event(status: int) -> None:
                 node = one.graph.sources["in"]
                 await until(lambda: "unavailable:search" in node.breaker)
                 (reason,) = (each for each in node.breaker.reasons if each.reason == "unavailable:search")
-                assert f"look at auth and headers: {status}: who are you?" in reason.detail
+                assert f"check auth and headers: {status}: who are you?" in reason.detail
                 assert source.outcomes == {}
                 admitted = True
                 await until(lambda: len(taken) == 30)

@@ -126,7 +126,7 @@ def test_those_who_give_up_waiting_take_no_turn() -> None:
         await first
         others[1].cancel()  # its turn has just come
         await asyncio.gather(*others, return_exceptions=True)
-        assert limit.under_way == 0
+        assert limit.in_flight == 0
         await _request(limit, 0)
 
     _run(scenario())
@@ -148,7 +148,7 @@ def test_never_more_than_the_cap_and_all_get_their_turn(cap: int, requests: Any,
             began = await limit.begin()
             try:
                 now += 1
-                assert now <= limit.under_way <= cap
+                assert now <= limit.in_flight <= cap
                 await asyncio.sleep(seconds)
                 if good:
                     limit.good(began)
@@ -166,7 +166,7 @@ def test_never_more_than_the_cap_and_all_get_their_turn(cap: int, requests: Any,
                 tasks[-1].cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         assert all(each.cancelled() or each.exception() is None for each in tasks)
-        assert limit.under_way == now == 0
+        assert limit.in_flight == now == 0
         assert 1 <= limit.now <= cap
         limit.release()
 

@@ -71,7 +71,7 @@ def test_the_answer_says_what_became_of_the_event() -> None:
 def test_reasons_are_told_only_when_asked_for() -> None:
     async def scenario() -> None:
         async with _served(_flow()) as (_, url, session), session.post(url, json="reject") as response:
-            assert (response.status, await response.json()) == (422, {"error": "it was rejected"})
+            assert (response.status, await response.json()) == (422, {"error": "the request was rejected"})
 
     asyncio.run(scenario())
 
@@ -605,8 +605,8 @@ def test_tls_and_certificates_of_clients(tmp_path: Path) -> None:
 
 def test_what_is_wrong_is_said_at_declaration() -> None:
     for options, text in (
-        ({"port": 0, "path": "in"}, "give one as /in"),
-        ({"port": 0, "path": "/a*"}, "give one as /in"),
+        ({"port": 0, "path": "in"}, "use the form /in"),
+        ({"port": 0, "path": "/a*"}, "use the form /in"),
         ({"port": 70000}, "0 to 65535"),
         ({"port": 0, "methods": []}, "methods"),
         ({"port": 0, "answer": "later"}, "answer"),
@@ -620,6 +620,6 @@ def test_answers_that_fit_no_flow_are_said_when_it_starts() -> None:
     async def scenario() -> None:
         flow = _flow(answer="response")
         async with running(flow) as one:
-            await until(lambda: "nothing leads to it" in one.graph.connections["in"].error)
+            await until(lambda: "no events are written to it" in one.graph.connections["in"].error)
 
     asyncio.run(scenario())

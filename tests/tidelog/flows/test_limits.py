@@ -85,7 +85,7 @@ async def api_place(monkeypatch: pytest.MonkeyPatch, **limits: Any) -> AsyncIter
         made.append(listener.HttpListener(options))
         return made[0]
 
-    monkeypatch.setattr(api, "Listener", noted)
+    monkeypatch.setattr(api, "HttpListener", noted)
     for name, value in limits.items():
         monkeypatch.setattr(api, name, value)
     async with hosted(MAIN) as host, served(host) as ask:

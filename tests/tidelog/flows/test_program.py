@@ -186,7 +186,7 @@ def test_it_ends_when_nobody_reads_its_output_any_more(tmp_path: Path) -> None:
         process.stdout.close()
         process.stdin.write(b"two\n")
         assert process.wait(20) == 1
-        assert b"nobody reads the output any more" in process.stderr.read()
+        assert b"the reader of the output has closed it" in process.stderr.read()
     finally:
         process.kill()
         process.wait()

@@ -81,7 +81,7 @@ def test_what_is_written_goes_to_one_or_to_all() -> None:
             url = await _url(one, "out")
             source.give(Event(0, None, 0))
             await until(lambda: 0 in source.outcomes)
-            assert source.outcomes[0] == ("discard", "out: nobody is connected")
+            assert source.outcomes[0] == ("discard", "out: no peer is connected")
             async with session.ws_connect(url) as first, session.ws_connect(url) as second:
                 await first.send_json("first")
                 await until(lambda: sink.events)
@@ -161,9 +161,9 @@ def test_a_paused_flow_reads_no_more_than_its_inbox_holds() -> None:
             async with session.ws_connect(url) as ws:
                 for number in range(200):
                     await ws.send_json(number)
-                await until(lambda: len(connector._inbox) == 10)
+                await until(lambda: len(connector._received) == 10)
                 await asyncio.sleep(0.05)  # nothing more comes in
-                assert len(connector._inbox) == 10
+                assert len(connector._received) == 10
                 assert sink.events == []
                 await one.resume()
                 await until(lambda: len(sink.events) == 200)
@@ -300,7 +300,7 @@ def test_a_server_that_refuses_is_tried_again() -> None:
 
 def test_what_is_wrong_is_said_at_declaration() -> None:
     for kind, options, text in (
-        ("websocket_client", {"url": "http://h"}, "give one as ws://"),
+        ("websocket_client", {"url": "http://h"}, "must have the form ws://"),
         ("websocket_client", {"url": "ws://h", "tls": {}}, "is not wss"),
         ("websocket_client", {"url": "ws://h", "frames": "blue"}, "frames"),
         ("websocket_server", {"port": 0, "path": "x"}, "path"),

@@ -157,7 +157,7 @@ class ElasticSink(HttpRequestSink):
                     for each in items:
                         each.withdrawn = True
         if found:
-            self.limit.look()
+            self.limit.recheck()
         return found
 
     def _items(self, event: Event) -> list[BulkItem] | BulkItem:

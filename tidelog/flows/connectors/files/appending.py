@@ -1,8 +1,8 @@
-"""A file that is appended to, and rotated. All calls block.
+"""Appends to a file, and rotates it. All calls block.
 
-Rule 1: after a batch that could not be written whole the file ends where it did before.
-Rule 2: a last line that a crash cut off is ended, so that it is a line by itself and the next one is whole.
-Rule 3: a file that somebody else moved or deleted is not written to any more: one is made in its place.
+Rule 1: If a batch can't be written completely, the file is truncated to its size before the batch.
+Rule 2: An incomplete last line, left by a crash, gets a line break, so that the next line is not appended to it.
+Rule 3: If another process moves or deletes the file, a new file is created.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tidelog.flows.connectors.sockets.descriptors import write_all
 
 
 class FileAppender:
-    """bytes_most, every: when to rotate, in bytes and seconds. keep: rotated files that stay."""
+    """Writes one file. It is rotated at ``bytes_most`` bytes, and every ``every`` s. keep: rotated files to retain."""
 
     def __init__(
         self,
@@ -40,15 +40,15 @@ class FileAppender:
         self._now = now
         self._descriptor = -1
         self._size = 0
-        self._period = 0  # of ``every``, counted from 1970: when what is in the file was written
-        self._truncate = truncate  # once, at the first opening
+        self._period = 0  # the period of ``every``, counted from 1970, in which the file was begun
+        self._truncate = truncate  # only at the first opening
 
     @property
     def empty(self) -> bool:
         return not self._size
 
     def open(self) -> None:
-        """OSError: it can't be written."""
+        """Open the file. Raises OSError if it can't be written."""
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NONBLOCK
         self._descriptor = os.open(self._path, flags | (os.O_TRUNC if self._truncate else 0), 0o640)
         self._truncate = False
@@ -70,7 +70,7 @@ class FileAppender:
             os.close(descriptor)
 
     def prepare(self, size: int) -> bool:
-        """Before so many bytes are written: rotate, if it is time. Whether the file is another one."""
+        """Rotate the file if necessary before ``size`` bytes are written. Returns whether a new file was opened."""
         if self._moved():
             self.close()
             self.open()
@@ -80,7 +80,7 @@ class FileAppender:
         if not self._size or not (full or old):
             return False
         self.close()
-        self._path.rename(self._aside())
+        self._path.rename(self._rotated_path())
         if self._keep is not None:
             every = rotated(self._path)
             for each in every[: max(0, len(every) - self._keep)]:
@@ -108,11 +108,11 @@ class FileAppender:
             found, own = self._path.stat(), os.fstat(self._descriptor)
         except FileNotFoundError:
             return True
-        if own.st_size < self._size:  # truncated by somebody else
+        if own.st_size < self._size:  # truncated by another process
             self._size = own.st_size
         return (found.st_dev, found.st_ino) != (own.st_dev, own.st_ino)
 
-    def _aside(self) -> Path:
+    def _rotated_path(self) -> Path:
         name = f"{self._path.name}.{time.strftime('%Y%m%dT%H%M%S', time.gmtime(self._now()))}"
         taken = self._path.with_name(name)
         number = 0

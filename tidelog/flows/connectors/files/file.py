@@ -1,10 +1,10 @@
-"""``file``: a file that is read, once or as it grows; a file that is written.
+"""``file``: reads a file once or follows it, and writes a file.
 
-Rule 1: what is settled from the beginning without a gap is kept in a file beside it (``position``); reading goes on
-        there after a crash. So each message is settled at least once, whatever happens to the process.
-Rule 2: no more than ``max_unsettled`` messages lie behind the first one that is not settled.
-Rule 3: where the first preprocessor does not cut messages (a compressed stream) the position is the file's beginning
-        until all of it is settled. Where none cuts, the file is one message.
+Rule 1: The position up to which all messages are settled is stored in another file (``position``). After a crash,
+        reading continues there, so each message is settled at least once.
+Rule 2: At most ``max_unsettled`` messages are read beyond the first unsettled one.
+Rule 3: If the first preprocessor does not split messages (a compressed stream), the position remains the beginning of
+        the file until the whole file is settled. If no preprocessor splits messages, the file is one message.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from tidelog.flows.connectors.payload import LinePayloadOptions, PayloadReader, 
 from tidelog.flows.connectors.settledprefix import SettledPrefix
 from tidelog.options.units import Duration, Size
 
-CHUNK: Final = 64 << 10  # bytes read at once
-PATTERN: Final = re.compile(r"[*?]|\[[^]]+\]")  # as of the shell
+CHUNK: Final = 64 << 10  # bytes read at a time
+PATTERN: Final = re.compile(r"[*?]|\[[^]]+\]")  # a shell pattern
 
 log = logging.getLogger("tidelog.flows")
 
@@ -39,33 +39,33 @@ class FileOptions(LinePayloadOptions, kw_only=True):
 
     path: str
     # as a source
-    tail: bool = False  # go on at the end of the file, and with the file that takes its place
-    start: Literal["beginning", "end"] = "beginning"  # where no position is kept yet
-    position: str | None = None  # a file for what is settled; null: with tail it is <path>.position, else there is none
-    poll: Duration = Duration(0.25)  # between looks at a file that had nothing new
-    linger: Duration = Duration(2)  # a rotated file must have had nothing new for so long
+    tail: bool = False  # true: follows the file, and the file that replaces it
+    start: Literal["earliest", "latest"] = "earliest"  # the beginning or the end of the file, if no position is stored
+    position: str | None = None  # the file for the position; null: <path>.position with ``tail``, otherwise none
+    poll: Duration = Duration(0.25)  # between two checks for new data
+    linger: Duration = Duration(2)  # for which a rotated file must have no new data before the next one is read
     # as a sink
     mode: Literal["append", "truncate"] = "append"
-    rotate_bytes: Size | None = None  # a batch that would make it longer goes to a new file
+    rotate_bytes: Size | None = None  # maximum size; a batch that would exceed it is written to a new file
     rotate_every: Duration | None = None  # a new file for each period, counted from 1970 in UTC
-    keep: int | None = None  # rotated files; null: all
-    fsync: bool = False  # each batch is on disk before it is settled
+    keep: int | None = None  # how many rotated files are retained; null: all
+    fsync: bool = False  # true: each batch is on disk before it is settled
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if not self.path or "\0" in self.path:
             raise ValueError(f"path is {self.path!r}: it must name a file")
         if self.tail and not PayloadReader(self).cuts_first:
-            raise ValueError("tail needs a preprocessor that cuts messages in the first place, as separate")
+            raise ValueError("tail requires that the first preprocessor splits messages, such as separate")
         if self.keep is not None and self.keep < 0:
             raise ValueError(f"keep is {self.keep}: it must be 0 or more")
         for name in ("poll", "rotate_bytes", "rotate_every"):
             if getattr(self, name) is not None and getattr(self, name) <= 0:
-                raise ValueError(f"{name} is 0: it must be more")
+                raise ValueError(f"{name} is 0: it must be more than 0")
 
 
 class FileConnector(Source, Sink):
-    """Each half is there where it is connected."""
+    """Reads a file, or writes one."""
 
     type = "file"
     Options = FileOptions
@@ -82,36 +82,36 @@ class FileConnector(Source, Sink):
         if not path.parent.is_dir():
             return [f"path is {options.path!r}: there is no directory {path.parent}"]
         if path.exists() and not path.is_file() and (source or path.is_dir()):
-            return [f"path is {options.path!r}: it is no regular file"]
+            return [f"path is {options.path!r}: it is not a regular file"]
         if source and not options.tail and not path.exists():
             return [f"path is {options.path!r}: there is no such file"]
         if source and path.exists() and not os.access(path, os.R_OK):
-            return [f"path is {options.path!r}: this user may not read it"]
+            return [f"path is {options.path!r}: this user has no permission to read it"]
         return []
 
     def __init__(self, options: FileOptions) -> None:
         super().__init__()
         self._options = options
         self._path = Path(options.path).absolute()
-        kept = options.position or (f"{self._path}.position" if options.tail else None)
-        self._kept = None if kept is None else Path(kept)
+        position = options.position or (f"{self._path}.position" if options.tail else None)
+        self._position = None if position is None else Path(position)
         # source
-        self._reading = PayloadReader(options)
+        self._reader = PayloadReader(options)
         self._file: TailedFile | None = None
         self._begun = False
         self._ended = False
         self._prefix: SettledPrefix[tuple[TailedFile, int] | None] = SettledPrefix(None)
         self._written: tuple[TailedFile, int] | None = None  # the position on disk
-        self._keeping = asyncio.Lock()
+        self._saving = asyncio.Lock()
         self._found: deque[Event] = deque()
         self._number = 0  # of a message
-        self._at = 0  # offset behind the last message in the file
-        self._whole = bytearray()  # of a file that is one message
-        self._done: dict[tuple[int, int], bytes] = {}  # files that were read: their first bytes
-        self._missed = False  # a log line says that there is no file
-        self._rotated: float | None = None  # s of the loop's clock: when the rotated file had something new last
+        self._at = 0  # the offset after the last message in the file
+        self._whole = bytearray()  # the content of a file that is one message
+        self._done: dict[tuple[int, int], bytes] = {}  # the first bytes of files that were read
+        self._missed = False  # the missing file has been logged
+        self._rotated: float | None = None  # loop time at which the rotated file last had new data
         # sink
-        self._writing = PayloadWriter(options)
+        self._writer = PayloadWriter(options)
         self._append: FileAppender | None = None
 
     async def connect(self) -> None:
@@ -133,7 +133,7 @@ class FileConnector(Source, Sink):
             if self._file is not None:
                 self._file.reopen(self._path)
             return
-        stored = None if self._kept is None else tailing.load(self._kept)
+        stored = None if self._position is None else tailing.load(self._position)
         if stored is not None:
             self._file = tailing.resume(self._path, stored)
         else:
@@ -142,37 +142,37 @@ class FileConnector(Source, Sink):
             except FileNotFoundError:
                 if not self._options.tail:
                     raise
-            if self._file is not None and self._options.start == "end":
+            if self._file is not None and self._options.start == "latest":
                 self._file.offset = self._file.path.stat().st_size
         self._begun = True
         if self._file is not None:
             self._begin(self._file)
             self._prefix.restart((self._file, self._at))
-            if self._kept is not None and stored is None:  # rotated now, and killed, it must be found again
-                tailing.save(self._kept, self._file.stored(self._at))
+            if self._position is not None and stored is None:  # so that the file is found after a rotation and a crash
+                tailing.save(self._position, self._file.stored(self._at))
 
     def _begin(self, file: TailedFile) -> None:
-        """Read this file from now on, from where its offset is."""
+        """Read this file next, from its offset."""
         self._file = file
         self._at = file.offset
         self._done[file.key] = file.head
         if len(self._done) > 1000:
             del self._done[next(iter(self._done))]
-        self._reading = PayloadReader(self._options)
-        if file.offset and self._reading.header:
+        self._reader = PayloadReader(self._options)
+        if file.offset and self._reader.header:
             with file.path.open("rb") as beginning:
-                self._reading.prime(beginning.read(self._options.max_bytes + CHUNK))
+                self._reader.prime(beginning.read(self._options.max_bytes + CHUNK))
 
     @property
     def room(self) -> int:
-        """Rule 2. Messages that were read and not pulled don't count."""
+        """Implement Rule 2. Messages that were read and not pulled do not count."""
         waiting = self._number + 1 - self._found[0].id if self._found else 0
         return self._options.max_unsettled - (len(self._prefix) - waiting)
 
     async def pull(self, limit: int) -> list[Event] | None:
         if not self._found:
             if self._ended:
-                await self._keep()
+                await self._save()
                 return None
             if self._file is None:
                 await self._wait_for_file()
@@ -200,18 +200,18 @@ class FileConnector(Source, Sink):
         self._missed = False
         self._begin(file)
         self._prefix.restart((file, 0))
-        if self._kept is not None:
-            await asyncio.to_thread(tailing.save, self._kept, file.stored(0))
+        if self._position is not None:
+            await asyncio.to_thread(tailing.save, self._position, file.stored(0))
 
     async def _sleep(self) -> None:
         await self.wait(asyncio.sleep(self._options.poll))
 
     async def _end_for_now(self, file: TailedFile) -> None:
-        """There is nothing new in it. Is it still the one to read?"""
+        """Handle the end of the file: wait, or continue with the file that replaces it."""
         if await asyncio.to_thread(file.replaced):
             self.context.count("truncated")
             self._end_of(file)
-            await self._go_on(file.path, file)
+            await self._read_next(file.path, file)
             return
         following = await asyncio.to_thread(self._following, file)
         if following is None:
@@ -221,13 +221,13 @@ class FileConnector(Source, Sink):
         now = asyncio.get_running_loop().time()
         if self._rotated is None:
             self._rotated = now
-        if now - self._rotated < self._options.linger:  # its writer may not have noticed yet
+        if now - self._rotated < self._options.linger:  # its writer may not have noticed the rotation yet
             await self._sleep()
             return
         self._rotated = None
         self.context.count("rotated")
         self._end_of(file)
-        await self._go_on(following, file)
+        await self._read_next(following, file)
 
     def _following(self, file: TailedFile) -> Path | None:
         try:
@@ -235,21 +235,21 @@ class FileConnector(Source, Sink):
             if (about.st_dev, about.st_ino) == file.key:
                 return None
         except FileNotFoundError:
-            pass  # the new one is not there yet, but it may have been rotated as well
+            pass  # the new file does not exist yet, but another one may have been rotated meanwhile
         self._done[file.key] = file.head
         return tailing.following(self._path, file.changed, self._done)
 
-    async def _go_on(self, path: Path, before: TailedFile) -> None:
+    async def _read_next(self, path: Path, before: TailedFile) -> None:
         try:
             file = await asyncio.to_thread(TailedFile, path)
         except FileNotFoundError:
-            return  # moved on in this moment: looked for again
+            return  # it was moved just now: the next pull searches again
         self._begin(file)
         self._add([], (file, 0))
         before.close()
 
     def _take(self, file: TailedFile, data: bytes) -> None:
-        reading = self._reading
+        reading = self._reader
         meta = {"path": str(file.path)}
         if reading.cuts_first:
             try:
@@ -272,14 +272,14 @@ class FileConnector(Source, Sink):
         """Nobody knows where the next message begins: the rest of the file is passed over."""
         self.context.count("broken")
         event = Event(b"", {"path": str(file.path), "error": f"from byte {self._at} on: {error}"}, path="err")
-        self._reading.end()
+        self._reader.end()
         file.offset = file.path.stat().st_size
         self._at = file.offset
         self._add([event], (file, self._at))
 
     def _end_of(self, file: TailedFile) -> None:
         meta = {"path": str(file.path)}
-        reading = self._reading
+        reading = self._reader
         if reading.cuts_first:
             for size, events in reading.cut_end(meta):
                 self._at += size
@@ -304,15 +304,15 @@ class FileConnector(Source, Sink):
 
     async def settled(self, tokens: Sequence[Token]) -> None:
         self._prefix.settle_all(token.key for token in tokens)
-        await self._keep()
+        await self._save()
 
-    async def _keep(self) -> None:
-        """Have the position on disk."""
-        async with self._keeping:
+    async def _save(self) -> None:
+        """Store the position."""
+        async with self._saving:
             position = self._prefix.position
-            if self._kept is not None and position is not None and position != self._written:
+            if self._position is not None and position is not None and position != self._written:
                 file, offset = position
-                await asyncio.to_thread(tailing.save, self._kept, file.stored(offset))
+                await asyncio.to_thread(tailing.save, self._position, file.stored(offset))
                 self._written = position
 
     # -- sink ------------------------------------------------------------------------------------------------
@@ -329,25 +329,25 @@ class FileConnector(Source, Sink):
                 keep=options.keep,
             )
         self._append.open()
-        self._writing = PayloadWriter(options, begun=not self._append.empty)
+        self._writer = PayloadWriter(options, begun=not self._append.empty)
 
     async def write(self, events: list[Event]) -> Sequence[Outcome]:
         work = asyncio.ensure_future(asyncio.to_thread(self._write, events))
         try:
             return await asyncio.shield(work)
-        except asyncio.CancelledError:  # a thread can't be stopped: the next write must not begin before it ends
+        except asyncio.CancelledError:  # the thread can't be stopped, and the next write must not start before it ends
             await asyncio.gather(work, return_exceptions=True)
             raise
 
     def _write(self, events: list[Event]) -> Sequence[Outcome]:
         append: Any = self._append
         if append.prepare(0):
-            self._writing = PayloadWriter(self._options, begun=not append.empty)
-        pieces, outcomes = self._writing.batch(events)
+            self._writer = PayloadWriter(self._options, begun=not append.empty)
+        pieces, outcomes = self._writer.batch(events)
         data = b"".join(pieces)
         if append.prepare(len(data)):
-            self._writing = PayloadWriter(self._options, begun=not append.empty)
-            pieces, outcomes = self._writing.batch(events)
+            self._writer = PayloadWriter(self._options, begun=not append.empty)
+            pieces, outcomes = self._writer.batch(events)
             data = b"".join(pieces)
         if data:
             append.write(data)

@@ -1,7 +1,7 @@
-"""``stdio``: standard input as a source, standard output or error as a sink. Lines of text, unless told otherwise.
+"""``stdio``: standard input as a source, standard output or error as a sink. By default, messages are lines of text.
 
-Bytes are taken from standard input within a pull only. So a flow that is paused leaves them there, for whoever reads
-next, and an interruption loses none.
+Standard input is read only within a pull. A paused flow therefore leaves the bytes there, and an interruption loses
+none.
 """
 
 from __future__ import annotations
@@ -19,26 +19,26 @@ from tidelog.flows.api.event import Event
 from tidelog.flows.connectors.payload import LinePayloadOptions, NameOrOptions, PayloadReader, PayloadWriter
 from tidelog.flows.connectors.sockets.descriptors import PipeWriter, forget, ready
 
-CHUNK: Final = 64 << 10  # bytes read at once
+CHUNK: Final = 64 << 10  # bytes read at a time
 
-_readers: dict[int, StdioConnector] = {}  # who reads a descriptor: two would take each other's bytes
+_readers: dict[int, StdioConnector] = {}  # the only reader of each descriptor
 _locks: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[int, asyncio.Lock]] = WeakKeyDictionary()
-# by event loop and descriptor: lines of two sinks don't mix
+# by event loop and descriptor, so that the lines of two sinks do not mix
 
 
 class StdioOptions(LinePayloadOptions):
     """Options of ``stdio``."""
 
     codec: NameOrOptions = "string"
-    output: Literal["stdout", "stderr"] = "stdout"  # where a sink writes
+    output: Literal["stdout", "stderr"] = "stdout"  # of a sink
 
 
 class StdioConnector(Source, Sink):
-    """The end of standard input ends the source."""
+    """Reads standard input, whose end ends the source, and writes standard output or error."""
 
     type = "stdio"
     Options = StdioOptions
-    stdin = 0  # descriptors; tests take others
+    stdin = 0  # descriptor; tests replace it
 
     def __init__(self, options: StdioOptions | None = None) -> None:
         super().__init__()
@@ -53,7 +53,7 @@ class StdioConnector(Source, Sink):
 
     async def connect(self) -> None:
         if self.context.source is not None and _readers.setdefault(self.stdin, self) is not self:
-            raise OSError("standard input is read by another connector of this process already")
+            raise OSError("another connector of this process already reads standard input")
 
     async def close(self) -> None:
         if _readers.get(self.stdin) is self:
@@ -83,7 +83,7 @@ class StdioConnector(Source, Sink):
         return found
 
     async def _read(self) -> bytes | None:
-        """Bytes, none at the end. None: interrupted, and nothing was read."""
+        """Read bytes; none at the end of the input. Returns None if the pull was interrupted."""
         waiting = ready(self.stdin)
         if waiting is None:
             return await asyncio.to_thread(os.read, self.stdin, CHUNK)
@@ -94,7 +94,7 @@ class StdioConnector(Source, Sink):
             forget(self.stdin)
         try:
             return os.read(self.stdin, CHUNK)
-        except BlockingIOError:  # somebody else was quicker
+        except BlockingIOError:  # another process has read the bytes
             return None
 
     # -- sink ------------------------------------------------------------------------------------------------
@@ -104,6 +104,6 @@ class StdioConnector(Source, Sink):
         async with lock:
             try:
                 await self._writer.write(pieces)
-            except BrokenPipeError as error:  # nobody can open it again
-                raise PeerGoneError("nobody reads the output any more") from error
+            except BrokenPipeError as error:  # a closed pipe can't be reopened
+                raise PeerGoneError("the reader of the output has closed it") from error
         return outcomes

@@ -1,11 +1,12 @@
-"""One file that is read, and which file comes after it: rotation, truncation, and where reading stood. All calls block.
+"""Reads a file, finds the file that follows it after a rotation or truncation, and stores positions. All calls block.
 
-Rule 1: a file is identified by its device and inode, by its first bytes, and by the bytes before the position. Inodes
+Rule 1: A file is identified by its device and inode, by its first bytes, and by the bytes before the position. Inodes
         are reused, a file may be truncated and rewritten under the same inode, and a rewritten log often starts with
         the same banner.
-Rule 2: rotated files are those beside the path whose name is the path's, then . or - and digits: app.log.1,
-        app.log-20260101. After one of them come those that were changed later, by time of change, then the path itself.
-Rule 3: a file that can't be found again is said, and reading goes on with the oldest that was changed later than it.
+Rule 2: Rotated files are in the directory of the file, and their name adds . or - and digits: app.log.1,
+        app.log-20260101. A rotated file is followed by those that were modified later, in the order of their
+        modification times, and then by the file itself.
+Rule 3: If a file can't be found again, this is logged, and reading continues with the oldest file modified after it.
 """
 
 from __future__ import annotations
@@ -20,47 +21,47 @@ from typing import Final
 
 import msgspec
 
-HEAD: Final = 256  # bytes that a file is known by, at most
+HEAD: Final = 256  # most bytes at the beginning that identify a file
 TAIL: Final = 64  # bytes before the read offset that are compared while the file is open
-BEFORE: Final = 4096  # bytes before the stored offset that its digest covers, at most; one pread beside an fsync
-RETAINED: Final = 64 << 10  # bytes before the read offset that a closed file keeps, for positions stored later
+BEFORE: Final = 4096  # most bytes before the stored offset that its digest covers; read with one pread
+RETAINED: Final = 64 << 10  # bytes before the read offset that a closed file retains, for positions stored later
 
 log = logging.getLogger("tidelog.flows")
 
 
 class FilePosition(msgspec.Struct, frozen=True):
-    """Where reading stood, as it is kept in a file."""
+    """A stored position."""
 
     device: int
     inode: int
     offset: int  # bytes from the beginning that are settled
-    length: int  # bytes at the beginning of which there is a digest
+    length: int  # bytes at the beginning that ``digest`` covers
     digest: str  # SHA-256
-    changed: int  # ns since 1970: of the file, when this was written
-    before: int = 0  # bytes before the offset of which there is a digest; 0: none, in positions of older versions
+    changed: int  # ns since 1970, modification time of the file when the position was stored
+    before: int = 0  # bytes before the offset that ``before_digest`` covers; 0: none, in positions of older versions
     before_digest: str = ""  # SHA-256
 
 
 class TailedFile:
-    """A file that is open. ``offset`` is where the next read begins."""
+    """An open file. ``offset`` is the position of the next read."""
 
     def __init__(self, path: Path, offset: int = 0) -> None:
-        self.descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # of a FIFO it would wait otherwise
+        self.descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # open would block on a FIFO
         about = os.fstat(self.descriptor)
         if not stat.S_ISREG(about.st_mode):
             os.close(self.descriptor)
-            raise OSError(f"{path} is no regular file")
+            raise OSError(f"{path} is not a regular file")
         self.path = path
         self.key = (about.st_dev, about.st_ino)
         self.offset = offset
-        self.changed = about.st_mtime_ns  # ns since 1970: when it was last looked at
+        self.changed = about.st_mtime_ns  # ns since 1970, the last modification time that was read
         self.head = os.pread(self.descriptor, HEAD, 0)
-        self.lost = False  # it was truncated or rewritten: positions in it are not valid for what it holds now
-        self._last = (0, b"")  # where the last read ended, and the bytes before that
+        self.lost = False  # the file was truncated or rewritten, so positions are not valid for its content
+        self._last = (0, b"")  # the end of the last read, and the bytes before it
         self._retained = (0, b"")  # of a closed file: an offset, and the bytes from there to the read offset
 
     def read(self, size: int) -> bytes:
-        """None at the end, for now, and where the file was written anew (``replaced``)."""
+        """Return bytes; none at the current end, and none if the file was rewritten (see ``replaced``)."""
         data = os.pread(self.descriptor, size, self.offset)
         if data and not self._same():
             return b""
@@ -72,7 +73,7 @@ class TailedFile:
         return data
 
     def replaced(self) -> bool:
-        """Whether it was truncated, or written anew."""
+        """Return whether the file was truncated or rewritten."""
         about = os.fstat(self.descriptor)
         if about.st_size < self.offset:
             self.lost = True
@@ -81,7 +82,7 @@ class TailedFile:
         return not self._same()
 
     def _same(self) -> bool:
-        """Whether it begins as it did, and what was read last is still there."""
+        """Return whether the first bytes and the last read bytes are unchanged."""
         at, last = self._last
         read, head = os.pread(self.descriptor, len(last), at - len(last)), os.pread(self.descriptor, len(self.head), 0)
         if read != last or head != self.head:
@@ -89,14 +90,14 @@ class TailedFile:
         return not self.lost
 
     def stored(self, offset: int) -> FilePosition:
-        """The position to store. It can also be called for a file that is closed."""
+        """Return the position to store. The file can be closed."""
         device, inode = self.key
         if self.descriptor >= 0:
             self._same()  # the bytes before the offset may be those of a rewritten file
         data = self._before(offset)
         before, digest = len(data), hashlib.sha256(data).hexdigest()
         if self.lost:
-            before, digest = 1, ""  # matches no file: reading continues with what took the file's place
+            before, digest = 1, ""  # matches no file: reading continues with the file that replaced it
         head = hashlib.sha256(self.head).hexdigest()
         return FilePosition(device, inode, offset, len(self.head), head, self.changed, before, digest)
 
@@ -108,7 +109,7 @@ class TailedFile:
         return data[start - begin : offset - begin] if begin <= start else b""
 
     def holds(self, stored: FilePosition) -> bool:
-        """Whether the stored position is one in this file: same inode, same beginning, same bytes before the offset."""
+        """Return whether the position belongs to this file: same inode, first bytes, and bytes before the offset."""
         head = self.head[: stored.length]
         if self.key != (stored.device, stored.inode) or len(head) < stored.length:
             return False
@@ -118,7 +119,7 @@ class TailedFile:
         return not stored.before or hashlib.sha256(before).hexdigest() == stored.before_digest
 
     def reopen(self, path: Path) -> None:
-        """After ``close``. OSError: it is gone."""
+        """Open the file again after ``close``. Raises OSError if it can't be found."""
         for each in (path, *rotated(path)):
             try:
                 other = TailedFile(each)
@@ -129,10 +130,10 @@ class TailedFile:
                 self.descriptor, self.path = other.descriptor, each
                 return
             other.close()
-        raise FileNotFoundError(f"{self.path}: the file that was read is gone")
+        raise FileNotFoundError(f"{self.path}: the file that was read no longer exists")
 
     def close(self) -> None:
-        """Positions are still stored afterwards: up to RETAINED bytes behind the read offset with their digest."""
+        """Close the file. The last RETAINED bytes before the read offset are retained for positions stored later."""
         if self.descriptor >= 0:
             begin = max(0, self.offset - RETAINED)
             self._retained = begin, os.pread(self.descriptor, self.offset - begin, begin)
@@ -141,7 +142,7 @@ class TailedFile:
 
 
 def rotated(path: Path) -> list[Path]:
-    """Rotated files, the one that was changed first comes first."""
+    """Return the rotated files in the order of their modification times."""
     pattern = re.compile(re.escape(path.name) + r"[.-][0-9][0-9T:_.-]*")
     found = []
     for each in path.parent.iterdir():
@@ -156,9 +157,9 @@ def rotated(path: Path) -> list[Path]:
 
 
 def following(path: Path, changed: int, done: dict[tuple[int, int], bytes]) -> Path | None:
-    """The file to read after one that was last changed then. done: files that were read, with their first bytes.
+    """Return the file that follows a file with the modification time ``changed``; None: it does not exist yet.
 
-    None: there is none yet.
+    done: the first bytes of files that were read.
     """
     for each in (*rotated(path), path):
         try:
@@ -180,7 +181,7 @@ def _read_before(path: Path, head: bytes | None) -> bool:
 
 
 def resume(path: Path, stored: FilePosition) -> TailedFile | None:
-    """Where reading goes on. None: there is no file at all yet."""
+    """Open the file at which reading continues; None: no file exists yet."""
     for each in (path, *rotated(path)):
         try:
             opened = TailedFile(each, stored.offset)
@@ -189,7 +190,7 @@ def resume(path: Path, stored: FilePosition) -> TailedFile | None:
         if opened.holds(stored):
             return opened
         opened.close()
-    log.warning("%s: the file that was read up to byte %d is gone or was written anew", path, stored.offset)
+    log.warning("%s: the file that was read up to byte %d was deleted or rewritten", path, stored.offset)
     found = following(path, stored.changed, {})
     try:
         return None if found is None else TailedFile(found)
@@ -198,7 +199,7 @@ def resume(path: Path, stored: FilePosition) -> TailedFile | None:
 
 
 def load(path: Path) -> FilePosition | None:
-    """What ``save`` wrote. None: nothing. ValueError: it can't be read."""
+    """Return the stored position; None: there is none. Raises ValueError if it is not valid."""
     try:
         data = path.read_bytes()
     except FileNotFoundError:
@@ -206,14 +207,14 @@ def load(path: Path) -> FilePosition | None:
     try:
         return msgspec.json.decode(data, type=FilePosition)
     except ValueError as error:
-        raise ValueError(f"{path} holds no position: {error}; delete it to read the file from its beginning") from None
+        raise ValueError(f"{path} is not a position: {error}; delete it to read the file from the beginning") from None
 
 
 def save(path: Path, stored: FilePosition) -> None:
-    """Replaces the whole file, so that there is the old one or the new one after a crash."""
-    beside = path.with_name(path.name + ".new")
-    with beside.open("wb") as file:
+    """Replace the whole file, so that a crash leaves either the old or the new position."""
+    temporary = path.with_name(path.name + ".new")
+    with temporary.open("wb") as file:
         file.write(msgspec.json.encode(stored) + b"\n")
         file.flush()
         os.fsync(file.fileno())
-    beside.replace(path)
+    temporary.replace(path)

@@ -10,5 +10,5 @@
     listenoptions    options of connectors that accept HTTP connections
     cors             access for pages of other origins
     contentencoding  decompression of request bodies, up to a size limit
-    inbox            messages that were received and not pulled yet
+    receivebuffer    messages that were received and not pulled yet
 """

@@ -1,13 +1,13 @@
-"""``http_client``: a request for each event; its response, if something is connected to ``out``.
+"""``http_client``: sends a request for each event. The response becomes an event if the port ``out`` is connected.
 
-    2xx                     ok          (the option ``statuses`` says otherwise)
-    408, 425, 429, 5xx      retry       Retry-After is honoured for all requests
-    401, 403, 407           retry       an outage: the credentials are wrong. If the server accepts other events
-                                        meanwhile, only this event is refused: it is rejected the third time
-    all others              reject
-    no answer, no peer      retry
+    2xx                        ok       by default; see the option ``statuses``
+    408, 425, 429, 5xx         retry    Retry-After delays all requests
+    401, 403, 407              retry    an outage: the credentials are wrong. If the server accepts other events
+                                        meanwhile, only this event is denied: it is rejected at the third attempt
+    all others                 reject
+    no response, unreachable   retry
 
-An event that a ``batch`` made is one request: with the codec ``jsonl`` its body has a line for each member.
+A batch from the operator ``batch`` is one event: with the codec ``jsonl``, its body has a line for each member.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from tidelog.flows.connectors.templates import Template, in_url
 from tidelog.options.units import Size
 
 _METHOD: Final = re.compile(r"[A-Z]{1,20}")
-ATTEMPTS: Final = 3  # of an event that is refused while others are taken
+ATTEMPTS: Final = 3  # of an event that is denied while others are accepted
 _WITHOUT_BODY: Final = frozenset(("GET", "HEAD"))
 _SERVER: Final = re.compile(r"([a-zA-Z]+://[^/?#]*)(.*)", re.DOTALL)
 
@@ -47,55 +47,55 @@ _SERVER: Final = re.compile(r"([a-zA-Z]+://[^/?#]*)(.*)", re.DOTALL)
 class HttpClientOptions(HttpRequestOptions, kw_only=True):
     """Options of ``http_client``."""
 
-    url: str  # {name} in its path and query is the event's meta, escaped
+    url: str  # {name} in the path and the query is replaced by the event's meta, escaped
     method: str = "POST"
     codec: NameOrOptions = "json"
-    postprocessors: list[NameOrOptions] = msgspec.field(default_factory=list)  # in the order in which data passes
-    max_bytes: Size = Size(1 << 20)  # of one request's body: a longer one is rejected
-    response_codec: NameOrOptions | None = None  # of responses; null: the same as of requests
+    postprocessors: list[NameOrOptions] = msgspec.field(default_factory=list)  # in the order of processing
+    max_bytes: Size = Size(1 << 20)  # of a request's body; a longer one is rejected
+    response_codec: NameOrOptions | None = None  # of responses; null: ``codec``
     statuses: StatusOptions = msgspec.field(default_factory=StatusOptions)
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self.method = self.method.upper()
         if not _METHOD.fullmatch(self.method) or self.method == "CONNECT":
-            raise ValueError(f"method: {self.method!r} is none")
-        self.wire()
+            raise ValueError(f"method: {self.method!r} is not a method")
+        self.payload()
         if self.response_codec is not None:
             codec(self.response_codec)
         for each in self.headers.values():
             Template(each)
         RequestTarget(self)
 
-    def wire(self) -> PayloadOptions:
-        """Of a request's body. ValueError: what is wrong."""
+    def payload(self) -> PayloadOptions:
+        """Return the options of a request's body. Raises ValueError if they are not valid."""
         return PayloadOptions(codec=self.codec, postprocessors=self.postprocessors, max_bytes=self.max_bytes)
 
 
 class RequestTarget:
-    """Where requests go."""
+    """The URL of requests: a fixed server, and a template for path and query."""
 
     def __init__(self, options: HttpClientOptions) -> None:
         found = _SERVER.fullmatch(options.url)
         if found is None:
-            raise ValueError(f"url: {options.url!r}: give one as http://HOST:PORT/PATH")
+            raise ValueError(f"url: {options.url!r}: it must have the form http://HOST:PORT/PATH")
         if "{" in found[1] or "}" in found[1]:
-            raise ValueError(f"url: {options.url!r}: an event can't choose the server; places are for path and query")
+            raise ValueError(f"url: {options.url!r}: placeholders are only allowed in the path and the query")
         self.server = check_url(found[1], options.tls)
         self._base = found[1]
         self._rest = Template(found[2].partition("#")[0])
         check_url(found[1] + re.sub(r"[{}]", "x", found[2]), options.tls)
 
     def url(self, meta: dict[str, Any]) -> URL:
-        """RejectError: the event's meta doesn't fit."""
+        """Return the URL for an event. Raises RejectError if its meta lacks a value or has an unsafe one."""
         rest = self._rest.fill(meta, in_url)
         if not self._rest.fixed and any(each in (".", "..") for each in rest.partition("?")[0].split("/")):
-            raise RejectError(f"{rest!r} leads out of its place in the URL")
+            raise RejectError(f"{rest!r} contains . or .. as a path segment")
         return URL(self._base + rest, encoded=True)
 
 
 class HttpClient(HttpRequestSink):
-    """The sink."""
+    """Sends one request for each event."""
 
     type = "http_client"
     Options = HttpClientOptions
@@ -104,14 +104,14 @@ class HttpClient(HttpRequestSink):
         self._target = RequestTarget(options)
         super().__init__(options, [self._target.server])
         self._options = options
-        self._wire = options.wire()
+        self._payload = options.payload()
         self._means = options.statuses.table()
         self._denied = options.statuses.denied()
-        self._taken: float | None = None  # when the server took an event last; None: it has denied one since
+        self._taken: float | None = None  # loop time of the last accepted event; None: the server denied one since
         self._headers = {name: Template(value) for name, value in options.headers.items()}
         if not any(name.lower() == "content-type" for name in options.headers):
             self._headers["Content-Type"] = Template(content_type(options.codec))
-        self._waiting: dict[int, deque[Event]] = {}  # of each write, by id(): those whose turn has not come
+        self._waiting: dict[int, deque[Event]] = {}  # unsent events of each write, by id()
         self._decoder = codec(options.codec if options.response_codec is None else options.response_codec)
 
     async def write(self, events: list[Event]) -> Deferred:
@@ -124,7 +124,7 @@ class HttpClient(HttpRequestSink):
                 began = await self.limit.turn(lambda: waiting)
                 if began is None:
                     break
-                if not waiting:  # taken back when its turn had come
+                if not waiting:  # the event was withdrawn
                     self.limit.end()
                     break
                 task = loop.create_task(self._send(waiting.popleft(), began))
@@ -146,7 +146,7 @@ class HttpClient(HttpRequestSink):
             waiting.clear()
             waiting.extend(left)
         if found:
-            self.limit.look()
+            self.limit.recheck()
         return found
 
     async def _send(self, event: Event, began: float) -> None:
@@ -157,7 +157,7 @@ class HttpClient(HttpRequestSink):
         except RetryError as error:
             status, reason = RETRY, str(error)
             self.limit.bad(began, reason)
-        except Exception as error:  # noqa: BLE001 - whatever it is, the event is not lost
+        except Exception as error:  # noqa: BLE001 - no error may lose the event
             status, reason = RETRY, f"{type(error).__name__}: {error}"
         finally:
             self.limit.end()
@@ -168,7 +168,7 @@ class HttpClient(HttpRequestSink):
         headers = {name: each.fill(event.meta) for name, each in self._headers.items()}
         for name, value in headers.items():
             if is_bad_header(value):
-                raise RejectError(f"the header {name!r} would have a line's end in it")
+                raise RejectError(f"the header {name!r} would contain a control character")
         body = None if self._options.method in _WITHOUT_BODY else self._encoded(event)
         if body is None:
             headers.pop("Content-Type", None)
@@ -187,25 +187,25 @@ class HttpClient(HttpRequestSink):
         return status, "" if status == OK else answer.excerpt
 
     def _refused(self, event: Event, answer: HttpResponse, began: float) -> tuple[int, str]:
-        """Whether the credentials are wrong, for all events, or one event may not be sent."""
+        """Return the outcome of a denied request: either the credentials are wrong, or only this event is denied."""
         taken, self._taken = self._taken, None
         if taken is not None and taken < began and event.attempt >= ATTEMPTS:
             self.limit.good(began)
-            return REJECT, f"{answer.excerpt}; other events are taken"
-        reason = f"the server does not admit this client, look at auth and headers: {answer.excerpt}"
+            return REJECT, f"{answer.excerpt}; other events are accepted"
+        reason = f"the server denies access, check auth and headers: {answer.excerpt}"
         self.limit.bad(began, reason, retry_after(answer.headers))
         return RETRY, reason
 
     def _encoded(self, event: Event) -> bytes:
-        """A request is a stream of its own: nothing that postprocessors collect stays behind."""
-        writing = PayloadWriter(self._wire)
-        body = b"".join([*writing.encode(event), *writing.end()])
+        """Return the body. Each request has its own writer, so no message stays in a postprocessor."""
+        writer = PayloadWriter(self._payload)
+        body = b"".join([*writer.encode(event), *writer.end()])
         if len(body) > self._options.max_bytes:
             raise RejectError(f"a body of {len(body)} bytes: max_bytes is {self._options.max_bytes}")
         return body
 
     def _respond(self, event: Event, answer: HttpResponse) -> None:
-        """RejectError: it can't be read."""
+        """Send the response as an event. Raises RejectError if it can't be decoded."""
         if not self.context.responds():
             return
         meta = {**event.meta, "status": answer.status, "response_headers": dict(answer.headers)}

@@ -1,11 +1,12 @@
-"""How many requests may be under way at a time: a number between 1 and a cap that follows the peer.
+"""An adaptive limit on the number of requests in flight: between 1 and a cap, depending on the peer's responses.
 
-Rule 1: there are never more than the cap, whatever happens.
-Rule 2: it begins at 1 and grows by 1 with each good answer until the first bad one; from then on by 1 with each round
-        of good answers (as many as it was). A bad answer halves it, once for all requests that were under way then.
-Rule 3: bad is an error of the kind that another time may help, or an answer that took long: longer than ``target``, or
-        where none is set, than 3 times the usual and 100 ms more.
-Rule 4: after failures in a row, or when the peer says so, nothing is begun for a while. Then one request is: the probe.
+Rule 1: The limit never exceeds the cap.
+Rule 2: The limit starts at 1 and grows by 1 with each good response until the first bad one. After that, it grows by 1
+        after as many good responses as its current value. A bad response halves it, once for all requests in flight.
+Rule 3: A response is bad if it is a temporary error or slow. Slow means longer than ``target``, or without a target,
+        longer than 3 times the average plus 100 ms.
+Rule 4: After several failures in a row, or if the peer asks for it, no request starts for a while. The first request
+        after this pause is a probe.
 """
 
 from __future__ import annotations
@@ -15,45 +16,45 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
-SLOW: Final = 3.0  # times the usual latency
-SLOW_LEAST: Final = 0.1  # s over the usual latency
-USUAL: Final = 0.05  # weight of one answer in the usual latency
-FAILURES: Final = 3  # in a row, until nothing is begun for a while
-WAIT: Final = 0.5  # s, the first time; then twice as long each time
+SLOW: Final = 3.0  # times the average latency
+SLOW_LEAST: Final = 0.1  # s above the average latency
+WEIGHT: Final = 0.05  # of one response in the average latency
+FAILURES: Final = 3  # in a row until a pause
+WAIT: Final = 0.5  # s of the first pause; each further one is twice as long
 WAIT_MOST: Final = 30.0  # s
-SAID_MOST: Final = 300.0  # s that a peer may ask for
+SAID_MOST: Final = 300.0  # s, the longest pause that a peer can request
 
 
 class ConcurrencyLimit:
-    """``on_change`` is called when ``now`` or ``held`` has changed. Of one event loop."""
+    """Belongs to one event loop. ``on_change`` is called when ``now`` or ``held`` has changed."""
 
     def __init__(self, cap: int, target: float | None, on_change: Callable[[], None]) -> None:
         self.cap = cap
-        self.now = 1  # requests that may be under way
-        self.under_way = 0
-        self.held = False  # nothing is begun for a while
-        self.closed = False  # nothing is begun until ``open``: the peer is gone
-        self.reason = ""  # why it is held
+        self.now = 1  # the current limit
+        self.in_flight = 0
+        self.held = False  # paused (Rule 4)
+        self.closed = False  # no request starts until ``open``, because the peer is unreachable
+        self.reason = ""  # of the pause
         self._target = target
         self._on_change = on_change
         self._waiters: deque[tuple[asyncio.Future[bool], Callable[[], object]]] = deque()
-        self._usual = 0.0  # s; 0: not known
-        self._good = 0  # answers since it last grew
-        self._growing = True  # until the first bad answer
-        self._halved = 0.0  # s of the loop's clock: requests that began before don't halve it again
+        self._average = 0.0  # latency in s; 0: not known
+        self._good = 0  # good responses since the limit last grew
+        self._growing = True  # until the first bad response
+        self._halved = 0.0  # loop time of the last halving; requests that began before it do not halve the limit again
         self._failures = 0  # in a row
-        self._holds = 0  # in a row
+        self._holds = 0  # pauses in a row
         self._timer: asyncio.TimerHandle | None = None
 
     # -- a request -------------------------------------------------------------------------------------------
     async def begin(self) -> float:
-        """Wait until a request may begin: first come, first served. The loop's time is for ``good`` and ``bad``."""
+        """Wait until a request may start, in the order of calls. Returns the loop time, for ``good`` and ``bad``."""
         began = await self.turn(lambda: True)
-        assert began is not None  # noqa: S101 - it is always needed
+        assert began is not None  # noqa: S101 - the request is always needed
         return began
 
     async def turn(self, needed: Callable[[], object]) -> float | None:
-        """The same. None: it is not ``needed`` any more, and ``look`` noticed. ``end`` is not called then."""
+        """As ``begin``. Returns None if ``recheck`` found the request no longer ``needed``. Omit ``end`` then."""
         loop = asyncio.get_running_loop()
         if self._waiters or not self._free():
             waiter = loop.create_future()
@@ -64,16 +65,16 @@ class ConcurrencyLimit:
             except asyncio.CancelledError:
                 if waits in self._waiters:
                     self._waiters.remove(waits)
-                elif not waiter.cancelled() and waiter.result():  # its turn had come
-                    self.under_way -= 1
+                elif not waiter.cancelled() and waiter.result():  # the request was already admitted
+                    self.in_flight -= 1
                 self._next()
                 raise
             return loop.time() if came else None
-        self.under_way += 1
+        self.in_flight += 1
         return loop.time()
 
-    def look(self) -> None:
-        """Some of those that wait for their turn may not need it any more."""
+    def recheck(self) -> None:
+        """Release the waiting calls whose request is no longer needed."""
         left = deque[tuple[asyncio.Future[bool], Callable[[], object]]]()
         for waiter, needed in self._waiters:
             if needed():
@@ -83,18 +84,18 @@ class ConcurrencyLimit:
         self._waiters = left
 
     def end(self) -> None:
-        """A request is over, whatever became of it. Called once for each ``begin``."""
-        self.under_way -= 1
+        """End a request, whatever its outcome. Call this once for each ``begin``."""
+        self.in_flight -= 1
         self._next()
 
     def good(self, began: float) -> None:
-        """It was answered, and taken or rejected: the peer works."""
+        """Record a response that accepts or rejects the event: the peer works."""
         now = asyncio.get_running_loop().time()
         took = now - began
         self._failures = self._holds = 0
-        usual = self._usual
+        usual = self._average
         slow = took > self._target if self._target is not None else bool(usual) and took > SLOW * usual + SLOW_LEAST
-        self._usual = took if not usual else usual + USUAL * (took - usual)
+        self._average = took if not usual else usual + WEIGHT * (took - usual)
         if slow:
             self._halve(began, now)
             return
@@ -105,7 +106,7 @@ class ConcurrencyLimit:
             self._on_change()
 
     def bad(self, began: float, reason: str, wait: float | None = None) -> None:
-        """It failed, and may work another time. wait: s that the peer wants to be left alone; None: it didn't say."""
+        """Record a temporary failure. wait: s for which the peer requests a pause; None: it requests none."""
         self._halve(began, asyncio.get_running_loop().time())
         self._failures += 1
         if wait is not None:
@@ -122,9 +123,9 @@ class ConcurrencyLimit:
                 self.now //= 2
                 self._on_change()
 
-    # -- a while without requests ----------------------------------------------------------------------------
+    # -- pauses ----------------------------------------------------------------------------------------------
     def _hold(self, seconds: float, reason: str) -> None:
-        if self.held:  # by another request that was under way
+        if self.held:  # because of another request in flight
             return
         self._holds += 1
         self.held = True
@@ -134,7 +135,7 @@ class ConcurrencyLimit:
         self._on_change()
 
     def release(self) -> None:
-        """The while is over."""
+        """End the pause."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -144,7 +145,7 @@ class ConcurrencyLimit:
             self._next()
 
     def close(self) -> None:
-        """Begin nothing until ``open``. What waits for its turn goes on waiting."""
+        """Start no request until ``open``. Waiting calls continue to wait."""
         self.closed = True
 
     def open(self) -> None:
@@ -153,11 +154,11 @@ class ConcurrencyLimit:
 
     # -- turns -----------------------------------------------------------------------------------------------
     def _free(self) -> bool:
-        return not (self.held or self.closed) and self.under_way < min(self.now, self.cap)
+        return not (self.held or self.closed) and self.in_flight < min(self.now, self.cap)
 
     def _next(self) -> None:
         while self._waiters and self._free():
             waiter, _ = self._waiters.popleft()
             if not waiter.done():
-                self.under_way += 1
+                self.in_flight += 1
                 waiter.set_result(True)

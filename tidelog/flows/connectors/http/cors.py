@@ -1,7 +1,7 @@
 """CORS: the access of pages of other origins, as defined by the Fetch standard.
 
 Before a page of another origin sends JSON, a custom header or Authorization, the browser sends a preflight request
-(OPTIONS, without credentials). The page can read an answer only if the answer names the page's origin.
+(OPTIONS, without credentials). The page can read a response only if the response names the page's origin.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from urllib.parse import urlsplit
 
 from aiohttp import web
 
-REMEMBERED: Final = 600  # s for which a browser asks no second time
+REMEMBERED: Final = 600  # s for which a browser caches the response to a preflight request
 _DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 
 
 def origins_of(given: Sequence[str]) -> list[str]:
-    """Origins as browsers write them. Raises ValueError if one is not an origin."""
+    """Return origins in the form of browsers. Raises ValueError if one is not an origin."""
     return [_origin(each) for each in given]
 
 
@@ -36,13 +36,13 @@ def _origin(given: str) -> str:
 
 
 def is_preflight(request: web.BaseRequest) -> bool:
-    """Whether a browser asks what a page may send."""
-    said = request.headers
-    return request.method == "OPTIONS" and "Origin" in said and "Access-Control-Request-Method" in said
+    """Return whether the request is a preflight request."""
+    headers = request.headers
+    return request.method == "OPTIONS" and "Origin" in headers and "Access-Control-Request-Method" in headers
 
 
 def preflight_response(request: web.BaseRequest, origins: Sequence[str], methods: Sequence[str]) -> web.Response:
-    """The answer to a preflight of a page that is admitted."""
+    """Return the response to a preflight request of a page with access."""
     headers = {
         **headers_for(request, origins),
         "Access-Control-Allow-Methods": ", ".join(methods), "Access-Control-Max-Age": str(REMEMBERED),
@@ -55,7 +55,7 @@ def preflight_response(request: web.BaseRequest, origins: Sequence[str], methods
 
 
 def headers_for(request: web.BaseRequest, origins: Sequence[str]) -> Mapping[str, str]:
-    """Headers of each answer to a request."""
+    """Return the CORS headers of the response to a request."""
     if "*" in origins:
         return {"Access-Control-Allow-Origin": "*", "Access-Control-Expose-Headers": "*"}
     origin = request.headers.get("Origin", "")

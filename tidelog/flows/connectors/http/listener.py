@@ -1,14 +1,14 @@
-"""One HTTP server for each address of a process, shared by the connectors that listen there, whatever their flow.
+"""One HTTP server for each address of a process, shared by all connectors that listen there, also of different flows.
 
-Rule 1: a path belongs to one connector of one flow. Where a flow has several instances they take turns, and one that
-        takes nothing now is passed over.
-Rule 2: the first connector opens the address, the last one closes it. What belongs to the address (TLS, limits of
-        connections) has to be the same with all of them.
-Rule 3: the headers of a request must be complete within ``header_timeout``: for the first request from the moment when
-        the connection is accepted, for a later one from its first byte. Between two requests a connection stays open
-        for ``idle_timeout``. A peer that reads nothing of an answer for UNREAD seconds is disconnected.
-Rule 4: a connection counts from the moment when it is accepted, before TLS. A connection beyond ``max_connections``
-        gets 503 (with TLS nothing: a handshake costs more than the answer is worth) and is closed.
+Rule 1: A path belongs to one connector of one flow. Several instances of the flow get the requests in turn. An instance
+        that accepts no events at the moment is skipped.
+Rule 2: The first connector opens the address, and the last one closes it. The options of the address (TLS, connection
+        limits) must be the same for all of them.
+Rule 3: The headers of a request must be complete within ``header_timeout``, counted from accepting the connection for
+        the first request, and from the first byte for later ones. Between two requests, a connection stays open for
+        ``idle_timeout``. A peer that reads nothing of a response for UNREAD seconds is disconnected.
+Rule 4: A connection counts as soon as it is accepted, before TLS. A connection beyond ``max_connections`` is closed
+        with 503, or without a response if it uses TLS, because of the cost of the handshake.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from tidelog.options.units import Duration
 
 Handler: TypeAlias = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 
-IDLE: Final = 75.0  # s that a connection may stay open between requests, unless an option says otherwise
-UNREAD: Final = 30.0  # s that a peer may take nothing of an answer
+IDLE: Final = 75.0  # s, default for which a connection stays open between requests
+UNREAD: Final = 30.0  # s in which a peer must read some of the response
 BACKLOG: Final = 256  # connections that wait to be accepted
-LINGER: Final = 2.0  # s for the rest of a body that nobody wants
+LINGER: Final = 2.0  # s for the rest of an unread body
 FULL: Final = b"HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\nRetry-After: 1\r\nContent-Length: 0\r\n\r\n"
 
-_SHARED: Final = "http_listeners"  # the key in what a process shares
+_SHARED: Final = "http_listeners"  # the key in ``FlowContext.shared``
 
 log = logging.getLogger("tidelog.flows")
 
@@ -49,7 +49,7 @@ _quiet.setLevel(logging.CRITICAL)
 
 
 class ListenAddressOptions(Struct):
-    """What belongs to an address."""
+    """The options of an address."""
 
     host: str
     port: int
@@ -61,9 +61,9 @@ class ListenAddressOptions(Struct):
 
 @dataclass(eq=False)
 class HttpRoute:
-    """A connector's path. ``owner``: (flow, connector), the same for all instances of a flow."""
+    """The path of a connector. ``owner``: (flow, connector), the same for all instances of a flow."""
 
-    path: str  # "/in", or "/in/*" for all that begins so
+    path: str  # "/in", or "/in/*" for all paths with this prefix
     owner: tuple[str, str]
     handle: Handler
     taking: Callable[[], bool]
@@ -74,13 +74,13 @@ class HttpRoute:
 
 
 def check_path(path: str) -> None:
-    """ValueError: it is none that can be listened on."""
+    """Raises ValueError if the path is not valid."""
     if not path.startswith("/") or "*" in path[:-1] or (path.endswith("*") and not path.endswith("/*")):
-        raise ValueError(f"path: {path!r}: give one as /in, or as /in/* for all that begins with /in/")
+        raise ValueError(f"path: {path!r}: use the form /in, or /in/* for all paths that begin with /in/")
 
 
 def is_local(host: str) -> bool:
-    """Whether only this machine can connect to an address to listen on."""
+    """Return whether only this machine can connect to a listening address."""
     if host == "localhost":
         return True
     try:
@@ -90,7 +90,7 @@ def is_local(host: str) -> bool:
 
 
 def host_name(given: str) -> str:
-    """The host in a ``Host`` header; empty: none that can be read."""
+    """Return the host in a ``Host`` header; empty if it is not valid."""
     try:
         return urlsplit(f"//{given}").hostname or ""
     except ValueError:
@@ -98,63 +98,65 @@ def host_name(given: str) -> str:
 
 
 def origin_allowed(headers: Mapping[str, str], host: str, origins: Collection[str] | None) -> bool:
-    """Whether the page that a request is from may send it. A page of any site can make its visitor's browser ask here:
-    ``Origin`` says where it is from. host: the address that is listened on. origins: None for pages of this server;
-    then where only this machine can connect, ``Host`` must be a name of it, and none that somebody had lead here.
+    """Return whether the page that sent a request may send it.
+
+    A page of any site can make its visitor's browser send requests here; ``Origin`` names the site. host: the listening
+    address. origins: the allowed origins; None allows pages of this server. In that case, if only this machine can
+    connect, ``Host`` must also be a name of this machine, which prevents DNS rebinding.
     """
     origin = headers.get("Origin")
     if origin is None:
         return True
     if origins is not None:
         return origin in origins or "*" in origins
-    asked = headers.get("Host", "")
-    if origin.partition("://")[2].lower() != asked.lower():
+    own = headers.get("Host", "")
+    if origin.partition("://")[2].lower() != own.lower():
         return False
-    return is_local(host_name(asked)) or not is_local(host)
+    return is_local(host_name(own)) or not is_local(host)
 
 
 class HttpConnection(web.RequestHandler):
-    """Of a listener. Who handles its requests calls ``begin`` and ``ended``."""
+    """A connection of a listener. The handler of its requests calls ``begin`` and ``ended``."""
 
     __slots__ = ("_begun", "_counted", "_done", "_ended", "_heading", "_listener", "_lost", "_unread", "made")
 
     def __init__(self, server: web.Server, listener: HttpListener, *, counted: bool = False) -> None:
-        """counted: the listener has counted it already, and has room for it."""
+        """counted: the listener has already counted and admitted the connection."""
         super().__init__(
             server, loop=asyncio.get_running_loop(), auto_decompress=False, access_log=_quiet, logger=_quiet,
             keepalive_timeout=listener.options.idle_timeout, lingering_time=LINGER,
         )  # fmt: skip
         self._listener = listener
-        self._begun = False  # a request is handled
-        self._done = 0  # requests that were handled
+        self._begun = False  # a request is being handled
+        self._done = 0  # handled requests
         self.made = False
         self._lost = False
         self._counted = counted
-        self._ended = False  # the peer has sent its end (shutdown), and waits for its answer
+        self._ended = False  # the peer has half-closed the connection, and waits for the response
         self._heading: asyncio.TimerHandle | None = None
         self._unread: asyncio.TimerHandle | None = None
 
-    # -- of the request --------------------------------------------------------------------------------------
+    # -- the request -----------------------------------------------------------------------------------------
     def begin(self) -> None:
-        """A request's headers are complete."""
+        """Note that the headers of a request are complete."""
         self._begun = True
         _cancel(self._heading)
         self._heading = None
 
     def ended(self) -> None:
-        """It is answered, but for what the peer has not taken yet."""
+        """Note that the response is written, though the peer may not have read all of it."""
         self._begun = False
         self._done += 1
         if self._ended and self._done >= self._request_count:
             self.close()
 
-    # -- of the transport ------------------------------------------------------------------------------------
+    # -- the transport ---------------------------------------------------------------------------------------
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.made = True
         super().connection_made(transport)
         listener = self._listener
         if not self._counted and not listener.enter():
-            self.transport.write(FULL)  # type: ignore[union-attr] # it was set right now
+            self.transport.write(FULL)  # type: ignore[union-attr] # connection_made has just set it
             self.force_close()
             return
         self._await_headers()
@@ -164,19 +166,19 @@ class HttpConnection(web.RequestHandler):
         if not self._begun and self._heading is None and not self._messages:
             self._await_headers()
 
-    def eof_received(self) -> bool:  # type: ignore[override] # what asyncio.Protocol has; aiohttp has less
-        """A peer that has sent a whole request, and its end, gets its answer."""
+    def eof_received(self) -> bool:  # type: ignore[override] # the type of asyncio.Protocol; aiohttp's is narrower
+        """Keep the connection open for the response if the peer half-closes it after a whole request."""
         if self._upgraded or self.ssl_context is not None or self._half():
             return False
         self._ended = self._done < self._request_count
         if self._ended:
             asyncio.get_running_loop().call_later(LINGER, self._close_half)
-        elif self._request_in_progress:  # its answer is being written
+        elif self._request_in_progress:  # the response is being written
             self.close()
         return self._ended or self._request_in_progress
 
     def _half(self) -> bool:
-        """Whether the body of the request that is handled is not complete."""
+        """Return whether the body of the current request is incomplete."""
         request = self._current_request
         return request is not None and not request.content.is_eof()
 
@@ -194,7 +196,7 @@ class HttpConnection(web.RequestHandler):
     def pause_writing(self) -> None:
         super().pause_writing()
         transport = self.transport
-        if transport is not None and not self._upgraded:  # websockets have limits of their own
+        if transport is not None and not self._upgraded:  # websockets have their own limits
             self._unread = asyncio.get_running_loop().call_later(UNREAD, transport.abort)
 
     def resume_writing(self) -> None:
@@ -204,7 +206,7 @@ class HttpConnection(web.RequestHandler):
     def force_close(self) -> None:
         transport = self.transport
         super().force_close()
-        if transport is not None and not self._lost:  # an answer that nobody reads would keep it open
+        if transport is not None and not self._lost:  # an unread response would keep it open
             _cancel(self._unread)
             self._unread = asyncio.get_running_loop().call_later(LINGER, transport.abort)
 
@@ -224,11 +226,11 @@ def _cancel(timer: asyncio.TimerHandle | None) -> None:
 
 
 class HttpListener:
-    """Of one address."""
+    """The HTTP server of one address."""
 
     def __init__(self, options: ListenAddressOptions) -> None:
         self.options = options
-        self.port = 0  # that was opened
+        self.port = 0  # the actual port
         self.connections = 0
         self.routes: list[HttpRoute] = []
         self._handshakes: set[asyncio.Task[None]] = set()
@@ -239,12 +241,12 @@ class HttpListener:
         self._http: web.Server | None = None
 
     def url(self, scheme: str, route: HttpRoute) -> str:
-        """Where a connector is reached. scheme: ``http`` or ``ws``; with TLS it gets its s."""
+        """Return the URL of a connector. scheme: ``http`` or ``ws``, to which TLS adds an s."""
         secure = "" if self.options.tls is None else "s"
         return f"{scheme}{secure}://{self.options.host}:{self.port}{route.path.removesuffix('*')}"
 
     def enter(self) -> bool:
-        """A connection was accepted. False: it is one too many; ``leave`` is called in both cases."""
+        """Count an accepted connection. Returns False if it exceeds the limit. Call ``leave`` in both cases."""
         self.connections += 1
         return self.connections <= self.options.max_connections
 
@@ -252,12 +254,12 @@ class HttpListener:
         self.connections -= 1
 
     def make_way(self, route: HttpRoute) -> None:
-        """Requests go to others from now on, if there are others: the connector is closing."""
+        """Send requests to the other instances, if there are any, because the connector is closing."""
         if len(self.routes) > 1 and route in self.routes:
             self.routes.remove(route)
 
     async def start(self) -> None:
-        """Open the address, once. OSError: it can't be, or a file of ``tls`` can't be read."""
+        """Open the address, once. Raises OSError if that fails, or if a file of ``tls`` can't be read."""
         async with self._lock:
             if self._server is not None:
                 return
@@ -288,15 +290,15 @@ class HttpListener:
             http.pre_shutdown()
             await http.shutdown(LINGER)
 
-    async def _accept(self, place: socket.socket, http: web.Server, tls: ssl.SSLContext) -> None:
-        """Connections before TLS. Event loops tell of them only after it (Rule 4)."""
+    async def _accept(self, listening: socket.socket, http: web.Server, tls: ssl.SSLContext) -> None:
+        """Accept connections before TLS (Rule 4). An event loop's own server reports them only after the handshake."""
         loop = asyncio.get_running_loop()
-        with place:
-            place.setblocking(False)
-            place.listen(BACKLOG)
+        with listening:
+            listening.setblocking(False)
+            listening.listen(BACKLOG)
             while True:
                 try:
-                    peer, _ = await loop.sock_accept(place)
+                    peer, _ = await loop.sock_accept(listening)
                 except OSError as error:  # too many open files, most likely
                     log.warning("%s:%s: no connection can be accepted: %s", self.options.host, self.port, error)
                     await asyncio.sleep(1)
@@ -324,7 +326,7 @@ class HttpListener:
                 peer.close()
 
     def find(self, path: str) -> HttpRoute | None:
-        """The route of a path: the longest that fits, and of several instances the next that takes something."""
+        """Return the route with the longest match of a path; of several instances, the next one that accepts events."""
         exact = [each for each in self.routes if each.path == path]
         fitting = exact or [each for each in self.routes if each.prefix is not None and _within(path, each.prefix)]
         longest = max((len(each.path) for each in fitting), default=0)
@@ -340,13 +342,13 @@ class HttpListener:
         with handling(request):
             route = self.find(request.path)
             if route is None:
-                return web.json_response({"error": "there is nothing here"}, status=404)
+                return web.json_response({"error": "not found"}, status=404)
             return await route.handle(request)
 
 
 @contextlib.contextmanager
 def handling(request: web.BaseRequest) -> Iterator[None]:
-    """Around the handling of a request: it is late no more."""
+    """Mark the time in which a request is handled. It ends ``header_timeout`` for the request."""
     connection = request.protocol
     if not isinstance(connection, HttpConnection):
         yield
@@ -363,7 +365,10 @@ def _within(path: str, prefix: str) -> bool:
 
 
 async def join(shared: dict[str, Any], options: ListenAddressOptions, route: HttpRoute) -> HttpListener:
-    """Listen for a connector. ValueError: its path or address is taken by another; OSError: it can't be had."""
+    """Listen for a connector.
+
+    Raises ValueError if another connector uses its path or address, and OSError if the address can't be opened.
+    """
     listeners: dict[tuple[str, int], HttpListener] = shared.setdefault(_SHARED, {})
     key = (options.host, options.port)
     listener = listeners.get(key) if options.port else None
@@ -373,7 +378,7 @@ async def join(shared: dict[str, Any], options: ListenAddressOptions, route: Htt
             listeners[key] = listener
     where = f"{options.host}:{options.port}"
     if listener.options != options:
-        common = "tls, max_connections, header_timeout and idle_timeout belong to the address"
+        common = "tls, max_connections, header_timeout and idle_timeout must be the same for an address"
         raise ValueError(f"another connector listens on {where} with other options: {common}")
     for each in listener.routes:
         if each.path == route.path and each.owner != route.owner:
@@ -389,7 +394,7 @@ async def join(shared: dict[str, Any], options: ListenAddressOptions, route: Htt
 
 
 async def leave(shared: dict[str, Any], listener: HttpListener, route: HttpRoute) -> None:
-    """Listen no more. Any number of times."""
+    """Stop listening. It can be called more than once."""
     with contextlib.suppress(ValueError):
         listener.routes.remove(route)
     if not listener.routes:

@@ -1,4 +1,4 @@
-"""Options of connectors that wait for HTTP connections: ``http_server``, ``websocket_server``."""
+"""Options of connectors that accept HTTP connections: ``http_server``, ``websocket_server``."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from tidelog.options.units import Duration
 
 
 class HttpListenerOptions(PayloadOptions, kw_only=True):
-    """Options of connectors that wait for HTTP connections."""
+    """Options of connectors that accept HTTP connections."""
 
     host: str = "127.0.0.1"
-    port: int  # 0: any
-    path: str = "/*"  # /in, or /in/* for all that begins so
-    origins: list[str] | None = None  # of pages that may ask (CORS); null: pages of the same host and port
-    auth: HttpAuth | None = None  # that requests must carry
+    port: int  # 0: any free port
+    path: str = "/*"  # /in, or /in/* for all paths with this prefix
+    origins: list[str] | None = None  # of pages with access (CORS); null: pages of the same host and port
+    auth: HttpAuth | None = None  # the credentials that requests must have
     tls: ServerTlsOptions | None = None
-    max_connections: int = 1000  # of the address, open at a time
-    header_timeout: Duration = Duration(10.0)  # for a request's headers; the first one's count from the connection
-    idle_timeout: Duration = Duration(IDLE)  # of a connection between two requests
+    max_connections: int = 1000  # most open connections of the address
+    header_timeout: Duration = Duration(10.0)  # for a request's headers; see flows-connectors.md
+    idle_timeout: Duration = Duration(IDLE)  # for which a connection stays open between two requests
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -35,10 +35,10 @@ class HttpListenerOptions(PayloadOptions, kw_only=True):
             raise ValueError(f"max_connections is {self.max_connections}: it must be at least 1")
         for name in ("header_timeout", "idle_timeout"):
             if not getattr(self, name):
-                raise ValueError(f"{name} is 0: nothing would ever work")
+                raise ValueError(f"{name} is 0: it must be more than 0")
 
     def admits(self, request: web.BaseRequest) -> bool:
-        """Whether the page that it is from may ask."""
+        """Return whether the page that sent the request has access."""
         return origin_allowed(request.headers, self.host, self.origins)
 
     def listening(self) -> ListenAddressOptions:

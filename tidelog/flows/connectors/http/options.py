@@ -1,4 +1,4 @@
-"""Options that connectors over HTTP share: who one is, TLS, what a status means, what a body is."""
+"""Options that HTTP connectors share: authentication, TLS, the meaning of status codes, and content types."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Code: TypeAlias = "int | str"  # 429, "5xx", "500-504"
 
 _CLASS: Final = re.compile(r"([1-5])xx")
 _RANGE: Final = re.compile(r"([1-5]\d\d)-([1-5]\d\d)")
-DENIED: Final = frozenset((401, 403, 407))  # who asks is not known or may not: seldom a fault of the event
+DENIED: Final = frozenset((401, 403, 407))  # wrong credentials or missing rights: rarely a fault of the event
 CONTENT_TYPES: Final = {
     "json": "application/json",
     "jsonl": "application/x-ndjson",
@@ -41,21 +41,21 @@ class HttpAuth(Struct):
         if basic == (self.bearer is not None):
             raise ValueError("auth is either bearer, or username and password")
         if basic and (self.username is None or self.password is None):
-            raise ValueError("auth: username and password belong together")
+            raise ValueError("auth: username and password must be given together")
         if ":" in (self.username or ""):
-            raise ValueError("auth: a username has no colon")
+            raise ValueError("auth: username must not contain a colon")
         if any(each < " " for each in (self.bearer or "")):
-            raise ValueError("auth: bearer has a control character (a line's end?)")
+            raise ValueError("auth: bearer contains a control character, such as a line break")
 
     @property
     def header(self) -> str:
-        """The value of ``Authorization``."""
+        """Return the value of ``Authorization``."""
         if self.bearer is not None:
             return f"Bearer {self.bearer}"
         return "Basic " + base64.b64encode(f"{self.username}:{self.password}".encode()).decode()
 
     def admits(self, header: str) -> bool:
-        """Whether a request with this ``Authorization`` may pass. In constant time."""
+        """Return whether a request with this ``Authorization`` is allowed, in constant time."""
         scheme, _, given = header.strip().partition(" ")
         wanted_scheme, _, wanted = self.header.partition(" ")
         same = hmac.compare_digest(given.strip().encode("utf-8", "replace"), wanted.encode("utf-8", "replace"))
@@ -63,19 +63,19 @@ class HttpAuth(Struct):
 
 
 class ClientTlsOptions(Struct):
-    """The option ``tls`` of clients. Without it, the system's authorities are trusted and names are checked."""
+    """The option ``tls`` of clients. By default, the system's authorities are trusted and host names are verified."""
 
-    ca: str | None = None  # file with authorities that are trusted instead of the system's
-    cert: str | None = None  # files with the client's own certificate and key
-    key: str | None = None
-    verify: bool = True  # false: anybody can pose as the server
+    ca: str | None = None  # file of certificate authorities to trust; null: the system's
+    cert: str | None = None  # file of the client's certificate
+    key: str | None = None  # file of the client's key
+    verify: bool = True  # false: any server is accepted, also an impostor
 
     def __post_init__(self) -> None:
         if self.key is not None and self.cert is None:
             raise ValueError("tls: key without cert")
 
     def context(self) -> ssl.SSLContext:
-        """OSError: a file can't be read. Blocks."""
+        """Return the TLS settings. Blocks. Raises OSError if a file can't be read."""
         made = ssl.create_default_context(cafile=self.ca)
         if self.cert is not None:
             made.load_cert_chain(self.cert, self.key)
@@ -88,12 +88,12 @@ class ClientTlsOptions(Struct):
 class ServerTlsOptions(Struct):
     """The option ``tls`` of servers."""
 
-    cert: str  # file with the certificate, and what leads to its authority
-    key: str | None = None  # null: it is in the file of cert
-    ca: str | None = None  # file with authorities: clients must have a certificate of one of them
+    cert: str  # file of the certificate and its chain
+    key: str | None = None  # file of the key; null: in the file of cert
+    ca: str | None = None  # file of certificate authorities; clients must present a certificate of one of them
 
     def context(self) -> ssl.SSLContext:
-        """OSError: a file can't be read. Blocks."""
+        """Return the TLS settings. Blocks. Raises OSError if a file can't be read."""
         made = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=self.ca)
         made.load_cert_chain(self.cert, self.key)
         if self.ca is not None:
@@ -102,10 +102,10 @@ class ServerTlsOptions(Struct):
 
 
 class StatusOptions(Struct):
-    """The option ``statuses``: what a status of a response means for the event.
+    """The option ``statuses``: the meaning of status codes.
 
-    One in no list is rejected, unless it is one of DENIED. Where lists overlap a single status counts more than
-    a range, and a range more than a class.
+    Status codes in no list reject the event, except those in DENIED. If lists overlap, a single status code has
+    priority over a range, and a range over a class.
     """
 
     ok: list[Code] = msgspec.field(default_factory=lambda: ["2xx"])
@@ -124,12 +124,12 @@ class StatusOptions(Struct):
         return ("ok", self.ok), ("retry", self.retry), ("reject", self.reject)
 
     def denied(self) -> frozenset[int]:
-        """Those of DENIED that are in no list."""
+        """Return the status codes of DENIED that are in no list."""
         listed = {code for _, codes in self._lists() for each in codes for code in _codes(each)}
         return DENIED - listed
 
     def table(self) -> dict[int, Literal[0, 2, 3]]:
-        """What each status means: OK, RETRY, REJECT."""
+        """Return the meaning of each status code: OK, RETRY, or REJECT."""
         means: dict[str, Literal[0, 2, 3]] = {"ok": OK, "retry": RETRY, "reject": REJECT}
         found = [(_codes(each), means[name]) for name, codes in self._lists() for each in codes]
         table: dict[int, Literal[0, 2, 3]] = dict.fromkeys(range(100, 600), REJECT)
@@ -139,7 +139,7 @@ class StatusOptions(Struct):
 
 
 def _codes(given: Code) -> range:
-    """ValueError: it is no status, class or range."""
+    """Return the status codes. Raises ValueError if ``given`` is not a status code, a class or a range."""
     if isinstance(given, int) and 100 <= given <= 599:
         return range(given, given + 1)
     text = str(given)
@@ -147,10 +147,10 @@ def _codes(given: Code) -> range:
         return range(int(found[1]) * 100, int(found[1]) * 100 + 100)
     if (found := _RANGE.fullmatch(text)) and int(found[1]) <= int(found[2]):
         return range(int(found[1]), int(found[2]) + 1)
-    raise ValueError(f"statuses: {given!r} is none: give 429, 5xx or 500-504")
+    raise ValueError(f"statuses: {given!r} is not a status code: use a form such as 429, 5xx or 500-504")
 
 
 def content_type(given: str | Mapping[str, Any]) -> str:
-    """What a codec's bytes are."""
+    """Return the content type of a codec's messages."""
     name = given if isinstance(given, str) else next(iter(given))
     return CONTENT_TYPES.get(name, "application/octet-stream")

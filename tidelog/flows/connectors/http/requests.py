@@ -1,10 +1,10 @@
-"""Requests to an HTTP server: what ``http_client`` and ``elastic`` have in common.
+"""The base of sinks that send HTTP requests (``http_client``, ``elastic``).
 
-Rule 1: at most ``concurrency`` requests are under way, however many events wait (``limit``).
-Rule 2: a request that got no answer is given back. Whether the peer is gone is then looked at by opening a connection:
-        if that fails, the connector is disconnected, and what has not been sent waits for the next connection.
-Rule 3: where the peer asks for a pause (Retry-After), or fails several times in a row, ``unavailable`` stands until the
-        time is over. Then one event goes first.
+Rule 1: At most ``concurrency`` requests are in flight, however many events wait (see ``concurrency``).
+Rule 2: The event of a request without a response is retried. The sink then opens a connection to check whether the peer
+        is reachable. If not, the connector is disconnected, and unsent events wait for the next connection.
+Rule 3: If the peer requests a pause (Retry-After) or fails several times in a row, the sink triggers ``unavailable``
+        for that time. After the pause, a single event is sent first.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ from tidelog.flows.connectors.http.options import ClientTlsOptions, HttpAuth
 from tidelog.operating.redaction import redacted
 from tidelog.options.units import Duration, Size
 
-CHUNK = 1 << 16  # bytes of a response read at once
+CHUNK = 1 << 16  # bytes of a response that are read at a time
 
 
 class HttpRequestOptions(ConnectorOptions, kw_only=True):
     """Options of connectors that send requests."""
 
     auth: HttpAuth | None = None
-    tls: ClientTlsOptions | None = None  # for https; null: the system's authorities
+    tls: ClientTlsOptions | None = None  # for https; null: the system's certificate authorities
     headers: dict[str, str] = msgspec.field(default_factory=dict)  # of each request
-    concurrency: int = 4  # requests under way at a time, at most
-    target_latency: Duration | None = None  # after a slower answer fewer requests are sent; null: 3 times the usual
-    request_timeout: Duration = Duration(30.0)  # of one request, from its turn to the end of its response
+    concurrency: int = 4  # most requests in flight
+    target_latency: Duration | None = None  # slower responses reduce the requests in flight; null: 3 times the average
+    request_timeout: Duration = Duration(30.0)  # for one request, from its start to the end of its response
     connect_timeout: Duration = Duration(5.0)
-    max_response: Size = Size(1 << 20)  # bytes of one response, unpacked
+    max_response: Size = Size(1 << 20)  # of one response, decompressed
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -50,30 +50,30 @@ class HttpRequestOptions(ConnectorOptions, kw_only=True):
             raise ValueError(f"concurrency is {self.concurrency}: it must be at least 1")
         for name in ("request_timeout", "connect_timeout"):
             if not getattr(self, name):
-                raise ValueError(f"{name} is 0: nothing would ever work")
+                raise ValueError(f"{name} is 0: it must be more than 0")
         for name, value in self.headers.items():
             if not name or any(each <= " " or each == ":" or each > "~" for each in name) or is_bad_header(value):
                 raise ValueError(f"headers: {name!r} can't be a header, or its value can't")
 
 
 def is_bad_header(value: str) -> bool:
-    """Whether a value would break a header: it has a line's end or another control character."""
+    """Return whether a header's value is not valid because it contains a line break or another control character."""
     return any((each < " " and each != "\t") or each == "\x7f" for each in value)
 
 
 def check_url(text: str, tls: ClientTlsOptions | None, schemes: tuple[str, str] = ("http", "https")) -> URL:
-    """ValueError: it is no URL that can be asked."""
+    """Parse the URL of a server. Raises ValueError if it is not valid."""
     if not text.isascii() or any(each <= " " for each in text):
-        raise ValueError(f"url: {text!r} has spaces or other than ASCII characters: escape them")
+        raise ValueError(f"url: {text!r} has spaces or non-ASCII characters: escape them")
     try:
         url = URL(text, encoded=True)
         url.port  # noqa: B018 - it raises ValueError
     except ValueError as error:
         raise ValueError(f"url: {text!r}: {error}") from error
     if url.scheme not in schemes or not url.host:
-        raise ValueError(f"url: {text!r}: give one as {schemes[0]}://HOST:PORT/PATH")
+        raise ValueError(f"url: {text!r}: it must have the form {schemes[0]}://HOST:PORT/PATH")
     if url.raw_user is not None or url.raw_password is not None:
-        raise ValueError(f"url: no name and password there: say auth: {{username: ..., password: ...}} for {url.host}")
+        raise ValueError(f"url: use auth: {{username: ..., password: ...}} for the credentials of {url.host}")
     if tls is not None and url.scheme != schemes[1]:
         raise ValueError(f"tls: {text!r} is not {schemes[1]}")
     return url
@@ -81,7 +81,7 @@ def check_url(text: str, tls: ClientTlsOptions | None, schemes: tuple[str, str] 
 
 @dataclass(frozen=True)
 class HttpResponse:
-    """A response that came whole, unless it was too long."""
+    """A complete response. If the body is longer than ``max_response``, it is omitted."""
 
     status: int
     headers: Mapping[str, str]  # names in lower case
@@ -89,7 +89,7 @@ class HttpResponse:
 
     @property
     def excerpt(self) -> str:
-        """Of an error's body, for the reason."""
+        """Return the status code and the beginning of the body, for the reason of a failure."""
         text = " ".join((self.body or b"")[:1000].decode("utf-8", "replace").split())
         return f"{self.status}: {text[:200]}" if text else str(self.status)
 
@@ -135,7 +135,7 @@ class HttpRequestSink(Sink):
             await session.close()
 
     async def reach(self) -> None:
-        """Open a connection to one of the servers. OSError: none can be reached."""
+        """Open a connection to one of the servers. Raises OSError if none is reachable."""
         problem: OSError | None = None
         for url in self._urls:
             try:
@@ -160,16 +160,16 @@ class HttpRequestSink(Sink):
             raise TimeoutError(f"{url.host}:{url.port} can't be reached within {wait:g} s") from error
 
     def suspect(self, error: BaseException) -> None:
-        """A request got no answer: look whether the peer is there at all."""
+        """Check whether the peer is still reachable, after a request without a response."""
         if not self._shut and (self._looking is None or self._looking.done()):
-            self._looking = asyncio.get_running_loop().create_task(self._look(error))
+            self._looking = asyncio.get_running_loop().create_task(self._check(error))
 
-    async def _look(self, error: BaseException) -> None:
+    async def _check(self, error: BaseException) -> None:
         try:
             await self.reach()
         except OSError as problem:
             if not self._shut:
-                self._looking = None  # close is called from now on, and must not wait for this
+                self._looking = None  # the runtime calls close next, which must not wait for this task
                 self.limit.close()
                 self.context.disconnected(problem if not isinstance(error, OSError) else error)
 
@@ -186,7 +186,10 @@ class HttpRequestSink(Sink):
 
     # -- requests --------------------------------------------------------------------------------------------
     async def call(self, method: str, url: URL, body: bytes | None, headers: Mapping[str, str]) -> HttpResponse:
-        """Send a request whose turn has come. RejectError: it can't be sent; RetryError: no answer came."""
+        """Send a request and return the response.
+
+        Raises RejectError if the request is not valid, and RetryError if there is no response.
+        """
         session = self._session
         if session is None:
             raise RetryError("not connected")
@@ -197,15 +200,15 @@ class HttpRequestSink(Sink):
                 found = {name.lower(): value for name, value in response.headers.items()}
                 return HttpResponse(response.status, found, await self._read(response))
         except TimeoutError as error:
-            raise RetryError(f"no answer within {self._common.request_timeout:g} s") from error
+            raise RetryError(f"no response within {self._common.request_timeout:g} s") from error
         except aiohttp.InvalidURL as error:
-            raise RejectError(redacted(f"not a request that can be sent: {error}")) from error
+            raise RejectError(redacted(f"not a valid request: {error}")) from error
         except (aiohttp.ClientError, OSError) as error:  # before ValueError: a bad certificate is both
             self.suspect(error)
             text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
             raise RetryError(redacted(text)) from error
         except ValueError as error:
-            raise RejectError(redacted(f"not a request that can be sent: {error}")) from error
+            raise RejectError(redacted(f"not a valid request: {error}")) from error
 
     async def _read(self, response: aiohttp.ClientResponse) -> bytes | None:
         most = self._common.max_response
@@ -221,7 +224,7 @@ class HttpRequestSink(Sink):
 
 
 def retry_after(headers: Mapping[str, str]) -> float | None:
-    """Seconds that a peer wants to be left alone; None: it said nothing that can be read."""
+    """Return the seconds for which the peer requests a pause; None: the header is missing or not valid."""
     given = headers.get("retry-after", "").strip()
     if given.isascii() and given.isdecimal() and len(given) < 10:
         return float(given)

@@ -1,14 +1,14 @@
-"""``http_server``: requests as events, answered by what became of them.
+"""``http_server``: requests become events, and are answered with the outcome of the events.
 
-    what became of the events       ``answer: settled``     ``response``            ``accepted``
-    the flow has taken them         it waits                it waits                202
-    ok, discard                     200, or the response    it waits for it
-    reject                          422                     422
-    retry                           503                     503
-    nothing for ``wait``            504                     504                     503
+    outcome of the events       ``answer: settled``     ``response``            ``accepted``
+    accepted by the flow        wait                    wait                    202
+    ok, discard                 200, or the response    wait for the response
+    reject                      422                     422
+    retry                       503                     503
+    none within ``wait``        504                     504                     503
 
-As a sink it takes responses: an event whose ``meta["request"]`` is that of a request answers it with its value,
-``meta["status"]`` (200), ``meta["response_headers"]`` and ``meta["content_type"]``. The first event counts.
+The sink writes responses. An event answers the request in its ``meta["request"]`` with its value, ``meta["status"]``
+(default 200), ``meta["response_headers"]`` and ``meta["content_type"]``. Only the first such event is used.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ from tidelog.options.units import Duration, Size
 
 log = logging.getLogger("tidelog.flows")
 
-CLOSING: Final = 5.0  # s for answers that are being sent when a connector is closed
-_SHARED: Final = "http_requests"  # the key in what a process shares: requests by ID
+CLOSING: Final = 5.0  # s to finish sending responses when a connector is closed
+_SHARED: Final = "http_requests"  # the key in ``FlowContext.shared``: requests by ID
 _OWN_HEADERS: Final = frozenset(
     ("connection", "keep-alive", "transfer-encoding", "te", "trailer", "upgrade", "proxy-authenticate",
      "content-length", "content-encoding", "content-type", "date", "server")
@@ -50,40 +50,40 @@ class HttpServerOptions(HttpListenerOptions, kw_only=True):
     """Options of ``http_server``."""
 
     methods: list[str] = msgspec.field(default_factory=lambda: ["POST", "PUT"])
-    answer: Literal["settled", "response", "accepted"] = "settled"  # when, and by what
-    wait: Duration = Duration(30.0)  # for the answer; then 504
+    answer: Literal["settled", "response", "accepted"] = "settled"  # when requests are answered; see the table
+    wait: Duration = Duration(30.0)  # for the outcome; after this time the answer is 504
     body_timeout: Duration = Duration(30.0)  # for a request's body
-    max_body: Size = Size(1 << 20)  # bytes of a request, packed or unpacked
-    max_messages: int = 10_000  # in one request, where preprocessors find several
-    max_waiting: int = 1000  # requests that have not been answered
-    max_waiting_bytes: Size = Size(64 << 20)  # of their bodies
-    when_paused: Literal["refuse", "wait"] = "refuse"  # while no event may be sent: 503, or wait
-    retry_after: Duration = Duration(1.0)  # told with 503
-    reasons: bool = False  # tell peers why something was rejected; reasons name connectors and what they said
+    max_body: Size = Size(1 << 20)  # of a request, compressed or decompressed
+    max_messages: int = 10_000  # in one request, if preprocessors split it
+    max_waiting: int = 1000  # most unanswered requests
+    max_waiting_bytes: Size = Size(64 << 20)  # of the bodies of unanswered requests
+    when_paused: Literal["refuse", "wait"] = "refuse"  # while the source is stopped: answer 503, or wait
+    retry_after: Duration = Duration(1.0)  # sent with 503
+    reasons: bool = False  # send peers the reasons of failures, which name connectors and contain their error texts
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self.methods = [each.upper() for each in self.methods]
         if not self.methods:
-            raise ValueError("methods: none would be taken")
+            raise ValueError("methods is empty: give at least one")
         for name in ("max_waiting", "max_messages"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}: it must be at least 1")
 
 
 class PendingRequest:
-    """A request that has not been answered."""
+    """An unanswered request."""
 
     def __init__(self, ident: str) -> None:
         self.ident = ident
         self.answered: asyncio.Future[web.Response] = asyncio.get_running_loop().create_future()
-        self.events: list[Event] = []  # that wait to be pulled
-        self.left = 0  # events that are not settled
-        self.sent = False  # one of them at least was pulled
+        self.events: list[Event] = []  # not pulled yet
+        self.left = 0  # unsettled events
+        self.sent = False  # at least one event was pulled
         self.worst = (OK, "")
-        self.response: web.Response | None = None  # given by the flow
-        self.accepted = False  # it is answered when all its events were pulled
-        self.at_once = False  # a response is sent when it comes, settled or not
+        self.response: web.Response | None = None  # from the flow
+        self.accepted = False  # answer when all events were pulled
+        self.at_once = False  # send the response as soon as it arrives, settled or not
 
     def answer(self, response: web.Response) -> None:
         if not self.answered.done():
@@ -91,7 +91,7 @@ class PendingRequest:
 
 
 class HttpServer(Source, Sink):
-    """The source of requests, the sink of responses."""
+    """A source of requests, and a sink for responses."""
 
     type = "http_server"
     Options = HttpServerOptions
@@ -100,25 +100,25 @@ class HttpServer(Source, Sink):
         super().__init__()
         self._options = options
         accepts = options.answer == "accepted"
-        self.owns_policy = not accepts  # what is to be tried again is the peer's to try
+        self.owns_policy = not accepts  # the peer is responsible for retries
         self.remembers = accepts
         self._prefix = secrets.token_hex(6)  # of this instance's request IDs
         self._number = 0
         self._listener: HttpListener | None = None
         self._route: HttpRoute | None = None
         self._mine: dict[str, PendingRequest] = {}
-        self._bytes = 0  # of bodies of requests that have not been answered
+        self._bytes = 0  # of the bodies of unanswered requests
         self._handling = 0
         self._idle = asyncio.Event()
-        self._queue: deque[PendingRequest] = deque()  # requests whose events were not all pulled
+        self._queue: deque[PendingRequest] = deque()  # requests with events to pull
         self._came = asyncio.Event()
 
     # -- the connection --------------------------------------------------------------------------------------
     async def connect(self) -> None:
         if self._options.answer == "accepted" and self.context.sink is not None:
-            raise ValueError("answer: accepted leaves nothing to answer: events can't be written to it")
+            raise ValueError("answer is accepted: this connector can't be a sink, because requests are answered before")
         if self._options.answer == "response" and self.context.sink is None:
-            raise ValueError("answer: response, and nothing leads to it: connect what makes the responses")
+            raise ValueError("answer is response, and no events are written to it: connect the source of the responses")
         flow = self.context.flow.partition(".")[0]
         owner = (flow, self.context.name)
         self._route = HttpRoute(self._options.path, owner, self._handle, lambda: self.context.taking)
@@ -140,7 +140,7 @@ class HttpServer(Source, Sink):
                     await self._idle.wait()
         except TimeoutError:
             left = self._handling
-            log.warning("%s: %s: %s answers were not sent in time", self.context.flow, self.context.name, left)
+            log.warning("%s: %s: %s responses were not sent in time", self.context.flow, self.context.name, left)
         await leave(self.context.flow_context.shared, listener, route)
 
     # -- requests --------------------------------------------------------------------------------------------
@@ -154,8 +154,8 @@ class HttpServer(Source, Sink):
                     answer.headers.setdefault(name, value)
             return answer
         except (ConnectionError, web.RequestPayloadError):
-            raise ConnectionResetError from None  # the peer is gone: there is nobody to answer
-        except Exception as error:  # a bug, but one request's only
+            raise ConnectionResetError from None  # the peer has disconnected
+        except Exception as error:  # a bug must fail only this request
             log.exception("%s: %s: %s", self.context.flow, self.context.name, error)
             return self._error(500, "internal error")
         finally:
@@ -163,7 +163,7 @@ class HttpServer(Source, Sink):
             self._idle.set()
 
     def _refused(self, request: web.BaseRequest) -> web.Response | None:
-        """The answer to a request that is not looked into."""
+        """Return the response to a request that is refused before its body is read, and to a preflight request."""
         options = self._options
         if options.origins is not None and cors.is_preflight(request) and options.admits(request):
             return cors.preflight_response(request, options.origins, options.methods)
@@ -175,23 +175,23 @@ class HttpServer(Source, Sink):
             return response
         if not options.admits(request):
             self.context.count("foreign_origins")
-            return self._error(403, "pages of this origin may not ask")
+            return self._error(403, "pages of this origin have no access")
         if request.method not in options.methods:
-            response = self._error(405, "this method is not taken here")
+            response = self._error(405, "this method is not allowed")
             response.headers["Allow"] = ", ".join(options.methods)
             return response
         if request.headers.get("Content-Encoding", "").strip().lower() not in KNOWN:
-            response = self._error(415, "this encoding is not read here")
+            response = self._error(415, "this encoding is not supported")
             response.headers["Accept-Encoding"] = "gzip, deflate"
             return response
         if (request.content_length or 0) > options.max_body:
-            return self._error(413, f"a body may have {options.max_body} bytes")
+            return self._error(413, f"a body can have at most {options.max_body} bytes")
         if self._listener is None or (options.when_paused == "refuse" and not self.context.taking):
             self.context.count("refused")
-            return self._unavailable("nothing is taken now")
+            return self._unavailable("no requests are accepted now")
         if len(self._mine) >= options.max_waiting or self._bytes >= options.max_waiting_bytes:
             self.context.count("refused")
-            return self._unavailable("too many requests wait")
+            return self._unavailable("too many requests are waiting")
         return None
 
     async def _admitted(self, request: web.BaseRequest) -> web.Response:
@@ -211,7 +211,7 @@ class HttpServer(Source, Sink):
             del self._mine[waiting.ident], everywhere[waiting.ident]
 
     async def _body(self, request: web.BaseRequest, held: list[int]) -> bytes | web.Response:
-        """The body, unpacked; or what is answered to it. held: gets the bytes that were counted."""
+        """Return the decompressed body, or the response to an invalid one. held: receives the counted bytes."""
         most = self._options.max_body
         if request.headers.get("Expect", "").lower() == "100-continue":
             await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
@@ -224,16 +224,16 @@ class HttpServer(Source, Sink):
                     self._bytes += len(part)
                     parts.append(part)
                     if held[0] > most:
-                        return self._closing(self._error(413, f"a body may have {most} bytes"))
+                        return self._closing(self._error(413, f"a body can have at most {most} bytes"))
                     if self._bytes > self._options.max_waiting_bytes:
                         self.context.count("refused")
-                        return self._closing(self._unavailable("too many requests wait"))
+                        return self._closing(self._unavailable("too many requests are waiting"))
         except TimeoutError:
             return self._closing(self._error(408, "the body took too long"))
         try:
             return decompressed(b"".join(parts), request.headers.get("Content-Encoding", "").strip().lower(), most)
         except ContentTooLongError:
-            return self._error(413, f"a body may have {most} bytes")
+            return self._error(413, f"a body can have at most {most} bytes")
         except ValueError as error:
             return self._error(400, str(error))
 
@@ -263,8 +263,8 @@ class HttpServer(Source, Sink):
         except TimeoutError:
             self.context.count("late")
             if not waiting.sent:
-                return self._unavailable("nothing is taken now")
-            return self._error(504, "it is not known yet what became of it")
+                return self._unavailable("no requests are accepted now")
+            return self._error(504, "the outcome is not known yet")
         finally:
             if waiting.events:
                 self._queue.remove(waiting)
@@ -275,23 +275,23 @@ class HttpServer(Source, Sink):
         if not body:
             return [Event(None, meta)]
         most = self._options.max_messages
-        reading = PayloadReader(self._options)
+        reader = PayloadReader(self._options)
         events: list[Event] = []
-        for part in reading.portions(body):
-            events += reading.feed(part, meta)
+        for part in reader.portions(body):
+            events += reader.feed(part, meta)
             if len(events) > most:
                 break
         else:
-            events += reading.end(meta)
+            events += reader.end(meta)
         if len(events) > most:
-            raise ContentTooLongError(f"a body may have {most} messages")
+            raise ContentTooLongError(f"a body can have at most {most} messages")
         return events
 
     def _meta(self, ident: str, request: web.BaseRequest) -> dict[str, Any]:
         headers: dict[str, str] = {}
         query: dict[str, str] = {}
         for name, value in request.headers.items():
-            headers.setdefault(name.lower(), value)  # the first one counts
+            headers.setdefault(name.lower(), value)  # only the first value of a header
         for name, value in request.query.items():
             query.setdefault(name, value)
         if self._options.auth is not None:
@@ -331,7 +331,7 @@ class HttpServer(Source, Sink):
         if self._options.when_paused == "refuse":
             for each in self._queue:
                 if not each.sent:
-                    each.answer(self._unavailable("nothing is taken now"))
+                    each.answer(self._unavailable("no requests are accepted now"))
 
     async def settled(self, tokens: Sequence[Token]) -> None:
         for token in tokens:
@@ -345,13 +345,13 @@ class HttpServer(Source, Sink):
                 self._ended(waiting)
 
     def _ended(self, waiting: PendingRequest) -> None:
-        """All events of a request are settled."""
+        """Answer a request whose events are all settled."""
         status, reason = waiting.worst
-        told = reason if self._options.reasons else ""
+        public = reason if self._options.reasons else ""
         if status == REJECT:
-            waiting.answer(self._error(422, told or "it was rejected"))
+            waiting.answer(self._error(422, public or "the request was rejected"))
         elif status == RETRY:
-            waiting.answer(self._unavailable(told or "it may work another time"))
+            waiting.answer(self._unavailable(public or "the request failed and can be retried"))
         elif waiting.response is not None:
             waiting.answer(waiting.response)
         elif not waiting.at_once:
@@ -364,15 +364,15 @@ class HttpServer(Source, Sink):
     def _response(self, event: Event) -> tuple[int, str]:
         ident = event.meta.get("request")
         if not isinstance(ident, str):
-            return REJECT, "its meta has no request: it answers nothing"
+            return REJECT, "its meta has no request to answer"
         everywhere: Mapping[str, PendingRequest] = self.context.flow_context.shared.get(_SHARED, {})
         waiting = everywhere.get(ident)
         if waiting is None or waiting.answered.done():
             self.context.count("late_responses")
-            return DISCARD, "the request is gone"
+            return DISCARD, "the request is already answered or has timed out"
         if waiting.response is not None:
             self.context.count("more_responses")
-            return DISCARD, "the request has a response"
+            return DISCARD, "the request already has a response"
         try:
             waiting.response = self._made(event)
         except (RejectError, ValueError) as error:
@@ -382,7 +382,7 @@ class HttpServer(Source, Sink):
         return OK, ""
 
     def _made(self, event: Event) -> web.Response:
-        """RejectError, ValueError: it can't be a response."""
+        """Return the response that an event describes. Raises RejectError or ValueError if it is not valid."""
         meta = event.meta
         status = meta.get("status", 200)
         if not isinstance(status, int) or not 200 <= status <= 599:
@@ -398,8 +398,8 @@ class HttpServer(Source, Sink):
         if event.value is None or status in (204, 304):
             headers.pop("Content-Type")
             return web.Response(status=status, headers=headers)
-        writing = PayloadWriter(self._options)
-        body = b"".join([*writing.encode(event), *writing.end()])
+        writer = PayloadWriter(self._options)
+        body = b"".join([*writer.encode(event), *writer.end()])
         return web.Response(status=status, headers=headers, body=body)
 
     # -- answers ---------------------------------------------------------------------------------------------
@@ -412,6 +412,6 @@ class HttpServer(Source, Sink):
         return response
 
     def _closing(self, response: web.Response) -> web.Response:
-        """With a body that was not read to its end the connection can't be used again."""
+        """Close the connection after the response, because the body was not read to its end."""
         response.force_close()
         return response

@@ -1,8 +1,8 @@
 """``websocket_client`` and ``websocket_server``: messages in both directions.
 
-A message that came is an event, or several where preprocessors cut it. Nothing is told to the peer about what became of
-it: what is to be tried again is kept by the runtime. A message counts as delivered when it was handed to the system:
-what is under way when a connection breaks is lost, unless the peers acknowledge by messages of their own.
+A received message is an event, or several events if preprocessors split it. The peer gets no outcome: the runtime
+retries failed events. A written message counts as delivered when the operating system has accepted it. Messages in
+flight are lost if the connection breaks, unless the peers have their own acknowledgements.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tidelog.flows.api.connector import Outcome, Sink, Source
 from tidelog.flows.api.errors import RejectError
 from tidelog.flows.api.event import Event
 from tidelog.flows.api.tokens import DISCARD, OK, REJECT, RETRY
-from tidelog.flows.connectors.http.inbox import ReceiveBuffer
+from tidelog.flows.connectors.http.receivebuffer import ReceiveBuffer
 from tidelog.flows.connectors.http.listener import HttpListener, HttpRoute, join, leave
 from tidelog.flows.connectors.http.listenoptions import HttpListenerOptions
 from tidelog.flows.connectors.http.options import ClientTlsOptions, HttpAuth
@@ -35,11 +35,11 @@ log = logging.getLogger("tidelog.flows")
 Frames: TypeAlias = Literal["text", "binary"]
 Socket: TypeAlias = "aiohttp.ClientWebSocketResponse | web.WebSocketResponse"
 
-TEXTS: Final = frozenset(("json", "jsonl", "string", "csv", "yaml", "influx", "syslog"))  # codecs whose bytes are text
+TEXTS: Final = frozenset(("json", "jsonl", "string", "csv", "yaml", "influx", "syslog"))  # codecs that write text
 CLOSING: Final = 2.0  # s for a peer's answer to a close
 NOT_READABLE: Final = 1007  # close codes
 GOING_AWAY: Final = 1001
-_SHARED: Final = "websockets"  # the key in what a process shares: connections by ID
+_SHARED: Final = "websockets"  # the key in ``FlowContext.shared``: connections by ID
 
 
 class WebsocketClientOptions(PayloadOptions, kw_only=True):
@@ -47,14 +47,14 @@ class WebsocketClientOptions(PayloadOptions, kw_only=True):
 
     url: str  # ws://HOST:PORT/PATH, or wss://
     auth: HttpAuth | None = None
-    tls: ClientTlsOptions | None = None  # for wss; null: the system's authorities
+    tls: ClientTlsOptions | None = None  # for wss; null: the system's certificate authorities
     headers: dict[str, str] = msgspec.field(default_factory=dict)  # of the opening request
-    frames: Frames | None = None  # what is written; null: text for codecs that make text
-    ping: Duration = Duration(20.0)  # a peer that says nothing is asked; then it has half of that time; 0: never
+    frames: Frames | None = None  # of written messages; null: text if the codec writes text
+    ping: Duration = Duration(20.0)  # after this silence a peer is pinged, and must answer in half this time; 0: never
     connect_timeout: Duration = Duration(10.0)
-    send_timeout: Duration = Duration(10.0)  # of one message; a peer that takes longer is gone
-    max_waiting: int = 1000  # events that were read and not taken; then nothing is read
-    max_waiting_bytes: Size = Size(16 << 20)
+    send_timeout: Duration = Duration(10.0)  # for one message; after this time the peer is disconnected
+    max_waiting: int = 1000  # most events that were received and not pulled
+    max_waiting_bytes: Size = Size(16 << 20)  # of the messages of these events
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -67,15 +67,15 @@ class WebsocketClientOptions(PayloadOptions, kw_only=True):
 class WebsocketServerOptions(HttpListenerOptions, kw_only=True):
     """Options of ``websocket_server``."""
 
-    frames: Frames | None = None
-    ping: Duration = Duration(20.0)
-    send_timeout: Duration = Duration(10.0)
-    max_waiting: int = 1000
-    max_waiting_bytes: Size = Size(16 << 20)
+    frames: Frames | None = None  # of written messages; null: text if the codec writes text
+    ping: Duration = Duration(20.0)  # after this silence a peer is pinged, and must answer in half this time; 0: never
+    send_timeout: Duration = Duration(10.0)  # for one message; after this time the peer is disconnected
+    max_waiting: int = 1000  # most events that were received and not pulled
+    max_waiting_bytes: Size = Size(16 << 20)  # of the messages of these events
 
 
 class _MessageFormat:
-    """What events are written as."""
+    """Encodes events as text or binary messages."""
 
     def __init__(self, options: WebsocketClientOptions | WebsocketServerOptions) -> None:
         name = options.codec if isinstance(options.codec, str) else next(iter(options.codec))
@@ -83,37 +83,37 @@ class _MessageFormat:
         if options.postprocessors and options.frames is None:
             self._text = False
         self._options = options
-        self._writing = None if options.postprocessors else PayloadWriter(options)
+        self._writer = None if options.postprocessors else PayloadWriter(options)
 
-    def of(self, event: Event) -> list[bytes | str]:
-        """RejectError: it can't be written."""
-        writing = PayloadWriter(self._options) if self._writing is None else self._writing  # nothing is collected
-        pieces = [*writing.encode(event), *writing.end()]
+    def encode(self, event: Event) -> list[bytes | str]:
+        """Return the messages of an event. Raises RejectError if it can't be encoded."""
+        writer = PayloadWriter(self._options) if self._writer is None else self._writer  # collects nothing
+        pieces = [*writer.encode(event), *writer.end()]
         if not self._text:
             return list(pieces)
         try:
             return [each.decode() for each in pieces]
         except UnicodeDecodeError as error:
-            raise RejectError(f"no text: {error}; say frames: binary") from error
+            raise RejectError(f"not text: {error}; use frames: binary") from error
 
 
 async def _send(socket: Socket, messages: Sequence[bytes | str], most: float) -> None:
-    """Within so many seconds. OSError: the peer is gone, or takes nothing."""
+    """Send messages within ``most`` seconds. Raises OSError if the peer has disconnected or does not read."""
     try:
         async with asyncio.timeout(most):
             for each in messages:
                 await (socket.send_str(each) if isinstance(each, str) else socket.send_bytes(each))
     except TimeoutError as error:
-        raise TimeoutError(f"the peer took no message for {most:g} s") from error
-    except (aiohttp.ClientError, RuntimeError) as error:  # RuntimeError: it is closing
+        raise TimeoutError(f"the peer did not read a message for {most:g} s") from error
+    except (aiohttp.ClientError, RuntimeError) as error:  # RuntimeError if the socket is closing
         raise ConnectionError(str(error) or type(error).__name__) from error
 
 
 async def _received(socket: Socket, ping: float) -> bytes | None:
-    """The next message's bytes; None: the connection has ended. ConnectionError: the peer doesn't answer pings.
+    """Return the next message; None: the connection has ended. Raises ConnectionError if pings are not answered.
 
-    A peer is pinged when nothing has come for ``ping`` seconds of waiting here. So one that is not read, because the
-    flow takes nothing, isn't taken for dead.
+    A peer is pinged after ``ping`` seconds of waiting in this call. A peer that is not read, because the flow accepts
+    no events, is therefore not considered dead.
     """
     pinged = False
     while True:
@@ -137,7 +137,7 @@ async def _received(socket: Socket, ping: float) -> bytes | None:
 
 
 async def _control(sending: Coroutine[Any, Any, None], most: float) -> None:
-    """OSError: the peer is gone, or takes nothing."""
+    """Send a control frame. Raises OSError if the peer has disconnected or does not read."""
     try:
         async with asyncio.timeout(most):
             await sending
@@ -146,7 +146,7 @@ async def _control(sending: Coroutine[Any, Any, None], most: float) -> None:
 
 
 class WebsocketClient(Source, Sink):
-    """One connection."""
+    """Opens one connection."""
 
     type = "websocket_client"
     Options = WebsocketClientOptions
@@ -155,7 +155,7 @@ class WebsocketClient(Source, Sink):
         super().__init__()
         self._options = options
         self._messages = _MessageFormat(options)
-        self._inbox = ReceiveBuffer(options.max_waiting, options.max_waiting_bytes, self.wait)
+        self._received = ReceiveBuffer(options.max_waiting, options.max_waiting_bytes, self.wait)
         self._session: aiohttp.ClientSession | None = None
         self._socket: aiohttp.ClientWebSocketResponse | None = None
         self._reader: asyncio.Task[None] | None = None
@@ -193,34 +193,34 @@ class WebsocketClient(Source, Sink):
             await session.close()
 
     async def _read(self, socket: aiohttp.ClientWebSocketResponse) -> None:
-        reading = PayloadReader(self._options)
+        reader = PayloadReader(self._options)
         problem = ""
         try:
             while (data := await _received(socket, self._options.ping)) is not None:
                 if self.context.source is not None:
-                    for part in reading.portions(data):
-                        await self._take(reading.feed(part), len(part))
+                    for part in reader.portions(data):
+                        await self._take(reader.feed(part), len(part))
         except (ValueError, OSError) as error:
             problem = f": {error}"
-        await self._take(reading.end() if self.context.source is not None else [], 0)
+        await self._take(reader.end() if self.context.source is not None else [], 0)
         code = f", code {socket.close_code}" if socket.close_code is not None else ""
-        self._reader = None  # close must not wait for this
+        self._reader = None  # close must not wait for this task
         self.context.disconnected(ConnectionError(f"the connection has ended{code}{problem}"))
 
     async def _take(self, events: list[Event], size: int) -> None:
         for event in events:
             self._number += 1
             event.id = self._number
-        await self._inbox.put(events, size)
+        await self._received.put(events, size)
 
     async def pull(self, limit: int) -> list[Event] | None:
-        return await self._inbox.take(limit)
+        return await self._received.take(limit)
 
     async def write(self, events: list[Event]) -> Sequence[Outcome]:
         outcomes: list[Outcome] = []
         for event in events:
             try:
-                messages = self._messages.of(event)
+                messages = self._messages.encode(event)
             except RejectError as error:
                 outcomes.append((REJECT, str(error)))
                 continue
@@ -236,13 +236,13 @@ class WebsocketClient(Source, Sink):
 
 
 class WebsocketConnection:
-    """A peer of a server."""
+    """A connection of a server."""
 
     def __init__(self, ident: str, socket: web.WebSocketResponse, request: web.BaseRequest) -> None:
         self.ident = ident
         self.socket = socket
         self.transport = request.transport
-        self.number = 0  # events that came
+        self.number = 0  # of received events
         headers: dict[str, str] = {}
         query: dict[str, str] = {}
         for name, value in request.headers.items():
@@ -255,7 +255,7 @@ class WebsocketConnection:
 
 
 class WebsocketServer(Source, Sink):
-    """Many connections: an event that is written goes to ``meta["connection"]``, or to all where it has none."""
+    """Accepts connections. An event is written to its ``meta["connection"]``, or without one to all connections."""
 
     type = "websocket_server"
     Options = WebsocketServerOptions
@@ -264,7 +264,7 @@ class WebsocketServer(Source, Sink):
         super().__init__()
         self._options = options
         self._messages = _MessageFormat(options)
-        self._inbox = ReceiveBuffer(options.max_waiting, options.max_waiting_bytes, self.wait)
+        self._received = ReceiveBuffer(options.max_waiting, options.max_waiting_bytes, self.wait)
         self._listener: HttpListener | None = None
         self._route: HttpRoute | None = None
         self._mine: dict[str, WebsocketConnection] = {}
@@ -287,7 +287,7 @@ class WebsocketServer(Source, Sink):
                 closes = (each.socket.close(code=GOING_AWAY) for each in tuple(self._mine.values()))
                 await asyncio.gather(*closes, return_exceptions=True)
         left = tuple(self._handling)
-        for task in left:  # those that wait for room in the inbox
+        for task in left:  # these wait for room in the receive buffer
             task.cancel()
         await asyncio.gather(*left, return_exceptions=True)
         await leave(self.context.flow_context.shared, listener, route)
@@ -300,10 +300,10 @@ class WebsocketServer(Source, Sink):
             return web.json_response({"error": "not authorized"}, status=401)
         if not options.admits(request):
             self.context.count("foreign_origins")
-            return web.json_response({"error": "pages of this origin may not connect"}, status=403)
+            return web.json_response({"error": "pages of this origin have no access"}, status=403)
         socket = web.WebSocketResponse(autoping=False, max_msg_size=options.max_bytes, timeout=CLOSING)
         if not socket.can_prepare(request).ok:
-            response = web.json_response({"error": "this is for websockets"}, status=426)
+            response = web.json_response({"error": "this path accepts websockets only"}, status=426)
             response.headers["Upgrade"] = "websocket"
             return response
         await socket.prepare(request)
@@ -330,52 +330,52 @@ class WebsocketServer(Source, Sink):
                 await socket.close()
 
     async def _read(self, one: WebsocketConnection) -> None:
-        reading = PayloadReader(self._options)
+        reader = PayloadReader(self._options)
         while (data := await _received(one.socket, self._options.ping)) is not None:
             if self.context.source is None:
                 continue
             try:
-                for part in reading.portions(data):
-                    await self._take(one, reading.feed(part, one.meta), len(part))
+                for part in reader.portions(data):
+                    await self._take(one, reader.feed(part, one.meta), len(part))
             except ValueError:
                 self.context.count("broken")
                 await one.socket.close(code=NOT_READABLE)
                 break
         if self.context.source is not None:
-            await self._take(one, reading.end(one.meta), 0)
+            await self._take(one, reader.end(one.meta), 0)
 
     async def _take(self, one: WebsocketConnection, events: list[Event], size: int) -> None:
         for event in events:
             one.number += 1
             event.id = f"{one.ident}-{one.number}"
-        await self._inbox.put(events, size)
+        await self._received.put(events, size)
 
     async def pull(self, limit: int) -> list[Event] | None:
-        return await self._inbox.take(limit)
+        return await self._received.take(limit)
 
-    # -- writing ---------------------------------------------------------------------------------------------
+    # -- writer ---------------------------------------------------------------------------------------------
     async def write(self, events: list[Event]) -> Sequence[Outcome]:
         return [await self._write(event) for event in events]
 
     async def _write(self, event: Event) -> tuple[int, str]:
         try:
-            messages = self._messages.of(event)
+            messages = self._messages.encode(event)
         except RejectError as error:
             return REJECT, str(error)
         ident = event.meta.get("connection")
         if ident is None:
             peers = list(self._mine.values())
             if not peers:
-                return DISCARD, "nobody is connected"
+                return DISCARD, "no peer is connected"
         else:
             everywhere: Mapping[str, WebsocketConnection] = self.context.flow_context.shared.get(_SHARED, {})
             one = everywhere.get(ident) if isinstance(ident, str) else None
             if one is None:
                 self.context.count("gone")
-                return DISCARD, "the connection is gone"
+                return DISCARD, "the connection is closed"
             peers = [one]
         sent = await asyncio.gather(*(self._reached(each, messages) for each in peers))
-        return (OK, "") if any(sent) else (DISCARD, "the connection is gone")
+        return (OK, "") if any(sent) else (DISCARD, "the connection is closed")
 
     async def _reached(self, one: WebsocketConnection, messages: Sequence[bytes | str]) -> bool:
         try:

@@ -1,4 +1,4 @@
-"""Waiting for file descriptors, and writing to them, without blocking the event loop."""
+"""Waits for file descriptors, and writes to them, without blocking the event loop."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import select
 from collections.abc import Iterable
 from typing import Final
 
-PIPE: Final = select.PIPE_BUF  # bytes that a pipe takes at once when it says that it is writable
+PIPE: Final = select.PIPE_BUF  # bytes that a writable pipe accepts at once
 
 
 def ready(descriptor: int, *, to_write: bool = False) -> asyncio.Future[None] | None:
-    """Done once something can be read (or written). Call ``forget`` when it was waited for.
+    """Return a future that is done when the descriptor is readable (or writable). Call ``forget`` after waiting.
 
-    None: there is nothing to wait for, as with files and /dev/null.
+    Returns None if the descriptor never blocks, such as files and /dev/null.
     """
     loop = asyncio.get_running_loop()
     future: asyncio.Future[None] = loop.create_future()
@@ -42,15 +42,16 @@ def forget(descriptor: int, *, to_write: bool = False) -> None:
 
 
 def write_all(descriptor: int, data: bytes) -> None:
-    """Blocks."""
+    """Write all data. Blocks."""
     view = memoryview(data)
     while view:
         view = view[os.write(descriptor, view) :]
 
 
 class PipeWriter:
-    """Writes whole pieces to a pipe, a terminal or a file. When it is cancelled within a piece the rest of that piece
-    is written before the next one.
+    """Writes whole messages to a pipe, a terminal or a file.
+
+    If a write is cancelled in the middle of a message, the rest of the message is written before the next one.
     """
 
     def __init__(self, descriptor: int) -> None:

@@ -1,15 +1,15 @@
-"""``tcp_server`` and ``tcp_client``: streams of messages over TCP, both ways. Lines, unless told otherwise.
+"""``tcp_server`` and ``tcp_client``: streams of messages over TCP in both directions. By default, messages are lines.
 
-TCP knows no acknowledgement: a message is settled as delivered when the kernel has it, and what a peer has sent is gone
-there, whatever becomes of it here.
+TCP has no acknowledgements of messages. A written message is settled when the kernel has accepted it, and a peer gets
+no outcome of the messages that it sends.
 
-Rule 1: a connection is read while a pull waits, one chunk at a time. What is not taken fills the peer's buffers. No
-        more than about FOUND events are made of what was read, however many connections there are.
-Rule 2: a stream that can't be read on is closed, after what came before was taken.
-Rule 3: what had come into this process when a drain began is taken still; what the kernel has is not.
-Rule 4: if a flow answers on the connection of the request, a peer that has shut down its side gets its answers: the
-        connection is closed when all its messages are settled, or after ``linger``.
-Rule 5: at ``max_connections``, a new connection replaces the one that was silent for longest, if it was silent for at
+Rule 1: A connection is read only while a pull waits, one chunk at a time, so unread data remains in the peer's buffers.
+        At most about FOUND events are decoded in advance, for all connections together.
+Rule 2: If the rest of a stream can't be decoded, the connection is closed after the earlier events were pulled.
+Rule 3: A drain still sends the data that this process had received when it began, but not the data in the kernel.
+Rule 4: If a flow answers on the connection of the request, a peer that half-closes its connection still gets the
+        answers: the connection is closed when all its messages are settled, or after ``linger``.
+Rule 5: At ``max_connections``, a new connection replaces the one that was silent for longest, if it was silent for at
         least ``make_way``. Silent: no message was received from it or written to it. Bytes without a message do not
         end the silence, and time in which the flow accepted nothing does not count.
 """
@@ -32,23 +32,23 @@ from tidelog.flows.api.tokens import DISCARD, REJECT, Token
 from tidelog.flows.connectors.payload import LinePayloadOptions, PayloadReader, PayloadWriter
 from tidelog.options.units import Duration
 
-CHUNK: Final = 64 << 10  # bytes read at once
-FOUND: Final = 10_000  # events that were not pulled: while there are so many no more are made
-PAUSE: Final = 1.0  # s between two pulls, after which connections were not read
-QUIET: Final = 2.0  # s without an answer after which no more are expected, where the flow does not settle events
-PROBES: Final = {"TCP_KEEPIDLE": 60, "TCP_KEEPINTVL": 20, "TCP_KEEPCNT": 3}  # find peers that are gone without a word
+CHUNK: Final = 64 << 10  # bytes read at a time
+FOUND: Final = 10_000  # most decoded events that were not pulled
+PAUSE: Final = 1.0  # s between two pulls after which the flow counts as having accepted nothing
+QUIET: Final = 2.0  # s without an answer after which no more are expected, if the flow does not settle events
+PROBES: Final = {"TCP_KEEPIDLE": 60, "TCP_KEEPINTVL": 20, "TCP_KEEPCNT": 3}  # to detect dead peers
 
 log = logging.getLogger("tidelog.flows")
 
 
 class TcpOptions(LinePayloadOptions, kw_only=True):
-    """Options that both have."""
+    """Options of ``tcp_client`` and ``tcp_server``."""
 
-    host: str = "127.0.0.1"  # a server listens there; "" is every address
+    host: str = "127.0.0.1"  # the peer, or the listening address; "" listens on all addresses
     port: int
-    idle_timeout: Duration | None = None  # a connection on which nothing came for so long is closed; null: never
-    write_timeout: Duration = Duration(10)  # a peer that takes nothing for so long is disconnected
-    linger: Duration = Duration(30)  # for answers to a peer that has sent its end
+    idle_timeout: Duration | None = None  # a connection that receives nothing for this time is closed; null: never
+    write_timeout: Duration = Duration(10)  # a peer that reads nothing for this time is disconnected
+    linger: Duration = Duration(30)  # most time to finish the answers to a peer that has half-closed the connection
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -57,10 +57,10 @@ class TcpOptions(LinePayloadOptions, kw_only=True):
 
 
 class TcpServerOptions(TcpOptions, kw_only=True):
-    """Options of ``tcp_server``. Port 0 takes a free one."""
+    """Options of ``tcp_server``. Port 0 selects a free port."""
 
-    max_connections: int = 1000  # at a time; one more is closed at once, unless a silent one makes way
-    make_way: Duration = Duration(60)  # of silence, after which a connection makes way for a new one; 0: never
+    max_connections: int = 1000  # most open connections; a further one is closed, unless it replaces a silent one
+    make_way: Duration = Duration(60)  # silence after which a connection can be replaced by a new one; 0: never
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -84,16 +84,16 @@ class _Connection:
         self.reading = PayloadReader(options)
         self.writing = PayloadWriter(options)
         self.lock = asyncio.Lock()
-        self.owed = 0  # bytes that had come when a drain began, and were not read
-        self.unsettled = 0  # events of it that may still be answered
-        self.since = asyncio.get_running_loop().time()  # when a message came or was written
-        self.changed = asyncio.Event()  # something was settled or written
+        self.owed = 0  # bytes that were received before a drain began, and not read yet
+        self.unsettled = 0  # events that may still be answered
+        self.since = asyncio.get_running_loop().time()  # when a message was last received or written
+        self.changed = asyncio.Event()  # an event was settled, or a message was written
         self.options = options
         peer = writer.get_extra_info("peername") or ("?", 0)
         self.meta = {"connection": number, "peer": f"{peer[0]}:{peer[1]}"}
 
     async def chunk(self) -> bytes:
-        """The next bytes; none: the stream has ended. ValueError: nothing came for too long."""
+        """Return the next bytes; none at the end of the stream. Raises ValueError after ``idle_timeout``."""
         try:
             async with asyncio.timeout(self.options.idle_timeout):
                 return await self.reader.read(CHUNK)
@@ -102,11 +102,11 @@ class _Connection:
 
     @property
     def buffered(self) -> int:
-        """Bytes that were read from the kernel, and that ``chunk`` would return at once."""
-        return len(self.reader._buffer)  # type: ignore[attr-defined] # nothing else tells
+        """Return the number of bytes that were read from the kernel, and that ``chunk`` would return at once."""
+        return len(self.reader._buffer)  # type: ignore[attr-defined] # there is no public attribute
 
     async def send(self, pieces: Sequence[bytes]) -> None:
-        """OSError: it can't be sent."""
+        """Write messages. Raises OSError if they can't be sent."""
         async with self.lock:
             self.writer.writelines(pieces)
             self.since = asyncio.get_running_loop().time()
@@ -129,7 +129,7 @@ class _Connection:
 
 
 class _Streams(Source):
-    """Connections that are read while a pull waits."""
+    """A source that reads its connections while a pull waits."""
 
     remembers = True
 
@@ -137,15 +137,15 @@ class _Streams(Source):
         super().__init__()
         self._found: deque[tuple[Event, _Connection]] = deque()
         self._wanted = asyncio.Event()  # a pull waits
-        self._news = asyncio.Event()
+        self._news = asyncio.Event()  # there are events, or a connection has ended
         self._numbers = itertools.count()
-        self._live: set[_Connection] = set()  # that are read
+        self._live: set[_Connection] = set()  # connections that are read
         self._pulling = False
-        self._pulled = 0.0  # when the last pull ended, s of the loop's clock
-        self._resumed = 0.0  # when the flow began to take events after it had taken none for a while
+        self._pulled = 0.0  # loop time at which the last pull ended
+        self._resumed = 0.0  # loop time at which the flow accepted events again after a pause
         self._answered = False  # whether ``unsettled`` of connections is counted
-        self._asked: dict[int, _Connection] = {}  # by an event's ID: who sent it
-        self._parked = 0  # of these: with bytes of which no events were made yet
+        self._asked: dict[int, _Connection] = {}  # the connection of each event, by event ID
+        self._parked = 0  # connections with bytes that are not decoded yet
 
     def _count_answers(self) -> None:
         self._answered = self.context.source is not None and self.context.sink is not None and self.context.tells
@@ -184,7 +184,7 @@ class _Streams(Source):
         return found
 
     async def _read(self, connection: _Connection) -> None:
-        """Until the stream ends. ValueError: it is broken. OSError: it is lost."""
+        """Read a connection to its end. Raises ValueError if the stream is not valid, and OSError if it breaks."""
         self._live.add(connection)
         try:
             while True:
@@ -196,7 +196,7 @@ class _Streams(Source):
                 await self._events(connection, data)
                 connection.owed = max(0, connection.owed - len(data))
                 if self.context.flow_context.draining and not self.backlog:
-                    self._news.set()  # a pull waits for what was owed, and there was no event in it
+                    self._news.set()  # a pull waits for these bytes, and they contained no event
         finally:
             self._live.discard(connection)
             self._news.set()
@@ -225,7 +225,7 @@ class _Streams(Source):
             self._news.set()
 
     async def _answer(self, connection: _Connection) -> None:
-        """Wait until the peer, which has sent its end, has all answers; for ``linger`` at most."""
+        """Wait until a peer that has half-closed the connection has all answers; at most for ``linger``."""
         options = connection.options
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(options.linger):
@@ -243,9 +243,7 @@ class _Streams(Source):
 
 
 class TcpServer(_Streams, Sink):
-    """As a sink it writes to the connection that ``meta["connection"]`` names, which events from it have; without that
-    to all.
-    """
+    """Accepts connections. A sink writes to the connection in ``meta["connection"]``, or without one to all."""
 
     type = "tcp_server"
     Options = TcpServerOptions
@@ -297,26 +295,26 @@ class TcpServer(_Streams, Sink):
         except OSError as error:
             log.debug("%s: %s: %s: %s", self.context.flow, self.context.name, connection.meta["peer"], error)
         except asyncio.CancelledError:
-            pass  # by close: asyncio would log it otherwise
+            pass  # by close; asyncio would log the exception
         finally:
             self._open.pop(connection.number, None)
             self._tasks.discard(task)
             await connection.close()
 
     def _admits(self) -> bool:
-        """Whether there is room for one more connection: a silent one makes way."""
+        """Return whether a new connection is accepted, after closing a silent one if necessary (Rule 5)."""
         if len(self._open) < self._options.max_connections:
             return True
         now = asyncio.get_running_loop().time()
         reads = self.context.source is not None
         if reads and not self._pulling and now - self._pulled > PAUSE:
-            return False  # what they have sent is not read
+            return False  # connections are not read, so their silence is unknown
         silent = min(self._open.values(), key=lambda each: each.since)
         since = now - max(silent.since, self._resumed if reads else 0.0)
         if not self._options.make_way or since < self._options.make_way:
             return False
         log.warning(
-            "%s: %s: %s was silent for %.0f s and makes way for a new connection: max_connections is %s",
+            "%s: %s: %s was silent for %.0f s and is replaced by a new connection: max_connections is %s",
             self.context.flow, self.context.name, silent.meta["peer"], since, self._options.max_connections,
         )  # fmt: skip
         self.context.count("silent_connections")
@@ -328,23 +326,24 @@ class TcpServer(_Streams, Sink):
         return await self._take(limit)
 
     async def write(self, events: list[Event]) -> Sequence[Outcome]:
-        outcomes: list[Outcome] = [(DISCARD, "nobody is connected")] * len(events)
-        places: dict[int, list[int]] = {}
-        for place, event in enumerate(events):
+        nobody = (DISCARD, "no peer is connected")
+        outcomes: list[Outcome] = [nobody] * len(events)
+        indexes: dict[int, list[int]] = {}  # of the events for each connection
+        for at, event in enumerate(events):
             number = event.meta.get("connection")
             if number is None:
                 for each in self._open:
-                    places.setdefault(each, []).append(place)
+                    indexes.setdefault(each, []).append(at)
             elif isinstance(number, int) and number in self._open:
-                places.setdefault(number, []).append(place)
+                indexes.setdefault(number, []).append(at)
             else:
-                outcomes[place] = (REJECT, f"the connection {number} is closed")
-        sends = [self._send(self._open[each], [events[place] for place in found]) for each, found in places.items()]
+                outcomes[at] = (REJECT, f"the connection {number} is closed")
+        sends = [self._send(self._open[each], [events[at] for at in found]) for each, found in indexes.items()]
         sent = await asyncio.gather(*sends)
-        for number, answers in zip(places, sent, strict=True):
-            for place, answer in zip(places[number], answers, strict=True):
-                if outcomes[place] == (DISCARD, "nobody is connected") or answer == 0:
-                    outcomes[place] = answer  # one that got it is enough
+        for number, answers in zip(indexes, sent, strict=True):
+            for at, answer in zip(indexes[number], answers, strict=True):
+                if outcomes[at] == nobody or answer == 0:
+                    outcomes[at] = answer  # one successful connection is sufficient
         return outcomes
 
     async def _send(self, connection: _Connection, events: list[Event]) -> Sequence[Outcome]:
@@ -357,7 +356,7 @@ class TcpServer(_Streams, Sink):
 
 
 class TcpClient(_Streams, Sink):
-    """When the peer closes the connection it is made again."""
+    """Opens a connection, and opens it again after the peer has closed it."""
 
     type = "tcp_client"
     Options = TcpClientOptions
@@ -417,17 +416,17 @@ class TcpClient(_Streams, Sink):
 
 
 def _probe(writer: asyncio.StreamWriter) -> None:
-    """Have the kernel look whether a silent peer is still there."""
+    """Let the kernel probe silent peers."""
     found = writer.get_extra_info("socket")
     if found is not None:
         with contextlib.suppress(OSError):
             found.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             for name, value in PROBES.items():
-                if (option := getattr(socket, name, None)) is not None:  # not everywhere
+                if (option := getattr(socket, name, None)) is not None:  # not on all platforms
                     found.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
 async def _discard(reader: asyncio.StreamReader) -> None:
-    """What comes where nobody reads it, so that its end is seen."""
+    """Read and drop all bytes of a sink's connection, to notice its end."""
     while await reader.read(CHUNK):
         pass

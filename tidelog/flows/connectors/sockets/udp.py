@@ -1,7 +1,7 @@
-"""``udp_server`` (a source) and ``udp_client`` (a sink): a datagram is a message, unless preprocessors find more in it.
+"""``udp_server`` (a source) and ``udp_client`` (a sink): a datagram is a message, unless preprocessors split it.
 
-Nothing is guaranteed: datagrams may be lost, doubled, out of order. While nothing is pulled the kernel keeps what fits
-in its buffer, and drops the rest.
+Datagrams can be lost, duplicated or reordered. While the source is not pulled, the kernel buffers datagrams and drops
+those that do not fit.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from tidelog.flows.connectors.payload import PayloadOptions, PayloadReader, Payl
 from tidelog.flows.connectors.sockets.descriptors import forget, ready
 from tidelog.options.units import Size
 
-LONGEST: Final = 65_535  # bytes of a datagram
+LONGEST: Final = 65_535  # most bytes of a datagram
 
 
 class UdpOptions(PayloadOptions, kw_only=True):
-    """Options that both have."""
+    """Options of ``udp_client`` and ``udp_server``."""
 
-    host: str = "127.0.0.1"  # a server listens there
+    host: str = "127.0.0.1"  # the peer, or the listening address
     port: int
 
     def __post_init__(self) -> None:
@@ -37,13 +37,13 @@ class UdpOptions(PayloadOptions, kw_only=True):
 
 
 class UdpServerOptions(UdpOptions, kw_only=True):
-    """Options of ``udp_server``. Port 0 takes a free one."""
+    """Options of ``udp_server``. Port 0 selects a free port."""
 
-    receive_buffer: Size | None = None  # of the kernel, as far as it allows; null: its default
+    receive_buffer: Size | None = None  # of the kernel, which may reduce it; null: the kernel's default
 
 
 class UdpServer(Source):
-    """Nobody can be told what became of its events: what fails is given up."""
+    """Receives datagrams. A failed event is not retried, because its sender gets no outcome."""
 
     type = "udp_server"
     Options = UdpServerOptions
@@ -52,7 +52,7 @@ class UdpServer(Source):
     def __init__(self, options: UdpServerOptions) -> None:
         super().__init__()
         self._options = options
-        self._reading = PayloadReader(options)  # one for all: GELF's parts may come from several sockets
+        self._reader = PayloadReader(options)  # shared, as parts of a GELF message may come from several sockets
         self._socket: socket.socket | None = None
         self._found: deque[Event] = deque()
 
@@ -92,28 +92,28 @@ class UdpServer(Source):
         return [self._found.popleft() for _ in range(min(limit, len(self._found)))]
 
     def _receive(self, made: socket.socket, limit: int) -> None:
-        for _ in range(limit):  # those in which there is no event count as well: there may be no end of them
+        for _ in range(limit):  # datagrams without an event count too: there may be any number of them
             try:
                 data, peer = made.recvfrom(LONGEST)
             except BlockingIOError:
                 return
             meta: dict[str, Any] = {"peer": f"{peer[0]}:{peer[1]}"}
             try:
-                self._found += self._reading.feed(data, meta)
+                self._found += self._reader.feed(data, meta)
             except ValueError as error:
                 self._found.append(Event(data, {**meta, "error": str(error)}, path="err"))
-            self._found += self._reading.end(meta)  # a datagram's rest is no beginning of the next
+            self._found += self._reader.end(meta)  # the rest of a datagram does not belong to the next one
 
 
 class UdpClient(Sink):
-    """A datagram that the kernel took is delivered, as far as anybody can tell."""
+    """Sends datagrams. A datagram counts as delivered when the kernel has accepted it."""
 
     type = "udp_client"
     Options = UdpOptions
 
     def __init__(self, options: UdpOptions) -> None:
         self._options = options
-        self._writing = PayloadWriter(options)
+        self._writer = PayloadWriter(options)
         self._socket: socket.socket | None = None
         self._address: Any = None
 
@@ -131,13 +131,13 @@ class UdpClient(Sink):
         outcomes: list[Outcome] = []
         for event in events:
             try:
-                for piece in self._writing.encode(event):
+                for piece in self._writer.encode(event):
                     await self._send(piece)
             except RejectError as error:
                 outcomes.append((REJECT, str(error)))
             else:
                 outcomes.append(OK)
-        for piece in self._writing.end():
+        for piece in self._writer.end():
             await self._send(piece)
         return outcomes
 
@@ -158,12 +158,12 @@ class UdpClient(Sink):
                     forget(made.fileno(), to_write=True)
             except OSError as error:
                 if error.errno == errno.EMSGSIZE:
-                    raise RejectError(f"{len(piece)} bytes don't fit in a datagram") from None
+                    raise RejectError(f"{len(piece)} bytes do not fit into a datagram") from None
                 raise
 
 
 async def _resolve(host: str, port: int) -> tuple[int, Any]:
-    """(family, address) of the first that is known."""
+    """Return the family and the address of the first result."""
     loop = asyncio.get_running_loop()
     found = await loop.getaddrinfo(host or None, port, type=socket.SOCK_DGRAM, flags=socket.AI_PASSIVE)
     return found[0][0], found[0][4]

@@ -1,6 +1,6 @@
-"""What connections have read and their source has not pulled yet.
+"""A buffer for events that connections have received and the source has not pulled.
 
-It is bounded in events and bytes, so that peers are not read faster than the flow goes on.
+It is bounded in events and bytes, so that peers are not read faster than the flow processes events.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from tidelog.flows.api.event import Event
 
 
 class ReceiveBuffer:
-    """Of one source. ``wait`` is its ``Source.wait``."""
+    """The buffer of one source. ``wait`` is its ``Source.wait``."""
 
     def __init__(self, most_events: int, most_bytes: int, wait: Callable[[Awaitable[object]], Awaitable[bool]]) -> None:
         self.bytes = 0
@@ -32,7 +32,7 @@ class ReceiveBuffer:
         return len(self._items) >= self._most_events or self.bytes >= self._most_bytes
 
     async def put(self, events: list[Event], size: int) -> None:
-        """Wait for room, and put in what one message of ``size`` bytes brought."""
+        """Wait for room, and add the events of one message of ``size`` bytes."""
         while self.full:
             self._room.clear()
             await self._room.wait()
@@ -43,7 +43,7 @@ class ReceiveBuffer:
             self._came.set()
 
     async def take(self, limit: int) -> list[Event]:
-        """For ``pull``: at most so many; none after an interruption."""
+        """Implement ``pull``: return at most ``limit`` events, or none after an interruption."""
         if not self._items:
             self._came.clear()
             await self._wait(self._came.wait())
