@@ -22,10 +22,10 @@ from tidelog.flows.api.connector import Outcome, Sink, Source
 from tidelog.flows.api.errors import RejectError
 from tidelog.flows.api.event import Event
 from tidelog.flows.api.tokens import DISCARD, OK, REJECT, RETRY
-from tidelog.flows.connectors.http.receivebuffer import ReceiveBuffer
 from tidelog.flows.connectors.http.listener import HttpListener, HttpRoute, join, leave
 from tidelog.flows.connectors.http.listenoptions import HttpListenerOptions
 from tidelog.flows.connectors.http.options import ClientTlsOptions, HttpAuth
+from tidelog.flows.connectors.http.receivebuffer import ReceiveBuffer
 from tidelog.flows.connectors.http.requests import check_url, is_bad_header
 from tidelog.flows.connectors.payload import PayloadOptions, PayloadReader, PayloadWriter
 from tidelog.options.units import Duration, Size
