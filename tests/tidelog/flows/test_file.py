@@ -334,7 +334,7 @@ def test_what_is_never_settled_holds_up_reading(tmp_path: Path) -> None:
 def test_wrong_options() -> None:
     for options, text in [
         ({"path": ""}, "it must name a file"),
-        ({"path": "a", "tail": True, "preprocessors": ["remove_empty", "separate"]}, "tail needs a preprocessor"),
+        ({"path": "a", "tail": True, "preprocessors": ["remove_empty", "separate"]}, "tail requires that"),
         ({"path": "a", "keep": -1}, "keep is -1"),
         ({"path": "a", "poll": 0}, "poll is 0"),
         ({}, "the option 'path' is missing"),
