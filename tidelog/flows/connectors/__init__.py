@@ -2,7 +2,6 @@
 
     payload        connectors that carry bytes: preprocessors, codec, postprocessors
     settledprefix  the position up to which all events are settled
-    startposition  the option ``start``
     templates      text with placeholders for an event's meta
     tidelog        streams, dead letters and the WAL on a tidelog server
     redis          lists, pub/sub channels and streams on any Redis-protocol server

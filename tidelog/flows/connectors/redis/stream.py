@@ -15,8 +15,8 @@ from tidelog.flows.api.errors import RejectError
 from tidelog.flows.api.event import Event
 from tidelog.flows.api.tokens import OK, REJECT, Token
 from tidelog.flows.connectors.redis.base import BLOCK_MS, LOST, RedisConnector, check_url, checked_reply
-from tidelog.flows.connectors.startposition import EARLIEST, start_after
 from tidelog.flows.connectors.tidelog.fieldcodec import EntryCodec, FieldCodec
+from tidelog.options.start import EARLIEST, StartPosition
 from tidelog.options.units import Duration
 
 
@@ -29,7 +29,7 @@ class RedisStreamOptions(ConnectorOptions):
     # as a source
     group: str = ""
     consumer: str | None = None  # must be unique; null: <instance>.<name>@<host>
-    start: str = EARLIEST  # of a new group
+    start: StartPosition = EARLIEST  # of a new group
     claim: Duration = Duration(30.0)  # after this time the entries of a dead consumer are claimed
     # as a sink
     max_length: int | None = None  # about how many of the newest entries are retained; null: all
@@ -39,7 +39,6 @@ class RedisStreamOptions(ConnectorOptions):
         check_url(self.url)
         if not self.key:
             raise ValueError("key is missing")
-        start_after(self.start)
         if self.claim < 0.1:
             raise ValueError(f"claim is {self.claim:g} s: it must be at least 100ms")
         if self.max_length is not None and self.max_length < 1:
@@ -70,7 +69,7 @@ class RedisStream(RedisConnector):
         await super().connect()
         if self.context.source is None:
             return
-        after = start_after(self._options.start)
+        after = self._options.start.after
         begin = "$" if after is None else f"{after.ms}-{after.seq}"
         try:
             await self.server().xgroup_create(self._options.key, self._options.group, begin, mkstream=True)

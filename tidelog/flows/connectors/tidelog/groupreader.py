@@ -31,11 +31,11 @@ from tidelog.client.entries import Entry, StreamId
 from tidelog.flows.api.connectorcontext import ConnectorContext
 from tidelog.flows.api.event import Event
 from tidelog.flows.api.tokens import DISCARD, REJECT, Token
-from tidelog.flows.connectors.startposition import start_after
 from tidelog.flows.connectors.tidelog import deadletters
 from tidelog.flows.connectors.tidelog.deadletters import DeadLetterWriter
 from tidelog.flows.connectors.tidelog.entrywaiter import EntryWaiter
 from tidelog.flows.connectors.tidelog.fieldcodec import EntryCodec
+from tidelog.options.start import StartPosition
 from tidelog.transport.access import Access
 from tidelog.transport.call import Call
 
@@ -52,7 +52,7 @@ class GroupReader:
     """The reader of one source. Times are in seconds. ``letters``: the topic for dead letters."""
 
     def __init__(
-        self, where: Access, name: str, keys: list[str], group: str, start: str, codec: EntryCodec,
+        self, where: Access, name: str, keys: list[str], group: str, start: StartPosition, codec: EntryCodec,
         context: ConnectorContext, *, retry: float, max_deliveries: int | None, delay: float, letters: str,
     ) -> None:  # fmt: skip
         self._keys = keys
@@ -73,11 +73,9 @@ class GroupReader:
         self._reads: deque[tuple[float, list[str]]] = deque()  # (when to touch the entries, their event IDs)
         self._kept = asyncio.Event()  # there are entries in flight
         self._keeper: asyncio.Task[None] | None = None
-        after = start_after(start)
-        begin = "" if after is None else str(after)
         options = ("GROUP", group, 0, "RETRY", round(retry * 1000), 0)
         self._lists = {key: Call(("TGROUP", "LIST", key), self._offset) for key in keys}
-        self._read = {key: (("TREAD", key, begin), options) for key in keys}
+        self._read = {key: (("TREAD", key, start.last_id), options) for key in keys}
 
     async def open(self) -> None:
         await self._waiter.open()

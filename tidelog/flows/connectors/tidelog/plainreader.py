@@ -13,9 +13,9 @@ from tidelog.client.entries import StreamId
 from tidelog.flows.api.connectorcontext import ConnectorContext
 from tidelog.flows.api.event import Event
 from tidelog.flows.api.tokens import Token
-from tidelog.flows.connectors.startposition import start_after
 from tidelog.flows.connectors.tidelog.entrywaiter import EntryWaiter
 from tidelog.flows.connectors.tidelog.fieldcodec import EntryCodec
+from tidelog.options.start import StartPosition
 from tidelog.transport.access import Access
 from tidelog.transport.call import Call
 
@@ -26,8 +26,9 @@ class PlainReader:
     """The reader of one source."""
 
     def __init__(
-        self, where: Access, name: str, keys: list[str], start: str, codec: EntryCodec, context: ConnectorContext
-    ) -> None:
+        self, where: Access, name: str, keys: list[str], start: StartPosition, codec: EntryCodec,
+        context: ConnectorContext,
+    ) -> None:  # fmt: skip
         self._start = start
         self._codec = codec
         self._context = context
@@ -40,7 +41,7 @@ class PlainReader:
     async def open(self) -> None:
         await self._waiter.open()
         if not self._after:
-            first = start_after(self._start)
+            first = self._start.after
             if first is None:
                 heads = await self._waiter.send([calls.tread(key, "", 0, with_info=True) for key in self._keys])
                 self._after = {

@@ -11,13 +11,13 @@ from tidelog.flows.api.connector import Outcome, Sink, Source
 from tidelog.flows.api.connectoroptions import ConnectorOptions
 from tidelog.flows.api.event import Event
 from tidelog.flows.api.tokens import Token
-from tidelog.flows.connectors.startposition import EARLIEST, start_after
 from tidelog.flows.connectors.tidelog.deadletters import topic_of
 from tidelog.flows.connectors.tidelog.fieldcodec import EntryCodec, FieldCodec
 from tidelog.flows.connectors.tidelog.groupreader import GroupReader
 from tidelog.flows.connectors.tidelog.plainreader import PlainReader
 from tidelog.flows.connectors.tidelog.streamwriter import Retention, StreamSelector, StreamWriter
 from tidelog.flows.serveraccess import access
+from tidelog.options.start import EARLIEST, StartPosition
 from tidelog.options.units import Duration
 from tidelog.transport.access import Access
 
@@ -30,7 +30,7 @@ class StreamOptions(ConnectorOptions):
     codec: FieldCodec = "plain"
     # as a source
     group: str | None = None  # null: reads from ``start``, and no position is stored
-    start: str = EARLIEST  # of a new group, or of a source without a group
+    start: StartPosition = EARLIEST  # of a new group, or of a source without a group
     retry: Duration = Duration(30.0)  # after this time an entry whose reader has died is delivered to another reader
     dead_letters: str | None = None  # the topic for dead letters; null: flow.<name>.dead
     # as a sink
@@ -51,7 +51,6 @@ class StreamOptions(ConnectorOptions):
             raise ValueError("topic and topic_meta are exclusive: give one of them")
         if self.group == "":
             raise ValueError("group is empty: omit it to read without a group")
-        start_after(self.start)
         if self.retry < 0.1:
             raise ValueError(f"retry is {self.retry:g} s: it must be at least 100ms")
         if self.evict is not None and self.evict < 1:
