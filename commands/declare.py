@@ -51,7 +51,7 @@ Handler = Callable[[Context, list[bytes]], Reply]
 # later ones.
 BatchHandler = Callable[[Context, list[list[bytes]], bytes, list[int]], list[bytes] | None]
 # Handles several calls in a row that begin with the same words, as many as the command's Head says. Gets the first one,
-# and of each one its wire bytes after these words: see RequestDecoder.bodies. Returns all replies, joined, or nothing
+# and of each one its wire bytes after these words: see resp.decode.Alike. Returns all replies, joined, or nothing
 # to have them called in another way: then it must not have changed anything.
 AlikeHandler = Callable[[Context, list[bytes], list[bytes]], bytes]
 # Returns the position of the first key after a token, for commands in which arguments before it could look like the
@@ -232,7 +232,7 @@ def _categories(flags: frozenset[str], group: str, extra: tuple[str, ...], bare:
 # -- the table -------------------------------------------------------------------------------------------------
 # All top-level commands by name in lower and in upper case, so that the fast path needs one lookup.
 TABLE: Final[dict[bytes, Command]] = {}
-# Of commands with a handler of calls that are alike, by name in lower and in upper case: for RequestDecoder.heads.
+# Of commands with a handler of calls that are alike, by name in lower and in upper case: for SharedDecoding.heads.
 HEADS: Final[dict[bytes, Head]] = {}
 # All commands, containers and subcommands by their declared names, regardless of rename-command.
 DECLARED: Final[dict[str, Command]] = {}

@@ -28,7 +28,7 @@ from persistence.log import GoneError, Log
 from persistence.storecopy import StoreCopy
 from replication import formats, frames
 from replication.frames import encode, head
-from resp.decode import RequestDecoder
+from resp.exact import ExactDecoder
 from resp.errors import CommandError, CorruptError
 
 AT_ONCE = 1 << 20  # bytes that are read from the log at once, and that may wait in the socket's buffer
@@ -99,7 +99,7 @@ class Feed(asyncio.Protocol):
         self.live = False
         self.wanted = False  # an acknowledgement is waited for; it will be asked for when the replica has caught up
         self._transport: asyncio.Transport
-        self._decoder = RequestDecoder(max_bulk=LONGEST_REQUEST, max_buffer=LONGEST_REQUEST)
+        self._decoder = ExactDecoder(max_bulk=LONGEST_REQUEST, max_buffer=LONGEST_REQUEST)
         self._decoder.authenticated = True
         self._room = asyncio.Event()
         self._room.set()

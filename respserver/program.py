@@ -69,10 +69,12 @@ def main(argv: list[str] | None = None) -> int:
     """Run ``tidelog-server``; returns the exit code."""
     args = sys.argv[1:] if argv is None else argv
     if args and args[0] in ("-v", "--version"):
-        from respserver.observe.info import COMPILED
+        from respserver.observe.info import COMPILED, RESP_PARSER
 
-        python = sys.version.split()[0]
-        sys.stdout.write(f"tidelog-server v={__version__} bits={_bits()} python={python} compiled={int(COMPILED)}\n")
+        sys.stdout.write(
+            f"tidelog-server v={__version__} bits={_bits()} python={sys.version.split()[0]} compiled={int(COMPILED)}"
+            f" resp_parser={RESP_PARSER}\n"
+        )
         return 0
     if args and args[0] in ("-h", "--help"):
         return _help(args[1:])

@@ -7,13 +7,14 @@ import socket
 from commands.admin.clientlist import IDLE_CLIENT_BYTES
 from commands.declare import HEADS
 from commands.session import Session
-from resp.decode import RequestDecoder
+from resp.decode import RequestDecoder, SharedDecoding
 from respserver.clients import tlsclose
 from respserver.clients.clients import Clients
 from respserver.clients.connection import Connection, connection_of
 from respserver.clients.listeners import is_loopback, keep_alive, shown
 from respserver.clients.users import Users
 from respserver.config.config import Config
+from respserver.observe.info import RESP_PARSER
 from respserver.observe.stats import Counters
 from respserver.runtime.clock import Clock
 
@@ -36,6 +37,12 @@ class Admission:
         self._clients = clients
         self._users = users
         self._counters = counters
+        parser = None
+        if RESP_PARSER == "hiredis":
+            from resp.hiredisparser import HiredisParser  # here, because a compiled server does not need it
+
+            parser = HiredisParser(HEADS)
+        self._decoding = SharedDecoding(HEADS, parser)
 
     def admit(self, conn: Connection) -> None:
         """Give a new connection its session and decoder, or refuse it."""
@@ -50,8 +57,9 @@ class Admission:
         session.unix = unix
         session.tls = transport.get_extra_info("ssl_object") is not None
         conn.session = session
-        conn.decoder = RequestDecoder(max_bulk=config.proto_max_bulk_len, max_buffer=config.client_query_buffer_limit)
-        conn.decoder.heads = HEADS
+        conn.decoder = RequestDecoder(
+            self._decoding, max_bulk=config.proto_max_bulk_len, max_buffer=config.client_query_buffer_limit
+        )
         self._counters.connections_received += 1
         refusal = self._refusal(session)
         if refusal:

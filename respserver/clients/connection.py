@@ -18,12 +18,12 @@ import asyncio
 import select
 from collections import deque
 from collections.abc import Callable
-from typing import Final, cast
+from typing import cast
 
 from commands.context import Chunks
 from commands.session import Session, TransportStats
 from resp import reply
-from resp.decode import RequestDecoder
+from resp.decode import Call, RequestDecoder, expanded
 from resp.errors import CorruptError, QueryBufferError
 from respserver.clients import tlsclose
 from respserver.clients.flowcontrol import (
@@ -40,16 +40,14 @@ from respserver.observe.stats import Counters
 from respserver.runtime.clock import Clock
 from respserver.runtime.ticks import Ticks
 
-NO_ENDS: Final[list[int]] = []
-
 
 class Executor:
     """Runs a connection's commands: the dispatcher."""
 
-    def run(self, conn: Connection, commands: list[list[bytes]], raw: bytes, ends: list[int]) -> None:
-        """Run the commands in order until one has to wait, or the client has to read first. The others are held.
+    def run(self, conn: Connection, calls: list[Call], raw: bytes, ends: list[int]) -> None:
+        """Run the calls in order until one has to wait, or the client has to read first. The others go to the backlog.
 
-        ``raw``, ``ends``: those of RequestDecoder, for the first len(ends) commands. Some of these may not be made.
+        ``raw``, ``ends``: those of RequestDecoder, for the first len(ends) items. ``calls`` and ``ends`` may be changed.
         """
         raise NotImplementedError
 
@@ -218,27 +216,26 @@ class Connection(Reader):
             data = self._before_login(data)
         decoder.authenticated = session.authenticated
         try:
-            commands = decoder.feed(data)
+            calls = decoder.calls(data)
         except MemoryError:  # nothing of these commands has run
             self.cut("out of memory while reading its commands")
             return
         self._chunk = len(data)
-        self._take(commands, len(data))
+        self._take(calls, len(data))
         self._chunk = 0
         decoder.forget()
         if decoder.error is not None:
             self._broken()
 
-    def _take(self, commands: list[list[bytes]], size: int) -> None:
-        """Run commands that arrived as ``size`` bytes, or add them to the backlog."""
+    def _take(self, calls: list[Call], size: int) -> None:
+        """Run calls that arrived as ``size`` bytes, or add them to the backlog."""
         if self.busy or self.backlog or self.out_bytes > OUTPUT_AT_ONCE:  # replies may wait for the disk
-            self.decoder.complete_all(commands)
-            self.backlog.extend(commands)
+            self.backlog.extend(expanded(calls))
             self._backlog_bytes += size
             if len(self.backlog) > BACKLOG_AT_ONCE or self._backlog_bytes > BACKLOG_BYTES:
                 self._stop_reading()
-        elif commands:
-            self._host.executor.run(self, commands, self.decoder.raw, self.decoder.ends)
+        elif calls:
+            self._host.executor.run(self, calls, self.decoder.raw, self.decoder.ends)
             if self.out_bytes > self._host.limits.lowest and self._ticks.stalled:
                 self.check_output_limit()
         else:
@@ -253,7 +250,7 @@ class Connection(Reader):
             while piece:
                 size = len(piece)
                 commands, piece = decoder.first(piece)
-                self._take(commands, size - len(piece))
+                self._take(list(commands), size - len(piece))
                 if session.close_after_reply:
                     return b""
                 if session.authenticated:
@@ -324,10 +321,9 @@ class Connection(Reader):
         """Whether commands must wait in the backlog."""
         return self.wait is not None or self.throttled or self.paused or self._chunks is not None
 
-    def hold(self, commands: list[list[bytes]], start: int) -> None:
-        """Put the commands from ``start`` on at the front of the backlog."""
-        self.decoder.complete_all(commands, start)
-        self.backlog.extendleft(reversed(commands[start:]))
+    def hold(self, calls: list[Call], start: int) -> None:
+        """Put the calls from index ``start`` on at the front of the backlog."""
+        self.backlog.extendleft(reversed(expanded(calls, start)))
 
     def run_backlog(self) -> None:
         """Run the commands of the backlog, unless there still is a reason to wait."""
@@ -336,9 +332,9 @@ class Connection(Reader):
         if self.out_bytes > OUTPUT_AT_ONCE:  # held back until the disk takes writes: flush() queues this again
             return
         if self.backlog:
-            commands = list(self.backlog)
+            calls: list[Call] = list(self.backlog)
             self.backlog.clear()
-            self._host.executor.run(self, commands, b"", NO_ENDS)
+            self._host.executor.run(self, calls, b"", [])
             if self._ticks.stalled:
                 self.check_output_limit()
         if self._undecoded and not self.busy and not self.backlog and not self.session.close_after_reply:

@@ -13,13 +13,14 @@ and the clock is read once for all. For the slow log a batch or a run is one cal
 from __future__ import annotations
 
 from time import perf_counter_ns, time_ns
-from typing import Final
+from typing import Final, cast
 
 from commands.acl.check import denied
 from commands.context import Await, Block, Chunks, Context, Reply, ServerParts, Slices
 from commands.declare import TABLE, Command, find
 from commands.session import Session
 from resp import reply
+from resp.decode import Alike, Call, expand
 from resp.errors import CommandError
 from respserver.clients.connection import Connection, Executor
 from respserver.clients.flowcontrol import OUTPUT_AT_ONCE
@@ -85,29 +86,36 @@ class Dispatcher(Executor):
         self._alone = 0  # where in this run() batches may be tried again, after a handler has declined
 
     # -- the loop --------------------------------------------------------------------------------------------
-    def run(self, conn: Connection, commands: list[list[bytes]], raw: bytes, ends: list[int]) -> None:
+    def run(self, conn: Connection, calls: list[Call], raw: bytes, ends: list[int]) -> None:
         """See Executor."""
         session = conn.session
         ctx = self._begin(session)
         before = conn.out_bytes
-        done, total = 0, len(commands)
+        done = alike = 0  # entries of ``calls`` that were run; calls in Alike objects among them, besides the first ones
         self._alone = 0
         began = started = _perf_counter_ns()
-        while done < total:
-            if not commands[done]:
-                conn.decoder.complete(commands, done)
-            argv = commands[done]
-            answer = self._call(conn, commands, done, raw, ends)
-            if answer is None:  # held back by CLIENT PAUSE or a FAILOVER
-                conn.hold(commands, done)
-                break
-            done += self._calls
+        while done < len(calls):
+            call = calls[done]
+            if isinstance(call, list):
+                argv = call
+                answer = self._call(conn, argv, calls, done, raw, ends)
+                if answer is None:  # CLIENT PAUSE or a FAILOVER delays it
+                    conn.hold(calls, done)
+                    break
+                done += self._calls
+            else:
+                argv = call.argv
+                answer = self._call_alike(conn, call, calls, done, ends)
+                if answer is None:
+                    continue
+                done += 1
+                alike += self._calls - 1
             ended = _perf_counter_ns()
             self._account(session, argv, ended - started)
             started = ended
             if isinstance(answer, (Block, Await, Slices)):
                 self._park(conn, answer, argv)
-                conn.hold(commands, done)
+                conn.hold(calls, done)
                 break
             streamed = self._deliver(conn, answer)
             ks = ctx.ks = self._data.ks  # DEBUG RELOAD brings another
@@ -117,11 +125,11 @@ class Dispatcher(Executor):
                 streamed or session.close_after_reply or conn.out_bytes - before > OUTPUT_AT_ONCE
                 or ended - began > TURN_NS
             ):  # fmt: skip
-                conn.hold(commands, done)
+                conn.hold(calls, done)
                 if session.close_after_reply:
                     conn.backlog.clear()
                 break
-        self._finish(conn, done)
+        self._finish(conn, done + alike)
 
     def _park(self, conn: Connection, answer: Block | Await | Slices, argv: list[bytes]) -> None:
         """Let the client wait for its reply."""
@@ -173,10 +181,9 @@ class Dispatcher(Executor):
             ticks.flush_reads(conn, conn.out_bytes > SOON)
 
     def _call(
-        self, conn: Connection, commands: list[list[bytes]], at: int, raw: bytes, ends: list[int]
+        self, conn: Connection, argv: list[bytes], calls: list[Call], at: int, raw: bytes, ends: list[int]
     ) -> Reply | None:  # fmt: skip
-        """Find the command and call it. None: it has to wait. Sets _command and _calls."""
-        argv = commands[at]
+        """Call the command of ``argv``, which is at index ``at``. None: it has to wait. Sets _command and _calls."""
         self._calls = 1
         name = argv[0]
         if name == self._name:
@@ -192,17 +199,13 @@ class Dispatcher(Executor):
                 and conn.session.plain
                 and (not self._gates.closed or (self._gates.reads_pass and not command.write))
             ):
-                if at + 1 == len(commands):
-                    return command.handler(self._ctx, argv)
-                if not commands[at + 1]:
-                    return self._call_alike(conn, command, commands, at, raw, ends)
-                if commands[at + 1][0] == argv[0]:
-                    return self._call_several(conn, command, commands, at, raw, ends)
+                if at + 1 < len(calls):
+                    following = calls[at + 1]
+                    if isinstance(following, list) and following[0] == name:
+                        return self._call_several(conn, command, argv, following, calls, at, raw, ends)
                 return command.handler(self._ctx, argv)
-            if at + 1 < len(commands) and not commands[at + 1]:
-                conn.decoder.complete(commands, at + 1)
-            if command is not None and command.batch is not None and self._limited_batch(conn, command, commands, at):
-                answer = self._call_batch(command, commands, at, raw, ends)
+            if command is not None and command.batch is not None and self._limited_batch(conn, command, calls, at):
+                answer = self._call_batch(command, argv, calls, at, raw, ends)
                 return command.handler(self._ctx, argv) if answer is None else answer
             self._command = None  # until it has passed the checks
             return self._checked(conn, argv)
@@ -210,51 +213,62 @@ class Dispatcher(Executor):
             return self._failed(argv, error)
 
     def _call_alike(
-        self, conn: Connection, command: Command, commands: list[list[bytes]], at: int, raw: bytes, ends: list[int]
-    ) -> Reply:  # fmt: skip
-        """Call a command of a plain client together with those after it that begin with the same words, whose arguments
-        the decoder has not made."""
-        argv, ctx, handle = commands[at], self._ctx, command.alike
-        waiting = ctx.ks.waiting
-        if handle is not None and not (waiting and len(argv) > 1 and argv[1] in waiting):  # each append has its reader
-            bodies = conn.decoder.bodies[at]
-            answer = handle(ctx, argv, bodies)
-            if answer:
-                self._calls = len(bodies)
-                return answer
-        conn.decoder.complete(commands, at + 1)
-        return self._call_several(conn, command, commands, at, raw, ends)
+        self, conn: Connection, alike: Alike, calls: list[Call], at: int, ends: list[int]
+    ) -> bytes | None:  # fmt: skip
+        """Handle the calls of an Alike object, at index ``at``, as one. Sets _command and _calls.
+
+        None: each has to be called, and the object is replaced by them.
+        """
+        argv, gates, waiting = alike.argv, self._gates, self._ctx.ks.waiting
+        command = self._command = TABLE.get(argv[0])
+        if (
+            command is not None and command.alike is not None and conn.session.plain
+            and (not gates.closed or (gates.reads_pass and not command.write))
+            and not (waiting and argv[1] in waiting)  # each append has its reader [18]
+        ):  # fmt: skip
+            try:
+                answer = command.alike(self._ctx, argv, alike.bodies)
+                self._calls = len(alike.bodies)
+                if answer:
+                    return answer
+            except Exception as error:  # noqa: BLE001 - the first call has failed; the others are called
+                expand(calls, ends, at)
+                self._calls = 1
+                return self._failed(argv, error)
+        expand(calls, ends, at)
+        return None
 
     def _call_several(
-        self, conn: Connection, command: Command, commands: list[list[bytes]], at: int, raw: bytes, ends: list[int]
+        self, conn: Connection, command: Command, argv: list[bytes], following: list[bytes], calls: list[Call], at: int,
+        raw: bytes, ends: list[int],
     ) -> Reply:  # fmt: skip
         """Call a command of a plain client that is called again next."""
-        argv = commands[at]
-        if command.batch is not None and at >= self._alone and _alike(argv, commands[at + 1]):
-            answer = self._call_batch(command, commands, at, raw, ends)
+        if command.batch is not None and at >= self._alone and _similar(argv, following):
+            answer = self._call_batch(command, argv, calls, at, raw, ends)
             if answer is not None:
                 return answer
         timings = self._timings
         if command.brief and not timings.tracking and timings.slow_ns >= RUN_NS:
-            return self._call_run(conn, command, commands, at)
+            return self._call_brief(conn, command, argv, calls, at)
         return command.handler(self._ctx, argv)
 
-    def _call_run(self, conn: Connection, command: Command, commands: list[list[bytes]], at: int) -> Reply:
-        """Call a brief command, and those after it of the same name, as long as only short replies come of them. A
-        call that begins a batch ends the run."""
-        session, ctx, handler, name = conn.session, self._ctx, command.handler, commands[at][0]
-        ks, batches, total = ctx.ks, command.batch is not None, len(commands)
+    def _call_brief(
+        self, conn: Connection, command: Command, argv: list[bytes], calls: list[Call], at: int
+    ) -> Reply:  # fmt: skip
+        """Call a brief command, and those after it of the same name, while all replies are short. A call that begins a
+        batch is not included."""
+        session, ctx, handler, name = conn.session, self._ctx, command.handler, argv[0]
+        ks, batches, total = ctx.ks, command.batch is not None, len(calls)
         replies: list[bytes] = []
         size, i, stop = 0, at, min(total, at + RUN_AT_ONCE)
-        fetch(ks.keys, commands, at, stop)
+        fetch(ks.keys, cast(list[list[bytes]], calls), at, stop)  # which skips Alike objects
         while True:
-            argv = commands[i]
             i += 1
             try:
                 answer = handler(ctx, argv)
             except Exception as error:  # noqa: BLE001 - as in _call()
                 answer = self._failed(argv, error)
-            if not isinstance(answer, bytes):  # what was answered before it is queued here
+            if not isinstance(answer, bytes):  # the replies before it are queued here
                 self._calls = i - at
                 if replies:
                     self._deliver(conn, b"".join(replies))
@@ -263,13 +277,16 @@ class Dispatcher(Executor):
             size += len(answer)
             if i >= stop or size > RUN_BYTES or ks.events or ks.ready or not session.plain or session.close_after_reply:
                 break
-            argv = commands[i]
-            if not argv or argv[0] != name or not command.hot_least <= len(argv) <= command.hot_most:
+            call = calls[i]
+            if not isinstance(call, list):
                 break
-            if i < total - 1 and not commands[i + 1]:
+            argv = call
+            if argv[0] != name or not command.hot_least <= len(argv) <= command.hot_most:
                 break
-            if batches and self._alone <= i < total - 1 and _alike(argv, commands[i + 1]):
-                break
+            if batches and self._alone <= i < total - 1:
+                following = calls[i + 1]
+                if isinstance(following, list) and _similar(argv, following):
+                    break
         self._calls = i - at
         return replies[0] if len(replies) == 1 else b"".join(replies)
 
@@ -285,28 +302,28 @@ class Dispatcher(Executor):
         return fault_reply(argv[0], error, self._counters, self._logger)
 
     def _call_batch(
-        self, command: Command, commands: list[list[bytes]], at: int, raw: bytes, ends: list[int]
+        self, command: Command, argv: list[bytes], calls: list[Call], at: int, raw: bytes, ends: list[int]
     ) -> bytes | None:  # fmt: skip
-        """Handle the call at ``at`` together with those after it that have the same command, key and length.
+        """Handle the call at index ``at`` together with those after it that have the same command, key and length.
 
-        None if it has to be handled alone. Where the handler answers none or few of those it was given, or fails, it is
-        asked again some calls later: to look through a long pipeline at each of its calls would take the square of its
-        length.
+        None if it has to be handled alone. If the handler fails, or answers few of the calls, it is tried again some
+        calls later: trying it at each call of a long pipeline would take quadratic time.
         """
-        first = commands[at]
         handle = command.batch
         waiting = self._ctx.ks.waiting
-        if handle is None or (waiting and len(first) > 1 and first[1] in waiting):  # each append has its reader [18]
+        if handle is None or (waiting and len(argv) > 1 and argv[1] in waiting):  # each append has its reader [18]
             return None
-        stop, last = at + 1, min(len(commands), at + 1 + BATCH_AT_ONCE)
-        while stop < last and _alike(first, commands[stop]):
-            stop += 1
-        if stop < last and not commands[stop] and stop > at + 1:
-            stop -= 1  # this one begins a row whose arguments are not made
+        similar, last = [argv], min(len(calls), at + 1 + BATCH_AT_ONCE)
+        for i in range(at + 1, last):
+            call = calls[i]
+            if not isinstance(call, list) or not _similar(argv, call):
+                break
+            similar.append(call)
+        stop = at + len(similar)
         few = (stop - at) // 4
         self._alone = at + 1 + few
         borders = [ends[at - 1] if at else 0, *ends[at:stop]] if stop <= len(ends) else []
-        replies = handle(self._ctx, commands[at:stop], raw, borders)
+        replies = handle(self._ctx, similar, raw, borders)
         if replies is None:
             return None
         self._calls = len(replies)  # the handler may have answered the first ones only
@@ -314,17 +331,17 @@ class Dispatcher(Executor):
             self._alone = 0
         return b"".join(replies)
 
-    def _limited_batch(self, conn: Connection, command: Command, commands: list[list[bytes]], at: int) -> bool:
-        """Whether calls of a client whose user may not do everything can be a batch: what may be done with the key of
-        the first one may be done in all."""
-        argv = commands[at]
+    def _limited_batch(self, conn: Connection, command: Command, calls: list[Call], at: int) -> bool:
+        """Whether calls of a client with a restricted user can be a batch. If the user may run the first one, the user
+        may run those with the same key, too."""
+        if not conn.session.limited or self._gates.closed or at < self._alone or at + 1 >= len(calls):
+            return False
+        argv, following = calls[at], calls[at + 1]
         return (
-            conn.session.limited
-            and not self._gates.closed
+            isinstance(argv, list)
+            and isinstance(following, list)
             and command.hot_least <= len(argv) <= command.hot_most
-            and at >= self._alone
-            and at + 1 < len(commands)
-            and _alike(argv, commands[at + 1])
+            and _similar(argv, following)
             and "movablekeys" not in command.flags
             and denied(conn.session.user, command, argv, self._ctx.ks) is None
         )
@@ -392,7 +409,7 @@ class Dispatcher(Executor):
         return answer
 
 
-def _alike(first: list[bytes], second: list[bytes]) -> bool:
-    """Whether two calls can be in one batch: the same command and key, as many words."""
+def _similar(first: list[bytes], second: list[bytes]) -> bool:
+    """Whether two calls can be in one batch: the command, the key and the number of words are equal."""
     words = len(first)
     return words == len(second) and (words == 1 or first[1] == second[1]) and first[0] == second[0]

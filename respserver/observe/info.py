@@ -28,6 +28,7 @@ from storage.streams import stream
 
 Fields = Iterator[tuple[str, object]]
 COMPILED = not (stream.__file__ or "").endswith(".py")  # the hot modules are compiled all together, or not at all
+RESP_PARSER = "compiled" if COMPILED else "hiredis"  # for commands with many arguments, see resp.hiredisparser
 
 
 @dataclass(slots=True)
@@ -81,6 +82,7 @@ def _server(s: ServerStats) -> Fields:
     yield "redis_version", REDIS_LEVEL.decode()
     yield "tidelog_version", __version__
     yield "tidelog_compiled", int(COMPILED)
+    yield "tidelog_resp_parser", RESP_PARSER
     yield "tidelog_coded_nodes", int(coder.CODES)
     yield "redis_git_sha1", "00000000"
     yield "redis_git_dirty", 0

@@ -1,18 +1,42 @@
 from __future__ import annotations
 
 import tracemalloc
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from resp.decode import LARGEST, RequestDecoder
+from resp.decode import LARGEST, Call, RequestDecoder, SharedDecoding, expanded
 from resp.exact import BATCH, LINE_LIMIT, ExactDecoder
+from resp.hiredisparser import HiredisParser
 
 Outcome = tuple[list[list[bytes]], str]
-DECODERS = [RequestDecoder, ExactDecoder]
+
+
+def by_loop(**limits: int) -> RequestDecoder:
+    return RequestDecoder(SharedDecoding(), **limits)
+
+
+def by_hiredis(**limits: int) -> RequestDecoder:
+    return RequestDecoder(SharedDecoding(parser=HiredisParser({})), **limits)
+
+
+FAST = [by_loop, by_hiredis]
+DECODERS = [*FAST, ExactDecoder]
+Decoder = Callable[..., ExactDecoder]
+Fast = Callable[..., RequestDecoder]
+
+
+@pytest.fixture(params=FAST, ids=["loop", "hiredis"], scope="module")
+def fast(request: pytest.FixtureRequest) -> Fast:
+    make: Fast = request.param
+    return make
+
+
+def feed(decoder: ExactDecoder, data: bytes) -> list[list[bytes]]:
+    return expanded(decoder.calls(data)) if isinstance(decoder, RequestDecoder) else decoder.feed(data)
 
 
 def pack(argv: Iterable[bytes]) -> bytes:
@@ -21,7 +45,7 @@ def pack(argv: Iterable[bytes]) -> bytes:
 
 
 def outcome(decoder: ExactDecoder, chunks: Iterable[bytes]) -> Outcome:
-    commands = [argv for chunk in chunks for argv in decoder.feed(chunk)]
+    commands = [argv for chunk in chunks for argv in feed(decoder, chunk)]
     return commands, str(decoder.error or "")
 
 
@@ -101,50 +125,101 @@ GOLDEN: dict[str, tuple[bytes, list[list[bytes]], str]] = {
 
 @pytest.mark.parametrize("decoder", DECODERS)
 @pytest.mark.parametrize("name", GOLDEN)
-def test_golden(name: str, decoder: type[ExactDecoder]) -> None:
+def test_golden(name: str, decoder: Decoder) -> None:
     data, commands, error = GOLDEN[name]
     for chunks in cuts(data):
         assert outcome(decoder(), chunks) == (commands, error), chunks
 
 
+MANY = [b"MSET", *(b"%d" % i for i in range(10))]
+
+
+@pytest.mark.parametrize("name", GOLDEN)
+def test_golden_after_many_arguments(name: str) -> None:
+    """hiredis begins with the command before, and gets these bytes, too."""
+    data, commands, error = GOLDEN[name]
+    for decoder in FAST:
+        for chunk in (pack(MANY) + data, pack(MANY) * 3 + data):
+            many = [MANY] * chunk.count(b"MSET")
+            assert outcome(decoder(), [chunk]) == (many + commands, error), decoder
+
+
+@pytest.mark.parametrize(
+    ("argument", "error"),
+    [
+        (b":5\r\n", "expected '$', got ':'"), (b"+abc\r\n", "expected '$', got '+'"),
+        (b"=7\r\ntxt:abc\r\n", "expected '$', got '='"), (b"(123\r\n", "expected '$', got '('"),
+        (b"*0\r\n", "expected '$', got '*'"), (b"*99999\r\n", "expected '$', got '*'"),
+        (b"$-1\r\n", "invalid bulk length"), (b"$01\r\na\r\n", "invalid bulk length"), (b"$3\r\nabcxx", ""),
+        (b"$3\r\nabcx+", ""), (b"$5000\r\n" + b"v" * 5000 + b"\r\n", ""), (b"$3\r\n>12\r\n", ""),
+        (b"$6\r\n*99999\r\n", ""), (b"|1\r\n$1\r\na\r\n$1\r\nb\r\n", "expected '$', got '|'"),
+    ],
+)  # fmt: skip
+def test_any_argument_among_many(argument: bytes, error: str) -> None:
+    data = (b"*10\r\n" + b"$1\r\na\r\n" * 8 + argument + b"$1\r\nz\r\n") * 2
+    expected = outcome(ExactDecoder(), [data])
+    assert expected[1] == error
+    for decoder in FAST:
+        assert outcome(decoder(), [data]) == expected
+
+
+def test_hiredis_parses_commands_with_many_short_arguments() -> None:
+    parse, many = HiredisParser({b"ADD": lambda _: 2}), pack(MANY)
+
+    def parsed(data: bytes, at: int = 0) -> tuple[list[Call], list[int], int]:
+        calls: list[Call] = []
+        ends: list[int] = []
+        return calls, ends, parse(data, at, calls, ends)
+
+    size = len(many)
+    assert parsed(many * 2) == ([MANY, MANY], [size, 2 * size], 2 * size)
+    assert parsed(PING + many + PING, len(PING))[2] == len(PING + many + PING)
+    assert parsed(many + many[:-1]) == ([MANY], [size], size)
+    assert parsed(many) == ([MANY], [size], size), "nothing of the incomplete command is left in the reader"
+    assert parsed(pack([b"SET", *[b"v" * 100] * 10])) == ([], [], 0), "large arguments are for the loop"
+    add = pack([b"ADD", b"the key", *[b"v"] * 10])
+    assert parsed(add)[2] == len(add)
+    assert parsed(add * 2)[2] == 0, "they may become an Alike object"
+
+
 @pytest.mark.parametrize("name", [name for name in GOLDEN if not GOLDEN[name][2]])
-def test_golden_with_trailing_bytes(name: str) -> None:
+def test_golden_with_trailing_bytes(fast: Fast, name: str) -> None:
     data, commands, _ = GOLDEN[name]
     for tail in (b"*2\r\n$3\r\nGET", b"*1\r\n", b"*", b"inline"):
-        decoder = RequestDecoder()
+        decoder = fast()
         assert outcome(decoder, [data + tail]) == (commands, "")
         assert decoder.buffered == len(tail)
 
 
-def test_nothing_is_taken_after_an_error() -> None:
-    decoder = RequestDecoder()
+def test_nothing_is_taken_after_an_error(fast: Fast) -> None:
+    decoder = fast()
     assert outcome(decoder, [PING + b"*x\r\n" + PING, PING, b"PING\r\n"]) == ([[b"PING"]], "invalid multibulk length")
     assert decoder.buffered == 0
 
 
 @pytest.mark.parametrize("count", [99, 100, 1023, 1024, 5000])
-def test_many_arguments(count: int) -> None:
+def test_many_arguments(fast: Fast, count: int) -> None:
     argv = [b"%d" % i for i in range(count)]
     data = pack(argv)
     for chunks in ([data], [data * 3], [data[:700], data[700:] + data], [PING + data]):
-        commands, error = outcome(RequestDecoder(), chunks)
+        commands, error = outcome(fast(), chunks)
         assert error == ""
         assert [c for c in commands if c != [b"PING"]] == [argv] * (b"".join(chunks).count(data))
 
 
 @pytest.mark.parametrize("size", [4090, 4095, 4096, 5000, 16385, 100_000, 1_000_000, LARGEST, LARGEST + 1])
-def test_value_sizes_around_the_tables(size: int) -> None:
+def test_value_sizes_around_the_tables(fast: Fast, size: int) -> None:
     value = b"v" * size
     data = pack([b"SET", b"k", value])
     for chunks in ([data], [data * 3], [PING + data + PING], [data[:40], data[40:-1], data[-1:]]):
-        commands, error = outcome(RequestDecoder(), chunks)
+        commands, error = outcome(fast(), chunks)
         assert error == ""
         assert [c for c in commands if c != [b"PING"]] == [[b"SET", b"k", value]] * (3 if chunks == [data * 3] else 1)
 
 
 # -- limits --------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("decoder", DECODERS)
-def test_limits_of_the_unauthenticated(decoder: type[ExactDecoder]) -> None:
+def test_limits_of_the_unauthenticated(decoder: Decoder) -> None:
     for data, error in (
         (pack([b"x"] * 10), ""),
         (pack([b"x"] * 11), "unauthenticated multibulk length"),
@@ -160,16 +235,16 @@ def test_limits_of_the_unauthenticated(decoder: type[ExactDecoder]) -> None:
         assert outcome(peer, [data])[1] == ("" if "unauth" in error else error)
 
 
-def test_limits_go_when_the_peer_logs_in() -> None:
-    decoder = RequestDecoder()
+def test_limits_go_when_the_peer_logs_in(fast: Fast) -> None:
+    decoder = fast()
     decoder.authenticated = False
-    assert decoder.feed(pack([b"AUTH", b"x"])) == [[b"AUTH", b"x"]]
+    assert feed(decoder, pack([b"AUTH", b"x"])) == [[b"AUTH", b"x"]]
     decoder.authenticated = True
     assert outcome(decoder, [pack([b"x"] * 11)]) == ([[b"x"] * 11], "")
 
 
 @pytest.mark.parametrize("decoder", DECODERS)
-def test_limits_do_not_depend_on_chunks(decoder: type[ExactDecoder]) -> None:
+def test_limits_do_not_depend_on_chunks(decoder: Decoder) -> None:
     for limits, good, bad, error in (
         ({"max_bulk": 10}, pack([b"x" * 10]), pack([b"x" * 11]), "invalid bulk length"),
         ({"max_multibulk": 3}, pack([b"x"] * 3), pack([b"x"] * 4), "invalid multibulk length"),
@@ -184,9 +259,9 @@ def test_limits_do_not_depend_on_chunks(decoder: type[ExactDecoder]) -> None:
             assert (len(commands), text) == (1, error), chunks
 
 
-def test_a_length_is_refused_before_its_data() -> None:
-    assert outcome(RequestDecoder(max_bulk=100), [b"*2\r\n$3\r\nSET\r\n$101\r\n"])[1] == "invalid bulk length"
-    assert outcome(RequestDecoder(max_buffer=100), [b"*2\r\n$3\r\nSET\r\n$99\r\n"])[1] == "query buffer limit exceeded"
+def test_a_length_is_refused_before_its_data(fast: Fast) -> None:
+    assert outcome(fast(max_bulk=100), [b"*2\r\n$3\r\nSET\r\n$101\r\n"])[1] == "invalid bulk length"
+    assert outcome(fast(max_buffer=100), [b"*2\r\n$3\r\nSET\r\n$99\r\n"])[1] == "query buffer limit exceeded"
 
 
 @pytest.mark.parametrize(
@@ -194,13 +269,13 @@ def test_a_length_is_refused_before_its_data() -> None:
     [(b"", "too big inline request"), (b"*", "too big mbulk count string"), (b"*1\r\n$", "too big bulk count string")],
 )
 @pytest.mark.parametrize("end", [b"", b"\r\n"])
-def test_lines_have_a_limit(start: bytes, error: str, end: bytes) -> None:
+def test_lines_have_a_limit(fast: Fast, start: bytes, error: str, end: bytes) -> None:
     used = len(start) - start.rfind(b"\n") - 1
     too_long = start + b"1" * (LINE_LIMIT + 1 - used) + end
     for chunks in ([too_long], [too_long[i : i + 1000] for i in range(0, len(too_long), 1000)]):
-        assert outcome(RequestDecoder(), chunks) == ([], error)
+        assert outcome(fast(), chunks) == ([], error)
     longest = start + b"1" * (LINE_LIMIT - used)
-    assert outcome(RequestDecoder(), [longest]) == ([], "")
+    assert outcome(fast(), [longest]) == ([], "")
 
 
 # -- memory --------------------------------------------------------------------------------------------------
@@ -209,7 +284,7 @@ def peak(decoder: ExactDecoder, chunks: Iterable[bytes]) -> int:
     tracemalloc.start()
     try:
         for chunk in chunks:
-            decoder.feed(chunk)
+            feed(decoder, chunk)
         return tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
@@ -218,25 +293,25 @@ def peak(decoder: ExactDecoder, chunks: Iterable[bytes]) -> int:
 @pytest.mark.parametrize(
     "header", [b"*999999\r\n", b"*1\r\n>999999\r\n", b"*1\r\n|999999\r\n", b"*999\r\n", b"*1000000\r\n"]
 )
-def test_promises_reserve_nothing(header: bytes) -> None:
-    decoder = RequestDecoder()
+def test_promises_reserve_nothing(fast: Fast, header: bytes) -> None:
+    decoder = fast()
     assert peak(decoder, [header * 1000]) < 1_000_000
     assert decoder.error is not None
 
 
-def test_small_promises_are_bounded() -> None:
-    decoder = RequestDecoder()
+def test_small_promises_are_bounded(fast: Fast) -> None:
+    decoder = fast()
     assert peak(decoder, [b"*99\r\n" * 10_000]) < 200 * 50_000
     assert str(decoder.error) == "expected '$', got '*'"
 
 
 @pytest.mark.parametrize(("size", "step"), [(8 << 20, 64 << 10), (400_000, 8)])
-def test_a_large_value_costs_its_size(size: int, step: int) -> None:
-    decoder = RequestDecoder()
-    decoder.feed(b"*1\r\n$%d\r\n" % size)
+def test_a_large_value_costs_its_size(fast: Fast, size: int, step: int) -> None:
+    decoder = fast()
+    feed(decoder, b"*1\r\n$%d\r\n" % size)
     assert peak(decoder, (bytes(step) for _ in range(size // step))) < 1.5 * size
     assert decoder.buffered == len(b"*1\r\n$%d\r\n" % size) + size
-    assert decoder.feed(b"\r\n*1\r") == [[bytes(size)]]
+    assert feed(decoder, b"\r\n*1\r") == [[bytes(size)]]
     assert decoder.buffered == 3
 
 
@@ -252,43 +327,45 @@ commands_of = st.lists(st.one_of(st.lists(words, min_size=1, max_size=8), many_w
 
 @settings(max_examples=300, deadline=None)
 @given(commands=commands_of, places=st.lists(st.integers(0, 1 << 16), max_size=6))
-def test_commands_come_back_however_they_are_cut(commands: list[list[bytes]], places: list[int]) -> None:
+def test_commands_come_back_however_they_are_cut(fast: Fast, commands: list[list[bytes]], places: list[int]) -> None:
     data = b"".join(map(pack, commands))
     at = [0, *sorted(place % (len(data) + 1) for place in places), len(data)]
     chunks = [data[a:b] for a, b in pairwise(at)]
-    decoder = RequestDecoder()
+    decoder = fast()
     assert outcome(decoder, chunks) == (commands, "")
     assert decoder.buffered == 0
 
 
 @settings(max_examples=200, deadline=None)
 @given(commands=commands_of, places=st.lists(st.integers(0, 1 << 16), max_size=6), logged_in=st.booleans())
-def test_raw_bytes_are_those_of_the_commands(commands: list[list[bytes]], places: list[int], logged_in: bool) -> None:
+def test_raw_bytes_are_those_of_the_commands(
+    fast: Fast, commands: list[list[bytes]], places: list[int], logged_in: bool
+) -> None:
     data = b"".join(map(pack, commands))
     at = [0, *sorted(place % (len(data) + 1) for place in places), len(data)]
-    decoder = RequestDecoder()
+    decoder = fast()
     decoder.authenticated = logged_in
     for a, b in pairwise(at):
-        found = decoder.feed(data[a:b])
+        found = feed(decoder, data[a:b])
         assert len(decoder.ends) <= len(found)
         for argv, (start, end) in zip(found, pairwise([0, *decoder.ends]), strict=False):
             assert decoder.raw[start:end] == pack(argv)
 
 
-def test_raw_bytes_are_known_for_a_pipeline_and_forgotten() -> None:
-    decoder = RequestDecoder()
+def test_raw_bytes_are_known_for_a_pipeline_and_forgotten(fast: Fast) -> None:
+    decoder = fast()
     decoder.authenticated = True
     one = pack([b"PING", b"x\r\ny"])
-    assert decoder.feed(one * 3 + one[:5]) == [[b"PING", b"x\r\ny"]] * 3
+    assert feed(decoder, one * 3 + one[:5]) == [[b"PING", b"x\r\ny"]] * 3
     assert decoder.raw.startswith(one * 3)
     assert decoder.ends == [len(one), 2 * len(one), 3 * len(one)]
     decoder.forget()
     assert (decoder.raw, decoder.ends) == (b"", [])
 
 
-def test_raw_bytes_are_not_known_if_other_bytes_stand_for_line_ends() -> None:  # they would be stored so
-    decoder = RequestDecoder()
+def test_raw_bytes_are_not_known_if_other_bytes_stand_for_line_ends(fast: Fast) -> None:  # they would be stored so
+    decoder = fast()
     decoder.authenticated = True
     one = pack([b"SET", b"k"]).replace(b"k\r\n", b"kxx")
-    assert decoder.feed(one * 3 + PING) == [[b"SET", b"k"]] * 3 + [[b"PING"]]
+    assert feed(decoder, one * 3 + PING) == [[b"SET", b"k"]] * 3 + [[b"PING"]]
     assert decoder.ends == []

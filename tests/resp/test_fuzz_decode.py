@@ -1,6 +1,6 @@
-"""Any bytes, in any chunks: feed() raises nothing, holds no more than its limit, and decides as ExactDecoder does.
+"""For any bytes, in any chunks, decoders raise nothing, buffer no more than their limit, and agree.
 
-The fast pass stands beside the exact one: both decoders give the same commands and the same error.
+The loop, hiredis, and ExactDecoder return the same commands and the same error.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from itertools import pairwise
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from resp.decode import RequestDecoder
 from resp.exact import ExactDecoder
+from tests.resp.test_decode import FAST, feed
 
 MAX_BUFFER = 200  # bytes
 
@@ -26,7 +26,7 @@ PIECES = [
     b"=7\r\ntxt:abc\r\n", b"=4\r\ntxt:\r\n", b"%1\r\n", b"%0\r\n", b"~1\r\n", b"~0\r\n", b">1\r\n", b"|1\r\n",
     b"|5\r\n",
     b"PING\r\n", b"a 'b' \"c\"\n", b"\"\r\n", b"\r\n", b"\n", b"\r", b"*", b"$", b"x", b"\0", b"\xff",
-    b"*1\r\n$4\r\nPING\r\n",
+    b"*1\r\n$4\r\nPING\r\n", b"*9\r\n", b"*9\r\n" + b"$1\r\na\r\n" * 9, b"*9\r\n" + b"$1\r\na\r\n" * 8, b">99999\r\n",
 ]  # fmt: skip
 
 streams = st.lists(st.one_of(st.sampled_from(PIECES), st.sampled_from(PIECES), st.binary(max_size=6)), max_size=25)
@@ -61,15 +61,16 @@ def check(pieces: list[bytes], places: list[int], small: bool, known: bool) -> N
     exact.authenticated = known
     expected = exact.feed(data)
 
-    fast = RequestDecoder(**limits)
-    fast.authenticated = known
-    at = [0, *sorted(place % (len(data) + 1) for place in places), len(data)]
-    commands = []
-    for begin, end in pairwise(at):
-        commands += fast.feed(data[begin:end])
-        assert fast.buffered <= (MAX_BUFFER if small else len(data))
-    assert commands == expected
-    assert str(fast.error) == str(exact.error)
-    assert fast.buffered == exact.buffered
-    assert all(commands)
-    assert {type(arg) for argv in commands for arg in argv} <= {bytes}
+    for make in FAST:
+        fast = make(**limits)
+        fast.authenticated = known
+        at = [0, *sorted(place % (len(data) + 1) for place in places), len(data)]
+        commands = []
+        for begin, end in pairwise(at):
+            commands += feed(fast, data[begin:end])
+            assert fast.buffered <= (MAX_BUFFER if small else len(data))
+        assert commands == expected
+        assert str(fast.error) == str(exact.error)
+        assert fast.buffered == exact.buffered
+        assert all(commands)
+        assert {type(arg) for argv in commands for arg in argv} <= {bytes}

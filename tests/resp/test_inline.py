@@ -4,7 +4,7 @@ import socket
 
 import pytest
 
-from resp.decode import RequestDecoder
+from resp.decode import RequestDecoder, SharedDecoding
 from resp.errors import ProtocolError
 from resp.inline import split_inline
 from tests.conftest import RedisServer
@@ -72,8 +72,8 @@ def test_redis_splits_alike(line: bytes, redis_server: RedisServer) -> None:
     ids=lambda r: repr(r[:24]),
 )  # fmt: skip
 def test_redis_breaks_off_alike(request_: bytes, redis_server: RedisServer) -> None:
-    decoder = RequestDecoder()
-    assert decoder.feed(request_) == []
+    decoder = RequestDecoder(SharedDecoding())
+    assert decoder.calls(request_) == []
     text = str(decoder.error).replace("\r", " ")
     try:
         answer = ask(redis_server.port, request_)

@@ -117,7 +117,9 @@ def test_the_version_is_that_of_the_project() -> None:
 @pytest.mark.parametrize("flag", ["-v", "--version"])
 def test_version(capsys: pytest.CaptureFixture[str], flag: str) -> None:
     assert program.main([flag]) == 0
-    assert capsys.readouterr().out.startswith(f"tidelog-server v={__version__} bits=64 ")
+    out = capsys.readouterr().out
+    assert out.startswith(f"tidelog-server v={__version__} bits=64 ")
+    assert out.endswith((" resp_parser=compiled\n", " resp_parser=hiredis\n"))
 
 
 @pytest.mark.parametrize("flag", ["-h", "--help"])

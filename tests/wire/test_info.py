@@ -506,7 +506,9 @@ PROCESS_MOVES: dict[str, Check] = {
 # -- what never moves: the value, and why -------------------------------------------------------------------------
 CONSTANT: dict[str, tuple[str, str]] = {
     "redis_version": (r"\d+\.\d+\.\d+", "of this version"), "tidelog_version": (r"\d+\.\d+\.\d+", "of this version"),
-    "tidelog_compiled": ("[01]", "of this installation"), "tidelog_coded_nodes": ("[01]", "of this installation"),
+    "tidelog_compiled": ("[01]", "of this installation"),
+    "tidelog_resp_parser": ("compiled|hiredis", "of this installation"),
+    "tidelog_coded_nodes": ("[01]", "of this installation"),
     "redis_git_sha1": ("0{8}", "not built from a checkout"),
     "redis_git_dirty": ("0", "the same"), "redis_build_id": ("0", "the same"),
     "redis_mode": ("standalone", "neither a cluster nor a Sentinel"), "os": (".+", "of this machine"),

@@ -332,7 +332,7 @@ def test_a_bug_in_a_turn_closes_that_client_alone(local: LocalServer, pair: tupl
     def broken(data: bytes) -> list[list[bytes]]:
         raise error
 
-    peer.conn.decoder.feed = broken  # type: ignore[method-assign]
+    peer.conn.decoder.calls = broken  # type: ignore[method-assign]
     there.send(pack("PING"))
     local.settle()
     assert told == [error]

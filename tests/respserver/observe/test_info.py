@@ -96,6 +96,7 @@ def test_fields_that_clients_and_monitoring_need(ask: Ask) -> None:
     assert {name: found[name] for name in expected} == expected
     assert found["tidelog_version"]
     assert found["tidelog_compiled"] == str(int(any(Path(storage.__path__[0], "streams").glob("stream.*.so"))))
+    assert found["tidelog_resp_parser"] == ("compiled" if int(found["tidelog_compiled"]) else "hiredis")
     assert found["tidelog_coded_nodes"] == str(int(any(Path(storage.__path__[0], "nodes").glob("_coded.*.so"))))
     assert int(found["used_memory_rss"]) > 1_000_000
     assert float(found["used_cpu_user"]) > 0
