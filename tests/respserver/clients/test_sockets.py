@@ -13,6 +13,7 @@ from typing import cast
 
 import pytest
 
+from resp.decode import Call
 from respserver.clients.connection import Connection
 from respserver.clients.sockets import AVAILABLE, Reader, Sockets
 from respserver.runtime.ticks import Ticks
@@ -329,7 +330,7 @@ def test_a_bug_in_a_turn_closes_that_client_alone(local: LocalServer, pair: tupl
     local.loop.set_exception_handler(lambda loop, context: told.append(context["exception"]))
     error = ValueError("the test says so")
 
-    def broken(data: bytes) -> list[list[bytes]]:
+    def broken(data: bytes) -> list[Call]:
         raise error
 
     peer.conn.decoder.calls = broken  # type: ignore[method-assign]
