@@ -28,8 +28,8 @@ from persistence.log import GoneError, Log
 from persistence.storecopy import StoreCopy
 from replication import formats, frames
 from replication.frames import encode, head
-from resp.exact import ExactDecoder
 from resp.errors import CommandError, CorruptError
+from resp.exact import ExactDecoder
 
 AT_ONCE = 1 << 20  # bytes that are read from the log at once, and that may wait in the socket's buffer
 PIECE = 1 << 16  # bytes of a piece of a copy: a tick of the leader may have to wait for one

@@ -1,9 +1,9 @@
 """Decodes requests fast: one pass over a chunk finds the complete commands in canonical form.
 
-Canonical form is what every client sends: lengths of up to seven digits, CR LF after each header and each argument. The
-pass knows nothing else and has no state. It stops at anything else: an inline command, an error, a command whose end has
-not arrived. ExactDecoder then continues after the last complete command. So the limits and the error texts are in
-``resp.exact`` only.
+Canonical form is what every client sends: lengths of up to seven digits, CR LF after each header and each argument.
+The pass knows nothing else and has no state. It stops at anything else: an inline command, an error, a command whose
+end has not arrived. ExactDecoder then continues after the last complete command. So the limits and the error texts are
+in ``resp.exact`` only.
 
 Consecutive calls that begin with the same words, such as a pipeline of appends to one stream, become one ``Alike``
 object, if ``SharedDecoding.heads`` has their command. It holds what follows those words in each call. The arguments of
@@ -15,10 +15,10 @@ call all the time, and decoding its arguments takes 5,000 instructions.
 Rule 1: the pass is used between two commands only, for chunks in which no complete command can exceed a limit.
 Rule 2: it allocates no memory for the lengths that a header announces.
 
-Decision: this loop, compiled by mypyc, instead of hiredis. hiredis parses replies, so it accepts more than a request may
-contain, and proving that its result is right takes longer than its parsing. A GET in a pipeline takes 90 ns in this loop
-and 270 ns with hiredis and the proof; a value of 4 KB takes 250 ns instead of 3400. Interpreted, the loop is slower than
-hiredis for commands with many arguments, which are therefore given to ``SharedDecoding.parser``, see
+Decision: this loop, compiled by mypyc, instead of hiredis. hiredis parses replies, so it accepts more than a request
+may contain, and proving that its result is right takes longer than its parsing. A GET in a pipeline takes 90 ns in
+this loop and 270 ns with hiredis and the proof; a value of 4 KB takes 250 ns instead of 3400. Interpreted, the loop is
+slower than hiredis for commands with many arguments, which are therefore given to ``SharedDecoding.parser``, see
 ``resp.hiredisparser``.
 """
 
@@ -41,7 +41,6 @@ AT_ONCE: Final = 16  # identical calls that are compared at once
 OTHERS: Final = 4  # calls to decode before looking for alike calls again
 SHORT: Final = 256  # bytes; shorter chunks are remembered
 SECRETIVE: Final = b"AHCahc"  # AUTH, HELLO, ACL, CONFIG: a command with such a first letter may contain a password
-MANY_ARGUMENTS: Final = 8  # commands with fewer arguments are never given to ``SharedDecoding.parser``
 
 # Returns the number of words, two or more, that a call must share with those after it to be alike; 0 if its arguments
 # are needed.
@@ -62,12 +61,12 @@ class Alike:
     def calls(self) -> list[list[bytes]]:
         """Decode the arguments of all calls."""
         calls: list[Call] = [self.argv]
-        _canonical(self.head.join([b"", *self.bodies[1:]]), 0, calls, [], None, None)
+        _canonical(self.head.join([b"", *self.bodies[1:]]), 0, calls, [], None)
         return cast(list[list[bytes]], calls)
 
 
 Call = list[bytes] | Alike
-# Adds complete commands as _canonical() does, from an offset on, and returns the offset after them. It may stop earlier.
+# Adds complete commands as _canonical() does, from an offset on, and returns the offset after them.
 Parser = Callable[[bytes, int, list[Call], list[int]], int]
 
 
@@ -78,7 +77,7 @@ class SharedDecoding:
 
     def __init__(self, heads: dict[bytes, Head] | None = None, parser: Parser | None = None) -> None:
         self.heads = heads  # by command; None: no Alike objects
-        self.parser = parser  # for commands with many arguments; None: the loop decodes them, too
+        self.parser = parser  # for chunks whose first command has ten arguments or more; None: the loop is faster
         # By length, the last chunk that contained exactly one command, and its arguments if it arrived twice.
         self.recent = [b""] * SHORT
         self.decoded: list[list[bytes] | None] = [None] * SHORT
@@ -139,7 +138,9 @@ class RequestDecoder(ExactDecoder):
         end = at
         if size - at <= self._at_once:
             ends: list[int] = []
-            done = _canonical(data, at, calls, ends, None if at else shared.heads, shared.parser)
+            if shared.parser is not None and size - at > 3 and data[at] == ASTERISK and data[at + 2] != CR:
+                end = shared.parser(data, at, calls, ends)
+            done = _canonical(data, end, calls, ends, None if at else shared.heads)
             if ends:
                 end = ends[-1]
             if done and not at:  # the chunk begins with the first call
@@ -189,12 +190,12 @@ def expanded(calls: list[Call], start: int = 0) -> list[list[bytes]]:
 
 
 def _canonical(
-    data: bytes, at: int, calls: list[Call], ends: list[int], heads: dict[bytes, Head] | None, parser: Parser | None
+    data: bytes, at: int, calls: list[Call], ends: list[int], heads: dict[bytes, Head] | None
 ) -> int:
-    """Add the complete calls in ``data`` from ``at`` on to ``calls``, and the offset after each to ``ends``, which is
-    empty. Returns the length of ``ends``.
+    """Add the complete calls in ``data`` from ``at`` on to ``calls``, and the offset after each to ``ends``. Returns
+    the length of ``ends``.
 
-    Stops before a command that is incomplete, not canonical, or empty. ``heads``, ``parser``: see SharedDecoding.
+    Stops before a command that is incomplete, not canonical, or empty. ``heads``: see SharedDecoding.
     """
     size = len(data)
     last = size - 4  # the last offset at which a header can begin; up to there, four bytes can be read unchecked
@@ -211,12 +212,6 @@ def _canonical(
             at += 3 + _digits(left)
         if left <= 0 or left > LARGEST or at > last or data[at - 1] != LF:
             return len(ends)
-        if left >= MANY_ARGUMENTS and parser is not None:
-            parsed = parser(data, start, calls, ends)
-            if parsed > start:
-                at = parsed
-                continue
-            parser = None
         argv: list[bytes] = []
         while left:
             if at > last or data[at] != DOLLAR:

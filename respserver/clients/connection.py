@@ -47,7 +47,7 @@ class Executor:
     def run(self, conn: Connection, calls: list[Call], raw: bytes, ends: list[int]) -> None:
         """Run the calls in order until one has to wait, or the client has to read first. The others go to the backlog.
 
-        ``raw``, ``ends``: those of RequestDecoder, for the first len(ends) items. ``calls`` and ``ends`` may be changed.
+        ``raw``, ``ends``: those of RequestDecoder, for the first len(ends) items. The lists may be changed.
         """
         raise NotImplementedError
 

@@ -91,7 +91,7 @@ class Dispatcher(Executor):
         session = conn.session
         ctx = self._begin(session)
         before = conn.out_bytes
-        done = alike = 0  # entries of ``calls`` that were run; calls in Alike objects among them, besides the first ones
+        done = alike = 0  # items of ``calls`` that were run; calls in Alike objects among them, without the first ones
         self._alone = 0
         began = started = _perf_counter_ns()
         while done < len(calls):
