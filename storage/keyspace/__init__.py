@@ -11,6 +11,7 @@
     events         keyspace events and changed keys, for clients that are notified
     expiry         expiry of keys, groups, stages and producers
     deadletters    removal of messages that expired or were delivered too often, and their dead letters
+    recordheads    cached heads of the most frequent records
     replay         applies records
     validation     validation of records from another server
     prefetch       fetches the objects that appends to many streams will touch into the processor's caches

@@ -28,10 +28,10 @@ from storage.keyspace import events
 from storage.keyspace.changes import Changes
 from storage.keyspace.digest import digest
 from storage.keyspace.keytable import KeyTable
+from storage.keyspace.recordheads import RecordHeads
 from storage.keyspace.values import String, Value
 from storage.model import records, timers
 from storage.model.ids import MASK64
-from storage.model.records import log_append, set_head
 from storage.model.timers import NEVER, TwoClocks
 from storage.nodes.pool import NodePool
 from storage.streams.capture import Capture
@@ -60,6 +60,7 @@ class Keyspace(KeyTable):
         # Served time as it is now lies between these. Kept by the server; a replica's has no bounds.
         self.served_from, self.served_to = -UNBOUNDED, UNBOUNDED
         self.log: list[bytes] = []  # record parts of the current tick; not empty if anything was logged
+        self._heads = RecordHeads()
         self._evicted: dict[bytes, Stream] = {}  # streams whose evictions are still to be logged, see evict_before()
         self.ready: list[bytes] = []  # keys whose blocked readers must be asked again
         self.waiting: dict[bytes, int] = {}  # key -> number of blocked readers; kept by the server
@@ -150,7 +151,7 @@ class Keyspace(KeyTable):
         if self.changes.held:
             self.changes.before(key)
         stream.append(ms, seq, wire)
-        log_append(self.log, key, ms, seq, wire)
+        self._heads.log_append(self.log, key, ms, seq, wire)
         self.changes.count += 1
         self.appended(key, stream)
 
@@ -337,7 +338,7 @@ class Keyspace(KeyTable):
         changes.strings.add(key)
         changes.count += 1
         log = self.log
-        log.append(set_head(key, len(value), expire_at))
+        log.append(self._heads.set(key, len(value), expire_at))
         log.append(key)
         log.append(value)
         if self.watchers or self.tracked:

@@ -1,10 +1,11 @@
-"""Records: the effects of commands as bytes. Journal, restart and replicas all live on them.
+"""Records: the effects of commands as bytes. Journal, recovery and replicas use the same records.
 
-Rule 1: a record is self-contained. IDs, times and evicted borders are explicit, so it replays to the same state
-anywhere.
-Rule 2: records hold effects, not commands: a command that changes nothing logs nothing.
-Rule 3: numbers are big-endian; no other file packs or unpacks them, but _records.c, which packs DELIVER, ACK and OWN
-where it was compiled.
+Rule 1: a record is self-contained. IDs, times and evicted borders are explicit, so that it replays to the same state
+everywhere.
+Rule 2: records describe effects, not commands. A command that changes nothing logs nothing.
+Rule 3: numbers are big-endian. Only this module packs and unpacks them, with two exceptions: ``_records.c`` packs
+DELIVER, ACK and OWN if it was compiled, because readers of groups wait for these, and ``storage.keyspace.recordheads``
+caches the heads of the most frequent records. This module has no state.
 
 A record is
 
@@ -19,7 +20,7 @@ A record is
     SET           klen u32 | expire u64 | key | value                       expire 0: none
     EXPIRE        klen u32 | expire u64 | key                               expire 0: persist
     FLUSH         (empty)
-    GROUP         klen u32 | glen u32 | offset 16 | ttl u64 | deadline u64 | key | group      made or changed
+    GROUP         klen u32 | glen u32 | offset 16 | ttl u64 | deadline u64 | key | group      created or changed
     DELIVER       klen u32 | glen u32 | dlen u32 | offset 16 | now u64 | retry u64 | expire u64 | max u32 | flags u8
                   | new u32 | again u32 | gone u32 | key | group | dead letter key | IDs 16 each: new, again, gone
     ACK           klen u32 | glen u32 | key | group | IDs
@@ -29,27 +30,25 @@ A record is
     DESTROY       klen u32 | glen u32 | key | group
     STAGE         nlen u32 | klen u32 | ttl u64 | deadline u64 | n u32 | name | key | n sizes u32 | bare entries
     PUBLISH       flen u32 | epoch u64 | stages u32 | streams u32 | fence | stages: nlen u32 | name
-                  | streams: klen u32 | ms u64 | seq u64 | key             the stages' entries, from these IDs on
+                  | streams: klen u32 | ms u64 | seq u64 | key             the first IDs of the stages' entries
     UNSTAGE       stages: nlen u32 | name
     CHECKED       clen u32 | check | the body of PUBLISH                    a publish whose epoch has a check
     PATCH         klen u32 | offset u64 | key | part          a string's bytes from offset on, at most its length
-    RENAME        klen u32 | key | new key                    with expiry and groups; what was at the new key is gone
-    DELETED       klen u32 | highest 16 | key | ordinals u64 each            deleted one by one; the ID of the last
+    RENAME        klen u32 | key | new key                    with expiry and groups; replaces a value at the new key
+    DELETED       klen u32 | highest 16 | key | ordinals u64 each            deleted one by one; ID of the last one
     SETID         klen u32 | last 16 | added u64 | max-deleted 16 | key
-    XGROUP        klen u32 | glen u32 | offset 16 | entries read u64 | flags u8 | key | group   made or moved
+    XGROUP        klen u32 | glen u32 | offset 16 | entries read u64 | flags u8 | key | group   created or moved
     CONSUMER      klen u32 | glen u32 | number u32 | now u64 | key | group | name               a new consumer
     OWN           klen u32 | glen u32 | number u32 | flags u8 | offset 16 | entries read u64 | last u64 | now u64
                   | count u64 | new u32 | again u32 | gone u32 | key | group | IDs 16 each: new, again, gone
-    FORGET        klen u32 | glen u32 | number u32 | key | group            a consumer is gone, and all that it owned
+    FORGET        klen u32 | glen u32 | number u32 | key | group            a consumer and its messages are removed
     IDEMPOTENT    klen u32 | plen u32 | ms u64 | seq u64 | now u64 | keep ms u64 | most u32 | key | producer | its ID
     IDMP          klen u32 | keep ms u64 | most u32 | key                    XCFGSET
-    PRODUCED      klen u32 | now u64 | key                  what producers added under their IDs is forgotten if too old
-    AWAY          away i64                                  ms: see served time in ``keyspace``
+    PRODUCED      klen u32 | now u64 | key                  producers' IDs older than their retention are removed
+    AWAY          away i64                                  ms: see served time in ``storage.keyspace.keyspace``
 
-Numbers are those of consumers; in OWN 0 is nobody. Entries read are 2**64 - 1 if they are not known.
-
-RUN is the format's name for what the code calls a batch: entries of one millisecond, whose sequence numbers count up
-from seq.
+Numbers are those of consumers; 0 in OWN is nobody. Entries read are 2**64 - 1 if they are unknown. The entries of a RUN
+have the same millisecond and consecutive sequence numbers from seq on.
 """
 
 from __future__ import annotations
@@ -120,27 +119,21 @@ AWAY_RECORD: Final = Struct(">BIq")
 LENGTH: Final = Struct(">I")
 FIRST: Final = Struct(">IQQ")
 
-HAS_RETRY: Final = 1  # DELIVER flags: the reader gave RETRY
+HAS_RETRY: Final = 1  # DELIVER flags: the reader's options include RETRY
 HAS_MAX: Final = 2  # ... and MAXDELIVERIES
 HAS_DEADLETTER: Final = 4  # ... and DEADLETTER
 
-LONE: Final = 1  # XGROUP flags: the stream is made with the group, and lives without groups and entries
+LONE: Final = 1  # XGROUP flags: the stream is created with the group, and remains without groups and entries
 
-HAS_COUNT: Final = 1  # OWN flags: ``count`` is how often the messages were delivered
-INCREMENT: Final = 2  # ... pending ones were delivered once more
-DECREMENT: Final = 4  # ... or once less
-QUIET: Final = 8  # with any of these: the consumer does not count as active by that
+HAS_COUNT: Final = 1  # OWN flags: ``count`` is the number of deliveries
+INCREMENT: Final = 2  # ... one is added to the deliveries of pending messages
+DECREMENT: Final = 4  # ... or subtracted
+QUIET: Final = 8  # with any of these: the consumer does not count as active
 
 UNKNOWN: Final = (1 << 64) - 1  # entries read
 
 REASONS: Final = ("expired", "maxdeliveries")
 
-_APPEND_BODY: Final = APPEND_HEAD.size - 5
-_pack_append: Final = APPEND_HEAD.pack
-_KEY_TIME_BODY: Final = KEY_TIME_HEAD.size - 5
-_pack_key_time: Final = KEY_TIME_HEAD.pack
-SHORT: Final = 64  # bytes; heads of SET records are kept for shorter keys and values
-_short_heads: Final = [b""] * (SHORT * SHORT)
 _OWN_BODY: Final = OWN_HEAD.size - 5
 _pack_own: Final = OWN_HEAD.pack
 _IDS_BODY: Final = IDS_HEAD.size - 5
@@ -148,60 +141,25 @@ _pack_ids: Final = IDS_HEAD.pack
 _EVICT_BODY: Final = EVICT_HEAD.size - 5
 _pack_evict: Final = EVICT_HEAD.pack
 
-
-# By C where it was compiled: readers of groups wait for these.
-_made: tuple[Callable[..., bytes], Callable[..., bytes], Callable[..., bytes]] | None = None
+_c_records: tuple[Callable[..., bytes], Callable[..., bytes], Callable[..., bytes]] | None = None
 try:
     from storage.model import _records
 
-    _made = _records.deliver, _records.ack, _records.own
+    _c_records = _records.deliver, _records.ack, _records.own
 except ImportError:  # installed without a C compiler, or a checkout
     pass
-DELIVER_RECORD: Final[Callable[..., bytes] | None] = None if _made is None else _made[0]
-ACK_RECORD: Final[Callable[..., bytes] | None] = None if _made is None else _made[1]
-OWN_RECORD: Final[Callable[..., bytes] | None] = None if _made is None else _made[2]
-
-
-def append_head(key: bytes, ms: int, seq: int, wire_len: int) -> bytes:
-    """An APPEND record up to key and wire, which follow it."""
-    klen = len(key)
-    return _pack_append(APPEND, _APPEND_BODY + klen + wire_len, klen, ms, seq)
-
-
-class _LastAppend:
-    """What the last APPEND record began with, up to seq. Most records are followed by others of the same millisecond
-    that are as long: without this a single append takes 5 % more instructions."""
-
-    __slots__ = ("head", "klen", "ms", "size")
-
-    def __init__(self) -> None:
-        self.ms = self.klen = self.size = -1
-        self.head = b""
-
-
-_last: Final = _LastAppend()
-_SEQS: Final = [n.to_bytes(8, "big") for n in range(1024)]
-
-
-def log_append(log: list[bytes], key: bytes, ms: int, seq: int, wire: bytes) -> None:
-    """Add an APPEND record to ``log``, in parts."""
-    last, klen, size = _last, len(key), len(wire)
-    if ms != last.ms or size != last.size or klen != last.klen:
-        last.head = _pack_key_time(APPEND, _APPEND_BODY + klen + size, klen, ms)
-        last.ms, last.klen, last.size = ms, klen, size
-    log.append(last.head)
-    log.append(_SEQS[seq] if seq < 1024 else seq.to_bytes(8, "big"))
-    log.append(key)
-    log.append(wire)
+DELIVER_RECORD: Final[Callable[..., bytes] | None] = None if _c_records is None else _c_records[0]
+ACK_RECORD: Final[Callable[..., bytes] | None] = None if _c_records is None else _c_records[1]
+OWN_RECORD: Final[Callable[..., bytes] | None] = None if _c_records is None else _c_records[2]
 
 
 def run(key: bytes, ms: int, seq: int, sizes: array[int], wire: bytes) -> tuple[bytes, ...]:
-    """A RUN record, in parts. ``sizes``: bytes of each entry in ``wire``."""
+    """Return a RUN record in parts. ``sizes``: the size of each entry in ``wire``."""
     return *run_head(key, ms, seq, sizes, len(wire)), wire
 
 
 def run_head(key: bytes, ms: int, seq: int, sizes: array[int], wire_len: int) -> tuple[bytes, bytes, bytes]:
-    """The same up to the entries, which follow it."""
+    """Return a RUN record up to the entries, which follow it."""
     size = RUN_HEAD.size - 5 + len(key) + 4 * len(sizes) + wire_len
     return RUN_HEAD.pack(RUN, size, len(key), ms, seq, len(sizes)), key, pack_sizes(sizes)
 
@@ -215,24 +173,13 @@ def delete(key: bytes) -> bytes:
     return HEAD.pack(DELETE, len(key)) + key
 
 
-def set_head(key: bytes, value_len: int, expire: int) -> bytes:
-    """A SET record up to key and value, which follow it."""
-    klen = len(key)
-    if expire or klen >= SHORT or value_len >= SHORT:
-        return _pack_key_time(SET, _KEY_TIME_BODY + klen + value_len, klen, expire)
-    at = klen * SHORT + value_len
-    head = _short_heads[at]
-    if not head:
-        head = _short_heads[at] = _pack_key_time(SET, _KEY_TIME_BODY + klen + value_len, klen, 0)
-    return head
-
-
 def set_string(key: bytes, value: bytes, expire: int) -> bytes:
-    return b"".join((set_head(key, len(value), expire), key, value))
+    size = KEY_TIME_HEAD.size - 5 + len(key) + len(value)
+    return b"".join((KEY_TIME_HEAD.pack(SET, size, len(key), expire), key, value))
 
 
 def set_strings(keys: list[bytes], values: list[bytes]) -> list[bytes]:
-    """SET records without expiry, in parts."""
+    """Return SET records without expiry, in parts."""
     klens = list(map(len, keys))
     sizes = map(add, map(add, klens, map(len, values)), repeat(KEY_TIME_HEAD.size - 5))
     parts: list[bytes] = [b""] * (3 * len(keys))
@@ -243,7 +190,7 @@ def set_strings(keys: list[bytes], values: list[bytes]) -> list[bytes]:
 
 
 def deletes(keys: list[bytes]) -> list[bytes]:
-    """DELETE records, in parts."""
+    """Return DELETE records in parts."""
     parts: list[bytes] = [b""] * (2 * len(keys))
     parts[::2] = map(HEAD.pack, repeat(DELETE), map(len, keys))
     parts[1::2] = keys
@@ -311,9 +258,9 @@ def group(key: bytes, name: bytes, offset: int, ttl: int, deadline: int) -> byte
 
 
 def split_ids(raw: bytes) -> list[bytes]:
-    """Joined IDs, each as its 16 bytes. Raises CorruptError."""
+    """Split joined IDs into 16 bytes each. Raises CorruptError if the length is not a multiple of 16."""
     if len(raw) % 16:
-        raise CorruptError("a record whose IDs don't add up")
+        raise CorruptError("a record with incomplete IDs")
     return [raw[at : at + 16] for at in range(0, len(raw), 16)]
 
 
@@ -346,7 +293,7 @@ def due(key: bytes, name: bytes, at: int, ids: list[bytes]) -> bytes:
 def drop(
     key: bytes, name: bytes, entry_id: int, reason: str, deadletter: bytes, ms: int, seq: int, wire: bytes
 ) -> bytes:
-    """``deadletter`` is empty for none; ``ms``, ``seq`` and ``wire`` then have no meaning."""
+    """``deadletter``: empty for none; ``ms``, ``seq`` and ``wire`` are then unused."""
     body = b"".join((key, name, deadletter, wire))
     head = DROP_HEAD.pack(
         DROP, DROP_HEAD.size - 5 + len(body), len(key), len(name), len(deadletter), entry_id.to_bytes(16, "big"),
@@ -360,7 +307,7 @@ def destroy(key: bytes, name: bytes) -> bytes:
 
 
 def xgroup(key: bytes, name: bytes, offset: int, entries_read: int, flags: int) -> bytes:
-    """``entries_read``: -1 if not known."""
+    """``entries_read``: -1 if unknown."""
     size = XGROUP_HEAD.size - 5 + len(key) + len(name)
     head = XGROUP_HEAD.pack(
         XGROUP, size, len(key), len(name), offset.to_bytes(16, "big"), entries_read & UNKNOWN, flags
@@ -377,7 +324,7 @@ def own(
     key: bytes, group: bytes, number: int, flags: int, offset: int, entries_read: int, last: int, now: int, count: int,
     new: list[bytes], again: list[bytes], gone: list[bytes],
 ) -> bytes:  # fmt: skip
-    """``entries_read``: -1 if not known."""
+    """``entries_read``: -1 if unknown."""
     if OWN_RECORD is not None:
         return OWN_RECORD(key, group, number, flags, offset, entries_read, last, now, count, new, again, gone)
     ids = new
@@ -400,7 +347,7 @@ def forget(key: bytes, group: bytes, number: int) -> bytes:
 def stage(
     name: bytes, key: bytes, ttl: int, deadline: int, sizes: array[int], bare: bytes
 ) -> tuple[bytes, ...]:  # fmt: skip
-    """A STAGE record, in parts. ``sizes``: bytes of each entry in ``bare``."""
+    """Return a STAGE record in parts. ``sizes``: the size of each entry in ``bare``."""
     size = STAGE_HEAD.size - 5 + len(name) + len(key) + 4 * len(sizes) + len(bare)
     head = STAGE_HEAD.pack(STAGE, size, len(name), len(key), ttl, deadline, len(sizes))
     return head, name, key, pack_sizes(sizes), bare
@@ -409,7 +356,7 @@ def stage(
 def publish(
     fence: bytes, epoch: int, check: bytes, names: Sequence[bytes], firsts: Sequence[tuple[bytes, int, int]]
 ) -> bytes:
-    """A PUBLISH record, or a CHECKED one unless ``check`` is empty."""
+    """Return a PUBLISH record, or a CHECKED record if ``check`` is not empty."""
     streams = b"".join([FIRST.pack(len(key), ms, seq) + key for key, ms, seq in firsts])
     body = PUBLISH_BODY.pack(len(fence), epoch, len(names), len(firsts))
     body = b"".join((body, fence, _packed_names(names), streams))
@@ -428,9 +375,12 @@ def _packed_names(names: Sequence[bytes]) -> bytes:
 
 
 def unpack_names(raw: bytes, at: int, count: int) -> tuple[list[bytes], int]:
-    """``count`` names from offset ``at`` on (-1: all to the end), and the offset after them. Raises CorruptError."""
+    """Return ``count`` names from offset ``at`` on (-1: all up to the end), and the offset after them.
+
+    Raises CorruptError if a name ends beyond ``raw``.
+    """
     names: list[bytes] = []
-    if count > 1:  # there may be many thousand, and usually they are equally long
+    if count > 1:  # there can be many thousand, usually of equal length
         (length,) = LENGTH.unpack_from(raw, at)
         same = Struct(f">I{length}s")
         end = at + count * same.size
@@ -449,14 +399,14 @@ def unpack_names(raw: bytes, at: int, count: int) -> tuple[list[bytes], int]:
 
 
 def unpack_firsts(raw: bytes, at: int, count: int) -> list[tuple[bytes, int, int]]:
-    """The streams of a PUBLISH record, from offset ``at`` to its end. Raises CorruptError."""
+    """Return the streams of a PUBLISH record, from offset ``at`` to its end. Raises CorruptError if they do not fit."""
     firsts: list[tuple[bytes, int, int]] = []
     for _ in range(count):
         length, ms, seq = FIRST.unpack_from(raw, at)
         at += FIRST.size + length
         firsts.append((raw[at - length : at], ms, seq))
     if at != len(raw):
-        raise CorruptError("a PUBLISH record whose streams don't add up")
+        raise CorruptError("a PUBLISH record with inconsistent streams")
     return firsts
 
 
@@ -468,7 +418,7 @@ def pack_sizes(sizes: array[int]) -> bytes:
 
 
 def unpack_ordinals(raw: bytes) -> list[int]:
-    """Raises ValueError if they don't add up."""
+    """Raises ValueError if the length is not a multiple of 8."""
     ordinals = array("Q", raw)
     if byteorder == "little":
         ordinals.byteswap()

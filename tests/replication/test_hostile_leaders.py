@@ -33,6 +33,7 @@ from storage.model.entries import entry_wire, id_bulk
 from tests.persistence.datakit import append, checkpoint, opened
 from tests.replication.cluster import Node, cluster, wait_until
 from tests.replication.fakeleader import ID, FakeLeader, copy, copy_of, going_on
+from tests.storage.keyspace.replaykit import append_record
 from tests.wire.rawclient import Raw
 
 BOUND = 3.0  # seconds that a PING may take on a busy machine; the stalls that are meant take minutes
@@ -270,7 +271,7 @@ def run(sizes: list[int], wire: bytes, seq: int = 1) -> bytes:
 
 
 def one(wire: bytes, key: bytes = b"s", ms: int = LAST, seq: int = 1) -> bytes:
-    return records.append_head(key, ms, seq, len(wire)) + key + wire
+    return append_record(key, ms, seq, wire)
 
 
 def staged(wire: bytes, ttl: int = 0) -> bytes:

@@ -57,5 +57,11 @@ def as_string(value: object) -> String:
     return value
 
 
+def append_record(key: bytes, ms: int, seq: int, wire: bytes) -> bytes:
+    """An APPEND record, as drawn in ``records``."""
+    size = records.APPEND_HEAD.size - 5 + len(key) + len(wire)
+    return records.APPEND_HEAD.pack(records.APPEND, size, len(key), ms, seq) + key + wire
+
+
 def wire(ms: int, seq: int, value: bytes = b"v") -> bytes:
     return entry_wire(id_bulk(ms, seq), [b"f", value])

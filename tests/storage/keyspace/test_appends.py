@@ -8,13 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage.model import records
+from storage.keyspace.recordheads import RecordHeads
 from storage.model.entries import bulk_runs, entry_of, entry_wire, id_bulk
 from storage.model.ids import MASK64
 from storage.nodes.cache import NodeCache
 from storage.nodes.node import FEW_STEPS, TailNode, _signed_gaps, _stepped, _steps, seal, sealed
 from storage.nodes.pool import NodePool
 from storage.streams.stream import Stream
+from tests.storage.keyspace.replaykit import append_record
 from tests.storage.nodes.nodestore import MemoryStore
 
 SEQS = st.sampled_from([0, 1, 9, 10, 99, 1022, 1023, 1024, 4095, 9999, 10_000, 1 << 32, MASK64])
@@ -38,11 +39,12 @@ def test_runs_end_with_the_table() -> None:
 
 @given(IDS, st.lists(st.sampled_from([b"", b"s", b"key"]), min_size=20, max_size=20), st.data())
 def test_records_of_appends(ids: list[tuple[int, int]], keys: list[bytes], data: st.DataObject) -> None:
+    heads = RecordHeads()
     for (ms, seq), key in zip(ids, keys, strict=False):
         wire = bytes(data.draw(st.integers(0, 3)))
         log: list[bytes] = []
-        records.log_append(log, key, ms, seq, wire)
-        assert b"".join(log) == records.append_head(key, ms, seq, len(wire)) + key + wire
+        heads.log_append(log, key, ms, seq, wire)
+        assert b"".join(log) == append_record(key, ms, seq, wire)
 
 
 @given(IDS)

@@ -13,6 +13,7 @@ from storage.keyspace import groupmutators, stagemutators
 from storage.keyspace.changes import EVERYTHING
 from storage.keyspace.groupmutators import Messages
 from storage.keyspace.keyspace import Keyspace
+from storage.keyspace.recordheads import SHORT, RecordHeads
 from storage.keyspace.replay import replay
 from storage.keyspace.values import String
 from storage.model import records
@@ -218,14 +219,15 @@ def test_a_batch_takes_the_records_in_order() -> None:
     assert ks.take_batch() == b""
 
 
-@pytest.mark.parametrize("key_len", [0, 1, records.SHORT - 1, records.SHORT, 5000])
-@pytest.mark.parametrize("value_len", [0, 1, records.SHORT - 1, records.SHORT, 5000])
+@pytest.mark.parametrize("key_len", [0, 1, SHORT - 1, SHORT, 5000])
+@pytest.mark.parametrize("value_len", [0, 1, SHORT - 1, SHORT, 5000])
 @pytest.mark.parametrize("expire", [0, NOW])
 def test_heads_of_set_records_are_the_same_the_second_time(key_len: int, value_len: int, expire: int) -> None:
     size = records.KEY_TIME_HEAD.size - 5 + key_len + value_len
     expected = records.KEY_TIME_HEAD.pack(records.SET, size, key_len, expire)
+    heads = RecordHeads()
     for _ in range(2):
-        assert records.set_head(bytes(key_len), value_len, expire) == expected
+        assert heads.set(bytes(key_len), value_len, expire) == expected
 
 
 def test_what_was_passed_over_counts_as_changed() -> None:

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from resp.errors import CorruptError
 from storage.keyspace import prefetch
 from storage.keyspace.keyspace import Keyspace
+from storage.keyspace.recordheads import RecordHeads
 from storage.keyspace.replay import replay
 from storage.model import records
-from storage.model.records import log_append
 from tests.storage.keyspace.replaykit import NOW, empty, wire
 
 _prefetch = pytest.importorskip("storage.keyspace._prefetch", reason="nothing is compiled here: nothing is fetched")
@@ -26,7 +26,7 @@ Append = tuple[bytes, int, int, bytes]
 def batch_of(appends: list[Append]) -> bytes:
     log: list[bytes] = []
     for append in appends:
-        log_append(log, *append)
+        RecordHeads().log_append(log, *append)
     return b"".join(log)
 
 

@@ -17,7 +17,7 @@ from storage.keyspace.groupmutators import DeadLetter, Messages, Ownership, Read
 from storage.keyspace.keyspace import Keyspace
 from storage.keyspace.replay import replay
 from storage.model import records
-from tests.storage.keyspace.replaykit import ALL, NOW, as_string, call, counters, empty, wire
+from tests.storage.keyspace.replaykit import ALL, NOW, append_record, as_string, call, counters, empty, wire
 
 
 def every_kind() -> Iterator[tuple[str, Keyspace, Keyspace, bytes]]:
@@ -166,7 +166,7 @@ def test_damaged_records_are_refused_or_apply(data: st.DataObject) -> None:
 def test_ids_that_do_not_ascend_are_damage(order: str) -> None:
     ms = NOW if order == "same" else NOW - 1
     for batch in (
-        records.append_head(b"s", ms, 0, len(wire(ms, 0))) + b"s" + wire(ms, 0),
+        append_record(b"s", ms, 0, wire(ms, 0)),
         b"".join(records.run(b"s", ms, 0, array("I", [len(wire(ms, 0))]), wire(ms, 0))),
         records.drop(b"t", b"g", 1, "expired", b"s", ms, 0, wire(ms, 0)),
     ):

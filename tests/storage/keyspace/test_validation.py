@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from resp.errors import CorruptError
 from storage.keyspace.validation import check, is_entry
-from storage.model import records
 from storage.model.entries import entry_wire, id_bulk
+from tests.storage.keyspace.replaykit import append_record
 
 NUMBERS = st.integers(0, (1 << 64) - 1)
 SPECIAL = [b"\r\n", b"$1\r\nx\r\n", b"*3\r\n", b"", b"x" * 4095, b"x" * 4096, b"x" * 70_000]
@@ -23,7 +23,7 @@ def test_what_is_written_is_an_entry(ms: int, seq: int, values: list[bytes]) -> 
     assert is_entry(wire, b"%d.%d" % (ms, seq))
     assert not is_entry(wire, b"%d.%d" % (ms, seq + 1))
     assert not is_entry(wire + b"\r\n", b"%d.%d" % (ms, seq))
-    check(records.append_head(b"key", ms, seq, len(wire)) + b"key" + wire)
+    check(append_record(b"key", ms, seq, wire))
 
 
 def test_an_entry_of_many_fields() -> None:
@@ -66,4 +66,4 @@ def _values(wire: bytes) -> list[bytes]:
 def test_what_is_no_entry(wire: bytes) -> None:
     assert not is_entry(wire, b"1.1")
     with pytest.raises(CorruptError, match=r"1\.1"):
-        check(records.append_head(b"key", 1, 1, len(wire)) + b"key" + wire)
+        check(append_record(b"key", 1, 1, wire))
