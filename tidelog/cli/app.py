@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, Final, TypeVar
 
@@ -21,7 +20,6 @@ from tidelog.cli.status import print_status, to_json
 from tidelog.client.entries import StreamId
 from tidelog.client.steps import Steps, drive
 from tidelog.topics import TopicError
-from tidelog.transport.call import Call
 from tidelog.transport.errors import ReplyError
 from tidelog.transport.leader import LeaderConnection, UnreachableError
 from tidelog.workers import App, AppError
@@ -233,17 +231,11 @@ def asking(app: App, url: str | None) -> Iterator[Ask]:
     """What drives operations on the app's server, with errors as messages of the program."""
     with reported(url or app.access.places):
         access = choose(url, app.access, app.url is None, f"app {app.name!r}") or app.access
-        access = replace(
-            access, retries=0, connect_ms=min(access.connect_ms, ANSWER_MS), read_ms=min(access.read_ms, ANSWER_MS)
-        )  # fmt: skip
+        access = access.single_attempt(ANSWER_MS)
         servers = LeaderConnection(access, "tidelog-app")
 
-        def send(calls: Sequence[Call[Any]]) -> list[Any]:
-            replies = iter(servers.ask(*[call for call in calls if call.args]))
-            return [next(replies) if call.args else call.read(None) for call in calls]
-
         def ask(steps: Steps[T]) -> T:
-            return drive(send, steps)
+            return drive(lambda calls: servers.ask(*calls), steps)
 
         try:
             yield ask

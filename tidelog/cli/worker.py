@@ -24,13 +24,13 @@ from tidelog.cli.output import echo
 from tidelog.codecs import CodecError
 from tidelog.operating.signals import ENDING
 from tidelog.topics import TopicError
+from tidelog.transport.backoff import Backoff, Delays
 from tidelog.transport.errors import message_of
 from tidelog.workers import App, AppError
 from tidelog.workers.execution.worker import Worker
 from tidelog.workers.operate.metrics import serving
 
-AGAIN: Final = 1.0  # seconds until a process that has failed is started again
-MOST: Final = 30.0  # the same, where it has failed again and again
+BACKOFF: Final = Backoff(first=1.0, most=30.0)  # until a process that has failed is started again
 LASTING: Final = 5.0  # seconds: what fails earlier than that will again
 SAID_WHY: Final = (1, 2)  # exit statuses of errors that the program has reported, wrong options among them
 TURN: Final = 0.05  # seconds between two looks at the processes
@@ -124,7 +124,7 @@ class _Supervised:
     def __init__(self, command: list[str]) -> None:
         self._command = command
         self._told = 0  # signals that this process has got
-        self._pause = 0.0  # seconds between its last failure and its next start
+        self._delays = Delays(BACKOFF)
         self._start_at = -math.inf  # monotonic
         self._started_at = -math.inf
         self.process: subprocess.Popen[bytes] | None = None
@@ -135,8 +135,9 @@ class _Supervised:
         if self.process is not None and (status := self.process.poll()) is not None:
             echo(f"worker process {self.process.pid} ended with status {status}", err=True)
             now = time.monotonic()
-            self._pause = min(MOST, self._pause * 2 or AGAIN) if now < self._started_at + LASTING else AGAIN
-            self.process, self.status, self._start_at = None, status, now + self._pause
+            if now >= self._started_at + LASTING:
+                self._delays.reset()
+            self.process, self.status, self._start_at = None, status, now + self._delays.next()
         if self.process is None and not told and time.monotonic() >= self._start_at:
             # In a session of its own, so that Ctrl-C in a terminal reaches it once, through this process.
             self._told, self._started_at = 0, time.monotonic()

@@ -238,7 +238,7 @@ class Publisher:
         raise AssertionError("a new fence has no epoch")
 
     def ask(self, *calls: Call[Any]) -> list[Any]:
-        """Calls that may be repeated, to the leader; see ``Servers.ask``."""
+        """Calls that may be repeated, to the leader; see ``LeaderConnection.ask``."""
         return self._servers.ask(*calls)
 
     def drop(self, stages: Sequence[str]) -> None:

@@ -12,12 +12,12 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any, Final
 
 from tidelog.client.steps import drive
 from tidelog.coordination.lease import Lease
 from tidelog.transport.access import Access
+from tidelog.transport.backoff import Backoff, Delays
 from tidelog.transport.call import Call
 from tidelog.transport.errors import ReplyError, is_denied, message_of
 from tidelog.transport.leader import LeaderConnection
@@ -43,15 +43,12 @@ class Keeper:
     def __init__(self, access: Access, lease: Lease, name: str = "tidelog-lease") -> None:
         self.lease = lease
         ms = round(max(lease.ttl / PATIENCE, LEAST_PATIENCE) * 1000)
-        patient = replace(
-            access, retries=0, connect_ms=min(access.connect_ms, ms), read_ms=min(access.read_ms, ms)
-        )  # fmt: skip
         self.denied = ""  # what the server said, where it denies what is needed
-        self._servers = LeaderConnection(patient, name, given=("OOM",))  # which the lease gets round
+        self._servers = LeaderConnection(access.single_attempt(ms), name, given=("OOM",))  # which the lease gets round
         self._stopping = threading.Event()
         self._acquired = threading.Event()
         self._trouble = ""  # what was logged last, so that an outage is one line
-        self._pause = 0.0  # seconds until the next attempt after one that failed
+        self._delays = Delays(Backoff(lease.ttl / ATTEMPTS, max(lease.ttl / ATTEMPTS, MOST)))
         self._thread = threading.Thread(target=self._run, name=f"{name} {lease.key}", daemon=True)
         self._unwatch = lease.watch(self._changed)
 
@@ -116,14 +113,12 @@ class Keeper:
         lease = self.lease
         if is_denied(error):
             self.denied = message_of(error)
-        first = lease.ttl / ATTEMPTS
         if lease.held:
-            self._pause = first
+            self._delays.reset()
         else:
             lease.end()
-            self._pause = min(max(first, MOST), self._pause * 2 or first)
-        self._troubled(f"lease {lease.key}: {error}; trying again until it is held")
-        return self._pause
+        self._troubled(f"lease {lease.key}: {error}; retrying until it is held")
+        return self._delays.next()
 
     def _send(self, calls: Sequence[Call[Any]]) -> list[Any]:
         return self._servers.ask(*calls)
@@ -136,4 +131,5 @@ class Keeper:
     def _well(self) -> None:
         if self._trouble:
             log.info("lease %s: held, epoch %d", self.lease.key, self.lease.epoch)
-        self._trouble, self._pause, self.denied = "", 0.0, ""
+        self._trouble, self.denied = "", ""
+        self._delays.reset()

@@ -20,16 +20,13 @@ import asyncio
 import itertools
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 from urllib.parse import urlsplit
 
 import redis
 
 from tidelog.client.entries import StreamId
-from tidelog.client.steps import checked
 from tidelog.transport.access import Access
 from tidelog.transport.asyncconnection import AsyncConnection, connect
-from tidelog.transport.call import Call
 from tidelog.transport.errors import ReplyError
 from tidelog.transport.leader import LeaderConnection
 from tidelog.transport.waker import Waker
@@ -62,19 +59,6 @@ def _leader(where: Access, name: str) -> str:
         return servers.leader().url
     finally:
         servers.close()
-
-
-class ConnectionClient:
-    """Adapts a connection to ``steps.arun``."""
-
-    def __init__(self, over: AsyncConnection) -> None:
-        self._channel = over
-
-    async def together(self, *calls: Call[Any], raise_on_error: bool = True) -> list[Any]:
-        """Send the calls in one pipeline and return their results. Calls without arguments are not sent."""
-        left = iter(await self._channel.send([call for call in calls if call.args]))
-        results = [next(left) if call.args else call.read(None) for call in calls]
-        return checked(results) if raise_on_error else results
 
 
 def application(url: str) -> str:

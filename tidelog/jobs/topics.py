@@ -28,7 +28,7 @@ PROBE_MS: Final = 2000  # for connecting to the server that a topic names
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
-Ask = Callable[..., list[Any]]  # of Servers, or a Publisher's
+Ask = Callable[..., list[Any]]  # of a LeaderConnection, or a Publisher's
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ MARK: Final = "id:"  # prefix of an ID in an offset; no ID of an entry starts wi
 
 
 class ReadTopic:
-    """A topic that is read. Raises TopicError for invalid settings, and errors of ``Servers.ask``."""
+    """A topic that is read. Raises TopicError for invalid settings, and errors of ``LeaderConnection.ask``."""
 
     def __init__(self, servers: LeaderConnection, name: str) -> None:
         self.name = name

@@ -6,11 +6,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from tidelog.client import calls, steps
+from tidelog.client import calls, steps, strings
 from tidelog.client.client import Client
 from tidelog.client.entries import Entry, StreamId
 from tidelog.client.steps import Steps, checked
 from tidelog.codecs import CodecError, UndecodableError, codec_for
+from tidelog.coordination import documents
 from tidelog.topics import delayed, retention
 from tidelog.topics.retention import finished
 from tidelog.topics.settings import MOST, PREFIX, Retention, TopicError, TopicSettings, key_of, read_settings
@@ -162,27 +163,32 @@ def delete(client: Client, name: str) -> int:
     for at in range(facts.partitions or 0):
         removed += client.redis.delete(f"{name}:{at}")
     client.redis.delete(delayed.stream_of(name), delayed.mover_of(name))
-    if not client.redis.execute_command("DELEX", key_of(name), "IFEQ", text):
-        raise TopicError(f"topic {name!r} was changed by somebody else meanwhile: delete it again")
+    if not client.run(strings.delete_equal(key_of(name), text)):
+        raise TopicError(f"topic {name!r} was changed by another program in the meantime: delete it again")
     return removed
 
 
 # -- facts ---------------------------------------------------------------------------------------------------
 def _read(client: Client, name: str) -> tuple[TopicSettings, bytes]:
-    text = client.run(Call(("GET", key_of(name)), lambda reply: reply))
+    text = client.run(strings.get(key_of(name)))
+    return _settings(name, text), text or b""
+
+
+def _settings(name: str, text: bytes | None) -> TopicSettings:
     if text is None:
         raise TopicError(f"there is no topic {name!r}")
-    return read_settings(name, text), text
+    return read_settings(name, text)
 
 
 def _swap(client: Client, name: str, change: Any, expected: TopicSettings | None = None) -> TopicSettings:
-    while True:
-        facts, text = _read(client, name)
+    def edit(text: bytes | None) -> tuple[bytes, TopicSettings]:
+        facts = _settings(name, text)
         if expected is not None and facts != expected:
-            raise TopicError(f"topic {name!r} was changed by somebody else meanwhile: look again")
+            raise TopicError(f"topic {name!r} was changed by another program in the meantime: check it again")
         changed: TopicSettings = change(facts)
-        if client.run(Call(("SET", key_of(name), changed.written(), "IFEQ", text), lambda reply: reply)) is not None:
-            return changed
+        return changed.written(), changed
+
+    return steps.run(client, documents.change(key_of(name), edit))
 
 
 # -- what waits ---------------------------------------------------------------------------------------------

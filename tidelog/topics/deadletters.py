@@ -35,6 +35,7 @@ from tidelog.client import calls, strings
 from tidelog.client.entries import Entry, StreamId
 from tidelog.client.steps import Steps, checked
 from tidelog.operating.errortexts import text_of, traceback_of
+from tidelog.topics import reconcile
 from tidelog.topics.partition import Key, canonical, partition_of
 from tidelog.topics.retention import after, finished
 from tidelog.topics.settings import TopicError, TopicSettings, key_of, read_settings
@@ -127,17 +128,11 @@ def ready(name: str, *homes: str) -> Steps[TopicSettings]:
     anyway. Beyond HOMES nothing is added: such letters can be written, and replayed with a permission only.
     """
     wanted = _belonging(name, replace(_DECLARED.complete(), partitions=1), homes)
-    while True:
-        (there,) = checked((yield [strings.set_absent(key_of(name), wanted.written())]))
-        if there is None:
-            return wanted
-        known = read_settings(name, there)
-        facts = _belonging(name, _DECLARED.agreed(name, known), homes)
-        if facts is known:
-            return known
-        (before,) = checked((yield [strings.set_equal(key_of(name), facts.written(), there)]))
-        if before == there:
-            return facts
+
+    def agreed(name: str, there: TopicSettings) -> TopicSettings:
+        return _belonging(name, _DECLARED.agreed(name, there), homes)
+
+    return (yield from reconcile.compare(name, agreed, wanted)) or wanted
 
 
 def _belonging(name: str, facts: TopicSettings, homes: Iterable[str]) -> TopicSettings:

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 import time
 from collections.abc import Callable, Iterable
 from typing import Any, Final, Generic, Protocol, TypeVar
@@ -31,13 +30,13 @@ from tidelog.operating.errortexts import summary_of
 from tidelog.topics.pipeline import CallPipeline
 from tidelog.topics.sending import Gather, Sender
 from tidelog.topics.settings import TopicError, TopicSettings
+from tidelog.transport.backoff import Backoff, Delays
 from tidelog.transport.errors import ConflictError, NoStageError, StaleEpochError, is_retryable
 
 R = TypeVar("R")
 STAGE_MS: Final = 600_000  # after so long without a row, what was staged and not published is gone
 PATIENCE: Final = 60.0  # seconds of attempts while the server does not answer
-PAUSE: Final = 0.1  # seconds between the first two of them, twice as many each time,
-MOST: Final = 0.5  # up to this
+BACKOFF: Final = Backoff(first=0.1, most=0.5, jitter=0.5)
 log = logging.getLogger(__name__)
 
 
@@ -149,11 +148,11 @@ class _Batches(Generic[R]):
 
         return publishing
 
-    def _pause(self, before: float, error: BaseException) -> float:
-        """Seconds until the next attempt; the first one of an outage is logged."""
-        if not before:
-            log.warning("producer %s: %s; trying again for %g s", self.name, summary_of(error), PATIENCE)
-        return min(MOST, before * 2) or PAUSE
+    def _delay(self, delays: Delays, error: BaseException) -> float:
+        """Return the seconds until the next attempt. The first failure of an outage is logged."""
+        if not delays.failures:
+            log.warning("producer %s: %s; retrying for %g s", self.name, summary_of(error), PATIENCE)
+        return delays.next()
 
 
 def _windows(sender: Sender, records: Iterable[Any]) -> list[Gather]:
@@ -186,15 +185,14 @@ class Producer(_Batches[R]):
         program publishes under this name. Other errors as ``Topic.send``.
         """
         publishing = self._publishing(records, number)
-        until, pause = time.monotonic() + PATIENCE, 0.0
+        until, delays = time.monotonic() + PATIENCE, Delays(BACKOFF)
         while True:
             try:
                 return await self.topic.lane.run(publishing())
             except (redis.RedisError, OSError) as error:
                 if not is_retryable(error) or time.monotonic() >= until:
                     raise
-                pause = self._pause(pause, error)
-                await asyncio.sleep(pause * random.uniform(0.5, 1.0))
+                await asyncio.sleep(self._delay(delays, error))
 
 
 class SyncProducer(_Batches[R]):
@@ -207,12 +205,11 @@ class SyncProducer(_Batches[R]):
     def send_many(self, records: Iterable[R], number: int | None = None) -> Published:
         """See ``Producer.send_many``."""
         publishing = self._publishing(records, number)
-        until, pause = time.monotonic() + PATIENCE, 0.0
+        until, delays = time.monotonic() + PATIENCE, Delays(BACKOFF)
         while True:
             try:
                 return steps.run(self.topic.client, publishing())
             except (redis.RedisError, OSError) as error:
                 if not is_retryable(error) or time.monotonic() >= until:
                     raise
-                pause = self._pause(pause, error)
-                time.sleep(pause * random.uniform(0.5, 1.0))
+                time.sleep(self._delay(delays, error))

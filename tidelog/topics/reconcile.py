@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
+from tidelog.client import strings
 from tidelog.client.steps import Steps, checked
+from tidelog.coordination import documents
 from tidelog.topics.settings import TopicSettings, key_of, read_settings
-from tidelog.transport.call import Call
 
 
 def known(name: str) -> Steps[TopicSettings | None]:
     """The facts of a topic, None if there is none. TopicError if they can't be read."""
-    (text,) = checked((yield [Call(("GET", key_of(name)), _itself)]))
+    (text,) = checked((yield [strings.get(key_of(name))]))
     return None if text is None else read_settings(name, text)
 
 
@@ -30,22 +30,12 @@ def compare(
 
     If there are none: ``wanted`` is written and returned; None if it is None. What ``agreed`` raises is raised.
     """
-    key = key_of(name)
-    ask: Call[Any] = Call(("GET", key), _itself)
-    if wanted is not None:
-        ask = Call(("SET", key, wanted.written(), "NX", "GET"), _itself)
-    while True:
-        (there,) = checked((yield [ask]))
-        if there is None:
-            return wanted
-        found = read_settings(name, there)
-        facts = agreed(name, found)
-        if facts is found:
-            return facts
-        (swapped,) = checked((yield [Call(("SET", key, facts.written(), "IFEQ", there), _itself)]))
-        if swapped is not None:
-            return facts
 
+    def edit(text: bytes | None) -> tuple[bytes | None, TopicSettings | None]:
+        if text is None:
+            return (None if wanted is None else wanted.written()), wanted
+        found = read_settings(name, text)
+        settings = agreed(name, found)
+        return (text if settings is found else settings.written()), settings
 
-def _itself(reply: Any) -> Any:
-    return reply
+    return (yield from documents.change(key_of(name), edit))

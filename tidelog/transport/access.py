@@ -180,6 +180,10 @@ class Access:
             service="", **plain,
         )  # fmt: skip
 
+    def single_attempt(self, ms: int) -> Access:
+        """Return these settings for requests that must fail quickly: no retries, and timeouts of at most ``ms``."""
+        return replace(self, retries=0, connect_ms=min(self.connect_ms, ms), read_ms=min(self.read_ms, ms))
+
     @property
     def files(self) -> tuple[str, ...]:
         """The files on this machine that connections use, such as certificates and sockets."""

@@ -19,7 +19,7 @@ import redis
 
 from tidelog.transport.access import Access, without_credentials
 from tidelog.transport.address import Address
-from tidelog.transport.call import Call, plain, read_one
+from tidelog.transport.call import Call, fill_in, is_sent, plain, read_one
 from tidelog.transport.connection import tls_context
 from tidelog.transport.errors import is_temporary, translated
 
@@ -77,6 +77,18 @@ class AsyncConnection(asyncio.Protocol):
         self._waiting.append(_Request(calls, future, timer))
         self._transport.write(data)
         return future
+
+    async def together(self, *calls: Call[Any], raise_on_error: bool = True) -> list[Any]:
+        """Send calls as AsyncClient does: for ``steps.arun``. Calls that send nothing are skipped.
+
+        The first error among the results is raised; without ``raise_on_error``, each error takes the place of a result.
+        """
+        results = fill_in(calls, await self.send(list(filter(is_sent, calls))))
+        if raise_on_error:
+            for result in results:
+                if isinstance(result, Exception):
+                    raise result
+        return results
 
     def close(self, why: str = "closed") -> None:
         """End the connection, and with LostError every request under way."""

@@ -6,7 +6,7 @@ call without arguments sends nothing: ``read_all`` skips it, and its result is `
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
 
@@ -50,6 +50,12 @@ def unexpected(call: Call[Any], error: Exception) -> Exception:
 def is_sent(call: Call[Any]) -> bool:
     """False for a call that sends nothing."""
     return bool(call.args)
+
+
+def fill_in(calls: Sequence[Call[Any]], results: Iterable[Any]) -> list[Any]:
+    """Return one result for each call, given the results of the calls that were sent (``is_sent``), in order."""
+    left = iter(results)
+    return [next(left) if call.args else call.read(None) for call in calls]
 
 
 def read_one(call: Call[T], reply: Any) -> T:

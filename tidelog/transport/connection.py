@@ -23,7 +23,7 @@ import hiredis
 
 from tidelog.transport.access import Access, without_credentials
 from tidelog.transport.address import Address
-from tidelog.transport.call import Call, Value, read_one
+from tidelog.transport.call import Call, Value, fill_in, is_sent, read_one
 from tidelog.transport.errors import ReplyError
 
 CHUNK: Final = 1 << 18  # bytes read from the socket at a time, at most
@@ -131,16 +131,18 @@ class BlockingConnection:
         return self.reply()
 
     def run(self, *calls: Call[Any]) -> list[Any]:
-        """Send calls, all at once; returns what each reads from its reply.
+        """Send calls in one pipeline and return their results. Calls that send nothing are skipped.
 
-        An error reply is not raised: a ReplyError is in its place in the list.
+        An error reply is not raised: a ReplyError takes the place of the result.
         """
-        self.send_raw(b"".join([_pack(call.args) if call.packed is None else call.packed for call in calls]))
-        replies = [self.take() for _ in calls]
-        results: list[Any] = []
-        for call, reply in zip(calls, replies, strict=True):
-            results.append(ReplyError(str(reply)) if isinstance(reply, hiredis.ReplyError) else read_one(call, reply))
-        return results
+        sent = list(filter(is_sent, calls))
+        self.send_raw(b"".join([_pack(call.args) if call.packed is None else call.packed for call in sent]))
+        replies = [self.take() for _ in sent]
+        results = [
+            ReplyError(str(reply)) if isinstance(reply, hiredis.ReplyError) else read_one(call, reply)
+            for call, reply in zip(sent, replies, strict=True)
+        ]
+        return fill_in(calls, results)
 
     # -- long ranges --------------------------------------------------------------------------------------------
     def header(self) -> tuple[int, bytes]:

@@ -31,6 +31,7 @@ from typing import Any, Final, Self
 import hiredis
 
 from tidelog.transport.access import Access
+from tidelog.transport.backoff import Backoff, Delays
 from tidelog.transport.call import Value
 from tidelog.transport.connection import BlockingConnection
 from tidelog.transport.errors import ReplyError, is_temporary
@@ -42,8 +43,7 @@ OLD_WAIT_MS: Final = 15_000
 OLD: Final = 4.0  # seconds; less than a young line's wait, so that after one its jobs are old
 MOST: Final = 4_000  # keys of a line; the server takes 10,000
 GRACE: Final = 5.0  # seconds for a reply that is due to arrive
-FIRST: Final = 0.1  # seconds until a server that does not answer is asked again; doubled each time
-LAST: Final = 5.0
+BACKOFF: Final = Backoff(first=0.1, most=5.0)  # while the server does not answer
 REFUSED: Final = 1.0
 SOON: Final = 0.005
 
@@ -127,7 +127,7 @@ class Waker:
         self._lines: list[_Line] = []
         self._control = LeaderConnection(access, name)
         self._not_before = 0.0  # monotonic: the server did not answer
-        self._pause = 0.0
+        self._delays = Delays(BACKOFF)
         self._selector = selectors.DefaultSelector()
         self._bell, self._rung = socket.socketpair()
         self._ending = False
@@ -263,9 +263,9 @@ class Waker:
         """The server does not answer (Rule 3)."""
         now = time.monotonic()
         if now >= self._not_before:  # else this is another line of the same server
-            self._pause = min(LAST, self._pause * 2 or FIRST)
-            self._not_before = now + self._pause
-            log.log(logging.INFO if self._pause < LAST else logging.WARNING, "no wait for news: %s", error)
+            delay = self._delays.next()
+            self._not_before = now + delay
+            log.log(logging.INFO if delay < BACKOFF.most else logging.WARNING, "can't wait for entries: %s", error)
         self._free |= dict.fromkeys(sorted(line.jobs | line.joining, key=lambda job: job.since))
         self._drop(line)
         self._control.close()
@@ -309,7 +309,7 @@ class Waker:
         if not line.waiting:
             raise ConnectionError("a reply to nothing")
         line.waiting = False
-        self._pause = 0.0
+        self._delays.reset()
         keys = set(reply or ())
         self._tell([job for job in line.jobs if not keys.isdisjoint(job.streams)])
         if not line.old and not keys and not line.recalled:  # its time is over

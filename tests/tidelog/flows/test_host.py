@@ -188,7 +188,7 @@ def test_a_pause_that_can_not_be_kept_is_in_force_and_says_so(tidelog_server: Se
             await asyncio.to_thread(tidelog_server.kill)
             found = await ask("PATCH", "/v1/flows/main", {"status": "paused"})
             assert found.status == 503
-            assert "it is in force, but the tidelog server did not keep it" in found.body["error"]
+            assert "it is in force, but the tidelog server did not store it" in found.body["error"]
             assert statuses(host) == {"main": "paused"}
             await asyncio.to_thread(tidelog_server.start)
             assert (await ask("PATCH", "/v1/flows/main", {"status": "paused"})).status == 200

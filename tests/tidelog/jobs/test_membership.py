@@ -61,6 +61,6 @@ def test_what_is_no_document(client: Client) -> None:
         run(client, membership.change(lambda there: there.joined("e1", EngineMember(1))))
         assert list(run(client, membership.read()).engines) == ["e1"]
     client.redis.set(keys.ENGINES, '{"version": 9}')
-    with pytest.raises(JobError, match="is of version 9, this program knows 1: it is too old"):
+    with pytest.raises(JobError, match="has version 9, this program supports 1: it is too old"):
         run(client, membership.read())
     assert membership.decoded(None) == EngineMembers()

@@ -24,7 +24,7 @@ ROOT = Path(__file__).parents[3]
 PROGRAM = """
 import asyncio, multiprocessing, os, signal, subprocess, sys, time
 import uvloop
-from tidelog.operating.signals import ENDING, taken
+from tidelog.operating.signals import ENDING, handling
 
 told = []
 
@@ -57,7 +57,7 @@ def run():
     return child.wait(30)
 
 async def main():
-    with taken(ENDING, told.append):
+    with handling(ENDING, told.append):
         print(await asyncio.to_thread(WHAT))
         await asyncio.sleep(0.2)  # what a child has written into the loop would be seen by then
         os.kill(os.getpid(), signal.SIGTERM)

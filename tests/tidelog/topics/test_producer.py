@@ -13,6 +13,7 @@ import redis
 from tidelog import Client
 from tidelog.testing import Server
 from tidelog.topics import Topic, admin, producer
+from tidelog.transport.backoff import Backoff
 
 
 class Order(msgspec.Struct):
@@ -34,7 +35,7 @@ class Deaf(Client):
 
 @pytest.fixture
 def deaf(tidelog_server: Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[Deaf]:
-    monkeypatch.setattr(producer, "PAUSE", 0.0)
+    monkeypatch.setattr(producer, "BACKOFF", Backoff(first=0.0, most=0.0))
     with Deaf(tidelog_server.url) as client:
         yield client
 

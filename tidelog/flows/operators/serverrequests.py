@@ -9,7 +9,7 @@ from typing import Any, Final
 import redis
 
 from tidelog.flows.api.operator import Operator
-from tidelog.flows.serveraccess import ConnectionClient, access, channel
+from tidelog.flows.serveraccess import access, channel
 from tidelog.transport.asyncconnection import AsyncConnection
 from tidelog.transport.call import Call
 from tidelog.transport.errors import ReplyError
@@ -39,7 +39,7 @@ class ServerRequests:
                     if self._channel is None:
                         where = access(str(node.context.server))  # there is one: the declaration was checked
                         self._channel = await channel(where, f"tidelog-flow:{node.context.flow}:{node.name}")
-                    replies = await ConnectionClient(self._channel).together(*calls)
+                    replies = await self._channel.together(*calls)
             except (redis.RedisError, ReplyError, OSError) as error:  # TimeoutError is an OSError
                 await self.close()  # another server may lead by now
                 text = f"{type(error).__name__}: {error}" if str(error) else f"no answer within {PATIENCE:g} s"

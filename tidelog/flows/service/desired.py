@@ -15,12 +15,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any, Final, TypeVar
 
 import msgspec
 
 from tidelog.client import strings
+from tidelog.client.steps import drive
+from tidelog.coordination import documents
 from tidelog.flows.api.errors import FlowError
 from tidelog.flows.serveraccess import access
 from tidelog.operating.errortexts import FailureLog, text_of
@@ -91,8 +92,7 @@ class Desired:
 
     def __init__(self, server: str, name: str) -> None:
         self.key = f"flows:{name}"
-        where = access(server)
-        where = replace(where, connect_ms=min(where.connect_ms, ANSWER_MS), read_ms=min(where.read_ms, ANSWER_MS))
+        where = access(server).single_attempt(ANSWER_MS)
         self._servers = LeaderConnection(where, f"tidelog-flows:{name}")
         self._one = asyncio.Lock()
         self._trouble = FailureLog(log)
@@ -112,28 +112,29 @@ class Desired:
                 raise DesiredStateError(f"the tidelog server does not tell what was paused: {_text(error)}") from None
 
     async def change(self, edit: Callable[[DesiredDocument], None]) -> None:
-        """edit is called again where somebody else was faster. KeptError."""
+        """Change the document. ``edit`` may be called several times, in a thread. Raises DesiredStateError."""
+        attempts = 0
+
+        def edited(text: bytes | None) -> tuple[bytes, None]:
+            nonlocal attempts
+            attempts += 1
+            if attempts > TRIES:
+                raise DesiredStateError("it is in force, but was not stored: others keep changing the document")
+            document = self._decoded(text)
+            edit(document)
+            after = msgspec.json.encode(document)
+            if len(after) > SIZE:
+                raise DesiredStateError(f"the document would have {len(after):,} bytes: {SIZE:,} is the maximum")
+            return after, None
+
         async with self._one:
             try:
-                for _ in range(TRIES):
-                    if await self._changed(edit):
-                        return
+                steps = documents.change(self.key, edited)
+                await asyncio.to_thread(drive, lambda calls: self._servers.ask(*calls), steps)
             except (ReplyError, OSError) as error:
                 raise DesiredStateError(
-                    f"it is in force, but the tidelog server did not keep it: {_text(error)}"
+                    f"it is in force, but the tidelog server did not store it: {_text(error)}"
                 ) from None
-        raise DesiredStateError("it is in force, but was not kept: others change the same document all the time")
-
-    async def _changed(self, edit: Callable[[DesiredDocument], None]) -> bool:
-        before = await self._asked(strings.get(self.key))
-        kept = self._decoded(before)
-        edit(kept)
-        after = msgspec.json.encode(kept)
-        if len(after) > SIZE:
-            raise DesiredStateError(f"what is to be kept would be {len(after):,} bytes: {SIZE:,} are the most")
-        if before is None:
-            return await self._asked(strings.set_absent(self.key, after)) is None
-        return after == before or await self._asked(strings.set_equal(self.key, after, before)) == before
 
     async def _asked(self, call: Call[T]) -> T:
         """In a thread: who leads may have to be found."""

@@ -9,14 +9,12 @@ Rule 2: nothing is tried again here. Errors are those of ``LeaderConnection`` wi
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 from tidelog.client.steps import Steps, drive
 from tidelog.transport.access import Access
-from tidelog.transport.call import Call
 from tidelog.transport.errors import ReplyError
 from tidelog.transport.leader import LeaderConnection
 
@@ -29,11 +27,8 @@ class EngineConnection:
     """A connection of an engine. ``name`` is its name in CLIENT LIST; ``answer_ms``: how long a reply may take."""
 
     def __init__(self, access: Access, name: str, answer_ms: int = ANSWER_MS) -> None:
-        patient = replace(
-            access, retries=0, connect_ms=min(access.connect_ms, ANSWER_MS),
-            read_ms=min(access.read_ms, ANSWER_MS) + answer_ms - ANSWER_MS,
-        )  # fmt: skip
-        self._servers = LeaderConnection(patient, name)
+        quick = access.single_attempt(ANSWER_MS)
+        self._servers = LeaderConnection(replace(quick, read_ms=quick.read_ms + answer_ms - ANSWER_MS), name)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=name)
 
     async def run(self, steps: Steps[T]) -> T:
@@ -42,13 +37,9 @@ class EngineConnection:
 
     def drive(self, steps: Steps[T]) -> T:
         """Drive an operation in this thread: for a program without an event loop."""
-        return drive(self._send, steps)
+        return drive(lambda calls: self._servers.ask(*calls), steps)
 
     def close(self) -> None:
         """Close the connection when what is under way has ended; does not wait for that."""
         self._thread.submit(self._servers.close)
         self._thread.shutdown(wait=False)
-
-    def _send(self, sequence: Sequence[Call[Any]]) -> list[Any]:
-        replies = iter(self._servers.ask(*[call for call in sequence if call.args]))
-        return [next(replies) if call.args else call.read(None) for call in sequence]

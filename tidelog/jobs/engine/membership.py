@@ -14,12 +14,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Mapping
 from hashlib import blake2b
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
 from tidelog.client import strings
 from tidelog.client.steps import Steps, checked
+from tidelog.coordination import documents
+from tidelog.coordination.membership import check_names, with_member, without_members
 from tidelog.jobs import keys
 from tidelog.jobs.errors import JobError
 from tidelog.operating.errortexts import UnreadableDocuments
@@ -42,16 +44,18 @@ class EngineMembers(msgspec.Struct, frozen=True):
     version: int = VERSION
     engines: dict[str, EngineMember] = {}
 
+    def __post_init__(self) -> None:
+        check_names([*self.engines])
+
     def joined(self, name: str, engine: EngineMember) -> EngineMembers:
-        known = self.engines.get(name)
-        if known is not None and known.epoch == engine.epoch:
-            return self
-        return msgspec.structs.replace(self, engines={**self.engines, name: engine})
+        return self._changed(with_member(self.engines, name, engine))
 
     def without(self, gone: Mapping[str, int]) -> EngineMembers:
         """Without engines, each under the epoch given."""
-        left = {name: each for name, each in self.engines.items() if gone.get(name) != each.epoch}
-        return self if len(left) == len(self.engines) else msgspec.structs.replace(self, engines=left)
+        return self._changed(without_members(self.engines, gone))
+
+    def _changed(self, engines: dict[str, EngineMember]) -> EngineMembers:
+        return self if engines is self.engines else msgspec.structs.replace(self, engines=engines)
 
 
 def chosen(job: str, engines: Collection[str]) -> str | None:
@@ -66,40 +70,20 @@ def read() -> Steps[EngineMembers]:
 
 def change(how: Callable[[EngineMembers], EngineMembers]) -> Steps[EngineMembers]:
     """Change the document; returns it as it is then. ``how`` may be called several times."""
-    while True:
-        (text,) = checked((yield [strings.get(keys.ENGINES)]))
+
+    def edit(text: bytes | None) -> tuple[bytes | None, EngineMembers]:
         before = decoded(text)
         after = how(before)
-        if after is before:
-            return before
-        written = msgspec.json.encode(after)
-        swap: Any = (
-            strings.set_absent(keys.ENGINES, written)
-            if text is None
-            else strings.set_equal(keys.ENGINES, written, text)
-        )
-        (found,) = checked((yield [swap]))
-        if found == text:
-            return after
+        return (text if after is before else msgspec.json.encode(after)), after
+
+    return documents.change(keys.ENGINES, edit)
 
 
 def decoded(text: bytes | None) -> EngineMembers:
-    """The document from its JSON. An invalid one is reported, and counts as empty: the next change replaces it.
-
-    Raises JobError if it has a newer version.
-    """
+    """The document from its JSON; an empty one for None. See ``documents.decode`` for invalid ones."""
     if text is None:
         return EngineMembers()
-    try:
-        found = msgspec.json.decode(text, type=EngineMembers)
-        for name in found.engines:
-            name.encode()
-    except (ValueError, RecursionError) as error:
-        _unreadable.tell(keys.ENGINES, error)
-        return EngineMembers()
-    if found.version != VERSION:
-        raise JobError(f"{keys.ENGINES!r} is of version {found.version}, this program knows {VERSION}: it is too old")
-    return found
+    return documents.decode(keys.ENGINES, text, EngineMembers, VERSION, _unreadable, JobError) or EngineMembers()
 
 
 def _weight(engine: str, job: str) -> bytes:

@@ -95,7 +95,7 @@ class FrameRunner:
         self.location, self.url = checkpoint_of(job, where)
         self._spark = spark
         self._servers = LeaderConnection(where.access, f"tidelog-job-{job.name}")
-        quick = replace(where.access, retries=0, connect_ms=min(where.access.connect_ms, QUICK_MS), read_ms=QUICK_MS)
+        quick = where.access.single_attempt(QUICK_MS)
         self._quick = LeaderConnection(
             quick, f"tidelog-job-{job.name}"
         )  # poll() must not wait for a lost server
@@ -112,7 +112,7 @@ class FrameRunner:
 
         FunctionError with the traceback if the function raises, or returns something else than frames of its outputs.
         JobError for outputs that don't fit their topics, for a query that Spark refuses, and for a checkpoint that is
-        not the one of what was published. Errors of ``Servers.ask``.
+        not the one of what was published. Errors of ``LeaderConnection.ask``.
         """
         try:
             self._start()

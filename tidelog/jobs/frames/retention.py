@@ -26,7 +26,7 @@ EVERY: Final = 3.0  # seconds
 
 
 class RetentionGroups:
-    """The group of a job in the partitions of its inputs. Errors of ``Servers.ask``, and ReplyError."""
+    """The group of a job in the partitions of its inputs. Errors of ``LeaderConnection.ask``, and ReplyError."""
 
     def __init__(self, servers: LeaderConnection, group: str) -> None:
         self.group = group

@@ -15,18 +15,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
 from tidelog.client import calls
 from tidelog.client.entries import Info, StreamId
-from tidelog.client.steps import checked
+from tidelog.client.steps import checked, drive
+from tidelog.coordination import documents
 from tidelog.jobs import keys
 from tidelog.jobs.declare import Job
 from tidelog.jobs.errors import JobError
 from tidelog.jobs.topics import Ask, JobTopics, reset_hint
-from tidelog.transport.call import Call
 from tidelog.transport.errors import ReplyError
 
 CLOSED: Final = 2**63 - 1  # the epoch of a fence under which nothing is published any more
@@ -50,24 +50,15 @@ class Origin:
 def agreed_origin(ask: Ask, job: Job, generation: int, start: str, shape: JobTopics) -> Origin:
     """The origin of a generation, which is written if there is none. JobError where the topics are others by now."""
     key = keys.origin(job.name, generation)
-    (there,) = checked(ask(_get(key)))
-    while True:
-        known = None if there is None else _read(job, key, there)
+
+    def edit(text: bytes | None) -> tuple[bytes | None, Origin]:
+        known = None if text is None else _read(job, key, text)
         if known is not None:
             _check(job, known, shape)
         wanted = _extended(ask, job, known, start, shape)
-        if wanted is known:
-            return known
-        written = msgspec.json.encode(wanted)
-        if there is None:
-            (there,) = checked(ask(Call(("SET", key, written, "NX", "GET"), _itself)))
-            if there is None:
-                return wanted
-        else:
-            (swapped,) = checked(ask(Call(("SET", key, written, "IFEQ", there), _itself)))
-            if swapped is not None:
-                return wanted
-            (there,) = checked(ask(_get(key)))
+        return (text if wanted is known else msgspec.json.encode(wanted)), wanted
+
+    return drive(lambda calls: ask(*calls), documents.change(key, edit))
 
 
 def _extended(ask: Ask, job: Job, known: Origin | None, start: str, shape: JobTopics) -> Origin:
@@ -151,11 +142,3 @@ def grown(job: Job, topic: str, before: int, now: int) -> str:
         f"job {job.name!r}: topic {topic!r} has {now} partitions now, it had {before} when the job began: keys, and the"
         f" state that belongs to them, are elsewhere now; {reset_hint(job.name)}"
     )
-
-
-def _get(key: str) -> Call[bytes | None]:
-    return Call(("GET", key), _itself)
-
-
-def _itself(reply: Any) -> Any:
-    return reply

@@ -17,7 +17,8 @@ from dataclasses import dataclass
 
 import msgspec
 
-from tidelog.client import strings
+from tidelog.client.steps import drive
+from tidelog.coordination import documents
 from tidelog.jobs import keys
 from tidelog.jobs.errors import JobError, SupersededError
 from tidelog.transport.errors import ReplyError
@@ -77,11 +78,11 @@ def change(
 ) -> JobSnapshots:
     """Replace the record of a partition; returns the records as they are then.
 
-    SupersededError where the string is of a later generation (Rule 1). UnreachableError, ReplyError as ``Servers.ask``.
+    Raises SupersededError if the string is of a later generation (Rule 1), and the errors of ``LeaderConnection.ask``.
     """
     key = keys.snapshots(owner.job)
-    (text,) = answers(servers.ask(strings.get(key)))
-    while True:
+
+    def edit(text: bytes | None) -> tuple[bytes, JobSnapshots]:
         records = decode(owner.job, text)
         if records.generation > owner.generation:
             raise SupersededError(f"job {owner.job!r} is at generation {records.generation}, not {owner.generation}")
@@ -89,12 +90,9 @@ def change(
             records = JobSnapshots(owner.generation)
         mine = changed(records.of(owner.partition))
         records = JobSnapshots(owner.generation, {**records.partitions, str(owner.partition): mine})
-        new = msgspec.json.encode(records)
-        swap = strings.set_absent(key, new) if text is None else strings.set_equal(key, new, text)
-        (before,) = answers(servers.ask(swap))
-        if before in (text, new):  # ``new``: it was sent twice, and the first reply was lost
-            return records
-        text = before
+        return msgspec.json.encode(records), records
+
+    return drive(lambda calls: servers.ask(*calls), documents.change(key, edit))
 
 
 def answers(replies: list[object]) -> list[bytes | None]:

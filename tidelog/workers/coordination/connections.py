@@ -165,10 +165,7 @@ class Line:
 
     async def together(self, *calls: Call[Any], raise_on_error: bool = True) -> list[Any]:
         """As ``send``, in the form of AsyncClient: for ``steps.arun``. Calls may be empty."""
-        replies = await self.send([call for call in calls if call.args])
-        left = iter(replies)
-        results = [next(left) if call.args else call.read(None) for call in calls]
-        return checked(results) if raise_on_error else results
+        return await (await self.channel()).together(*calls, raise_on_error=raise_on_error)
 
     def close(self) -> None:
         """Close the connection for good."""

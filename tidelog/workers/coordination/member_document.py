@@ -21,6 +21,8 @@ import msgspec
 
 from tidelog.client import strings
 from tidelog.client.steps import Steps, checked
+from tidelog.coordination import documents
+from tidelog.coordination.membership import check_names, with_member, without_members
 from tidelog.operating.errortexts import UnreadableDocuments
 from tidelog.transport.call import Call
 from tidelog.workers import logs
@@ -32,10 +34,6 @@ _unreadable: Final = UnreadableDocuments(logs.get(__name__))
 
 class MembersError(ValueError):
     """The members document on the server has a newer version."""
-
-
-class _Version(msgspec.Struct):
-    version: int
 
 
 class Member(msgspec.Struct, frozen=True):
@@ -55,6 +53,9 @@ class Members(msgspec.Struct, frozen=True):
     owners: list[str | None] = []
     waiting: list[str] = []
 
+    def __post_init__(self) -> None:
+        check_names([*self.members, *self.waiting, *filter(None, self.owners)])
+
     def of(self, worker: str) -> list[int]:
         """The partitions that a worker should own."""
         return [partition for partition, owner in enumerate(self.owners) if owner == worker]
@@ -62,16 +63,15 @@ class Members(msgspec.Struct, frozen=True):
     # -- changes: each returns the document itself where nothing changes ------------------------------------------
     def joined(self, worker: str, member: Member) -> Members:
         """With a worker that takes part. One that comes back under another epoch keeps its share."""
-        known = self.members.get(worker)
-        if known is not None and known.epoch == member.epoch:
+        members = with_member(self.members, worker, member)
+        if members is self.members:
             return self
-        waiting = self.waiting if known is not None else [*self.waiting, worker]
-        return self._changed(members={**self.members, worker: member}, waiting=waiting)
+        return self._changed(members=members, waiting=[*self.waiting, *({worker} - self.members.keys())])
 
     def without(self, gone: Mapping[str, int], partitions: int) -> Members:
         """Without workers, each under the epoch given; what they had is the others'."""
-        left = {name: each for name, each in self.members.items() if gone.get(name) != each.epoch}
-        return self if len(left) == len(self.members) else self._changed(members=left).assigned(partitions)
+        left = without_members(self.members, gone)
+        return self if left is self.members else self._changed(members=left).assigned(partitions)
 
     def settled(self, partitions: int) -> Members:
         """With a share for everyone who waits."""
@@ -87,31 +87,10 @@ class Members(msgspec.Struct, frozen=True):
 
 
 def decoded(key: str, text: bytes | None) -> Members:
-    """The document from its JSON; an empty one for None. An invalid document is reported, and counts as none: the
-    next change replaces it. Raises MembersError if it has a newer version.
-    """
+    """The document from its JSON; an empty one for None. See ``documents.decode`` for invalid ones."""
     if text is None:
         return Members()
-    try:
-        version = msgspec.json.decode(text, type=_Version).version
-        if version == VERSION:
-            return _sound(msgspec.json.decode(text, type=Members))
-    except (ValueError, RecursionError) as error:
-        _unreadable.tell(key, error)
-        return Members()
-    if version < VERSION:
-        _unreadable.tell(key, f"its version is {version}")
-        return Members()
-    raise MembersError(f"{key!r} is of version {version}, this program knows {VERSION}: it is too old")
-
-
-def _sound(found: Members) -> Members:
-    """Raises ValueError if a name can't be a worker's, because it could not be sent."""
-    for name in [*found.members, *found.waiting, *filter(None, found.owners)]:
-        name.encode()
-        if not name or "|" in name:
-            raise ValueError(f"{name!r} is no name of a worker")
-    return found
+    return documents.decode(key, text, Members, VERSION, _unreadable, MembersError) or Members()
 
 
 def read(key: str) -> Steps[Members]:
@@ -125,17 +104,10 @@ def change(key: str, how: Callable[[Members], Members], also: Sequence[Call[Any]
 
     ``how`` may be called several times, and returns its argument where nothing is to be changed.
     """
-    (text,) = checked((yield [strings.get(key)]))
-    while True:
+
+    def edit(text: bytes | None) -> tuple[bytes | None, Members]:
         before = decoded(key, text)
         after = how(before)
-        if after is before:
-            return before
-        written = msgspec.json.encode(after)
-        swap = strings.set_absent(key, written) if text is None else strings.set_equal(key, written, text)
-        (found,) = checked((yield [swap, *also])[:1])  # what is sent with it are hints, which nothing depends on
-        if found == text:
-            return after
-        if found is None:
-            (found,) = checked((yield [strings.get(key)]))
-        text = found
+        return (text if after is before else msgspec.json.encode(after)), after
+
+    return documents.change(key, edit, also)

@@ -16,6 +16,7 @@ import msgspec
 
 from tidelog.client import strings
 from tidelog.client.steps import Steps, checked
+from tidelog.coordination import documents
 from tidelog.operating.errortexts import UnreadableDocuments
 from tidelog.workers import logs
 
@@ -55,23 +56,15 @@ def remove(key: str, names: Iterable[str]) -> Steps[Marks]:
 
 
 def _changed(key: str, change: Callable[[Marks], Marks]) -> Steps[Marks]:
-    while True:
-        (text,) = checked((yield [strings.get(key)]))
+
+    def edit(text: bytes | None) -> tuple[bytes | None, Marks]:
         marks = decoded(text, key)
         wanted = change(marks)
         if wanted == marks and (marks or text is None):
-            return marks
-        if not wanted:
-            (deleted,) = checked((yield [strings.delete_equal(key, text)]))
-            if deleted:
-                return wanted
-            continue
-        new = msgspec.json.encode(wanted)
-        (there,) = checked(
-            (yield [strings.set_absent(key, new) if text is None else strings.set_equal(key, new, text)])
-        )
-        if there == text:
-            return wanted
+            return text, marks
+        return (msgspec.json.encode(wanted) if wanted else None), wanted
+
+    return documents.change(key, edit)
 
 
 def decoded(text: bytes | None, key: str) -> Marks:

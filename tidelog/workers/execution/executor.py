@@ -376,7 +376,7 @@ class Executor:
         """A new connection: somebody may have taken partitions meanwhile."""
         claims = [each.claim for each in self.partitions.values() if each.claim.key]
         if claims:
-            for claim in await arun(_Over(channel), check(claims)):
+            for claim in await arun(channel, check(claims)):
                 self._taken(claim)
 
     async def _keep(self) -> None:
@@ -395,13 +395,3 @@ class Executor:
                             await channel.send([touch])
                     except LostError:
                         break
-
-
-class _Over:
-    """A channel in the form of AsyncClient."""
-
-    def __init__(self, channel: AsyncConnection) -> None:
-        self._channel = channel
-
-    async def together(self, *made: Any, raise_on_error: bool = True) -> list[Any]:  # noqa: ARG002
-        return await self._channel.send(made)

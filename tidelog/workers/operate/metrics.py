@@ -26,7 +26,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import fields, replace
+from dataclasses import fields
 from typing import Any, Final
 
 from tidelog.client.steps import drive
@@ -83,13 +83,7 @@ class Collector:
         self._worker = worker
         self._core = client.metrics_core
         self._asking = threading.Lock()  # scrapes may overlap
-        access = worker.app.access
-        self._servers = LeaderConnection(
-            replace(
-                access, retries=0, connect_ms=min(access.connect_ms, ANSWER_MS), read_ms=min(access.read_ms, ANSWER_MS)
-            ),
-            "tidelog-metrics",
-        )  # fmt: skip
+        self._servers = LeaderConnection(worker.app.access.single_attempt(ANSWER_MS), "tidelog-metrics")
         self._buckets = [0] * (len(BUCKETS) + 1)
         self._delays = 0.0  # seconds, the sum of all
 
@@ -172,12 +166,9 @@ class Collector:
 
     # -- the server ------------------------------------------------------------------------------------------
     def _look(self) -> AppStatus | None:
-        def send(calls: Any) -> list[Any]:
-            replies = iter(self._servers.ask(*[call for call in calls if call.args]))
-            return [next(replies) if call.args else call.read(None) for call in calls]
-
         try:
-            return drive(send, look(self._worker.app, [declared.name for declared in self._worker.declared]))
+            operation = look(self._worker.app, [declared.name for declared in self._worker.declared])
+            return drive(lambda calls: self._servers.ask(*calls), operation)
         except (OSError, ReplyError, TopicError, MembersError) as error:
             log.info("metrics: how far processors are is unknown: %s", error)
             return None

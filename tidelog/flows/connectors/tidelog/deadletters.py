@@ -26,7 +26,7 @@ from tidelog.client.steps import arun, checked
 from tidelog.flows.api.errors import RejectError
 from tidelog.flows.api.event import Event
 from tidelog.flows.connectors.tidelog.fieldcodec import EntryCodec
-from tidelog.flows.serveraccess import ConnectionClient, access, channel
+from tidelog.flows.serveraccess import access, channel
 from tidelog.topics import deadletters
 from tidelog.topics.deadletters import NO_PARTITION
 from tidelog.transport.access import Access
@@ -102,7 +102,7 @@ class DeadLetterWriter:
         """
         homes = {deadletters.home(stream.decode(), NO_PARTITION) for (_, stream), *_ in letters if stream}
         if not self._ready or not homes <= self._homes:
-            await arun(ConnectionClient(over), deadletters.ready(self.topic, *sorted(homes - self._homes)))
+            await arun(over, deadletters.ready(self.topic, *sorted(homes - self._homes)))
             self._ready = True
             self._homes |= homes
         checked(await over.send([calls.tlen(deadletters.stream_of(self.topic))]))  # raises for another type
