@@ -105,7 +105,7 @@ def is_text(key: bytes) -> bool:
 
 
 def found(key: str, reply: Any) -> Any:
-    """Return the reply of ``LeaderConnection.ask`` for a key. Raises ReplyError, with the key in its text, if it is an error."""
+    """Return the reply of ``ask`` for a key. Raises ReplyError, with the key in its text, if it is an error."""
     if isinstance(reply, ReplyError):
         raise ReplyError(f"{reply} (stream {key!r})")
     return reply
