@@ -1,4 +1,4 @@
-"""Three jobs on clicks: running counts and alarms with state, the most frequent user of each city, days by Spark.
+"""Three jobs on clicks: running counts and alarms with state, the most frequent user of each city, and totals per day.
 
     tidelog-server --port 6379 &
     export TIDELOG_URL=redis://localhost:6379
@@ -6,10 +6,11 @@
     tidelog jobs add --all examples.jobs_clicks
     tidelog jobs engine --master 'local[2]' --state-dir ./state
 
-The clicks are those on a page with the weather. City, hour and temperature were measured: San Francisco and Seattle,
-hour by hour for a year (vega_datasets). Who clicked is made up, the same each time.
+The clicks are clicks on a page with the weather. City, hour, and temperature were measured in San Francisco and
+Seattle, hourly for a year (vega_datasets). The users are generated from a fixed seed.
 
-``count`` and ``lead`` are a chain: ``count`` writes its totals by city, so each partition of ``lead`` has whole cities.
+``count`` and ``lead`` form a chain: ``count`` writes its totals by city, so each partition of ``lead`` has whole
+cities.
 """
 
 from __future__ import annotations
@@ -34,19 +35,19 @@ if TYPE_CHECKING:
 
 URL: Final = os.environ.get("TIDELOG_URL", "redis://localhost:6379")
 USERS: Final = 32
-LIMIT: Final = 4  # clicks of a user in a day; more are an alarm
-WEEK: Final = 7 * 86400.0  # seconds for which clicks of a day are remembered
+LIMIT: Final = 4  # clicks of a user per day; more raise an alarm
+WEEK: Final = 7 * 86400.0  # seconds for which the clicks of a day are stored
 
 
 class Click(msgspec.Struct):
     user: str
     city: str
     at: datetime  # in UTC
-    temp: float  # degrees Fahrenheit, as the page showed it
+    temp: float  # degrees Fahrenheit, as shown on the page
 
 
 class Total(msgspec.Struct):
-    """So many clicks of a user on a city, by now."""
+    """The current number of clicks of a user on a city."""
 
     user: str
     city: str
@@ -61,7 +62,7 @@ class Alarm(msgspec.Struct):
 
 
 class Leader(msgspec.Struct):
-    """Who has most clicks on a city, from now on."""
+    """The user with the most clicks on a city, from now on."""
 
     city: str
     user: str
@@ -84,7 +85,7 @@ daily: Topic[Day] = Topic("daily", Day, partition_by="city", partitions=4, url=U
 
 @job(inputs=[clicks], outputs=[totals, alarms], state=int)
 def count(batch: MicroBatch, state: State[int]) -> dict[Topic[Any], pa.Table]:
-    """Add to the counts of each user and city; a row for each that changed. And an alarm, once for a user and day."""
+    """Add to the counts of each user and city. Write a row for each changed count, and one alarm per user and day."""
     table = batch.table.select(["user", "city"])
     added = table.group_by(["user", "city"], use_threads=False).aggregate([([], "count_all")])
     names = [f"{user}/{city}" for user, city in zip(*_lists(added, "user", "city"), strict=True)]
@@ -103,7 +104,7 @@ def count(batch: MicroBatch, state: State[int]) -> dict[Topic[Any], pa.Table]:
 
 @job(inputs=[totals], outputs=[leaders], state=Leader)
 def lead(batch: MicroBatch, state: State[Leader]) -> dict[Topic[Any], pa.Table]:
-    """A row when another user has most clicks on a city."""
+    """Write a row when another user has the most clicks on a city."""
     cities = batch.table["city"].unique().to_pylist()
     first = dict(zip(cities, state.get_many(cities), strict=True))
     changed: list[Leader] = []
@@ -121,7 +122,8 @@ def lead(batch: MicroBatch, state: State[Leader]) -> dict[Topic[Any], pa.Table]:
 
 @job(inputs=[clicks], outputs=[daily])
 def per_day(frame: DataFrame) -> DataFrame:
-    """Clicks and mean temperature of each city and day, when the day is over; clicks may be up to two days late."""
+    """Return clicks and mean temperature of each city and day when the day is over. Clicks may be up to two days late.
+    """
     from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
 
     days = frame.withWatermark("at", "2 days").groupBy("city", F.window("at", "1 day"))
@@ -135,14 +137,14 @@ def _lists(table: pa.Table, *columns: str) -> list[list[Any]]:
 
 
 def _add(state: State[int], names: list[str], more: list[int], ttl: float | None = None) -> list[int]:
-    """Add to counts; returns what they are now."""
+    """Add to counts, and return the new counts."""
     now = [(before or 0) + add for before, add in zip(state.get_many(names), more, strict=True)]
     state.put_many(names, now, ttl=ttl)
     return now
 
 
 def real_clicks() -> Iterator[Click]:
-    """A year of them, in the order of time."""
+    """Yield a year of clicks, ordered by time."""
     from vega_datasets import local_data
 
     rows: list[tuple[datetime, str, float]] = []
@@ -153,13 +155,13 @@ def real_clicks() -> Iterator[Click]:
                 rows.append((at, city, float(row["temp"])))
     for at, city, temp in sorted(rows):
         chance = crc32(f"{city} {at:%Y-%m-%d %H}".encode())
-        number = min(chance % USERS, chance // USERS % USERS)  # some click more than others
+        number = min(chance % USERS, chance // USERS % USERS)  # some users click more than others
         yield Click(f"user-{number}", city, at, temp)
 
 
 def main() -> None:
     for topic in (clicks, totals, alarms, leaders, daily):
-        topic.sync.send_many([])  # makes it
+        topic.sync.send_many([])  # creates the topic
     if not sum(clicks.client.tlen(clicks.stream(each)) for each in range(clicks.partitions)):
         sent = clicks.sync.send_many(real_clicks())
         print(f"{sent:,} clicks sent")  # noqa: T201 - a program for the terminal

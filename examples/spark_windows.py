@@ -1,16 +1,16 @@
-"""Two streaming jobs on tidelog streams: windows over event time, results into other streams, exactly once.
+"""Two streaming queries on tidelog streams: windows over event time, with exactly-once results in other streams.
 
     pip install 'tidelog[spark]'
     tidelog-server --port 6379 &
     python examples/spark_windows.py redis://localhost:6379 /tmp/checkpoints
 
-What it reads it makes where it isn't there: a year of temperatures for ``sf_temps``, some seconds of this machine's
-load for ``machine``. With data of your own, before that:
+If an input stream does not exist, the script fills it: a year of temperatures for ``sf_temps``, and a few seconds of
+this machine's load for ``machine``. To use your own data, first run:
 
     tidelog load sf_temps sf-temps.csv             # fields: temp, date (2010/01/01 00:00:00)
 
-The time of a row in ``sf_temps`` is a field, as text; in ``machine`` (fields: cpu, memory) it is the time in the ID of
-the entry. Append more and run it again: each job continues where it was, and writes the result of each window once.
+The time of a row in ``sf_temps`` is a text field. In ``machine`` (fields: cpu, memory), it is the time in the ID of the
+entry. Append more rows and run the script again: each query continues, and writes the result of each window once.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 def session() -> SparkSession:
-    """A local session. Its Python workers must run an interpreter that has tidelog: this one."""
+    """Return a local session. Its Python workers must use an interpreter with tidelog, which is this one."""
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.Builder().master("local[2]").appName("tidelog windows")
     for name, value in {
@@ -52,7 +52,7 @@ def session() -> SparkSession:
 
 
 def weeks(spark: SparkSession, url: str) -> DataFrame:
-    """Lowest, mean and highest temperature of each week; rows may be up to two days late."""
+    """Return the lowest, mean, and highest temperature of each week. Rows may be up to two days late."""
     temps = (
         spark.readStream.format("tidelog")
         .schema("temp double, date string")
@@ -71,7 +71,7 @@ def weeks(spark: SparkSession, url: str) -> DataFrame:
 
 
 def seconds(spark: SparkSession, url: str) -> DataFrame:
-    """Mean load of a machine in windows of two seconds."""
+    """Return the mean load of a machine in windows of two seconds."""
     machine = (
         spark.readStream.format("tidelog")
         .schema("_ts timestamp, cpu double, memory double")
@@ -87,7 +87,7 @@ def seconds(spark: SparkSession, url: str) -> DataFrame:
 
 
 def into(frame: DataFrame, url: str, key: str, checkpoints: str, until_read: bool) -> StreamingQuery:
-    """Write finished windows to a stream, exactly once. ``until_read``: end once everything there has been read."""
+    """Write finished windows to a stream, exactly once. ``until_read``: stop when all existing entries were read."""
     writer = (
         frame.writeStream.format("tidelog")
         .outputMode("append")
@@ -99,7 +99,7 @@ def into(frame: DataFrame, url: str, key: str, checkpoints: str, until_read: boo
 
 
 def fill(url: str) -> None:
-    """Make the streams that are not there."""
+    """Fill the streams that do not exist."""
     with Client(url) as client:
         if not client.tlen("sf_temps"):
             rows = []

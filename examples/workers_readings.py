@@ -1,9 +1,9 @@
-"""Workers that process readings of thermometers: each takes effect once, whatever becomes of the processes.
+"""Workers that process thermometer readings. Each reading takes effect once, even if processes die.
 
     TIDELOG_URL=redis://localhost:6379 tidelog worker examples.workers_readings:app --workers 3
 
-``convert`` sends each reading on in degrees Celsius, together with its acknowledgement: exactly once. ``publish`` asks
-something slow for each reading, many at a time, never two of one day, and notes it: at least once, in order.
+``convert`` sends each reading in degrees Celsius, together with the acknowledgement: exactly once. ``publish`` calls a
+slow service for each reading, many at a time but never two of one day, and records the result: at least once, in order.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tidelog.workers import App, Event
 
 
 class Reading(msgspec.Struct):
-    """What was measured in one hour."""
+    """The measurement of one hour."""
 
     day: str  # city and day: the readings of a day stay in order
     hour: int
@@ -48,5 +48,5 @@ async def convert(event: Event[Reading]) -> None:
 
 @app.each(readings, ordering="key", concurrency=50)
 async def publish(reading: Reading) -> None:
-    await asyncio.sleep(0.002)  # a service that takes its time
+    await asyncio.sleep(0.002)  # a slow service
     await published.send(reading)

@@ -1,7 +1,6 @@
-"""Fail if modules import each other in a circle. Imports under ``TYPE_CHECKING`` and inside functions count.
+"""Fail if modules import each other in a cycle. Imports under ``TYPE_CHECKING`` and inside functions count.
 
-Prints each circle with the lines that tie it. ``--root DIRECTORY`` checks another checkout. (import-linter's contract
-for this also forbids circles between folders, whose modules may well form none.)
+Prints each cycle with its import statements. ``--root DIRECTORY`` checks another checkout.
 """
 
 from __future__ import annotations
@@ -14,19 +13,19 @@ from pathlib import Path
 
 import grimp
 
-Circle = tuple[str, ...]  # each module imports the next one, the last one the first
+Circle = tuple[str, ...]  # each module imports the next one, and the last one imports the first
 
-ALSO = ("_tidelog_server", "benchmarks")  # packages that import-linter's contracts don't mention
+ALSO = ("_tidelog_server", "benchmarks")  # packages that the contracts of import-linter do not mention
 
 
 def packages(root: Path) -> list[str]:
-    """The names of the project's packages."""
+    """Return the names of the project's packages."""
     linter = tomllib.loads((root / "pyproject.toml").read_text())["tool"]["importlinter"]
     return [*ALSO, *linter["root_packages"]]
 
 
 def circles(graph: grimp.ImportGraph) -> list[Circle]:
-    """The shortest circle of each import that is in one; each circle once, short ones first."""
+    """Return the shortest cycle of each import that is part of one, without duplicates, short ones first."""
     found: set[Circle] = set()
     for importer in graph.modules:
         for imported in graph.find_modules_directly_imported_by(importer):
@@ -38,7 +37,7 @@ def circles(graph: grimp.ImportGraph) -> list[Circle]:
 
 
 def ties(graph: grimp.ImportGraph, circle: Circle) -> Iterator[str]:
-    """The import statements of a circle."""
+    """Yield the import statements of a cycle."""
     for importer, imported in zip(circle, (*circle[1:], circle[0]), strict=True):
         for detail in graph.get_import_details(importer=importer, imported=imported):
             yield f"{importer}:{detail['line_number']}: {detail['line_contents']}"
@@ -48,7 +47,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--root", type=Path, default=Path(__file__).resolve().parent.parent)
     root = parser.parse_args().root.resolve()
-    sys.path.insert(0, str(root))  # the checkout, also where another copy is installed
+    sys.path.insert(0, str(root))  # the checkout, even if another copy is installed
 
     graph = grimp.build_graph(*packages(root), cache_dir=None)
     found = circles(graph)

@@ -1,4 +1,4 @@
-"""Write docs/commands.md from the command table; with --check say whether it is up to date."""
+"""Write docs/commands.md from the command table. ``--check`` reports whether it is up to date."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ GROUPS = {
 
 
 def render() -> str:
-    """The whole page."""
+    """Return the whole page."""
     parts = [HEAD]
     for group, title in GROUPS.items():
         shown = [cmd for cmd in all_commands() if cmd.group == group and not cmd.bare]
@@ -48,7 +48,7 @@ def name(cmd: Command) -> str:
 
 
 def anchor(cmd: Command) -> str:
-    """As GitHub makes it from the heading."""
+    """Return the anchor that GitHub generates for the heading."""
     return cmd.name.replace("|", "-").replace(" ", "-")
 
 

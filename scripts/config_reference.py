@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Write docs/configuration.md from the table of directives; ``--check`` only says whether it is up to date."""
+"""Write docs/configuration.md from the table of directives. ``--check`` reports whether it is up to date."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The main job on real input, for people to watch: scripts/demo runs it. Ends with status 1 if a promise is broken."""
+"""The main features on real input, as a show: scripts/demo runs it. It ends with status 1 if a guarantee is violated.
+"""
 
 from __future__ import annotations
 
@@ -29,12 +30,12 @@ from tidelog.testing import Server, running_server
 
 EVERY = 0.1  # seconds between two measurements
 JOBS = 60
-RETRY = 1500  # ms until a job that was not acknowledged goes to another reader
+RETRY = 1500  # ms until an unacknowledged job is delivered to another reader
 
 
 # -- measuring -------------------------------------------------------------------------------------------------
 def measure() -> dict[str, Any]:
-    """What this machine is doing now. A machine without disks or network (a container) leaves their fields out."""
+    """Measure this machine. Fields of disks and networks are omitted if there are none, as in a container."""
     fields = {"cpu": psutil.cpu_percent(), "memory": psutil.virtual_memory().percent}
     disk, net = psutil.disk_io_counters(), psutil.net_io_counters()
     if disk is not None:
@@ -45,12 +46,12 @@ def measure() -> dict[str, Any]:
 
 
 class Sampler:
-    """Appends a measurement every 100 ms, whatever becomes of the server, and remembers what was acknowledged."""
+    """Appends a measurement every 100 ms, even while the server is down, and records the acknowledged ones."""
 
     def __init__(self, server: Server) -> None:
         self.acknowledged: list[StreamId] = []
-        self.unanswered = 0  # sent, but the server died before it answered
-        psutil.cpu_percent()  # it tells the load since the call before
+        self.unanswered = 0  # sent, but the server died before it replied
+        psutil.cpu_percent()  # the first call starts the measurement
         self._client = server.client()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run)
@@ -73,14 +74,14 @@ class Sampler:
 
 # -- the group's readers: processes of their own -----------------------------------------------------------------
 def reader(url: str, name: str, hangs_after: int) -> None:
-    """Take jobs from the group, do them, acknowledge them, and tell each on standard output. Until it is killed."""
+    """Read jobs from the group, process and acknowledge them, and print each one, until the process is killed."""
     done = 0
     with Client(url) as client:
         while True:
             batch = client.tread("jobs", count=2, block=0, group="workers", ttl=60_000, retry=RETRY, expire=60_000)
             if hangs_after and done >= hangs_after:
                 print(name, "holds", *(entry["job"].decode() for entry in batch.entries), flush=True)
-                time.sleep(3600)  # stuck; the demo kills it here
+                time.sleep(3600)  # stuck; the demo kills the process here
             for entry in batch.entries:
                 time.sleep(0.01)  # the work
                 client.tack("jobs", "workers", entry)
@@ -89,7 +90,7 @@ def reader(url: str, name: str, hangs_after: int) -> None:
 
 
 class Readers:
-    """Three reader processes, and what they tell."""
+    """Three reader processes and their output."""
 
     def __init__(self, url: str) -> None:
         self.told: queue.SimpleQueue[list[str]] = queue.SimpleQueue()
@@ -117,7 +118,7 @@ class Readers:
 
 # -- the scenes --------------------------------------------------------------------------------------------------
 def temperatures(client: Client) -> int:
-    """Load the year, draw it; returns the number of rows."""
+    """Load and draw a year of temperatures, and return the number of rows."""
     title("2. A data set: San Francisco's hourly temperatures of 2010 (vega_datasets: sf_temps)")
     path = local_data.sf_temps.filepath
     started = time.monotonic()
@@ -169,7 +170,7 @@ def follow(client: Client, sampler: Sampler) -> None:
             print(f"\r   cpu {_cpu(seen)}", end="", flush=True)
     print(f"\r   cpu {_cpu(seen)}")
     say(f"{len(seen)} measurements, {sorted(late)[len(late) // 2]:.1f} ms after they were taken (median)")
-    while sampler.acknowledged[-1] < seen[-1].id:  # this reader may know of an entry before the one who sent it
+    while sampler.acknowledged[-1] < seen[-1].id:  # this reader can see an entry before its writer receives the reply
         time.sleep(0.01)
     between = [at for at in sampler.acknowledged if seen[0].id <= at <= seen[-1].id]
     promise([entry.id for entry in seen] == between, "every measurement came, once, in order")
@@ -243,13 +244,13 @@ def crash(server: Server, client: Client, sampler: Sampler, rows: int) -> None:
 
 
 def picture(sampler: Sampler) -> str:
-    """When measurements were acknowledged, one sign for 200 ms: the crash is a gap."""
+    """Draw the times of acknowledged measurements, one character per 200 ms: the crash is a gap."""
     slots = {at.ms // 200 for at in sampler.acknowledged}
     return "".join("█" if slot in slots else "·" for slot in range(max(slots) - 39, max(slots) + 1))
 
 
 def keep(directory: Path, port: int) -> None:
-    """Start the server once more, on its own: it outlives the demo."""
+    """Start the server once more as a process that outlives the demo."""
     command = [sys.executable, "-P", "-m", "_tidelog_server", "--port", str(port), "--dir", str(directory)]
     log = directory.with_suffix(".log")
     with log.open("w") as output:
@@ -272,7 +273,7 @@ def keep(directory: Path, port: int) -> None:
 
 
 def scenes(directory: Path) -> int:
-    """Play all of them on a server in this directory; its port."""
+    """Play all scenes on a server in this directory, and return its port."""
     title("1. A server on an empty directory")
     started = time.monotonic()
     with running_server(directory) as server, server.client() as client:
@@ -306,7 +307,7 @@ def main() -> None:
         return
 
     began = time.monotonic()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that what was started is cleared away
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that child processes are stopped
     directory = Path(tempfile.mkdtemp(prefix="tidelog-demo-"))
     kept = False
     try:

@@ -1,8 +1,8 @@
-"""Flows on real input: scripts/demo --flows runs it. Ends with status 1 if a promise is broken.
+"""Flows on real input: scripts/demo --flows runs it. It ends with status 1 if a guarantee is violated.
 
-One process runs the two flows of examples/flows/readings.yaml: what comes over HTTP is kept in a stream, and from there
-it goes to an HTTP server that fails again and again. Deliveries are paused by curl, and the process is killed. At the
-end: is anything lost, here or there? And a picture of the page that shows the flows.
+One process runs the two flows of examples/flows/readings.yaml: readings arrive over HTTP and are stored in a stream,
+from which they are sent to an HTTP server that fails repeatedly. curl pauses the deliveries, and the process is killed.
+At the end, the demo checks that nothing was lost, and takes a picture of the page that shows the flows.
 """
 
 from __future__ import annotations
@@ -36,19 +36,19 @@ from tidelog.testing import free_port, running_server
 
 ROOT: Final = Path(__file__).parent.parent
 FILE: Final = "examples/flows/readings.yaml"
-BATCH: Final = 50  # readings of a request
+BATCH: Final = 50  # readings per request
 SENDERS: Final = 4
-EVERY: Final = 0.1  # seconds between two looks
+EVERY: Final = 0.1  # seconds between two polls
 HELD: Final = 1.5  # seconds for which deliveries are paused
-PATIENCE: Final = 60.0  # seconds for anything here
+PATIENCE: Final = 60.0  # timeout of each step, in seconds
 TURNS: Final = (("answers 200", 2.0), ("answers 503", 0.7), ("answers 200", 1.5), ("is gone", 0.7))  # seconds of each
 DRAWN: Final = "/[1-9][0-9]*.s/.test(document.querySelector('#graph')?.textContent ?? '')"  # a rate is not 0
 
-Hour = tuple[str, int]  # city and day, hour: what a reading is known by
+Hour = tuple[str, int]  # city and day, hour: the identity of a reading
 
 
 class Target:
-    """An HTTP server that takes readings, and is well, ill and gone in turn."""
+    """An HTTP server for readings that is healthy, failing, and unreachable in turn."""
 
     def __init__(self) -> None:
         self.port = free_port()
@@ -56,7 +56,7 @@ class Target:
         self.answered: Counter[int] = Counter()  # requests by status
         self.state = ""
         self.times: Counter[str] = Counter()  # of each state
-        self.lock = threading.Lock()  # of all but the port
+        self.lock = threading.Lock()  # of everything except the port
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._turns, daemon=True)
         self._thread.start()
@@ -66,7 +66,7 @@ class Target:
         self._thread.join()
 
     def answer(self, body: bytes) -> int:
-        """The status of the answer to a request. What it had is kept before the answer leaves."""
+        """Return the status of the response to a request. The readings are recorded before the response is sent."""
         status = 200 if self.state == "answers 200" else 503
         with self.lock:
             self.answered[status] += 1
@@ -104,7 +104,8 @@ def close(server: ThreadingHTTPServer) -> None:
 
 
 def handler(target: Target) -> type[BaseHTTPRequestHandler]:
-    """Of requests. Connections are closed after each, so a server that is gone is gone."""
+    """Return a request handler. Connections are closed after each request, so that the server can become unreachable.
+    """
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
@@ -113,7 +114,7 @@ def handler(target: Target) -> type[BaseHTTPRequestHandler]:
             self.end_headers()
 
         def log_message(self, *_: object) -> None:
-            """Nothing is told of each request."""
+            """Log nothing."""
 
     return Handler
 
@@ -138,7 +139,7 @@ class Flows:
         return self.process
 
     def ask(self, path: str) -> Any:
-        """What GET answers; None: nothing, there is nobody."""
+        """Return the response to GET, or None if the process does not answer."""
         connection = http.client.HTTPConnection("127.0.0.1", self._listen, timeout=10)
         try:
             connection.request("GET", path)
@@ -155,7 +156,7 @@ class Flows:
         return bool(found) and all(each["status"] == "running" for each in found)
 
     def reasons(self, flow: str) -> list[str]:
-        """Why nothing moves there, now."""
+        """Return the reasons for which the flow is paused."""
         found = self.ask(f"/v1/flows/{flow}/breaker")
         if found is None:
             return []
@@ -168,7 +169,7 @@ class Flows:
         return -1 if found is None else int(found["count"])
 
     def patch(self, flow: str, status: str) -> str:
-        """By curl, as people do; the flow's status in the answer."""
+        """Change the status with curl, as users do, and return the status in the response."""
         body = json.dumps({"status": status})
         path = f"{self.url}/v1/flows/{flow}"
         say(f"$ curl -s -XPATCH -H'application/json' {path} -d'{body}'")
@@ -180,7 +181,7 @@ class Flows:
         return str(json.loads(done.stdout)["status"])
 
     def close(self) -> str:
-        """Stop in order; the end of what it said."""
+        """Stop the process with SIGTERM, and return the end of its output."""
         self.process.terminate()
         try:
             self.process.wait(40)
@@ -195,10 +196,10 @@ class Flows:
 
 
 class Senders:
-    """Threads that send readings; a request that is not answered by 200 is sent again."""
+    """Threads that send readings. A request whose response is not 200 is sent again."""
 
     def __init__(self, port: int, rows: Sequence[Reading], seconds: float) -> None:
-        self.answered = 0  # readings, each in a request that was answered by 200
+        self.answered = 0  # readings in requests with the response 200
         self.again = 0  # requests
         self._port = port
         self._lock = threading.Lock()
@@ -239,13 +240,13 @@ class Senders:
 
 
 class Watch:
-    """Tells a line a second, while it waits."""
+    """Prints a line per second while it waits."""
 
     def __init__(self, client: Client, flows: Flows, target: Target) -> None:
         self.senders: Senders | None = None
         self._client, self._flows, self._target = client, flows, target
         self._began = self._shown = time.monotonic()
-        self.seen: Counter[str] = Counter()  # reasons for which deliveries stood still, by looks
+        self.seen: Counter[str] = Counter()  # reasons for which deliveries were paused, by polls
 
     def until(self, true: Callable[[], Any], what: str) -> None:
         end = time.monotonic() + PATIENCE
@@ -268,7 +269,7 @@ class Watch:
             )
 
     def begin(self, senders: Senders) -> None:
-        """Seconds are counted from now."""
+        """Start the clock."""
         self.senders = senders
         self._began = self._shown = time.monotonic()
 
@@ -277,7 +278,7 @@ class Watch:
         return self._client.tlen("readings")
 
     def idle(self, total: int) -> bool:
-        """Everything was delivered, and its group knows."""
+        """Return whether everything was delivered and acknowledged."""
         (group,) = self._client.tgroup_list("readings")
         last = self._client.trevrange("readings", count=1)[0].id
         return group.offset == last and not group.pending and len(dict(self._target.got)) == total
@@ -297,7 +298,7 @@ def running(url: str) -> Iterator[tuple[Flows, Target]]:
 
 # -- the scenes --------------------------------------------------------------------------------------------------
 def play(rows: Sequence[Reading], seconds: float, picture: Path) -> None:
-    """All of it; ``seconds`` is how long sending takes."""
+    """Play all scenes; ``seconds`` is the duration of the sending."""
     title("1. A server, one process with two flows: HTTP -> convert -> stream, stream -> gather -> HTTP")
     with running_server() as server, server.client() as client, running(server.url) as (flows, target):
         say(which_tidelog(client))
@@ -338,7 +339,7 @@ def disaster(
 
 
 def pause(flows: Flows, target: Target, watch: Watch) -> None:
-    """Deliveries are paused for a while by curl, and nothing else."""
+    """Pause deliveries for some time with curl."""
     promise(flows.patch("deliver", "paused") == "paused", "the answer says paused: nothing more leaves the stream")
     watch.until(lambda: flows.unsettled("deliver") == 0, "what was under way is settled")
     delivered, kept, end = len(target.got), watch.kept, time.monotonic() + HELD
@@ -349,7 +350,7 @@ def pause(flows: Flows, target: Target, watch: Watch) -> None:
 
 
 def photographed(url: str, picture: Path) -> None:
-    """The page as it is now, with rates."""
+    """Take a picture of the page with its current rates."""
     program = screenshot.browser()
     if program is None:
         say(f"no browser here that takes a picture (Debian: apt-get install chromium); the page is {url}")
@@ -385,11 +386,11 @@ def reckon(client: Client, rows: Sequence[Reading], target: Target, watch: Watch
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--flows", action="store_true", help=argparse.SUPPRESS)  # how scripts/demo came here
+    parser.add_argument("--flows", action="store_true", help=argparse.SUPPRESS)  # set by scripts/demo
     parser.add_argument("--picture", type=Path, default=Path(tempfile.gettempdir()) / "tidelog-flows.png")
     args = parser.parse_args()
     began = time.monotonic()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that what was started is cleared away
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that child processes are stopped
     play(real_readings(), 15.0, args.picture)
     title(f"That was all, in {time.monotonic() - began:.0f} s. Nothing is left running.")
 

@@ -1,8 +1,8 @@
-"""Jobs on real input: scripts/demo --jobs runs it. Ends with status 1 if a promise is broken.
+"""Jobs on real input: scripts/demo --jobs runs it. It ends with status 1 if a guarantee is violated.
 
-Two engines, each with Spark and a disk of its own, share two jobs of examples/jobs_clicks.py: ``count`` adds clicks up,
-``lead`` reads what it writes. The engine that counts is killed with all that it started; the other one makes the state
-again and goes on. At the end: is anything lost, doubled, or counted by both? And a plot.
+Two engines, each with its own Spark and disk, share two jobs of examples/jobs_clicks.py: ``count`` adds up clicks, and
+``lead`` reads its output. The engine that runs ``count`` is killed with all its processes. The other engine rebuilds
+the state and continues. At the end, the demo checks that nothing was lost or counted twice, and plots the result.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ from tidelog.testing import Server, running_server
 from tidelog.topics import Topic
 
 LEASE: Final = 3.0  # seconds
-EVERY: Final = 0.1  # seconds between two looks
-BATCH: Final = 50  # clicks sent at once
-PATIENCE: Final = 120.0  # seconds for anything here
+EVERY: Final = 0.1  # seconds between two polls
+BATCH: Final = 50  # clicks per send
+PATIENCE: Final = 120.0  # timeout of each step, in seconds
 ENGINES: Final = ("engine-A", "engine-B")
 JOBS: Final = ("count", "lead")
 PARTITIONS: Final = 4
@@ -51,16 +51,16 @@ QUICK: Final = ("--conf", "spark.driver.extraJavaOptions=-XX:TieredStopAtLevel=1
 
 
 class Epoch(NamedTuple):
-    """One epoch of a job, of all its partitions."""
+    """One epoch of a job, over all partitions."""
 
     number: int
-    ms: int  # when it was published, since 1970
-    rows: int  # read
+    ms: int  # time of publication, since 1970
+    rows: int  # rows read
     engine: str
 
 
 class Watch:
-    """Looks at the jobs all the time, shows it, and remembers which engine had what."""
+    """Polls the jobs continuously, displays them, and records which engine had which job."""
 
     def __init__(self, client: Client, engines: dict[str, EngineTest], total: int) -> None:
         self.engines = engines
@@ -68,12 +68,12 @@ class Watch:
         self.sent = 0
         self._client = client
         self._total = total
-        self._began = 0.0  # when seconds began to be counted; 0: not yet
+        self._began = 0.0  # start of the clock; 0: not started
         self._shown = -1.0
         self.seen = self.poll()
 
     def until(self, true: Callable[[], Any], what: str) -> None:
-        """Look until ``true()``, and show how far it is."""
+        """Poll until ``true()``, and display the progress."""
         end = time.monotonic() + PATIENCE
         while not true():
             if time.monotonic() > end:
@@ -91,7 +91,7 @@ class Watch:
         return self.seen
 
     def _show(self) -> None:
-        """A line a second."""
+        """Print a line per second."""
         seconds = time.monotonic() - self._began
         if seconds < self._shown + 1:
             return
@@ -100,7 +100,7 @@ class Watch:
         say(f"{seconds:5.1f} s   sent {self.sent:6,}   counted {self.counted:6,}   {'   '.join(jobs)}")
 
     def begin(self) -> None:
-        """Seconds are counted from now."""
+        """Start the clock."""
         self._began = time.monotonic()
 
     def of(self, name: str) -> JobOverview:
@@ -115,7 +115,7 @@ class Watch:
 
     @property
     def ready(self) -> bool:
-        """Each job runs where it should, and has read something: both engines have their Spark."""
+        """Return whether each job runs on its engine and has read input, so that both engines have started Spark."""
         at_home = all(each.engine == chosen(each.spec.name, ENGINES) for each in self.seen.jobs)
         return at_home and self.idle and all(map(self.epoch, JOBS))
 
@@ -128,7 +128,7 @@ class Watch:
 
 
 def send(topic: Topic[Click], rows: Sequence[Click], watch: Watch, pause: float = 0.0) -> None:
-    """Send clicks, and pause so many seconds after each BATCH."""
+    """Send clicks, with a pause of that many seconds after each BATCH."""
     for at in range(0, len(rows), BATCH):
         watch.sent += topic.sync.send_many(rows[at : at + BATCH])
         time.sleep(pause)
@@ -141,11 +141,11 @@ def clicks_at(server: Server) -> Topic[Click]:
 
 # -- the scenes --------------------------------------------------------------------------------------------------
 def play(rows: Sequence[Click], seconds: float, picture: Path) -> None:
-    """All of it; ``seconds`` is how long sending takes."""
+    """Play all scenes; ``seconds`` is the duration of the sending."""
     title("1. A server, two engines with Spark, two jobs in a chain: clicks -> count -> totals -> lead -> leaders")
     with running_server() as server, server.client() as client:
         say(which_tidelog(client))
-        os.environ["TIDELOG_URL"] = server.url  # for the example, here and in the engines
+        os.environ["TIDELOG_URL"] = server.url  # for the example, in this process and in the engines
         words = ["jobs", "add", *(f"examples.jobs_clicks:{name}" for name in JOBS)]
         say(f"$ tidelog {' '.join(words)}")
         subprocess.run([sys.executable, "-P", "-m", "tidelog.cli", *words], check=True, cwd=Path(__file__).parents[1])
@@ -167,7 +167,7 @@ def play(rows: Sequence[Click], seconds: float, picture: Path) -> None:
 
 
 def disaster(server: Server, watch: Watch, rows: Sequence[Click], seconds: float) -> int:
-    """Returns when it was, in ms since 1970."""
+    """Kill the engine, and return the time in ms since 1970."""
     victim, other = (watch.of(name).engine for name in JOBS)
     title(f"2. {len(rows):,} clicks are sent; {victim}, which counts, is killed in the middle")
     pause = seconds * BATCH / len(rows)
@@ -190,12 +190,12 @@ def disaster(server: Server, watch: Watch, rows: Sequence[Click], seconds: float
 
 
 def _read_by(job: JobOverview, engine: str) -> int:
-    """So many rows this engine has read, by its own account."""
+    """Return the number of rows that this engine reports as read."""
     return job.said.rows_in if job.said is not None and job.said.engine == engine else 0
 
 
 def epochs_of(client: Client, name: str, owners: Sequence[tuple[int, str]]) -> list[Epoch]:
-    """The epochs of a job by its replay logs, each with the engine that had the job at the next look."""
+    """Return the epochs of a job from its replay logs, each with the engine that had the job at the next poll."""
     found: dict[int, list[tuple[int, Marker]]] = {}
     for at in range(PARTITIONS):
         key = keys.log(name, at)
@@ -251,7 +251,7 @@ def _rows(client: Client, name: str) -> list[dict[str, str]]:
 
 
 def plot(client: Client, epochs: dict[str, list[Epoch]], killed: int, path: Path) -> None:
-    """Clicks sent and counted over time, and below the epochs of each job and engine."""
+    """Plot the clicks sent and counted over time, and below them the epochs of each job and engine."""
     sent = sorted(entry.id.ms for at in range(PARTITIONS) for page in client.pages(f"clicks:{at}") for entry in page)
 
     def seconds(ms: int) -> float:
@@ -284,13 +284,13 @@ def plot(client: Client, epochs: dict[str, list[Epoch]], killed: int, path: Path
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--jobs", action="store_true", help=argparse.SUPPRESS)  # how scripts/demo came here
+    parser.add_argument("--jobs", action="store_true", help=argparse.SUPPRESS)  # set by scripts/demo
     parser.add_argument("--plot", type=Path, default=Path(tempfile.gettempdir()) / "tidelog-jobs.png")
     args = parser.parse_args()
     if shutil.which("java") is None and "JAVA_HOME" not in os.environ:
         sys.exit("no Java here, which Spark needs: 17 or newer (Debian: apt-get install openjdk-17-jre-headless)")
     began = time.monotonic()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that what was started is cleared away
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that child processes are stopped
     play(list(real_clicks()), 15.0, args.plot)
     title(f"That was all, in {time.monotonic() - began:.0f} s. What was sent, counted and killed: {args.plot}")
 

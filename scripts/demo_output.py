@@ -1,4 +1,4 @@
-"""How the demos tell what they do, and what must hold."""
+"""Output and checks that the demos share."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ def say(text: str = "") -> None:
 
 
 def promise(kept: bool, text: str) -> None:
-    """One thing that must hold; the demo ends here if it does not."""
+    """Check a guarantee. The demo ends if it is violated."""
     say(f"{'✓' if kept else '✗ NOT TRUE:'} {text}")
     if not kept:
         sys.exit(1)
 
 
 def which_tidelog(client: Client) -> str:
-    """Version and origin: an ordinary installation where there is one, else this checkout."""
+    """Return version and origin: an ordinary installation if there is one, otherwise this checkout."""
     info = client.redis.info("server")
     how = "compiled" if info["tidelog_compiled"] else "interpreted"
     return f"it is tidelog {info['tidelog_version']}, {how}, from {Path(tidelog.__file__).parent.parent}"
@@ -40,7 +40,7 @@ def sparkline(values: Iterable[float]) -> str:
 
 
 def hushed(context: object) -> None:
-    """Keep Spark from showing a traceback where a query is stopped while its JVM reports what tasks have counted."""
+    """Suppress Spark's traceback for a query that is stopped while its JVM reports metrics of tasks."""
     server = getattr(context, "_accumulatorServer", None)
     if server is not None:
         server.handle_error = lambda *_: None

@@ -1,7 +1,8 @@
-"""The pipeline on real input: scripts/demo --spark runs it. Ends with status 1 if a promise is broken.
+"""The Spark pipeline on real input: scripts/demo --spark runs it. It ends with status 1 if a guarantee is violated.
 
-Host metrics and San Francisco's temperatures go into streams, examples/spark_windows.py makes windows of them, the
-results go into other streams by the exactly-once sink; the server is killed meanwhile. At the end there is a plot.
+Host metrics and San Francisco's temperatures are appended to streams. examples/spark_windows.py aggregates them in
+windows, and the exactly-once sink writes the results to other streams. The server is killed in between. At the end, the
+demo plots the result.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from vega_datasets import local_data
 import tidelog
 
 sys.path.append(str(Path(__file__).parent.parent))
-os.environ["PYTHONPATH"] = str(Path(tidelog.__file__).parent.parent)  # of Spark's workers
+os.environ["PYTHONPATH"] = str(Path(tidelog.__file__).parent.parent)  # for Spark's workers
 
 from examples import spark_windows
 from scripts.demo import Sampler
@@ -54,7 +55,7 @@ def load(server: Server, client: Client) -> None:
 
 
 def expected_weeks(client: Client) -> dict[datetime, list[float]]:
-    """The temperatures of each week, found without Spark. Weeks are counted from the epoch, as Spark counts them."""
+    """Compute the temperatures of each week without Spark. As in Spark, weeks are counted from the epoch."""
     found: dict[datetime, list[float]] = {}
     for entry in client.trange("sf_temps"):
         row = entry.text()
@@ -101,7 +102,7 @@ def machine(spark: SparkSession, server: Server, client: Client, checkpoints: st
     while client.tlen("machine:seconds") < 2 and time.monotonic() < began + LATEST:
         time.sleep(0.2)
     say(f"first windows after {time.monotonic() - began:.0f} s; kill -9 of the server, and it starts again")
-    spark.sparkContext.setLogLevel("OFF")  # Spark logs stack traces of what fails and of tasks that are cancelled
+    spark.sparkContext.setLogLevel("OFF")  # Spark logs stack traces of failures and of cancelled tasks
     hushed(spark.sparkContext)
     server.kill()
     server.start()
@@ -115,7 +116,7 @@ def machine(spark: SparkSession, server: Server, client: Client, checkpoints: st
         time.sleep(0.2)
     query.stop()
     rows: list[dict[str, Any]] = [entry.text() for entry in client.trange("machine:seconds")]
-    rows.sort(key=lambda row: row["at"])  # within a batch Spark gives them in any order
+    rows.sort(key=lambda row: row["at"])  # Spark returns the rows of a batch in any order
     times = Counter(row["at"] for row in rows)
     say(f"{len(rows)} windows   {sparkline(float(row['cpu']) for row in rows)}")
     promise(max(times.values()) == 1, "no window is there twice")
@@ -130,7 +131,7 @@ def _moment(text: str) -> datetime:
 
 
 def plot(client: Client, by_week: list[dict[str, Any]], by_second: list[dict[str, Any]], path: Path) -> None:
-    """Input and windows, one picture for each job."""
+    """Plot input and windows, one picture for each query."""
     figure, (above, below) = plt.subplots(2, 1, figsize=(11, 8), layout="constrained")
     temps = [entry.text() for entry in client.trange("sf_temps")]
     at = [datetime.strptime(row["date"], "%Y/%m/%d %H:%M:%S").replace(tzinfo=UTC) for row in temps]
@@ -152,7 +153,7 @@ def plot(client: Client, by_week: list[dict[str, Any]], by_second: list[dict[str
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--spark", action="store_true", help=argparse.SUPPRESS)  # how scripts/demo came here
+    parser.add_argument("--spark", action="store_true", help=argparse.SUPPRESS)  # set by scripts/demo
     parser.add_argument("--plot", type=Path, default=Path(tempfile.gettempdir()) / "tidelog-spark.png")
     args = parser.parse_args()
     began = time.monotonic()

@@ -1,7 +1,8 @@
-"""Workers on real input: scripts/demo --workers runs it. Ends with status 1 if a promise is broken.
+"""Workers on real input: scripts/demo --workers runs it. It ends with status 1 if a guarantee is violated.
 
-Three worker processes share the readings of two cities, a year by the hour (vega_datasets). One is killed, one is
-paused for longer than its lease and goes on. At the end: was anything lost, doubled, or out of order?
+Three worker processes share the readings of two cities, hourly for a year (vega_datasets). One is killed, and one is
+paused for longer than its lease and then resumed. At the end, the demo checks that nothing was lost, duplicated, or out
+of order.
 """
 
 from __future__ import annotations
@@ -30,14 +31,14 @@ from tidelog.topics import Topic
 from tidelog.workers.operate.status import AppStatus, ProcessorStatus, look
 
 LEASE: Final = 2.0  # seconds
-EVERY: Final = 0.1  # seconds between two looks
-BATCH: Final = 50  # readings sent at once
-PATIENCE: Final = 90.0  # seconds for anything here
+EVERY: Final = 0.1  # seconds between two polls
+BATCH: Final = 50  # readings per send
+PATIENCE: Final = 90.0  # timeout of each step, in seconds
 NOBODY: Final = "·"
 
 
 def real_readings() -> list[Reading]:
-    """A year of hours in San Francisco and Seattle, in the order of time."""
+    """Return a year of hourly readings in San Francisco and Seattle, ordered by time."""
     from vega_datasets import local_data
 
     found = []
@@ -50,7 +51,7 @@ def real_readings() -> list[Reading]:
 
 
 class Workers:
-    """Three worker processes, A, B and C, and their logs."""
+    """Three worker processes, A, B, and C, and their logs."""
 
     def __init__(self, url: str, folder: Path) -> None:
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
@@ -64,7 +65,7 @@ class Workers:
                 self.processes[name] = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
 
     def letter(self, worker: str | None) -> str:
-        """The letter of a worker, whose name has its process ID in it."""
+        """Return the letter of a worker, whose name contains its process ID."""
         for name, process in self.processes.items():
             if worker is not None and f"-{process.pid}-" in worker:
                 return name
@@ -77,7 +78,7 @@ class Workers:
         return (self._folder / name).read_text(errors="replace")
 
     def close(self) -> None:
-        """Stop in order; what does not is killed."""
+        """Stop the workers with SIGTERM, and kill those that do not stop."""
         for process in self.processes.values():
             process.send_signal(signal.SIGCONT)
             process.terminate()
@@ -90,19 +91,19 @@ class Workers:
 
 
 class Watch:
-    """Looks at the app all the time, shows it, and remembers who owned what."""
+    """Polls the app continuously, displays it, and records the owners."""
 
     def __init__(self, client: Client, workers: Workers, total: int) -> None:
         self.seen: AppStatus = run(client, look(app))
-        self.owners: list[str] = []  # a string for each look: the owner of each partition of ``convert``
-        self.marks: dict[int, str] = {}  # number of the look: what happened
+        self.owners: list[str] = []  # a string for each poll: the owner of each partition of ``convert``
+        self.marks: dict[int, str] = {}  # number of the poll: event
         self._client = client
         self._workers = workers
         self._total = total
         self._terminal = sys.stdout.isatty()
 
     def until(self, true: Any, what: str) -> None:
-        """Look until ``true()``, and show how far it is."""
+        """Poll until ``true()``, and display the progress."""
         end = time.monotonic() + PATIENCE
         while not true():
             if time.monotonic() > end:
@@ -136,12 +137,12 @@ class Watch:
         )
 
     def shared_by(self, names: str) -> bool:
-        """Whether these workers, and nobody else, own all partitions of both processors."""
+        """Return whether exactly these workers own all partitions of both processors."""
         found = [[self._workers.letter(each.owner) for each in of.partitions] for of in self.seen.processors]
         return all(set(owners) == set(names) for owners in found)
 
     def picture(self) -> None:
-        """Who owned each partition of ``convert``, a column for two looks."""
+        """Draw the owner of each partition of ``convert``, one column for two polls."""
         count = len(self.of("convert").partitions)
         columns = [owners.ljust(count, NOBODY) for owners in self.owners[::2]]
         for partition in range(count):
@@ -153,7 +154,7 @@ class Watch:
 
 
 def sending(server: Server, rows: Sequence[Reading], seconds: float) -> threading.Thread:
-    """Send the readings from a thread, spread over so many seconds."""
+    """Send the readings from a thread, spread over that many seconds."""
     pause = seconds * BATCH / len(rows)
 
     def send() -> None:
@@ -178,7 +179,7 @@ def working(url: str) -> Iterator[Workers]:
 
 # -- the scenes --------------------------------------------------------------------------------------------------
 def play(rows: Sequence[Reading], seconds: float) -> None:
-    """All of it; ``seconds`` is how long sending takes."""
+    """Play all scenes; ``seconds`` is the duration of the sending."""
     title("1. A server, three workers, two processors of one topic with 8 partitions")
     with running_server() as server, server.client() as client, working(server.url) as workers:
         say(which_tidelog(client))
@@ -258,7 +259,7 @@ def _records(client: Client, name: str, kind: type[Any]) -> Iterator[Any]:
 
 def main() -> None:
     began = time.monotonic()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that what was started is cleared away
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that child processes are stopped
     play(real_readings(), seconds=10.0)
     title(f"That was all, in {time.monotonic() - began:.0f} s. Nothing is left running, nothing is left on disk.")
 

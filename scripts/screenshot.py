@@ -1,4 +1,4 @@
-"""A picture of a page, taken by a browser without a window (chromium), spoken to by its DevTools protocol."""
+"""Takes a picture of a page with headless Chromium, over the DevTools protocol."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from typing import Any, Final
 
 import aiohttp
 
-PATIENCE: Final = 30.0  # seconds for anything here
+PATIENCE: Final = 30.0  # timeout of each step, in seconds
 NAMES: Final = ("chromium", "chromium-browser", "google-chrome")
 
 
 def browser() -> str | None:
-    """The program; None: there is none here."""
+    """Return the path of the browser, or None if it is not installed."""
     return next(filter(None, map(shutil.which, NAMES)), None)
 
 
 def photograph(program: str, url: str, shown: str, path: Path) -> None:
-    """Show a page until the expression ``shown`` is true in it, then write it to ``path`` as PNG.
+    """Display a page until the expression ``shown`` is true in it, then write a picture to ``path`` as PNG.
 
-    OSError: the browser does not, or it is not true in time.
+    Raises OSError if the browser fails or the expression does not become true in time.
     """
     path.write_bytes(asyncio.run(_photograph(program, url, shown)))
 
