@@ -2,6 +2,7 @@
 
     entries      what the clients return: IDs, entries, batches, descriptions of streams and groups
     calls        each command defined once: what is sent, how the reply is read
+    commands     the calls as methods of both clients
     packedrows   TMAPPEND and TSTAGE for rows that the caller has already packed
     strings      calls for the strings that programs coordinate by: leases, claims, documents
     client       ``Client``, over redis-py

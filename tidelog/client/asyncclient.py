@@ -3,36 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import AsyncIterator, Awaitable, Callable
-from functools import wraps
+from collections.abc import AsyncIterator
 from types import TracebackType
-from typing import Any, Concatenate, ParamSpec, Self, TypeVar
+from typing import Any, Self, TypeVar
 
 import redis
 import redis.asyncio
 
-from tidelog.client import calls
 from tidelog.client.calls import IdLike
-from tidelog.client.client import PAGE, packed, with_self
+from tidelog.client.client import PAGE, packed
+from tidelog.client.commands import Commands
 from tidelog.client.entries import Entry
 from tidelog.transport.access import DEFAULT_URL, Access
 from tidelog.transport.call import Call, Name, is_sent, read_all, read_one
 from tidelog.transport.errors import translated
 from tidelog.transport.pools import pool_options
 
-P = ParamSpec("P")
 T = TypeVar("T")
-
-
-def sent(build: Callable[P, Call[T]]) -> Callable[Concatenate[AsyncClient, P], Awaitable[T]]:
-    """A method that sends what ``build`` returns."""
-
-    @wraps(build)
-    async def method(self: AsyncClient, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return await self.run(build(*args, **kwargs))
-
-    with_self(method, build)
-    return method
 
 
 async def _reply(_: Any, connection: Any, command_name: str | bytes, **options: Any) -> Any:  # noqa: ARG001
@@ -68,7 +55,7 @@ class _Pipeline(redis.asyncio.client.Pipeline):
         return replies
 
 
-class AsyncClient:
+class AsyncClient(Commands):
     """A client of tidelog-server for asyncio. Tasks may share it. Arguments and errors are those of ``Client``.
 
     >>> async with AsyncClient("redis://localhost:6379") as client:
@@ -128,34 +115,6 @@ class AsyncClient:
         self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
     ) -> None:
         await self.close()
-
-    tappend = sent(calls.tappend)
-    tappev = sent(calls.tappev)
-    ttrim = sent(calls.ttrim)
-    tmappend = sent(calls.tmappend)
-    tstage = sent(calls.tstage)
-    tpublish = sent(calls.tpublish)
-    tdrop = sent(calls.tdrop)
-    tfence = sent(calls.tfence)
-    tread = sent(calls.tread)
-    twait = sent(calls.twait)
-    twait_group = sent(calls.twait_group)
-    trange = sent(calls.trange)
-    trevrange = sent(calls.trevrange)
-    tlen = sent(calls.tlen)
-    tcount = sent(calls.tcount)
-    tseek = sent(calls.tseek)
-    tinfo = sent(calls.tinfo)
-    tack = sent(calls.tack)
-    tnack = sent(calls.tnack)
-    ttouch = sent(calls.ttouch)
-    tpending = sent(calls.tpending)
-    tpending_range = sent(calls.tpending_range)
-    tgroup_list = sent(calls.tgroup_list)
-    tgroup_setid = sent(calls.tgroup_setid)
-    tgroup_destroy = sent(calls.tgroup_destroy)
-    wait = sent(calls.wait)
-    waitaof = sent(calls.waitaof)
 
     async def pages(
         self, key: Name, start: IdLike = "-", end: IdLike = "+", size: int = PAGE

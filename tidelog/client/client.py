@@ -10,17 +10,15 @@ different on purpose:
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Iterator
-from functools import wraps
+from collections.abc import Iterator
 from types import TracebackType
-from typing import Any, Concatenate, ParamSpec, Self, TypeVar
+from typing import Any, Self, TypeVar
 
 import hiredis
 import redis
 
-from tidelog.client import calls
 from tidelog.client.calls import IdLike
+from tidelog.client.commands import Commands
 from tidelog.client.entries import Entry
 from tidelog.transport.access import DEFAULT_URL, Access
 from tidelog.transport.call import Call, Name, is_sent, read_all, read_one
@@ -29,29 +27,7 @@ from tidelog.transport.pools import pool_options
 
 PAGE = 1000  # entries a command when a range is read in pages
 
-P = ParamSpec("P")
 T = TypeVar("T")
-
-
-def with_self(method: Callable[..., Any], call: Callable[..., Any]) -> None:
-    """Give a method the signature of ``call``, plus self, and with what the call reads as return type: for help()."""
-    signature = inspect.signature(call)
-    this = inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)
-    method.__signature__ = signature.replace(  # type: ignore[attr-defined]
-        parameters=[this, *signature.parameters.values()],
-        return_annotation=signature.return_annotation.removeprefix("Call[").removesuffix("]"),
-    )
-
-
-def sent(build: Callable[P, Call[T]]) -> Callable[Concatenate[Client, P], T]:
-    """A method that sends what ``build`` returns."""
-
-    @wraps(build)
-    def method(self: Client, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return self.run(build(*args, **kwargs))
-
-    with_self(method, build)
-    return method
 
 
 def packed(connection: Any, args: tuple[Any, ...], options: dict[str, Any]) -> bytes:
@@ -97,7 +73,7 @@ class _Pipeline(redis.client.Pipeline):
         return replies
 
 
-class Client:
+class Client(Commands):
     """A client of tidelog-server. Threads may share it.
 
     >>> with Client("redis://localhost:6379") as client:
@@ -172,34 +148,6 @@ class Client:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close()
-
-    tappend = sent(calls.tappend)
-    tappev = sent(calls.tappev)
-    ttrim = sent(calls.ttrim)
-    tmappend = sent(calls.tmappend)
-    tstage = sent(calls.tstage)
-    tpublish = sent(calls.tpublish)
-    tdrop = sent(calls.tdrop)
-    tfence = sent(calls.tfence)
-    tread = sent(calls.tread)
-    twait = sent(calls.twait)
-    twait_group = sent(calls.twait_group)
-    trange = sent(calls.trange)
-    trevrange = sent(calls.trevrange)
-    tlen = sent(calls.tlen)
-    tcount = sent(calls.tcount)
-    tseek = sent(calls.tseek)
-    tinfo = sent(calls.tinfo)
-    tack = sent(calls.tack)
-    tnack = sent(calls.tnack)
-    ttouch = sent(calls.ttouch)
-    tpending = sent(calls.tpending)
-    tpending_range = sent(calls.tpending_range)
-    tgroup_list = sent(calls.tgroup_list)
-    tgroup_setid = sent(calls.tgroup_setid)
-    tgroup_destroy = sent(calls.tgroup_destroy)
-    wait = sent(calls.wait)
-    waitaof = sent(calls.waitaof)
 
     def pages(self, key: Name, start: IdLike = "-", end: IdLike = "+", size: int = PAGE) -> Iterator[list[Entry]]:
         """A range of any size as lists of up to ``size`` entries, oldest first; bounds as for ``trange``."""

@@ -26,9 +26,7 @@ import redis
 
 from tidelog.client.entries import StreamId
 from tidelog.transport.access import Access
-from tidelog.transport.asyncconnection import AsyncConnection, connect
-from tidelog.transport.errors import ReplyError
-from tidelog.transport.leader import LeaderConnection
+from tidelog.transport.asyncconnection import AsyncConnection, connect_to_leader
 from tidelog.transport.waker import Waker
 
 
@@ -47,18 +45,9 @@ async def channel(where: Access, name: str) -> AsyncConnection:
     Raises OSError if no leader answers, or if it rejects the connection.
     """
     try:
-        url = await asyncio.to_thread(_leader, where, name) if where.movable else where.urls[0]
-        return await connect(where, url, name)
-    except (redis.ResponseError, ReplyError) as error:  # a wrong password can be corrected on the server
+        return await connect_to_leader(where, name)
+    except redis.ResponseError as error:  # a wrong password can be corrected on the server
         raise ConnectionError(str(error)) from None
-
-
-def _leader(where: Access, name: str) -> str:
-    servers = LeaderConnection(where, name)
-    try:
-        return servers.leader().url
-    finally:
-        servers.close()
 
 
 def application(url: str) -> str:

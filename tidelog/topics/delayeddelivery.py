@@ -28,14 +28,12 @@ from itertools import count
 from typing import Any, Final
 from zlib import crc32
 
-import hiredis
-
 from tidelog.client import calls, strings
 from tidelog.client.entries import Entry, StreamId
 from tidelog.client.steps import Steps, checked
 from tidelog.coordination import Claim
 from tidelog.topics.delayed import GROUP, DelayedRecord, again, read, stream_of
-from tidelog.topics.sending import BYTES, Run, evictions
+from tidelog.topics.sending import BYTES, Run, bulk, evictions
 from tidelog.topics.settings import Retention, TopicSettings, key_of, read_settings
 from tidelog.transport.call import Call
 
@@ -229,8 +227,7 @@ class _Plan:
             run, records = self._open[target] = Run(fields), []
             self._runs.append((target, run, records))
         records.append(waiting)
-        packed: bytes = hiredis.pack_command(waiting.flat[1::2])  # type: ignore[arg-type]  # any length
-        run.add(packed[packed.index(b"\r\n") + 2 :])
+        run.add(bulk(waiting.flat[1::2]))
         self._ids.append(waiting.id)
 
     def lost(self, replies: Sequence[Any]) -> list[DelayedRecord]:

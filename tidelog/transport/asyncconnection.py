@@ -21,7 +21,8 @@ from tidelog.transport.access import Access, without_credentials
 from tidelog.transport.address import Address
 from tidelog.transport.call import Call, fill_in, is_sent, plain, read_one
 from tidelog.transport.connection import tls_context
-from tidelog.transport.errors import is_temporary, translated
+from tidelog.transport.errors import ReplyError, is_temporary, translated
+from tidelog.transport.leader import leader_url
 
 
 class LostError(redis.ConnectionError, ConnectionError):
@@ -174,6 +175,22 @@ async def connect(access: Access, url: str, name: str) -> AsyncConnection:
             made.close()
             raise
     return made
+
+
+async def connect_to_leader(access: Access, name: str) -> AsyncConnection:
+    """Open a connection to the current leader, see ``connect``.
+
+    Raises OSError if no leader answers or it can't serve requests now, redis.ResponseError for a wrong password.
+    """
+    url = access.urls[0]
+    if access.movable:
+        try:
+            url = await asyncio.to_thread(leader_url, access, name)
+        except ReplyError as error:
+            if is_temporary(error):
+                raise ConnectionError(str(error)) from None
+            raise redis.ResponseError(str(error)) from None
+    return await connect(access, url, name)
 
 
 async def _greet(made: AsyncConnection, address: Address, name: str) -> None:

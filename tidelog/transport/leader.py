@@ -173,5 +173,14 @@ class LeaderConnection:
         return f"{scheme}://{_host(found[0].decode())}:{found[1].decode()}" if found else ""
 
 
+def leader_url(access: Access, name: str) -> str:
+    """Return the URL of the current leader. Raises OSError if no leader answers, ReplyError for a wrong password."""
+    connection = LeaderConnection(access, name)
+    try:
+        return connection.leader().url
+    finally:
+        connection.close()
+
+
 def _host(name: str) -> str:
     return f"[{name}]" if ":" in name else name

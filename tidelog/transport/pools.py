@@ -21,7 +21,7 @@ from redis.retry import Retry
 from tidelog.transport.access import Access
 from tidelog.transport.address import Address
 from tidelog.transport.errors import ReplyError
-from tidelog.transport.leader import LeaderConnection
+from tidelog.transport.leader import leader_url
 
 NAME: Final = "tidelog-client"  # of connections that look for the leader
 MOVED: Final = "the server is a replica now: another one leads"
@@ -81,16 +81,13 @@ def _tls(address: Address) -> dict[str, Any]:
 
 def _leader(access: Access) -> Address:
     """The address of the server that leads now. Raises redis.RedisError if none is found."""
-    servers = LeaderConnection(access, NAME)
     try:
-        return access.address(servers.leader().url)
+        return access.address(leader_url(access, NAME))
     except ReplyError as error:
         kind = redis.AuthenticationError if error.code in ("WRONGPASS", "NOAUTH") else redis.ResponseError
         raise kind(str(error)) from None
     except OSError as error:  # redis-py would add an address that nobody has tried
         raise redis.ConnectionError(str(error)) from error
-    finally:
-        servers.close()
 
 
 class _ToLeader(redis.Connection):

@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any, Final
 
-import hiredis
 import msgspec
 import pyarrow as pa
 
@@ -31,6 +30,7 @@ from tidelog.spark.finite import check_finite
 from tidelog.spark.partitioning import TopicEntries
 from tidelog.topics import TopicError, deadletters
 from tidelog.topics.partition import canonical
+from tidelog.topics.sending import bulk
 from tidelog.transport.leader import LeaderConnection
 
 KEY: Final = "\0key"  # a column that is not written: the bytes of each row's key
@@ -208,6 +208,4 @@ def marker_part(place: CallContext, marker: Marker) -> StagedRows:
 
 
 def _part(key: str, pairs: Sequence[tuple[bytes, bytes]]) -> StagedRows:
-    packed: bytes = hiredis.pack_command(tuple(value for _, value in pairs))  # type: ignore[arg-type]  # of any length
-    values = packed[packed.index(b"\r\n") + 2 :]  # without the number of values
-    return StagedRows(key.encode(), tuple(name for name, _ in pairs), 1, values)
+    return StagedRows(key.encode(), tuple(name for name, _ in pairs), 1, bulk([value for _, value in pairs]))

@@ -16,10 +16,9 @@ import redis
 from tidelog.client.steps import checked
 from tidelog.operating.errortexts import FailureLog, text_of
 from tidelog.transport.access import Access
-from tidelog.transport.asyncconnection import AsyncConnection, LostError, connect
+from tidelog.transport.asyncconnection import AsyncConnection, LostError, connect_to_leader
 from tidelog.transport.call import Call
-from tidelog.transport.errors import ReplyError, is_denied, is_temporary, message_of
-from tidelog.transport.leader import LeaderConnection
+from tidelog.transport.errors import is_denied, message_of
 from tidelog.workers import logs
 
 log = logs.get(__name__)
@@ -48,7 +47,7 @@ class Link:
         delay = FIRST
         while True:
             try:
-                made = await connect(self.access, await self._leader(), self.name)
+                made = await connect_to_leader(self.access, self.name)
             except (OSError, TimeoutError) as error:  # LostError and UnreachableError among them
                 self._say(error, "it answers")
                 await asyncio.sleep(delay * random.uniform(0.5, 1.0))
@@ -77,27 +76,9 @@ class Link:
         if is_denied(error) and self.denied is not None and not self.denied.done():
             self.denied.set_exception(redis.ResponseError(message_of(error)))
 
-    async def _leader(self) -> str:
-        """The leader's URL."""
-        if not self.access.movable:
-            return self.access.urls[0]
-        return await asyncio.to_thread(_found, self.access, self.name)
-
 
 def _refusal(error: BaseException) -> bool:
     return isinstance(error, LostError) and error.refusal
-
-
-def _found(access: Access, name: str) -> str:
-    servers = LeaderConnection(access, name)
-    try:
-        return servers.leader().url
-    except ReplyError as error:
-        if is_temporary(error):
-            raise ConnectionError(str(error)) from None
-        raise redis.ResponseError(str(error)) from None
-    finally:
-        servers.close()
 
 
 class Line:

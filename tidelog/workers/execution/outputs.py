@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-import hiredis
-
-from tidelog.topics.sending import Sender
+from tidelog.topics.sending import Sender, bulk
 from tidelog.transport.call import Value
 
 
@@ -23,5 +21,4 @@ class Output:
         self.sender = sender  # of a topic whose partitions are looked at after each append: they are kept short
         self.partition = partition
         self.fields = tuple(fields)
-        packed: bytes = hiredis.pack_command(tuple(values))  # type: ignore[arg-type]  # its annotation is wrong
-        self.row = packed[packed.index(b"\r\n") + 2 :]  # the values as RESP bulk strings
+        self.row = bulk(values)

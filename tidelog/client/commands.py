@@ -1,0 +1,104 @@
+"""``Commands``: the commands as methods of both clients, each declared once.
+
+A method of ``Client`` or ``AsyncClient`` sends the call that the function of the same name in ``calls`` returns.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable
+from functools import wraps
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar, overload
+
+from tidelog.client import calls
+from tidelog.transport.call import Call
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class _Blocking(Protocol):
+    def run(self, call: Call[T]) -> T: ...
+
+
+class _Asynchronous(Protocol):
+    async def run(self, call: Call[T]) -> T: ...
+
+
+class Command(Generic[P, T]):
+    """A placeholder in ``Commands``, which has a method in its place in each client."""
+
+    def __init__(self, build: Callable[P, Call[T]]) -> None:
+        self.build = build
+
+    if TYPE_CHECKING:
+
+        @overload
+        def __get__(self, client: _Blocking, owner: Any = None) -> Callable[P, T]: ...
+        @overload
+        def __get__(self, client: _Asynchronous, owner: Any = None) -> Callable[P, Awaitable[T]]: ...
+        @overload
+        def __get__(self, client: None, owner: Any = None) -> Callable[..., Any]: ...
+        def __get__(self, client: Any, owner: Any = None) -> Any: ...
+
+
+class Commands:
+    """The base class of the clients."""
+
+    tappend = Command(calls.tappend)
+    tappev = Command(calls.tappev)
+    ttrim = Command(calls.ttrim)
+    tmappend = Command(calls.tmappend)
+    tstage = Command(calls.tstage)
+    tpublish = Command(calls.tpublish)
+    tdrop = Command(calls.tdrop)
+    tfence = Command(calls.tfence)
+    tread = Command(calls.tread)
+    twait = Command(calls.twait)
+    twait_group = Command(calls.twait_group)
+    trange = Command(calls.trange)
+    trevrange = Command(calls.trevrange)
+    tlen = Command(calls.tlen)
+    tcount = Command(calls.tcount)
+    tseek = Command(calls.tseek)
+    tinfo = Command(calls.tinfo)
+    tack = Command(calls.tack)
+    tnack = Command(calls.tnack)
+    ttouch = Command(calls.ttouch)
+    tpending = Command(calls.tpending)
+    tpending_range = Command(calls.tpending_range)
+    tgroup_list = Command(calls.tgroup_list)
+    tgroup_setid = Command(calls.tgroup_setid)
+    tgroup_destroy = Command(calls.tgroup_destroy)
+    wait = Command(calls.wait)
+    waitaof = Command(calls.waitaof)
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if Commands in cls.__bases__:  # not in classes that users derive from a client
+            for name, command in vars(Commands).items():
+                if isinstance(command, Command):
+                    setattr(cls, name, _method(command.build, inspect.iscoroutinefunction(vars(cls)["run"])))
+
+
+def _method(build: Callable[..., Call[Any]], is_async: bool) -> Callable[..., Any]:
+    """Return a method that sends what ``build`` returns, with its signature and docstring for help()."""
+    if is_async:
+
+        @wraps(build)
+        async def method(self: Any, /, *args: Any, **kwargs: Any) -> Any:
+            return await self.run(build(*args, **kwargs))
+
+    else:
+
+        @wraps(build)
+        def method(self: Any, /, *args: Any, **kwargs: Any) -> Any:
+            return self.run(build(*args, **kwargs))
+
+    signature = inspect.signature(build)
+    this = inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)
+    method.__signature__ = signature.replace(  # type: ignore[attr-defined]
+        parameters=[this, *signature.parameters.values()],
+        return_annotation=signature.return_annotation.removeprefix("Call[").removesuffix("]"),
+    )
+    return method
