@@ -1,9 +1,9 @@
-"""The link between a leader and a replica: both ends, and what goes over it.
+"""The replication link between a leader and a replica: both ends, and the protocol.
 
     feed       the leader's end: a full copy, then the log from memory or journal, then live
-    follower   the replica's end: connect, take a copy or what is lacking, apply what comes, connect again
+    follower   the replica's end: connect, take a copy or the missing part of the log, apply batches, reconnect
     formats    which versions can read what is sent
-    frames     what a leader sends after it has answered PSYNC, drawn; bytes only
-    handshake  how a replica introduces itself, and what it is answered; bytes only
+    frames     frames, which a leader sends after it has answered PSYNC; bytes only
+    handshake  the requests with which a replica introduces itself, and the answers; bytes only
     link       one connection of a replica to its leader: the handshake, then frames
 """

@@ -1,17 +1,21 @@
-"""The leader's end of the link to one replica. It sends what the replica lacks, as fast as the replica takes it.
+"""The leader's end of the link to one replica. It sends the data that the replica lacks, as fast as the replica reads.
 
     preparing -> copying -> catching up -> live
                   (only after +FULLRESYNC)
 
-Rule 1: ``position`` is the log offset after the last batch handed to the socket; batches are sent without a gap.
-Rule 2: while a feed is live, ``position`` is the log's end after each tick: live_batch() hands over each new batch. If
-the replica does not take them, the feed goes back to catching up from the journal, so what waits for a slow replica is
-on disk and not in memory.
-Rule 3: nothing is sent that is not in this server's log, so a replica never has more than its leader.
-Rule 4: the journal must be kept from log offset ``needs`` on.
-Rule 5: a replica of an earlier version is sent what it can read (``formats``), and nothing from there on.
-Rule 6: a replica has at most what it was sent. One that claims more, or what is no log offset, is sent away. As in
-Redis, an acknowledgement below an earlier one changes nothing.
+Rule 1: ``position`` is the log offset after the last batch that was written to the socket; batches are sent without
+gaps.
+Rule 2: while a feed is live, ``position`` is the log's end after each tick: live_batch() sends each new batch. If the
+replica does not read them, the feed returns to catching up from the journal, so data for a slow replica is on disk and
+not in memory.
+Rule 3: only data in this server's log is sent, so a replica never has more than its leader.
+Rule 4: the journal must be retained from log offset ``needs`` on.
+Rule 5: a replica of an earlier version is sent only the data that it can read (``formats``), and nothing after that.
+Rule 6: a replica has at most what it was sent. If it acknowledges more, or something that is not a log offset, it is
+disconnected. As in Redis, an acknowledgement below an earlier one changes nothing.
+
+Decision: a full copy is sent in pieces of 64 KB, because an append waits while a piece is prepared. The p99 of appends
+was 1.7 times that without a copy, and 2.1 times with pieces of 256 KB (one measurement each: an indication).
 """
 
 from __future__ import annotations
@@ -32,14 +36,14 @@ from resp.errors import CommandError, CorruptError
 from resp.exact import ExactDecoder
 
 AT_ONCE = 1 << 20  # bytes that are read from the log at once, and that may wait in the socket's buffer
-PIECE = 1 << 16  # bytes of a piece of a copy: a tick of the leader may have to wait for one
+PIECE = 1 << 16  # bytes of a piece of a copy; a tick of the leader may have to wait for one
 LONGEST_REQUEST = 1 << 16  # bytes
 
 T = TypeVar("T")
 
 
 class BeyondError(Exception):
-    """The replica can't read what it lacks. ``needed``: the format of that."""
+    """The replica can't read the data that it lacks. ``needed``: the format of that data."""
 
     def __init__(self, needed: int) -> None:
         super().__init__(needed)
@@ -47,63 +51,63 @@ class BeyondError(Exception):
 
 
 class StoreBeyondError(BeyondError):
-    """It can't read the store; what it lacks of the log it may."""
+    """The replica can't read the store, but possibly the part of the log that it lacks."""
 
 
 class FeedOwner(Protocol):
-    """What a feed needs of its server."""
+    """The server, as a feed uses it."""
 
     @property
     def replid(self) -> str: ...
     @property
     def disk(self) -> Log: ...
     def heard(self, feed: Feed) -> None:
-        """The replica said something: an acknowledgement or a sign of life."""
+        """The replica sent an acknowledgement or a sign of life."""
 
     def moved_on(self) -> None:
         """``needs`` of a feed has changed."""
 
     def lost(self, feed: Feed, why: str) -> None:
-        """The link is gone; called once."""
+        """The link has ended; called once."""
 
     def outgrown(self, needed: int) -> None:
-        """The log has what only replicas can read that know the format ``needed``."""
+        """The log contains data that only replicas can read that know the format ``needed``."""
 
     def sent_bytes(self, count: int) -> None: ...
     def in_thread(self, work: Callable[[], T]) -> asyncio.Future[T]:
-        """Do it in a thread; the log is not closed before it has ended. RuntimeError, MemoryError: there is none."""
+        """Run ``work`` in a thread; the log is not closed before it has ended. Raises RuntimeError or MemoryError if
+        there is no thread."""
 
 
 class Feed(asyncio.Protocol):
-    """Takes over the connection after PSYNC. Times are ms of a clock that is never set."""
+    """Takes over the connection after PSYNC. Times are in ms, from a clock that is never set."""
 
     def __init__(
         self, owner: FeedOwner, host: str, port: int, offset: int, now: int, copy_only: bool = False,
         reads: int = formats.FORMAT,
     ) -> None:  # fmt: skip
-        """``copy_only``: the other end takes a full copy and the log after it, but is no replica.
-        ``reads``: the format that it can read.
-        """
+        """``copy_only``: the other end takes a full copy and the log after it, but is not a replica. ``reads``: the
+        format that it can read."""
         self.owner = owner
         self.copy_only = copy_only
-        self.host = host  # where clients reach the replica: as announced, or where the connection came from
+        self.host = host  # host and port where clients reach the replica: as announced, or from the connection
         self.port = port
         self._reads = reads
         self._earlier = reads < formats.RECORDS
         self.position = offset  # -1: the replica gets a full copy
         self.needs = offset if offset >= 0 else owner.disk.store.offset
-        self.acknowledged = max(offset, 0)  # log offset up to which the replica has everything
-        self.on_disk = 0  # log offset up to which it has everything on disk
+        self.acknowledged = max(offset, 0)  # log offset up to which the replica has the log
+        self.on_disk = 0  # log offset up to which it has the log on disk
         self.heard_at = now
-        self.state = "wait_bgsave"  # then send_bulk, online: the words of INFO
+        self.state = "wait_bgsave"  # then send_bulk, online, as in INFO
         self.live = False
-        self.wanted = False  # an acknowledgement is waited for; it will be asked for when the replica has caught up
+        self.wanted = False  # an acknowledgement is needed; it is requested when the replica has caught up
         self._transport: asyncio.Transport
         self._decoder = ExactDecoder(max_bulk=LONGEST_REQUEST, max_buffer=LONGEST_REQUEST)
         self._decoder.authenticated = True
         self._room = asyncio.Event()
         self._room.set()
-        self._work: asyncio.Future[Any] | None = None  # what a thread does, or did last, for this feed
+        self._work: asyncio.Future[Any] | None = None  # current or last work of a thread for this feed
         self._task: asyncio.Task[None] | None = None
         self._over = False
 
@@ -120,7 +124,7 @@ class Feed(asyncio.Protocol):
 
     # -- asyncio's callbacks ---------------------------------------------------------------------------------
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Not called: the connection existed before the feed took it over."""
+        """Do nothing: the connection existed before the feed took it over."""
 
     def data_received(self, data: bytes) -> None:
         for argv in self._decoder.feed(data):
@@ -143,7 +147,7 @@ class Feed(asyncio.Protocol):
 
     # -- from the replica ------------------------------------------------------------------------------------
     def _request(self, argv: list[bytes]) -> None:
-        """REPLCONF ACK offset FACK offset, if it is a replica; everything else is only a sign of life."""
+        """Process REPLCONF ACK offset FACK offset of a replica; any other request is only a sign of life."""
         owner = self.owner
         if not self.copy_only and argv[:2] == [b"REPLCONF", b"ACK"] and len(argv) in (3, 5):
             try:
@@ -153,7 +157,7 @@ class Feed(asyncio.Protocol):
                 self.cut("it acknowledged what is no offset")
                 return
             if has > self.position or on_disk > has:
-                self.cut(f"it acknowledged log offset {max(has, on_disk)}, which it can't have")
+                self.cut(f"it acknowledged log offset {max(has, on_disk)}, which is beyond what it was sent")
                 return
             self.acknowledged, self.on_disk = max(has, self.acknowledged), max(on_disk, self.on_disk)
             if self.state == "send_bulk" and self.position >= 0:
@@ -173,7 +177,7 @@ class Feed(asyncio.Protocol):
         self.position = self.needs = offset + len(batch)
 
     def alive(self, wanted: bool = False) -> None:
-        """Send a sign of life. ``wanted``: have the replica acknowledge as soon as it has everything logged so far."""
+        """Send a sign of life. ``wanted``: the replica acknowledges as soon as it has everything logged so far."""
         if wanted and not self.live:
             self.wanted = True  # see _catch_up()
         elif self.state != "wait_bgsave":
@@ -196,15 +200,15 @@ class Feed(asyncio.Protocol):
                 self.state = "online"
             await self._catch_up()
         except StoreBeyondError:
-            self.cut("it can't read the store")  # psync() tells it, if it can't continue
+            self.cut("it can't read the store")  # psync() reports the error if the replica can't continue
         except BeyondError as error:
             self._send_away(error.needed)
         except GoneError:
-            self.cut("the journal no longer holds what it lacks (repl-backlog-size)")
+            self.cut("the journal no longer holds the records that it lacks (repl-backlog-size)")
         except (OSError, CorruptError) as error:
-            self.cut(f"what it lacks can't be read: {error}")
+            self.cut(f"the records that it lacks can't be read: {error}")
         except Exception as error:  # noqa: BLE001 - also after a bug: a replica that only hears signs of life would wait
-            self.cut(f"what it lacks can't be sent: {error!r}")
+            self.cut(f"the records that it lacks can't be sent: {error!r}")
 
     async def _in_thread(self, work: Callable[..., T], *args: object) -> T:
         """Run ``work`` in a thread. It goes on even if this is cancelled; the owner knows about it."""
@@ -254,7 +258,7 @@ class Feed(asyncio.Protocol):
                 batches = await self._in_thread(disk.read, self.position, AT_ONCE)
             elif not batches and self.wanted:
                 self.wanted = False
-                self._send_alive(frames.ACKNOWLEDGE)  # this may have filled the socket's buffer: look again
+                self._send_alive(frames.ACKNOWLEDGE)  # this may have filled the socket's buffer, so check again
                 continue
             elif not batches:
                 break
@@ -266,7 +270,7 @@ class Feed(asyncio.Protocol):
                 self.position = offset + len(batch)
             self._write(b"".join(out))
             self.needs = self.position
-            await asyncio.sleep(0)  # let the leader's clients have a tick
+            await asyncio.sleep(0)  # let the leader run a tick for its clients
         self.live = True
 
     def _catch_up_later(self) -> None:
@@ -279,13 +283,13 @@ class Feed(asyncio.Protocol):
             self.owner.sent_bytes(len(data))
 
     def _send_away(self, needed: int) -> None:
-        """The next thing to send is one that the replica can't read (Rule 5)."""
+        """Disconnect the replica, because it can't read the next data (Rule 5)."""
         self.owner.outgrown(needed)
-        self.cut("it is of an earlier version, which can't read what is written now")
+        self.cut("its version is too old to read the new records")
 
     # -- end -------------------------------------------------------------------------------------------------
     def cut(self, why: str) -> None:
-        """Close the link at once; the replica will connect again."""
+        """Close the link immediately; the replica will reconnect."""
         self._end(why)
         with suppress(AttributeError):  # begin() was not called yet
             self._transport.abort()

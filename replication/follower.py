@@ -1,13 +1,17 @@
-"""The replica's end of the link: connect, take a full copy or what is lacking, then apply what comes; and connect again
-when the link is lost.
+"""The replica's end of the link: it connects, takes a full copy or the missing part of the log, then applies batches.
+It reconnects when the link is lost.
 
-Rule 1: batches are applied whole and in order; a batch that does not begin where this log ends ends the link.
-Rule 2: a full copy goes to a directory of its own; the old data stays in use until the copy is complete and checked.
-Rule 3: whatever goes wrong ends the link with a reason. The next attempt follows after a wait that doubles up to a
-bound, until a link has lasted for a while; where only an upgrade of this server helps, it is long. The wait is partly
-random, so that the replicas of a leader that went down don't all come back at once.
-Rule 4: what the leader sends is believed only after it was checked: replies by ``handshake``, frames by ``frames``, a
-copy by ``persistence.fullcopy``, a batch by the owner.
+Rule 1: batches are applied whole and in order. A batch that does not begin where this log ends is an error.
+Rule 2: a full copy is written to a directory of its own; the old data stays in use until the copy is complete and
+checked.
+Rule 3: every error ends the link with a reason. The delay before the next attempt doubles up to a maximum, until a link
+has lasted for a while; it is long if only an upgrade of this server helps. The delay is partly random, so that the
+replicas of a leader that was down do not all reconnect at once.
+Rule 4: data from the leader is used only after it was checked: replies by ``handshake``, frames by ``frames``, a copy
+by ``persistence.fullcopy``, a batch by the owner.
+
+Decision: replicas acknowledge on request (WAIT, FAILOVER, a shutdown) and once a second. Acknowledging each batch would
+cost the leader's loop one read per tick.
 """
 
 from __future__ import annotations
@@ -28,42 +32,42 @@ from replication.link import Link
 from resp.errors import CorruptError
 
 FIRST_WAIT, LONGEST_WAIT = 0.1, 5.0  # seconds between attempts
-NEWER_WAIT = 60.0  # seconds until the next attempt after the leader sent what only a newer version can read
-LASTED = 1.0  # seconds after which a link was a good one: the next attempt follows soon
-PROGRESS_EVERY = 2.0  # seconds between two notes about the progress of a copy
+NEWER_WAIT = 60.0  # seconds until the next attempt after the leader sent data that only a newer version can read
+LASTED = 1.0  # seconds; after a link that lasted this long, the next attempt follows soon
+PROGRESS_EVERY = 2.0  # seconds between two log lines about the progress of a copy
 
 
 class FollowerOwner(Protocol):
-    """What a follower needs of its server. It calls everything on the event loop."""
+    """The server, as a follower uses it. The follower calls everything on the event loop."""
 
     def introduction(self) -> Introduction:
-        """Who this server is and what it has. Raises LinkError."""
+        """Return the identity and the state of this server. Raises LinkError."""
     async def settled(self) -> None:
         """Wait until everything that earlier followers started has ended."""
     def patience(self) -> float:
-        """Seconds of silence after which a link counts as dead."""
+        """Return the seconds of silence after which a link counts as dead."""
     def tls(self) -> SSLContext | None:
-        """The context for TLS; None: speak plain TCP. Raises ConfigError."""
+        """Return the context for TLS; None: use plain TCP. Raises ConfigError."""
     def incoming(self) -> Incoming:
-        """A new directory for a full copy. Raises OSError."""
+        """Return a new directory for a full copy. Raises OSError."""
     def history_of(self, replid: str) -> History:
-        """The history of a server whose log is the leader's from its beginning."""
+        """Return the history of a server whose whole log is the leader's."""
     async def copied(self, replid: str) -> None:
         """Use the copy that is complete and ready to be installed. Raises OSError, CorruptError, LinkError."""
     def continued(self, replid: str) -> None:
-        """The leader goes on from this log's end; its ID is ``replid`` now. Raises OSError."""
+        """The leader continues from this log's end; its ID is now ``replid``. Raises OSError."""
     def batch(self, offset: int, batch: bytes) -> None:
         """Apply a batch. Raises LinkError if it does not follow this log's end or can't be applied."""
     def received_message(self, channel: bytes, text: bytes, shard: bool) -> None: ...
     def paused(self) -> bool:
-        """Whether nothing that the leader sends may be applied now (CLIENT PAUSE)."""
+        """Return whether no data from the leader may be applied now (CLIENT PAUSE)."""
     def asked(self) -> None:
-        """The leader wants an acknowledgement."""
+        """The leader requests an acknowledgement."""
     def link_changed(self) -> None:
         """``up`` or ``state`` has changed."""
     def received_bytes(self, count: int) -> None: ...
     def note(self, text: str) -> None:
-        """Tell the operator."""
+        """Log a message for the operator."""
     def warn(self, text: str) -> None: ...
     def link_failed(self, error: Exception) -> None:
         """An attempt to connect, or a link, ended with this error."""
@@ -76,14 +80,14 @@ class Follower:
         self.owner = owner
         self.host = host
         self.port = port
-        self.state = "connect"  # then connecting, sync, connected: the words of ROLE
+        self.state = "connect"  # then connecting, sync, connected, as in ROLE
         self.link: Link | None = None
-        self.last_io = 0.0  # when the leader was last heard; 0: never
+        self.last_io = 0.0  # when the leader last sent anything; 0: never
         self.down_since = asyncio.get_running_loop().time()
         self._up_since = 0.0
-        self.sync_total = 0  # bytes of the running copy (estimated); 0: none is running
+        self.sync_total = 0  # bytes of the copy in progress (estimated); 0: none
         self.sync_read = 0
-        self._incoming: Incoming | None = None  # the running copy
+        self._incoming: Incoming | None = None  # the copy in progress
         self._over = False
         self._task = asyncio.get_running_loop().create_task(self._run())
 
@@ -92,9 +96,9 @@ class Follower:
         return self.state == "connected"
 
     def stop(self) -> asyncio.Task[None]:
-        """End the link and a running copy. When the returned task is done, no thread works for it any more.
+        """End the link and a copy in progress. When the returned task is done, no thread works for it any more.
 
-        Raises OSError; then it is stopped, but the next start may install a copy.
+        Raises OSError; it is stopped then, but the next start may install a copy.
         """
         self._over = True
         self._task.cancel()
@@ -105,17 +109,17 @@ class Follower:
         return self._task
 
     def on_time(self) -> None:
-        """Once a second: notice a silent leader; send a sign of life while a copy is running."""
+        """Detect a silent leader, and send a sign of life while a copy is in progress. Called once a second."""
         if self.link is None:
             return
         seconds = self.owner.patience()
         if self.up and asyncio.get_running_loop().time() - self.last_io > seconds:
-            self.link.fail(LinkError(f"nothing was heard for {seconds:g} seconds (repl-timeout)"))
+            self.link.fail(LinkError(f"the leader was silent for {seconds:g} seconds (repl-timeout)"))
         elif self.state == "sync":
             self.link.send(request("PING"))
 
     def acknowledge(self, offset: int, on_disk: int) -> None:
-        """Tell the leader what this server has; both are log offsets."""
+        """Acknowledge the log of this server; both arguments are log offsets."""
         if self.link is not None and self.up:
             self.link.send(request("REPLCONF", "ACK", offset, "FACK", on_disk))
 
@@ -125,8 +129,8 @@ class Follower:
             self.link.fail(error)
 
     def hold(self, stop: bool) -> None:
-        """Stop reading what the leader sends, because the disk is full; or go on. During a pause it goes on later: the
-        leader's silence doesn't count meanwhile."""
+        """Stop reading data from the leader because the disk is full, or resume. During a pause, reading resumes later;
+        the leader's silence does not count in the meantime."""
         link = self.link
         if link is None or not self.up:
             return
@@ -147,7 +151,7 @@ class Follower:
         if self.sync_total:
             self.sync_read += size
 
-    # -- the life of a link --------------------------------------------------------------------------------------
+    # -- a link from beginning to end -------------------------------------------------------------------------------
     async def _run(self) -> None:
         wait, warned = FIRST_WAIT, ""
         while True:
@@ -211,17 +215,17 @@ class Follower:
             if who.offset > 0:
                 owner.warn(
                     f"This server's own data (log offset {who.offset} of ID {who.replid}) will be replaced: the"
-                    " leader's history does not go on from there"
+                    " leader's history does not continue from there"
                 )
             self._set("sync")
             await self._copy(self.link, answer)
         elif who.offset < 0:
-            raise LinkError("the leader goes on from nowhere: a full copy was asked for")
+            raise LinkError("the leader continues without an offset, although a full copy was requested")
         else:
             owner.continued(answer.replid)
-            owner.note(f"Going on from where the log ends: leader {self.host}:{self.port}, ID {answer.replid}")
+            owner.note(f"Continuing from the end of the log: leader {self.host}:{self.port}, ID {answer.replid}")
         self._set("connected")
-        if not owner.paused():  # otherwise hold() does it
+        if not owner.paused():  # otherwise hold() starts it
             self.link.take_directly(self._take)
         await self.link.ended()
 
@@ -251,7 +255,7 @@ class Follower:
         raise problem
 
     def _take(self, frame: Frame) -> None:
-        """A frame that is not part of a copy. Raises LinkError."""
+        """Process a frame that is not part of a copy. Raises LinkError."""
         if self.owner.paused() and self.link is not None:
             self.link.hold(frame)
             return
@@ -264,7 +268,7 @@ class Follower:
         elif kind in (frames.MESSAGE, frames.SHARD):
             self.owner.received_message(*frames.read_message(payload), kind == frames.SHARD)
         else:
-            raise LinkError("a part of a copy that nobody asked for")
+            raise LinkError("a part of a copy that was not requested")
 
     async def _copy(self, link: Link, answer: Answer) -> None:
         """Take a full copy. Raises LinkError, CorruptError, OSError; then the old data is still there."""
@@ -297,7 +301,7 @@ class Follower:
                 await asyncio.gather(work, return_exceptions=True)
             incoming.abandon()
             if isinstance(error, UnknownDatabaseError):
-                raise NewerError(f"{error}: upgrade this server; it keeps the data that it has") from error
+                raise NewerError(f"{error}: upgrade this server; its data is unchanged") from error
             raise
         finally:
             self._incoming = None
@@ -322,18 +326,19 @@ class Follower:
                     before = self.last_io
                     done, _ = await asyncio.wait([waiting], timeout=seconds)
                     if not done and self.last_io == before:
-                        raise LinkError(f"nothing was heard for {seconds:g} seconds (repl-timeout)")
+                        raise LinkError(f"the leader was silent for {seconds:g} seconds (repl-timeout)")
             finally:
                 waiting.cancel()
                 if waiting.done() and not waiting.cancelled():
-                    waiting.exception()  # marks it as retrieved: this may have been cancelled, or the link failed late
+                    # marks it as retrieved: this may have been cancelled, or the link failed too late
+                    waiting.exception()
             frame = waiting.result()
             if frame.kind not in (frames.ALIVE, frames.MESSAGE, frames.SHARD):
                 return frame
 
 
 def _part_of_copy(frame: Frame, kind: int, offset: int) -> bytes:
-    """The payload of a frame that must be of that kind. Raises LinkError."""
+    """Return the payload of a frame that must be of that kind. Raises LinkError."""
     if frame.kind != kind or frame.offset != offset:
         raise LinkError(f"a frame of kind {chr(frame.kind)} in the middle of a copy")
     return frame.payload

@@ -1,13 +1,13 @@
-"""Formats: which servers can read what a server writes into its log and its store. Bytes only, no I/O.
+"""Formats: which servers can read what a server writes to its log and its store. Bytes only, no I/O.
 
-    1    what every version reads
+    1    readable by every version
     2    records of the kinds from 20 on, and the late databases of the store (persistence.layout)
-    3    coded nodes in the store (storage.nodes.coded), which only a full copy brings to a replica
+    3    coded nodes in the store (storage.nodes.coded), which only a full copy transfers to a replica
     4    records of the kind 29, and the store's b"away" (persistence.layout): served time was shifted
 
-A replica says with ``REPLCONF capa format-N`` what it reads; earlier versions, which ignore such words, read format 1.
-They follow a newer leader for as long as it writes nothing that they can't read. So the servers of a cluster can be
-upgraded one after another, and until something new is written also the other way.
+A replica announces with ``REPLCONF capa format-N`` what it can read. Earlier versions, which ignore such words, read
+format 1. They follow a newer leader as long as it writes nothing that they can't read. So the servers of a cluster can
+be upgraded one after another, and downgraded until something new is written.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from resp.errors import CorruptError
 from storage.keyspace.replay import KNOWN
 from storage.model.records import HEAD
 
-FORMAT = 4  # what this version reads
+FORMAT = 4  # the format that this version reads
 RECORDS = 4  # the newest format of records
 CAPA = b"format-"
 FIRST_OF_2 = 20  # the lowest kind of a record of format 2
-FIRST_OF_4 = 29  # ... and of format 4
+FIRST_OF_4 = 29  # the lowest kind of a record of format 4
 
 
 def kinds(batch: bytes) -> set[int]:
-    """The kinds of records in a batch. Raises CorruptError if it is none."""
+    """Return the kinds of records in a batch. Raises CorruptError if it is not a batch."""
     found: set[int] = set()
     at, end = 0, len(batch)
     try:
@@ -42,17 +42,18 @@ def kinds(batch: bytes) -> set[int]:
 
 
 def needed(batch: bytes) -> int:
-    """The format that the reader of a batch must know."""
+    """Return the format that the reader of a batch must know."""
     newest = max(kinds(batch), default=0)
     return 4 if newest >= FIRST_OF_4 else 2 if newest >= FIRST_OF_2 else 1
 
 
 def unknown(batch: bytes) -> int:
-    """The highest kind of a record in a batch that this version doesn't know; 0: it knows all. Raises CorruptError."""
+    """Return the highest kind of a record in a batch that this version does not know; 0: it knows all. Raises
+    CorruptError."""
     return max(kinds(batch) - KNOWN, default=0)
 
 
 def said(value: bytes) -> int:
-    """The format that a replica reads, from one of its capabilities; 0 if that says something else."""
+    """Return the format that a replica reads, from one of its capabilities; 0 if that is a different capability."""
     number = value.removeprefix(CAPA)
     return int(number) if value.startswith(CAPA) and number.isdigit() and len(number) < 5 else 0

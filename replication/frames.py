@@ -6,8 +6,8 @@
     |         |               | of payload  | payload u32    | bytes 0..17 |                   |
     +---------+---------------+-------------+----------------+-------------+------------- ... -+
 
-Numbers are big-endian. The head has its own crc, so that no length is believed, and no memory reserved for it, that
-the leader did not send.
+Numbers are big-endian. The header has a checksum of its own, so no memory is reserved for a length that the leader did
+not send.
 
     kind     log offset               payload
     BATCH    where the batch begins   records (see storage.model.records), whole batches only
@@ -18,9 +18,9 @@ the leader did not send.
     MESSAGE  0                        channel length u32 | channel | message: a message was PUBLISHed
     SHARD    0                        the same: one was SPUBLISHed
 
-Rule 1: anything else is a LinkError and ends the link; nothing is skipped or guessed. That includes a length that no
-frame of its kind has: 1, 16 and 8 bytes as above, and for the others at most LONGEST.
-Rule 2: the decoder returns whole frames only.
+Rule 1: anything else raises LinkError and ends the link; nothing is skipped or guessed. This includes a length that no
+frame of its kind has: 1, 16 and 8 bytes as above, and at most LONGEST for the others.
+Rule 2: the decoder returns only complete frames.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ COPY_BODY = Struct(">QQ")
 DONE_BODY = Struct(">Q")
 LENGTH = Struct(">I")
 
-# Bytes of what a leader's clients write in one turn of its loop, of one value in its store, of one message. A single
-# command is shorter by far (proto-max-bulk-len, client-query-buffer-limit).
+# Bytes of what a leader's clients write in one tick, of one value in its store, of one message. A single command is
+# much shorter (proto-max-bulk-len, client-query-buffer-limit).
 LONGEST = 1 << 31
 LENGTHS = {  # by kind: the shortest and the longest payload
     BATCH: (1, LONGEST), ALIVE: (ALIVE_BODY.size, ALIVE_BODY.size), COPY: (COPY_BODY.size, COPY_BODY.size),
@@ -51,11 +51,11 @@ LENGTHS = {  # by kind: the shortest and the longest payload
 
 
 class LinkError(Exception):
-    """The link can't go on: the other end is not a tidelog server, broke the protocol, or refused."""
+    """Raised if the link can't continue: the other end is not a tidelog server, violated the protocol, or refused."""
 
 
 class NewerError(LinkError):
-    """What the leader sends is of a newer version. It won't change until this server is upgraded."""
+    """Raised for data of a newer version. Only an upgrade of this server helps."""
 
 
 class Frame(NamedTuple):
@@ -67,23 +67,23 @@ class Frame(NamedTuple):
 
 
 def head(kind: int, offset: int, payload: bytes) -> bytes:
-    """The head of a frame with that payload."""
+    """Return the header of a frame with that payload."""
     first = FIRST.pack(kind, offset, len(payload), crc32(payload))
     return first + CRC.pack(crc32(first))
 
 
 def encode(kind: int, offset: int, payload: bytes = b"") -> bytes:
-    """A whole frame."""
+    """Return a complete frame."""
     return head(kind, offset, payload) + payload
 
 
 def message(channel: bytes, text: bytes, shard: bool = False) -> bytes:
-    """A MESSAGE or SHARD frame."""
+    """Return a MESSAGE or SHARD frame."""
     return encode(SHARD if shard else MESSAGE, 0, LENGTH.pack(len(channel)) + channel + text)
 
 
 def read_message(payload: bytes) -> tuple[bytes, bytes]:
-    """Channel and message in the payload of a MESSAGE or SHARD. Raises LinkError."""
+    """Return channel and message from the payload of a MESSAGE or SHARD frame. Raises LinkError."""
     if len(payload) >= LENGTH.size:
         end = LENGTH.size + int(LENGTH.unpack_from(payload)[0])
         if end <= len(payload):
@@ -92,21 +92,21 @@ def read_message(payload: bytes) -> tuple[bytes, bytes]:
 
 
 def read_numbers(body: Struct, payload: bytes) -> tuple[int, ...]:
-    """The numbers in the payload of ALIVE, COPY or DONE. Raises LinkError."""
+    """Return the numbers in the payload of ALIVE, COPY or DONE. Raises LinkError."""
     if len(payload) != body.size:
         raise LinkError(f"a frame of {len(payload)} bytes instead of {body.size}")
     return tuple(map(int, body.unpack(payload)))
 
 
 class FrameDecoder:
-    """Bytes in, frames out."""
+    """Decodes bytes into frames."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
-        self._need = HEAD  # bytes that must be in the buffer before there is anything to decode
+        self._need = HEAD  # bytes that the buffer must contain before anything can be decoded
 
     def feed(self, data: bytes) -> list[Frame]:
-        """The frames that are complete now. Raises LinkError; the decoder must not be used afterwards."""
+        """Return the frames that are now complete. Raises LinkError; the decoder must not be used afterwards."""
         buffer = self._buffer
         buffer += data
         frames: list[Frame] = []
@@ -117,7 +117,7 @@ class FrameDecoder:
             while size - at >= HEAD:
                 kind, offset, length, body = FIRST.unpack_from(view, at)
                 if crc32(view[at : at + FIRST.size]) != CRC.unpack_from(view, at + FIRST.size)[0]:
-                    raise LinkError("what came is not a frame, or it was damaged on the way")
+                    raise LinkError("the data is not a frame, or it was damaged in transit")
                 if kind not in LENGTHS:
                     raise LinkError(f"a frame of unknown kind {kind}: the leader is newer than this server?")
                 shortest, longest = LENGTHS[kind]
@@ -128,7 +128,7 @@ class FrameDecoder:
                     break
                 payload = bytes(view[at + HEAD : stop])
                 if crc32(payload) != body:
-                    raise LinkError("a frame was damaged on the way")
+                    raise LinkError("a frame was damaged in transit")
                 frames.append(Frame(kind, offset, payload))
                 at = stop
             self._need = HEAD if size - at < HEAD else HEAD + int(FIRST.unpack_from(view, at)[2])

@@ -3,20 +3,20 @@
     replica                                   leader
     PING                                      +PONG        (or -NOAUTH; then AUTH must succeed)
     AUTH [user] password                      +OK          if masterauth is set
-    REPLCONF tidelog 1 capa format-2          +OK          a redis-server answers with an error: it can't be followed;
+    REPLCONF tidelog 1 capa format-2          +OK          a redis-server replies with an error and can't be followed;
                                                            earlier leaders ignore any capa, see ``formats``
     REPLCONF listening-port 6380              +OK          the leader shows it in INFO
     REPLCONF ip-address 10.0.0.2              +OK          if replica-announce-ip is set
     REPLCONF history 4711:2864434397          +OK          crc32 of this log's bytes from offset 4711 to its end; twice
                                                            (history 4711:... history 123:...) if the log holds more
-    REPLCONF rdb-only 1                       +OK          from a backup: it takes a full copy, and is no replica
+    REPLCONF rdb-only 1                       +OK          from a backup: it takes a full copy and is not a replica
     PSYNC <replication ID> <offset>           +CONTINUE <ID>             frames follow, batches from that offset on
                                               +FULLRESYNC <ID> <offset>  frames follow, a full copy first
 
-``offset`` is the log offset, which is the number of bytes of records that the replica has. ``PSYNC ? -1`` asks for a
-full copy. ``PSYNC <ID> <offset> FAILOVER`` comes from a leader that hands over: the server that receives it becomes the
-leader, then answers. ``history`` shows the leader a log that differs although its ID and length are right, such as a
-directory that was restored from a backup.
+``offset`` is the log offset, which is the number of bytes of records that the replica has. ``PSYNC ? -1`` requests a
+full copy. ``PSYNC <ID> <offset> FAILOVER`` is sent by a leader that hands over: the server that receives it becomes the
+leader and then answers. ``history`` lets the leader detect a log that differs although its ID and length are right,
+such as that of a directory that was restored from a backup.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from dataclasses import dataclass
 from replication.formats import CAPA, FORMAT
 from replication.frames import LinkError
 
-VERSION = 1  # of the link: requests and frames
-LONGEST_LINE = 4096  # bytes of a reply, with its line feed
+VERSION = 1  # of the link protocol: requests and frames
+LONGEST_LINE = 4096  # bytes of a reply, including its line feed
 MOST_EMPTY = 1000  # empty lines before a reply
-# Exactly what a leader sends: the ID becomes part of the file ``replication``, the offset one of the log's.
+# Exactly what a leader sends: the ID becomes part of the file ``replication``, and the offset one of the log's.
 ANSWER = re.compile(r"\+(?:CONTINUE ([0-9a-f]{40})|FULLRESYNC ([0-9a-f]{40}) (0|[1-9][0-9]{0,17}))")
 
 
@@ -41,9 +41,9 @@ class RefusedError(LinkError):
 
 @dataclass(slots=True)
 class Introduction:
-    """Who the replica is and what it has."""
+    """The identity and the state of a replica."""
 
-    replid: str  # "?" asks for a full copy
+    replid: str  # "?" requests a full copy
     offset: int  # -1 with "?"
     port: int
     announce_ip: str = ""
@@ -51,7 +51,7 @@ class Introduction:
     password: bytes = b""
     history: tuple[int, int] | None = None  # start offset and crc32 of the end of its log
     failover: bool = False
-    longer: tuple[int, int] | None = None  # the same for a longer part of its end
+    longer: tuple[int, int] | None = None  # the same for a longer part of the end
 
 
 @dataclass(slots=True)
@@ -59,17 +59,17 @@ class Answer:
     """The leader's answer to PSYNC."""
 
     replid: str
-    offset: int  # of the full copy that follows; -1: none, batches follow
+    offset: int  # of the full copy that follows; -1: no copy, batches follow
 
 
 def request(*words: bytes | str | int) -> bytes:
-    """A command as RESP."""
+    """Return a command in RESP."""
     raw = [word if isinstance(word, bytes) else str(word).encode("utf-8", "surrogateescape") for word in words]
     return b"".join([b"*%d\r\n" % len(raw), *[b"$%d\r\n%b\r\n" % (len(word), word) for word in raw]])
 
 
 class Handshake:
-    """Use: send what start() returns, then what feed() returns, until ``answer`` is set."""
+    """Use: send the result of start(), then each result of feed(), until ``answer`` is set."""
 
     def __init__(self, who: Introduction) -> None:
         self._steps = list(_steps(who))
@@ -78,20 +78,20 @@ class Handshake:
         self._buffer = b""
         self._empty = 0  # lines since the last reply
         self.answer: Answer | None = None
-        self.rest = b""  # what came after the answer: the first frames
+        self.rest = b""  # bytes after the answer: the first frames
 
     def start(self) -> bytes:
         return self._steps[0][1]
 
     def feed(self, data: bytes) -> bytes:
-        """Bytes from the leader; returns what to send next. Raises LinkError."""
+        """Process bytes from the leader; return the next bytes to send. Raises LinkError."""
         buffer = self._buffer + data
         out, at = b"", 0
         while self.answer is None:
             end = buffer.find(b"\n", at, at + LONGEST_LINE)
             if end < 0:
                 if len(buffer) - at >= LONGEST_LINE:
-                    raise LinkError("the leader's reply has no end: it is no tidelog server")
+                    raise LinkError("the leader's reply has no end: it is not a tidelog server")
                 break
             line = buffer[at:end].removesuffix(b"\r")
             at = end + 1
@@ -101,7 +101,7 @@ class Handshake:
             else:  # Redis's sign of life while it prepares a copy
                 self._empty += 1
                 if self._empty > MOST_EMPTY:
-                    raise LinkError("the leader sends empty lines instead of a reply: it is no tidelog server")
+                    raise LinkError("the leader sends empty lines instead of a reply: it is not a tidelog server")
         if self.answer is None:
             self._buffer = buffer[at:]
         else:
@@ -109,7 +109,7 @@ class Handshake:
         return out
 
     def _reply(self, line: bytes) -> bytes:
-        """Take the reply to the current step; returns the next request. Raises LinkError."""
+        """Process the reply to the current step; return the next request. Raises LinkError."""
         step = self._steps[self._at][0]
         text = line.decode("utf-8", "replace")
         if step == "PSYNC" and not text.startswith("-NOPERM"):
@@ -121,25 +121,25 @@ class Handshake:
         return self._steps[self._at][1]
 
     def _refused(self, step: str, text: str) -> None:
-        """Raises LinkError, unless the next step may resolve it."""
+        """Raise LinkError, unless the next step may resolve the refusal."""
         if not text.startswith("-"):
-            raise LinkError(f"the leader answered {step} with {text[:100]!r}: it is no tidelog server")
+            raise LinkError(f"the leader answered {step} with {text[:100]!r}: it is not a tidelog server")
         if step == "PING" and text.startswith(("-NOAUTH", "-NOPERM")) and self._steps[1][0] == "AUTH":
             return
         said = text[1:200]
         if said.startswith("NOPERM"):
-            raise RefusedError(f"the leader's user may not replicate: it needs +psync +replconf +ping (said: {said})")
+            raise RefusedError(f"the leader's user may not replicate: it needs +psync +replconf +ping (reply: {said})")
         if step == "REPLCONF tidelog":
-            raise RefusedError(f"the leader is no tidelog server, it can't be followed (it said: {said})")
+            raise RefusedError(f"the leader is not a tidelog server and can't be followed (reply: {said})")
         if said.startswith("NOAUTH"):
-            raise RefusedError(f"the leader wants a password: set masterauth (it said: {said})")
+            raise RefusedError(f"the leader requires a password: set masterauth (reply: {said})")
         if step == "AUTH":
-            raise RefusedError(f"the leader refuses {self._credentials} (it said: {said})")
-        raise RefusedError(f"the leader refuses {step} (it said: {said})")
+            raise RefusedError(f"the leader refuses {self._credentials} (reply: {said})")
+        raise RefusedError(f"the leader refuses {step} (reply: {said})")
 
 
 def _steps(who: Introduction) -> Iterator[tuple[str, bytes]]:
-    """The steps of the handshake: a name for messages, and the request."""
+    """Yield the steps of the handshake: a name for messages, and the request."""
     yield "PING", request("PING")
     if who.password:
         yield "AUTH", request("AUTH", *([who.user] if who.user else []), who.password)
@@ -155,7 +155,7 @@ def _steps(who: Introduction) -> Iterator[tuple[str, bytes]]:
 
 
 def read_answer(text: str) -> Answer:
-    """The answer to PSYNC, a line without its end. Raises RefusedError."""
+    """Parse the answer to PSYNC, a line without its end. Raises RefusedError."""
     found = ANSWER.fullmatch(text)
     if found is None:
         raise RefusedError(f"the leader answered PSYNC with: {text.removeprefix('-')[:200]}")

@@ -10,23 +10,24 @@ from typing import cast
 from replication.frames import HEAD, Frame, FrameDecoder, LinkError
 from replication.handshake import Answer, Handshake, Introduction
 
-QUEUED_AT_ONCE = 4 << 20  # bytes of frames that may wait to be taken before the socket is no longer read
+QUEUED_AT_ONCE = 4 << 20  # bytes of queued frames after which the socket is no longer read
 
 
 class Link(asyncio.Protocol):
-    """Once the link has failed, everything that waits for it raises the reason. ``heard`` is given sizes in bytes."""
+    """Once the link has failed, everything that waits for it raises the reason. ``heard`` is called with the number of
+    bytes received."""
 
     def __init__(self, heard: Callable[[int], None]) -> None:
         self.transport: asyncio.Transport
         self._heard = heard
-        self._handshake: Handshake | None = None  # the one that is running
+        self._handshake: Handshake | None = None  # the handshake in progress
         self._answer: Answer | None = None
         self._decoder = FrameDecoder()
         self._frames: deque[Frame] = deque()
         self._queued = 0  # bytes in ``_frames``
         self._news = asyncio.Event()  # there is an answer, a frame or a failure
         self._failed: Exception | None = None
-        self._direct: Callable[[Frame], None] | None = None  # takes frames as they come; None: they are queued
+        self._direct: Callable[[Frame], None] | None = None  # called with each frame; None: frames are queued
 
     # -- asyncio's callbacks ---------------------------------------------------------------------------------
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -82,9 +83,9 @@ class Link(asyncio.Protocol):
         while True:
             await self._wait()
 
-    # -- what the follower does with it --------------------------------------------------------------------------
+    # -- called by the follower ----------------------------------------------------------------------------------
     def send(self, data: bytes) -> None:
-        """Send it, if the connection is still open."""
+        """Send data if the connection is still open."""
         if not self.transport.is_closing():
             self.transport.write(data)
 
@@ -107,7 +108,7 @@ class Link(asyncio.Protocol):
         return frame
 
     def take_directly(self, take: Callable[[Frame], None]) -> None:
-        """Give all frames to ``take``: first those that are queued, then each one as it comes, until hold()."""
+        """Pass all frames to ``take``: first those that are queued, then each one as it arrives, until hold()."""
         self._direct = take
         while self._frames and not self.holding:
             frame = self._frames.popleft()
@@ -118,11 +119,11 @@ class Link(asyncio.Protocol):
 
     @property
     def holding(self) -> bool:
-        """Whether frames are queued, not taken as they come."""
+        """Whether frames are queued instead of passed on."""
         return self._direct is None
 
     def hold(self, frame: Frame) -> None:
-        """Queue this frame, which take_directly() has given, and those that follow it, and stop reading."""
+        """Queue this frame, which was passed on by take_directly(), and all later ones, and stop reading."""
         self._direct = None
         self._frames.appendleft(frame)
         self._queued += HEAD + len(frame.payload)

@@ -35,7 +35,7 @@ CASES: dict[str, tuple[Callable[[int], bytes], str]] = {
     "a huge length": (lambda _: going_on(b"B" + b"\0" * 8 + b"\xff" * 4 + b"\0" * 8), "not a frame"),
     "a frame of a kind that isn't": (lambda _: going_on(encode(ord("Z"), 0)), "unknown kind"),
     "half a frame": (lambda o: going_on(encode(BATCH, o, RECORDS)[:-3]), "closed the connection|connection was lost"),
-    "a piece of a copy": (lambda o: going_on(encode(PIECE, o, b"x")), "a copy that nobody asked for"),
+    "a piece of a copy": (lambda o: going_on(encode(PIECE, o, b"x")), "a copy that was not requested"),
     "a batch that is no records": (lambda o: going_on(encode(BATCH, max(0, o), RECORDS)), "can't be applied"),
     "a copy that is none": (lambda _: copy(9, encode(PIECE, 9, b"")), "copy|frame"),
     "a copy with junk in it": (

@@ -395,8 +395,8 @@ FRAMES: dict[str, tuple[Callable[[int], bytes | Iterable[bytes]], str]] = {
     "an empty batch": (lambda o: encode(BATCH, o, b""), "0 bytes"),
     "an empty message": (lambda _: encode(MESSAGE, 0, b""), "0 bytes"),
     "a message shorter than its channel": (lambda _: encode(MESSAGE, 0, b"\xff" * 4), "shorter than its channel"),
-    "a copy that begins now": (lambda o: encode(COPY, o, COPY_BODY.pack(1, 1)), "a copy that nobody asked for"),
-    "the end of a copy": (lambda o: encode(DONE, o, DONE_BODY.pack(1)), "a copy that nobody asked for"),
+    "a copy that begins now": (lambda o: encode(COPY, o, COPY_BODY.pack(1, 1)), "a copy that was not requested"),
+    "the end of a copy": (lambda o: encode(DONE, o, DONE_BODY.pack(1)), "a copy that was not requested"),
     "junk for ever": (lambda _: for_ever(b"junk" * 1000), "not a frame"),
     "empty lines for ever": (lambda _: for_ever(b"\r\n" * 1000), "not a frame"),
 }
