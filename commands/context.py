@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final, Protocol
 
-from commands.session import Caching, Session
+from commands.session import Session, TrackingOptions
 from commands.users.denials import Denials
 from commands.users.user import User
 from storage.groups.group import Group
@@ -42,8 +42,8 @@ class Chunks:
 
 # Which pending messages a blocked group reader waits for (Block.wants). Other values are a minimum idle time in ms: the
 # reader waits for messages of consumers that have been idle for at least that long.
-NOTHING_PENDING: Final = -1
-WHAT_IS_DUE: Final = -2
+NO_PENDING: Final = -1
+DUE_MESSAGES: Final = -2
 
 
 def next_pending(group: Group, wants: int) -> int | None:
@@ -52,9 +52,9 @@ def next_pending(group: Group, wants: int) -> int | None:
     The time is served time for WHAT_IS_DUE, and otherwise ms since epoch, because Redis measures idle time by the wall
     clock.
     """
-    if wants == WHAT_IS_DUE:
+    if wants == DUE_MESSAGES:
         return group.pending.next_due()
-    if wants == NOTHING_PENDING:
+    if wants == NO_PENDING:
         return None
     first = group.pending.first_idle()
     return first + wants if first else first  # 0: a returned message, which any reader may take
@@ -81,7 +81,7 @@ class Block:
         self.in_turn = in_turn
         self.deadline = deadline
         self.timeout_reply = timeout_reply
-        self.wants = WHAT_IS_DUE
+        self.wants = DUE_MESSAGES
         self.by_name = False
 
     def serve(self, ctx: Context, key: bytes) -> bytes | Chunks | None:
@@ -117,7 +117,7 @@ class Await:
         self.at_timeout = at_timeout
 
 
-class Delay(Await):
+class DelayedReply(Await):
     """Returned if the call must not be answered before ``deadline`` (a login after failures); at_timeout() returns the
     reply.
 
@@ -333,7 +333,7 @@ class PubSubPart(Protocol):
 class TrackingPart(Protocol):
     """For CLIENT TRACKING."""
 
-    def enable(self, session: Session, caching: Caching) -> None:
+    def enable(self, session: Session, caching: TrackingOptions) -> None:
         """Start tracking, or change its options; prefixes are added to earlier ones."""
     def disable(self, session: Session) -> None:
         """Stop tracking. Idempotent."""

@@ -49,7 +49,7 @@ class Transport(Protocol):
     def stats(self) -> TransportStats: ...
 
 
-class Caching:
+class TrackingOptions:
     """The options of CLIENT TRACKING: the client wants notifications of changes of what it may have cached."""
 
     __slots__ = ("bcast", "broken", "given", "noloop", "optin", "optout", "parked", "prefixes", "redirect")
@@ -98,7 +98,7 @@ class Session:
         self.monitoring = False
         self.close_after_reply = False
         self.blocked = False
-        self.caching: Caching | None = None  # options of CLIENT TRACKING; the server's ``tracking`` sets it
+        self.caching: TrackingOptions | None = None  # options of CLIENT TRACKING; the server's ``tracking`` sets it
         # True for the usual client, which takes the dispatcher's fast path: authenticated, no MULTI, replies on, no
         # subscriptions with RESP2, no CLIENT TRACKING, and a user who may do everything. refresh() must be called after
         # one of these has changed.

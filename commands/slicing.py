@@ -23,7 +23,7 @@ LONG_PIECE: Final = 256 * 1024  # bytes of such a piece
 Handle = Callable[[Context, list[bytes]], int]  # processes some arguments; returns how many of them count
 
 
-class Parts:
+class NameSlices:
     """Names that are processed independently, from the last one on, so that each slice frees its own. The reply is the
     number of those that count."""
 
@@ -45,7 +45,7 @@ class Parts:
 Encode = Callable[[Context, list[bytes]], bytes]  # encodes the part of the reply for some arguments
 
 
-class Pieces:
+class ReplySlices:
     """Names whose parts of the reply are encoded in slices, in order."""
 
     __slots__ = ("_at", "_encode", "_names", "_parts")
@@ -75,7 +75,7 @@ def slice_end(names: Sequence[bytes], start: int, most_bytes: int = SLICE_BYTES)
     return end
 
 
-class IdParts:
+class IdSlices:
     """IDs: all are parsed before the first is processed, so a malformed one changes nothing. Duplicates count once.
 
     The IDs that were seen are in many small sets, because a large set takes long to grow and to free.
@@ -87,7 +87,7 @@ class IdParts:
         self._texts = texts  # emptied by step()
         self._raws: list[bytes] = []
         self._seen: list[set[bytes]] = [set() for _ in range(max(1, len(texts) // AT_ONCE))]
-        self._parts = Parts(self._raws, handle)
+        self._parts = NameSlices(self._raws, handle)
 
     def step(self, ctx: Context) -> bytes | None:
         texts, seen = self._texts, self._seen
@@ -105,7 +105,7 @@ class IdParts:
         return None
 
 
-class Ids:
+class IdParser:
     """IDs that are parsed in slices, before the first of them is processed."""
 
     __slots__ = ("_texts", "raws")
@@ -125,7 +125,7 @@ def by_name(names: list[bytes], handle: Handle, ctx: Context) -> bytes | Slices:
     """Return the reply to a command for these names; a short list is processed immediately."""
     if len(names) <= AT_ONCE:
         return reply.integer(handle(ctx, names))
-    return Slices(Parts(names, handle).step, True)
+    return Slices(NameSlices(names, handle).step, True)
 
 
 def in_turn(names: list[bytes], encode: Encode, ctx: Context, head: bytes = b"") -> bytes | Slices:
@@ -133,7 +133,7 @@ def in_turn(names: list[bytes], encode: Encode, ctx: Context, head: bytes = b"")
     short list is processed immediately."""
     if slice_end(names, 0) == len(names):
         return head + encode(ctx, names)
-    return Slices(Pieces(names, encode, head).step, False)
+    return Slices(ReplySlices(names, encode, head).step, False)
 
 
 def in_parts(
@@ -160,7 +160,7 @@ def by_id(argv: list[bytes], start: int, handle: Handle, ctx: Context) -> bytes 
     the group."""
     if len(argv) - start <= AT_ONCE or len(argv[1]) + len(argv[2]) > LONG_NAME:
         return reply.integer(handle(ctx, raw_ids(argv, start)))
-    return Slices(IdParts(argv[start:], handle).step, True)
+    return Slices(IdSlices(argv[start:], handle).step, True)
 
 
 def long_array(items: Sequence[bytes | None], null: bytes, head: bytes = b"") -> bytes | Chunks:

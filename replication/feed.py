@@ -61,13 +61,13 @@ class FeedOwner(Protocol):
     def replid(self) -> str: ...
     @property
     def disk(self) -> Log: ...
-    def heard(self, feed: Feed) -> None:
+    def heard(self, feed: ReplicaFeed) -> None:
         """The replica sent an acknowledgement or a sign of life."""
 
     def moved_on(self) -> None:
         """``needs`` of a feed has changed."""
 
-    def lost(self, feed: Feed, why: str) -> None:
+    def lost(self, feed: ReplicaFeed, why: str) -> None:
         """The link has ended; called once."""
 
     def outgrown(self, needed: int) -> None:
@@ -79,7 +79,7 @@ class FeedOwner(Protocol):
         there is no thread."""
 
 
-class Feed(asyncio.Protocol):
+class ReplicaFeed(asyncio.Protocol):
     """Takes over the connection after PSYNC. Times are in ms, from a clock that is never set."""
 
     def __init__(
@@ -211,12 +211,12 @@ class Feed(asyncio.Protocol):
             self.cut(f"the records that it lacks can't be sent: {error!r}")
 
     async def _in_thread(self, work: Callable[..., T], *args: object) -> T:
-        """Run ``work`` in a thread. It goes on even if this is cancelled; the owner knows about it."""
+        """Run ``work`` in a thread. If this is cancelled, the work continues; the owner waits for it."""
         self._work = self.owner.in_thread(partial(work, *args))
         return await asyncio.shield(self._work)
 
     async def _copy(self) -> None:
-        """Send the store as it is on disk, inside one read transaction."""
+        """Send the store as it is on disk, in one read transaction."""
         owner = self.owner
         copy: StoreCopy | None = None
 
@@ -249,7 +249,7 @@ class Feed(asyncio.Protocol):
                 self._work.add_done_callback(lambda _: copy.close() if copy is not None else None)
 
     async def _catch_up(self) -> None:
-        """Send from the log until nothing is left to send; then the feed is live."""
+        """Send from the log until everything is sent; then the feed is live."""
         while True:
             await self._room.wait()
             disk = self.owner.disk  # it may have been reopened

@@ -19,6 +19,7 @@ from __future__ import annotations
 import asyncio
 import random
 import socket
+from functools import partial
 from ssl import SSLContext
 from typing import Protocol
 
@@ -26,9 +27,9 @@ from persistence.fullcopy import Incoming
 from persistence.history import History
 from persistence.storecopy import UnknownDatabaseError
 from replication import frames
-from replication.frames import Frame, LinkError, NewerError
-from replication.handshake import Answer, Introduction, request
-from replication.link import Link
+from replication.frames import LinkError, NewerError, ReplicationFrame
+from replication.handshake import Introduction, PsyncAnswer, request
+from replication.link import LeaderConnection
 from resp.errors import CorruptError
 
 FIRST_WAIT, LONGEST_WAIT = 0.1, 5.0  # seconds between attempts
@@ -43,7 +44,7 @@ class FollowerOwner(Protocol):
     def introduction(self) -> Introduction:
         """Return the identity and the state of this server. Raises LinkError."""
     async def settled(self) -> None:
-        """Wait until everything that earlier followers started has ended."""
+        """Wait until all work of earlier followers has ended."""
     def patience(self) -> float:
         """Return the seconds of silence after which a link counts as dead."""
     def tls(self) -> SSLContext | None:
@@ -53,7 +54,7 @@ class FollowerOwner(Protocol):
     def history_of(self, replid: str) -> History:
         """Return the history of a server whose whole log is the leader's."""
     async def copied(self, replid: str) -> None:
-        """Use the copy that is complete and ready to be installed. Raises OSError, CorruptError, LinkError."""
+        """Install the copy that is complete. Raises OSError, CorruptError, LinkError."""
     def continued(self, replid: str) -> None:
         """The leader continues from this log's end; its ID is now ``replid``. Raises OSError."""
     def batch(self, offset: int, batch: bytes) -> None:
@@ -73,7 +74,7 @@ class FollowerOwner(Protocol):
         """An attempt to connect, or a link, ended with this error."""
 
 
-class Follower:
+class LeaderFollower:
     """Follows one leader until stop() is called. Times are seconds of the event loop's clock."""
 
     def __init__(self, owner: FollowerOwner, host: str, port: int) -> None:
@@ -81,7 +82,7 @@ class Follower:
         self.host = host
         self.port = port
         self.state = "connect"  # then connecting, sync, connected, as in ROLE
-        self.link: Link | None = None
+        self.link: LeaderConnection | None = None
         self.last_io = 0.0  # when the leader last sent anything; 0: never
         self.down_since = asyncio.get_running_loop().time()
         self._up_since = 0.0
@@ -195,7 +196,7 @@ class Follower:
                 self.owner.link_changed()
 
     async def _follow(self) -> None:
-        """One link, from connecting to its end. Never returns: it always ends with an exception."""
+        """Run one link, from connecting to its end. It always ends with an exception."""
         owner, loop = self.owner, asyncio.get_running_loop()
         await owner.settled()
         seconds, tls = owner.patience(), owner.tls()
@@ -204,8 +205,9 @@ class Follower:
             sock = await self._connected()
             try:
                 _, self.link = await loop.create_connection(
-                    lambda: Link(self._heard), sock=sock, ssl=tls, server_hostname=self.host if tls else None
-                )
+                    partial(LeaderConnection, self._heard), sock=sock, ssl=tls,
+                    server_hostname=self.host if tls else None,
+                )  # fmt: skip
             except BaseException:
                 sock.close()
                 raise
@@ -230,9 +232,9 @@ class Follower:
         await self.link.ended()
 
     async def _connected(self) -> socket.socket:
-        """A socket that is connected to the first of the leader's addresses that answers. Raises OSError.
+        """Return a socket that is connected to the first of the leader's addresses that answers. Raises OSError.
 
-        Not left to create_connection(): where that is cancelled, uvloop reports a failed look-up as never retrieved.
+        create_connection() is not used: if it is cancelled, uvloop reports a failed lookup as never retrieved.
         """
         loop = asyncio.get_running_loop()
         problem = OSError("its name has no address")
@@ -254,7 +256,7 @@ class Follower:
                 return sock
         raise problem
 
-    def _take(self, frame: Frame) -> None:
+    def _take(self, frame: ReplicationFrame) -> None:
         """Process a frame that is not part of a copy. Raises LinkError."""
         if self.owner.paused() and self.link is not None:
             self.link.hold(frame)
@@ -270,8 +272,8 @@ class Follower:
         else:
             raise LinkError("a part of a copy that was not requested")
 
-    async def _copy(self, link: Link, answer: Answer) -> None:
-        """Take a full copy. Raises LinkError, CorruptError, OSError; then the old data is still there."""
+    async def _copy(self, link: LeaderConnection, answer: PsyncAnswer) -> None:
+        """Take a full copy. Raises LinkError, CorruptError, OSError; the old data still exists then."""
         owner, loop = self.owner, asyncio.get_running_loop()
         first = _part_of_copy(await self._next(link), frames.COPY, answer.offset)
         entries, self.sync_total = frames.read_numbers(frames.COPY_BODY, first)
@@ -313,15 +315,13 @@ class Follower:
         await owner.copied(answer.replid)
         self.sync_total = 0
 
-    async def _next(self, link: Link) -> Frame:
-        """The next frame of a copy, however long it takes to arrive. Raises LinkError after silence, or what ended
-        the link.
-        """
+    async def _next(self, link: LeaderConnection) -> ReplicationFrame:
+        """Return the next frame of a copy, however long it takes. Raises LinkError after silence, or why the link ended."""
         seconds = self.owner.patience()
         while True:
             waiting = asyncio.ensure_future(link.frame())
             try:
-                done: set[asyncio.Future[Frame]] = set()
+                done: set[asyncio.Future[ReplicationFrame]] = set()
                 while not done:
                     before = self.last_io
                     done, _ = await asyncio.wait([waiting], timeout=seconds)
@@ -337,7 +337,7 @@ class Follower:
                 return frame
 
 
-def _part_of_copy(frame: Frame, kind: int, offset: int) -> bytes:
+def _part_of_copy(frame: ReplicationFrame, kind: int, offset: int) -> bytes:
     """Return the payload of a frame that must be of that kind. Raises LinkError."""
     if frame.kind != kind or frame.offset != offset:
         raise LinkError(f"a frame of kind {chr(frame.kind)} in the middle of a copy")

@@ -58,7 +58,7 @@ class NewerError(LinkError):
     """Raised for data of a newer version. Only an upgrade of this server helps."""
 
 
-class Frame(NamedTuple):
+class ReplicationFrame(NamedTuple):
     """One frame: ``kind`` is one of the constants above, ``offset`` a log offset."""
 
     kind: int
@@ -105,11 +105,11 @@ class FrameDecoder:
         self._buffer = bytearray()
         self._need = HEAD  # bytes that the buffer must contain before anything can be decoded
 
-    def feed(self, data: bytes) -> list[Frame]:
+    def feed(self, data: bytes) -> list[ReplicationFrame]:
         """Return the frames that are now complete. Raises LinkError; the decoder must not be used afterwards."""
         buffer = self._buffer
         buffer += data
-        frames: list[Frame] = []
+        frames: list[ReplicationFrame] = []
         if len(buffer) < self._need:
             return frames
         at, size = 0, len(buffer)
@@ -129,7 +129,7 @@ class FrameDecoder:
                 payload = bytes(view[at + HEAD : stop])
                 if crc32(payload) != body:
                     raise LinkError("a frame was damaged in transit")
-                frames.append(Frame(kind, offset, payload))
+                frames.append(ReplicationFrame(kind, offset, payload))
                 at = stop
             self._need = HEAD if size - at < HEAD else HEAD + int(FIRST.unpack_from(view, at)[2])
         del buffer[:at]

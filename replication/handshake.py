@@ -1,4 +1,4 @@
-"""How a replica introduces itself to its leader: requests and replies as bytes, no I/O.
+"""The handshake of a replica with its leader: requests and replies as bytes, no I/O.
 
     replica                                   leader
     PING                                      +PONG        (or -NOAUTH; then AUTH must succeed)
@@ -35,7 +35,7 @@ MOST_EMPTY = 1000  # empty lines before a reply
 ANSWER = re.compile(r"\+(?:CONTINUE ([0-9a-f]{40})|FULLRESYNC ([0-9a-f]{40}) (0|[1-9][0-9]{0,17}))")
 
 
-class RefusedError(LinkError):
+class ReplicationRefusedError(LinkError):
     """The leader understood the request and refused it."""
 
 
@@ -55,7 +55,7 @@ class Introduction:
 
 
 @dataclass(slots=True)
-class Answer:
+class PsyncAnswer:
     """The leader's answer to PSYNC."""
 
     replid: str
@@ -77,7 +77,7 @@ class Handshake:
         self._at = 0
         self._buffer = b""
         self._empty = 0  # lines since the last reply
-        self.answer: Answer | None = None
+        self.answer: PsyncAnswer | None = None
         self.rest = b""  # bytes after the answer: the first frames
 
     def start(self) -> bytes:
@@ -128,14 +128,16 @@ class Handshake:
             return
         said = text[1:200]
         if said.startswith("NOPERM"):
-            raise RefusedError(f"the leader's user may not replicate: it needs +psync +replconf +ping (reply: {said})")
+            raise ReplicationRefusedError(
+                f"the leader's user may not replicate: it needs +psync +replconf +ping (reply: {said})"
+            )
         if step == "REPLCONF tidelog":
-            raise RefusedError(f"the leader is not a tidelog server and can't be followed (reply: {said})")
+            raise ReplicationRefusedError(f"the leader is not a tidelog server and can't be followed (reply: {said})")
         if said.startswith("NOAUTH"):
-            raise RefusedError(f"the leader requires a password: set masterauth (reply: {said})")
+            raise ReplicationRefusedError(f"the leader requires a password: set masterauth (reply: {said})")
         if step == "AUTH":
-            raise RefusedError(f"the leader refuses {self._credentials} (reply: {said})")
-        raise RefusedError(f"the leader refuses {step} (reply: {said})")
+            raise ReplicationRefusedError(f"the leader refuses {self._credentials} (reply: {said})")
+        raise ReplicationRefusedError(f"the leader refuses {step} (reply: {said})")
 
 
 def _steps(who: Introduction) -> Iterator[tuple[str, bytes]]:
@@ -154,10 +156,10 @@ def _steps(who: Introduction) -> Iterator[tuple[str, bytes]]:
     yield "PSYNC", request("PSYNC", who.replid, who.offset, *(["FAILOVER"] if who.failover else []))
 
 
-def read_answer(text: str) -> Answer:
+def read_answer(text: str) -> PsyncAnswer:
     """Parse the answer to PSYNC, a line without its end. Raises RefusedError."""
     found = ANSWER.fullmatch(text)
     if found is None:
-        raise RefusedError(f"the leader answered PSYNC with: {text.removeprefix('-')[:200]}")
+        raise ReplicationRefusedError(f"the leader answered PSYNC with: {text.removeprefix('-')[:200]}")
     continued, copied, offset = found.groups()
-    return Answer(continued, -1) if continued else Answer(copied, int(offset))
+    return PsyncAnswer(continued, -1) if continued else PsyncAnswer(copied, int(offset))

@@ -7,13 +7,13 @@ from collections import deque
 from collections.abc import Callable
 from typing import cast
 
-from replication.frames import HEAD, Frame, FrameDecoder, LinkError
-from replication.handshake import Answer, Handshake, Introduction
+from replication.frames import HEAD, FrameDecoder, LinkError, ReplicationFrame
+from replication.handshake import Handshake, Introduction, PsyncAnswer
 
 QUEUED_AT_ONCE = 4 << 20  # bytes of queued frames after which the socket is no longer read
 
 
-class Link(asyncio.Protocol):
+class LeaderConnection(asyncio.Protocol):
     """Once the link has failed, everything that waits for it raises the reason. ``heard`` is called with the number of
     bytes received."""
 
@@ -21,13 +21,13 @@ class Link(asyncio.Protocol):
         self.transport: asyncio.Transport
         self._heard = heard
         self._handshake: Handshake | None = None  # the handshake in progress
-        self._answer: Answer | None = None
+        self._answer: PsyncAnswer | None = None
         self._decoder = FrameDecoder()
-        self._frames: deque[Frame] = deque()
+        self._frames: deque[ReplicationFrame] = deque()
         self._queued = 0  # bytes in ``_frames``
         self._news = asyncio.Event()  # there is an answer, a frame or a failure
         self._failed: Exception | None = None
-        self._direct: Callable[[Frame], None] | None = None  # called with each frame; None: frames are queued
+        self._direct: Callable[[ReplicationFrame], None] | None = None  # called with each frame; None: queue them
 
     # -- asyncio's callbacks ---------------------------------------------------------------------------------
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -79,7 +79,7 @@ class Link(asyncio.Protocol):
             self.transport.abort()
 
     async def ended(self) -> None:
-        """Never returns; raises what ended the link."""
+        """Wait until the link ends; raises the reason."""
         while True:
             await self._wait()
 
@@ -89,16 +89,16 @@ class Link(asyncio.Protocol):
         if not self.transport.is_closing():
             self.transport.write(data)
 
-    async def introduce(self, who: Introduction) -> Answer:
-        """Run the handshake. Raises what ended the link."""
+    async def introduce(self, who: Introduction) -> PsyncAnswer:
+        """Run the handshake. Raises the error that ended the link."""
         self._handshake = Handshake(who)
         self.transport.write(self._handshake.start())
         while self._answer is None:
             await self._wait()
         return self._answer
 
-    async def frame(self) -> Frame:
-        """The next frame. Raises what ended the link."""
+    async def frame(self) -> ReplicationFrame:
+        """Return the next frame. Raises the error that ended the link."""
         while not self._frames:
             await self._wait()
         frame = self._frames.popleft()
@@ -107,7 +107,7 @@ class Link(asyncio.Protocol):
             self.read(True)
         return frame
 
-    def take_directly(self, take: Callable[[Frame], None]) -> None:
+    def take_directly(self, take: Callable[[ReplicationFrame], None]) -> None:
         """Pass all frames to ``take``: first those that are queued, then each one as it arrives, until hold()."""
         self._direct = take
         while self._frames and not self.holding:
@@ -122,7 +122,7 @@ class Link(asyncio.Protocol):
         """Whether frames are queued instead of passed on."""
         return self._direct is None
 
-    def hold(self, frame: Frame) -> None:
+    def hold(self, frame: ReplicationFrame) -> None:
         """Queue this frame, which was passed on by take_directly(), and all later ones, and stop reading."""
         self._direct = None
         self._frames.appendleft(frame)
@@ -138,7 +138,7 @@ class Link(asyncio.Protocol):
                 self.transport.pause_reading()
 
     async def _wait(self) -> None:
-        """Wait for news. Raises what ended the link, but only after all queued frames were taken."""
+        """Wait for an answer, a frame or a failure. Raises why the link ended after all queued frames were taken."""
         self._raise_failed()
         self._news.clear()
         await self._news.wait()

@@ -24,8 +24,8 @@ from persistence.history import History
 from persistence.log import Log, LogOptions, Recovered
 from persistence.permissions import FOLDER
 from replication import frames
-from replication.frames import Frame, FrameDecoder, LinkError
-from replication.handshake import LONGEST_LINE, Answer, read_answer
+from replication.frames import FrameDecoder, LinkError, ReplicationFrame
+from replication.handshake import LONGEST_LINE, PsyncAnswer, read_answer
 from respserver.config.config import Config
 from respserver.runtime.data import empty_keyspace
 from storage.keyspace.changes import EVERYTHING
@@ -85,20 +85,20 @@ def _make(directory: Path, source: BinaryIO, config: Config) -> Facts:
         disk.close()
 
 
-def _introduction(source: BinaryIO) -> Answer:
+def _introduction(source: BinaryIO) -> PsyncAnswer:
     answer = read_answer(source.readline(LONGEST_LINE).decode("utf-8", "replace").rstrip())
     if answer.offset < 0:
         raise LinkError("no full copy: a restore begins with one")
     return answer
 
 
-def _frames(source: BinaryIO) -> Iterator[Frame]:
+def _frames(source: BinaryIO) -> Iterator[ReplicationFrame]:
     decoder = FrameDecoder()
     while data := source.read(AT_ONCE):
         yield from decoder.feed(data)
 
 
-def _take_copy(left: Iterator[Frame], answer: Answer, incoming: Incoming) -> None:
+def _take_copy(left: Iterator[ReplicationFrame], answer: PsyncAnswer, incoming: Incoming) -> None:
     """Write the copy into ``incoming`` and make it ready to be installed."""
     try:
         _next(left, frames.COPY, answer.offset)
@@ -111,7 +111,7 @@ def _take_copy(left: Iterator[Frame], answer: Answer, incoming: Incoming) -> Non
         raise
 
 
-def _take_log(left: Iterator[Frame], disk: Log, ks: Keyspace, found: Recovered) -> int:
+def _take_log(left: Iterator[ReplicationFrame], disk: Log, ks: Keyspace, found: Recovered) -> int:
     """Replay and log the batches; returns the log offset at which the log should end."""
     waiting: list[bytes] = []
     size = 0
@@ -129,7 +129,7 @@ def _take_log(left: Iterator[Frame], disk: Log, ks: Keyspace, found: Recovered) 
             return frame.offset
 
 
-def _next(left: Iterator[Frame], kind: int, offset: int, last: int = 0) -> Frame:
+def _next(left: Iterator[ReplicationFrame], kind: int, offset: int, last: int = 0) -> ReplicationFrame:
     """The next frame: one of ``kind`` at that log offset, or one of kind ``last``. Raises LinkError."""
     frame = next(left, None)
     if frame is None:

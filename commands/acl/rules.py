@@ -62,7 +62,7 @@ def check_name(name: bytes) -> None:
         raise RuleError(BAD_NAME, name)
 
 
-def make(name: bytes, words: Iterable[bytes] = (), base: User | None = None) -> User:
+def build_user(name: bytes, words: Iterable[bytes] = (), base: User | None = None) -> User:
     """Return a user with these rules, applied to a new user or to a copy of ``base``. Raises RuleError."""
     check_name(name)
     user = User(name)
@@ -76,7 +76,7 @@ def make(name: bytes, words: Iterable[bytes] = (), base: User | None = None) -> 
 
 def open_default() -> User:
     """Return the user ``default`` of a server without any configuration: it may do everything."""
-    return make(b"default", (b"on", b"nopass", b"~*", b"&*", b"+@all"))
+    return build_user(b"default", (b"on", b"nopass", b"~*", b"&*", b"+@all"))
 
 
 def describe(user: User) -> list[bytes]:

@@ -11,7 +11,7 @@ from commands.declare import DECLARED, MOST_NAMES, arg, command, find, oneof, op
 from commands.glob import check_together
 from commands.help import help_reply
 from commands.parse import integer
-from commands.users.denials import Entry
+from commands.users.denials import DenialEntry
 from commands.users.user import User
 from resp import errors, reply
 from resp.errors import CommandError
@@ -158,7 +158,7 @@ def acl_log(ctx: Context, argv: list[bytes]) -> Reply:
     return reply.array([_entry(ctx, each) for each in denials.entries()[:count]])
 
 
-def _entry(ctx: Context, entry: Entry) -> bytes:
+def _entry(ctx: Context, entry: DenialEntry) -> bytes:
     proto = ctx.session.proto
     fields: list[tuple[bytes, object]] = [
         (b"count", entry.count),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from commands.context import Context, Delay, Reply, Slices
+from commands.context import Context, DelayedReply, Reply, Slices
 from commands.declare import arg, batch, block, command, opt
 from commands.parse import check_database, integer
 from commands.session import Session
@@ -25,7 +25,7 @@ def check_name(value: bytes, what: str) -> bytes:
 
 def _log_in(
     ctx: Context, name: bytes, password: bytes, command: bytes, then: Callable[[], bytes]
-) -> bytes | Delay:  # fmt: skip
+) -> bytes | DelayedReply:  # fmt: skip
     """Log in and return ``then()``, immediately or after the delay that follows failures from the same address.
 
     ``command``: AUTH or HELLO, as it was sent. Raises CommandError (WRONGPASS); after a delay, ``Delay.at_timeout``
@@ -42,7 +42,7 @@ def _log_in(
         return attempt()
     if ctx.in_exec:  # inside EXEC nothing can wait
         raise CommandError(errors.AUTH_HAS_TO_WAIT)
-    return Delay(ctx.now + wait, attempt)
+    return DelayedReply(ctx.now + wait, attempt)
 
 
 @command(

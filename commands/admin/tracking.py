@@ -7,7 +7,7 @@ from functools import partial
 from commands.context import Context, Reply
 from commands.declare import MOST_NAMES, arg, block, command, oneof, opt, repeat, token
 from commands.parse import integer
-from commands.session import Caching
+from commands.session import TrackingOptions
 from resp import errors, reply
 from resp.errors import CommandError
 
@@ -16,9 +16,9 @@ _own = partial(
 )  # fmt: skip
 
 
-def _parsed(ctx: Context, words: list[bytes]) -> tuple[Caching, list[bytes]]:
+def _parsed(ctx: Context, words: list[bytes]) -> tuple[TrackingOptions, list[bytes]]:
     """Return the options of CLIENT TRACKING and the prefixes. Raises CommandError."""
-    caching, prefixes, at = Caching(), list[bytes](), 0
+    caching, prefixes, at = TrackingOptions(), list[bytes](), 0
     while at < len(words):
         word = words[at].upper()
         more = at + 1 < len(words)
@@ -46,7 +46,7 @@ def _parsed(ctx: Context, words: list[bytes]) -> tuple[Caching, list[bytes]]:
     return caching, prefixes
 
 
-def _check(new: Caching, prefixes: list[bytes], old: Caching | None) -> None:
+def _check(new: TrackingOptions, prefixes: list[bytes], old: TrackingOptions | None) -> None:
     """Raise CommandError if options are incompatible with each other or with the earlier ones."""
     if prefixes and not new.bcast:
         raise CommandError(errors.PREFIX_NEEDS_BCAST)
@@ -158,7 +158,7 @@ def client_trackinginfo(ctx: Context, argv: list[bytes]) -> Reply:
     )
 
 
-def _flags(caching: Caching) -> list[bytes]:
+def _flags(caching: TrackingOptions) -> list[bytes]:
     shown = (
         (b"on", True), (b"bcast", caching.bcast), (b"optin", caching.optin),
         (b"caching-yes", caching.optin and caching.given), (b"optout", caching.optout),

@@ -6,7 +6,7 @@ from typing import Final
 
 from commands.context import Context, Reply
 from commands.declare import arg, block, command, key, oneof, opt, repeat, token
-from commands.keys.setoptions import EXPIRY, MSETEX, Options, store
+from commands.keys.setoptions import EXPIRY, MSETEX, SetOptions, store
 from commands.parse import integer
 from commands.slicing import long_array
 from resp import errors, reply
@@ -80,7 +80,7 @@ def msetex(ctx: Context, argv: list[bytes]) -> Reply:
     end = 2 + 2 * count
     if end > len(argv):
         raise CommandError(_BAD_PAIRS)
-    options = Options(argv, end, MSETEX)
+    options = SetOptions(argv, end, MSETEX)
     expire_at = options.expire_at(ctx.now, "msetex")
     names, values = argv[2:end:2], argv[3:end:2]
     if options.condition == b"NX" and _any_exists(ctx, names):

@@ -6,7 +6,7 @@ from typing import Final
 
 from commands.context import Context, Reply
 from commands.declare import arg, command, key, opt, repeat, token
-from commands.keys.setoptions import tell_overwritten
+from commands.keys.setoptions import notify_overwritten
 from commands.parse import check_database
 from resp import errors, reply
 from resp.errors import CommandError
@@ -35,7 +35,7 @@ def _rename(ctx: Context, name: bytes, new: bytes, only_new: bool) -> bool:
             if group.waiters:  # they are about to be notified that it was deleted, so its time to live begins now
                 ctx.touch(group)
     if ks.event_classes:
-        tell_overwritten(ctx, new, type(value))
+        notify_overwritten(ctx, new, type(value))
     ks.rename(name, new)
     ks.notify(events.GENERIC, b"rename_from", name)
     ks.notify(events.GENERIC, b"rename_to", new)
@@ -90,7 +90,7 @@ def copy(ctx: Context, argv: list[bytes]) -> Reply:
     if isinstance(value, Stream):
         raise CommandError(_NO_STREAMS)
     if ks.event_classes:
-        tell_overwritten(ctx, new, String)
+        notify_overwritten(ctx, new, String)
         if there:  # Redis deletes it before it creates the copy
             ks.notify(events.NEW, b"new", new)
     ks.set_string(new, value.value, ks.expire_at(name))

@@ -45,7 +45,7 @@ GETEX: Final = "getex"
 MSETEX: Final = "msetex"
 
 
-class Options:
+class SetOptions:
     """The options of SET, GETEX or MSETEX. As in Redis, an option may be repeated (the last one counts), but options
     that exclude each other may not be combined."""
 
@@ -123,7 +123,7 @@ def store(
         delete(ctx, name)
         return
     if ks.event_classes and event == b"set":
-        tell_overwritten(ctx, name, String)
+        notify_overwritten(ctx, name, String)
     string = ks.set_string(name, value, expire_at, keep_ttl)
     string.used = ctx.now
     if ks.event_classes:
@@ -132,7 +132,7 @@ def store(
             ks.notify(events.GENERIC, b"expire", name)
 
 
-def tell_overwritten(ctx: Context, name: bytes, kind: type[Value]) -> None:
+def notify_overwritten(ctx: Context, name: bytes, kind: type[Value]) -> None:
     """Fire the events that Redis fires before an existing value is replaced by one of this kind."""
     old = ctx.ks.keys.get(name)
     if old is not None:

@@ -15,7 +15,7 @@ from commands.keys.setoptions import (
     EXPIRY,
     GETEX,
     SET,
-    Options,
+    SetOptions,
     bulk,
     compares,
     delete,
@@ -53,7 +53,7 @@ def set_(ctx: Context, argv: list[bytes]) -> Reply:
     if len(argv) == 3:
         store(ctx, argv[1], argv[2])
         return reply.OK
-    options = Options(argv, 3, SET)
+    options = SetOptions(argv, 3, SET)
     expire_at = options.expire_at(ctx.now, "set")
     found = ctx.ks.read(argv[1], ctx.now) if options.get else ctx.ks.get(argv[1], ctx.now)
     old = found.value if isinstance(found, String) else None
@@ -166,7 +166,7 @@ def getdel(ctx: Context, argv: list[bytes]) -> Reply:
 )  # fmt: skip
 def getex(ctx: Context, argv: list[bytes]) -> Reply:
     """Return the string of a key, or null, and set or remove the expiry of the key."""
-    options = Options(argv, 2, GETEX)
+    options = SetOptions(argv, 2, GETEX)
     ks, name = ctx.ks, argv[1]
     value = ks.read_string(name, ctx.now)
     if value is None:

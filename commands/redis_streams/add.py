@@ -15,7 +15,7 @@ from commands.redis_streams.options import (
     NO_LIMIT,
     PRODUCER,
     REFERENCES,
-    Options,
+    AddTrimOptions,
     most_at_once,
 )  # fmt: skip
 from commands.redis_streams.trim import trim
@@ -26,8 +26,8 @@ from commands.streams.append import (
     append_one,
     head_of,
     like_first,
+    notify_group,
     still_kept,
-    tell_batch,
     touched,
 )
 from resp import errors
@@ -84,7 +84,7 @@ def _bounded(ctx: Context, argv: list[bytes]) -> bytes:
 
 def _add(ctx: Context, argv: list[bytes]) -> Reply:
     """XADD in any form."""
-    options = Options(ctx, argv, True)
+    options = AddTrimOptions(ctx, argv, True)
     at = options.id_at
     if len(argv) - at < 3 or not (len(argv) - at) & 1:
         raise errors.arity("xadd")
@@ -205,7 +205,7 @@ def _trimming_batch(ctx: Context, calls: list[list[bytes]], raw: bytes, borders:
     at = _id_at(first)
     if not at:
         return None
-    options = Options(ctx, first, True)
+    options = AddTrimOptions(ctx, first, True)
     same = _trimmable(ctx, first[1], options, like_first(calls, 2, at + 1))
     if same < 2:
         return None
@@ -220,7 +220,7 @@ def _trimming_batch(ctx: Context, calls: list[list[bytes]], raw: bytes, borders:
 def _trimming_alike(ctx: Context, argv: list[bytes], bodies: list[bytes]) -> bytes:
     """The same for calls that are alike."""
     at = _id_at(argv)
-    options = Options(ctx, argv, True)
+    options = AddTrimOptions(ctx, argv, True)
     if _trimmable(ctx, argv[1], options, len(bodies)) < len(bodies):
         return b""
     ids = append_alike(ctx, argv, bodies, at + 1)
@@ -238,7 +238,7 @@ def _id_at(argv: list[bytes]) -> int:
     return at if len(argv) >= at + 3 and argv[at] == b"*" and (len(argv) - at) & 1 else 0
 
 
-def _trimmable(ctx: Context, name: bytes, options: Options, count: int) -> int:
+def _trimmable(ctx: Context, name: bytes, options: AddTrimOptions, count: int) -> int:
     """How many of ``count`` calls that trim in the same way, the first ones, can be a batch."""
     ks = ctx.ks
     if options.approximate and ks.event_classes:
@@ -251,7 +251,7 @@ def _trimmable(ctx: Context, name: bytes, options: Options, count: int) -> int:
     return count if _within_limit(stream, options, count, first_id) else 0
 
 
-def _trim_batch(ctx: Context, name: bytes, options: Options, added: int) -> None:
+def _trim_batch(ctx: Context, name: bytes, options: AddTrimOptions, added: int) -> None:
     """Evict what a batch that has just added so many entries has to, and tell of all of it."""
     ks = ctx.ks
     stream = touched(ctx, name)
@@ -260,12 +260,12 @@ def _trim_batch(ctx: Context, name: bytes, options: Options, added: int) -> None
     border = trim_border(stream, options)
     if ks.event_classes:
         most = options.threshold if options.strategy == MAXLEN else -1
-        tell_batch(ks, name, stream, added, most, border, b"xadd", b"xtrim")
+        notify_group(ks, name, stream, added, most, border, b"xadd", b"xtrim")
     if border > stream.first_ord:
         ks.evict_before(name, stream, border, False)
 
 
-def _within_limit(stream: Stream | None, options: Options, added: int, first_id: int) -> bool:
+def _within_limit(stream: Stream | None, options: AddTrimOptions, added: int, first_id: int) -> bool:
     """Whether the calls of a batch that adds so many entries, from that ID on, evict no more than one call may."""
     if options.limit == NO_LIMIT or stream is None:
         return added <= options.limit

@@ -27,7 +27,7 @@ from storage.model.ids import MAX_ID
 from storage.streams.stream import Stream
 
 DEFAULT_COUNT: Final = 100  # of XAUTOCLAIM
-LOOKS: Final = 10  # messages that XAUTOCLAIM examines for each one that it may claim
+EXAMINED_PER_MATCH: Final = 10  # messages that XAUTOCLAIM examines for each one that it may claim
 MOST: Final = INT_MAX // 16  # of COUNT
 NO_COUNT: Final = -1  # RETRYCOUNT was not given
 FIRST_ID: Final = 5  # index in XCLAIM's argv
@@ -44,7 +44,7 @@ FIRST_ID: Final = 5  # index in XCLAIM's argv
 def xclaim(ctx: Context, argv: list[bytes]) -> Reply:
     """Assign pending messages to a consumer; return their entries, or their IDs."""
     stream, group = need_group(ctx, argv)
-    claim = Claim(argv)
+    claim = ClaimCall(argv)
     if len(argv) > FIRST_ID + AT_ONCE:
         return Slices(claim.step, True, claim.close)
     claim.parse(ctx)
@@ -52,7 +52,7 @@ def xclaim(ctx: Context, argv: list[bytes]) -> Reply:
     return claim.reply()
 
 
-class Claim:
+class ClaimCall:
     """A call of XCLAIM. Raises CommandError."""
 
     __slots__ = (
@@ -227,12 +227,12 @@ def xautoclaim(ctx: Context, argv: list[bytes]) -> Reply:
         else:
             raise errors.syntax()
     need_group(ctx, argv)
-    walk = Walk(argv, least, start, count, just_id)
+    walk = AutoclaimCall(argv, least, start, count, just_id)
     reply = walk.step(ctx)
     return reply if reply is not None else Slices(walk.step, True, walk.close)
 
 
-class Walk:
+class AutoclaimCall:
     """A call of XAUTOCLAIM, in slices."""
 
     __slots__ = ("_argv", "_at", "_elements", "_gone", "_just_id", "_least", "_left", "_looks", "_number", "_parts")
@@ -242,7 +242,7 @@ class Walk:
         self._least = least
         self._at = start  # the next ID
         self._left = count  # messages that may still be added to the reply
-        self._looks = count * LOOKS
+        self._looks = count * EXAMINED_PER_MATCH
         self._just_id = just_id
         self._elements = XElements(b"")  # of the reply; with JUSTID the next two are used
         self._parts: list[bytes] = []  # IDs

@@ -17,7 +17,7 @@ from storage.groups.pending import PendingRow
 from storage.keyspace import events, groupmutators
 from storage.streams.stream import Stream
 
-GIVEN_BACK: Final = -1  # as an idle time
+RETURNED: Final = -1  # as an idle time
 
 
 def consumer_of(ctx: Context, key: bytes, stream: Stream, group: Group, name: bytes) -> Consumer:
@@ -31,18 +31,18 @@ def consumer_of(ctx: Context, key: bytes, stream: Stream, group: Group, name: by
     return consumer
 
 
-def is_given_back(row: PendingRow) -> bool:
+def is_returned(row: PendingRow) -> bool:
     return not row.owner and not row.due
 
 
 def idle_of(row: PendingRow, now: int, away: int) -> int:
-    """Return ms since the last delivery; GIVEN_BACK if the message was returned. ``away``: the keyspace's."""
-    return GIVEN_BACK if is_given_back(row) else max(0, now - row.delivered(away))
+    """Return ms since the last delivery; RETURNED if the message was returned. ``away``: the keyspace's."""
+    return RETURNED if is_returned(row) else max(0, now - row.delivered(away))
 
 
 def is_idle(row: PendingRow, least: int, now: int, away: int) -> bool:
     """Return whether it has been idle for at least ``least`` ms."""
-    return is_given_back(row) or now - row.delivered(away) >= least
+    return is_returned(row) or now - row.delivered(away) >= least
 
 
 def owner_of(owners: dict[int, Consumer], row: PendingRow) -> bytes:

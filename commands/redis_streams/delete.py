@@ -21,7 +21,7 @@ from commands.context import Chunks, Context, Reply, Slices
 from commands.declare import arg, block, command, key, opt, repeat
 from commands.parse import integer, raw_ids
 from commands.redis_streams.options import REFERENCES
-from commands.slicing import AT_ONCE, Ids, by_id, ids_at_once, in_pieces
+from commands.slicing import AT_ONCE, IdParser, by_id, ids_at_once, in_pieces
 from resp import errors
 from resp import reply as encode
 from resp.errors import CommandError
@@ -118,7 +118,7 @@ class Deletion:
             at += self._option(argv, at)
         if not self.texts:
             raise errors.syntax()
-        self._ids = Ids(self.texts)
+        self._ids = IdParser(self.texts)
         self._parsed = False
         self._at = 0  # number of IDs processed
         self._parts: list[bytes] = []  # of the reply

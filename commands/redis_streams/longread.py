@@ -98,7 +98,7 @@ class LongRead:
         read, key = self._read, self._key
         if key is None:
             name, after = read.keys[self._at], read.ids[self._at]
-            kind = NewRead if after == NEW else History
+            kind = NewRead if after == NEW else HistoryRead
             key = self._key = kind(read, name, after, self._moment)
         if key.step(ctx):
             return None
@@ -154,7 +154,7 @@ class KeyRead:
         raise NotImplementedError
 
 
-class History(KeyRead):
+class HistoryRead(KeyRead):
     """The messages that the consumer had pending when the read reached them, except those that it loses in the
     meantime."""
 

@@ -41,7 +41,7 @@ MAXLEN: Final = 1
 MINID: Final = 2
 
 
-class Options:
+class AddTrimOptions:
     """The options of XTRIM and XADD."""
 
     __slots__ = (

@@ -11,7 +11,7 @@ from commands.declare import arg, block, command, key, oneof, opt, repeat, token
 from commands.parse import INT_MAX, integer, raw_ids
 from commands.redis_streams.consumers import idle_of, is_idle, owner_of
 from commands.redis_streams.ids import range_end, range_start, xid_bulk
-from commands.slicing import AT_ONCE, ROW_BYTES, Ids, by_id, in_parts, in_pieces
+from commands.slicing import AT_ONCE, ROW_BYTES, IdParser, by_id, in_parts, in_pieces
 from resp import errors
 from resp import reply as encode
 from resp.errors import CommandError
@@ -108,7 +108,7 @@ def xpending(ctx: Context, argv: list[bytes]) -> Reply:
         return encode.EMPTY_ARRAY
     if not idle and not owner:
         return _range_reply(group, start, end, count, ctx.now, ctx.ks.away)
-    scan = Scan(group, owner, start, end, count, idle, ctx.now)
+    scan = PendingScan(group, owner, start, end, count, idle, ctx.now)
     reply = scan.step(ctx)
     return reply if reply is not None else Slices(scan.step, False)
 
@@ -169,7 +169,7 @@ def _nothing() -> None:
     """Do nothing: there is nothing to release."""
 
 
-class Scan:
+class PendingScan:
     """A list of the messages in a range that belong to a consumer (``owner`` 0: any) and are idle for long enough."""
 
     __slots__ = ("_end", "_found", "_group", "_idle", "_left", "_now", "_owner", "_parts", "_start")
@@ -225,7 +225,7 @@ def xnack(ctx: Context, argv: list[bytes]) -> Reply:
     count = options.count
     if count == NO_COUNT and mode == b"FATAL":
         count = INT_MAX
-    nack = Nack(argv, options, None if count == NO_COUNT else count, mode == b"SILENT")
+    nack = NackCall(argv, options, None if count == NO_COUNT else count, mode == b"SILENT")
     if len(options.texts) > AT_ONCE:
         return Slices(nack.step, True)
     nack.give_back(ctx, stream, group, raw_ids(options.texts))
@@ -275,14 +275,14 @@ class NackOptions:
         raise errors.unrecognized_claim("XNACK", argv[at])
 
 
-class Nack:
+class NackCall:
     """A call of XNACK. ``count``: deliveries from now on; None: unchanged, or one less (``silent``)."""
 
     __slots__ = ("_argv", "_at", "_count", "_force", "_ids", "_parsed", "_silent", "given")
 
     def __init__(self, argv: list[bytes], options: NackOptions, count: int | None, silent: bool) -> None:
         self._argv = argv[:3]
-        self._ids = Ids(options.texts)
+        self._ids = IdParser(options.texts)
         self._parsed = False
         self._at = 0  # number of IDs processed
         self._count = count

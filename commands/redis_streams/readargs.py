@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from commands.context import NOTHING_PENDING
+from commands.context import NO_PENDING
 from commands.parse import MOST_STREAMS, integer, timeout_ms
 from commands.redis_streams.ids import strict_id
 from resp import errors
@@ -14,7 +14,7 @@ from storage.model.timers import NEVER
 
 NEW: Final = MAX_ID  # ``>``: entries that were never delivered; as in Redis, the highest ID means the same
 NO_BLOCK: Final = -1
-NO_CLAIM: Final = NOTHING_PENDING
+NO_CLAIM: Final = NO_PENDING
 
 
 class GroupReadArgs:

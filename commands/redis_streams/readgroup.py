@@ -63,10 +63,10 @@ def xreadgroup(ctx: Context, argv: list[bytes]) -> Reply:
             return keys_reply(ctx.session.proto, parts)
     if read.block == NO_BLOCK or ctx.in_exec:
         return null
-    return GroupReader(read, read.deadline(now), null)
+    return BlockedGroupRead(read, read.deadline(now), null)
 
 
-class GroupReader(Block):
+class BlockedGroupRead(Block):
     """A blocked consumer. All its keys are read for new entries: a read from any other ID does not wait."""
 
     __slots__ = ("read",)

@@ -13,7 +13,7 @@ from commands.context import Context, Reply, Slices
 from commands.declare import arg, command, key, opt
 from commands.parse import integer
 from commands.redis_streams.ids import strict_id
-from commands.redis_streams.options import MAXLEN_OR_MINID, REFERENCES, Options
+from commands.redis_streams.options import MAXLEN_OR_MINID, REFERENCES, AddTrimOptions
 from commands.redis_streams.trimming import TrimSlices, trim_border, trimming_of
 from resp import errors
 from resp import reply as encode
@@ -22,7 +22,7 @@ from storage.keyspace import events
 from storage.streams.stream import Stream
 
 
-def trim(ctx: Context, name: bytes, stream: Stream, options: Options, reply: bytes | None = None) -> Reply:
+def trim(ctx: Context, name: bytes, stream: Stream, options: AddTrimOptions, reply: bytes | None = None) -> Reply:
     """Evict as the options require. ``reply``: None is the number of entries evicted."""
     ks = ctx.ks
     evicted = 0
@@ -47,7 +47,7 @@ def trim(ctx: Context, name: bytes, stream: Stream, options: Options, reply: byt
 )  # fmt: skip
 def xtrim(ctx: Context, argv: list[bytes]) -> Reply:
     """Evict the oldest entries of a stream, by number or by ID, and return how many."""
-    options = Options(ctx, argv, False)
+    options = AddTrimOptions(ctx, argv, False)
     stream = ctx.ks.stream(argv[1], ctx.now)
     if stream is None:
         return encode.integer(0)

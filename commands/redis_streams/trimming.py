@@ -7,7 +7,7 @@ continues with the rest.
 from __future__ import annotations
 
 from commands.context import Context
-from commands.redis_streams.options import MAXLEN, MINID, NO_LIMIT, Options
+from commands.redis_streams.options import MAXLEN, MINID, NO_LIMIT, AddTrimOptions
 from commands.slicing import AT_ONCE, ids_at_once
 from resp import reply as encode
 from storage.groups.group import Group
@@ -127,7 +127,7 @@ class Acked(Trimming):
 
     __slots__ = ("_at", "_left", "_low", "_options", "_window")
 
-    def __init__(self, stream: Stream, options: Options) -> None:
+    def __init__(self, stream: Stream, options: AddTrimOptions) -> None:
         super().__init__()
         self._options = options
         self._at, self._low = stream.first_ord, stream.first_id()  # where to continue: ordinal and ID
@@ -221,14 +221,14 @@ def _without_needed(stream: Stream, at: int, stop: int, low: int, high: int) -> 
     return runs
 
 
-def trimming_of(stream: Stream, options: Options) -> Trimming:
+def trimming_of(stream: Stream, options: AddTrimOptions) -> Trimming:
     """Return the trimming for options with ACKED or DELREF."""
     if options.references == b"ACKED":
         return Acked(stream, options)
     return DelRef(trim_border(stream, options), options.threshold if options.strategy == MINID else 0)
 
 
-def trim_border(stream: Stream, options: Options) -> int:
+def trim_border(stream: Stream, options: AddTrimOptions) -> int:
     """Return the ordinal before which entries must be evicted, regardless of groups."""
     if options.strategy == MAXLEN:
         border = stream.ahead(stream.next_ord, options.threshold)

@@ -304,7 +304,7 @@ def tappev_alike(ctx: Context, argv: list[bytes], bodies: list[bytes]) -> bytes:
         return b""
     border = stream.ahead(stream.next_ord, kept)
     if ks.event_classes:
-        tell_batch(ks, name, stream, len(bodies), kept, border, b"tappend", b"tevict")
+        notify_group(ks, name, stream, len(bodies), kept, border, b"tappend", b"tevict")
     if border > stream.first_ord:
         ks.evict_before(name, stream, border, False)
     return ids
@@ -332,7 +332,7 @@ def tappev_batch(ctx: Context, calls: list[list[bytes]], raw: bytes, borders: li
         return None
     border = stream.ahead(stream.next_ord, kept) if by_count else stream.ord_from(kept)
     if ks.event_classes:
-        tell_batch(ks, name, stream, len(calls), kept if by_count else -1, border, b"tappend", b"tevict")
+        notify_group(ks, name, stream, len(calls), kept if by_count else -1, border, b"tappend", b"tevict")
     if border > stream.first_ord:
         ks.evict_before(name, stream, border, False)
     return ids
@@ -355,7 +355,7 @@ def still_kept(first_id: int, kept: int) -> int:
     return max(1, kept - first_id) if kept > first_id else NO_END
 
 
-def tell_batch(
+def notify_group(
     ks: Keyspace, name: bytes, stream: Stream, added: int, most: int, border: int, append: bytes, evict: bytes
 ) -> None:  # fmt: skip
     """Fire the events of a batch that has added so many entries and is about to evict those before ``border``, as if

@@ -293,7 +293,7 @@ def _due_ids(ks: Keyspace, key: bytes, count: int, stream: Stream, group: Group,
     return [entry_id for entry_id in group.pending.due(served, count) if entry_id <= passed]
 
 
-def has_something(ks: Keyspace, key: bytes, stream: Stream, group: Group, now: int) -> bool:
+def has_messages(ks: Keyspace, key: bytes, stream: Stream, group: Group, now: int) -> bool:
     """Return whether a TREAD for the group would return an entry, or null for one that is due and evicted."""
     if group.offset < stream.last_id and groupmutators.cursor(stream, group) < stream.next_ord:
         return True

@@ -41,7 +41,7 @@ _NUMBERS: Final = [b"%d" % n for n in range(1000)]
 _LAST_DIGITS: Final = [b"%03d" % n for n in range(1000)]
 
 
-class Rows:
+class FieldRows:
     """The ``total`` entries that such arguments describe. Fields are sent once but stored with every entry; ``copies``
     is the number of bytes that this adds."""
 
@@ -142,10 +142,10 @@ class Rows:
         return sizes
 
 
-def parsed_rows(ctx: Context, words: Sequence[bytes], command: str) -> Rows:
+def parsed_rows(ctx: Context, words: Sequence[bytes], command: str) -> FieldRows:
     """Parse the rows of a command that creates entries. Raises CommandError, also if they would be much larger than the
     command: a small request must not delay all other clients."""
-    rows = Rows(words, command)
+    rows = FieldRows(words, command)
     if rows.copies > FREE_COPIES:
         most = int(ctx.server.config.value(EXPANSION))
         if rows.copies > most:

@@ -12,7 +12,7 @@ from commands.context import Context, Reply, Slices
 from commands.declare import arg, command, key, opt, repeat
 from commands.parse import positive, span
 from commands.slicing import by_name
-from commands.streams.rows import Rows, parsed_rows
+from commands.streams.rows import FieldRows, parsed_rows
 from resp import errors
 from resp import reply as encode
 from resp.errors import CommandError
@@ -64,7 +64,7 @@ def tstage(ctx: Context, argv: list[bytes]) -> Reply:
 
 
 def _stage_some(
-    ctx: Context, name: bytes, target: bytes, ttl: int, rows: Rows, start: int, stop: int
+    ctx: Context, name: bytes, target: bytes, ttl: int, rows: FieldRows, start: int, stop: int
 ) -> bytes:  # fmt: skip
     served = ctx.served()
     stagemutators.live(ctx.ks, name, served)

@@ -12,7 +12,7 @@ from typing import Final
 from commands.context import Block, Context, Reply
 from commands.declare import arg, block, command, key, oneof, repeat
 from commands.parse import timeout_ms
-from commands.streams.groupread import has_something
+from commands.streams.groupread import has_messages
 from commands.streams.readargs import Position
 from resp import errors
 from resp import reply as encode
@@ -117,7 +117,7 @@ class GroupWait(Block):
             found.append((name, stream, group))
         for _, _, group in found:
             group.touch(served)
-        ready = [name for name, stream, group in found if has_something(ks, name, stream, group, now)]
+        ready = [name for name, stream, group in found if has_messages(ks, name, stream, group, now)]
         return encode.bulk_array(ready) if ready else None
 
     def serve(self, ctx: Context, key: bytes) -> bytes | None:
@@ -133,7 +133,7 @@ class GroupWait(Block):
         group = stream.groups.get(self.group_name) if stream is not None else None
         if stream is None or group is None:
             raise errors.no_group(key, self.group_name)
-        return has_something(ctx.ks, key, stream, group, ctx.now)
+        return has_messages(ctx.ks, key, stream, group, ctx.now)
 
 
 def _stream_wait(argv: list[bytes]) -> StreamWait:

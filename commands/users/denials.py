@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from typing import Final
 
 SAME_MS: Final = 60_000  # a denial like one of the latest increments its count if that entry is not older than this
-LOOKED_AT: Final = 10  # how many of the latest entries are compared
+COMPARED: Final = 10  # how many of the latest entries are compared
 ENTRY_BYTES: Final = 1000  # memory of an entry
 LONGEST: Final = 1024  # bytes of a user name, key, channel or CLIENT LIST line that an entry stores
 
 
 @dataclass(slots=True)
-class Entry:
+class DenialEntry:
     """A denial, and how often it was repeated."""
 
     number: int  # 0, 1, ...
@@ -34,7 +34,7 @@ class Denials:
     """The log. ``longest``: maximum number of entries (acllog-max-len)."""
 
     def __init__(self, longest: int = 128) -> None:
-        self._entries: list[Entry] = []
+        self._entries: list[DenialEntry] = []
         self._next = 0
         self._longest = longest
         self.counts: dict[str, int] = {}  # since the start, or CONFIG RESETSTAT
@@ -51,7 +51,7 @@ class Denials:
         """Record a denial. ``now``: ms since epoch."""
         self.counts[reason] += 1
         what, user, client = what[:LONGEST], user[:LONGEST], client[:LONGEST]
-        for at, old in enumerate(self._entries[:LOOKED_AT]):
+        for at, old in enumerate(self._entries[:COMPARED]):
             if (old.reason, old.context, old.what, old.user) == (reason, context, what, user) and (
                 now - old.updated <= SAME_MS
             ):
@@ -59,11 +59,11 @@ class Denials:
                 old.count += 1
                 self._entries.insert(0, self._entries.pop(at))
                 return
-        self._entries.insert(0, Entry(self._next, reason, context, what, user, client, now, now))
+        self._entries.insert(0, DenialEntry(self._next, reason, context, what, user, client, now, now))
         self._next += 1
         del self._entries[self._longest :]
 
-    def entries(self) -> list[Entry]:
+    def entries(self) -> list[DenialEntry]:
         """Return the entries, newest first."""
         return list(self._entries)
 

@@ -39,7 +39,7 @@ class _Place:
         self.next_at = 0  # when the last of the waiting logins will be tried
 
 
-class Throttle:
+class LoginThrottle:
     """The failures of the latest addresses. An address is any text that identifies the origin of logins."""
 
     def __init__(self) -> None:

@@ -70,7 +70,7 @@ class User:
     # -- passwords -------------------------------------------------------------------------------------------
     def opens(self, password: bytes) -> bool:
         """Return whether the user may log in with the password."""
-        right = fits(password, self.passwords)
+        right = matches_any(password, self.passwords)
         return self.enabled and (right or self.nopass)
 
     @property
@@ -104,7 +104,7 @@ def hashed(password: bytes) -> bytes:
     return sha256(password).hexdigest().encode()
 
 
-def fits(password: bytes, hashes: Iterable[bytes]) -> bool:
+def matches_any(password: bytes, hashes: Iterable[bytes]) -> bool:
     """Return whether the password has one of the hashes. All of them are compared."""
     given = hashed(password)
     found = False

@@ -16,7 +16,7 @@ from itertools import islice
 from typing import Final
 
 from commands.declare import Command
-from commands.session import SUBSCRIPTION_BYTES, Caching, Session
+from commands.session import SUBSCRIPTION_BYTES, Session, TrackingOptions
 from resp import reply
 from respserver.clients.clients import Clients
 from respserver.config.config import Config
@@ -63,7 +63,7 @@ class Tracking:
         return TrackingStats(self.count, len(self._readers), self.items, len(self._prefixes), self.bytes)
 
     # -- clients ---------------------------------------------------------------------------------------------
-    def enable(self, session: Session, caching: Caching) -> None:
+    def enable(self, session: Session, caching: TrackingOptions) -> None:
         old = session.caching
         if caching.bcast:
             new = caching.prefixes or {b""}
@@ -124,7 +124,7 @@ class Tracking:
         if caching.given and not session.multi and not command.name.startswith("client|"):
             caching.given = False
 
-    def _read(self, session: Session, caching: Caching, command: Command, argv: list[bytes]) -> None:
+    def _read(self, session: Session, caching: TrackingOptions, command: Command, argv: list[bytes]) -> None:
         if (caching.optin and not caching.given) or (caching.optout and caching.given):
             return
         self.remember(session, [argv[at] for at, _ in command.keys(argv)])
@@ -231,7 +231,7 @@ class Tracking:
                     self._send(session, caching, reply.bulk_array(others))
 
     # -- messages --------------------------------------------------------------------------------------------
-    def _send(self, session: Session, caching: Caching, body: bytes | None) -> None:
+    def _send(self, session: Session, caching: TrackingOptions, body: bytes | None) -> None:
         """Tell a client, or the one in its place. ``body``: the keys, as an encoded array; None: all keys."""
         receiver = session
         if caching.redirect:

@@ -18,8 +18,8 @@ from commands.acl.rules import RuleError
 from commands.admin.clientlist import client_line
 from commands.session import Session
 from commands.users.denials import Denials
-from commands.users.throttle import FREE, Throttle
-from commands.users.user import User, fits, hashed
+from commands.users.throttle import FREE, LoginThrottle
+from commands.users.user import User, hashed, matches_any
 from resp import errors
 from resp.errors import CommandError
 from respserver.clients.clients import Clients
@@ -42,7 +42,7 @@ class Users:
         self._clients = clients
         self._logger = logger
         self._by_name = aclfile.configured(config)
-        self._throttle = Throttle()
+        self._throttle = LoginThrottle()
         self.default = self._by_name[b"default"]
         self.denials = Denials(config.acllog_max_len)
         self.on_change: Callable[[], None] = lambda: None  # called after users have changed
@@ -68,7 +68,7 @@ class Users:
         self.denials.resize(self._config.acllog_max_len)
         if self._config.requirepass != self._requirepass:
             self._requirepass = self._config.requirepass
-            self._adopt({b"default": rules.make(b"default", aclfile.password_words(self._config), self.default)}, None)
+            self._adopt({b"default": rules.build_user(b"default", aclfile.password_words(self._config), self.default)}, None)
 
     # -- logging in ------------------------------------------------------------------------------------------
     def greet(self, session: Session) -> None:
@@ -83,7 +83,7 @@ class Users:
     def log_in(self, session: Session, name: bytes, password: bytes, command: bytes) -> None:
         user = self._by_name.get(name)
         if user is None:
-            fits(password, _NOBODY)  # takes as long as for a user
+            matches_any(password, _NOBODY)  # takes as long as for a user
         elif user.opens(password):
             session.user = user
             session.authenticated = True
@@ -113,7 +113,7 @@ class Users:
         except RuleError as exc:
             raise CommandError(f"ERR {exc}") from None
         try:
-            user = rules.make(name, words, self._by_name.get(name))
+            user = rules.build_user(name, words, self._by_name.get(name))
         except RuleError as exc:
             raise errors.bad_rule(exc.word, str(exc)) from None
         self._warn({name: user})

@@ -55,7 +55,7 @@ def warnings(users: Iterable[User]) -> list[str]:
 def default(config: Values) -> User:
     """The user ``default`` as ``requirepass`` makes it, without other rules."""
     user = rules.open_default()
-    return rules.make(user.name, password_words(config), user)
+    return rules.build_user(user.name, password_words(config), user)
 
 
 def password_words(config: Values) -> list[bytes]:
@@ -65,7 +65,7 @@ def password_words(config: Values) -> list[bytes]:
 
 def _from_text(name: str, text: str) -> User:
     words = text.encode("utf-8", "surrogateescape").split(b" ")
-    return rules.make(name.encode("utf-8", "surrogateescape"), words)
+    return rules.build_user(name.encode("utf-8", "surrogateescape"), words)
 
 
 def texts(users: Users, config: Values) -> dict[str, str]:
@@ -109,7 +109,7 @@ def _take(users: Users, words: list[bytes]) -> None:
     if name in users:
         raise RuleError(rules.DUPLICATE, name)
     try:
-        users[name] = rules.make(name, words[2:])
+        users[name] = rules.build_user(name, words[2:])
     except RuleError as exc:
         raise RuleError(f"{_shown(exc.word)}: {exc}", exc.word) from None
 

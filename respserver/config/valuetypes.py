@@ -122,7 +122,7 @@ def parse_user(words: list[str], before: Value) -> dict[str, str]:
     if words[0] in users:
         raise ValueError(rules.DUPLICATE)
     try:
-        user = rules.make(*_user_words(words))
+        user = rules.build_user(*_user_words(words))
     except rules.RuleError as exc:
         word = exc.word.decode("utf-8", "surrogateescape")
         raise ValueError(f"Error in user declaration '{word}': {exc}") from None

@@ -25,7 +25,7 @@ from time import perf_counter_ns
 from typing import Final
 
 from commands.acl.check import denied
-from commands.context import WHAT_IS_DUE, Await, Block, Chunks, Context, Delay, ServerParts, next_pending
+from commands.context import DUE_MESSAGES, Await, Block, Chunks, Context, DelayedReply, ServerParts, next_pending
 from commands.declare import lookup
 from resp import errors, reply
 from resp.errors import CommandError
@@ -138,7 +138,7 @@ class Waiter(Wait):
 
     def end(self, error: bool) -> bool:
         """CLIENT UNBLOCK."""
-        if isinstance(self.block, Delay):
+        if isinstance(self.block, DelayedReply):
             return False
         if error:
             self._registry.fail(self, errors.UNBLOCKED)
@@ -179,7 +179,7 @@ class Blocking:
         conn.wait = waiter
         conn.session.blocked = True
         self.count += 1
-        if isinstance(block, Delay):
+        if isinstance(block, DelayedReply):
             pass  # until its deadline
         elif isinstance(block, Await):
             self._awaiting[waiter] = block
@@ -237,17 +237,17 @@ class Blocking:
         if group is None:
             return
         line = self._lines[key][name]
-        for wants in (*line.wants, WHAT_IS_DUE) if line.together else line.wants:
+        for wants in (*line.wants, DUE_MESSAGES) if line.together else line.wants:
             when = next_pending(group, wants)
             if when is not None:
-                (self._due if wants == WHAT_IS_DUE else self._idle).arm(PENDING_DUE, key, name, when)
+                (self._due if wants == DUE_MESSAGES else self._idle).arm(PENDING_DUE, key, name, when)
 
     def forget(self, waiter: Waiter) -> None:
         """End the wait: the client is served, timed out, unblocked or gone. Idempotent."""
         if waiter.done:
             return
         self.count -= 1
-        if isinstance(waiter.block, Delay):
+        if isinstance(waiter.block, DelayedReply):
             pass
         elif isinstance(waiter.block, Await):
             del self._awaiting[waiter]

@@ -14,8 +14,8 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from replication.feed import Feed
-from replication.handshake import RefusedError
+from replication.feed import ReplicaFeed
+from replication.handshake import ReplicationRefusedError
 from resp.errors import CommandError
 from respserver.clients.pauses import Pauses
 from respserver.observe.logs import Logger
@@ -60,7 +60,7 @@ class Failover:
     def _whom(self) -> str:
         return f"{self._target[0]}:{self._target[1]}" if self._target is not None else "a replica"
 
-    def heard(self, feed: Feed) -> None:
+    def heard(self, feed: ReplicaFeed) -> None:
         """Called when a replica has acknowledged."""
         if self.state != "waiting-for-sync" or feed.state != "online" or not feed.port:  # 0: its address is unknown
             return
@@ -92,7 +92,7 @@ class Failover:
 
     def link_failed(self, error: Exception) -> None:
         """Called when the replica can't be reached, which is retried, or when it refuses to take over."""
-        if self.state == "failover-in-progress" and isinstance(error, RefusedError):
+        if self.state == "failover-in-progress" and isinstance(error, ReplicationRefusedError):
             try:
                 self.abort(str(error))
             except CommandError as failed:

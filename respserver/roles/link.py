@@ -22,10 +22,10 @@ from commands.session import LEADER, Session, TransportStats
 from persistence.fullcopy import Incoming
 from persistence.history import History
 from replication import formats
-from replication.follower import Follower
+from replication.follower import LeaderFollower
 from replication.frames import LinkError, NewerError
 from replication.handshake import Introduction
-from replication.link import Link as Socket
+from replication.link import LeaderConnection as Socket
 from resp.errors import CorruptError
 from respserver.clients.clients import Clients
 from respserver.clients.listeners import shown
@@ -94,7 +94,7 @@ class LeaderLink:
         self._on_change = on_change
         self._on_failure = on_failure
         self.takeover = False  # during a FAILOVER: the server that is followed is asked to become the leader
-        self._follower: Follower | None = None
+        self._follower: LeaderFollower | None = None
         self._bytes_in = 0
         self._applied = 0  # log offset after the last applied batch
         self._distrust = False  # this log differs from the leader's: a full copy is needed
@@ -121,7 +121,7 @@ class LeaderLink:
 
     def start(self, host: str, port: int) -> None:
         """Follow this leader: connect, and reconnect after errors."""
-        self._follower = Follower(self, host, port)
+        self._follower = LeaderFollower(self, host, port)
 
     def stop(self) -> None:
         """End the link."""
@@ -338,7 +338,7 @@ class LeaderLink:
     def warn(self, text: str) -> None:
         self._logger.warning(text)
 
-    def _show(self, follower: Follower | None) -> None:
+    def _show(self, follower: LeaderFollower | None) -> None:
         """Add the link to the clients while it is connected, else remove it."""
         if self._session is not None:
             self._clients.remove(self._session)

@@ -23,7 +23,7 @@ from commands.session import Session
 from persistence.backlog import NOTHING
 from persistence.log import GoneError, Log
 from replication import formats, frames
-from replication.feed import Feed
+from replication.feed import ReplicaFeed
 from replication.handshake import VERSION
 from resp import errors
 from resp.errors import CommandError, CorruptError
@@ -92,7 +92,7 @@ class Replicas:
 
     def __init__(
         self, config: Config, clock: Clock, data: Data, gates: Gates, ticks: Ticks, clients: Clients, logger: Logger,
-        on_heard: Callable[[Feed], None],
+        on_heard: Callable[[ReplicaFeed], None],
     ) -> None:  # fmt: skip
         """``on_heard``: called when a replica has acknowledged."""
         self._config = config
@@ -103,15 +103,15 @@ class Replicas:
         self._clients = clients
         self._logger = logger
         self._on_heard = on_heard
-        self.feeds: list[Feed] = []  # of replicas
-        self._takers: list[Feed] = []  # of those that are none (Rule 3)
+        self.feeds: list[ReplicaFeed] = []  # of replicas
+        self._takers: list[ReplicaFeed] = []  # of those that are none (Rule 3)
         self.full_syncs = 0
         self.partial_syncs = 0
         self.refused_partial = 0
         self.bytes_out = 0
-        self._starting: list[tuple[Feed, Connection]] = []  # feeds that begin at the end of this tick
+        self._starting: list[tuple[ReplicaFeed, Connection]] = []  # feeds that begin at the end of this tick
         self._introduced: dict[Session, Introduced] = {}
-        self._connections: dict[Feed, Connection] = {}
+        self._connections: dict[ReplicaFeed, Connection] = {}
         self._seen = 0  # ms (monotonic) when a replica was last connected; 0: never
         self._alive_at = 0  # ms (monotonic) of the last sign of life to all replicas
         self._outgrown = 0  # the format of what the log was seen to have and a replica could not read; 0: nothing
@@ -186,7 +186,7 @@ class Replicas:
             self._check_format(session, self.disk.store.format)
         host = who.host or session.addr.rpartition(":")[0].strip("[]")
         reads = formats.FORMAT if who.copy_only else who.reads
-        feed = Feed(self, host, who.port, offset, self._clock.mono(), who.copy_only, reads)
+        feed = ReplicaFeed(self, host, who.port, offset, self._clock.mono(), who.copy_only, reads)
         session.replica = feed
         self._connections[feed] = conn
         (self._takers if who.copy_only else self.feeds).append(feed)
@@ -242,11 +242,11 @@ class Replicas:
         """Called when a client has left."""
         self._introduced.pop(session, None)
         feed = session.replica
-        if isinstance(feed, Feed) and feed in self._connections:  # before it began
+        if isinstance(feed, ReplicaFeed) and feed in self._connections:  # before it began
             feed.cut("it closed the connection")
 
     # -- FeedOwner -----------------------------------------------------------------------------------------------
-    def heard(self, feed: Feed) -> None:
+    def heard(self, feed: ReplicaFeed) -> None:
         feed.heard_at = self._clock.mono()
         self._on_heard(feed)
         if self._gates.too_few:
@@ -271,10 +271,10 @@ class Replicas:
         with suppress(RuntimeError, MemoryError):  # no thread for it: a checkpoint cuts as well
             self.in_thread(self.disk.cut)
 
-    def _all(self) -> list[Feed]:
+    def _all(self) -> list[ReplicaFeed]:
         return [*self.feeds, *self._takers]
 
-    def lost(self, feed: Feed, why: str) -> None:
+    def lost(self, feed: ReplicaFeed, why: str) -> None:
         if feed not in self._connections:
             return
         conn = self._connections.pop(feed)
@@ -396,7 +396,7 @@ class Replicas:
             await asyncio.wait(set(self._work))
 
     # -- what the replicas have --------------------------------------------------------------------------------------
-    def _online(self) -> Iterator[Feed]:
+    def _online(self) -> Iterator[ReplicaFeed]:
         return (feed for feed in self.feeds if feed.state == "online")
 
     def acknowledged(self, offset: int) -> int:

@@ -13,7 +13,7 @@ import asyncio
 from collections.abc import Callable
 
 from commands.session import Session
-from replication.feed import Feed
+from replication.feed import ReplicaFeed
 from resp import errors
 from resp.errors import CommandError
 from respserver.clients.clients import Clients
@@ -206,7 +206,7 @@ class Roles:
             raise CommandError("ERR PSYNC FAILOVER can't be sent to a master.")
 
     # -- events --------------------------------------------------------------------------------------------------
-    def heard(self, feed: Feed) -> None:
+    def heard(self, feed: ReplicaFeed) -> None:
         """Called when a replica has acknowledged."""
         self._blocking.acknowledged()
         if self._failover is not None:

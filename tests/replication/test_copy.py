@@ -104,7 +104,7 @@ def test_a_damaged_byte_ends_the_copy(copying: Copying) -> None:
         copying.begin()
         wait_until(copying.proxy.down.fired.is_set, "a byte is damaged")
     copying.completes()
-    assert copying.replica.logged("damaged on the way")
+    assert copying.replica.logged("damaged in transit")
 
 
 def test_old_data_is_served_during_the_copy(copying: Copying) -> None:

@@ -30,8 +30,8 @@ CASES: dict[str, tuple[Callable[[int], bytes], str]] = {
     "an HTTP answer": (lambda _: going_on(b"HTTP/1.1 400 Bad Request\r\n\r\n" * 20), "not a frame"),
     "a batch from the future": (lambda o: going_on(encode(BATCH, o + 5, RECORDS)), "batch at log offset"),
     "a batch from the past": (lambda o: going_on(encode(BATCH, max(0, o - 5), RECORDS)), "batch at log offset"),
-    "a damaged head": (lambda o: going_on(turned(encode(BATCH, o, RECORDS), 4)), "damaged on the way"),
-    "a damaged payload": (lambda o: going_on(turned(encode(BATCH, o, RECORDS), HEAD + 3)), "damaged on the way"),
+    "a damaged head": (lambda o: going_on(turned(encode(BATCH, o, RECORDS), 4)), "damaged in transit"),
+    "a damaged payload": (lambda o: going_on(turned(encode(BATCH, o, RECORDS), HEAD + 3)), "damaged in transit"),
     "a huge length": (lambda _: going_on(b"B" + b"\0" * 8 + b"\xff" * 4 + b"\0" * 8), "not a frame"),
     "a frame of a kind that isn't": (lambda _: going_on(encode(ord("Z"), 0)), "unknown kind"),
     "half a frame": (lambda o: going_on(encode(BATCH, o, RECORDS)[:-3]), "closed the connection|connection was lost"),
@@ -114,7 +114,7 @@ def test_a_redis_server_can_not_be_followed(redis_node: Node, servers: Cluster) 
     node = servers.node()
     node("TAPPEND", "s", "f", "v")
     node.follow(redis_node.port)
-    wait_until(lambda: node.logged("no tidelog server, it can't be followed"), "it says so")
+    wait_until(lambda: node.logged("not a tidelog server and can't be followed"), "it says so")
     assert node("TLEN", "s") == 1
     assert not node.link_up
     assert redis_node("PING")

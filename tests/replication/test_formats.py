@@ -20,7 +20,7 @@ from tests.replication.test_psync import Replica
 from tests.replication.test_rdb_only import Taker
 
 REFUSED = b"-ERR this server's data is of format 2, and this replica reads format 1: upgrade the replica"
-SENT_AWAY = "it is of an earlier version, which can't read what is written now"
+SENT_AWAY = "its version is too old to read the new records"
 
 
 class Upgraded(Replica):
@@ -253,7 +253,7 @@ def test_a_copy_of_a_newer_version_stops_it(servers: Cluster) -> None:
     with FakeLeader(script) as fake:
         replica.follow(fake.port)
         wait_until(lambda: replica.logged("a database 17, which this tidelog does not know"), "it says why")
-        assert replica.logged("upgrade this server; it keeps the data that it has")
+        assert replica.logged("upgrade this server; its data is unchanged")
         assert replica.say("GET", "k") == b"v"
         assert fake.links == 1
     replica.lead()

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from replication import frames
-from replication.frames import Frame, FrameDecoder, LinkError, encode
+from replication.frames import FrameDecoder, LinkError, ReplicationFrame, encode
 
 pytestmark = pytest.mark.quick
 
@@ -31,7 +31,7 @@ VECTORS = [
 def test_golden(kind: int, offset: int, payload: bytes, wire: str) -> None:
     raw = bytes.fromhex(wire)
     assert encode(kind, offset, payload) == raw
-    wanted = [Frame(kind, offset, payload)]
+    wanted = [ReplicationFrame(kind, offset, payload)]
     assert FrameDecoder().feed(raw) == wanted
     bytewise = FrameDecoder()
     assert [frame for byte in raw for frame in bytewise.feed(bytes([byte]))] == wanted
@@ -59,12 +59,12 @@ def test_a_length_that_no_frame_has_is_refused_at_once(kind: int) -> None:
 )
 def test_any_cut_gives_the_same_frames(sent: list[tuple[int, int, bytes]], sizes: list[int]) -> None:
     wire = b"".join(encode(*frame) for frame in sent)
-    decoder, got, at = FrameDecoder(), list[Frame](), 0
+    decoder, got, at = FrameDecoder(), list[ReplicationFrame](), 0
     while at < len(wire):
         size = sizes[at % len(sizes)]
         got += decoder.feed(wire[at : at + size])
         at += size
-    assert got == [Frame(*frame) for frame in sent]
+    assert got == [ReplicationFrame(*frame) for frame in sent]
 
 
 @given(st.integers(0, 25), st.integers(1, 255))

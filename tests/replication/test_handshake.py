@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from replication.frames import LinkError
-from replication.handshake import LONGEST_LINE, Answer, Handshake, Introduction, RefusedError, request
+from replication.handshake import LONGEST_LINE, Handshake, Introduction, PsyncAnswer, ReplicationRefusedError, request
 
 pytestmark = pytest.mark.quick
 
@@ -44,10 +44,10 @@ def full() -> Handshake:
 
 @pytest.mark.parametrize("bytewise", [False, True])
 @pytest.mark.parametrize(
-    ("make", "script", "answer"), [(plain, PLAIN, Answer(ID, 4711)), (full, FULL, Answer(ID, -1))]
+    ("make", "script", "answer"), [(plain, PLAIN, PsyncAnswer(ID, 4711)), (full, FULL, PsyncAnswer(ID, -1))]
 )
 def test_golden(
-    make: Callable[[], Handshake], script: list[tuple[bytes, bytes]], answer: Answer, bytewise: bool
+    make: Callable[[], Handshake], script: list[tuple[bytes, bytes]], answer: PsyncAnswer, bytewise: bool
 ) -> None:
     handshake = make()
     sent = handshake.start()
@@ -72,8 +72,8 @@ def test_frames_behind_the_answer_are_kept() -> None:
 REFUSALS = [
     (0, b"-NOAUTH Authentication required.\r\n", "set masterauth"),
     (0, b"-DENIED protected mode\r\n", "refuses PING .*protected mode"),
-    (1, b"-ERR Unrecognized REPLCONF option: tidelog\r\n", "no tidelog server"),
-    (1, b"-NOAUTH Authentication required.\r\n", "no tidelog server"),
+    (1, b"-ERR Unrecognized REPLCONF option: tidelog\r\n", "not a tidelog server"),
+    (1, b"-NOAUTH Authentication required.\r\n", "not a tidelog server"),
     (1, b"-NOPERM User repl has no permissions to run the 'replconf' command\r\n", "may not replicate"),
     (3, b"-NOPERM User repl has no permissions to run the 'psync' command\r\n", "may not replicate"),
     (3, b"-NOMASTERLINK Can't SYNC while not connected with my master\r\n", "PSYNC with: NOMASTERLINK"),
@@ -89,7 +89,7 @@ def test_refusals_say_what_to_do(step: int, said: bytes, text: str) -> None:
     handshake.start()
     for _, fine in PLAIN[:step]:
         handshake.feed(fine)
-    with pytest.raises(RefusedError, match=text):
+    with pytest.raises(ReplicationRefusedError, match=text):
         handshake.feed(said)
 
 
@@ -97,7 +97,7 @@ def test_a_wrong_password_is_named() -> None:
     handshake = full()
     handshake.start()
     handshake.feed(FULL[0][1])
-    with pytest.raises(RefusedError, match="masterauth"):
+    with pytest.raises(ReplicationRefusedError, match="masterauth"):
         handshake.feed(b"-WRONGPASS invalid username-password pair or user is disabled.\r\n")
 
 
@@ -107,7 +107,7 @@ def test_a_wrong_password_is_named() -> None:
 def test_other_protocols_are_refused(junk: bytes) -> None:
     handshake = plain()
     handshake.start()
-    with pytest.raises(LinkError, match="no tidelog server"):
+    with pytest.raises(LinkError, match="not a tidelog server"):
         handshake.feed(junk)
 
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from replication import frames
-from replication.feed import AT_ONCE, Feed
-from replication.link import Link
+from replication.feed import AT_ONCE, ReplicaFeed
+from replication.link import LeaderConnection
 from respserver.testing import start_in_thread
 from tests.replication.cluster import Cluster, Node, assert_same, connect, in_sync, wait_until
 from tests.replication.proxy import Proxy
@@ -114,7 +114,7 @@ class Reluctant:
     def __init__(self, room: int) -> None:
         self.room = room
         self.got = b""
-        self.feed: Feed
+        self.feed: ReplicaFeed
 
     def get_extra_info(self, name: str) -> None:
         return None
@@ -122,7 +122,7 @@ class Reluctant:
     def set_write_buffer_limits(self, high: int) -> None:
         assert high == AT_ONCE
 
-    def set_protocol(self, feed: Feed) -> None:
+    def set_protocol(self, feed: ReplicaFeed) -> None:
         self.feed = feed
 
     def resume_reading(self) -> None:
@@ -155,7 +155,7 @@ class Source:
 
 def test_frames_without_content_fill_the_queue_as_well() -> None:
     """A copy's frames are taken one by one. Millions of signs of life, a byte each, must not wait for their turn."""
-    link, source = Link(lambda _: None), Source()
+    link, source = LeaderConnection(lambda _: None), Source()
     link.connection_made(source)  # type: ignore[arg-type]
     sent = 0
     while not source.paused and sent < 300_000:
@@ -175,13 +175,13 @@ def test_frames_without_content_fill_the_queue_as_well() -> None:
 
 def test_frames_that_are_held_while_the_queue_is_taken_keep_their_order() -> None:
     """The wall clock may be set back just then: a CLIENT PAUSE that was over holds them once more."""
-    link, taken = Link(lambda _: None), list[int]()
+    link, taken = LeaderConnection(lambda _: None), list[int]()
     link.connection_made(Source())  # type: ignore[arg-type]
     for offset in range(3):
         link.data_received(frames.encode(frames.BATCH, offset, b"x"))
     paused = True
 
-    def take(frame: frames.Frame) -> None:
+    def take(frame: frames.ReplicationFrame) -> None:
         if paused and taken:
             link.hold(frame)
         else:
@@ -203,7 +203,7 @@ def test_a_sign_of_life_that_fills_the_buffer_does_not_stop_the_feed(tmp_path: P
         length = len(b"+CONTINUE %b\r\n" % server.data.disk.history.id.encode())
 
         async def run() -> bool:
-            feed = Feed(server.replicas, "", 0, server.data.disk.offset, 0)
+            feed = ReplicaFeed(server.replicas, "", 0, server.data.disk.offset, 0)
             transport = Reluctant(length)
             feed.wanted = True
             feed.begin(transport, delay=False)  # type: ignore[arg-type]

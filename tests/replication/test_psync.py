@@ -10,7 +10,7 @@ from typing import Self
 
 import pytest
 
-from replication.frames import ALIVE, BATCH, COPY, DONE, PIECE, Frame, FrameDecoder
+from replication.frames import ALIVE, BATCH, COPY, DONE, PIECE, FrameDecoder, ReplicationFrame
 from replication.handshake import request
 from respserver.clients.connection import connection_of
 from respserver.testing import start_in_thread
@@ -41,7 +41,7 @@ class Replica:
     def __init__(self, port: int) -> None:
         self.sock = socket.create_connection(("127.0.0.1", port), timeout=10)
         self.decoder = FrameDecoder()
-        self.frames: list[Frame] = []
+        self.frames: list[ReplicationFrame] = []
 
     def __enter__(self) -> Self:
         return self
@@ -65,7 +65,7 @@ class Replica:
         assert self.ask("REPLCONF", "tidelog", 1) == b"+OK"
         assert self.ask("REPLCONF", "listening-port", 1) == b"+OK"
 
-    def frame(self, *kinds: int) -> Frame:
+    def frame(self, *kinds: int) -> ReplicationFrame:
         """The next frame of one of these kinds."""
         while True:
             while self.frames:

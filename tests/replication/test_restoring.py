@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from replication.frames import ALIVE, BATCH, COPY, DONE, PIECE, Frame, encode
+from replication.frames import ALIVE, BATCH, COPY, DONE, PIECE, ReplicationFrame, encode
 from tests.replication.cluster import Cluster, Node, assert_same, wait_until
 from tests.replication.test_formats import prepared
 from tests.replication.test_rdb_only import Taker
@@ -30,7 +30,7 @@ class Recording:
             while at < self.end:
                 self.frames.append(taker.frame(BATCH))
                 at = self.frames[-1].offset + len(self.frames[-1].payload)
-        self.frames.append(Frame(ALIVE, self.end, b"\0"))
+        self.frames.append(ReplicationFrame(ALIVE, self.end, b"\0"))
 
     def raw(self) -> bytes:
         return self.first + b"\r\n" + b"".join(encode(*frame) for frame in self.frames)

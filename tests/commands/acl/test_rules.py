@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from commands.acl.rules import CATEGORIES, RuleError, describe, make
+from commands.acl.rules import CATEGORIES, RuleError, build_user, describe
 from commands.declare import DECLARED
 from commands.registry import all_commands
-from commands.users.user import User, fits, hashed
+from commands.users.user import User, hashed, matches_any
 
 NAMES = sorted(DECLARED)
 SUBCOMMANDS = {name: {sub for sub in NAMES if sub.startswith(name + "|")} for name in NAMES}
@@ -40,10 +40,10 @@ RULE = st.builds(
 @settings(deadline=None)
 @given(st.lists(RULE, max_size=12))
 def test_commands_as_in_the_model(words: list[str]) -> None:
-    user = make(b"al", [word.encode() for word in words])
+    user = build_user(b"al", [word.encode() for word in words])
     assert user.commands == allowed(words)
     assert user.all_commands == (user.commands == set(NAMES))
-    again = make(b"al", describe(user))
+    again = build_user(b"al", describe(user))
     assert again.commands == user.commands
     assert describe(again) == describe(user)
 
@@ -61,8 +61,8 @@ def test_a_described_user_is_the_same(words: list[bytes]) -> None:
     user = User(b"al")
     for word in words:
         with contextlib.suppress(RuleError):
-            user = make(b"al", [word], user)
-    again = make(b"al", describe(user))
+            user = build_user(b"al", [word], user)
+    again = build_user(b"al", describe(user))
     assert describe(again) == describe(user)
     for key in (b"", b"a", b"b", b"ab", b"\xff"):
         for reads, writes in ((False, False), (True, False), (False, True), (True, True)):
@@ -89,28 +89,28 @@ def test_a_described_user_is_the_same(words: list[bytes]) -> None:
 )
 def test_rules_that_are_kept(words: str, rules: str) -> None:
     """As in Redis since 7.2."""
-    user = make(b"al", words.encode().split())
+    user = build_user(b"al", words.encode().split())
     assert b" ".join(describe(user)) == b"off resetchannels " + rules.encode()
 
 
 def test_nothing_is_changed_in_the_user_that_a_new_one_is_based_on() -> None:
-    base = make(b"al", [b"on", b">x", b"~a", b"&c", b"+get"])
+    base = build_user(b"al", [b"on", b">x", b"~a", b"&c", b"+get"])
     before = describe(base)
-    make(b"al", [b">y", b"<x", b"%W~a", b"~b", b"&d", b"+set", b"-get", b"off"], base)
+    build_user(b"al", [b">y", b"<x", b"%W~a", b"~b", b"&d", b"+set", b"-get", b"off"], base)
     assert describe(base) == before
 
 
 def test_passwords() -> None:
-    user = make(b"al", [b"on", b">one", b">two"])
+    user = build_user(b"al", [b"on", b">one", b">two"])
     assert [user.opens(word) for word in (b"one", b"two", b"three", b"")] == [True, True, False, False]
     assert list(user.passwords) == [hashed(b"one"), hashed(b"two")]
-    assert not make(b"al", [b"off"], user).opens(b"one")
-    assert make(b"al", [b"nopass"], user).opens(b"anything")
-    assert not make(b"al", [b"on"]).opens(b"")
-    assert not fits(b"", [])
+    assert not build_user(b"al", [b"off"], user).opens(b"one")
+    assert build_user(b"al", [b"nopass"], user).opens(b"anything")
+    assert not build_user(b"al", [b"on"]).opens(b"")
+    assert not matches_any(b"", [])
 
 
 @pytest.mark.parametrize("name", [b"a b", b"a\0", b"\n"])
 def test_names_that_no_user_can_have(name: bytes) -> None:
     with pytest.raises(RuleError, match="Usernames can't contain spaces or null characters"):
-        make(name)
+        build_user(name)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from commands.streams import rows as subject
-from commands.streams.rows import Rows
+from commands.streams.rows import FieldRows
 from resp.errors import CommandError
 from storage.model.entries import entry_wire, id_bulk
 from storage.model.ids import MASK64
@@ -32,11 +32,11 @@ def pairs(fields: list[bytes], row: list[bytes]) -> list[bytes]:
     return [word for pair in zip(fields, row, strict=True) for word in pair]
 
 
-def made(fields: list[bytes], count: int) -> Rows:
-    return Rows(words(fields, [[b"v"] * len(fields)] * count), "tstage")
+def made(fields: list[bytes], count: int) -> FieldRows:
+    return FieldRows(words(fields, [[b"v"] * len(fields)] * count), "tstage")
 
 
-def whole(rows: Rows) -> tuple[array[int], bytes]:
+def whole(rows: FieldRows) -> tuple[array[int], bytes]:
     return rows.bare(0, rows.total)
 
 
@@ -44,7 +44,7 @@ def whole(rows: Rows) -> tuple[array[int], bytes]:
 def test_entries_without_ids(table: tuple[list[bytes], list[list[bytes]]]) -> None:
     fields, values = table
     expected = [entry_wire(b"", pairs(fields, row)) for row in values]
-    rows = Rows(words(fields, values), "tstage")
+    rows = FieldRows(words(fields, values), "tstage")
     sizes, joined = whole(rows)
     assert sizes == array("I", map(len, expected))
     assert joined == b"".join(expected)
@@ -60,7 +60,7 @@ def test_entries_with_ids(table: tuple[list[bytes], list[list[bytes]]], seq: int
     start = data.draw(st.integers(0, len(values) - 1))
     stop = data.draw(st.integers(start + 1, len(values)))
     expected = [entry_wire(id_bulk(7, seq + n), pairs(fields, row)) for n, row in enumerate(values[start:stop])]
-    rows = Rows(words(fields, values), "tmappend")
+    rows = FieldRows(words(fields, values), "tmappend")
     assert rows.total == len(values)
     sizes, joined = rows.written(7, seq, start, stop)
     assert (sizes.tolist(), joined) == (list(map(len, expected)), b"".join(expected))
@@ -81,7 +81,7 @@ def test_what_is_kept_of_fields_is_bounded(monkeypatch: pytest.MonkeyPatch) -> N
     assert all(len(stem) <= subject.KNOWN_BYTES for stem in subject._known)
     for size in range(100):
         table = [[b"x" * size]]
-        assert whole(Rows(words([b"f"], table), "tstage"))[1] == entry_wire(b"", [b"f", b"x" * size])
+        assert whole(FieldRows(words([b"f"], table), "tstage"))[1] == entry_wire(b"", [b"f", b"x" * size])
         assert all(len(texts) <= 21 for texts, _ in subject._known.values())
 
 
@@ -96,9 +96,9 @@ def test_what_is_kept_of_fields_is_bounded(monkeypatch: pytest.MonkeyPatch) -> N
 )  # fmt: skip
 def test_what_is_no_table(wrong: list[bytes]) -> None:
     with pytest.raises(CommandError):
-        Rows(wrong, "tstage")
+        FieldRows(wrong, "tstage")
 
 
 def test_fields_count_with_every_row() -> None:
     with pytest.raises(CommandError):
-        Rows(words([b"f" * 6_000_000], [[b""]] * 90), "tstage")
+        FieldRows(words([b"f" * 6_000_000], [[b""]] * 90), "tstage")

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from commands.acl.rules import MOST_OF_A_KIND, RuleError, make
+from commands.acl.rules import MOST_OF_A_KIND, RuleError, build_user
 from commands.users.patterns import FEW, Matcher, Pattern
 
 TEXTS = st.text("ab*?[]\\", max_size=5).map(str.encode)
@@ -31,7 +31,7 @@ def test_what_is_found_without_a_comparison() -> None:
 
 def test_several_forms_of_one_pattern_all_count() -> None:
     """As a rule for reading and another one for writing."""
-    user = make(b"al", [b"on", b"%R~a*", b"%W~a**", b"%R~b", b"%W~\\b", *[b"~k%d" % n for n in range(FEW)]])
+    user = build_user(b"al", [b"on", b"%R~a*", b"%W~a**", b"%R~b", b"%W~\\b", *[b"~k%d" % n for n in range(FEW)]])
     for name in (b"a1", b"b"):
         assert user.may_touch(name, True, False)
         assert user.may_touch(name, False, True)
@@ -39,7 +39,7 @@ def test_several_forms_of_one_pattern_all_count() -> None:
 
 def test_the_numbers_of_a_user_are_limited() -> None:
     for letter, what in ((b"~", "key patterns"), (b"&", "channel patterns"), (b">", "passwords")):
-        user = make(b"al", [letter + b"%d" % n for n in range(MOST_OF_A_KIND)])
-        make(b"al", [letter + b"7"], user)
+        user = build_user(b"al", [letter + b"%d" % n for n in range(MOST_OF_A_KIND)])
+        build_user(b"al", [letter + b"7"], user)
         with pytest.raises(RuleError, match=f"A user can have at most {MOST_OF_A_KIND} {what}"):
-            make(b"al", [letter + b"x"], user)
+            build_user(b"al", [letter + b"x"], user)

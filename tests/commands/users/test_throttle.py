@@ -15,17 +15,17 @@ from commands.users.throttle import (
     LONGEST_LOCAL_MS,
     LONGEST_MS,
     QUEUE,
-    Throttle,
+    LoginThrottle,
 )
 
 
-def fail(throttle: Throttle, count: int, now: int = 0, address: str = "a") -> None:
+def fail(throttle: LoginThrottle, count: int, now: int = 0, address: str = "a") -> None:
     for _ in range(count):
         throttle.failed(address, now)
 
 
 def test_the_first_failures_are_free() -> None:
-    throttle = Throttle()
+    throttle = LoginThrottle()
     for _ in range(FREE):
         assert throttle.wait("a", False, 0) == 0
         throttle.failed("a", 0)
@@ -34,7 +34,7 @@ def test_the_first_failures_are_free() -> None:
 
 
 def test_waits_double_up_to_a_longest_one() -> None:
-    throttle = Throttle()
+    throttle = LoginThrottle()
     fail(throttle, FREE)
     now, waits = 0, []
     for _ in range(8):
@@ -49,7 +49,7 @@ def test_waits_double_up_to_a_longest_one() -> None:
 @pytest.mark.parametrize("connections", [1, 10, 1000])
 def test_how_many_guesses_an_address_has(local: bool, connections: int) -> None:
     """Each connection guesses again as soon as it may, for a minute."""
-    throttle, end = Throttle(), 60_000
+    throttle, end = LoginThrottle(), 60_000
     due = [0] * connections  # when the connections send their next guess; a heap
     guesses = 0
     while due[0] < end:
@@ -64,7 +64,7 @@ def test_how_many_guesses_an_address_has(local: bool, connections: int) -> None:
 
 def test_a_login_never_waits_for_ever() -> None:
     """Also if others that wait have gone: their places in the queue are not given back."""
-    throttle = Throttle()
+    throttle = LoginThrottle()
     fail(throttle, 100)
     waits = [throttle.wait("a", False, 0) for _ in range(10_000)]
     assert waits[0] == LONGEST_MS
@@ -73,7 +73,7 @@ def test_a_login_never_waits_for_ever() -> None:
 
 
 def test_failures_are_forgotten() -> None:
-    throttle = Throttle()
+    throttle = LoginThrottle()
     fail(throttle, 100)
     assert throttle.wait("a", False, FORGET_MS) > 0
     assert throttle.wait("a", False, 3 * FORGET_MS) == 0
@@ -84,7 +84,7 @@ def test_failures_are_forgotten() -> None:
 
 
 def test_the_table_is_bounded_and_forgets_the_oldest() -> None:
-    throttle = Throttle()
+    throttle = LoginThrottle()
     for address in ("first", "second"):
         fail(throttle, FREE, address=address)
     for n in range(ADDRESSES - 2):

@@ -9,7 +9,7 @@ import pytest
 
 from commands.context import Block, Context, Reply
 from commands.streams import wait
-from commands.streams.groupread import has_something
+from commands.streams.groupread import has_messages
 from storage.keyspace.keyspace import Keyspace
 from tests.respserver.execution.test_blocking import GROUP, NULL, UNBLOCKED, append, nothing_left, value_of
 from tests.respserver.local import LocalServer, Peer
@@ -234,9 +234,9 @@ def test_clients_that_wait_for_the_same_share_one_reply(
 
     def counted(ks: Keyspace, key: bytes, *rest: Any) -> bool:
         looks.append(key)
-        return has_something(ks, key, *rest)
+        return has_messages(ks, key, *rest)
 
-    monkeypatch.setattr(wait, "has_something", counted)
+    monkeypatch.setattr(wait, "has_messages", counted)
     writer.pipeline(("MULTI",), ("TAPPEND", "u", "f", 1), ("TAPPEND", "s", "f", 1), ("EXEC",))
     local.settle()
     assert [peer.taken() for peer in same] == [keys("s", "u")] * 20
