@@ -29,7 +29,7 @@ from persistence.storecopy import UnknownDatabaseError
 from replication import frames
 from replication.frames import LinkError, NewerError, ReplicationFrame
 from replication.handshake import Introduction, PsyncAnswer, request
-from replication.link import LeaderConnection
+from replication.link import ReplicationConnection
 from resp.errors import CorruptError
 
 FIRST_WAIT, LONGEST_WAIT = 0.1, 5.0  # seconds between attempts
@@ -82,7 +82,7 @@ class LeaderFollower:
         self.host = host
         self.port = port
         self.state = "connect"  # then connecting, sync, connected, as in ROLE
-        self.link: LeaderConnection | None = None
+        self.link: ReplicationConnection | None = None
         self.last_io = 0.0  # when the leader last sent anything; 0: never
         self.down_since = asyncio.get_running_loop().time()
         self._up_since = 0.0
@@ -205,7 +205,7 @@ class LeaderFollower:
             sock = await self._connected()
             try:
                 _, self.link = await loop.create_connection(
-                    partial(LeaderConnection, self._heard), sock=sock, ssl=tls,
+                    partial(ReplicationConnection, self._heard), sock=sock, ssl=tls,
                     server_hostname=self.host if tls else None,
                 )  # fmt: skip
             except BaseException:
@@ -272,7 +272,7 @@ class LeaderFollower:
         else:
             raise LinkError("a part of a copy that was not requested")
 
-    async def _copy(self, link: LeaderConnection, answer: PsyncAnswer) -> None:
+    async def _copy(self, link: ReplicationConnection, answer: PsyncAnswer) -> None:
         """Take a full copy. Raises LinkError, CorruptError, OSError; the old data still exists then."""
         owner, loop = self.owner, asyncio.get_running_loop()
         first = _part_of_copy(await self._next(link), frames.COPY, answer.offset)
@@ -315,8 +315,8 @@ class LeaderFollower:
         await owner.copied(answer.replid)
         self.sync_total = 0
 
-    async def _next(self, link: LeaderConnection) -> ReplicationFrame:
-        """Return the next frame of a copy, however long it takes. Raises LinkError after silence, or why the link ended."""
+    async def _next(self, link: ReplicationConnection) -> ReplicationFrame:
+        """Return the next frame of a copy. Raises LinkError after silence, or why the link ended."""
         seconds = self.owner.patience()
         while True:
             waiting = asyncio.ensure_future(link.frame())

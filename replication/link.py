@@ -13,7 +13,7 @@ from replication.handshake import Handshake, Introduction, PsyncAnswer
 QUEUED_AT_ONCE = 4 << 20  # bytes of queued frames after which the socket is no longer read
 
 
-class LeaderConnection(asyncio.Protocol):
+class ReplicationConnection(asyncio.Protocol):
     """Once the link has failed, everything that waits for it raises the reason. ``heard`` is called with the number of
     bytes received."""
 

@@ -12,7 +12,7 @@ from commands.context import Block, Chunks, Context, Reply, Slices
 from commands.parse import check_group_name
 from commands.streams.elements import Elements, followed
 from commands.streams.newentries import NEW_AT_ONCE, NO_MORE, NewEntries
-from commands.streams.readargs import Position, ReadOptions
+from commands.streams.readargs import ReadPosition, TreadOptions
 from commands.streams.replies import entries_reply, info_element
 from resp import errors
 from resp import reply as encode
@@ -37,7 +37,7 @@ class GroupRead(Block):
 
     __slots__ = ("name", "options")
 
-    def __init__(self, key: bytes, deadline: int, null: bytes, options: ReadOptions) -> None:
+    def __init__(self, key: bytes, deadline: int, null: bytes, options: TreadOptions) -> None:
         super().__init__((key,), options.group, True, deadline, null)
         self.name = options.group
         self.options = options
@@ -52,7 +52,7 @@ class GroupRead(Block):
         return _serve_group(ctx, key, self.options, stream, group, False, served)
 
 
-def read_group(ctx: Context, key: bytes, position: Position, options: ReadOptions) -> Reply:
+def read_group(ctx: Context, key: bytes, position: ReadPosition, options: TreadOptions) -> Reply:
     """Execute TREAD with GROUP."""
     ks, now, name = ctx.ks, ctx.now, options.group
     served = ctx.served()
@@ -87,7 +87,7 @@ def read_group(ctx: Context, key: bytes, position: Position, options: ReadOption
     return null if ctx.in_exec else GroupRead(key, options.deadline(now), null, options)
 
 
-def _is_long(stream: Stream, group: Group, options: ReadOptions, served: int) -> bool:
+def _is_long(stream: Stream, group: Group, options: TreadOptions, served: int) -> bool:
     """Return whether to deliver in slices because the count is large and other clients should not wait."""
     if group.pending.due_at(served) >= DUE_AT_ONCE:
         return True
@@ -95,7 +95,7 @@ def _is_long(stream: Stream, group: Group, options: ReadOptions, served: int) ->
     return new > _at_once(new, options)
 
 
-def _at_once(count: int, options: ReadOptions) -> int:
+def _at_once(count: int, options: TreadOptions) -> int:
     """Return how many of ``count`` new entries are delivered in one step: all, without RETRY."""
     return NEW_AT_ONCE if count > NEW_AT_ONCE and options.flags & records.HAS_RETRY else count
 
@@ -109,7 +109,7 @@ class ReadSlices:
 
     __slots__ = ("_due", "_group", "_key", "_missing", "_moment", "_new", "_options")
 
-    def __init__(self, key: bytes, options: ReadOptions, group: Group, moment: int) -> None:
+    def __init__(self, key: bytes, options: TreadOptions, group: Group, moment: int) -> None:
         self._key = key
         self._options = options
         self._group = group
@@ -184,7 +184,7 @@ class ReadSlices:
 
 
 def _serve_group(
-    ctx: Context, key: bytes, options: ReadOptions, stream: Stream, group: Group, anyway: bool, served: int
+    ctx: Context, key: bytes, options: TreadOptions, stream: Stream, group: Group, anyway: bool, served: int
 ) -> bytes | Chunks | None:  # fmt: skip
     """Return the reply, or None if there is nothing to deliver and the reader may wait (``anyway``: it may not).
 
@@ -237,7 +237,7 @@ def _with_due(count: int, head: bytes, due: Elements, stream: Stream, place: Pla
 
 
 def _deliver_new(
-    ctx: Context, key: bytes, options: ReadOptions, stream: Stream, group: Group, place: Place, hi: int,
+    ctx: Context, key: bytes, options: TreadOptions, stream: Stream, group: Group, place: Place, hi: int,
     due: list[int], gone: dict[int, None],
 ) -> None:  # fmt: skip
     """Make the effect of a read of the entries from ``place`` to before ``hi``, and of due messages."""
@@ -251,7 +251,7 @@ def _deliver_new(
 
 
 def _deliver(
-    ctx: Context, key: bytes, options: ReadOptions, stream: Stream, group: Group, offset: int, new: list[bytes],
+    ctx: Context, key: bytes, options: TreadOptions, stream: Stream, group: Group, offset: int, new: list[bytes],
     due: list[int], gone: dict[int, None],
 ) -> None:  # fmt: skip
     """Make the effect of a read: ``due`` are redelivered, except those that are ``gone``."""

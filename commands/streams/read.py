@@ -7,7 +7,7 @@ from typing import Final
 from commands.context import Block, Chunks, Context, Reply
 from commands.declare import arg, batch, block, command, key, opt
 from commands.streams.groupread import read_group
-from commands.streams.readargs import Position, ReadOptions, deadletter_at, read_options
+from commands.streams.readargs import ReadPosition, TreadOptions, deadletter_at, read_options
 from commands.streams.replies import entries_reply, info_element
 from resp import reply as encode
 from resp.errors import CommandError
@@ -36,7 +36,7 @@ def _has_group(argv: list[bytes]) -> bool:
 )  # fmt: skip
 def tread(ctx: Context, argv: list[bytes]) -> Reply:
     """Return entries after an ID; can wait for them, share them in a group, and redeliver them until acknowledged."""
-    position = Position(argv[2])
+    position = ReadPosition(argv[2])
     options = read_options(argv[1], argv[3:])
     if options.group:
         return read_group(ctx, argv[1], position, options)
@@ -64,7 +64,7 @@ def tread_batch(ctx: Context, calls: list[list[bytes]], raw: bytes, borders: lis
     size = 0
     for argv in calls:
         try:
-            position, options = Position(argv[2]), read_options(argv[1], argv[3:])
+            position, options = ReadPosition(argv[2]), read_options(argv[1], argv[3:])
         except CommandError:  # raised again when this call runs alone
             break
         reply = _serve_plain(ctx, position, options, stream, True) if not position.from_now else encode.EMPTY_ARRAY
@@ -89,7 +89,7 @@ class PlainRead(Block):
 
     __slots__ = ("options", "position")
 
-    def __init__(self, key: bytes, deadline: int, null: bytes, position: Position, options: ReadOptions) -> None:
+    def __init__(self, key: bytes, deadline: int, null: bytes, position: ReadPosition, options: TreadOptions) -> None:
         super().__init__((key,), None, False, deadline, null)
         self.position = position
         self.options = options
@@ -108,7 +108,7 @@ class PlainRead(Block):
 
 
 def _serve_plain(
-    ctx: Context, position: Position, options: ReadOptions, stream: Stream | None, anyway: bool
+    ctx: Context, position: ReadPosition, options: TreadOptions, stream: Stream | None, anyway: bool
 ) -> bytes | Chunks | None:  # fmt: skip
     """Return the reply, or None if there are no entries and the reader may wait (``anyway``: it may not)."""
     place: Place | None = None

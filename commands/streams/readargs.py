@@ -20,7 +20,7 @@ from storage.streams.stream import Stream
 WORDS: Final = {b"WITHINFO": 1, b"BLOCK": 2, b"GROUP": 3, b"RETRY": 3, b"MAXDELIVERIES": 2, b"DEADLETTER": 2}
 
 
-class ReadOptions:
+class TreadOptions:
     """TREAD's arguments after the ID, parsed. Immutable. Times in ms."""
 
     __slots__ = (
@@ -124,25 +124,25 @@ class _Recent:
         self.id = b"0"
         self.ms = self.seq = 0
         self.words = [b"0"]
-        self.options = ReadOptions(b"", self.words)
+        self.options = TreadOptions(b"", self.words)
 
 
 REMEMBERED: Final = 1024  # bytes of group name and dead letter key that _recent may store
 _recent: Final = _Recent()
 
 
-def read_options(key: bytes, words: list[bytes]) -> ReadOptions:
+def read_options(key: bytes, words: list[bytes]) -> TreadOptions:
     """Parse ``words``, the arguments after the ID. Raises CommandError."""
     recent = _recent
     if words == recent.words and recent.options.deadletter != key:
         return recent.options
-    options = ReadOptions(key, words)
+    options = TreadOptions(key, words)
     if len(options.group) + len(options.deadletter) <= REMEMBERED:
         recent.words, recent.options = words, options
     return options
 
 
-class Position:
+class ReadPosition:
     """The position of a reader: it receives the entries after the ID ms.seq."""
 
     __slots__ = ("from_now", "ms", "seq", "zero")

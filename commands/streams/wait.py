@@ -13,7 +13,7 @@ from commands.context import Block, Context, Reply
 from commands.declare import arg, block, command, key, oneof, repeat
 from commands.parse import timeout_ms
 from commands.streams.groupread import has_messages
-from commands.streams.readargs import Position
+from commands.streams.readargs import ReadPosition
 from resp import errors
 from resp import reply as encode
 from resp.errors import CommandError
@@ -60,7 +60,7 @@ class StreamWait(Block):
 
     __slots__ = ("positions",)
 
-    def __init__(self, positions: dict[bytes, list[Position]]) -> None:
+    def __init__(self, positions: dict[bytes, list[ReadPosition]]) -> None:
         super().__init__(list(positions), None, False, NEVER, b"")
         self.positions = positions
 
@@ -88,7 +88,7 @@ class StreamWait(Block):
         return stream is not None and _is_after(self.positions[key], stream)
 
 
-def _is_after(positions: list[Position], stream: Stream) -> bool:
+def _is_after(positions: list[ReadPosition], stream: Stream) -> bool:
     """Return whether the stream has an entry after one of the positions."""
     if stream.first_ord == stream.next_ord:
         return False
@@ -141,9 +141,9 @@ def _stream_wait(argv: list[bytes]) -> StreamWait:
     if len(argv) % 2:
         raise errors.arity("twait")
     _check_number(len(argv) // 2 - 1)
-    positions: dict[bytes, list[Position]] = {}
+    positions: dict[bytes, list[ReadPosition]] = {}
     for at in range(2, len(argv), 2):
-        positions.setdefault(argv[at], []).append(Position(argv[at + 1]))
+        positions.setdefault(argv[at], []).append(ReadPosition(argv[at + 1]))
     return StreamWait(positions)
 
 

@@ -68,7 +68,8 @@ class Users:
         self.denials.resize(self._config.acllog_max_len)
         if self._config.requirepass != self._requirepass:
             self._requirepass = self._config.requirepass
-            self._adopt({b"default": rules.build_user(b"default", aclfile.password_words(self._config), self.default)}, None)
+            words = aclfile.password_words(self._config)
+            self._adopt({b"default": rules.build_user(b"default", words, self.default)}, None)
 
     # -- logging in ------------------------------------------------------------------------------------------
     def greet(self, session: Session) -> None:

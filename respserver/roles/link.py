@@ -25,7 +25,7 @@ from replication import formats
 from replication.follower import LeaderFollower
 from replication.frames import LinkError, NewerError
 from replication.handshake import Introduction
-from replication.link import LeaderConnection as Socket
+from replication.link import ReplicationConnection as Socket
 from resp.errors import CorruptError
 from respserver.clients.clients import Clients
 from respserver.clients.listeners import shown

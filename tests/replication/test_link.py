@@ -11,7 +11,7 @@ import pytest
 
 from replication import frames
 from replication.feed import AT_ONCE, ReplicaFeed
-from replication.link import LeaderConnection
+from replication.link import ReplicationConnection
 from respserver.testing import start_in_thread
 from tests.replication.cluster import Cluster, Node, assert_same, connect, in_sync, wait_until
 from tests.replication.proxy import Proxy
@@ -155,7 +155,7 @@ class Source:
 
 def test_frames_without_content_fill_the_queue_as_well() -> None:
     """A copy's frames are taken one by one. Millions of signs of life, a byte each, must not wait for their turn."""
-    link, source = LeaderConnection(lambda _: None), Source()
+    link, source = ReplicationConnection(lambda _: None), Source()
     link.connection_made(source)  # type: ignore[arg-type]
     sent = 0
     while not source.paused and sent < 300_000:
@@ -175,7 +175,7 @@ def test_frames_without_content_fill_the_queue_as_well() -> None:
 
 def test_frames_that_are_held_while_the_queue_is_taken_keep_their_order() -> None:
     """The wall clock may be set back just then: a CLIENT PAUSE that was over holds them once more."""
-    link, taken = LeaderConnection(lambda _: None), list[int]()
+    link, taken = ReplicationConnection(lambda _: None), list[int]()
     link.connection_made(Source())  # type: ignore[arg-type]
     for offset in range(3):
         link.data_received(frames.encode(frames.BATCH, offset, b"x"))

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import pytest
 
 from commands.session import LEADER, Session
-from replication.link import LeaderConnection as Socket
+from replication.link import ReplicationConnection as Socket
 from respserver.roles.link import LeaderLink, LeaderTransport
 from respserver.testing import HandClock, RunningServer, start_in_thread
 from tests.wire.rawclient import Raw
