@@ -83,7 +83,7 @@ def test_answers_are_given_by_hand() -> None:
         test.settle(second, "retry")
         test.settle(first)
         assert test.settled == [("retry", 1), ("ok", 0)]
-        with pytest.raises(AssertionError, match="answered before"):
+        with pytest.raises(AssertionError, match="settled before"):
             test.settle(first)
 
 

@@ -1,10 +1,17 @@
 """Test utilities for flows: ours, and for users.
 
-    flowtest     ``PipelineTest``, ``FlowTest``: tests of a pipeline and of a whole flow
-    virtualloop  an event loop with a virtual clock and a seed
+    flowtest         ``PipelineTest``, ``FlowTest``: tests of a pipeline and of a whole flow
+    connectorchecks  ``check_source``, ``check_sink``: the conformance of connectors
+    transformchecks  ``check_codec``, ``check_operator``: the conformance of codecs and operators
+    virtualloop      an event loop with a virtual clock and a seed
 """
 
+from tidelog.flows.testing.connectorchecks import ConformanceError, check_sink, check_source
 from tidelog.flows.testing.flowtest import FlowTest, PipelineTest
+from tidelog.flows.testing.transformchecks import check_codec, check_operator
 from tidelog.flows.testing.virtualloop import DeadlockError, LivelockError, VirtualLoop, simulate
 
-__all__ = ["DeadlockError", "FlowTest", "LivelockError", "PipelineTest", "VirtualLoop", "simulate"]
+__all__ = [
+    "ConformanceError", "DeadlockError", "FlowTest", "LivelockError", "PipelineTest", "VirtualLoop", "check_codec",
+    "check_operator", "check_sink", "check_source", "simulate",
+]  # fmt: skip

@@ -1,8 +1,8 @@
-"""A flow, or some operators, in a test: fed and read by hand, with a clock that is moved by hand.
+"""``FlowTest``, ``PipelineTest``: tests of a flow or of operators that feed events, read results and move the clock.
 
     with PipelineTest(op("where", "amount > `10`"), op("batch", count=100, timeout="500ms")) as test:
         test.feed({"amount": 5}, {"amount": 20})
-        assert test.read() == []                        # the batch isn't full
+        assert test.read() == []                        # the batch is not full
         test.advance(0.5)
         assert test.read() == [[{"amount": 20}]]
         assert test.settled == [("discard", 0), ("ok", 1)]
@@ -11,11 +11,9 @@
         test.feed({"amount": 20}, source="in")
         assert test.read("search") == [{"amount": 20}]
 
-Rule 1: nothing happens but in ``feed``, ``advance``, ``drain`` and the calls that steer: each runs what can run, and
-        returns when nothing can happen before the clock moves.
-Rule 2: only ``advance`` moves the clock. ``loop.now_ns()`` follows it.
-Rule 3: the flow is in debug mode: an event that is settled twice, or never, fails the test, when it is noticed and at
-        the end.
+Rule 1: The flow runs only within calls of the test. Each call returns when nothing more can happen at the current time.
+Rule 2: Only ``advance`` and ``drain`` move the clock. ``loop.now_ns()`` follows it.
+Rule 3: The flow is in debug mode: an event that is settled twice, or never, fails the test.
 """
 
 from __future__ import annotations
@@ -45,33 +43,33 @@ _STATUS: dict[str, int] = {"ok": OK, "discard": DISCARD, "reject": REJECT, "retr
 
 
 class _Fed(Source):
-    """What a test fed. It hears of every settlement itself, and tries nothing again."""
+    """A source of the events that a test feeds. It records all settlements and retries nothing."""
 
     owns_policy = True
 
     def __init__(self) -> None:
         super().__init__()
         self.fed: list[Event] = []
-        self.told: list[Token] = []
-        self._news = asyncio.Event()
+        self.tokens: list[Token] = []  # settled ones
+        self._changed = asyncio.Event()
 
     def add(self, events: Sequence[Event]) -> None:
         self.fed += events
-        self._news.set()
+        self._changed.set()
 
     async def pull(self, limit: int) -> list[Event] | None:
-        self._news.clear()
-        if not self.fed and not await self.wait(self._news.wait()):
+        self._changed.clear()
+        if not self.fed and not await self.wait(self._changed.wait()):
             return []
         events, self.fed = self.fed[:limit], self.fed[limit:]
         return events
 
     async def settled(self, tokens: Sequence[Token]) -> None:
-        self.told += tokens
+        self.tokens += tokens
 
 
 class _Read(Sink):
-    """What came, for the test to read."""
+    """A sink that stores events for the test."""
 
     concurrency = 1_000_000
 
@@ -89,10 +87,10 @@ class _Read(Sink):
 
 
 class FlowTest:
-    """A flow under test. Its connectors are replaced: sources are fed, sinks are read.
+    """A flow under test. Its connectors are replaced by sources that the test feeds and sinks that it reads.
 
-    seed: of everything that goes by chance. ``settled``: (status, ID) of each event that was fed and has been settled,
-    in this order. IDs are numbers from 0, unless Events with others are fed. ``loop``: the clock, and chance.
+    seed: for all random decisions. ``settled``: (status, ID) of the settled events, in the order of their settlement.
+    IDs are numbers from 0, unless the fed Events have IDs. ``loop``: the clock and the random numbers.
     """
 
     def __init__(self, flow: Flow | FlowSpec, *, seed: int = 0) -> None:
@@ -114,7 +112,7 @@ class FlowTest:
 
     # -- feeding and reading ---------------------------------------------------------------------------------
     def feed(self, *values: Any, source: str | None = None) -> None:
-        """values: or Events. source: the connector's name; it may be left out where there is only one."""
+        """Feed values or Events. source: the name of the connector; optional if there is only one."""
         fed = self._source(source)
         events = []
         for value in values:
@@ -127,44 +125,49 @@ class FlowTest:
         self._settle_down(0.0)
 
     def read(self, sink: str | None = None) -> list[Any]:
-        """Values that came since they were read last."""
+        """Return the values that arrived since the last read."""
         return [each.value for each in self.read_events(sink)]
 
     def read_events(self, sink: str | None = None) -> list[Event]:
-        """The same with meta, id and attempt."""
+        """Return the events that arrived since the last read, with meta, id and attempt."""
         found = self._sink(sink)
         events, found.events = found.events, []
         return events
 
     @property
     def settled(self) -> list[tuple[str, Any]]:
-        return [(STATUSES[each.status], each.key) for source in self._sources.values() for each in source.told]
+        return [(STATUSES[each.status], each.key) for source in self._sources.values() for each in source.tokens]
+
+    @property
+    def sinks(self) -> list[str]:
+        """Return the names of the sinks."""
+        return list(self._sinks)
 
     def reasons(self) -> dict[Any, str]:
-        """Why events were settled as they were, by ID: what is not ok."""
-        tokens = (each for source in self._sources.values() for each in source.told)
+        """Return the reasons of events that were not settled ok, by ID."""
+        tokens = (each for source in self._sources.values() for each in source.tokens)
         return {each.key: each.reason for each in tokens if each.status != OK}
 
     # -- what sinks do ---------------------------------------------------------------------------------------
     def answers(self, answer: Callable[[Event], Status | None], sink: str | None = None) -> None:
-        """From now on a sink settles its events by this function; None: later, by ``settle``. At first all are ok."""
+        """Let a sink settle its events by a function; None: by ``settle``. By default, all events are settled ok."""
         self._sink(sink).answer = answer
 
     def settle(self, event: Event, status: Status = "ok", sink: str | None = None) -> None:
-        """Answer an event that was read and not answered."""
+        """Settle an event that was read and not settled."""
         context = self._sink(sink).context
         if not context.answer(event, _STATUS[status], "" if status == "ok" else "the test says so"):
-            raise AssertionError(f"{event} was answered before, or never came")
+            raise AssertionError(f"{event} was settled before, or never arrived")
         self._settle_down(0.0)
 
     def disconnect(self, connector: str | None = None) -> None:
-        """A connector loses its connection; it has it again after the first wait of its ``reconnect`` option."""
+        """Break the connection of a connector. It reconnects after the first delay of its ``reconnect`` option."""
         name = connector if connector is not None else self._sink(None).context.name
         self.running.graph.connections[name].lost(ConnectionError("the test says so"))
         self._settle_down(0.0)
 
     def trigger(self, kind: str = "test", sink: str | None = None) -> None:
-        """A sink has its sources stop, by the reason ``kind:sink``."""
+        """Let a sink stop its sources for the reason ``kind:sink``."""
         self._sink(sink).context.trigger(kind)
         self._settle_down(0.0)
 
@@ -184,16 +187,16 @@ class FlowTest:
         self._settle_down(seconds)
 
     def standing(self, source: str | None = None) -> set[str]:
-        """The reasons why a source sends nothing."""
+        """Return the reasons for which a source is stopped."""
         names = [source] if source is not None else list(self._sources)
         return {each.reason for name in names for each in self.running.graph.sources[name].breaker.reasons}
 
     def drain(self, seconds: float | None = None) -> DrainReport:
-        """Drain the flow; that takes its time. Nothing can be fed any more."""
+        """Drain the flow, which moves the clock. No event can be fed afterwards."""
         return self._run(self.running.drain(seconds))
 
     def close(self) -> None:
-        """Stop the flow. AssertionError: it failed, or events were settled twice or lost."""
+        """Stop the flow. Raises AssertionError if it failed, or if events were settled twice or lost."""
         if self._closed:
             return
         self._closed = True
@@ -238,14 +241,14 @@ class FlowTest:
             return
         try:
             self.close()
-        except AssertionError as second:  # what the test says itself is more to the point
+        except AssertionError as second:  # the error of the test itself is more specific
             error.add_note(str(second))
 
 
 class PipelineTest(FlowTest):
-    """Operators under test: what a pipeline of them does with what is fed.
+    """A pipeline of operators under test.
 
-    ``read()`` has what came out, ``read("err")`` what failed, ``read(port)`` what came out of another port.
+    ``read()`` returns its output, ``read("err")`` the failed events, and ``read(port)`` the output of another port.
     """
 
     def __init__(self, *operators: Op | Callable[..., Any], seed: int = 0, server: str | None = None) -> None:
@@ -263,13 +266,13 @@ class PipelineTest(FlowTest):
 
 
 def _ports(operators: Sequence[Op | Callable[..., Any]]) -> list[str]:
-    """Those besides out and err. What is wrong with the operators is said elsewhere."""
+    """Return the ports in addition to out and err. Problems of the operators are reported elsewhere."""
     made = [operator_spec(each, "", Problems()) for each in operators]
     return sorted({port for each in made if each is not None for port in each.ports})
 
 
 def _replaced(one: ConnectorSpec) -> ConnectorSpec:
-    """The same name, fed or read. What the runtime does with it stays, but what is given back is only noted."""
+    """Return a connector of the same name that is fed or read, with the same common options."""
     kept = {name: getattr(one.options, name) for name in ConnectorOptions.__struct_fields__}
     options = ConnectorOptions(**kept)
     return replace(one, make=_Both, options=options, is_source=True, is_sink=True)

@@ -1,13 +1,14 @@
-"""An event loop for tests: a clock that is moved, not read, and chance that can be repeated.
+"""An event loop for tests, with a virtual clock and reproducible random decisions.
 
     def test_it() -> None:
         simulate(story, seed=17)      # story: a coroutine function that gets the loop
 
-Rule 1: the clock stands still while anything is ready. When nothing is, it jumps to the next timer. So an hour of
-        waiting takes no time.
-Rule 2: of what is ready any may be next: the seed decides. One seed is one order of everything, on any machine.
-Rule 3: nothing ready and no timer is a deadlock, and an error; so are many steps in which the clock stands still.
-Rule 4: there are no sockets, no threads, no signals. What is given to an executor runs at once, in the loop.
+Rule 1: The clock does not move while a callback is ready. After that, it jumps to the next timer, so an hour of waiting
+        takes no time.
+Rule 2: The seed determines the order of the ready callbacks. One seed gives the same order on any machine.
+Rule 3: No ready callback and no timer is a deadlock, which is an error. So are very many steps without a move of the
+        clock.
+Rule 4: There are no sockets, threads or signals. Calls for an executor run in the loop itself.
 """
 
 from __future__ import annotations
@@ -21,20 +22,20 @@ from typing import Any, Final, TypeVar
 
 T = TypeVar("T")
 
-BEGIN_NS: Final = 1_767_225_600 * 10**9  # 2026-01-01 UTC: the wall clock of a loop that begins
-MOST_STEPS: Final = 1_000_000  # at one moment
+BEGIN_NS: Final = 1_767_225_600 * 10**9  # 2026-01-01 UTC, the wall clock of a new loop
+MOST_STEPS: Final = 1_000_000  # without a move of the clock
 
 
 class DeadlockError(AssertionError):
-    """Nothing can ever happen any more, and the main coroutine is not done. The text names the tasks that wait."""
+    """Nothing can happen any more, and the main coroutine is not done. The text names the waiting tasks."""
 
 
 class LivelockError(AssertionError):
-    """So much happened at one moment that it looks as if it went on for ever."""
+    """MOST_STEPS callbacks ran without a move of the clock."""
 
 
 class VirtualLoop(asyncio.BaseEventLoop):
-    """``random`` is the loop's own: what a simulation decides by it is repeated with the seed."""
+    """The event loop. ``random`` is seeded too, for the random decisions of a simulation."""
 
     _ready: Any  # a deque of handles
     _scheduled: list[TimerHandle]  # a heap
@@ -53,11 +54,11 @@ class VirtualLoop(asyncio.BaseEventLoop):
         return self._now
 
     def now_ns(self) -> int:
-        """The wall clock: ns since 1970."""
+        """Return the wall clock: ns since 1970."""
         return BEGIN_NS + round(self._now * 1e9)
 
     def run_for(self, seconds: float = 0.0) -> None:
-        """Run what is ready and what is due within that time, then let the clock stand there."""
+        """Run everything that is ready or due within ``seconds``, then set the clock to the end of that time."""
         self._until = self._now + seconds
         try:
             self.run_forever()
@@ -72,20 +73,20 @@ class VirtualLoop(asyncio.BaseEventLoop):
                 return
             try:
                 future.set_result(func(*args))
-            except Exception as error:  # noqa: BLE001 - it is the caller's
+            except Exception as error:  # noqa: BLE001 - the caller receives it
                 future.set_exception(error)
 
         self.call_soon(call)
         return future
 
     def _write_to_self(self) -> None:
-        """For ``call_soon_threadsafe``: the loop never sleeps, so it need not be woken."""
+        """Do nothing: the loop never sleeps, so ``call_soon_threadsafe`` need not wake it."""
 
     def _process_events(self, event_list: Any) -> None:
-        """There are none."""
+        """Do nothing: there are no sockets."""
 
     def _run_once(self) -> None:
-        """One callback. ``run_forever`` calls this."""
+        """Run one callback. ``run_forever`` calls this."""
         timers = self._scheduled
         while timers and (timers[0].cancelled() or timers[0].when() <= self._now):
             timer = heapq.heappop(timers)
@@ -98,7 +99,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
             return
         self._standing += 1
         if self._standing > MOST_STEPS:
-            self._standing = 0  # tasks can be cancelled yet
+            self._standing = 0  # so that tasks can still be cancelled
             raise LivelockError(f"seed {self.seed}: {MOST_STEPS} steps at {self._now} s:\n{self._waiting()}")
         if len(ready) > 1:
             ready.rotate(-self.random.randrange(len(ready)))
@@ -108,7 +109,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
             handle._run()
 
     def _jump(self, timers: list[TimerHandle]) -> None:
-        """Nothing is ready: to the next timer."""
+        """Move the clock to the next timer, because no callback is ready."""
         if self._until is not None and (not timers or timers[0].when() > self._until):
             self._now = self._until
             self._standing = 0
@@ -129,7 +130,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
 
 
 def simulate(main: Callable[[VirtualLoop], Awaitable[T]], seed: int = 0) -> T:
-    """What ``main`` returns, run to its end by a loop with this seed. Tasks that are left are cancelled."""
+    """Run ``main`` to its end in a loop with this seed, and return its result. Remaining tasks are cancelled."""
     loop = VirtualLoop(seed)
 
     async def whole() -> T:

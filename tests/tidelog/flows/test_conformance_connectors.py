@@ -1,0 +1,666 @@
+"""Every connector of ours passes the conformance kit, with a real peer, and wrong ones fail it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, cast
+from uuid import uuid4
+
+import aiohttp
+import msgspec
+import pytest
+import redis
+from aiohttp import web
+
+from tests.conftest import RedisServer
+from tests.tidelog.flows.byteskit import until
+from tidelog import Client
+from tidelog.flows import Event, registry
+from tidelog.flows.api.connector import DEFERRED, Sink, Source
+from tidelog.flows.api.errors import RejectError
+from tidelog.flows.api.tokens import OK, Token
+from tidelog.flows.testing import ConformanceError, check_sink, check_source
+from tidelog.options.structs import Problems, read
+from tidelog.testing import Server
+
+VALUES: list[Any] = [{"n": number} for number in range(5)]
+UNWRITABLE: list[Any] = [object()]  # no codec can encode it
+TESTED_ELSEWHERE = {
+    "metrics": "its events are the metrics of running flows: test_metrics_source.py",
+}
+
+
+def made(name: str, **options: Any) -> Callable[[], Any]:
+    """A function that creates a connector of a type."""
+    kind = registry.connector(name)
+    problems = Problems()
+    given = read(kind.Options, options, name, problems)
+    assert given is not None, problems.found
+    return lambda: kind(given)
+
+
+Check = Callable[["Peers"], None]
+CHECKS: dict[str, list[Check]] = {}
+
+
+def checks(name: str) -> Callable[[Check], Check]:
+    def add(check: Check) -> Check:
+        CHECKS.setdefault(name, []).append(check)
+        return check
+
+    return add
+
+
+class Peers:
+    """What the checks use of the test session."""
+
+    def __init__(self, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+        self._request = request
+        self.path = tmp_path
+
+    @property
+    def tidelog(self) -> str:
+        server: Server = self._request.getfixturevalue("tidelog_server")
+        return server.url
+
+    @property
+    def client(self) -> Client:
+        client = Client(self.tidelog)
+        self._request.addfinalizer(client.close)
+        return client
+
+    @property
+    def redis(self) -> str:
+        server: RedisServer = self._request.getfixturevalue("redis_server")
+        return f"redis://127.0.0.1:{server.port}"
+
+
+@pytest.mark.parametrize("name", registry.CONNECTORS)
+def test_connectors(name: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    if name in TESTED_ELSEWHERE:
+        pytest.skip(f"{name}: {TESTED_ELSEWHERE[name]}")
+    for check in CHECKS[name]:
+        check(Peers(request, tmp_path))
+
+
+# -- connectors without a peer -------------------------------------------------------------------------------
+@checks("null")
+def null(_: Peers) -> None:
+    check_source(made("null", count=7), ends=True)
+    check_sink(made("null"), VALUES)
+
+
+@checks("script")
+def script(_: Peers) -> None:
+    check_source(made("script", values=list(range(7))), ends=True)
+    check_sink(made("script"), VALUES)
+    check_sink(made("script", act="slow", delay="1ms"), VALUES)
+
+
+@checks("fault")
+def fault(_: Peers) -> None:
+    check_source(made("fault", count=7), ends=True)
+    check_sink(made("fault"), VALUES)
+
+
+@checks("metronome")
+def metronome(_: Peers) -> None:
+    check_source(made("metronome", interval="5ms"))
+
+
+@checks("cron")
+def cron(_: Peers) -> None:
+    check_source(made("cron", schedule="* * * * * *"), count=1)
+
+
+@checks("exit")
+def ends_its_flow(_: Peers) -> None:
+    check_sink(made("exit", what="flow"), VALUES)
+
+
+# -- files ---------------------------------------------------------------------------------------------------
+@checks("file")
+def file(peers: Peers) -> None:
+    path = peers.path / "in"
+    path.touch()
+
+    async def append(_: Source, count: int) -> None:
+        with path.open("a") as out:
+            out.writelines(f"{json.dumps({'n': number})}\n" for number in range(count))
+
+    check_source(made("file", path=str(path), tail=True, poll="5ms"), produce=append, redelivers=True)
+
+    async def written(_: Sink) -> list[Any]:
+        return [json.loads(line) for line in (peers.path / "out").read_text().splitlines()]
+
+    check_sink(made("file", path=str(peers.path / "out")), VALUES, invalid=UNWRITABLE, written=written)
+
+
+@checks("stdio")
+def stdio(_: Peers) -> None:
+    reads, writes = os.pipe()
+
+    def source() -> Any:
+        connector = made("stdio")()
+        connector.stdin = reads
+        return connector
+
+    async def produce(_: Source, count: int) -> None:
+        os.write(writes, b"text\n" * count)
+
+    try:
+        check_source(source, produce=produce)
+    finally:
+        os.close(reads)
+        os.close(writes)
+    check_sink(made("stdio", codec="json"), VALUES, invalid=UNWRITABLE)
+
+
+# -- sockets -------------------------------------------------------------------------------------------------
+def address(connector: Any) -> tuple[str, int]:
+    host, _, port = connector.context.described["address"].rpartition(":")
+    return host, int(port)
+
+
+class LinePeer:
+    """A TCP server that stores the lines that it gets, and sends lines to its clients."""
+
+    def __init__(self) -> None:
+        self.port = 0
+        self.lines: list[bytes] = []
+        self._writers: list[asyncio.StreamWriter] = []
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        server = await asyncio.start_server(self._serve, "127.0.0.1", self.port)
+        self.port = server.sockets[0].getsockname()[1]
+        try:
+            yield
+        finally:
+            server.close()
+            for each in self._writers:
+                each.close()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._writers.append(writer)
+        while line := await reader.readline():
+            self.lines.append(line)
+
+    async def send(self, _: Source, count: int) -> None:
+        await until(lambda: self._writers)
+        self._writers[-1].write(b'{"n": 1}\n' * count)
+
+    async def written(self, _: Sink) -> list[Any]:
+        await until(lambda: len(self.lines) >= 2 * len(VALUES))
+        return [json.loads(each) for each in self.lines]
+
+
+def free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return cast("int", found.getsockname()[1])
+
+
+@checks("tcp_client")
+def tcp_client(_: Peers) -> None:
+    peer = LinePeer()
+    peer.port = free_port()
+    check_source(made("tcp_client", port=peer.port), produce=peer.send, peer=peer.running)
+    check_sink(
+        made("tcp_client", port=peer.port), VALUES, invalid=UNWRITABLE, written=peer.written, peer=peer.running
+    )
+
+
+@checks("tcp_server")
+def tcp_server(_: Peers) -> None:
+    writers: list[asyncio.StreamWriter] = []
+
+    @contextlib.asynccontextmanager
+    async def clients() -> AsyncIterator[None]:
+        yield
+        for each in writers:
+            each.transport.abort()
+        await asyncio.sleep(0)
+        writers.clear()
+
+    async def connected(server: Any) -> None:
+        before = len(server._open)
+        writers.append((await asyncio.open_connection(*address(server)))[1])
+        await until(lambda: len(server._open) > before)
+
+    async def send(source: Source, count: int) -> None:
+        await connected(source)
+        writers[-1].write(b'{"n": 1}\n' * count)
+
+    check_source(made("tcp_server", port=0), produce=send, peer=clients)
+    check_sink(made("tcp_server", port=0), VALUES, invalid=UNWRITABLE, connected=connected, peer=clients)
+
+
+@checks("udp_server")
+def udp_server(_: Peers) -> None:
+    async def send(source: Source, count: int) -> None:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as out:
+            for _ in range(count):
+                out.sendto(b'{"n": 1}', address(source))
+
+    check_source(made("udp_server", port=0), produce=send, redelivers=False)
+
+
+@checks("udp_client")
+def udp_client(_: Peers) -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as peer:
+        peer.bind(("127.0.0.1", 0))
+        peer.setblocking(False)
+
+        async def written(_: Sink) -> list[Any]:
+            return [json.loads(peer.recv(1000)) for _ in range(2 * len(VALUES))]
+
+        check_sink(made("udp_client", port=peer.getsockname()[1]), VALUES, written=written)
+        check_sink(made("udp_client", port=peer.getsockname()[1]), VALUES, invalid=UNWRITABLE)
+
+
+# -- HTTP ----------------------------------------------------------------------------------------------------
+class HttpPeer:
+    """A server that stores the bodies of requests; a bulk API; websockets."""
+
+    def __init__(self) -> None:
+        self.port = free_port()
+        self.values: list[Any] = []
+        self._sockets: list[web.WebSocketResponse] = []
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        app = web.Application()
+        app.router.add_get("/", self._hello)
+        app.router.add_post("/", self._store)
+        app.router.add_post("/_bulk", self._bulk)
+        app.router.add_get("/ws", self._websocket)
+        runner = web.AppRunner(app, shutdown_timeout=0.1)
+        await runner.setup()
+        await web.TCPSite(runner, "127.0.0.1", self.port).start()
+        try:
+            yield
+        finally:
+            await runner.cleanup()
+
+    async def _hello(self, _: web.Request) -> web.Response:
+        return web.json_response({})
+
+    async def _store(self, request: web.Request) -> web.Response:
+        self.values.append(await request.json())
+        return web.Response()
+
+    async def _bulk(self, request: web.Request) -> web.Response:
+        lines = [json.loads(each) for each in (await request.text()).splitlines()]
+        self.values += lines[1::2]
+        return web.json_response({"items": [{"index": {"status": 201}} for _ in lines[::2]]})
+
+    async def _websocket(self, request: web.Request) -> web.WebSocketResponse:
+        one = web.WebSocketResponse()
+        await one.prepare(request)
+        self._sockets.append(one)
+        async for message in one:
+            self.values.append(json.loads(message.data))
+        return one
+
+    async def send(self, _source: Source, count: int) -> None:
+        await until(lambda: self._sockets)
+        for _ in range(count):
+            await self._sockets[-1].send_str('{"n": 1}')
+
+    async def written(self, _: Sink) -> list[Any]:
+        await until(lambda: len(self.values) >= 2 * len(VALUES))
+        return self.values
+
+
+@checks("http_client")
+def http_client(_: Peers) -> None:
+    peer = HttpPeer()
+    make = made("http_client", url=f"http://127.0.0.1:{peer.port}/")
+    check_sink(make, VALUES, invalid=UNWRITABLE, written=peer.written, peer=peer.running)
+
+
+@checks("elastic")
+def elastic(_: Peers) -> None:
+    peer = HttpPeer()
+    make = made("elastic", url=f"http://127.0.0.1:{peer.port}", index="i")
+    check_sink(make, VALUES, invalid=[*UNWRITABLE, "text"], written=peer.written, peer=peer.running)
+
+
+@checks("http_server")
+def http_server(_: Peers) -> None:
+    """Only the source: the sink answers requests that the source of the same flow has received."""
+    tasks: list[asyncio.Future[None]] = []
+
+    async def send(source: Source, count: int) -> None:
+        async def post() -> None:
+            async with aiohttp.ClientSession() as session, session.post(url, json={"n": 1}) as response:
+                assert response.status in (200, 503)
+
+        url = cast("Any", source).context.described["url"]
+        tasks.extend(asyncio.ensure_future(post()) for _ in range(count))
+        await asyncio.sleep(0.1)
+
+    check_source(made("http_server", port=0), produce=send, redelivers=False)
+
+
+@checks("websocket_client")
+def websocket_client(_: Peers) -> None:
+    peer = HttpPeer()
+    make = made("websocket_client", url=f"ws://127.0.0.1:{peer.port}/ws")
+    check_source(make, produce=peer.send, peer=peer.running, redelivers=None)
+    check_sink(make, VALUES, invalid=UNWRITABLE, written=peer.written, peer=peer.running)
+
+
+@checks("websocket_server")
+def websocket_server(_: Peers) -> None:
+    sessions: list[Any] = []
+
+    @contextlib.asynccontextmanager
+    async def clients() -> AsyncIterator[None]:
+        yield
+        for each in sessions:
+            await each.close()
+        sessions.clear()
+
+    async def connected(connector: Any) -> None:
+        session = aiohttp.ClientSession()
+        sessions.append(session)
+        sessions.append(await session.ws_connect(connector.context.described["url"]))
+        await until(lambda: connector._mine)
+
+    async def send(source: Source, count: int) -> None:
+        await connected(source)
+        for _ in range(count):
+            await sessions[-1].send_str('{"n": 1}')
+
+    check_source(made("websocket_server", port=0), produce=send, redelivers=False, peer=clients)
+    check_sink(made("websocket_server", port=0), VALUES, invalid=UNWRITABLE, connected=connected, peer=clients)
+
+
+# -- a tidelog server ----------------------------------------------------------------------------------------
+@checks("stream")
+def stream(peers: Peers) -> None:
+    client = peers.client
+
+    async def produce(_: Source, count: int) -> None:
+        for number in range(count):
+            client.tappend("in", {"n": number})
+
+    async def written(_: Sink) -> list[Any]:
+        return [json.loads(entry["data"]) for entry in client.trange("out")]
+
+    make = made("stream", key="in", group="g", retry="200ms")
+    check_source(make, produce=produce, redelivers=True, server=peers.tidelog)
+    client.redis.delete("in")
+    check_source(made("stream", key="in"), produce=produce, server=peers.tidelog)
+    make = made("stream", key="out", codec="json")
+    check_sink(make, VALUES, invalid=UNWRITABLE, written=written, server=peers.tidelog)
+
+
+@checks("wal")
+def wal(peers: Peers) -> None:
+    client = peers.client
+
+    async def produce(_: Source, count: int) -> None:
+        for number in range(count):
+            client.tappend("log", {"event": msgspec.msgpack.encode(({"n": number}, {}, 0))})
+
+    check_source(made("wal", key="log"), produce=produce, redelivers=True, server=peers.tidelog)
+    check_sink(made("wal", key="log"), VALUES, invalid=UNWRITABLE, server=peers.tidelog)
+
+
+@checks("dead_letters")
+def dead_letters(peers: Peers) -> None:
+    check_sink(made("dead_letters", topic="dead"), VALUES, server=peers.tidelog)
+
+
+# -- Redis and Kafka -----------------------------------------------------------------------------------------
+@contextlib.contextmanager
+def redis_client(peers: Peers) -> Iterator[Any]:
+    with redis.Redis.from_url(peers.redis) as client:
+        yield client
+
+
+@checks("redis_pubsub")
+def redis_pubsub(peers: Peers) -> None:
+    with redis_client(peers) as client:
+
+        async def produce(_source: Source, count: int) -> None:
+            for _ in range(count):
+                client.publish("news", b'{"n": 1}')
+
+        make = made("redis_pubsub", url=peers.redis, channel="news")
+        check_source(make, produce=produce, redelivers=False)
+        check_sink(make, VALUES, invalid=UNWRITABLE)
+
+
+@checks("redis_list")
+def redis_list(peers: Peers) -> None:
+    with redis_client(peers) as client:
+
+        async def produce(_: Source, count: int) -> None:
+            client.rpush("in", *(json.dumps({"n": number}) for number in range(count)))
+
+        async def written(_: Sink) -> list[Any]:
+            return [json.loads(each) for each in client.lrange("out", 0, -1)]
+
+        check_source(made("redis_list", url=peers.redis, key="in"), produce=produce, redelivers=True)
+        check_sink(made("redis_list", url=peers.redis, key="out"), VALUES, invalid=UNWRITABLE, written=written)
+
+
+@checks("redis_stream")
+def redis_stream(peers: Peers) -> None:
+    with redis_client(peers) as client:
+
+        async def produce(_: Source, count: int) -> None:
+            for number in range(count):
+                client.xadd("in", {"n": number})
+
+        async def written(_: Sink) -> list[Any]:
+            return [json.loads(entry[b"data"]) for _, entry in client.xrange("out")]
+
+        check_source(made("redis_stream", url=peers.redis, key="in", group="g"), produce=produce, redelivers=True)
+        make = made("redis_stream", url=peers.redis, key="out", codec="json")
+        check_sink(make, VALUES, invalid=UNWRITABLE, written=written)
+
+
+@checks("kafka")
+def kafka(_: Peers) -> None:
+    pytest.importorskip("aiokafka", reason="kafka: the package aiokafka is not installed")
+    from tests.tidelog.flows.test_kafka import Cluster
+
+    cluster = Cluster()
+    topic, out = uuid4().hex, uuid4().hex
+
+    async def produce(_: Source, count: int) -> None:
+        await asyncio.to_thread(cluster.fill, topic, [{"n": number} for number in range(count)])
+
+    async def written(_: Sink) -> list[Any]:
+        return await asyncio.to_thread(cluster.read, out, 2 * len(VALUES) + 2)
+
+    cluster.fill(topic, [])
+    check_source(
+        made("kafka", servers=cluster.servers, topic=topic, group="g"), produce=produce, redelivers=True, patience=40
+    )
+    make = made("kafka", servers=cluster.servers, topic=out)
+    check_sink(make, VALUES, invalid=UNWRITABLE, written=written, patience=40)
+
+
+# -- the kit can fail ----------------------------------------------------------------------------------------
+class Numbers(Source):
+    """A source of numbers with a mistake, which a subclass makes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.left: list[int] = []
+        self.more = asyncio.Event()
+
+    def event(self, number: int) -> Event:
+        return Event(number, None, number)
+
+    async def pull(self, limit: int) -> list[Event] | None:
+        if not self.left:
+            self.more.clear()
+            await self.wait(self.more.wait())
+        found, self.left = self.left[:limit], self.left[limit:]
+        return [self.event(each) for each in found]
+
+
+async def add(source: Any, count: int) -> None:
+    source.left += range(count)
+    source.more.set()
+
+
+class TooMany(Numbers):
+    async def pull(self, limit: int) -> list[Event] | None:
+        return await super().pull(limit + 4)
+
+
+class NoId(Numbers):
+    def event(self, number: int) -> Event:
+        return Event(number)
+
+
+class Deaf(Numbers):
+    """Ignores interruptions."""
+
+    async def pull(self, limit: int) -> list[Event] | None:
+        await until(lambda: self.left)
+        return await super().pull(limit)
+
+
+class Ends(Numbers):
+    async def pull(self, limit: int) -> list[Event] | None:
+        return await super().pull(limit) if self.left else None
+
+
+class WithToken(Numbers):
+    def event(self, number: int) -> Event:
+        event = Event(number, None, number)
+        event.token = Token(cast("Any", None))
+        return event
+
+
+class ClosesOnce(Numbers):
+    closed = 0
+
+    async def close(self) -> None:
+        self.closed += 1
+        if self.closed > 2:
+            raise RuntimeError("closed before")
+
+
+class Unsettled(Numbers):
+    async def settled(self, tokens: Sequence[Token]) -> None:
+        raise KeyError(tokens[0].key)
+
+
+class WithoutInit(Source):
+    def __init__(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("wrong", "text"),
+    [
+        (TooMany, "the limit is a maximum"),
+        (NoId, "an event has no id"),
+        (Deaf, "after interrupt"),
+        (Ends, "pull returned None before there were events"),
+        (WithToken, "a source must not set token"),
+        (ClosesOnce, "a second call of close raised RuntimeError"),
+        (Unsettled, "settled raised KeyError"),
+        (WithoutInit, "super"),
+    ],
+)
+def test_a_wrong_source_fails(wrong: type[Source], text: str) -> None:
+    with pytest.raises(ConformanceError, match=text):
+        check_source(wrong, produce=add, patience=0.5)
+
+
+def test_redelivery_is_checked() -> None:
+    check_source(Numbers, produce=add)
+    with pytest.raises(ConformanceError, match="pull returned 0 of"):
+        check_source(Numbers, produce=add, redelivers=True, patience=0.5)
+
+
+class Writes(Sink):
+    """A sink whose ``write`` is given."""
+
+    def __init__(self, result: Callable[[Any, list[Event]], Any]) -> None:
+        self._result = result
+
+    async def write(self, events: list[Event]) -> Any:
+        found = self._result(self, events)
+        return await found if isinstance(found, Awaitable) else found
+
+
+def answered(sink: Any, events: list[Event]) -> Any:
+    for event in events[1:]:
+        sink.context.answer(event, OK)
+    return DEFERRED
+
+
+def twice(sink: Any, events: list[Event]) -> Any:
+    for event in [*events, events[0]]:
+        sink.context.answer(event, OK)
+    return DEFERRED
+
+
+def undeclared(sink: Any, events: list[Event]) -> Any:
+    sink.context.answer(events[0], OK)
+
+
+def refused(_: Any, events: list[Event]) -> Any:
+    if any(isinstance(each.value, str) for each in events):
+        raise TypeError("no text")
+
+
+def whole_batch(_: Any, events: list[Event]) -> Any:
+    bad = any(isinstance(each.value, str) for each in events)
+    return [(2, "bad")] * 2 + [OK] * (len(events) - 2) if bad else None
+
+
+@pytest.mark.parametrize(
+    ("result", "text"),
+    [
+        (lambda _, events: [OK] * (len(events) - 1), "it must return one for each"),
+        (lambda _, events: [9] * len(events), "is not a status"),
+        (lambda _, events: ["ok"] * len(events), "is not an outcome"),
+        (lambda _, events: [(3, "busy")] * len(events), "was settled retry"),
+        (lambda _, events: asyncio.sleep(60), "write did not return"),
+        (answered, "answered 4 of 5 events"),
+        (twice, "answered twice"),
+        (undeclared, "did not return DEFERRED"),
+        (refused, "write raised TypeError"),
+        (lambda *_: None, "it must be rejected"),
+        (whole_batch, "changed the outcomes of others"),
+    ],
+)
+def test_a_wrong_sink_fails(result: Any, text: str) -> None:
+    with pytest.raises(ConformanceError, match=text):
+        check_sink(lambda: Writes(result), VALUES, invalid=["text"], patience=0.3)
+
+
+def test_a_sink_that_loses_events_fails() -> None:
+    async def nothing(_: Any) -> list[Any]:
+        return []
+
+    with pytest.raises(ConformanceError, match="did not arrive"):
+        check_sink(lambda: Writes(lambda *_: None), VALUES, written=nothing)
+
+
+def test_a_right_sink_passes() -> None:
+    def write(_: Any, events: list[Event]) -> Any:
+        if len(events) == 1 and isinstance(events[0].value, str):
+            raise RejectError("text")
+        return [(2, "text") if isinstance(each.value, str) else OK for each in events]
+
+    check_sink(lambda: Writes(write), VALUES, invalid=["text"])
