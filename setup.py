@@ -44,7 +44,9 @@ HOT = [
     "persistence/backlog.py", "persistence/checkpoint.py", "persistence/log.py", "persistence/wal.py",
     "respserver/runtime/data.py", "respserver/runtime/gates.py", "respserver/runtime/memory.py", "respserver/server.py",
     "respserver/runtime/ticks.py",
-    "respserver/clients/connection.py", "respserver/clients/flowcontrol.py", "respserver/clients/sockets.py",
+    "respserver/clients/clientsocket.py", "respserver/clients/connection.py", "respserver/clients/flowcontrol.py",
+    "respserver/clients/input.py", "respserver/clients/output.py", "respserver/clients/sockets.py",
+    "respserver/clients/state.py",
     *modules("respserver/execution"),
     "respserver/observe/slowlog.py", "respserver/observe/traffic.py",
 ]  # fmt: skip

@@ -19,7 +19,7 @@ from commands.session import Session
 from resp.errors import CommandError, CorruptError
 from respserver.clients.admission import Admission
 from respserver.clients.clients import Clients
-from respserver.clients.connection import Connection, Host
+from respserver.clients.connection import Connection, ConnectionServices
 from respserver.clients.flowcontrol import OutputLimits
 from respserver.clients.listeners import Listeners
 from respserver.clients.monitor import Monitors
@@ -147,12 +147,12 @@ class Server:
         )  # fmt: skip
         self._admission = Admission(config, self.clock, self.clients, self.users, self.counters)
         self._limits, self._sockets = OutputLimits(config), sockets_of(loop, self.ticks)
-        host = Host(
+        services = ConnectionServices(
             self.clock, self.ticks, self.dispatcher, self._limits, self.counters, logger,
             accept=self._admission.admit, left=self.clients.leave, awaited=self._read_after_wait,
             sockets=self._sockets,
         )  # fmt: skip
-        self.listeners = Listeners(config, lambda: cast(asyncio.Protocol, Connection(host)))
+        self.listeners = Listeners(config, lambda: cast(asyncio.Protocol, Connection(services)))
         self.clients.on_leave += [self.pubsub.drop, self._unwatch, self.monitors.remove, self.tracking.disable]
 
     @property
@@ -371,7 +371,7 @@ class Server:
         old = self.data.ks
         self.ticks.drop_stalled()
         for conn in self.clients.connections():
-            if conn.streams:
+            if conn.output.streams:
                 conn.cut("its reply came from data that is being replaced")
         self.data.close()
         self.data.use(*await self._loop.run_in_executor(None, self.data.load))

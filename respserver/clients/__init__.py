@@ -2,14 +2,18 @@
 
     admission      accepts and refuses new clients; closes idle and stalled ones
     clients        the registry of connected clients
-    connection     one client's connection: bytes in, replies out, flow control both ways
+    clientsocket   reads and writes one socket, by ``sockets`` or by the transport
+    connection     one client: runs its requests and sends its replies
     flowcontrol    limits for the commands and replies that wait
+    input          requests that have arrived and wait
     listeners      listening sockets: TCP, TLS and unix
     monitor        MONITOR
     notifications  keyspace events and invalidations, sent after commands
+    output         replies that wait for the socket
     pauses         CLIENT PAUSE; holding writes back for FAILOVER
     pubsub         subscriptions and messages
     sockets        plain sockets, read and written by _sockets.c instead of the event loop's transports
+    state          the states of a connection, and the valid transitions
     tls            TLS contexts
     tlsclose       closes TLS connections
     tracking       CLIENT TRACKING: which client caches which keys, and the invalidations

@@ -46,7 +46,7 @@ class Admission:
 
     def admit(self, conn: Connection) -> None:
         """Give a new connection its session and decoder, or refuse it."""
-        transport, config = conn.transport, self._config
+        transport, config = conn.socket.transport, self._config
         sock: socket.socket | None = transport.get_extra_info("socket")
         unix = sock is not None and sock.family == socket.AF_UNIX
         session = Session(
@@ -57,7 +57,7 @@ class Admission:
         session.unix = unix
         session.tls = transport.get_extra_info("ssl_object") is not None
         conn.session = session
-        conn.decoder = RequestDecoder(
+        conn.input.decoder = RequestDecoder(
             self._decoding, max_bulk=config.proto_max_bulk_len, max_buffer=config.client_query_buffer_limit
         )
         self._counters.connections_received += 1
@@ -73,7 +73,7 @@ class Admission:
                 transport.close()
             return
         self._users.greet(session)
-        conn.decoder.authenticated = session.authenticated
+        conn.input.decoder.authenticated = session.authenticated
         if config.tcp_keepalive and sock is not None and not unix:
             keep_alive(sock, config.tcp_keepalive)
         self._clients.add(session)
@@ -94,7 +94,7 @@ class Admission:
             conn = connection_of(session)
             if conn is None:
                 continue
-            conn.decoder.limit(config.proto_max_bulk_len, config.client_query_buffer_limit)
+            conn.input.decoder.limit(config.proto_max_bulk_len, config.client_query_buffer_limit)
             conn.check_output_limit()
             if config.maxmemory:
                 self._clients.note(session, IDLE_CLIENT_BYTES + session.memory_bytes() + conn.waiting_bytes())
@@ -113,11 +113,11 @@ class Admission:
                 continue
             if limited:
                 self._clients.note(session, IDLE_CLIENT_BYTES + session.memory_bytes() + conn.waiting_bytes())
-            if conn.soft_since or conn.throttled:
+            if conn.output.soft_since or conn.output.throttled:
                 conn.check_output_limit()
-            if conn.wait is not None and not conn.reading:
-                conn.look_for_eof()
-            if conn.streaming and conn.throttled and mono - conn.progress > STALL_MS:
+            if conn.wait is not None and not conn.input.reading:
+                conn.poll_shutdown()
+            if conn.output.streaming is not None and conn.output.throttled and mono - conn.output.progress > STALL_MS:
                 conn.cut(f"took nothing of a streamed reply for {STALL_MS // 1000} seconds")
             if idle and now - session.last_active > idle and not _may_idle(session, conn):
                 self._counters.idle_cuts += 1

@@ -193,7 +193,7 @@ class Blocking:
             if len(self._deadlines) > 64 and len(self._deadlines) > 2 * self.count:  # most are of waits that ended
                 self._deadlines = [entry for entry in self._deadlines if not entry[2].done]
                 heapify(self._deadlines)
-        if deadline or isinstance(block, Await) or block.group is not None or conn.eof:
+        if deadline or isinstance(block, Await) or block.group is not None or conn.peer_shut_down:
             self._ticks.queue_flush(conn)  # the tick sets the timer, or closes at eof
 
     def _enqueue(self, waiter: Waiter, block: Block) -> None:

@@ -22,7 +22,7 @@ from commands.session import Session
 from resp import reply
 from resp.decode import Alike, Call, expand
 from resp.errors import CommandError
-from respserver.clients.connection import Connection, Executor
+from respserver.clients.connection import CommandRunner, Connection
 from respserver.clients.flowcontrol import OUTPUT_AT_ONCE
 from respserver.clients.monitor import Monitors, hidden, redacted
 from respserver.clients.notifications import Notices
@@ -53,7 +53,7 @@ _time_ns: Final = time_ns
 SOON: Final = 64 * 1024  # bytes of replies that wait for the end of the tick; more leave at once where they may
 
 
-class Dispatcher(Executor):
+class Dispatcher(CommandRunner):
     """Runs commands; one for the server."""
 
     def __init__(
@@ -87,10 +87,9 @@ class Dispatcher(Executor):
 
     # -- the loop --------------------------------------------------------------------------------------------
     def run(self, conn: Connection, calls: list[Call], raw: bytes, ends: list[int]) -> None:
-        """See Executor."""
-        session = conn.session
-        ctx = self._begin(session)
-        before = conn.out_bytes
+        """See CommandRunner."""
+        session, output = conn.session, conn.output
+        ctx, before = self._begin(session), output.bytes
         done = alike = 0  # items of ``calls`` that were run; calls in Alike objects among them, without the first ones
         self._alone = 0
         began = started = _perf_counter_ns()
@@ -100,7 +99,7 @@ class Dispatcher(Executor):
                 argv = call
                 answer = self._call(conn, argv, calls, done, raw, ends)
                 if answer is None:  # CLIENT PAUSE or a FAILOVER delays it
-                    conn.hold(calls, done)
+                    conn.input.put_back(calls, done)
                     break
                 done += self._calls
             else:
@@ -115,19 +114,19 @@ class Dispatcher(Executor):
             started = ended
             if isinstance(answer, (Block, Await, Slices)):
                 self._park(conn, answer, argv)
-                conn.hold(calls, done)
+                conn.input.put_back(calls, done)
                 break
             streamed = self._deliver(conn, answer)
             ks = ctx.ks = self._data.ks  # DEBUG RELOAD brings another
             if ks.events or ks.ready:
                 self._follow_up(session)
             if (
-                streamed or session.close_after_reply or conn.out_bytes - before > OUTPUT_AT_ONCE
+                streamed or session.close_after_reply or output.bytes - before > OUTPUT_AT_ONCE
                 or ended - began > TURN_NS
             ):  # fmt: skip
-                conn.hold(calls, done)
+                conn.input.put_back(calls, done)
                 if session.close_after_reply:
-                    conn.backlog.clear()
+                    conn.finish()
                 break
         self._finish(conn, done + alike)
 
@@ -171,14 +170,14 @@ class Dispatcher(Executor):
         self._traffic.commands += done
         if ks.log:
             ticks.note_write(session)
-        if conn.backlog:
+        if conn.input.backlog:
             ticks.queue_flush(conn)
             if not conn.busy:
                 ticks.queue_resume(conn)
         elif ks.log or ks.ready:
             ticks.queue_flush(conn)
-        elif conn.out:
-            ticks.flush_reads(conn, conn.out_bytes > SOON)
+        elif conn.output.items:
+            ticks.flush_reads(conn, conn.output.bytes > SOON)
 
     def _call(
         self, conn: Connection, argv: list[bytes], calls: list[Call], at: int, raw: bytes, ends: list[int]
@@ -365,9 +364,10 @@ class Dispatcher(Executor):
         if isinstance(answer, Chunks):
             conn.answer(answer)
             return True
-        if conn.session.plain and conn.pushes is None:
-            conn.out.append(answer)
-            conn.out_bytes += len(answer)
+        output = conn.output
+        if conn.session.plain and output.pushes is None:
+            output.items.append(answer)
+            output.bytes += len(answer)
         else:
             conn.answer(answer)
         return False

@@ -231,12 +231,12 @@ class Replicas:
         """After the replies of the tick: hand the connections of new replicas over to their feeds."""
         starting, self._starting = self._starting, []
         for feed, conn in starting:
-            if conn.transport.is_closing():
+            if conn.socket.transport.is_closing():
                 self.lost(feed, "it closed the connection")
             else:
                 conn.flush()  # a tick flushes many clients in parts
                 conn.hand_over()
-                feed.begin(conn.transport, self._config.repl_disable_tcp_nodelay)
+                feed.begin(conn.socket.transport, self._config.repl_disable_tcp_nodelay)
 
     def _left(self, session: Session) -> None:
         """Called when a client has left."""
@@ -291,7 +291,7 @@ class Replicas:
         conn.hand_over()
         self._clients.leave(conn.session)
         conn.session.transport = None
-        conn.transport.abort()  # also where the feed had not begun
+        conn.socket.transport.abort()  # also where the feed had not begun
         who = f"a taker of a copy, {conn.session.addr}," if feed.copy_only else f"replica {feed.host}:{feed.port}"
         self._logger.notice(f"Connection with {who} lost: {why}")
         self.count()

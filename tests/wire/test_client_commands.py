@@ -54,7 +54,7 @@ def stuck(c: Raw, connect: Connect, hand: RunningServer) -> Raw:
     raw = connect()
     raw("CLIENT", "SETNAME", "stuck")
     raw.send("TRANGE", "big", "-", "+")
-    seen(hand, lambda conn: conn.streaming and conn.throttled)
+    seen(hand, lambda conn: conn.output.streaming is not None and conn.output.throttled)
     return raw
 
 
@@ -65,7 +65,7 @@ def test_pause_holds_everything_until_its_time(c: Raw, connect: Connect, hand: R
     other.sock.sendall(pack("SET", "k", 1) + pack("GET", "k"))
     seen(hand, lambda conn: conn.paused)
     other.send("INCR", "k")  # arrives while the others wait: must not overtake them
-    seen(hand, lambda conn: len(conn.backlog) == 3)
+    seen(hand, lambda conn: len(conn.input.backlog) == 3)
     hand.advance(400)
     assert other.nothing_yet()
     hand.advance(200)
@@ -120,7 +120,7 @@ def test_what_a_paused_client_sends_is_bounded(c: Raw, connect: Connect, hand: R
     with pytest.raises(TimeoutError):  # noqa: PT012 - the loop is the subject
         for _ in range(100):
             other.send("SET", "k", b"x" * 1_000_000)
-    held = hand.call(lambda: max(sum(len(a) for argv in conn.backlog for a in argv) for conn in connections(hand)))
+    held = hand.call(lambda: max(len(b"".join(map(b"".join, conn.input.backlog))) for conn in connections(hand)))
     assert held < 8_000_000
     c("CLIENT", "UNPAUSE")
     assert other.read() == b"OK"
@@ -234,7 +234,7 @@ def test_a_message_waits_for_the_end_of_a_streamed_reply(c: Raw, connect: Connec
     both = connect(3)
     both("SUBSCRIBE", "news")
     both.send("TRANGE", "big", "-", "+")
-    seen(hand, lambda conn: conn.streaming and conn.throttled)
+    seen(hand, lambda conn: conn.output.streaming is not None and conn.output.throttled)
     assert c("PUBLISH", "news", "hello") == 1
     both.send("PING")
     entries = both.read()
@@ -252,9 +252,9 @@ def test_a_damaged_node_in_the_middle_of_a_stream_hurts_nobody_else(c: Raw, stuc
         yield
 
     def damage() -> None:
-        conn = next(conn for conn in connections(hand) if conn.streaming)
-        assert conn._chunks is not None
-        conn._chunks.pieces = broken()  # type: ignore[assignment]
+        conn = next(conn for conn in connections(hand) if conn.output.streaming)
+        assert conn.output.streaming is not None
+        conn.output.streaming.pieces = broken()  # type: ignore[assignment]
 
     hand.call(damage)
     with pytest.raises((EOFError, ConnectionError)):  # noqa: PT012 - the loop is the subject
@@ -312,14 +312,14 @@ def test_a_reply_never_overtakes_its_batch(c: Raw, connect: Connect, hand: Runni
     reader, writer = connect(), connect()
     ours = writer("CLIENT", "ID")
     reader.sock.sendall(pack("ECHO", b"x" * 16_000_000) + pack("TREAD", "s", "", 1, "BLOCK", 0))
-    seen(hand, lambda conn: conn.throttled)
+    seen(hand, lambda conn: conn.output.throttled)
 
     def park() -> None:
-        conn = next(conn for conn in connections(hand) if conn.throttled)
-        conn.throttled = False  # as if the socket had taken what it was given
+        conn = next(conn for conn in connections(hand) if conn.output.throttled)
+        conn.output.throttled = False  # as if the socket had taken what it was given
         conn.run_backlog()
         assert conn.wait is not None
-        conn.throttled = True
+        conn.output.throttled = True
 
     hand.call(park)
 

@@ -146,8 +146,8 @@ def test_a_held_client_piles_up_nothing(connect: Connect, locked: RunningServer)
 
     def kept() -> int:
         conn = max(locked.server.clients.connections(), key=lambda conn: conn.session.id)
-        assert not conn.reading
-        assert not conn.backlog
+        assert not conn.input.reading
+        assert not conn.input.backlog
         return conn.stats().query_buffered
 
     assert locked.call(kept) <= 1 << 19  # what one read brings

@@ -155,15 +155,16 @@ def test_commands_wait_in_the_backlog_and_then_run_in_order(local: LocalServer, 
     conn = one.conn
     assert conn.busy
     assert (conn.wait is not None, conn.paused) == (reason == "blocked", reason == "paused")
-    assert (conn.streaming, conn.throttled) == (reason == "streaming", reason in ("streaming", "throttled"))
+    assert (conn.output.streaming is not None) == (reason == "streaming")
+    assert conn.output.throttled == (reason in ("streaming", "throttled"))
     one.taken()
     one.pipeline(("ECHO", "a"), ("ECHO", "b"))
     one.send("ECHO", "c")
     local.settle()
     assert one.taken() == b""
     held = [[b"ECHO", b"held"]] if reason == "paused" else []
-    assert list(conn.backlog) == [*held, [b"ECHO", b"a"], [b"ECHO", b"b"], [b"ECHO", b"c"]]
-    assert conn.stats().query_buffered == sum(len(b"".join(argv)) for argv in conn.backlog)
+    assert list(conn.input.backlog) == [*held, [b"ECHO", b"a"], [b"ECHO", b"b"], [b"ECHO", b"c"]]
+    assert conn.stats().query_buffered == sum(len(b"".join(argv)) for argv in conn.input.backlog)
     if reason == "blocked":
         parked.release()
     local.server.pauses.unpause()
@@ -171,7 +172,7 @@ def test_commands_wait_in_the_backlog_and_then_run_in_order(local: LocalServer, 
     local.settle()
     assert one.taken().endswith(b"$1\r\na\r\n$1\r\nb\r\n$1\r\nc\r\n")
     assert not conn.busy
-    assert not conn.backlog
+    assert not conn.input.backlog
 
 
 @pytest.mark.parametrize(
@@ -195,7 +196,7 @@ def test_reading_stops_when_the_backlog_is_full(local: LocalServer, one: Peer, c
     for _ in range(20):
         local.settle()
     assert one.wire.reading
-    assert not one.conn.backlog
+    assert not one.conn.input.backlog
     assert len(one.taken()) > chunks
 
 
@@ -211,10 +212,10 @@ def test_reading_stops_while_the_socket_is_full(local: LocalServer, one: Peer) -
     one.wire.full = True
     one.send("ECHO", "x" * (OUTPUT_AT_ONCE + 1))
     local.settle()
-    assert (one.conn.throttled, one.wire.reading, one.conn.stats().writing) == (True, False, True)
+    assert (one.conn.output.throttled, one.wire.reading, one.conn.stats().writing) == (True, False, True)
     one.wire.drain()
     local.settle()
-    assert (one.conn.throttled, one.wire.reading, one.conn.stats().writing) == (False, True, False)
+    assert (one.conn.output.throttled, one.wire.reading, one.conn.stats().writing) == (False, True, False)
 
 
 def test_the_backlog_waits_while_the_disk_holds_replies_back(local: LocalServer, one: Peer) -> None:
@@ -222,8 +223,8 @@ def test_the_backlog_waits_while_the_disk_holds_replies_back(local: LocalServer,
     one.ask("SET", "k", "v")
     one.pipeline(*[("ECHO", "x" * (OUTPUT_AT_ONCE + 1)) for _ in range(3)], ("ECHO", "last"))
     local.settle()
-    assert one.conn.out_bytes < 2 * OUTPUT_AT_ONCE
-    assert len(one.conn.backlog) == 3
+    assert one.conn.output.bytes < 2 * OUTPUT_AT_ONCE
+    assert len(one.conn.input.backlog) == 3
     assert one.taken() == b""
     local.disk.heals()
     local.advance(100)

@@ -31,11 +31,11 @@ def test_a_streamed_reply_follows_the_socket(local: LocalServer, one: Peer) -> N
     one.send("STREAM", 4, OUTPUT_AT_ONCE // 2 + 1)
     local.settle()
     assert stream.events == [0, 1], "one piece more than the buffer takes"
-    assert (one.conn.streaming, one.conn.streams, one.conn.stats().output_pieces) == (True, 1, 2)
+    assert (one.conn.busy, one.conn.output.streams, one.conn.stats().output_pieces) == (True, 1, 2)
     one.wire.drain()
     local.settle()
     assert stream.events == [0, 1, 2, 3, "closed"]
-    assert (one.conn.streaming, one.conn.streams, one.conn.stats().output_pieces) == (False, 0, 0)
+    assert (one.conn.busy, one.conn.output.streams, one.conn.stats().output_pieces) == (False, 0, 0)
 
 
 def test_messages_and_streamed_replies_keep_their_order(local: LocalServer, one: Peer) -> None:
@@ -84,8 +84,8 @@ def test_a_client_that_takes_a_piece_has_time_for_the_next(local: LocalServer, o
         one.wire.drain()
         one.wire.full = True
         local.settle()
-        assert one.conn.throttled
-    assert one.conn.streaming
+        assert one.conn.output.throttled
+    assert one.conn.output.streaming
     assert not one.wire.aborted
 
 
@@ -98,7 +98,8 @@ def limit(local: LocalServer, hard: int, soft: int = 0, seconds: int = 0, kind: 
 def fill(local: LocalServer, peer: Peer, size: int) -> None:
     """So many bytes of replies wait for the peer's socket, in a tick each."""
     peer.wire.full = True
-    peer.conn.send(b"x" * size)
+    peer.conn.answer(b"x" * size)
+    local.server.ticks.queue_flush(peer.conn)
     local.settle()
 
 
@@ -115,7 +116,7 @@ def test_a_client_beyond_the_hard_limit_is_closed(local: LocalServer, one: Peer)
 def test_a_client_beyond_the_soft_limit_for_too_long_is_closed(local: LocalServer, one: Peer) -> None:
     limit(local, hard=0, soft=OUTPUT_AT_ONCE, seconds=5)
     fill(local, one, 2 * OUTPUT_AT_ONCE)
-    assert one.conn.soft_since
+    assert one.conn.output.soft_since
     local.advance(5_000)
     assert not one.wire.aborted
     local.advance(200)
@@ -130,7 +131,7 @@ def test_the_time_beyond_the_soft_limit_begins_anew(local: LocalServer, one: Pee
     local.advance(4_000)
     one.wire.drain()
     local.advance(1_000)
-    assert not one.conn.soft_since
+    assert not one.conn.output.soft_since
     fill(local, one, 2 * OUTPUT_AT_ONCE)
     local.advance(4_000)
     assert not one.wire.aborted
@@ -176,7 +177,7 @@ def test_replies_of_a_lost_connection_are_dropped(local: LocalServer, one: Peer)
     local.settle()
     assert one.taken() == b""
     assert stream.events == ["closed"]
-    assert one.conn.streams == one.conn.out_bytes == 0
+    assert one.conn.output.streams == one.conn.output.bytes == 0
     assert local.connect().ask("GET", "k") == b"$1\r\nv\r\n"
 
 
@@ -229,7 +230,7 @@ def test_a_connection_that_is_handed_over_writes_nothing_more(local: LocalServer
     one.conn.run_backlog()
     assert one.taken() == b""
     assert stream.events == ["closed"]
-    assert not one.conn.backlog
+    assert not one.conn.input.backlog
     assert not one.wire.closing
 
 

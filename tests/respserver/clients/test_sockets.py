@@ -317,7 +317,7 @@ def test_a_system_that_watches_no_more_sockets_leaves_them_to_transports(
         raise OSError(28, "No space left on device")
 
     peer, _ = pair
-    monkeypatch.setattr(peer.conn._sockets, "start", refused)
+    monkeypatch.setattr(peer.conn.socket._sockets, "start", refused)
     assert peer.ask("PING") == b"+PONG\r\n"
     assert peer.wire.reading, "it goes on there"
     assert peer.ask("PING") == b"+PONG\r\n"
@@ -333,7 +333,7 @@ def test_a_bug_in_a_turn_closes_that_client_alone(local: LocalServer, pair: tupl
     def broken(data: bytes) -> list[Call]:
         raise error
 
-    peer.conn.decoder.calls = broken  # type: ignore[method-assign]
+    peer.conn.input.decoder.calls = broken  # type: ignore[method-assign]
     there.send(pack("PING"))
     local.settle()
     assert told == [error]

@@ -199,7 +199,7 @@ def test_a_pipeline_stops_when_its_replies_are_large_enough(local: LocalServer, 
     local.declare("LARGE", large)
     one.pipeline(*[("LARGE", n) for n in range(5)])
     assert ran == [b"0", b"1"]
-    assert len(one.conn.backlog) == 3
+    assert len(one.conn.input.backlog) == 3
     local.settle()
     assert ran == [b"%d" % n for n in range(5)]
     assert one.taken().count(b"$") == 5
@@ -251,7 +251,7 @@ def test_commands_after_quit_are_dropped(local: LocalServer, one: Peer) -> None:
     one.send("SET", "k", "v")
     local.settle()
     assert one.taken() == b"+PONG\r\n" + OK
-    assert not one.conn.backlog
+    assert not one.conn.input.backlog
     assert one.wire.closing
     assert not one.wire.aborted
     assert local.connect().ask("GET", "k") == b"$-1\r\n"

@@ -168,7 +168,7 @@ def test_a_streamed_exec_is_closed_with_its_connection(local: LocalServer, one: 
     one.wire.full = True
     one.send("EXEC")
     local.settle()
-    assert one.conn.streaming
+    assert one.conn.output.streaming
     assert closed == []
     one.conn.kill()
     local.settle()

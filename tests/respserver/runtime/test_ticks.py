@@ -332,7 +332,7 @@ def stall(local: LocalServer, peers: tuple[Peer, Peer]) -> None:
     for number, peer in enumerate(peers):
         before = ticks.log_end()
         ks.set_string(b"k", b"%d" % number)  # not by a command: those are refused after the first
-        peer.conn.send(b"+%d\r\n" % number)
+        peer.conn.push(b"+%d\r\n" % number)
         local.turn()
         assert ticks.log_end() > before
     local.settle()

@@ -1,0 +1,81 @@
+"""The socket of one client: read and written by ``sockets`` where possible, otherwise by the event loop's transport.
+
+The first chunk comes through the transport. After that, without TLS, ``sockets`` reads the socket.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from respserver.clients.sockets import Reader, Sockets
+from respserver.observe.traffic import Traffic
+
+
+class ClientSocket:
+    """Reads for ``reader``, and writes."""
+
+    __slots__ = ("_behind", "_fd", "_reader", "_sockets", "_traffic", "transport")
+
+    def __init__(self, reader: Reader, sockets: Sockets | None, traffic: Traffic) -> None:
+        self.transport: asyncio.Transport
+        self._reader = reader
+        self._sockets = sockets  # None: the transport reads and writes
+        self._traffic = traffic
+        self._fd = -1  # -1 while the transport reads
+        self._behind = False  # the transport may still have bytes that the socket did not accept
+
+    def leave_transport(self, tls: bool) -> None:
+        """After the first chunk: read the socket by ``sockets`` from now on, if possible."""
+        if self._sockets is None:
+            return
+        sock = None if tls else self.transport.get_extra_info("socket")
+        if sock is None:
+            self._sockets = None
+            return
+        self.transport.pause_reading()
+        self._fd = sock.fileno()
+        self.resume_reading()
+
+    def resume_reading(self) -> None:
+        if self._sockets is not None and self._fd >= 0:
+            try:
+                self._sockets.start(self._fd, self._reader)
+                return
+            except OSError:  # the system watches no more files for this user
+                self.to_transport()
+        self.transport.resume_reading()
+
+    def pause_reading(self) -> None:
+        if self._sockets is not None and self._fd >= 0:
+            self._sockets.stop(self._fd, self._reader)
+        else:
+            self.transport.pause_reading()
+
+    def to_transport(self) -> None:
+        """Leave reading and writing to the transport, or to its next protocol."""
+        if self._fd >= 0:
+            self.pause_reading()
+            self._fd = -1
+        self._sockets = None
+
+    def write(self, data: bytes) -> None:
+        traffic = self._traffic
+        traffic.bytes_out += len(data)
+        traffic.writes += 1
+        sockets = self._sockets
+        if sockets is None or self._fd < 0 or (self._behind and self.transport.get_write_buffer_size()):
+            self.transport.write(data)
+            return
+        sent = sockets.send(self._fd, data)
+        self._behind = sent < len(data)
+        if self._behind:  # or there is an error, which the transport will meet, too
+            self.transport.write(memoryview(data)[sent:] if sent > 0 else data)
+
+    def buffered(self) -> int:
+        """Return the number of bytes that the transport has not sent yet."""
+        return self.transport.get_write_buffer_size()
+
+    def fileno(self) -> int:
+        """Return the file descriptor; -1 if there is none."""
+        sock = self.transport.get_extra_info("socket")
+        return sock.fileno() if sock is not None else -1

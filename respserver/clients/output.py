@@ -1,0 +1,75 @@
+"""The replies to one client that are not with its socket yet. Some are streamed: produced chunk by chunk while they are
+sent.
+"""
+
+from __future__ import annotations
+
+from commands.context import Chunks
+
+
+class Output:
+    """Replies, in order; ``streaming`` is the streamed one that was begun."""
+
+    __slots__ = ("begun", "bytes", "items", "progress", "pushes", "soft_since", "streaming", "streams", "throttled")
+
+    def __init__(self) -> None:
+        self.items: list[bytes | Chunks] = []
+        self.bytes = 0  # size of the replies in ``items`` that are not streamed
+        self.streams = 0  # streamed replies in ``items``, and the one in ``streaming``
+        self.streaming: Chunks | None = None
+        self.begun = False  # a chunk of ``streaming`` was sent
+        self.progress = 0  # ms (monotonic) when a streamed reply began, or the socket last accepted more
+        self.pushes: list[bytes] | None = None  # messages that follow the reply of the current command; None: at once
+        self.throttled = False  # the socket's buffer is full
+        self.soft_since = 0  # ms (monotonic) when the soft output limit was first exceeded; 0: not exceeded
+
+    def add(self, data: bytes | Chunks) -> None:
+        self.items.append(data)
+        if isinstance(data, bytes):
+            self.bytes += len(data)
+        else:
+            self.streams += 1
+
+    def take(self) -> bytes:
+        """Remove all replies and return them joined. None of them is streamed."""
+        items = self.items
+        data = items[0] if len(items) == 1 else b"".join(items)  # type: ignore[arg-type]
+        items.clear()
+        self.bytes = 0
+        return data  # type: ignore[return-value]
+
+    def take_one(self, mono: int) -> bytes:
+        """Remove the first reply and return it. A streamed one goes to ``streaming``, and nothing is returned."""
+        item = self.items.pop(0)
+        if isinstance(item, Chunks):
+            self.streaming = item
+            self.begun = False
+            self.progress = mono
+            return b""
+        self.bytes -= len(item)
+        return item
+
+    def end_stream(self) -> None:
+        if self.streaming is not None:
+            self.streaming.close()
+            self.streaming = None
+            self.streams -= 1
+
+    def drop(self) -> None:
+        """Drop all replies."""
+        self.end_stream()
+        for item in self.items:
+            if isinstance(item, Chunks):
+                item.close()
+        self.items.clear()
+        self.bytes = self.streams = 0
+
+    def streamed_bytes(self) -> int:
+        """Return the memory size of streamed replies that are not complete, without the bytes in the transport."""
+        if not self.streams:
+            return 0
+        size = 0 if self.streaming is None else self.streaming.memory_bytes()
+        for item in self.items:
+            if isinstance(item, Chunks):
+                size += item.memory_bytes()
+        return size
