@@ -36,7 +36,7 @@ from storage.model.ids import MASK64
 from storage.model.records import pack_sizes
 from storage.model.sortedrows import PackedRows
 from storage.nodes.coded import is_coded
-from storage.nodes.compaction import thinned
+from storage.nodes.compaction import compacted
 from storage.nodes.packed import new_decompressor
 from storage.streams.capture import Capture, StreamCapture
 
@@ -46,7 +46,7 @@ TOGETHER = 256  # streams, by their sids, that are put in order at once
 def is_plain(capture: Capture) -> bool:
     """Whether earlier versions know all that the capture would write: the store need not have its late databases."""
     return not any(
-        stream.meta[:1] == b"\2" or stream.marks or stream.producers for stream in capture.streams
+        stream.meta[:1] == b"\2" or stream.tombstones or stream.producers for stream in capture.streams
     ) and not any(meta[:1] == b"\2" for _, _, meta, _ in capture.groups)
 
 
@@ -131,9 +131,9 @@ class Checkpoint:
             _, count, total, _ = STREAM.unpack_from(old, CRC.size)
             self._content.remove(STREAMS, crc)
         sparse = {first_ord: (first_id, alive) for first_ord, first_id, alive in stream.sparse}
-        for first_ord, first_id, node in stream.nodes if stream.tail is None else [*stream.nodes, stream.tail]:
+        for first_ord, first_id, node in stream.nodes if stream.active is None else [*stream.nodes, stream.active]:
             _, alive = sparse.pop(first_ord, (0, ()))
-            less = thinned(node, alive, self._compressor) if alive else None
+            less = compacted(node, alive, self._compressor) if alive else None
             if less is not None:
                 blob = less
             else:
@@ -159,7 +159,7 @@ class Checkpoint:
             for key in _evicted(txn.cursor(db=nodes), prefix, stream):
                 count -= 1
                 total -= crc32(key)
-        if stream.marks or stream.producers:
+        if stream.tombstones or stream.producers:
             self._write_additions(stream)
         value = STREAM.pack(expire, count, total & MASK64, len(name)) + name + stream.meta
         crc = crc32(value, crc32(prefix))
@@ -175,7 +175,7 @@ class Checkpoint:
         blob = txn.get(key, db=nodes)
         if blob is not None:
             try:
-                less = thinned(bytes(blob), alive, self._compressor, self._decompressor)
+                less = compacted(bytes(blob), alive, self._compressor, self._decompressor)
             except CorruptError:
                 return
             if less is not None:
@@ -184,7 +184,7 @@ class Checkpoint:
 
     def _write_additions(self, stream: StreamCapture) -> None:
         """What a stream has besides its nodes: marks and producers."""
-        for chunk, container in stream.marks:
+        for chunk, container in stream.tombstones:
             key = MARKS_KEY.pack(stream.sid, chunk)
             if container:
                 self._put(MARKS, key, signed(key, container))

@@ -196,9 +196,9 @@ class Incoming:
         everything = meta.next_ord
         count, total, start, end, holes = self._nodes.pop(sid, (0, 0, everything, everything, 0))
         holes += everything - end
-        if meta.marks:
-            self._marks[sid] = meta.marks
-            marked = meta.marks + max(0, meta.first_ord - start)  # what was evicted needs no marks
+        if meta.tombstones:
+            self._marks[sid] = meta.tombstones
+            marked = meta.tombstones + max(0, meta.first_ord - start)  # what was evicted needs no marks
             sound = everything >= end and holes + max(0, start - meta.first_ord) <= marked
         else:
             sound = everything == end and not holes

@@ -375,7 +375,7 @@ class Store:
             stream = made.get(sid)
             if stream is None:
                 raise CorruptError(f"{self.path}: marks of a stream that isn't there: {REMEDY}")
-            stream.restore_marks(chunk, value[CRC.size :])
+            stream.restore_tombstones(chunk, value[CRC.size :])
         for key, value in self._entries(txn, PRODUCERS, found):
             stream = made.get(U64.unpack_from(key)[0])
             if stream is None:

@@ -21,7 +21,7 @@ def deliver_new(
     ctx: Context, key: bytes, stream: Stream, group: Group, consumer: Consumer, lo: int, hi: int, noack: bool
 ) -> None:  # fmt: skip
     """Deliver the entries from the group's cursor ``lo`` to before ``hi`` to the consumer."""
-    new = stream.raw_ids(stream.place(lo), hi)
+    new = stream.raw_ids(stream.position_of(lo), hi)
     last = int.from_bytes(new[-1], "big")
     entries_read = count_after(stream, group, len(new), int.from_bytes(new[0], "big"), last)
     groupmutators.own(

@@ -7,7 +7,7 @@ from typing import Final
 
 from commands.redis_streams.ids import xid_bulk
 from commands.streams.elements import Elements
-from storage.nodes.redisform import dashed, dashed_many
+from storage.nodes.redisform import redis_entries, redis_entry
 from storage.streams.stream import Stream
 
 RAW_ID: Final = 16  # bytes
@@ -29,11 +29,11 @@ class XElements(Elements):
 
     def _encoded(self, wires: list[bytes | None]) -> bytes:
         if self._at == len(self._gone):
-            return dashed_many([wire for wire in wires if wire is not None])
+            return redis_entries([wire for wire in wires if wire is not None])
         parts: list[bytes] = []
         for wire in wires:
             if wire is not None:
-                parts.append(dashed(wire))
+                parts.append(redis_entry(wire))
                 continue
             at = self._at
             self._at = at + RAW_ID
@@ -76,7 +76,7 @@ class ClaimedElements(Elements):
         at = self._at
         for wire in wires:
             if wire is not None:
-                parts += (b"*4", dashed(wire)[2:], b":%d\r\n:%d\r\n" % (self._idle[at], self._deliveries[at]))
+                parts += (b"*4", redis_entry(wire)[2:], b":%d\r\n:%d\r\n" % (self._idle[at], self._deliveries[at]))
             at += 1
         self._at = at
         return b"".join(parts)

@@ -23,7 +23,7 @@ from resp import reply as encode
 from resp.errors import CommandError
 from storage.groups.group import Consumer, Group
 from storage.model.ids import MAX_ID
-from storage.nodes.redisform import dashed_many
+from storage.nodes.redisform import redis_entries
 from storage.streams.stream import Stream
 
 DEFAULT_COUNT: Final = 10  # of FULL
@@ -101,7 +101,7 @@ def _facts(stream: Stream) -> Pairs:
 
 def _entry(stream: Stream, id: int, proto: int) -> bytes:  # noqa: A002
     wire = stream.find(id) if id else None
-    return encode.null(proto) if wire is None else dashed_many([wire])
+    return encode.null(proto) if wire is None else redis_entries([wire])
 
 
 def _full(ctx: Context, stream: Stream, count: int) -> Reply:
@@ -138,7 +138,7 @@ class _Full:
         hi = stream.after(lo, count) if count else stream.next_ord
         self._entries: bytes | Chunks = encode.EMPTY_ARRAY
         if stream.length:
-            self._entries = range_reply(stream, stream.place(lo), hi, stream.count(lo, hi))
+            self._entries = range_reply(stream, stream.position_of(lo), hi, stream.count(lo, hi))
         self._groups: list[_FullGroup] = []
 
     def look(self, stream: Stream, freeze: bool) -> Iterator[int]:

@@ -18,7 +18,7 @@ from resp import errors
 from resp import reply as encode
 from resp.errors import CommandError
 from storage.model.timers import NEVER
-from storage.streams.position import Place
+from storage.streams.position import StreamPosition
 from storage.streams.stream import Stream
 
 NEWEST: Final = -1  # instead of an ID: just before the newest entry (+)
@@ -128,10 +128,10 @@ def _read(ctx: Context, keys: list[bytes], ids: list[int], count: int) -> bytes 
     return keys_reply(ctx.session.proto, parts) if parts else None
 
 
-def _after(stream: Stream, id: int) -> Place | None:  # noqa: A002
+def _after(stream: Stream, id: int) -> StreamPosition | None:  # noqa: A002
     """Return the first living entry after an ID, or the newest for NEWEST; None if there is none."""
     if id == NEWEST:
-        return stream.place(stream.ahead(stream.next_ord, 1))
+        return stream.position_of(stream.ahead(stream.next_ord, 1))
     if id >= stream.last_id:
         return None
     place = stream.seek(id + 1)

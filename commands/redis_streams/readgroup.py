@@ -27,7 +27,7 @@ from storage.groups.pending import PendingRow
 from storage.keyspace import groupmutators
 from storage.keyspace.groupmutators import Messages
 from storage.model.ids import MAX_ID
-from storage.streams.position import Place
+from storage.streams.position import StreamPosition
 from storage.streams.stream import Stream
 
 
@@ -137,10 +137,10 @@ def _deliver(ctx: Context, read: GroupReadArgs, key: bytes, stream: Stream, grou
     offset, entries_read = group.offset, group.entries_read
     lo, hi = groupmutators.cursor(stream, group), 0
     new: list[bytes] = []
-    place: Place | None = None
+    place: StreamPosition | None = None
     if lo < stream.next_ord and not 0 < read.count <= number:
         hi = stream.after(lo, read.count - number) if read.count else stream.next_ord
-        place = stream.place(lo)
+        place = stream.position_of(lo)
         new = stream.raw_ids(place, hi)
         last = int.from_bytes(new[-1], "big")
         first = last if len(new) == 1 else int.from_bytes(new[0], "big")

@@ -9,17 +9,17 @@ from commands.streams.elements import Elements
 from commands.streams.replies import STREAMED_ABOVE, after
 from resp import reply as encode
 from resp.reply import array_header
-from storage.nodes.redisform import dashed_many
-from storage.streams.position import Place
+from storage.nodes.redisform import redis_entries
+from storage.streams.position import StreamPosition
 from storage.streams.snapshot import Snapshot
 from storage.streams.stream import Stream
 
 
-def range_reply(stream: Stream, place: Place, hi: int, count: int) -> bytes | Chunks:
+def range_reply(stream: Stream, place: StreamPosition, hi: int, count: int) -> bytes | Chunks:
     """Return an array of the ``count`` living entries from ``place`` to before ``hi``."""
     top, lo = array_header(count), place.ordinal
     if stream.wire_size(lo, hi) <= STREAMED_ABOVE:
-        return b"".join([top, *stream.dashed(place, hi)])
+        return b"".join([top, *stream.redis_form(place, hi)])
     snapshot = stream.snapshot(lo, hi)
     return Chunks(after([top], _dashed(snapshot.entries())), snapshot.close, snapshot.memory_bytes, snapshot.pinned)
 
@@ -28,7 +28,7 @@ def reversed_reply(stream: Stream, lo: int, hi: int, count: int) -> bytes | Chun
     """Return an array of the ``count`` living entries with ordinals [lo, hi), newest first."""
     top = array_header(count)
     if stream.wire_size(lo, hi) <= STREAMED_ABOVE:
-        return top + dashed_many(stream.read_reverse(lo, hi))
+        return top + redis_entries(stream.read_reverse(lo, hi))
     snapshot = stream.snapshot(lo, hi)
     pieces = after([top], _dashed(snapshot.entries_reverse()))
     return Chunks(pieces, snapshot.close, snapshot.memory_bytes, snapshot.pinned)
@@ -36,7 +36,7 @@ def reversed_reply(stream: Stream, lo: int, hi: int, count: int) -> bytes | Chun
 
 def _dashed(lists: Iterator[list[bytes]]) -> Iterator[bytes]:
     for entries in lists:
-        yield dashed_many(entries)
+        yield redis_entries(entries)
 
 
 class KeyPart:
@@ -45,10 +45,10 @@ class KeyPart:
 
     __slots__ = ("count", "elements", "hi", "key", "lo", "place", "snapshot", "stream")
 
-    def __init__(self, key: bytes, stream: Stream, lo: int, hi: int, place: Place | None = None) -> None:
+    def __init__(self, key: bytes, stream: Stream, lo: int, hi: int, place: StreamPosition | None = None) -> None:
         self.key = key
         self.stream = stream
-        self.place = place or Place(lo, None, 0, 0)
+        self.place = place or StreamPosition(lo, None, 0, 0)
         self.lo = lo
         self.hi = hi
         self.count = stream.count(lo, hi) if lo < hi else 0  # number of elements
@@ -97,7 +97,7 @@ def keys_reply(proto: int, parts: list[KeyPart]) -> bytes | Chunks:
             if part.elements is not None:
                 pieces.append(part.elements.encoded())
             if part.lo < part.hi:
-                pieces += part.stream.dashed(part.place, part.hi)
+                pieces += part.stream.redis_form(part.place, part.hi)
         return b"".join(pieces)
     reply = _KeyChunks(proto, parts)
     return Chunks(after([top], reply.pieces()), reply.close, reply.held, reply.pinned)

@@ -72,7 +72,7 @@ def xsetid(ctx: Context, argv: list[bytes]) -> Reply:
             raise CommandError(errors.SETID_BELOW_TOP)
         if 0 <= added < stream.length:
             raise CommandError(errors.ADDED_BELOW_LENGTH)
-    if stream.marks is not None and last_id < stream.top_id():  # IDs must ascend from node to node
+    if stream.tombstones is not None and last_id < stream.top_id():  # IDs must ascend from node to node
         raise CommandError(errors.SETID_BELOW_DELETED)
     added = added if added >= 0 else stream.entries_added
     ctx.ks.set_last_id(argv[1], stream, last_id, added, deleted or stream.max_deleted)

@@ -160,7 +160,7 @@ class Acked(Trimming):
                 if hi > stream.first_ord:
                     ks.evict_before(name, stream, hi)
             else:
-                for start, stop in [(lo, hi)] if stream.marks is None else stream.marks.runs(lo, hi):
+                for start, stop in [(lo, hi)] if stream.tombstones is None else stream.tombstones.live_ranges(lo, hi):
                     marked.extend(range(start, stop))
             if gone == left:
                 break
@@ -198,7 +198,7 @@ def _all_needed(stream: Stream, at: int, border: int, low: int) -> bool:
     one."""
     high = stream.id_before(border)
     return (
-        stream.marks is None
+        stream.tombstones is None
         and low <= high
         and any(group.pending.between(low, high) == border - at for group in stream.groups.values())
     )
@@ -209,7 +209,7 @@ def _without_needed(stream: Stream, at: int, stop: int, low: int, high: int) -> 
     needed: set[int] = set()
     for group in stream.groups.values():
         count = group.pending.between(low, high) if low <= high else 0
-        if count and count == stop - at and stream.marks is None:
+        if count and count == stop - at and stream.tombstones is None:
             return []
         if count:
             needed.update(stream.ords_of([row.id for row in group.pending.rows(low, high, count)]))

@@ -14,7 +14,7 @@ from resp import reply as encode
 from resp.errors import CommandError
 from storage.keyspace import events
 from storage.keyspace.keyspace import Keyspace
-from storage.model.entries import COUNTS, bulk_runs, entry_of, id_bulk
+from storage.model.entries import COUNTS, bulk_ranges, entry_of, id_bulk
 from storage.model.ids import MASK64, parse_id
 from storage.streams.stream import Stream
 
@@ -90,7 +90,7 @@ def append_alike(ctx: Context, argv: list[bytes], bodies: list[bytes], values_at
     ks, now, name = ctx.ks, ctx.now, argv[1]
     stream = ks.stream(name, now)
     ms, seq = ks.next_id(stream, now)
-    runs = bulk_runs(ms, seq, len(bodies))
+    runs = bulk_ranges(ms, seq, len(bodies))
     if not runs:
         return b""
     if stream is None:
@@ -152,7 +152,7 @@ def append_batch(
     if stream is None:
         stream = ks.create_stream(name)
     large = len(first[-1]) >= LARGE
-    runs = bulk_runs(ms, seq, len(calls)) if borders and not large else []
+    runs = bulk_ranges(ms, seq, len(calls)) if borders and not large else []
     if runs:
         ids = [b""] * len(calls)
         ids[0] = b"".join([head + (b"\r\n" + head).join(ends) + b"\r\n" for head, ends in runs])

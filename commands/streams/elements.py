@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from commands.context import Chunks
 from commands.streams.replies import STREAMED_ABOVE
-from storage.streams.selection import Picks
+from storage.streams.selection import Selection
 from storage.streams.snapshot import Snapshot
 from storage.streams.stream import Stream
 
@@ -27,7 +27,7 @@ class Elements:
         self.count = 0
         self.size = 0  # bytes of those that are stored
         self._wires: list[bytes | None] = []  # the stored ones, which come first
-        self._picks: Picks | None = None  # the others
+        self._picks: Selection | None = None  # the others
 
     @property
     def picked(self) -> bool:
@@ -47,7 +47,7 @@ class Elements:
                 self.size = size
                 self.count += 1
                 return True
-            picks = self._picks = Picks()
+            picks = self._picks = Selection()
         place = stream.locate(id)
         if place is None:
             return False

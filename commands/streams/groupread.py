@@ -23,7 +23,7 @@ from storage.keyspace.groupmutators import Messages
 from storage.keyspace.keyspace import Keyspace
 from storage.model import records
 from storage.model.timers import NEVER
-from storage.streams.position import Place
+from storage.streams.position import StreamPosition
 from storage.streams.stream import Stream
 
 # The maximum for a reader that has waited, and for a slice of a long read, which takes some milliseconds. (NEW_AT_ONCE
@@ -165,7 +165,7 @@ class ReadSlices:
         if hi == NO_MORE:
             return False
         lo = groupmutators.cursor(stream, group)
-        _deliver_new(ctx, self._key, self._options, stream, group, stream.place(lo), hi, [], {})
+        _deliver_new(ctx, self._key, self._options, stream, group, stream.position_of(lo), hi, [], {})
         return new.delivered(stream, group, lo, hi)
 
     def _reply(self, ctx: Context, stream: Stream) -> Chunks:
@@ -211,7 +211,7 @@ def _serve_group(
     if lo >= hi and not due and not anyway:
         return None
     overtaken = group.offset < stream.evicted_to  # [17] (a)
-    place = stream.place(lo) if lo < hi else None
+    place = stream.position_of(lo) if lo < hi else None
     parts: list[bytes] = []
     if options.with_info:
         parts.append(info_element(stream, proto))
@@ -228,7 +228,9 @@ def _serve_group(
     return reply
 
 
-def _with_due(count: int, head: bytes, due: Elements, stream: Stream, place: Place | None, hi: int) -> bytes | Chunks:
+def _with_due(
+    count: int, head: bytes, due: Elements, stream: Stream, place: StreamPosition | None, hi: int
+) -> bytes | Chunks:
     """Return entries_reply() with due messages after ``head``."""
     if not due.picked:
         return entries_reply(count, head + due.encoded(), stream, place, hi)
@@ -237,7 +239,7 @@ def _with_due(count: int, head: bytes, due: Elements, stream: Stream, place: Pla
 
 
 def _deliver_new(
-    ctx: Context, key: bytes, options: TreadOptions, stream: Stream, group: Group, place: Place, hi: int,
+    ctx: Context, key: bytes, options: TreadOptions, stream: Stream, group: Group, place: StreamPosition, hi: int,
     due: list[int], gone: dict[int, None],
 ) -> None:  # fmt: skip
     """Make the effect of a read of the entries from ``place`` to before ``hi``, and of due messages."""

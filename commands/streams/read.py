@@ -11,7 +11,7 @@ from commands.streams.readargs import ReadPosition, TreadOptions, deadletter_at,
 from commands.streams.replies import entries_reply, info_element
 from resp import reply as encode
 from resp.errors import CommandError
-from storage.streams.position import Place
+from storage.streams.position import StreamPosition
 from storage.streams.stream import Stream
 
 BATCH_BYTES: Final = 64 * 1024  # of replies to a pipeline group; later calls are left for the next one
@@ -111,7 +111,7 @@ def _serve_plain(
     ctx: Context, position: ReadPosition, options: TreadOptions, stream: Stream | None, anyway: bool
 ) -> bytes | Chunks | None:  # fmt: skip
     """Return the reply, or None if there are no entries and the reader may wait (``anyway``: it may not)."""
-    place: Place | None = None
+    place: StreamPosition | None = None
     lo = hi = 0
     if stream is not None and position.before(stream):
         place = stream.seek(position.id + 1)

@@ -10,13 +10,15 @@ from resp import reply as encode
 from resp.reply import array_header
 from storage.model.entries import COUNTS
 from storage.model.ids import format_id
-from storage.streams.position import Place
+from storage.streams.position import StreamPosition
 from storage.streams.stream import Stream
 
 STREAMED_ABOVE: Final = 256 * 1024  # bytes of reply; a longer one is sent node by node and never built as a whole
 
 
-def entries_reply(count: int, head: bytes, stream: Stream | None, place: Place | None, hi: int) -> bytes | Chunks:
+def entries_reply(
+    count: int, head: bytes, stream: Stream | None, place: StreamPosition | None, hi: int
+) -> bytes | Chunks:
     """Return an array of ``count`` elements: those encoded in ``head``, then the entries from ``place`` to before
     ``hi``.
 

@@ -1,11 +1,11 @@
-/* Commands and records of many streams: what they are about to touch is brought into the processor's caches, for several
-of them at once; and records of appends are taken apart.
+/* Prefetches the memory that commands and records of many streams will touch into the processor's caches, and parses the
+records of appends.
 
-With 100,000 streams an append waits for memory some ten times, one after another: for the key's slot, its entry, the
-key, the stream, its list, the list's end. Asked for beforehand, those of 16 appends arrive while one is waited for.
+With 100,000 streams an append waits for memory about ten times in sequence: for the slot of the key, its entry, the key,
+the stream, its list, and the end of the list. If these are prefetched for 16 appends, the waits overlap.
 
-Rule 1: fetch() changes nothing, and only dereferences what the table holds.
-Rule 2: appends() reads nothing outside of the batch. What it does not know it leaves to the caller.
+Rule 1: fetch() changes nothing, and only dereferences objects of the table.
+Rule 2: appends() reads nothing outside of the batch. It leaves records that it does not know to the caller.
 */
 
 #define PY_SSIZE_T_CLEAN
@@ -16,20 +16,20 @@ Rule 2: appends() reads nothing outside of the batch. What it does not know it l
 #define HEAD 25
 #define LINE 64      /* bytes of a cache's line */
 
-static PyTypeObject *type = NULL;  /* of streams; as long as that is not known, only the table is touched */
-static Py_ssize_t place = 0;       /* where a stream has its list of loose entries */
+static PyTypeObject *type = NULL;  /* of streams; until it is known, only the table is prefetched */
+static Py_ssize_t offset = 0;       /* of the append list (appendlist.py) in a stream object */
 
-/* Where streams have their list is learned from the first one that has one. */
+/* Finds the offset of the append list in stream objects, from the first stream that has a list. */
 static void learn(PyObject *stream)
 {
-    PyObject *list = PyObject_GetAttrString(stream, "_loose");
+    PyObject *list = PyObject_GetAttrString(stream, "_append_list");
     Py_ssize_t size = Py_TYPE(stream)->tp_basicsize;
     PyErr_Clear();
     if (list != NULL && PyList_CheckExact(list)) {
         for (Py_ssize_t at = sizeof(PyObject); at + (Py_ssize_t)sizeof(PyObject *) <= size; at += sizeof(PyObject *)) {
             if (*(PyObject **)((char *)stream + at) == list) {
                 type = (PyTypeObject *)Py_NewRef((PyObject *)Py_TYPE(stream));
-                place = at;
+                offset = at;
                 break;
             }
         }
@@ -56,7 +56,7 @@ static void fetch(PyObject *table, PyObject *const *keys, Py_ssize_t count)
     if (type == NULL)
         return;
     for (Py_ssize_t i = 0; i < streams; i++) {
-        PyObject *list = Py_TYPE(found[i]) == type ? *(PyObject **)((char *)found[i] + place) : NULL;
+        PyObject *list = Py_TYPE(found[i]) == type ? *(PyObject **)((char *)found[i] + offset) : NULL;
         found[i] = list;
         if (list != NULL)
             __builtin_prefetch(list, 1);
@@ -116,7 +116,7 @@ static PyObject *many_appends(PyObject *self, PyObject *const *args, Py_ssize_t 
     at = PyLong_AsSsize_t(args[2]);
     if (at < 0 || (list = PyList_New(0)) == NULL) {
         if (!PyErr_Occurred())
-            PyErr_SetString(PyExc_ValueError, "the place is negative");
+            PyErr_SetString(PyExc_ValueError, "the offset is negative");
         return NULL;
     }
     while (wanted < AT_ONCE && at <= size - HEAD) {

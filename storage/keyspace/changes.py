@@ -151,7 +151,7 @@ class Changes:
         while taken and limit > 0:
             one = taken.pop()
             limit -= 1
-            if one.nodes or one.marks:
+            if one.nodes or one.tombstones:
                 key = self._key_now(capture, one.sid)
                 stream = self._find(key, one.sid)
                 if stream is not None and stream.captured(one):

@@ -92,7 +92,7 @@ def cursor(stream: Stream, group: Group) -> int:
     """Return the ordinal of the first living entry after the group's offset; next_ord if there is none."""
     if group.cursor_of == group.offset:  # where the last read ended
         at = max(group.cursor, stream.first_ord)
-        return at if stream.marks is None else stream.marks.live_from(at)
+        return at if stream.tombstones is None else stream.tombstones.live_from(at)
     return stream.ord_from(group.offset + 1)
 
 

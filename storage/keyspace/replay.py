@@ -177,7 +177,7 @@ def _apply_deleted(ks: Keyspace, batch: bytes, at: int, stop: int) -> None:
         or (
             highest > stream.last_id
             or any(map(int.__ge__, ordinals, ordinals[1:]))
-            or (stream.marks is not None and any(map(stream.marks.has, ordinals)))
+            or (stream.tombstones is not None and any(map(stream.tombstones.has, ordinals)))
         )
     ):
         raise CorruptError("a DELETED record for entries that the stream doesn't have")

@@ -19,8 +19,8 @@ from storage.keyspace import events
 from storage.keyspace.keyspace import Keyspace
 from storage.model import records, timers
 from storage.model.ids import MASK64
-from storage.nodes.draft import BareDraft
-from storage.nodes.stagedentries import Piece, write
+from storage.nodes.draft import StagedDraft
+from storage.nodes.stagedentries import StagedChunk, write
 from storage.streams.stages import Stage, named
 from storage.streams.stream import Stream
 
@@ -52,29 +52,29 @@ class Content:
 
     __slots__ = ("count", "drafts")
 
-    def __init__(self, pieces: Sequence[Piece], max_entries: int, max_bytes: int) -> None:
+    def __init__(self, pieces: Sequence[StagedChunk], max_entries: int, max_bytes: int) -> None:
         self.count = 0  # entries
-        self.drafts: list[BareDraft] = []  # their IDs are not known yet
-        held: list[Piece] = []
+        self.drafts: list[StagedDraft] = []  # their IDs are not known yet
+        held: list[StagedChunk] = []
         entries = size = 0
         for piece in pieces:
             entries += piece.count
             size += piece.size
             if held and (entries > max_entries or size > max_bytes):
-                self.drafts.append(BareDraft(0, 0, held))
+                self.drafts.append(StagedDraft(0, 0, held))
                 held, entries, size = [], piece.count, piece.size
             held.append(piece)
             self.count += piece.count
         if held:
-            self.drafts.append(BareDraft(0, 0, held))
+            self.drafts.append(StagedDraft(0, 0, held))
 
 
 def gathered(ks: Keyspace, names: Iterable[bytes]) -> dict[bytes, Content]:
     """What the stages hold for each key, in the order of the stages. KeyError if there is no such stage."""
     stages, pool = ks.stages.by_name, ks.pool
-    found: dict[bytes, list[Piece]] = {}
+    found: dict[bytes, list[StagedChunk]] = {}
     last: bytes | None = None
-    held: list[Piece] = []
+    held: list[StagedChunk] = []
     for name in names:
         for piece in stages[name].pieces:
             if piece.key != last:

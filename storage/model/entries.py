@@ -53,7 +53,7 @@ def id_bulk(ms: int, seq: int) -> bytes:
     return _last.head + text
 
 
-def bulk_runs(ms: int, seq: int, count: int) -> list[tuple[bytes, list[bytes]]]:
+def bulk_ranges(ms: int, seq: int, count: int) -> list[tuple[bytes, list[bytes]]]:
     """id_bulk() of ms.seq, ms.seq + 1 ...: what all those that are equally long begin with, and the end of each.
 
     Empty where few batches have so high a number.

@@ -26,7 +26,7 @@ CHUNK: Final = 1 << BITS  # ordinals of a chunk
 LOW: Final = CHUNK - 1
 BITMAP: Final = CHUNK >> 3  # bytes of a bitmap
 LONG: Final = 1024  # ordinals: few nodes have so many entries
-MARKS_BYTES: Final = 800  # memory of an object without chunks
+TOMBSTONES_BYTES: Final = 800  # memory of an object without chunks
 CHUNK_BYTES: Final = 60  # of a chunk besides its container's bytes
 FULL: Final = b"\xff" * BITMAP  # shared by all chunks without a living entry
 
@@ -77,7 +77,7 @@ def _few(container: bytes) -> array[int]:
     return column
 
 
-class Marks:
+class Tombstones:
     """Of one stream, or frozen: of one moment."""
 
     __slots__ = ("_chunks", "_containers", "_counts", "_sums", "bytes", "changed", "dead_nodes", "thin", "total")
@@ -88,7 +88,7 @@ class Marks:
         self._counts = array("I")  # marks of each
         self._sums: array[int] | None = None  # marks before each, and all of them; None: to be made
         self.total = 0
-        self.bytes = MARKS_BYTES  # of memory, roughly
+        self.bytes = TOMBSTONES_BYTES  # of memory, roughly
         self.changed: set[int] = set()  # chunks that differ from what the last capture took
         # of the stream, for its next capture; here, because streams without marks need neither
         self.dead_nodes: list[tuple[int, int]] = []  # nodes that left its index: first ordinals and IDs
@@ -129,7 +129,7 @@ class Marks:
             count += _below(self._containers[at], hi & LOW)
         return count
 
-    def runs(self, lo: int, hi: int) -> list[tuple[int, int]]:
+    def live_ranges(self, lo: int, hi: int) -> list[tuple[int, int]]:
         """[lo, hi) without what is marked: the runs of ordinals that are left, each with start and stop.
 
         O(marks in it): ask for a node's ordinals, not for a stream's.
@@ -318,9 +318,9 @@ class Marks:
         self.bytes += CHUNK_BYTES + len(container)
         self._sums = None
 
-    def freeze(self, lo: int, hi: int) -> Marks:
+    def freeze(self, lo: int, hi: int) -> Tombstones:
         """A copy of what concerns [lo, hi), which later changes don't affect. O(chunks in it)."""
-        other = Marks()
+        other = Tombstones()
         at, stop = bisect_left(self._chunks, lo >> BITS), bisect_left(self._chunks, (hi >> BITS) + 1)
         other._chunks, other._counts = self._chunks[at:stop], self._counts[at:stop]
         other._containers = self._containers[at:stop]

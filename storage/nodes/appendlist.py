@@ -16,13 +16,13 @@ from storage.nodes import coder
 from storage.nodes.node import (
     CRC,
     HEADER,
-    LONG_TAIL,
+    LONG_ACTIVE,
     MAGIC,
     SEQ_DELTAS,
     UNSIGNED,
     VERSION,
     ZSTD,
-    TailNode,
+    ActiveNode,
     keyspace_compressor,
     packed_seqs,
 )
@@ -47,17 +47,17 @@ class _LastMs:
 _last: Final = _LastMs()
 
 
-def add(loose: list[Any], ms: int, seq: int, wire: bytes) -> None:
+def add(listed: list[Any], ms: int, seq: int, wire: bytes) -> None:
     """Add an entry. All or nothing, also without memory."""
     if ms != _last.ms:
         _last.ms, _last.shared = ms, ms
-    count = len(loose)
+    count = len(listed)
     try:
-        loose.append(wire)
-        loose.append(_last.shared)
-        loose.append(seq)
+        listed.append(wire)
+        listed.append(_last.shared)
+        listed.append(seq)
     except MemoryError:
-        del loose[count:]
+        del listed[count:]
         raise
 
 
@@ -68,65 +68,65 @@ def begun(ms: int, seq: int, wire: bytes) -> list[Any]:
     return [wire, _last.shared, seq]
 
 
-def first_id(loose: list[Any]) -> int:
-    ms: int = loose[1]
-    seq: int = loose[2]
+def first_id(listed: list[Any]) -> int:
+    ms: int = listed[1]
+    seq: int = listed[2]
     return ms << 64 | seq
 
 
-def join(loose: list[Any], tail: TailNode) -> None:
+def join(listed: list[Any], active: ActiveNode) -> None:
     """Add the entries to the end of a tail. All or nothing, also without memory: readers do this, and go on."""
-    size, count = len(tail.wire), len(tail.ends)
+    size, count = len(active.wire), len(active.ends)
     try:
-        _join(loose, tail)
+        _join(listed, active)
     except MemoryError:
-        del tail.wire[size:], tail.ends[count:], tail.ms[count:], tail.seq[count:]
+        del active.wire[size:], active.ends[count:], active.ms[count:], active.seq[count:]
         raise
 
 
-def _join(loose: list[Any], tail: TailNode) -> None:
-    wires: list[bytes] = loose[::STEP]
-    end = len(tail.wire)
+def _join(listed: list[Any], active: ActiveNode) -> None:
+    wires: list[bytes] = listed[::STEP]
+    end = len(active.wire)
     ends: list[int] = []
     for wire in wires:
         end += len(wire)
         ends.append(end)
-    ms: int = loose[1]
-    seq: int = loose[2]
-    last_ms: int = loose[-2]
-    last_seq: int = loose[-1]
+    ms: int = listed[1]
+    seq: int = listed[2]
+    last_ms: int = listed[-2]
+    last_seq: int = listed[-1]
     if ms == last_ms and last_seq - seq == len(wires) - 1:
-        tail.wire += b"".join(wires)
-        tail.extend(ms, seq, ends)
+        active.wire += b"".join(wires)
+        active.extend(ms, seq, ends)
         return
-    column, numbers, seqs = array("I", ends), array("Q", loose[1::STEP]), array("Q", loose[2::STEP])
-    tail.wire += b"".join(wires)
-    if len(tail.ends):
-        tail.ends.extend(column)
-        tail.ms.extend(numbers)
-        tail.seq.extend(seqs)
+    column, numbers, seqs = array("I", ends), array("Q", listed[1::STEP]), array("Q", listed[2::STEP])
+    active.wire += b"".join(wires)
+    if len(active.ends):
+        active.ends.extend(column)
+        active.ms.extend(numbers)
+        active.seq.extend(seqs)
     else:
-        tail.ends, tail.ms, tail.seq = column, numbers, seqs
+        active.ends, active.ms, active.seq = column, numbers, seqs
 
 
-def tail_blob(loose: list[Any], size: int) -> tuple[bytes, int]:
+def active_blob(listed: list[Any], size: int) -> tuple[bytes, int]:
     """What tail_blob() of ``node`` makes of the joined entries, of ``size`` bytes, without joining them."""
-    coded = coder.encode_list(loose) if size >= LONG_TAIL else None
-    return raw_blob(loose) if coded is None else coded
+    coded = coder.encode_list(listed) if size >= LONG_ACTIVE else None
+    return raw_blob(listed) if coded is None else coded
 
 
-def raw_blob(loose: list[Any]) -> tuple[bytes, int]:
+def raw_blob(listed: list[Any]) -> tuple[bytes, int]:
     """What sealed() makes of the joined entries, uncompressed: in half of the time, and without joining them."""
-    wires: list[bytes] = loose[::STEP]
-    return _blob(loose[1::STEP], loose[2::STEP], [len(wire) for wire in wires], wires, compress=False)
+    wires: list[bytes] = listed[::STEP]
+    return _blob(listed[1::STEP], listed[2::STEP], [len(wire) for wire in wires], wires, compress=False)
 
 
-def sealed_blob(loose: list[Any], ms: int, seq: int, sizes: list[int], parts: list[bytes]) -> tuple[bytes, int]:
+def sealed_blob(listed: list[Any], ms: int, seq: int, sizes: list[int], parts: list[bytes]) -> tuple[bytes, int]:
     """What sealed() makes of the loose entries and those behind them, which are too large to be coded: their bytes are
     copied once. ``sizes``, ``parts``: of those behind, with the IDs ms.seq, ms.seq + 1 ..."""
-    wires: list[bytes] = loose[::STEP]
-    numbers: list[int] = loose[1::STEP]
-    seqs: list[int] = loose[2::STEP]
+    wires: list[bytes] = listed[::STEP]
+    numbers: list[int] = listed[1::STEP]
+    seqs: list[int] = listed[2::STEP]
     count = len(sizes)
     if count:
         numbers += [ms] * count

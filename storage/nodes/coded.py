@@ -46,7 +46,7 @@ class CodedNode:
     Where no node can have these bytes, they raise CorruptError.
     """
 
-    __slots__ = ("_blob", "_count", "asked", "base", "first_id", "left", "size")
+    __slots__ = ("_blob", "_count", "redis_reads", "base", "first_id", "left", "size")
 
     def __init__(self, blob: bytes) -> None:
         """``blob`` has the header of a coded node, and its checksum is right."""
@@ -59,7 +59,7 @@ class CodedNode:
         self.base = base  # ms since epoch
         self.first_id = base << 64 | seq
         self.size = len(blob) + OVERHEAD  # bytes of memory, roughly
-        self.asked = 0  # entries that were made for X commands (see ``dashed``)
+        self.redis_reads = 0  # entries that were made for X commands (see ``dashed``)
         self.left = UNPACK_AT * count if coder.CODES else -1  # entries to be read before it is unpacked
         if coder.find(blob, base, 0):  # looks at all but the rows
             raise CorruptError("a coded node begins with another entry")
@@ -72,7 +72,7 @@ class CodedNode:
         wire, ends = coder.parts(self._blob, 0, self._count)
         ms, seq = coder.columns(self._blob, self._count, self.base)
         node = Node(self.base, ms, seq, ends, wire)
-        node.asked = self.asked
+        node.redis_reads = self.redis_reads
         return node
 
     def id_at(self, index: int) -> int:

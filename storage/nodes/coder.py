@@ -38,9 +38,9 @@ def encode(base: int, ms: array[int], seq: array[int], ends: array[int], wire: b
     return None if blob is None else _summed(blob)
 
 
-def encode_list(loose: list[Any]) -> tuple[bytes, int] | None:
+def encode_list(listed: list[Any]) -> tuple[bytes, int] | None:
     """The same of entries that are loose (see ``loose``), and the bytes of the largest one."""
-    found: tuple[bytes, int] | None = _coded.encode_list(loose) if CODES else None
+    found: tuple[bytes, int] | None = _coded.encode_list(listed) if CODES else None
     return None if found is None else (_summed(found[0]), found[1])
 
 

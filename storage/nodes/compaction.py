@@ -24,7 +24,7 @@ from storage.nodes.node import Node, seal
 from storage.nodes.packed import new_decompressor, open_packed
 
 
-def thinned(
+def compacted(
     node: bytes | Draft, alive: Sequence[tuple[int, int]], compressor: zstandard.ZstdCompressor,
     decompressor: zstandard.ZstdDecompressor | None = None,
 ) -> bytes | None:  # fmt: skip

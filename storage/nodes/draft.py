@@ -17,8 +17,8 @@ from typing import Final
 
 import zstandard
 
-from storage.nodes.node import Node, TailNode, seal
-from storage.nodes.stagedentries import LONGEST_ID, PIECE_BYTES, Piece, write
+from storage.nodes.node import ActiveNode, Node, seal
+from storage.nodes.stagedentries import CHUNK_BYTES, LONGEST_ID, StagedChunk, write
 
 OVERHEAD: Final = 250  # memory of a draft's objects, in bytes
 
@@ -48,14 +48,14 @@ class Draft:
         return blob
 
 
-class WrittenDraft(Draft):
+class ActiveDraft(Draft):
     """A stream's former tail, which is no longer appended to."""
 
     __slots__ = ("_node",)
 
-    def __init__(self, tail: TailNode) -> None:
-        super().__init__(tail.size, tail.largest(), len(tail.wire))
-        self._node = tail
+    def __init__(self, active: ActiveNode) -> None:
+        super().__init__(active.size, active.largest(), len(active.wire))
+        self._node = active
 
     def __len__(self) -> int:
         return len(self._node)
@@ -64,12 +64,12 @@ class WrittenDraft(Draft):
         return self._node
 
 
-class BareDraft(Draft):
+class StagedDraft(Draft):
     """Bare entries (see ``bare``), to be written with the IDs ms.seq, ms.seq + 1 ..."""
 
     __slots__ = ("_count", "_ms", "_pieces", "_seq")
 
-    def __init__(self, ms: int, seq: int, pieces: Sequence[Piece]) -> None:
+    def __init__(self, ms: int, seq: int, pieces: Sequence[StagedChunk]) -> None:
         """``pieces`` must not change any more; the last sequence number must be below 2**64."""
         count = size = largest = 0
         for piece in pieces:
@@ -77,7 +77,7 @@ class BareDraft(Draft):
             size += piece.size
             if piece.largest > largest:
                 largest = piece.largest
-        memory = size + 4 * count + PIECE_BYTES * len(pieces) + OVERHEAD
+        memory = size + 4 * count + CHUNK_BYTES * len(pieces) + OVERHEAD
         super().__init__(memory, largest + LONGEST_ID, size + LONGEST_ID * count)
         self._count = count
         self._ms = ms

@@ -58,7 +58,7 @@ _BYTES: Final = bytes(range(256))
 FEW_STEPS: Final = 8  # milliseconds in a node whose numbers are looked at one millisecond after the other
 FEW: Final = 4  # IDs that are packed one by one: for more, whole columns take less
 pack_id: Final = Struct(">QQ").pack
-LONG_TAIL: Final = 1900  # bytes of wire; LMDB keeps values from 2 KB on in pages of their own
+LONG_ACTIVE: Final = 1900  # bytes of wire; LMDB keeps values from 2 KB on in pages of their own
 OVERHEAD: Final = 550  # memory of a cached node's objects: node, arrays, bytes, the cache's entry
 
 
@@ -77,7 +77,7 @@ _NO_ENDS: Final = array("I")
 class Node:
     """Entries in memory. Immutable unless it is a TailNode; never empty unless it is a new TailNode."""
 
-    __slots__ = ("asked", "base", "dashed", "dashed_ends", "ends", "ms", "seq", "wire")
+    __slots__ = ("redis_reads", "base", "redis_wire", "redis_ends", "ends", "ms", "seq", "wire")
 
     def __init__(self, base: int, ms: array[int], seq: array[int], ends: array[int], wire: bytes | bytearray) -> None:
         self.ms = ms
@@ -86,9 +86,9 @@ class Node:
         self.wire = wire
         self.base = base  # ms since epoch, added to each of ``ms``
         # A node that X commands read again and again has its entries in the X form as well (see ``dashed``).
-        self.dashed = b""
-        self.dashed_ends = _NO_ENDS
-        self.asked = 0  # entries that were made for X commands before
+        self.redis_wire = b""
+        self.redis_ends = _NO_ENDS
+        self.redis_reads = 0  # entries that were made for X commands before
 
     def __len__(self) -> int:
         return len(self.ends)
@@ -97,7 +97,7 @@ class Node:
     def size(self) -> int:
         """Bytes of memory, roughly."""
         own = len(self.wire) + (self.ms.itemsize + self.seq.itemsize + 4) * len(self.ends) + OVERHEAD
-        return own + len(self.dashed) + 4 * len(self.dashed_ends) if self.dashed else own
+        return own + len(self.redis_wire) + 4 * len(self.redis_ends) if self.redis_wire else own
 
     def unpack(self) -> Node:
         """Itself; a PackedNode makes a Node here."""
@@ -220,7 +220,7 @@ def _column(ms: int) -> array[int]:
     return _last.column
 
 
-class TailNode(Node):
+class ActiveNode(Node):
     """The node that entries are appended to."""
 
     __slots__ = ()
@@ -229,15 +229,15 @@ class TailNode(Node):
         super().__init__(0, array("Q"), array("Q"), array("I"), bytearray())
 
     @classmethod
-    def of(cls, node: Node) -> TailNode:
+    def of(cls, node: Node) -> ActiveNode:
         """A sealed node, made mutable again."""
-        tail = cls()
+        active = cls()
         base = node.base
-        tail.ms = array("Q", [base + ms for ms in node.ms])
-        tail.seq = array("Q", node.seq)
-        tail.ends = node.ends[:]
-        tail.wire = bytearray(node.wire)
-        return tail
+        active.ms = array("Q", [base + ms for ms in node.ms])
+        active.seq = array("Q", node.seq)
+        active.ends = node.ends[:]
+        active.wire = bytearray(node.wire)
+        return active
 
     def add(self, ms: int, seq: int, end: int) -> None:
         """Add the entry ms.seq, whose bytes are in ``wire`` already and end at ``end``."""
@@ -300,11 +300,11 @@ def sealed(
     return b"".join((head, CRC.pack(crc32(body, crc32(head))), body)), _largest(size_width, size_column)
 
 
-def tail_blob(node: Node) -> tuple[bytes, int]:
+def active_blob(node: Node) -> tuple[bytes, int]:
     """A tail as a blob, and the bytes of its largest entry. It will be written again, so it is not compressed. If it is
     long and can be coded, it is: that takes less time than to write pages of its own for it."""
     ends = node.ends
-    coded = coder.encode(node.base, node.ms, node.seq, ends, node.wire) if len(node.wire) >= LONG_TAIL else None
+    coded = coder.encode(node.base, node.ms, node.seq, ends, node.wire) if len(node.wire) >= LONG_ACTIVE else None
     if coded is None:
         return sealed(node, compress=False)
     return coded, _largest(*_gaps(ends, 0))

@@ -24,7 +24,7 @@ import zstandard
 
 from resp.errors import CorruptError
 from storage.model.ids import MASK64
-from storage.model.tombstones import Marks
+from storage.model.tombstones import Tombstones
 from storage.nodes import coder
 from storage.nodes.coded import CodedNode, open_coded
 from storage.nodes.node import BODY, CRC, HEADER, MAGIC, SEQ_DELTAS, SIGNED, UNSIGNED, VERSION, ZSTD, Node, paired
@@ -49,7 +49,7 @@ class PackedNode:
     """Entries of a sealed node; immutable, never empty. Its methods return what those of Node return."""
 
     __slots__ = (
-        "_differences", "_first_seq", "_gaps", "_seqs", "_sizes", "_start", "asked", "base", "body", "first_id",
+        "_differences", "_first_seq", "_gaps", "_seqs", "_sizes", "_start", "redis_reads", "base", "body", "first_id",
         "size", "uses",
     )  # fmt: skip
 
@@ -64,7 +64,7 @@ class PackedNode:
         self.base = base  # ms since epoch
         self.body = body
         self.size = len(body) + 3 * len(sizes) + OVERHEAD  # bytes of memory, roughly
-        self.asked = 0  # entries that were made for X commands (see ``dashed``)
+        self.redis_reads = 0  # entries that were made for X commands (see ``dashed``)
         self.uses = 0  # reads since it was put into the cache, which counts them
         self._start = start
         self._gaps = gaps
@@ -95,7 +95,7 @@ class PackedNode:
         elif isinstance(seqs, bytes):
             seqs = array("B", seqs)
         node = Node(self.base, offsets, seqs, array("I", list(accumulate(self._sizes))), self.body[self._start :])
-        node.asked = self.asked
+        node.redis_reads = self.redis_reads
         return node
 
     def id_at(self, index: int) -> int:
@@ -283,7 +283,7 @@ def open_packed(
 
 
 def open_stored(
-    blob: bytes, sid: int, first_ord: int, first_id: int, count: int, marks: Marks | None
+    blob: bytes, sid: int, first_ord: int, first_id: int, count: int, tombstones: Tombstones | None
 ) -> PackedNode | CodedNode:  # fmt: skip
     """The node that a stream expects at ``first_ord``, of ``count`` entries but for dead ones at its end.
 
@@ -295,7 +295,10 @@ def open_stored(
         if (
             node.first_id != first_id
             or missing < 0
-            or (missing and (marks is None or marks.count(first_ord + len(node), first_ord + count) != missing))
+            or (
+                missing
+                and (tombstones is None or tombstones.count(first_ord + len(node), first_ord + count) != missing)
+            )
         ):
             raise CorruptError("a node that belongs elsewhere")
     except CorruptError as error:

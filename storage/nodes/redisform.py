@@ -34,24 +34,24 @@ _last: Final = _LastHead()
 PARTS: Final = 6  # of each entry that dashed_run() makes
 
 
-def dashed_node(node: Node) -> tuple[bytes, array[int]]:
+def redis_node(node: Node) -> tuple[bytes, array[int]]:
     """All entries of a node, and where in that each ends."""
-    parts = dashed_run(bytes(node.wire), node.ends.tolist())
+    parts = redis_parts(bytes(node.wire), node.ends.tolist())
     ends = list(accumulate([len(part) for part in parts]))
     return b"".join(parts), array("I", ends[PARTS - 1 :: PARTS])
 
 
-def dashed(entry: bytes) -> bytes:
+def redis_entry(entry: bytes) -> bytes:
     """One entry."""
-    return b"".join(dashed_run(entry, [len(entry)]))
+    return b"".join(redis_parts(entry, [len(entry)]))
 
 
-def dashed_many(entries: list[bytes]) -> bytes:
+def redis_entries(entries: list[bytes]) -> bytes:
     """Many entries, joined."""
-    return b"".join(dashed_run(b"".join(entries), list(accumulate([len(entry) for entry in entries]))))
+    return b"".join(redis_parts(b"".join(entries), list(accumulate([len(entry) for entry in entries]))))
 
 
-def dashed_run(wire: bytes, cuts: list[int]) -> list[bytes]:
+def redis_parts(wire: bytes, cuts: list[int]) -> list[bytes]:
     """Entries that are joined in ``wire`` and end at ``cuts``: the parts that make their X form."""
     parts: list[bytes] = []
     last = _last

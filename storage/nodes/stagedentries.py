@@ -14,13 +14,13 @@ from typing import Final
 
 from storage.model.ids import MASK64
 
-PIECE_BYTES: Final = 300  # memory of a piece's objects
+CHUNK_BYTES: Final = 300  # memory of a piece's objects
 LONGEST_ID: Final = 46  # bytes of an ID as a bulk string without its last CRLF: $41 CRLF, and two 20-digit numbers
 
 _LAST_DIGITS: Final = [b"%03d" % n for n in range(1000)]
 
 
-class Piece:
+class StagedChunk:
     """Bare entries for one key."""
 
     __slots__ = ("bare", "count", "dirty", "key", "largest", "size", "sizes")
@@ -35,7 +35,7 @@ class Piece:
         self.dirty = True  # changed since the last capture
 
     @classmethod
-    def of(cls, key: bytes, sizes: array[int], bare: bytes) -> Piece:
+    def of(cls, key: bytes, sizes: array[int], bare: bytes) -> StagedChunk:
         """A complete piece of at least one entry."""
         piece = cls(key)
         piece.extend(sizes, bare)

@@ -12,17 +12,19 @@ from dataclasses import dataclass, field
 
 from storage.model.sortedrows import PackedRows
 from storage.nodes.draft import Draft
-from storage.nodes.stagedentries import Piece
+from storage.nodes.stagedentries import StagedChunk
 
 
 class StreamCapture:
     """What a checkpoint must write of one stream. There may be 100,000, so what most lack takes no memory."""
 
-    __slots__ = ("dead_nodes", "first_ord", "marks", "meta", "next_ord", "nodes", "producers", "sid", "sparse", "tail")
+    __slots__ = (
+        "active", "dead_nodes", "first_ord", "meta", "next_ord", "nodes", "producers", "sid", "sparse", "tombstones",
+    )  # fmt: skip
 
     def __init__(
         self, sid: int, meta: bytes, first_ord: int, next_ord: int, nodes: Sequence[tuple[int, int, bytes | Draft]],
-        tail: tuple[int, int, bytes] | None,
+        active: tuple[int, int, bytes] | None,
     ) -> None:  # fmt: skip
         self.sid = sid
         self.meta = meta
@@ -31,9 +33,9 @@ class StreamCapture:
         # nodes made since the last completed checkpoint: first ordinal, first ID, and the blob or the draft, which is
         # sealed off the event loop
         self.nodes = nodes
-        self.tail = tail  # the same for the tail; its blob is uncompressed
+        self.active = active  # the same for the tail; its blob is uncompressed
         # entries deleted one by one: chunks of marks (see ``marks``) that changed, empty ones have none any more
-        self.marks: Sequence[tuple[int, bytes]] = ()
+        self.tombstones: Sequence[tuple[int, bytes]] = ()
         # nodes that the store may have and that have no living entry any more: first ordinal, first ID
         self.dead_nodes: Sequence[tuple[int, int]] = ()
         # nodes of which at most half is alive, to be rewritten: first ordinal, first ID, the runs of living entries
@@ -45,7 +47,7 @@ class StreamCapture:
     def parts(self) -> tuple[object, ...]:
         """All of it, to be compared."""
         return (
-            self.sid, self.meta, self.first_ord, self.next_ord, list(self.nodes), self.tail, list(self.marks),
+            self.sid, self.meta, self.first_ord, self.next_ord, list(self.nodes), self.active, list(self.tombstones),
             list(self.dead_nodes), list(self.sparse), list(self.producers),
         )  # fmt: skip
 
@@ -59,7 +61,7 @@ class StageCapture:
     ttl: int
     deadline: int
     count: int  # pieces in all
-    pieces: list[tuple[int, Piece, bytes, array[int]]]  # number, the piece, its entries as of now, their sizes
+    pieces: list[tuple[int, StagedChunk, bytes, array[int]]]  # number, the piece, its entries as of now, their sizes
 
 
 @dataclass(slots=True)

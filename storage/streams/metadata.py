@@ -48,7 +48,7 @@ class StreamMeta(NamedTuple):
     added: int  # entries_added
     max_deleted: int = 0
     deleted: int = 0
-    marks: int = 0  # how many there are
+    tombstones: int = 0  # how many there are
     flags: int = 0
     idmp_ms: int = 0  # 0: never set
     idmp_most: int = 0
@@ -85,20 +85,30 @@ def unpack(sid: int, meta: bytes) -> StreamMeta:
         meta
     )
     evicted_to = int.from_bytes(raw, "big")
-    added, max_deleted, deleted, marks, flags, idmp_ms, idmp_most, iids, repeated = next_ord, b"", 0, 0, 0, 0, 0, 0, 0
+    added, max_deleted, deleted, tombstones, flags, idmp_ms, idmp_most, iids, repeated = (
+        next_ord,
+        b"",
+        0,
+        0,
+        0,
+        0,
+        0,
+        0,
+        0,
+    )
     if version == 2:
-        added, max_deleted, deleted, marks, flags, idmp_ms, idmp_most, iids, repeated = MORE.unpack_from(
+        added, max_deleted, deleted, tombstones, flags, idmp_ms, idmp_most, iids, repeated = MORE.unpack_from(
             meta, META.size
         )
     if (
         not version
         or first_ord > next_ord
-        or marks > next_ord - first_ord
+        or tombstones > next_ord - first_ord
         or evicted_to > last_ms << 64 | last_seq
         or (max(next_ord, entries, size, largest_entry, largest_node, added, deleted, idmp_ms, iids, repeated) >> 63)
     ):
         raise CorruptError(f"the metadata of stream {sid} makes no sense")
     return StreamMeta(
         last_ms, last_seq, next_ord, first_ord, evicted_to, entries, size, largest_entry, largest_node, added,
-        int.from_bytes(max_deleted, "big"), deleted, marks, flags, idmp_ms, idmp_most, iids, repeated,
+        int.from_bytes(max_deleted, "big"), deleted, tombstones, flags, idmp_ms, idmp_most, iids, repeated,
     )  # fmt: skip

@@ -1,6 +1,9 @@
-"""A stream's nodes and marks: what ``stream`` and ``streamreads`` stand on. Here entries are added.
+"""The nodes of a stream, and appends to them. See ``stream`` for the rules.
 
-See ``stream`` for the rules.
+Decision: the active node is part of the stream object. With 100,000 streams, no object that an append touches is in a
+processor cache, and each separate object costs a wait for memory. The attributes that an append uses come first, since
+compiled attributes are laid out in this order. Only the state of sealed nodes is in a separate object, which streams
+without sealed nodes share.
 """
 
 from __future__ import annotations
@@ -10,83 +13,91 @@ from typing import Any, Final
 
 from resp.errors import CorruptError
 from storage.groups.group import Group
-from storage.model.tombstones import Marks
-from storage.nodes.appendlist import ENTRY_BYTES as LOOSE_BYTES
-from storage.nodes.appendlist import LARGE as LARGE_LOOSE
+from storage.model.tombstones import Tombstones
+from storage.nodes.appendlist import ENTRY_BYTES as LISTED_BYTES
+from storage.nodes.appendlist import LARGE as LARGE_LISTED
 from storage.nodes.appendlist import LIST_BYTES, MOST, STEP, add, begun, first_id, join, sealed_blob
-from storage.nodes.draft import Draft, WrittenDraft
+from storage.nodes.draft import ActiveDraft, Draft
 from storage.nodes.index import INDEX_BYTES, NODE_BYTES, NodeIndex
-from storage.nodes.node import OVERHEAD, TailNode, sealed
+from storage.nodes.node import OVERHEAD, ActiveNode, sealed
 from storage.nodes.packed import AnyNode, open_stored
 from storage.nodes.pool import NodePool
 from storage.streams.producers import Producers
 
-# Shared by all streams without sealed nodes, so that 100,000 small ones stay cheap. Never changed.
-NO_INDEX: Final = NodeIndex()
-NO_BLOBS: Final[dict[int, bytes | Draft]] = {}
-
 NO_SIZES: Final[list[int]] = []  # never changed, nor the next
 NO_PARTS: Final[list[bytes]] = []
 
-NOT_CODED: Final = 1024  # bytes: nodes whose entries are larger, on the average, are not coded (see ``coder``)
-LARGE: Final = 4096  # bytes of entries that are not copied once more on their way
-MOST_ADDED: Final = (1 << 63) - 1  # what clients take for an integer
-STREAM_BYTES: Final = 440  # memory of an empty stream
-BLOB_BYTES: Final = 150  # memory that a blob in ``_blobs`` takes besides its own bytes
-ENTRY_BYTES: Final = 20  # of an entry in the tail: its ID and its end
+NOT_CODED: Final = 1024  # bytes: nodes with a larger mean size of entries are not coded (see ``coder``)
+LARGE: Final = 4096  # bytes: larger entries are not copied an extra time
+MOST_ADDED: Final = (1 << 63) - 1  # the largest integer of clients
+STREAM_BYTES: Final = 392  # memory of an empty stream
+SEALED_BYTES: Final = 160  # memory of a SealedNodes object without its index
+BLOB_BYTES: Final = 150  # memory of a blob in ``SealedNodes.blobs`` without its bytes
+ENTRY_BYTES: Final = 20  # memory of an entry in the active node: its ID and its end
+
+
+class SealedNodes:
+    """The sealed nodes of a stream."""
+
+    __slots__ = ("blob_bytes", "blobs", "bytes", "entries", "index", "largest_entry", "largest_node")
+
+    def __init__(self) -> None:
+        self.index = NodeIndex()
+        self.blobs: dict[int, bytes | Draft] = {}  # first ordinal -> blob or draft that is not stored yet, ascending
+        self.blob_bytes = 0  # memory of those
+        # of all nodes ever sealed, including evicted ones
+        self.entries = 0
+        self.bytes = 0  # of blobs
+        self.largest_entry = 0  # bytes of wire
+        self.largest_node = 0  # bytes of wire
+
+
+NO_NODES: Final = SealedNodes()  # shared by all streams without sealed nodes; never changed
 
 
 class StreamNodes:
-    """See ``stream``. ``sid`` is the stream's name in the store and is never used twice."""
+    """See ``stream``. ``sid`` identifies the stream in the store and is never reused."""
 
     __slots__ = (
-        "_blob_bytes", "_blobs", "_claimed", "_evicted_to", "_front", "_front_ord", "_index", "_largest_entry",
-        "_largest_node", "_loose", "_marked", "_raised", "_reopen", "_sealed_bytes", "_sealed_entries", "_tail",
-        "_tail_bytes", "_tail_ord", "_together", "deleted", "dirty", "first_ord", "groups", "idmp_most", "idmp_ms",
-        "last_ms", "last_seq", "lone", "marks", "max_deleted", "next_ord", "pool", "producers", "shift", "sid", "used",
+        "_active", "_active_bytes", "_active_ord", "_append_list", "_claimed", "_evicted_to", "_front", "_front_ord",
+        "_joins", "_raised", "_reopen", "_sealed", "_tombstones_to_capture", "deleted", "dirty", "first_ord", "groups",
+        "idmp_most", "idmp_ms", "last_ms", "last_seq", "lone", "max_deleted", "next_ord", "pool", "producers", "shift",
+        "sid", "tombstones", "used",
     )  # fmt: skip
 
     def __init__(self, sid: int, pool: NodePool) -> None:
-        # First what an append uses: compiled, attributes lie in this order, and of 100,000 streams none is in a cache.
-        # Booleans take a byte each, if they lie together.
+        # Attributes that an append uses come first. Booleans take one byte each if they are adjacent.
         self.pool = pool
         pool.bytes += STREAM_BYTES
-        self._loose: list[Any] | None = None  # the tail's last entries (see ``loose``); never empty
-        self._tail_bytes = 0  # of wire in the tail, if some of it is loose
-        self._tail_ord = 0  # first ordinal of the tail; next_ord if there is no tail
-        self.last_ms = 0  # last ID given out, or set by XSETID; 0, 0 until the first entry
+        self._append_list: list[Any] | None = None  # the last entries of the active node (``appendlist``); never empty
+        self._active_bytes = 0  # of wire in the active node, if it has an append list
+        self._active_ord = 0  # first ordinal of the active node; next_ord if there is none
+        self.last_ms = 0  # last ID assigned, or set by XSETID; 0, 0 until the first entry
         self.last_seq = 0
         self.next_ord = 0  # entries ever added
-        self.dirty = False  # changed since the last capture; kept by the keyspace
-        self._together = False  # the tail is read: what comes is joined at once
-        self._reopen = False  # the last node in the index may become the tail, or its beginning
-        self.lone = False  # it lives without entries and groups, even if it never had an entry
-        self.used = 0  # ms since epoch of the last command that looked at it, 0 if there was none; kept by the keyspace
+        self.dirty = False  # changed since the last capture; set by the keyspace
+        self._joins = False  # the active node is being read: new entries are joined immediately
+        self._reopen = False  # the last node of the index can become the active node, or its beginning
+        self.lone = False  # it remains without entries and groups, even if it never had an entry
+        self.used = 0  # ms since epoch of the last command that used it, 0 if there was none; set by the keyspace
         self.sid = sid
-        self._tail: TailNode | None = None  # the tail, but for what is loose; never empty
+        self._active: ActiveNode | None = None  # the active node without its append list; never empty
         self.first_ord = 0  # the oldest living entry; next_ord if there is none
-        self.shift = 0  # entries_added is so much above next_ord
-        self.marks: Marks | None = None  # of dead entries from first_ord on; None if there are none
+        self.shift = 0  # entries_added minus next_ord
+        self.tombstones: Tombstones | None = None  # of deleted entries from first_ord on; None if there are none
         self.deleted = 0  # entries ever deleted one by one
-        self.max_deleted = 0  # the highest of their IDs, or set by XSETID
+        self.max_deleted = 0  # the highest ID of those, or set by XSETID
         self.producers: Producers | None = None
         self.idmp_ms = 0  # how long the IDs of producers are remembered, and how many of each; 0: never set
         self.idmp_most = 0
         self.groups: dict[bytes, Group] = {}
         self._evicted_to = 0  # see evicted_to
-        self._front: AnyNode | None = None  # if that is to be looked up: the node of the entry before first_ord ...
-        self._front_ord = 0  # ... and its first ordinal
-        self._index = NO_INDEX
-        self._blobs = NO_BLOBS  # first ordinal -> blob or draft not yet stored, ascending
-        self._blob_bytes = 0  # of those, in memory
-        self._raised = -1  # the last ID is not that of the last entry as long as this is next_ord
-        self._marked: Marks | None = None  # what ``marks`` is; without marks, what a capture must still take
-        self._claimed = 0  # marks that the restored metadata promises
-        # of all nodes ever sealed, evicted ones included
-        self._sealed_entries = 0
-        self._sealed_bytes = 0  # of blobs
-        self._largest_entry = 0  # bytes of wire
-        self._largest_node = 0  # bytes of wire
+        self._front: AnyNode | None = None  # the node of the entry before first_ord, if evicted_to is not read from it
+        self._front_ord = 0  # the first ordinal of that node
+        self._sealed = NO_NODES
+        self._raised = -1  # while this is next_ord, the last ID is not that of the last entry
+        self._tombstones_to_capture: Tombstones | None = None  # ``tombstones``, or an empty one with changes to store
+        self._claimed = 0  # number of tombstones in the restored metadata
 
     @property
     def last_id(self) -> int:
@@ -94,7 +105,7 @@ class StreamNodes:
 
     @property
     def evicted_to(self) -> int:
-        """ID of the newest evicted entry, 0 if none. It is looked up when somebody asks: see ``_note_evicted``."""
+        """ID of the newest evicted entry, 0 if none. It is read from its node when it is needed (``_note_evicted``)."""
         front = self._front
         if front is not None:
             self._evicted_to = front.sure_id_at(self.first_ord - 1 - self._front_ord)
@@ -103,169 +114,171 @@ class StreamNodes:
 
     @property
     def length(self) -> int:
-        """Living entries."""
-        marks = self.marks
-        return self.next_ord - self.first_ord - (0 if marks is None else marks.total)
+        """The number of living entries."""
+        tombstones = self.tombstones
+        return self.next_ord - self.first_ord - (0 if tombstones is None else tombstones.total)
 
     @property
     def entries_added(self) -> int:
-        """Entries ever added, as far as XSETID has not said otherwise; at the largest number it stays."""
+        """The number of entries ever added, or as set by XSETID; at most MOST_ADDED."""
         return min(self.next_ord + self.shift, MOST_ADDED)
 
     @property
     def node_count(self) -> int:
-        return len(self._index) + (self.next_ord > self._tail_ord)
+        return len(self._sealed.index) + (self.next_ord > self._active_ord)
 
     # -- appending -------------------------------------------------------------------------------------------
     def append(self, ms: int, seq: int, wire: bytes) -> None:
-        """Add an entry whose ID is above last_id. All or nothing, also without memory (MemoryError)."""
-        loose = self._loose
+        """Add an entry whose ID is above last_id. Changes nothing if memory runs out (MemoryError)."""
+        listed = self._append_list
         size = len(wire)
-        if loose is None:
-            if self._together:
+        if listed is None:
+            if self._joins:
                 self._append_joined(ms, seq, wire)
                 return
-            self._begin_loose(ms, seq, wire)
-        elif len(loose) >= MOST and size < LARGE_LOOSE:
-            self._join(loose)
+            self._begin_list(ms, seq, wire)
+        elif len(listed) >= MOST and size < LARGE_LISTED:
+            self._join(listed)
             self.append(ms, seq, wire)
             return
         else:
-            add(loose, ms, seq, wire)
+            add(listed, ms, seq, wire)
         pool = self.pool
-        pool.bytes += size + LOOSE_BYTES
-        size += self._tail_bytes
-        self._tail_bytes = size
+        pool.bytes += size + LISTED_BYTES
+        size += self._active_bytes
+        self._active_bytes = size
         self.last_ms = ms
         self.last_seq = seq
         self.next_ord += 1
-        if size >= pool.max_bytes or self.next_ord - self._tail_ord >= pool.max_entries:
-            loose = self._loose
-            if loose is not None and self._are_large(size, self.next_ord - self._tail_ord):
-                self._seal_loose(loose, 0, 0, NO_SIZES, NO_PARTS)
+        if size >= pool.max_bytes or self.next_ord - self._active_ord >= pool.max_entries:
+            listed = self._append_list
+            if listed is not None and self._are_large(size, self.next_ord - self._active_ord):
+                self._seal_list(listed, 0, 0, NO_SIZES, NO_PARTS)
                 return
-            tail = self._whole_tail()
-            if tail is not None:
-                self._seal(tail)
+            active = self._active_node()
+            if active is not None:
+                self._seal(active)
 
     def _are_large(self, size: int, count: int) -> bool:
-        """Whether the tail with its ``count`` entries of ``size`` bytes is sealed without joining it first."""
-        return self._tail is None and size > NOT_CODED * count
+        """Return whether an active node of ``count`` entries and ``size`` bytes is sealed without joining it first."""
+        return self._active is None and size > NOT_CODED * count
 
-    def _begin_loose(self, ms: int, seq: int, wire: bytes) -> None:
-        if self._reopen and self._tail is None and self._blobs:
+    def _begin_list(self, ms: int, seq: int, wire: bytes) -> None:
+        if self._reopen and self._active is None and self._sealed.blobs:
             self._reopen_last()
-        tail = self._tail
-        self._loose = begun(ms, seq, wire)
-        if tail is None:
-            self._tail_ord = self.next_ord
-            self._tail_bytes = 0
+        active = self._active
+        self._append_list = begun(ms, seq, wire)
+        if active is None:
+            self._active_ord = self.next_ord
+            self._active_bytes = 0
         else:
-            self._tail_bytes = len(tail.wire)
+            self._active_bytes = len(active.wire)
         self.pool.bytes += LIST_BYTES
 
-    def _join(self, loose: list[Any]) -> TailNode:
-        """Make the loose entries a part of the tail's node; returns it."""
-        tail = TailNode() if self._tail is None else self._tail
-        count = len(loose) // STEP
-        join(loose, tail)
-        self._loose = None
-        self.pool.bytes += (ENTRY_BYTES - LOOSE_BYTES) * count - LIST_BYTES
-        if self._tail is None:
-            self._tail = tail
+    def _join(self, listed: list[Any]) -> ActiveNode:
+        """Move the append list into the active node and return the node."""
+        active = ActiveNode() if self._active is None else self._active
+        count = len(listed) // STEP
+        join(listed, active)
+        self._append_list = None
+        self.pool.bytes += (ENTRY_BYTES - LISTED_BYTES) * count - LIST_BYTES
+        if self._active is None:
+            self._active = active
             self.pool.bytes += OVERHEAD
-        return tail
+        return active
 
-    def _whole_tail(self) -> TailNode | None:
-        """The tail, for those who read it."""
-        if self._loose is not None:
-            self._together = True
-            return self._join(self._loose)
-        return self._tail
+    def _active_node(self) -> ActiveNode | None:
+        """Return the complete active node, for readers."""
+        if self._append_list is not None:
+            self._joins = True
+            return self._join(self._append_list)
+        return self._active
 
     def _append_joined(self, ms: int, seq: int, wire: bytes) -> None:
-        """append(), to the tail's node. No entry is loose."""
-        tail = self._tail
-        if tail is None:
-            tail = self._open_tail()
-        held = tail.wire
-        held += wire  # first what may fail
+        """Append to the active node. There is no append list."""
+        active = self._active
+        if active is None:
+            active = self._open_active()
+        held = active.wire
+        held += wire  # first, because it can fail
         size = len(held)
-        tail.add(ms, seq, size)
+        active.add(ms, seq, size)
         pool = self.pool
-        if self._tail is None:  # only now: it is never empty
-            self._tail = tail
+        if self._active is None:  # only now, since it is never empty
+            self._active = active
             pool.bytes += OVERHEAD
         pool.bytes += len(wire) + ENTRY_BYTES
         self.last_ms = ms
         self.last_seq = seq
         self.next_ord += 1
-        if size >= pool.max_bytes or len(tail.ends) >= pool.max_entries:
-            self._seal(tail)
+        if size >= pool.max_bytes or len(active.ends) >= pool.max_entries:
+            self._seal(active)
 
     def append_packed(self, ms: int, seq: int, sizes: array[int], wire: bytes) -> None:
-        """Add a batch of entries, joined, with the IDs ms.seq, ms.seq + 1 ...; ``sizes``: bytes of each.
+        """Add joined entries with the IDs ms.seq, ms.seq + 1 ...; ``sizes``: the size of each.
 
-        Does the same as that many append()s.
+        The result is the same as after that many append()s.
         """
         at = start = 0
         total = len(sizes)
         pool = self.pool
-        if self._loose is not None:
-            self._join(self._loose)
+        if self._append_list is not None:
+            self._join(self._append_list)
         while at < total:
-            tail = self._tail
-            if tail is None:
-                tail = self._open_tail()
-            held = end = len(tail.wire)
+            active = self._active
+            if active is None:
+                active = self._open_active()
+            held = end = len(active.wire)
             most = pool.max_bytes
             ends: list[int] = []
-            for size in sizes[at : at + max(1, pool.max_entries - len(tail.ends))].tolist():
+            for size in sizes[at : at + max(1, pool.max_entries - len(active.ends))].tolist():
                 end += size
                 ends.append(end)
                 if end >= most:  # the entry that exceeds the limit is the last
                     break
             count, stop = len(ends), start + end - held
             if stop - start == len(wire):
-                tail.wire += wire  # first what may fail
+                active.wire += wire  # first, because it can fail
             elif stop - start < LARGE:
-                tail.wire += wire[start:stop]
+                active.wire += wire[start:stop]
             else:
-                tail.wire += memoryview(wire)[start:stop]
-            self._extended(tail, ms, seq + at, ends, end - held)
+                active.wire += memoryview(wire)[start:stop]
+            self._extended(active, ms, seq + at, ends, end - held)
             at += count
             start = stop
 
-    def _extended(self, tail: TailNode, ms: int, seq: int, ends: list[int], size: int) -> None:
-        """The wire of the tail, or of what becomes the tail, has grown by ``size`` bytes: entries from ms.seq on, which
-        end at ``ends``."""
+    def _extended(self, active: ActiveNode, ms: int, seq: int, ends: list[int], size: int) -> None:
+        """Record entries from ms.seq on whose ``size`` bytes were appended to the active node, or to a new one.
+
+        ``ends``: the end of each entry.
+        """
         pool, count = self.pool, len(ends)
-        tail.extend(ms, seq, ends)
-        if self._tail is None:
-            self._tail = tail
+        active.extend(ms, seq, ends)
+        if self._active is None:
+            self._active = active
             pool.bytes += OVERHEAD
         pool.bytes += size + ENTRY_BYTES * count
         self.last_ms, self.last_seq = ms, seq + count - 1
         self.next_ord += count
-        if len(tail.wire) >= pool.max_bytes or len(tail.ends) >= pool.max_entries:
-            self._seal(tail)
+        if len(active.wire) >= pool.max_bytes or len(active.ends) >= pool.max_entries:
+            self._seal(active)
 
     def append_parts(self, ms: int, seq: int, sizes: array[int], parts: list[bytes], counts: list[int]) -> None:
-        """append_packed() with entries in parts, so many each."""
+        """append_packed() with entries in parts. ``counts``: the number of parts of each entry."""
         at = here = 0
         total = len(sizes)
         pool = self.pool
-        if self._tail is None and not (self._reopen or self._together):
+        if self._active is None and not (self._reopen or self._joins):
             at, here = self._seal_parts(ms, seq, sizes, parts, counts)
-        if at < total and self._loose is not None:
-            self._join(self._loose)
+        if at < total and self._append_list is not None:
+            self._join(self._append_list)
         while at < total:
-            tail = self._tail
-            if tail is None:
-                tail = self._open_tail()
-            held = end = len(tail.wire)
+            active = self._active
+            if active is None:
+                active = self._open_active()
+            held = end = len(active.wire)
             most = pool.max_bytes
-            stop = min(total, at + max(1, pool.max_entries - len(tail.ends)))
+            stop = min(total, at + max(1, pool.max_entries - len(active.ends)))
             ends: list[int] = []
             there = here
             first = at
@@ -274,22 +287,24 @@ class StreamNodes:
                 there += counts[at]
                 ends.append(end)
                 at += 1
-            tail.wire = bytearray().join([tail.wire, *parts[here:there]])  # first what may fail; copied only once
+            active.wire = bytearray().join([active.wire, *parts[here:there]])  # first, because it can fail
             here = there
-            self._extended(tail, ms, seq + first, ends, end - held)
+            self._extended(active, ms, seq + first, ends, end - held)
 
     def _seal_parts(
         self, ms: int, seq: int, sizes: array[int], parts: list[bytes], counts: list[int]
     ) -> tuple[int, int]:  # fmt: skip
-        """append_parts() while the tail is loose, or empty: nodes are sealed from the parts. Returns how many entries
-        and parts were added; the others are not as large."""
+        """Seal nodes directly from the parts, while the active node is empty or an append list.
+
+        Returns the number of entries and parts that were added. The remaining entries are smaller.
+        """
         at = here = 0
         total = len(sizes)
         pool = self.pool
         while at < total:
-            loose = self._loose
-            end = 0 if loose is None else self._tail_bytes
-            count = 0 if loose is None else self.next_ord - self._tail_ord
+            listed = self._append_list
+            end = 0 if listed is None else self._active_bytes
+            count = 0 if listed is None else self.next_ord - self._active_ord
             first, there = at, here
             while at < total and (at == first or (end < pool.max_bytes and count < pool.max_entries)):
                 end += sizes[at]
@@ -299,7 +314,7 @@ class StreamNodes:
             if not self._are_large(end, count):
                 return first, here
             if end >= pool.max_bytes or count >= pool.max_entries:
-                self._seal_loose(loose or [], ms, seq + first, sizes[first:at].tolist(), parts[here:there])
+                self._seal_list(listed or [], ms, seq + first, sizes[first:at].tolist(), parts[here:there])
                 here = there
             else:
                 while first < at:
@@ -309,86 +324,88 @@ class StreamNodes:
                     first += 1
         return at, here
 
-    def _open_tail(self) -> TailNode:
+    def _open_active(self) -> ActiveNode:
         if self._reopen:
             self._reopen_last()
-        if self._tail is None:
-            self._tail_ord = self.next_ord
-            return TailNode()
-        return self._tail
+        if self._active is None:
+            self._active_ord = self.next_ord
+            return ActiveNode()
+        return self._active
 
     def adopt(self, draft: Draft, ms: int, seq: int) -> None:
-        """Add a draft's entries, whose IDs are ms.seq, ms.seq + 1 ..., all above last_id."""
-        tail = self._whole_tail()
-        if tail is not None:
-            if not self._is_dead(self._tail_ord, self.next_ord, tail.id_at(0)):
-                self._adopt(WrittenDraft(tail), self._tail_ord, tail.id_at(0))
-            self._drop_tail()
+        """Add the entries of a draft, with the IDs ms.seq, ms.seq + 1 ..., all above last_id."""
+        active = self._active_node()
+        if active is not None:
+            if not self._is_dead(self._active_ord, self.next_ord, active.id_at(0)):
+                self._adopt(ActiveDraft(active), self._active_ord, active.id_at(0))
+            self._drop_active()
         self._adopt(draft, self.next_ord, ms << 64 | seq)
         self.next_ord += len(draft)
         self.last_ms, self.last_seq = ms, seq + len(draft) - 1
-        self._tail_ord = self.next_ord
+        self._active_ord = self.next_ord
         self._reopen = True
 
     def _adopt(self, draft: Draft, first: int, first_id: int) -> None:
         self._push(first, first_id, draft, draft.size)
-        self._largest_entry = max(self._largest_entry, draft.largest)
-        self._largest_node = max(self._largest_node, draft.wire_bytes)
+        sealed = self._sealed
+        sealed.largest_entry = max(sealed.largest_entry, draft.largest)
+        sealed.largest_node = max(sealed.largest_node, draft.wire_bytes)
 
     def _push(self, first: int, first_id: int, blob: bytes | Draft, size: int) -> None:
-        """Add a node to the index; its blob takes ``size`` bytes of memory until it is stored."""
-        if self._index is NO_INDEX:
-            self._index = NodeIndex()
-            self.pool.bytes += INDEX_BYTES
-        if self._blobs is NO_BLOBS:
-            self._blobs = {}
-        self._blobs[first] = blob
-        self._blob_bytes += size
-        self._index.push(first, first_id)
+        """Add a node to the index. Its blob takes ``size`` bytes of memory until it is stored."""
+        sealed = self._own_sealed()
+        sealed.blobs[first] = blob
+        sealed.blob_bytes += size
+        sealed.index.push(first, first_id)
         self.pool.bytes += NODE_BYTES + BLOB_BYTES + size
         self.pool.unstored += size
 
-    def _last_node(self, more: int) -> TailNode | None:
-        """A copy of the last node of the index, if it has room for all entries after it, which take ``more`` bytes."""
-        index, pool = self._index, self.pool
+    def _own_sealed(self) -> SealedNodes:
+        if self._sealed is NO_NODES:
+            self._sealed = SealedNodes()
+            self.pool.bytes += SEALED_BYTES + INDEX_BYTES
+        return self._sealed
+
+    def _last_node(self, more: int) -> ActiveNode | None:
+        """Return a copy of the last node of the index, if it has room for all later entries, of ``more`` bytes."""
+        index, pool = self._sealed.index, self.pool
         last = len(index.ords) - 1
         if last < index.head or self.next_ord - index.ords[last] >= pool.max_entries:
             return None
         node = self._node(last).unpack()
-        if len(node.wire) + more >= pool.max_bytes or len(node) != self._tail_ord - index.ords[last]:
+        if len(node.wire) + more >= pool.max_bytes or len(node) != self._active_ord - index.ords[last]:
             return None
-        return TailNode.of(node)
+        return ActiveNode.of(node)
 
     def _reopen_last(self) -> None:
-        """Make the last node of the index the tail, if it has room. There is no tail."""
-        tail = self._last_node(0)
+        """Make the last node of the index the active node, if it has room. There is no active node."""
+        active = self._last_node(0)
         self._reopen = False
-        if tail is not None:
+        if active is not None:
             self._take_last()
-            self._tail = tail
-            self.pool.bytes += tail.size
+            self._active = active
+            self.pool.bytes += active.size
 
     def _take_last(self) -> None:
-        """The last node of the index is a part of the tail from now on."""
-        index, pool = self._index, self.pool
+        """Remove the last node of the index, which becomes a part of the active node."""
+        index, pool = self._sealed.index, self.pool
         first = index.pop()
         pool.bytes -= NODE_BYTES
         pool.cache.drop(self.sid, first)
         self._drop_blob(first)
-        self._tail_ord = first
+        self._active_ord = first
 
     def rejoin(self) -> None:
-        """Make one tail of the last node of the index, which was the tail before, and of what came after it, if it has
-        room.
+        """Join the last node of the index, which was the active node before a restart, with the entries after it.
 
-        A start that opened each of 100,000 tails again, only because entries follow, would take a second longer. So
-        where a node is in the store that is left to the next checkpoint. A damaged one stays: who reads it is told.
+        The next checkpoint does this, not the start: opening 100,000 nodes would delay a start by a second, and the
+        checkpoint writes the active node anyway. A damaged node stays, and reading it fails.
         """
-        loose, tail = self._loose, self._tail
-        if loose is not None:
-            more = self._tail_bytes
-        elif tail is not None:
-            more = len(tail.wire)
+        listed, active = self._append_list, self._active
+        if listed is not None:
+            more = self._active_bytes
+        elif active is not None:
+            more = len(active.wire)
         else:
             return
         try:
@@ -398,119 +415,123 @@ class StreamNodes:
         self._reopen = False
         if whole is None:
             return
-        if tail is not None:
+        if active is not None:
             end = len(whole.wire)
-            whole.ends.extend([end + one for one in tail.ends])
-            whole.ms.extend(tail.ms)
-            whole.seq.extend(tail.seq)
-            whole.wire += tail.wire
-        size = self._tail_size()
+            whole.ends.extend([end + one for one in active.ends])
+            whole.ms.extend(active.ms)
+            whole.seq.extend(active.seq)
+            whole.wire += active.wire
+        size = self._active_size()
         self._take_last()
-        self._tail = whole
-        if loose is not None:
-            self._tail_bytes = len(whole.wire) + sum([len(wire) for wire in loose[::STEP]])
-        self.pool.bytes += self._tail_size() - size
+        self._active = whole
+        if listed is not None:
+            self._active_bytes = len(whole.wire) + sum([len(wire) for wire in listed[::STEP]])
+        self.pool.bytes += self._active_size() - size
 
-    def _seal(self, tail: TailNode) -> None:
-        """The tail is full. It isn't put into the cache, which is for nodes that are read."""
+    def _seal(self, active: ActiveNode) -> None:
+        """Seal the full active node. It is not added to the cache, which is for nodes that are read."""
         self._reopen = False
-        first = tail.id_at(0)
-        if not self._is_dead(self._tail_ord, self.next_ord, first):
-            self._keep(first, len(tail), len(tail.wire), sealed(tail))
-        self._drop_tail()
-        self._tail_ord = self.next_ord
+        first = active.id_at(0)
+        if not self._is_dead(self._active_ord, self.next_ord, first):
+            self._add_sealed(first, len(active), len(active.wire), sealed(active))
+        self._drop_active()
+        self._active_ord = self.next_ord
 
-    def _seal_loose(self, loose: list[Any], ms: int, seq: int, sizes: list[int], parts: list[bytes]) -> None:
-        """_seal() of a tail that is loose, together with entries in parts that come behind it, with the IDs ms.seq,
-        ms.seq + 1 ... and of so many bytes each. They are large ones."""
+    def _seal_list(self, listed: list[Any], ms: int, seq: int, sizes: list[int], parts: list[bytes]) -> None:
+        """Seal an append list together with the entries in parts after it, with the IDs ms.seq, ms.seq + 1 ...
+
+        ``sizes``: the sizes of the entries in parts. All entries are large: joining them only now saves a fifth of an
+        append's instructions, since a buffer that grows by 10 KB is moved repeatedly and copied again to be compressed.
+        """
         self._reopen = False
-        if not loose:
-            self._tail_ord = self.next_ord
-        first = first_id(loose) if loose else ms << 64 | seq
-        count, end = len(loose) // STEP + len(sizes), self.next_ord + len(sizes)
-        size = (self._tail_bytes if loose else 0) + sum(sizes)
-        if not self._is_dead(self._tail_ord, end, first):
-            self._keep(first, count, size, sealed_blob(loose, ms, seq, sizes, parts))  # first what may fail
+        if not listed:
+            self._active_ord = self.next_ord
+        first = first_id(listed) if listed else ms << 64 | seq
+        count, end = len(listed) // STEP + len(sizes), self.next_ord + len(sizes)
+        size = (self._active_bytes if listed else 0) + sum(sizes)
+        if not self._is_dead(self._active_ord, end, first):
+            self._add_sealed(first, count, size, sealed_blob(listed, ms, seq, sizes, parts))  # first: it can fail
         if sizes:
             self.last_ms, self.last_seq = ms, seq + len(sizes) - 1
         self.next_ord = end
-        self._drop_tail()
-        self._tail_ord = end
+        self._drop_active()
+        self._active_ord = end
 
-    def _keep(self, first: int, count: int, size: int, made: tuple[bytes, int]) -> None:
-        """Add a sealed node of ``count`` entries: its blob, and bytes of its largest entry."""
-        blob, largest = made
-        self._push(self._tail_ord, first, blob, len(blob))
-        self._sealed_entries += count
-        self._sealed_bytes += len(blob)
-        self._largest_entry = max(self._largest_entry, largest)
-        self._largest_node = max(self._largest_node, size)
+    def _add_sealed(self, first: int, count: int, size: int, node: tuple[bytes, int]) -> None:
+        """Add a sealed node of ``count`` entries: its blob and the size of its largest entry."""
+        blob, largest = node
+        self._push(self._active_ord, first, blob, len(blob))
+        nodes = self._sealed
+        nodes.entries += count
+        nodes.bytes += len(blob)
+        nodes.largest_entry = max(nodes.largest_entry, largest)
+        nodes.largest_node = max(nodes.largest_node, size)
 
-    def _drop_tail(self) -> None:
-        self.pool.bytes -= self._tail_size()
-        self._tail = self._loose = None
-        self._together = False
+    def _drop_active(self) -> None:
+        self.pool.bytes -= self._active_size()
+        self._active = self._append_list = None
+        self._joins = False
 
-    def _tail_size(self) -> int:
-        """Bytes of memory that the tail takes, roughly."""
-        loose, tail = self._loose, self._tail
-        if loose is None:
-            return 0 if tail is None else tail.size
-        count = len(loose) // STEP
-        size = self._tail_bytes + LIST_BYTES + LOOSE_BYTES * count
-        return size if tail is None else size + OVERHEAD + ENTRY_BYTES * (self.next_ord - self._tail_ord - count)
+    def _active_size(self) -> int:
+        """Return the approximate memory of the active node."""
+        listed, active = self._append_list, self._active
+        if listed is None:
+            return 0 if active is None else active.size
+        count = len(listed) // STEP
+        size = self._active_bytes + LIST_BYTES + LISTED_BYTES * count
+        return size if active is None else size + OVERHEAD + ENTRY_BYTES * (self.next_ord - self._active_ord - count)
 
     # -- nodes -----------------------------------------------------------------------------------------------
     def _node(self, position: int) -> AnyNode:
-        """The node at a position of the index."""
-        index, pool = self._index, self.pool
+        """Return the node at a position of the index."""
+        index, pool = self._sealed.index, self.pool
         first = index.ords[position]
         node = pool.cache.get(self.sid, first)
         if node is None:
             first_id = index.first_id(position)
-            blob = self._blobs.get(first)
+            blob = self._sealed.blobs.get(first)
             if isinstance(blob, Draft):
                 node = blob.unpack()
             else:
                 blob = blob or pool.store.load(self.sid, first, first_id)
-                node = open_stored(blob, self.sid, first, first_id, self._end(position) - first, self.marks)
+                node = open_stored(blob, self.sid, first, first_id, self._end(position) - first, self.tombstones)
             pool.cache.put(self.sid, first, node)
         return node
 
     def _end(self, position: int) -> int:
-        """The ordinal after the last entry of the node at a position, and after the dead ones behind it."""
+        """Return the ordinal after the last entry of the node at a position, and after deleted entries that follow."""
         position += 1
-        ords = self._index.ords
-        return ords[position] if position < len(ords) else self._tail_ord
+        ords = self._sealed.index.ords
+        return ords[position] if position < len(ords) else self._active_ord
 
     def _is_dead(self, first: int, end: int, first_id: int) -> bool:
-        """Whether the node of [first, end) has no living entry; then the store is told to forget it.
+        """Return whether the node of [first, end) has no living entry; the next capture then deletes it from the store.
 
-        One that has some dead ones is noted for capture().
+        A node with some deleted entries is recorded for capture().
         """
-        marks = self.marks
-        dead = 0 if marks is None else marks.count(first, end)
-        if marks is None or not dead:
+        tombstones = self.tombstones
+        dead = 0 if tombstones is None else tombstones.count(first, end)
+        if tombstones is None or not dead:
             return False
         if dead == end - first:
-            marks.dead_nodes.append((first, first_id))
-            marks.thin.discard(first)
+            tombstones.dead_nodes.append((first, first_id))
+            tombstones.thin.discard(first)
             return True
-        marks.thin.add(first)
+        tombstones.thin.add(first)
         return False
 
     def _drop_nodes(self, first_ords: array[int]) -> None:
-        """Nodes at the front are gone. Of 100,000 most are neither in ``_blobs`` nor in the cache."""
+        """Drop nodes at the front. If there are many, most are neither in ``blobs`` nor in the cache."""
         self.pool.cache.drop_many(self.sid, first_ords)
-        blobs, last = self._blobs, first_ords[-1]
+        blobs, last = self._sealed.blobs, first_ords[-1]
         for first in first_ords if len(first_ords) <= len(blobs) else [first for first in blobs if first <= last]:
             self._drop_blob(first)
 
     def _drop_blob(self, first_ord: int) -> None:
-        blob = self._blobs.pop(first_ord, None)
+        blob = self._sealed.blobs.pop(first_ord, None)
         if blob is not None:
             size = blob.size if isinstance(blob, Draft) else len(blob)
-            self._blob_bytes -= size
+            self._sealed.blob_bytes -= size
             self.pool.bytes -= BLOB_BYTES + size
             self.pool.unstored -= size
             self.pool.dropped += size

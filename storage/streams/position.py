@@ -1,14 +1,14 @@
-"""Where a search ended in a stream; what the search found is handed on to the read that follows."""
+"""The result of a search in a stream, which the following read uses."""
 
 from __future__ import annotations
 
 from storage.nodes.packed import AnyNode
 
 
-class Place:
-    """Where a search ended in a stream: an entry's ordinal, and the node that was searched.
+class StreamPosition:
+    """An entry's ordinal and the node that was searched.
 
-    The entry is in that node unless its ordinal is ``end``; ``node`` is None if none had to be opened. Valid until the
+    The entry is in the node unless its ordinal is ``end``. ``node`` is None if no node was opened. Valid until the
     stream changes.
     """
 

@@ -1,6 +1,6 @@
-"""A stream's entries, found and read. See ``stream`` for the rules.
+"""Finding and reading the entries of a stream. See ``stream`` for the rules.
 
-Ordinals that are given need not be those of living entries, unless this is said; what is returned is alive.
+Unless stated otherwise, ordinals in arguments can be those of deleted entries. Returned entries are always alive.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from storage.model.ids import raw_id
 from storage.nodes.coded import CodedNode
 from storage.nodes.node import Node
 from storage.nodes.packed import AnyNode, PackedNode
-from storage.nodes.redisform import dashed_node, dashed_run
+from storage.nodes.redisform import redis_node, redis_parts
 from storage.streams.nodelist import StreamNodes
-from storage.streams.position import Place
-from storage.streams.selection import Picks
+from storage.streams.position import StreamPosition
+from storage.streams.selection import Selection
 from storage.streams.snapshot import Snapshot
 
-FEW: Final = 4  # IDs of a node: each one is searched
-SPARSE: Final = 8  # entries for each ID that is searched among them: with more, too
+FEW: Final = 4  # IDs in a node; each of so few is searched separately
+SPARSE: Final = 8  # entries per ID; with more, each ID is searched separately, too
 
 
 class StreamReads(StreamNodes):
@@ -30,88 +30,88 @@ class StreamReads(StreamNodes):
     __slots__ = ()
 
     # -- finding ---------------------------------------------------------------------------------------------
-    def seek(self, id: int) -> Place:  # noqa: A002
-        """The first living entry with an ID >= ``id``; its ordinal is next_ord if there is none."""
-        if not id:  # from the beginning
-            return Place(self.first_ord, None, 0, 0)
+    def seek(self, id: int) -> StreamPosition:  # noqa: A002
+        """Return the first living entry with an ID >= ``id``; its ordinal is next_ord if there is none."""
+        if not id:  # from the start
+            return StreamPosition(self.first_ord, None, 0, 0)
         if id > self.last_id:
-            return Place(self.next_ord, None, 0, 0)
+            return StreamPosition(self.next_ord, None, 0, 0)
         if id <= self.evicted_to:
-            return Place(self.first_ord, None, 0, 0)
+            return StreamPosition(self.first_ord, None, 0, 0)
         found = self._seek(id)
-        return found if self.marks is None and found.ordinal >= self.first_ord else self._living(found)
+        return found if self.tombstones is None and found.ordinal >= self.first_ord else self._living(found)
 
-    def _seek(self, id: int) -> Place:  # noqa: A002
-        """The same, dead or alive. ``id`` is above evicted_to, and not above last_id."""
-        tail = self._whole_tail()
-        if tail is not None and id >= tail.id_at(0):
-            first = self._tail_ord
-            return Place(first + tail.find_from(id), tail, first, self.next_ord)
-        index = self._index
+    def _seek(self, id: int) -> StreamPosition:  # noqa: A002
+        """Return the first entry, deleted or not. ``id`` is above evicted_to and at most last_id."""
+        active = self._active_node()
+        if active is not None and id >= active.id_at(0):
+            first = self._active_ord
+            return StreamPosition(first + active.find_from(id), active, first, self.next_ord)
+        index = self._sealed.index
         position = index.of_id(id)
         if position < index.head:
-            return Place(self.first_ord, None, 0, 0)
+            return StreamPosition(self.first_ord, None, 0, 0)
         node, first = self._node(position), index.ords[position]
-        return Place(first + node.find_from(id), node, first, self._end(position))
+        return StreamPosition(first + node.find_from(id), node, first, self._end(position))
 
-    def _living(self, found: Place) -> Place:
-        """The first living entry from a place on."""
+    def _living(self, found: StreamPosition) -> StreamPosition:
+        """Return the first living entry at or after a position."""
         ordinal = max(found.ordinal, self.first_ord)
-        if self.marks is not None:
-            ordinal = self.marks.live_from(ordinal)
+        if self.tombstones is not None:
+            ordinal = self.tombstones.live_from(ordinal)
         if ordinal >= self.next_ord:
-            return Place(self.next_ord, None, 0, 0)
+            return StreamPosition(self.next_ord, None, 0, 0)
         if found.node is not None and ordinal < found.first + len(found.node):
-            return Place(ordinal, found.node, found.first, found.end)
-        return self.place(ordinal)
+            return StreamPosition(ordinal, found.node, found.first, found.end)
+        return self.position_of(ordinal)
 
-    def place(self, ordinal: int) -> Place:
-        """A live entry, with its node."""
-        if ordinal >= self._tail_ord:
-            return Place(ordinal, self._whole_tail(), self._tail_ord, self.next_ord)
-        position = self._index.of_ord(ordinal)
-        return Place(ordinal, self._node(position), self._index.ords[position], self._end(position))
+    def position_of(self, ordinal: int) -> StreamPosition:
+        """Return the position of a living entry, with its node."""
+        if ordinal >= self._active_ord:
+            return StreamPosition(ordinal, self._active_node(), self._active_ord, self.next_ord)
+        position = self._sealed.index.of_ord(ordinal)
+        return StreamPosition(ordinal, self._node(position), self._sealed.index.ords[position], self._end(position))
 
     def ord_from(self, id: int) -> int:  # noqa: A002
-        """Ordinal of the first living entry with an ID >= ``id``; next_ord if there is none."""
+        """Return the ordinal of the first living entry with an ID >= ``id``; next_ord if there is none."""
         return self.seek(id).ordinal if id else self.first_ord
 
     def count(self, lo: int, hi: int) -> int:
-        """Living entries in [lo, hi)."""
-        marks = self.marks
-        return hi - lo if marks is None else hi - lo - marks.count(lo, hi)
+        """Return the number of living entries in [lo, hi)."""
+        tombstones = self.tombstones
+        return hi - lo if tombstones is None else hi - lo - tombstones.count(lo, hi)
 
     def after(self, lo: int, count: int) -> int:
-        """The ordinal behind ``count`` living entries from ``lo`` on; at most next_ord."""
-        marks = self.marks
-        return min(lo + count, self.next_ord) if marks is None else marks.after(lo, count, self.next_ord)
+        """Return the ordinal after ``count`` living entries from ``lo`` on; at most next_ord."""
+        tombstones = self.tombstones
+        return min(lo + count, self.next_ord) if tombstones is None else tombstones.after(lo, count, self.next_ord)
 
     def ahead(self, hi: int, count: int) -> int:
-        """The ordinal of the ``count``-th living entry before ``hi``; at least first_ord."""
-        marks = self.marks
-        return max(hi - count, self.first_ord) if marks is None else marks.ahead(hi, count, self.first_ord)
+        """Return the ordinal of the ``count``-th living entry before ``hi``; at least first_ord."""
+        tombstones = self.tombstones
+        return max(hi - count, self.first_ord) if tombstones is None else tombstones.ahead(hi, count, self.first_ord)
 
     def node_border(self, ordinal: int) -> int:
-        """The highest ordinal up to ``ordinal`` at which a node begins, or the stream ends; at least first_ord."""
+        """Return the highest ordinal up to ``ordinal`` where a node begins or the stream ends; at least first_ord."""
         if ordinal >= self.next_ord:
             return self.next_ord
-        if ordinal >= self._tail_ord:
-            return max(self._tail_ord, self.first_ord)
-        index = self._index
-        if ordinal < self._end(index.head):  # in the oldest node, as after most appends to a stream that is trimmed
+        if ordinal >= self._active_ord:
+            return max(self._active_ord, self.first_ord)
+        index = self._sealed.index
+        if ordinal < self._end(index.head):  # in the oldest node: the common case if appends trim
             return self.first_ord
         return max(index.ords[index.of_ord(ordinal)], self.first_ord)
 
     def id_at(self, ordinal: int) -> int:
-        """ID of a live entry."""
+        """Return the ID of a living entry."""
         if ordinal == self.next_ord - 1 and self._raised != self.next_ord:
             return self.last_id
-        tail = self._whole_tail() if ordinal >= self._tail_ord else None
-        if tail is not None:
-            return tail.id_at(ordinal - self._tail_ord)
-        index = self._index
+        active = self._active_node() if ordinal >= self._active_ord else None
+        if active is not None:
+            return active.id_at(ordinal - self._active_ord)
+        index = self._sealed.index
         position = index.head
-        if self._end(position) <= ordinal:  # not in the oldest node, which evictions ask about
+        if self._end(position) <= ordinal:  # not in the oldest node, the common case of evictions
             position = index.of_ord(ordinal)
         first = index.ords[position]
         if first == ordinal:
@@ -119,44 +119,37 @@ class StreamReads(StreamNodes):
         return self._node(position).id_at(ordinal - first)
 
     def id_before(self, ordinal: int) -> int:
-        """ID of the newest living entry before ``ordinal``, which is above first_ord."""
-        marks = self.marks
-        return self.id_at(ordinal - 1 if marks is None else marks.live_below(ordinal))
+        """Return the ID of the newest living entry before ``ordinal``, which is above first_ord."""
+        tombstones = self.tombstones
+        return self.id_at(ordinal - 1 if tombstones is None else tombstones.live_below(ordinal))
 
     def first_id(self) -> int:
-        """ID of the oldest living entry, 0 if there is none."""
+        """Return the ID of the oldest living entry, 0 if there is none."""
         return self.id_at(self.first_ord) if self.first_ord < self.next_ord else 0
 
     def newest_id(self) -> int:
-        """ID of the newest living entry, 0 if there is none."""
+        """Return the ID of the newest living entry, 0 if there is none."""
         return self.id_before(self.next_ord) if self.first_ord < self.next_ord else 0
 
     def top_id(self) -> int:
-        """The highest ID that a node still has, of a living entry or a dead one; 0 if there is none."""
+        """Return the highest ID in a node, of a living or a deleted entry; 0 if there is none."""
         return self.id_at(self.next_ord - 1) if self.first_ord < self.next_ord else 0
 
-    def ord_of(self, id: int) -> int:  # noqa: A002
-        """Ordinal of the living entry with that ID; -1 if there is none, or no longer."""
+    def locate(self, id: int) -> StreamPosition | None:  # noqa: A002
+        """Return the position of the living entry with this ID; None if there is none."""
         if id <= self.evicted_to or id > self.last_id or self.first_ord == self.next_ord:
-            return -1
+            return None
         found = self._seek(id)
         node, ordinal = found.node, found.ordinal
-        if (
-            node is None
-            or ordinal < self.first_ord
-            or ordinal - found.first >= len(node)
-            or (node.id_at(ordinal - found.first) != id or (self.marks is not None and self.marks.has(ordinal)))
-        ):
-            return -1
-        return ordinal
-
-    def locate(self, id: int) -> Place | None:  # noqa: A002
-        """The living entry with that ID; None if there is none, or no longer."""
-        ordinal = self.ord_of(id)
-        return None if ordinal < 0 else self.place(ordinal)
+        at = ordinal - found.first
+        if node is None or ordinal < self.first_ord or at >= len(node) or node.id_at(at) != id:
+            return None
+        if self.tombstones is not None and self.tombstones.has(ordinal):
+            return None
+        return found
 
     def find(self, id: int) -> bytes | None:  # noqa: A002
-        """Wire of the living entry with that ID; None if there is none, or no longer."""
+        """Return the wire form of the living entry with this ID; None if there is none."""
         if id <= self.evicted_to or id > self.last_id or self.first_ord == self.next_ord:
             return None
         found = self._seek(id)
@@ -164,52 +157,58 @@ class StreamReads(StreamNodes):
         if node is None or found.ordinal < self.first_ord:
             return None
         at = found.ordinal - found.first
-        if at >= len(node) or node.id_at(at) != id or (self.marks is not None and self.marks.has(found.ordinal)):
+        if (
+            at >= len(node)
+            or node.id_at(at) != id
+            or (self.tombstones is not None and self.tombstones.has(found.ordinal))
+        ):
             return None
         return node.slice(at, at + 1)
 
-    def pick(self, place: Place, picks: Picks) -> None:
-        """Add a living entry that was located to ``picks``."""
-        first, ordinal = place.first, place.ordinal
+    def pick(self, position: StreamPosition, picks: Selection) -> None:
+        """Add a located living entry to a selection."""
+        first, ordinal = position.first, position.ordinal
         picks.begin(self.pool, self.sid)
         if picks.add(first, ordinal):
             return
-        tail = self._whole_tail() if ordinal >= self._tail_ord else None
-        if tail is not None:
-            picks.add_tail(first, tail.part(0, len(tail)))
+        active = self._active_node() if ordinal >= self._active_ord else None
+        if active is not None:
+            picks.add_active(first, active.part(0, len(active)))
         else:
-            first_id = self._index.first_id(self._index.of_ord(first))
-            picks.add_node(first, place.end, first_id, self._blobs.get(first), self.marks)
+            first_id = self._sealed.index.first_id(self._sealed.index.of_ord(first))
+            picks.add_node(first, position.end, first_id, self._sealed.blobs.get(first), self.tombstones)
         picks.add(first, ordinal)
 
     def ords_of(self, ids: list[int]) -> list[int]:
-        """Ordinals of the living entries with these IDs, which ascend: of those that there are."""
+        """Return the ordinals of the living entries with these IDs (ascending). Other IDs are ignored."""
         found: list[int] = []
         self.add_ords([raw_id(entry_id) for entry_id in ids], found)
         return found
 
     def add_ords(self, raws: list[bytes], found: list[int]) -> int:
-        """The same; the IDs as 16 bytes each, big-endian, none twice. Adds to ``found`` and returns the ID of the last
-        entry there; 0 if there is none."""
+        """Add the ordinals of the living entries with these IDs (16 bytes each, ascending, unique) to ``found``.
+
+        Returns the ID of the last entry found; 0 if there is none.
+        """
         highest = 0
         if self.first_ord == self.next_ord:
             return highest
         at, end = bisect_right(raws, raw_id(self.evicted_to)), bisect_right(raws, raw_id(self.last_id))
         while at < end:
-            place = self._seek(int.from_bytes(raws[at], "big"))
-            node = place.node
+            position = self._seek(int.from_bytes(raws[at], "big"))
+            node = position.node
             stop = at + 1
-            if node is not None and place.ordinal - place.first < len(node):
+            if node is not None and position.ordinal - position.first < len(node):
                 stop = bisect_right(raws, raw_id(node.id_at(len(node) - 1)), at, end)
-                here = self._ords_in(place.first, place.ordinal - place.first, node, raws[at:stop])
+                here = self._ords_in(position.first, position.ordinal - position.first, node, raws[at:stop])
                 if here:
                     found += here
-                    highest = node.id_at(here[-1] - place.first)
+                    highest = node.id_at(here[-1] - position.first)
             at = stop
         return highest
 
     def _ords_in(self, first: int, lo: int, node: AnyNode, raws: list[bytes]) -> list[int]:
-        """Those in one node, which begins at ordinal ``first``; no ID is below that of its entry ``lo``."""
+        """Return the ordinals in the node that begins at ``first``. All IDs are at or above its entry ``lo``."""
         found: list[int] = []
         hi = lo + 1
         if len(raws) > 1:
@@ -225,38 +224,38 @@ class StreamReads(StreamNodes):
             found = [positions[raw] for raw in raws if raw in positions]
         if found and found[0] < self.first_ord:
             found = [ordinal for ordinal in found if ordinal >= self.first_ord]
-        marks = self.marks
-        if found and marks is not None and marks.count(found[0], found[-1] + 1):
-            dead = set(marks.marked(found[0], found[-1] + 1))
+        tombstones = self.tombstones
+        if found and tombstones is not None and tombstones.count(found[0], found[-1] + 1):
+            dead = set(tombstones.marked(found[0], found[-1] + 1))
             found = [ordinal for ordinal in found if ordinal not in dead]
         return found
 
     def ids_of(self, ordinals: list[int]) -> list[int]:
-        """IDs of living entries, which ascend."""
+        """Return the IDs of living entries with these ordinals (ascending)."""
         found: list[int] = []
         node: AnyNode | None = None
         first = end = 0
         for ordinal in ordinals:
             if node is None or ordinal >= end:
-                place = self.place(ordinal)
-                node, first, end = place.node, place.first, place.end
+                position = self.position_of(ordinal)
+                node, first, end = position.node, position.first, position.end
                 if node is None:
                     continue
             found.append(node.id_at(ordinal - first))
         return found
 
-    def raw_ids(self, place: Place, hi: int) -> list[bytes]:
-        """IDs of the living entries from ``place`` to before ordinal ``hi``, each as 16 bytes, big-endian."""
-        node = place.node
-        if node is not None and hi <= place.end and self.marks is None:
-            return node.raw_ids(place.ordinal - place.first, hi - place.first)
+    def raw_ids(self, position: StreamPosition, hi: int) -> list[bytes]:
+        """Return the IDs (16 bytes each, big-endian) of the living entries from a position to before ordinal ``hi``."""
+        node = position.node
+        if node is not None and hi <= position.end and self.tombstones is None:
+            return node.raw_ids(position.ordinal - position.first, hi - position.first)
         found: list[bytes] = []
-        for node, start, stop in self._spans(place.ordinal, hi):
+        for node, start, stop in self._spans(position.ordinal, hi):
             found += node.raw_ids(start, stop)
         return found
 
     def ids(self, lo: int, hi: int) -> list[int]:
-        """IDs of the living entries in [lo, hi)."""
+        """Return the IDs of the living entries in [lo, hi)."""
         found: list[int] = []
         for node, start, stop in self._spans(lo, hi):
             found += node.ids(start, stop)
@@ -264,134 +263,140 @@ class StreamReads(StreamNodes):
 
     # -- reading living entries: of [lo, hi), which is within [first_ord, next_ord) ----------------------------
     def wire_size(self, lo: int, hi: int) -> int:
-        """Upper bound of the bytes that read(lo, hi) returns. An estimate from the index: it opens no node."""
+        """Return an upper bound of the size of read(lo, hi), from the index. Opens no node."""
         size = 0
-        tail, first = self._whole_tail(), self._tail_ord
-        if tail is not None and hi > first:
+        active, first = self._active_node(), self._active_ord
+        if active is not None and hi > first:
             start = max(lo - first, 0)
-            size = tail.ends[hi - first - 1] - (tail.ends[start - 1] if start else 0)
+            size = active.ends[hi - first - 1] - (active.ends[start - 1] if start else 0)
             hi = first
         if lo >= hi:
             return size
-        bound = (hi - lo) * self._largest_entry
-        if bound > self._largest_node:
-            count = self._index.of_ord(hi - 1) - self._index.of_ord(lo) + 1
-            bound = min(bound, count * self._largest_node)
+        sealed = self._sealed
+        bound = (hi - lo) * sealed.largest_entry
+        if bound > sealed.largest_node:
+            count = sealed.index.of_ord(hi - 1) - sealed.index.of_ord(lo) + 1
+            bound = min(bound, count * sealed.largest_node)
         return size + bound
 
-    def at_hand(self, place: Place, hi: int, limit: int) -> bytes | None:
-        """Wire of the entries from ``place`` to before ``hi``, if one node smaller than ``limit`` bytes has them.
+    def at_hand(self, position: StreamPosition, hi: int, limit: int) -> bytes | None:
+        """Return the wire form of the entries from a position to before ``hi``, if they are in one node.
 
-        None also if entries among them are dead.
+        Returns None if the node is not smaller than ``limit`` bytes or entries in the range are deleted.
         """
-        tail, ordinal = self._whole_tail(), place.ordinal
-        node, first, end = place.node, place.first, place.end
-        if node is None:  # the range begins with the stream: no node was searched
-            if tail is not None and ordinal >= self._tail_ord:
-                node, first, end = tail, self._tail_ord, self.next_ord
+        active, ordinal = self._active_node(), position.ordinal
+        node, first, end = position.node, position.first, position.end
+        if node is None:  # no node was searched: the range begins with the stream
+            if active is not None and ordinal >= self._active_ord:
+                node, first, end = active, self._active_ord, self.next_ord
             else:
-                index = self._index
-                position = index.head if ordinal == self.first_ord else index.of_ord(ordinal)
-                node, first, end = self._node(position), index.ords[position], self._end(position)
-        if self.marks is not None and self.marks.count(ordinal, hi):
+                index = self._sealed.index
+                slot = index.head if ordinal == self.first_ord else index.of_ord(ordinal)
+                node, first, end = self._node(slot), index.ords[slot], self._end(slot)
+        if self.tombstones is not None and self.tombstones.count(ordinal, hi):
             return None
-        if hi > end or (len(tail.wire) if tail is not None and node is tail else self._largest_node) >= limit:
+        size = len(active.wire) if active is not None and node is active else self._sealed.largest_node
+        if hi > end or size >= limit:
             return None
         return node.slice(ordinal - first, hi - first)
 
     def read(self, lo: int, hi: int) -> bytes:
-        """Their wire."""
+        """Return the joined wire form of the entries."""
         return b"".join([node.slice(start, stop) for node, start, stop in self._spans(lo, hi)])
 
     def each(self, lo: int, hi: int) -> list[bytes]:
-        """Their wire one by one."""
+        """Return the wire form of each entry."""
         wires: list[bytes] = []
         for node, start, stop in self._spans(lo, hi):
             wires += node.each(start, stop)
         return wires
 
-    def dashed(self, place: Place, hi: int) -> list[bytes]:
-        """Those from ``place`` to before ``hi`` in the X form (see ``nodes.dashed``), in parts."""
+    def redis_form(self, position: StreamPosition, hi: int) -> list[bytes]:
+        """Return the entries from a position to before ``hi`` in the form of X commands (``redisform``), in parts."""
         parts: list[bytes] = []
-        if self.marks is not None:
-            for span, start, stop in self._spans(place.ordinal, hi):
-                parts += dashed_run(span.slice(start, stop), span.cuts(start, stop))
+        if self.tombstones is not None:
+            for span, start, stop in self._spans(position.ordinal, hi):
+                parts += redis_parts(span.slice(start, stop), span.cuts(start, stop))
             return parts
         while True:
-            node, lo = place.node, place.ordinal
+            node, lo = position.node, position.ordinal
             if node is None:
-                place = self.place(lo)
+                position = self.position_of(lo)
                 continue
-            stop = min(hi, place.end)
-            self._dashed_part(place.first, node, lo - place.first, stop - place.first, parts)
+            stop = min(hi, position.end)
+            self._add_redis_part(position.first, node, lo - position.first, stop - position.first, parts)
             if stop == hi:
                 return parts
-            place = self.place(stop)
+            position = self.position_of(stop)
 
-    def _dashed_part(self, first: int, node: AnyNode, start: int, stop: int, parts: list[bytes]) -> None:
-        """dashed() of entries start to stop - 1 of one node.
+    def _add_redis_part(self, first: int, node: AnyNode, start: int, stop: int, parts: list[bytes]) -> None:
+        """Add entries start to stop - 1 of one node in the form of X commands.
 
-        A node in the cache gets the X form when X commands have asked for more than all its entries: who reads a
-        stream once, from end to end, gains nothing by it.
+        A cached node stores this form once X commands have read more entries than it has. A reader that reads a
+        stream only once would gain nothing.
         """
         if type(node) is PackedNode or type(node) is CodedNode:
-            node.asked += stop - start
-            if node.asked > len(node):
+            node.redis_reads += stop - start
+            if node.redis_reads > len(node):
                 unpacked = node.unpack()
                 self.pool.cache.put(self.sid, first, unpacked)
                 node = unpacked
-        elif type(node) is Node and not node.dashed:
-            node.asked += stop - start
-        if type(node) is Node and (node.dashed or (node.asked > len(node) and self._dash(first, node))):
-            ends = node.dashed_ends
-            parts.append(node.dashed[ends[start - 1] if start else 0 : ends[stop - 1]])
+        elif type(node) is Node and not node.redis_wire:
+            node.redis_reads += stop - start
+        if type(node) is Node and (
+            node.redis_wire or (node.redis_reads > len(node) and self._keep_redis_wire(first, node))
+        ):
+            ends = node.redis_ends
+            parts.append(node.redis_wire[ends[start - 1] if start else 0 : ends[stop - 1]])
             return
         wire = node.slice(start, stop)
-        parts += dashed_run(wire, [len(wire)] if stop - start == 1 else node.cuts(start, stop))
+        parts += redis_parts(wire, [len(wire)] if stop - start == 1 else node.cuts(start, stop))
 
-    def _dash(self, first: int, node: Node) -> bool:
-        """Give a node in the cache its entries in the X form, if there is room for them."""
-        node.asked = 0
+    def _keep_redis_wire(self, first: int, node: Node) -> bool:
+        """Store the form of X commands in a cached node, if the cache has room. Return whether it was stored."""
+        node.redis_reads = 0
         cache = self.pool.cache
-        if cache.bytes + node.size > cache.max_bytes:  # the form takes about as much as the node
+        if cache.bytes + node.size > cache.max_bytes:  # the form is about as large as the node
             return False
-        form, ends = dashed_node(node)
+        form, ends = redis_node(node)
         if not cache.grow(self.sid, first, node, len(form) + 4 * len(ends)):
             return False
-        node.dashed, node.dashed_ends = form, ends
+        node.redis_wire, node.redis_ends = form, ends
         return True
 
     def read_reverse(self, lo: int, hi: int) -> list[bytes]:
-        """Their wire one by one, newest first."""
-        tail = self._whole_tail()
-        if tail is not None and self.marks is None and lo >= self._tail_ord:  # the newest ones, asked for most often
-            return tail.each_reversed(lo - self._tail_ord, hi - self._tail_ord)
+        """Return the wire form of each entry, newest first."""
+        active = self._active_node()
+        if (
+            active is not None and self.tombstones is None and lo >= self._active_ord
+        ):  # the most frequent case
+            return active.each_reversed(lo - self._active_ord, hi - self._active_ord)
         wires: list[bytes] = []
         for node, start, stop in reversed(list(self._spans(lo, hi))):
             wires += node.each_reversed(start, stop)
         return wires
 
     def _spans(self, lo: int, hi: int) -> Iterator[tuple[AnyNode, int, int]]:
-        """The nodes of [lo, hi), with the start and stop of each run of living entries in them."""
-        index, marks = self._index, self.marks
+        """Yield the nodes of [lo, hi), with start and stop of each range of living entries."""
+        index, tombstones = self._sealed.index, self.tombstones
         position = index.of_ord(lo)
-        while marks is not None and lo < hi:
-            tail = self._whole_tail()
-            if tail is not None and lo >= self._tail_ord:
-                first, stop = self._tail_ord, hi
+        while tombstones is not None and lo < hi:
+            active = self._active_node()
+            if active is not None and lo >= self._active_ord:
+                first, stop = self._active_ord, hi
             else:
                 first, stop = index.ords[position], min(hi, self._end(position))
-            runs = marks.runs(lo, stop)
-            if runs:
-                node: AnyNode = tail if tail is not None and lo >= self._tail_ord else self._node(position)
-                for run in runs:
-                    yield node, run[0] - first, run[1] - first
+            ranges = tombstones.live_ranges(lo, stop)
+            if ranges:
+                node: AnyNode = active if active is not None and lo >= self._active_ord else self._node(position)
+                for start, end in ranges:
+                    yield node, start - first, end - first
             lo = stop
             position += 1
         while lo < hi:
-            last = self._whole_tail() if lo >= self._tail_ord else None
+            last = self._active_node() if lo >= self._active_ord else None
             if last is not None:
-                yield last, lo - self._tail_ord, hi - self._tail_ord
+                yield last, lo - self._active_ord, hi - self._active_ord
                 return
             first, stop = index.ords[position], min(hi, self._end(position))
             yield self._node(position), lo - first, stop - first
@@ -399,34 +404,29 @@ class StreamReads(StreamNodes):
             position += 1
 
     def pieces(self, lo: int, hi: int) -> tuple[Iterator[bytes], Callable[[], None]]:
-        """Their wire node by node, from a snapshot taken now, which later changes don't affect.
+        """Return an iterator over the wire form, node by node, from a snapshot that later changes do not affect.
 
-        The second value frees what the snapshot pins; so does reading the first one to the end.
+        The second value is a function that releases the snapshot. Reading to the end does so, too.
         """
         snapshot = self.snapshot(lo, hi)
         return snapshot.forward(), snapshot.close
 
-    def pieces_reverse(self, lo: int, hi: int) -> tuple[Iterator[bytes], Callable[[], None]]:
-        """The same, newest entry first."""
-        snapshot = self.snapshot(lo, hi)
-        return snapshot.backward(), snapshot.close
-
     def snapshot(self, lo: int, hi: int) -> Snapshot:
-        """The caller closes it. Copies arrays of O(nodes in the range); everything else is O(nodes not yet stored)."""
-        index, first = self._index, self._tail_ord
+        """Return a snapshot, which the caller must close. O(nodes in the range + nodes that are not stored yet)."""
+        index, first = self._sealed.index, self._active_ord
         at = stop = 0  # positions of the sealed nodes of the range
         if lo < min(hi, first):
             at, stop = index.of_ord(lo), index.of_ord(min(hi, first) - 1) + 1
         borders: array[int] = index.ords[at:stop]
-        known = self._blobs
+        known = self._sealed.blobs
         blobs = {ordinal: known[ordinal] for ordinal in borders if ordinal in known} if known else {}
         if stop > at:
             borders.append(self._end(stop - 1))
-        last = self._whole_tail() if hi > max(lo, first) else None
-        tail = None if last is None else last.part(max(lo - first, 0), hi - first)
+        last = self._active_node() if hi > max(lo, first) else None
+        active = None if last is None else last.part(max(lo - first, 0), hi - first)
         ids = index.ms[at:stop], index.seq[at:stop]
-        marks = self.marks
-        if marks is not None:
+        tombstones = self.tombstones
+        if tombstones is not None:
             end = max(hi, borders[-1]) if borders else hi
-            marks = marks.freeze(min(lo, borders[0]) if borders else lo, end)
-        return Snapshot(self.sid, lo, hi, self.pool, borders, ids, blobs, tail, marks)
+            tombstones = tombstones.freeze(min(lo, borders[0]) if borders else lo, end)
+        return Snapshot(self.sid, lo, hi, self.pool, borders, ids, blobs, active, tombstones)

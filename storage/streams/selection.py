@@ -14,7 +14,7 @@ from array import array
 from collections.abc import Iterator
 from typing import Final
 
-from storage.model.tombstones import Marks
+from storage.model.tombstones import Tombstones
 from storage.nodes.draft import Draft
 from storage.nodes.node import Node
 from storage.nodes.packed import AnyNode, open_stored
@@ -26,13 +26,13 @@ MISSING: Final = 0xFFFFFFFF  # in the place of a node's number
 OPENED: Final = 8  # nodes that are kept open, for entries that do not follow one another
 # Entries that are read together.
 READ_AT_ONCE: Final = 512
-PIECE_BYTES: Final = 64 * 1024
+CHUNK_BYTES: Final = 64 * 1024
 
 
 class _Source:
     """A node from which entries were picked, as it was when the first of them was."""
 
-    __slots__ = ("blob", "end", "first", "first_id", "marks", "pool", "sid", "tail", "view")
+    __slots__ = ("blob", "end", "first", "first_id", "tombstones", "pool", "sid", "active", "view")
 
     def __init__(self, pool: NodePool, sid: int, view: NodeStore, first: int, end: int) -> None:
         self.pool = pool
@@ -42,27 +42,27 @@ class _Source:
         self.end = end  # the ordinal after its last entry
         self.first_id = 0
         self.blob: bytes | Draft | None = None  # None: the view has it
-        self.marks: Marks | None = None  # of its dead entries
-        self.tail: Node | None = None  # a copy of what was the stream's tail
+        self.tombstones: Tombstones | None = None  # of its dead entries
+        self.active: Node | None = None  # a copy of what was the stream's tail
 
     def open(self) -> AnyNode:
         """Raises CorruptError."""
-        if self.tail is not None:
-            return self.tail
+        if self.active is not None:
+            return self.active
         node = self.pool.cache.get(self.sid, self.first) if self.view.is_current() else None
         if node is None or len(node) < self.end - self.first:
             if isinstance(self.blob, Draft):
                 return self.blob.unpack()
             blob = self.blob or self.view.load(self.sid, self.first, self.first_id)
-            node = open_stored(blob, self.sid, self.first, self.first_id, self.end - self.first, self.marks)
+            node = open_stored(blob, self.sid, self.first, self.first_id, self.end - self.first, self.tombstones)
         return node
 
 
-class Picks:
+class Selection:
     """The owner calls close(); reading to the end does so too."""
 
     __slots__ = (
-        "_blob_bytes", "_dropped", "_known", "_numbers", "_pool", "_positions", "_sid", "_sources", "_tail_bytes",
+        "_blob_bytes", "_dropped", "_known", "_numbers", "_pool", "_positions", "_sid", "_sources", "_active_bytes",
         "_views",
     )  # fmt: skip
 
@@ -74,7 +74,7 @@ class Picks:
         self._sid = -1  # of that stream
         self._pool: NodePool | None = None
         self._views: list[NodeStore] = []
-        self._blob_bytes = self._tail_bytes = self._dropped = 0
+        self._blob_bytes = self._active_bytes = self._dropped = 0
 
     def __len__(self) -> int:
         return len(self._numbers)
@@ -104,18 +104,18 @@ class Picks:
         self._numbers.append(MISSING)
         self._positions.append(0)
 
-    def add_tail(self, first: int, tail: Node) -> None:
+    def add_active(self, first: int, active: Node) -> None:
         """``tail``: a copy."""
-        self._add(first, first + len(tail)).tail = tail
-        self._tail_bytes += tail.size
+        self._add(first, first + len(active)).active = active
+        self._active_bytes += active.size
 
     def add_node(
-        self, first: int, end: int, first_id: int, blob: bytes | Draft | None, marks: Marks | None
+        self, first: int, end: int, first_id: int, blob: bytes | Draft | None, tombstones: Tombstones | None
     ) -> None:  # fmt: skip
         source = self._add(first, end)
         source.first_id, source.blob = first_id, blob
-        if marks is not None:
-            source.marks = marks.freeze(first, end)
+        if tombstones is not None:
+            source.tombstones = tombstones.freeze(first, end)
         if blob is not None:
             self._blob_bytes += blob.size if isinstance(blob, Draft) else len(blob)
 
@@ -131,7 +131,7 @@ class Picks:
     # -- memory ----------------------------------------------------------------------------------------------
     def memory_bytes(self) -> int:
         """What it takes in memory, roughly, without the nodes that it shares with streams."""
-        return NODE_BYTES * len(self._sources) + PICK_BYTES * len(self._numbers) + self._tail_bytes
+        return NODE_BYTES * len(self._sources) + PICK_BYTES * len(self._numbers) + self._active_bytes
 
     def pinned(self) -> int:
         """Bytes of nodes that it shared with streams, and that may since have left these: an upper bound."""
@@ -158,7 +158,7 @@ class Picks:
                     wire = node.slice(position, position + 1)
                     found.append(wire)
                     size += len(wire)
-                if size > PIECE_BYTES or len(found) == READ_AT_ONCE:
+                if size > CHUNK_BYTES or len(found) == READ_AT_ONCE:
                     yield found
                     found, size = [], 0
             if found:

@@ -6,7 +6,7 @@ from array import array
 from collections.abc import Iterator
 from typing import Final
 
-from storage.model.tombstones import Marks
+from storage.model.tombstones import Tombstones
 from storage.nodes.draft import Draft
 from storage.nodes.node import Node
 from storage.nodes.packed import AnyNode, open_stored
@@ -24,13 +24,13 @@ class Snapshot:
     """
 
     __slots__ = (
-        "_blob_bytes", "_blobs", "_borders", "_dropped", "_hi", "_lo", "_marks", "_ms", "_pool", "_seq", "_sid",
-        "_tail", "_tail_ord", "_view",
+        "_blob_bytes", "_blobs", "_borders", "_dropped", "_hi", "_lo", "_tombstones", "_ms", "_pool", "_seq", "_sid",
+        "_active", "_active_ord", "_view",
     )  # fmt: skip
 
     def __init__(
         self, sid: int, lo: int, hi: int, pool: NodePool, borders: array[int], ids: tuple[array[int], array[int]],
-        blobs: dict[int, bytes | Draft], tail: Node | None, marks: Marks | None,
+        blobs: dict[int, bytes | Draft], active: Node | None, tombstones: Tombstones | None,
     ) -> None:  # fmt: skip
         self._sid = sid
         self._lo = lo
@@ -42,9 +42,9 @@ class Snapshot:
         self._blobs = blobs  # first ordinal -> blob or draft, of nodes that the store didn't have
         self._blob_bytes = sum([blob.size if isinstance(blob, Draft) else len(blob) for blob in blobs.values()])
         self._dropped = pool.dropped
-        self._tail = tail  # the tail's part of the range, None if it has none
-        self._tail_ord = 0 if tail is None else hi - len(tail)  # the ordinal of its first entry
-        self._marks = marks  # of the dead entries among these; None if there are none
+        self._active = active  # the tail's part of the range, None if it has none
+        self._active_ord = 0 if active is None else hi - len(active)  # the ordinal of its first entry
+        self._tombstones = tombstones  # of the dead entries among these; None if there are none
 
     def close(self) -> None:
         """Release the pinned view, if not done yet. Reading on raises RuntimeError where it needs the store."""
@@ -59,13 +59,13 @@ class Snapshot:
 
     def count(self, lo: int, hi: int) -> int:
         """Entries in [lo, hi), a part of the range, that were alive."""
-        return hi - lo - (0 if self._marks is None else self._marks.count(lo, hi))
+        return hi - lo - (0 if self._tombstones is None else self._tombstones.count(lo, hi))
 
     @property
     def memory_bytes(self) -> int:
         """What it takes in memory, roughly, without the nodes that it shares with the stream."""
-        held = SNAPSHOT_BYTES + 24 * len(self._borders) + (0 if self._tail is None else self._tail.size)
-        return held if self._marks is None else held + self._marks.bytes
+        held = SNAPSHOT_BYTES + 24 * len(self._borders) + (0 if self._active is None else self._active.size)
+        return held if self._tombstones is None else held + self._tombstones.bytes
 
     def pinned(self) -> int:
         """Bytes of nodes that it shared with the stream, and that may since have left the stream: an upper bound."""
@@ -73,10 +73,10 @@ class Snapshot:
 
     def end_at(self, hi: int) -> None:
         """Leave out the entries from ordinal ``hi`` on. At least one living one must be left."""
-        tail, borders = self._tail, self._borders
-        if tail is not None and hi < self._hi:
-            left = len(tail) - (self._hi - hi)
-            self._tail = tail.part(0, left) if left > 0 else None
+        active, borders = self._active, self._borders
+        if active is not None and hi < self._hi:
+            left = len(active) - (self._hi - hi)
+            self._active = active.part(0, left) if left > 0 else None
         while len(borders) > 1 and borders[-2] >= hi:
             borders.pop()
         self._hi = hi
@@ -93,7 +93,7 @@ class Snapshot:
             self.close()
 
     def backward(self) -> Iterator[bytes]:
-        """The same, newest entry first."""
+        """Yield the same pieces and entries, newest first."""
         for wires in self.entries_reverse():
             yield b"".join(wires)
 
@@ -121,27 +121,27 @@ class Snapshot:
 
     def _parts(self, newest_first: bool = False) -> Iterator[tuple[AnyNode, list[tuple[int, int]]]]:
         """The nodes of the range, each with the runs of its living entries: at least one, start and stop."""
-        tail = self._tail
-        if tail is not None and newest_first:
-            runs = self._runs(self._tail_ord, self._tail_ord, self._tail_ord + len(tail))
+        active = self._active
+        if active is not None and newest_first:
+            runs = self._runs(self._active_ord, self._active_ord, self._active_ord + len(active))
             if runs:
-                yield tail, runs
+                yield active, runs
         count = len(self._borders) - 1
         for number in range(count - 1, -1, -1) if newest_first else range(count):
             first = self._borders[number]
             runs = self._runs(first, max(self._lo, first), min(self._hi, self._borders[number + 1]))
             if runs:
                 yield self._node(number, runs[-1][1]), runs
-        if tail is not None and not newest_first:
-            runs = self._runs(self._tail_ord, self._tail_ord, self._tail_ord + len(tail))
+        if active is not None and not newest_first:
+            runs = self._runs(self._active_ord, self._active_ord, self._active_ord + len(active))
             if runs:
-                yield tail, runs
+                yield active, runs
 
     def _runs(self, first: int, lo: int, hi: int) -> list[tuple[int, int]]:
         """The runs of living entries in [lo, hi), as positions in the node that begins at ``first``."""
-        if self._marks is None:
+        if self._tombstones is None:
             return [(lo - first, hi - first)]
-        return [(start - first, stop - first) for start, stop in self._marks.runs(lo, hi)]
+        return [(start - first, stop - first) for start, stop in self._tombstones.live_ranges(lo, hi)]
 
     def _node(self, number: int, stop: int) -> AnyNode:
         """Sealed node ``number`` of the range, which has at least ``stop`` entries. It is asked for once."""
@@ -158,5 +158,5 @@ class Snapshot:
             if isinstance(blob, Draft):
                 return blob.unpack()
             blob = blob or self._view.load(self._sid, first, first_id)
-            node = open_stored(blob, self._sid, first, first_id, self._borders[number + 1] - first, self._marks)
+            node = open_stored(blob, self._sid, first, first_id, self._borders[number + 1] - first, self._tombstones)
         return node

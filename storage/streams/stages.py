@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable
 from itertools import accumulate
 from typing import Final
 
-from storage.nodes.stagedentries import PIECE_BYTES, Piece
+from storage.nodes.stagedentries import CHUNK_BYTES, StagedChunk
 from storage.streams.capture import Capture, StageCapture
 
 STAGE_BYTES: Final = 700  # memory of a stage's objects
@@ -33,13 +33,13 @@ class Stage:
         self.sid = sid
         self.ttl = ttl  # ms without another TSTAGE after which it is dropped; 0: never
         self.deadline = deadline  # when that happens, in served time (ms), or NEVER
-        self.pieces: list[Piece] = []
+        self.pieces: list[StagedChunk] = []
         self.entries = 0
         self.bytes = STAGE_BYTES  # of memory, roughly
         self.stored = False  # whether the store may have some of it
         # each key's piece that isn't full: the last key's, and those of the others (None while there is one key)
-        self._open: Piece | None = None
-        self._others: dict[bytes, Piece] | None = None
+        self._open: StagedChunk | None = None
+        self._others: dict[bytes, StagedChunk] | None = None
 
     def touch(self, served: int) -> None:
         """A writer gave a sign of life at that served time, though nothing was added. This is not logged."""
@@ -58,9 +58,9 @@ class Stage:
         at = start = 0
         while at < total:
             if piece is None:
-                piece = Piece(key)
+                piece = StagedChunk(key)
                 self.pieces.append(piece)
-                self.bytes += PIECE_BYTES + len(key)
+                self.bytes += CHUNK_BYTES + len(key)
             part = sizes[at : at + max(1, max_entries - piece.count)]
             size = sum(part)
             room = max_bytes - piece.size
@@ -77,7 +77,7 @@ class Stage:
         self.entries += total
         self.bytes += len(bare) + 4 * total
 
-    def _open_piece(self, key: bytes) -> Piece | None:
+    def _open_piece(self, key: bytes) -> StagedChunk | None:
         """The key's piece that isn't full, None if there is none; the stage lets go of it."""
         piece = self._open
         if piece is None or piece.key != key:
@@ -93,11 +93,11 @@ class Stage:
 
     def restore_piece(self, key: bytes, sizes: array[int], bare: bytes) -> None:
         """Add the next piece, as a checkpoint stored it."""
-        piece = Piece.of(key, sizes, bare)
+        piece = StagedChunk.of(key, sizes, bare)
         piece.dirty = False
         self.pieces.append(piece)
         self.entries += len(sizes)
-        self.bytes += PIECE_BYTES + len(key) + len(bare) + 4 * len(sizes)
+        self.bytes += CHUNK_BYTES + len(key) + len(bare) + 4 * len(sizes)
 
     def capture(self, name: bytes) -> StageCapture:
         """What the store lacks, as of now."""
@@ -234,7 +234,7 @@ class Stages:
         for name in sorted(self.by_name):
             stage = self.by_name[name]
             update(b"H%d:%b %d" % (len(name), name, stage.ttl))
-            content: dict[bytes, list[Piece]] = {}
+            content: dict[bytes, list[StagedChunk]] = {}
             for piece in stage.pieces:
                 content.setdefault(piece.key, []).append(piece)
             for key in sorted(content):

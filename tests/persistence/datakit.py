@@ -52,7 +52,7 @@ def delete(ks: Keyspace, key: bytes, ordinals: Iterable[int]) -> None:
 def dead_of(ks: Keyspace, key: bytes) -> set[int]:
     """The ordinals of a stream's dead entries."""
     stream = append(ks, key, 0)
-    return set() if stream.marks is None else set(stream.marks.marked(stream.first_ord, stream.next_ord))
+    return set() if stream.tombstones is None else set(stream.tombstones.marked(stream.first_ord, stream.next_ord))
 
 
 def group(ks: Keyspace, key: bytes, name: bytes, pending: int) -> Group:

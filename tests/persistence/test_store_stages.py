@@ -14,7 +14,7 @@ from persistence.store import Store
 from resp.errors import CorruptError
 from storage.keyspace.keyspace import Keyspace
 from storage.keyspace.stagemutators import gathered, publish, stage, unstage
-from storage.nodes.stagedentries import Piece
+from storage.nodes.stagedentries import StagedChunk
 from storage.streams.capture import Capture, StageCapture
 from tests.persistence.datakit import append, checkpoint, commit, keyspace, opened
 from tests.persistence.test_store import change, reopened, save
@@ -63,7 +63,7 @@ def test_golden_entries_written(tmp_path: Path) -> None:
         return crc32(key + value).to_bytes(4, "big") + value
 
     sizes = array("I", [3, 4])
-    taken = StageCapture(9, b"name", 7, 77, 4, [(3, Piece(b"key"), b"onefour", sizes)])
+    taken = StageCapture(9, b"name", 7, 77, 4, [(3, StagedChunk(b"key"), b"onefour", sizes)])
     store = Store(tmp_path / "store")
     store.write(Capture(stages=[taken], fences=[(b"q", 6, b""), (b"r", 6, b"ten")]), 0x123)
     store.close()

@@ -59,7 +59,7 @@ def alive(ks: Keyspace, key: bytes) -> bytes:
 # -- the bytes -----------------------------------------------------------------------------------------------
 def capture(marks: list[tuple[int, bytes]], producers: list[tuple[bytes, bytes]]) -> Capture:
     stream = StreamCapture(7, b"META", 0, 3, [], (2, 6 << 64, b"TAIL"))
-    stream.marks, stream.producers = marks, producers
+    stream.tombstones, stream.producers = marks, producers
     return Capture(next_sid=9, streams=[stream], stream_keys={7: (b"key", 0)})
 
 

@@ -47,7 +47,7 @@ changed = st.one_of(
     st.builds(lambda ids, who: refused(lambda table: table.own(raws(*ids), who, NOW + 3)), few, st.integers(0, 2)),
     st.builds(lambda who: lambda table: table.forget(who), st.integers(0, 2)),
 )
-asked = st.one_of(
+redis_reads = st.one_of(
     st.sampled_from([
         len, PendingTable.next_due, PendingTable.next_drop, PendingTable.lowest, PendingTable.highest,
         PendingTable.owners, PendingTable.first_idle, PendingTable.memory_bytes, dumped,
@@ -66,7 +66,7 @@ asked = st.one_of(
 )  # fmt: skip
 
 
-@given(st.lists(st.one_of(delivered, owned, acknowledged, changed, asked), max_size=12))
+@given(st.lists(st.one_of(delivered, owned, acknowledged, changed, redis_reads), max_size=12))
 @example([lambda table: table.add(raws(1, 2), NOW, NOW + 5, 0, 5), lambda table: table.remove(raws(2, 1)), len, dumped])
 @example([lambda table: table.add(raws(1), NOW, NOW + 15, NOW + 1, 15)])
 @example([lambda table: table.own_new(raws(1), 2, NOW, 1), lambda table: table.own_new(raws(2), 1, NOW, 1), dumped])

@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from storage.keyspace.recordheads import RecordHeads
-from storage.model.entries import bulk_runs, entry_of, entry_wire, id_bulk
+from storage.model.entries import bulk_ranges, entry_of, entry_wire, id_bulk
 from storage.model.ids import MASK64
 from storage.nodes.cache import NodeCache
-from storage.nodes.node import FEW_STEPS, TailNode, _signed_gaps, _stepped, _steps, seal, sealed
+from storage.nodes.node import FEW_STEPS, ActiveNode, _signed_gaps, _stepped, _steps, seal, sealed
 from storage.nodes.pool import NodePool
 from storage.streams.stream import Stream
 from tests.storage.keyspace.replaykit import append_record
@@ -26,15 +26,15 @@ IDS = st.lists(st.tuples(st.sampled_from([0, 1, 1_700_000_000_000, MASK64]), SEQ
     ("seq", "count"), [(0, 1), (0, 16), (0, 2000), (9, 2), (95, 16), (999, 1), (5, 9995), (9999, 1), (0, 10_000)]
 )
 def test_runs_of_ids(seq: int, count: int) -> None:
-    runs = bulk_runs(77, seq, count)
+    runs = bulk_ranges(77, seq, count)
     expected = [id_bulk(77, number) for number in range(seq, seq + count)]
     assert [head + end for head, ends in runs for end in ends] == expected
     assert all(len({len(end) for end in ends}) == 1 for _, ends in runs)
 
 
 def test_runs_end_with_the_table() -> None:
-    assert not bulk_runs(77, 9990, 11)
-    assert not bulk_runs(77, MASK64 - 1, 2)
+    assert not bulk_ranges(77, 9990, 11)
+    assert not bulk_ranges(77, MASK64 - 1, 2)
 
 
 @given(IDS, st.lists(st.sampled_from([b"", b"s", b"key"]), min_size=20, max_size=20), st.data())
@@ -49,18 +49,18 @@ def test_records_of_appends(ids: list[tuple[int, int]], keys: list[bytes], data:
 
 @given(IDS)
 def test_columns_of_a_tail(ids: list[tuple[int, int]]) -> None:
-    tail, other = TailNode(), TailNode()
+    tail, other = ActiveNode(), ActiveNode()
     for number, (ms, seq) in enumerate(ids):
         tail.add(ms, seq, number)
         other.extend(ms, seq, [number])
     assert list(zip(tail.ms, tail.seq, strict=True)) == ids == list(zip(other.ms, other.seq, strict=True))
     assert tail.ends == other.ends
-    assert TailNode().ms == TailNode().seq == TailNode().ends
+    assert ActiveNode().ms == ActiveNode().seq == ActiveNode().ends
 
 
 @given(st.lists(st.integers(0, 70_000), min_size=1, max_size=5))
 def test_the_largest_entry_is_known_when_a_node_is_sealed(sizes: list[int]) -> None:
-    tail = TailNode()
+    tail = ActiveNode()
     for seq, size in enumerate(sizes):
         tail.wire += bytes(size)
         tail.add(1, seq, len(tail.wire))
@@ -110,6 +110,6 @@ def test_a_packed_append_equals_single_appends(batches: list[list[int]], most: i
         packed.append_packed(number + 1, 5, array("I", sizes), wire)
     single.pieces(0, single.next_ord)[1]()  # joins the entries of the active node
     assert single.capture().nodes == packed.capture().nodes
-    assert single.capture().tail == packed.capture().tail
+    assert single.capture().active == packed.capture().active
     assert single.meta() == packed.meta()
     assert pools[0].bytes == pools[1].bytes

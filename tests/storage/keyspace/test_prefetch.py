@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from resp.errors import CorruptError
+from storage import keyspace
 from storage.keyspace import prefetch
 from storage.keyspace.keyspace import Keyspace
 from storage.keyspace.recordheads import RecordHeads
 from storage.keyspace.replay import replay
 from storage.model import records
+from storage.streams.nodelist import StreamNodes
 from tests.storage.keyspace.replaykit import NOW, empty, wire
 
 _prefetch = pytest.importorskip("storage.keyspace._prefetch", reason="nothing is compiled here: nothing is fetched")
 
+APPEND_LIST = "_append_list"
 U64 = st.integers(0, (1 << 64) - 1)
 APPENDS = st.lists(st.tuples(st.binary(max_size=9), U64, U64, st.binary(max_size=99)), max_size=70)
 Append = tuple[bytes, int, int, bytes]
@@ -105,3 +109,9 @@ def test_what_is_replayed_is_logged_up_to_where_it_fails() -> None:
         replay(behind, good + batch_of([(b"s", NOW, 1, b"too low")]) + good)
     assert behind.take_batch() == good
     assert behind.digest() == ks.digest()
+
+
+def test_the_list_that_c_looks_for_is_an_attribute_of_streams() -> None:
+    source = Path(keyspace.__file__).with_name("_prefetch.c").read_text()
+    assert f'"{APPEND_LIST}"' in source
+    assert APPEND_LIST in StreamNodes.__slots__

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from resp.errors import CorruptError
-from storage.model.tombstones import BITMAP, CHUNK, FULL, Marks, check, numbers, packed
+from storage.model.tombstones import BITMAP, CHUNK, FULL, Tombstones, check, numbers, packed
 
 END = 5 * CHUNK
 ORDINAL = st.one_of(
@@ -20,13 +20,13 @@ ORDINAL = st.one_of(
 class MarksMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
-        self.marks = Marks()
+        self.tombstones = Tombstones()
         self.model: set[int] = set()
         self.store: dict[int, bytes] = {}
 
     @rule(ordinals=st.sets(ORDINAL, min_size=1, max_size=20))
     def add(self, ordinals: set[int]) -> None:
-        assert self.marks.add(sorted(ordinals)) == len(ordinals - self.model)
+        assert self.tombstones.add(sorted(ordinals)) == len(ordinals - self.model)
         self.model |= ordinals
 
     @rule(lo=ORDINAL, size=st.sampled_from([1, 300, 600, CHUNK, 2 * CHUNK]), step=st.sampled_from([1, 1, 2, 7]))
@@ -35,55 +35,55 @@ class MarksMachine(RuleBasedStateMachine):
 
     @rule(ordinal=ORDINAL)
     def drop_before(self, ordinal: int) -> None:
-        self.marks.drop_before(ordinal)
+        self.tombstones.drop_before(ordinal)
         self.model = {number for number in self.model if number >= ordinal}
 
     @rule(lo=ORDINAL, size=st.sampled_from([0, 1, 10, 600, CHUNK, 3 * CHUNK]))
     def ask(self, lo: int, size: int) -> None:
-        marks, hi = self.marks, lo + size
+        tombstones, hi = self.tombstones, lo + size
         inside = [number for number in range(lo, hi) if number in self.model]
         living = [number for number in range(lo, hi) if number not in self.model]
-        for frozen in (marks, marks.freeze(lo, hi)):
+        for frozen in (tombstones, tombstones.freeze(lo, hi)):
             assert frozen.marked(lo, hi) == inside
-            assert [number for run in frozen.runs(lo, hi) for number in range(*run)] == living
-            assert all(start < stop for start, stop in frozen.runs(lo, hi))
+            assert [number for run in frozen.live_ranges(lo, hi) for number in range(*run)] == living
+            assert all(start < stop for start, stop in frozen.live_ranges(lo, hi))
             assert frozen.count(lo, hi) == len(inside)
             assert frozen.has(lo) == (lo in self.model)
-        assert marks.before(lo) == sum(number < lo for number in self.model)
+        assert tombstones.before(lo) == sum(number < lo for number in self.model)
         first = lo
         while first in self.model:
             first += 1
-        assert marks.live_from(lo) == first
+        assert tombstones.live_from(lo) == first
         last = lo - 1
         while last in self.model:
             last -= 1
-        assert marks.live_below(lo) == last
+        assert tombstones.live_below(lo) == last
         for count in (1, len(living) // 2, len(living)):
             if 0 < count <= len(living):
-                assert marks.after(lo, count, hi) == living[count - 1] + 1
-                assert marks.ahead(hi, count, lo) == living[-count]
-        assert marks.after(lo, len(living) + 1, hi) == hi
-        assert marks.ahead(hi, len(living) + 1, lo) == lo
+                assert tombstones.after(lo, count, hi) == living[count - 1] + 1
+                assert tombstones.ahead(hi, count, lo) == living[-count]
+        assert tombstones.after(lo, len(living) + 1, hi) == hi
+        assert tombstones.ahead(hi, len(living) + 1, lo) == lo
 
     @rule()
     def store_and_restore(self) -> None:
-        for chunk, container in self.marks.take_changed():
+        for chunk, container in self.tombstones.take_changed():
             if container:
                 assert check(container) == len(numbers(container))
                 self.store[chunk] = container
             else:
                 self.store.pop(chunk, None)
-        assert self.marks.take_changed() == []
-        restored = Marks()
+        assert self.tombstones.take_changed() == []
+        restored = Tombstones()
         for chunk, container in sorted(self.store.items()):
             restored.restore(chunk, container)
-        assert restored.chunks() == self.marks.chunks()
-        assert (restored.total, restored.bytes) == (self.marks.total, self.marks.bytes)
-        self.marks = restored
+        assert restored.chunks() == self.tombstones.chunks()
+        assert (restored.total, restored.bytes) == (self.tombstones.total, self.tombstones.bytes)
+        self.tombstones = restored
 
     @invariant()
     def total_is_right(self) -> None:
-        assert self.marks.total == len(self.model)
+        assert self.tombstones.total == len(self.model)
 
 
 TestMarksMachine = MarksMachine.TestCase
@@ -98,11 +98,11 @@ def test_containers_hold_what_was_packed(offsets: set[int]) -> None:
 
 
 def test_a_full_chunk_is_shared() -> None:
-    marks = Marks()
-    marks.add(list(range(CHUNK)))
-    assert marks.chunks()[0][1] is FULL
-    assert marks.live_from(0) == CHUNK
-    assert marks.live_below(CHUNK) == -1
+    tombstones = Tombstones()
+    tombstones.add(list(range(CHUNK)))
+    assert tombstones.chunks()[0][1] is FULL
+    assert tombstones.live_from(0) == CHUNK
+    assert tombstones.live_below(CHUNK) == -1
 
 
 @pytest.mark.parametrize(

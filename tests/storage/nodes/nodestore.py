@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+
 from resp.errors import CorruptError
-from storage.nodes.compaction import thinned
+from storage.nodes.compaction import compacted
 from storage.nodes.node import Node, new_compressor
 from storage.nodes.packed import open_packed
 from storage.streams.capture import StreamCapture
+from storage.streams.stream import Stream
 
 
 class View:
@@ -34,11 +37,17 @@ class View:
         self._store.pins -= 1
 
 
+def backward(stream: Stream, lo: int, hi: int) -> tuple[Iterator[bytes], Callable[[], None]]:
+    """Like Stream.pieces(), newest entry first."""
+    snapshot = stream.snapshot(lo, hi)
+    return snapshot.backward(), snapshot.close
+
+
 class MemoryStore:
     def __init__(self) -> None:
         self.blobs: dict[tuple[int, int], tuple[int, bytes]] = {}  # sid, first ordinal -> first ID, blob
         self.metas: dict[int, bytes] = {}
-        self.marks: dict[tuple[int, int], bytes] = {}  # sid, chunk -> container
+        self.tombstones: dict[tuple[int, int], bytes] = {}  # sid, chunk -> container
         self.pins = 0  # views not released
         self.writes = 0
         self.loads = 0
@@ -61,21 +70,21 @@ class MemoryStore:
         self.writes += 1
         self.metas[capture.sid] = capture.meta
         sparse = {first: alive for first, _, alive in capture.sparse}
-        for first, first_id, node in [*capture.nodes, *([capture.tail] if capture.tail else [])]:
-            less = thinned(node, sparse.pop(first), new_compressor()) if first in sparse else None
+        for first, first_id, node in [*capture.nodes, *([capture.active] if capture.active else [])]:
+            less = compacted(node, sparse.pop(first), new_compressor()) if first in sparse else None
             blob = node if isinstance(node, bytes) else node.seal(new_compressor())
             self.blobs[capture.sid, first] = first_id, less or blob
         for first, alive in sparse.items():
             if (capture.sid, first) in self.blobs:
                 first_id, blob = self.blobs[capture.sid, first]
-                self.blobs[capture.sid, first] = first_id, thinned(blob, alive, new_compressor()) or blob
+                self.blobs[capture.sid, first] = first_id, compacted(blob, alive, new_compressor()) or blob
         for first, first_id in capture.dead_nodes:
             assert self.blobs.pop((capture.sid, first), (first_id, b""))[0] == first_id
-        for chunk, container in capture.marks:
+        for chunk, container in capture.tombstones:
             if container:
-                self.marks[capture.sid, chunk] = container
+                self.tombstones[capture.sid, chunk] = container
             else:
-                self.marks.pop((capture.sid, chunk), None)
+                self.tombstones.pop((capture.sid, chunk), None)
         dead = [first for first in self.firsts(capture.sid) if first <= capture.first_ord]
         for first in dead[:-1]:
             del self.blobs[capture.sid, first]

@@ -8,11 +8,11 @@ import pytest
 
 from storage.model.entries import entry_wire, id_bulk
 from storage.nodes.cache import NodeCache
-from storage.nodes.draft import BareDraft, Draft
+from storage.nodes.draft import Draft, StagedDraft
 from storage.nodes.pool import NodePool
-from storage.nodes.stagedentries import Piece
+from storage.nodes.stagedentries import StagedChunk
 from storage.streams.stream import Stream
-from tests.storage.nodes.nodestore import MemoryStore
+from tests.storage.nodes.nodestore import MemoryStore, backward
 
 BARE = entry_wire(b"", [b"f", b"v"])
 
@@ -34,8 +34,8 @@ def stream(store: MemoryStore) -> Stream:
 
 
 def adopt(stream: Stream, seq: int, count: int) -> None:
-    piece = Piece.of(b"k", array("I", [len(BARE)] * count), BARE * count)
-    stream.adopt(BareDraft(5, seq, [piece]), 5, seq)
+    piece = StagedChunk.of(b"k", array("I", [len(BARE)] * count), BARE * count)
+    stream.adopt(StagedDraft(5, seq, [piece]), 5, seq)
 
 
 def append(stream: Stream, seq: int, count: int) -> None:
@@ -119,11 +119,11 @@ def test_a_snapshot_outlives_them(stream: Stream, store: MemoryStore) -> None:
     adopt(stream, 0, 4)
     adopt(stream, 4, 3)
     forward, _ = stream.pieces(1, 7)
-    backward, _ = stream.pieces_reverse(0, 7)
+    newest_first, _ = backward(stream, 0, 7)
     capture = stream.capture()
     store.write(capture)
     stream.captured(capture)
     append(stream, 7, 3)
     stream.evict_before(10, 5 << 64 | 9)
     assert b"".join(forward) == wires(5, 1, 6)
-    assert b"".join(backward) == b"".join(wires(5, n, 1) for n in range(6, -1, -1))
+    assert b"".join(newest_first) == b"".join(wires(5, n, 1) for n in range(6, -1, -1))

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from storage.model.ids import MASK64
 from storage.nodes.appendlist import LARGE, MOST, STEP, add, begun, first_id, join, raw_blob, sealed_blob
 from storage.nodes.cache import NodeCache
-from storage.nodes.node import TailNode, sealed
+from storage.nodes.node import ActiveNode, sealed
 from storage.nodes.pool import NodePool
 from storage.streams.stream import Stream
 from tests.storage.nodes.nodestore import MemoryStore
@@ -37,7 +37,7 @@ def test_a_blob_of_loose_entries(entries: list[tuple[int, int, int]], seq: int) 
             add(loose, ms, seq, bytes(size))
         else:
             loose = begun(ms, seq, bytes(size))
-    tail = TailNode()
+    tail = ActiveNode()
     join(loose, tail)
     assert tail.wire == b"".join(bytes(size) for _, _, size in entries)
     assert (list(tail.ms), list(tail.seq)) == (loose[1::STEP], loose[2::STEP])
@@ -54,7 +54,7 @@ def test_a_sealed_blob_of_large_entries_in_parts(
     entries: list[tuple[int, int, int]], more: list[int], data: st.DataObject
 ) -> None:
     seq = data.draw(st.sampled_from([0, 250, MASK64 - 10_000]))
-    ms, loose, tail = NOW, list[object](), TailNode()
+    ms, loose, tail = NOW, list[object](), ActiveNode()
     for gap, ahead, size in entries:
         ms, seq = ms + gap, 0 if gap else seq + ahead
         wire = str(seq).encode() * size
@@ -148,7 +148,7 @@ def test_an_append_without_memory_changes_nothing(monkeypatch: pytest.MonkeyPatc
     for seq in range(MOST // STEP):
         stream.append(NOW, seq, b"x")
 
-    def fails(loose: list[object], tail: TailNode) -> None:
+    def fails(loose: list[object], tail: ActiveNode) -> None:
         raise MemoryError
 
     monkeypatch.setattr("storage.streams.nodelist.join", fails)
@@ -174,7 +174,7 @@ def test_a_read_or_a_checkpoint_without_memory_changes_nothing(
     def fails(*_: object) -> None:
         raise MemoryError
 
-    monkeypatch.setattr(TailNode, "extend", fails)
+    monkeypatch.setattr(ActiveNode, "extend", fails)
     monkeypatch.setattr("storage.nodes.appendlist.array", fails)
     if reads:
         with pytest.raises(MemoryError):

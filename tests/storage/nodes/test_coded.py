@@ -16,8 +16,8 @@ from storage.model.ids import MASK64
 from storage.nodes import appendlist, codedrows, coder
 from storage.nodes.cache import NodeCache
 from storage.nodes.coded import UNPACK_AT, CodedNode, check, is_coded
-from storage.nodes.compaction import thinned
-from storage.nodes.node import LONG_TAIL, Node, TailNode, new_compressor, seal, sealed, tail_blob
+from storage.nodes.compaction import compacted
+from storage.nodes.node import LONG_ACTIVE, ActiveNode, Node, active_blob, new_compressor, seal, sealed
 from storage.nodes.packed import open_packed
 from tests.storage.nodes.test_packed import check as check_answers
 
@@ -30,8 +30,8 @@ def entries_of(rows: list[list[bytes]], ids: list[tuple[int, int]]) -> list[Entr
     return [(ms << 64 | seq, entry_wire(id_bulk(ms, seq), row)) for row, (ms, seq) in zip(rows, ids, strict=True)]
 
 
-def tail_of(entries: list[Entry]) -> TailNode:
-    tail = TailNode()
+def tail_of(entries: list[Entry]) -> ActiveNode:
+    tail = ActiveNode()
     for entry_id, wire in entries:
         tail.wire += wire
         tail.add(entry_id >> 64, entry_id & MASK64, len(tail.wire))
@@ -155,7 +155,7 @@ def test_what_is_left_of_one_comes_back(highest: int, count: int, runs: bool) ->
         ids = [(1000, highest - half + 1 + at) if at < half else (1001, at) for at in range(count)]
     entries = entries_of([[b"s", b"%02d" % (at % 100), b"t", b"%.1f" % (at * 7 % 90 / 10)] for at in range(count)], ids)
     lo, hi = count // 2, count // 2 + count // 8 + 1
-    less = thinned(blob_of(entries), [(lo, hi)], new_compressor())
+    less = compacted(blob_of(entries), [(lo, hi)], new_compressor())
     if less is None:
         assert count == 4
         return
@@ -324,9 +324,9 @@ def listed(entries: list[Entry]) -> list[object]:
 def test_a_long_tail_is_coded_whether_its_entries_are_loose_or_not(count: int) -> None:
     entries = sensors(count)
     tail = tail_of(entries)
-    blob, largest = appendlist.tail_blob(listed(entries), len(tail.wire))
-    assert (blob, largest) == tail_blob(tail)
-    assert is_coded(blob) == (len(tail.wire) >= LONG_TAIL)
+    blob, largest = appendlist.active_blob(listed(entries), len(tail.wire))
+    assert (blob, largest) == active_blob(tail)
+    assert is_coded(blob) == (len(tail.wire) >= LONG_ACTIVE)
     assert largest == max(len(wire) for _, wire in entries)
     node = open_packed(blob).unpack()
     assert (node.wire, node.ids(0, count)) == (tail.wire, [entry_id for entry_id, _ in entries])

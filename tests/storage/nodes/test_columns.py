@@ -82,13 +82,13 @@ def test_columns_are_what_plain_arithmetic_gives(first_ms: int, entries: list[tu
 @example(5, [(1, 0, 9), *[(0, 1, 9)] * 50], [(n, 1, 0) for n in range(50)])
 @example(5, [(0, 300, 9), *[(0, 0, 9)] * 50], [(n, 0, 0) for n in range(50)])
 def test_an_id_is_found_where_a_scan_finds_it(
-    first_ms: int, entries: list[tuple[int, int, int]], asked: list[tuple[int, int, int]]
+    first_ms: int, entries: list[tuple[int, int, int]], redis_reads: list[tuple[int, int, int]]
 ) -> None:
     node = node_of(first_ms, entries)
     packed = open_packed(seal(node))
     unpacked = packed.unpack()
     ids = node.ids(0, len(node))
-    for at, seqs, ms in asked:
+    for at, seqs, ms in redis_reads:
         wanted = max(0, ids[at % len(ids)] + seqs + (ms << 64))
         place = sum(id < wanted for id in ids)  # noqa: A001
         assert [one.find_from(wanted) for one in (node, packed, unpacked)] == [place] * 3

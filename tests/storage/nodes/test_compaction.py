@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from resp.errors import CorruptError
-from storage.nodes.compaction import thinned
-from storage.nodes.draft import BareDraft, WrittenDraft
-from storage.nodes.node import HEADER, Node, TailNode, new_compressor, seal
+from storage.nodes.compaction import compacted
+from storage.nodes.draft import ActiveDraft, StagedDraft
+from storage.nodes.node import HEADER, ActiveNode, Node, new_compressor, seal
 from storage.nodes.packed import new_decompressor, open_packed
-from storage.nodes.stagedentries import Piece
+from storage.nodes.stagedentries import StagedChunk
 
 pytestmark = pytest.mark.quick
 
@@ -43,7 +43,7 @@ def made(rows: list[tuple[int, int, int]]) -> Node:
 @given(ENTRIES, st.sets(st.integers(0, 59)))
 def test_ids_and_living_entries_are_the_same(rows: list[tuple[int, int, int]], positions: set[int]) -> None:
     node, alive = made(rows), without(len(rows), positions)
-    less = thinned(seal(node), alive, new_compressor(), new_decompressor())
+    less = compacted(seal(node), alive, new_compressor(), new_decompressor())
     left = sum(size for at, (_, _, size) in enumerate(rows) if at not in positions)
     if 2 * left > len(node.wire):
         assert less is None
@@ -55,29 +55,29 @@ def test_ids_and_living_entries_are_the_same(rows: list[tuple[int, int, int]], p
         for at in range(len(rows)):
             assert opened.slice(at, at + 1) == (b"" if at in positions else node.slice(at, at + 1))
             assert opened.find_from(node.id_at(at)) == at
-    assert thinned(less, alive, new_compressor()) is None, "once is enough"
+    assert compacted(less, alive, new_compressor()) is None, "once is enough"
 
 
 def test_it_is_smaller_and_of_the_same_version() -> None:
     node = made([(1, 0, 100)] * 100)
     full = seal(node, compress=False)
-    less = thinned(full, [(0, 1)], new_compressor())
+    less = compacted(full, [(0, 1)], new_compressor())
     assert less is not None
     assert len(less) < len(full) / 10
     assert HEADER.unpack_from(less)[:2] == HEADER.unpack_from(full)[:2]
 
 
 def test_of_drafts() -> None:
-    tail = TailNode.of(made([(1, 0, 100)] * 10))
-    written = WrittenDraft(tail)
-    less = thinned(written, [(9, 10)], new_compressor())
+    tail = ActiveNode.of(made([(1, 0, 100)] * 10))
+    written = ActiveDraft(tail)
+    less = compacted(written, [(9, 10)], new_compressor())
     assert less is not None
     assert written.sealed == len(less), "the stream counts what was stored"
     assert open_packed(less).slice(9, 10) == tail.slice(9, 10)
     bare = b"*3\r\n$1\r\nf\r\n$1\r\nv\r\n"
-    draft = BareDraft(5, 3, [Piece.of(b"key", array("I", [len(bare)] * 4), bare * 4)])
+    draft = StagedDraft(5, 3, [StagedChunk.of(b"key", array("I", [len(bare)] * 4), bare * 4)])
     whole = draft.unpack()
-    less = thinned(draft, [(2, 3)], new_compressor())
+    less = compacted(draft, [(2, 3)], new_compressor())
     assert less is not None
     assert (open_packed(less).ids(0, 4), open_packed(less).slice(0, 4)) == (whole.ids(0, 4), whole.slice(2, 3))
 
@@ -85,6 +85,6 @@ def test_of_drafts() -> None:
 def test_what_can_not_be() -> None:
     blob = seal(made([(1, 0, 10)] * 4))
     with pytest.raises(CorruptError, match="lacks entries"):
-        thinned(blob, [(1, 2), (3, 5)], new_compressor())
+        compacted(blob, [(1, 2), (3, 5)], new_compressor())
     with pytest.raises(CorruptError):
-        thinned(blob[:-1], [(3, 4)], new_compressor())
+        compacted(blob[:-1], [(3, 4)], new_compressor())

@@ -8,9 +8,9 @@ import pytest
 
 from storage.model.entries import entry_wire, id_bulk
 from storage.model.ids import MASK64
-from storage.nodes.draft import BareDraft, Draft, WrittenDraft
-from storage.nodes.node import TailNode, new_compressor, seal
-from storage.nodes.stagedentries import LONGEST_ID, Piece, bulk_ids, write
+from storage.nodes.draft import ActiveDraft, Draft, StagedDraft
+from storage.nodes.node import ActiveNode, new_compressor, seal
+from storage.nodes.stagedentries import LONGEST_ID, StagedChunk, bulk_ids, write
 from tests.storage.nodes.nodestore import opened
 
 VALUES = [b"f", b"1"], [b"f", b"", b"", b"\r\n\r\n"], [b"%d", b"x" * 5000], [b"*3\r\n", b"$1\r\n"] * 40
@@ -21,13 +21,13 @@ def bare(values: list[bytes]) -> bytes:
     return entry_wire(b"", values)
 
 
-def draft(ms: int, seq: int, count: int) -> tuple[BareDraft, list[bytes]]:
+def draft(ms: int, seq: int, count: int) -> tuple[StagedDraft, list[bytes]]:
     """A draft, and what its entries are."""
     rows = [VALUES[number % len(VALUES)] for number in range(count)]
     bares = [bare(values) for values in rows]
     sizes = array("I", map(len, bares))
-    pieces = [Piece.of(b"k", sizes[lo:hi], b"".join(bares[lo:hi])) for lo, hi in ((0, 3), (3, 4), (4, count))]
-    made = BareDraft(ms, seq, pieces)
+    pieces = [StagedChunk.of(b"k", sizes[lo:hi], b"".join(bares[lo:hi])) for lo, hi in ((0, 3), (3, 4), (4, count))]
+    made = StagedDraft(ms, seq, pieces)
     return made, [entry_wire(id_bulk(ms, seq + number), values) for number, values in enumerate(rows)]
 
 
@@ -48,7 +48,7 @@ def test_ids_end() -> None:
 @pytest.mark.parametrize("seq", [0, 3, 9_995, MASK64 - 9])
 def test_a_draft_makes_the_node_that_appending_would_have_made(seq: int) -> None:
     made, wires = draft(77, seq, 10)
-    tail = TailNode()
+    tail = ActiveNode()
     for number, wire in enumerate(wires):
         tail.wire += wire
         tail.ms.append(77)
@@ -69,7 +69,7 @@ def test_sealed_and_opened(kind: str) -> None:
     made: Draft
     made, wires = draft(77, 5, 9)
     if kind == "written":
-        made = WrittenDraft(TailNode.of(made.unpack()))
+        made = ActiveDraft(ActiveNode.of(made.unpack()))
     assert not made.sealed
     blob = made.seal(new_compressor())
     assert made.sealed == len(blob)

@@ -18,15 +18,15 @@ from resp.errors import CorruptError
 from storage.model.ids import MASK64, MAX_ID
 from storage.nodes.cache import NodeCache
 from storage.nodes.index import NodeIndex
-from storage.nodes.node import BODY, Node, TailNode, seal
+from storage.nodes.node import BODY, ActiveNode, Node, seal
 from storage.nodes.packed import open_stored
 from tests.storage.nodes.nodestore import opened
 
 Entry = tuple[int, int, bytes]  # ms, seq, wire
 
 
-def tail_of(entries: list[Entry]) -> TailNode:
-    tail = TailNode()
+def tail_of(entries: list[Entry]) -> ActiveNode:
+    tail = ActiveNode()
     for ms, seq, wire in entries:
         tail.ms.append(ms)
         tail.seq.append(seq)
@@ -97,7 +97,7 @@ def test_whatever_is_sealed_opens_again(raw: list[tuple[int, bytes]], compress: 
     node = opened(seal(tail, compress))
     assert entries_of(node) == entries == entries_of(tail)
     assert entries_of(opened(seal(node, compress))) == entries  # an opened node seals as well
-    assert entries_of(TailNode.of(node)) == entries
+    assert entries_of(ActiveNode.of(node)) == entries
     lo, hi = len(entries) // 3, len(entries)
     assert entries_of(tail.part(lo, hi)) == entries[lo:hi]
     ids = [ms << 64 | seq for ms, seq, _ in entries]
@@ -116,7 +116,7 @@ def test_whatever_is_sealed_opens_again(raw: list[tuple[int, bytes]], compress: 
                 assert some.find_from(probe) == sum(entry_id < probe for entry_id in ids), probe
 
 
-def sensor_node(count: int) -> TailNode:
+def sensor_node(count: int) -> ActiveNode:
     wire = b"*3\r\n$6\r\nsensor\r\n$2\r\n%02d\r\n"
     return tail_of([(1_700_000_000_000 + 10 * i, 0, wire % (i % 100)) for i in range(count)])
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from resp.errors import CorruptError
 from storage.model.ids import MASK64, MAX_ID
 from storage.nodes.cache import UNPACK_AT, NodeCache
-from storage.nodes.node import Node, TailNode, seal
+from storage.nodes.node import ActiveNode, Node, seal
 from storage.nodes.packed import AnyNode, PackedNode, _total, open_packed
 
 Entry = tuple[int, bytes]  # ID, wire
@@ -38,8 +38,8 @@ def entries_of(count: int, gaps: list[int], seqs: list[int], sizes: list[int], s
     return entries
 
 
-def tail_of(entries: list[Entry]) -> TailNode:
-    tail = TailNode()
+def tail_of(entries: list[Entry]) -> ActiveNode:
+    tail = ActiveNode()
     for entry_id, wire in entries:
         tail.ms.append(entry_id >> 64)
         tail.seq.append(entry_id & MASK64)

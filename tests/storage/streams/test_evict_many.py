@@ -37,13 +37,13 @@ def stream(request: pytest.FixtureRequest) -> Stream:
 
 @pytest.mark.parametrize("gone", [1, 2, 3, 15, 16, 40, 41, 97, 99, 100, 101])
 def test_what_is_gone_leaves_cache_and_memory(stream: Stream, gone: int) -> None:
-    blobs, cached = set(stream._blobs), {first for sid, first in stream.pool.cache._nodes}
+    blobs, cached = set(stream._sealed.blobs), {first for sid, first in stream.pool.cache._nodes}
     assert stream.evict_before(gone, gone << 64) == gone
     border = gone // NODE * NODE  # nodes that begin here or later have something left
-    assert set(stream._blobs) == {first for first in blobs if first >= border}
+    assert set(stream._sealed.blobs) == {first for first in blobs if first >= border}
     assert {first for _, first in stream.pool.cache._nodes} == {first for first in cached if first >= border}
     assert stream.pool.cache.bytes == sum(node.size for node in stream.pool.cache._nodes.values())
-    assert stream._blob_bytes == sum(map(len, stream._blobs.values()))
+    assert stream._sealed.blob_bytes == sum(map(len, stream._sealed.blobs.values()))
     assert stream.read(stream.first_ord, stream.next_ord) == b"".join(map(wire, range(gone + 1, COUNT + 1)))
     assert stream.node_count == (COUNT + 1) // NODE - border // NODE - (gone == COUNT)
 

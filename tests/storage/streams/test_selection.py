@@ -9,10 +9,10 @@ from array import array
 import pytest
 
 from storage.nodes.cache import NodeCache
-from storage.nodes.draft import BareDraft
+from storage.nodes.draft import StagedDraft
 from storage.nodes.pool import NodePool
-from storage.nodes.stagedentries import Piece
-from storage.streams.selection import NODE_BYTES, PICK_BYTES, Picks
+from storage.nodes.stagedentries import StagedChunk
+from storage.streams.selection import NODE_BYTES, PICK_BYTES, Selection
 from storage.streams.stream import Stream
 from tests.storage.nodes.nodestore import MemoryStore
 
@@ -47,20 +47,20 @@ def stored(stream: Stream, store: MemoryStore) -> None:
     stream.captured(capture)
 
 
-def pick(stream: Stream, picks: Picks, *mss: int) -> None:
+def pick(stream: Stream, picks: Selection, *mss: int) -> None:
     for ms in mss:
         place = stream.locate(ms << 64)
         assert place is not None
         stream.pick(place, picks)
 
 
-def read(picks: Picks) -> list[bytes | None]:
+def read(picks: Selection) -> list[bytes | None]:
     return [wire for wires in picks.entries() for wire in wires]
 
 
 @pytest.mark.parametrize("before", [True, False], ids=["stored before", "stored after"])
 def test_what_is_evicted_and_deleted_is_read(stream: Stream, store: MemoryStore, before: bool) -> None:
-    picks, mss = Picks(), [18, 2, 9, 3, 9, 17, 1, 12]
+    picks, mss = Selection(), [18, 2, 9, 3, 9, 17, 1, 12]
     if before:
         stored(stream, store)
     pick(stream, picks, *mss)
@@ -77,7 +77,7 @@ def test_what_is_evicted_and_deleted_is_read(stream: Stream, store: MemoryStore,
 def test_a_node_that_was_thinned_and_opened_since(stream: Stream, store: MemoryStore) -> None:
     """The cache has it without the bytes of what died after it was picked."""
     stored(stream, store)
-    picks = Picks()
+    picks = Selection()
     pick(stream, picks, 5, 6, 7, 8)
     stream.delete([4, 5, 6], 7 << 64)
     stored(stream, store)
@@ -87,7 +87,7 @@ def test_a_node_that_was_thinned_and_opened_since(stream: Stream, store: MemoryS
 
 
 def test_a_tail_that_goes_on(stream: Stream, store: MemoryStore) -> None:
-    picks = Picks()
+    picks = Selection()
     pick(stream, picks, 17)
     stream.append(19, 0, wire(19))
     pick(stream, picks, 19, 18)
@@ -99,8 +99,8 @@ def test_a_tail_that_goes_on(stream: Stream, store: MemoryStore) -> None:
 
 def test_a_node_that_becomes_the_tail_again(stream: Stream, store: MemoryStore) -> None:
     bare = b"*2\r\n\r\n$1\r\nf\r\n"
-    stream.adopt(BareDraft(100, 0, [Piece.of(b"k", array("I", [len(bare)]), bare)]), 100, 0)
-    picks = Picks()
+    stream.adopt(StagedDraft(100, 0, [StagedChunk.of(b"k", array("I", [len(bare)]), bare)]), 100, 0)
+    picks = Selection()
     pick(stream, picks, 100)
     for ms in range(101, 101 + NODE):
         stream.append(ms, 0, wire(ms))
@@ -113,7 +113,7 @@ def test_streams_with_the_same_ordinals(stream: Stream) -> None:
     other = Stream(2, stream.pool)
     for ms in range(1, COUNT + 1):
         other.append(ms, 0, wire(ms, value=b"other"))
-    picks = Picks()
+    picks = Selection()
     for ms in (1, 2, 18):
         pick(stream, picks, ms)
         picks.add_missing()
@@ -127,7 +127,7 @@ def test_memory(stream: Stream, store: MemoryStore) -> None:
     stored(stream, store)
     for ms in range(COUNT + 1, 3 * COUNT):
         stream.append(ms, 0, wire(ms))
-    picks = Picks()
+    picks = Selection()
     assert (picks.memory_bytes(), picks.pinned()) == (0, 0)
     pick(stream, picks, 1, 2, 3)
     assert picks.memory_bytes() == NODE_BYTES + 3 * PICK_BYTES

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from storage.keyspace.stagemutators import Content
-from storage.nodes.stagedentries import Piece
+from storage.nodes.stagedentries import StagedChunk
 from storage.streams.stages import Stage
 
 ENTRIES = st.lists(st.binary(max_size=40), min_size=1, max_size=30)
@@ -19,7 +19,7 @@ def add(stage: Stage, key: bytes, entries: list[bytes], most: int = 4, limit: in
     stage.add(key, array("I", map(len, entries)), b"".join(entries), most, limit)
 
 
-def content(pieces: list[Piece]) -> list[bytes]:
+def content(pieces: list[StagedChunk]) -> list[bytes]:
     for piece in pieces:
         assert sum(piece.sizes) == len(piece.bare)
     return [entry for piece in pieces for entry in piece.entries()]

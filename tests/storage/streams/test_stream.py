@@ -11,10 +11,10 @@ from storage.model.entries import entry_wire, id_bulk
 from storage.nodes.cache import NodeCache
 from storage.nodes.node import Node
 from storage.nodes.pool import NodePool
-from storage.nodes.redisform import dashed_many
+from storage.nodes.redisform import redis_entries
 from storage.streams.capture import StreamCapture
 from storage.streams.stream import Stream
-from tests.storage.nodes.nodestore import MemoryStore, opened
+from tests.storage.nodes.nodestore import MemoryStore, backward, opened
 
 
 def made(entries: int, max_entries: int = 10, cache: int = 1 << 20) -> tuple[Stream, MemoryStore, NodePool]:
@@ -62,7 +62,7 @@ def test_limits_seal_the_tail() -> None:
     assert stream.node_count == 3
     nodes.max_bytes = 21
     stream.append(100, 0, b"x")  # 5 entries of 4 bytes and this one: full
-    assert stream.capture().tail is None
+    assert stream.capture().active is None
     assert [(first, first_id >> 64) for first, first_id, _ in stream.capture().nodes] == [(0, 1), (10, 11), (20, 21)]
     stream.append(101, 0, b"x" * 50)
     assert stream.capture().nodes[-1][:2] == (26, 101 << 64)
@@ -111,16 +111,16 @@ def test_a_capture_holds_what_the_store_lacks() -> None:
     stream, store, _ = made(25)
     first = checkpoint(stream, store)
     assert [ordinal for ordinal, _, _ in first.nodes] == [0, 10]
-    assert first.tail is not None
-    assert (first.tail[0], first.tail[1] >> 64, len(opened(first.tail[2]))) == (20, 21, 5)
+    assert first.active is not None
+    assert (first.active[0], first.active[1] >> 64, len(opened(first.active[2]))) == (20, 21, 5)
     second = stream.capture()
-    assert (list(second.nodes), second.tail) == ([], first.tail)
+    assert (list(second.nodes), second.active) == ([], first.active)
     for number in range(25, 32):
         stream.append(number + 1, 0, b"<%d>" % number)
     third = stream.capture()
     assert [ordinal for ordinal, _, _ in third.nodes] == [20]
-    assert third.tail is not None
-    assert third.tail[0] == 30
+    assert third.active is not None
+    assert third.active[0] == 30
     assert [ordinal for ordinal, _, _ in stream.capture().nodes] == [20]  # until it is stored it is captured again
 
 
@@ -150,7 +150,7 @@ def test_pieces_open_only_what_they_give() -> None:
     checkpoint(stream, store)
     for lo, hi, expected in ((1_000, 1_005, 1), (15, 15, 0), (10, 20, 1), (19, 21, 2), (995, 1_002, 2)):
         nodes.cache.clear()
-        for pieces, close in (stream.pieces(lo, hi), stream.pieces_reverse(lo, hi)):
+        for pieces, close in (stream.pieces(lo, hi), backward(stream, lo, hi)):
             assert sum(1 for _ in pieces) == expected
             close()
     assert store.pins == 0
@@ -196,8 +196,8 @@ def test_after_a_restart_the_last_node_grows_on() -> None:
     capture = stream.capture()
     assert (stream.node_count, store.loads, len(nodes.cache)) == (3, loads + 1, 0)
     assert not capture.nodes
-    assert capture.tail is not None
-    assert capture.tail[0] == 20
+    assert capture.active is not None
+    assert capture.active[0] == 20
     assert stream.read(0, 26) == wires(0, 26)
     for number in range(26, 30):
         stream.append(number + 1, 0, b"<%d>" % number)
@@ -216,8 +216,8 @@ def test_after_a_restart_a_full_last_node_stays(limits: tuple[int, int]) -> None
     assert stream.node_count == 4
     assert stream.read(0, 26) == wires(0, 26)
     capture = stream.capture()
-    assert capture.tail is not None
-    assert capture.tail[0] == 25
+    assert capture.active is not None
+    assert capture.active[0] == 25
 
 
 def test_after_a_restart_of_an_emptied_stream_dead_nodes_are_passed_over() -> None:
@@ -249,9 +249,9 @@ def test_a_reader_passes_over_a_cached_node_that_ends_elsewhere() -> None:
     stream, _, nodes = made(20)
     short, _, _ = made(4)
     short_capture = short.capture()
-    assert short_capture.tail is not None
+    assert short_capture.active is not None
     pieces, _ = stream.pieces(2, 18)
-    nodes.cache.put(1, 0, opened(short_capture.tail[2]))
+    nodes.cache.put(1, 0, opened(short_capture.active[2]))
     assert b"".join(pieces) == wires(2, 18)
 
 
@@ -430,9 +430,9 @@ def test_nodes_that_x_commands_read_once_do_not_keep_the_x_form(step: int) -> No
     stream, nodes, wires = real(95, 1 << 20)
 
     def read() -> list[Node]:
-        parts = [b"".join(stream.dashed(stream.place(lo), min(lo + step, 95))) for lo in range(0, 95, step)]
-        assert b"".join(parts) == dashed_many(wires)
-        return [node for node in nodes.cache._nodes.values() if isinstance(node, Node) and node.dashed]
+        parts = [b"".join(stream.redis_form(stream.position_of(lo), min(lo + step, 95))) for lo in range(0, 95, step)]
+        assert b"".join(parts) == redis_entries(wires)
+        return [node for node in nodes.cache._nodes.values() if isinstance(node, Node) and node.redis_wire]
 
     assert not read()
     assert len(read()) == 9, "all sealed nodes"
@@ -445,15 +445,15 @@ def test_nodes_that_x_commands_read_again_keep_the_x_form(cache: int) -> None:
     for _ in range(6):
         for lo in range(0, 95, 7):
             for hi in (lo + 1, min(lo + 9, 95), 95):
-                assert b"".join(stream.dashed(stream.place(lo), hi)) == dashed_many(wires[lo:hi])
+                assert b"".join(stream.redis_form(stream.position_of(lo), hi)) == redis_entries(wires[lo:hi])
                 assert stream.read(lo, hi) == b"".join(wires[lo:hi])
         assert nodes.cache.bytes <= cache
         assert nodes.cache.bytes == sum([node.size for node in nodes.cache._nodes.values()])
-    kept = [node for node in nodes.cache._nodes.values() if isinstance(node, Node) and node.dashed]
+    kept = [node for node in nodes.cache._nodes.values() if isinstance(node, Node) and node.redis_wire]
     assert kept or cache < 1 << 20
     stream.delete([40, 41, 55], stream.id_at(55))
     left = [wire for number, wire in enumerate(wires) if number not in (40, 41, 55)]
-    assert b"".join(stream.dashed(stream.place(0), 95)) == dashed_many(left)
+    assert b"".join(stream.redis_form(stream.position_of(0), 95)) == redis_entries(left)
     stream.evict_before(30, stream.id_at(29))
     assert nodes.cache.bytes == sum([node.size for node in nodes.cache._nodes.values()])
 

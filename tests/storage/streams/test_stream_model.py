@@ -16,14 +16,14 @@ from storage.model.entries import entry_wire, id_bulk
 from storage.model.ids import MASK64, MAX_ID
 from storage.nodes import coder
 from storage.nodes.cache import NodeCache
-from storage.nodes.draft import BareDraft
+from storage.nodes.draft import StagedDraft
 from storage.nodes.packed import AnyNode
 from storage.nodes.pool import NodePool
-from storage.nodes.stagedentries import Piece
+from storage.nodes.stagedentries import StagedChunk
 from storage.streams.capture import StreamCapture
-from storage.streams.selection import Picks
+from storage.streams.selection import Selection
 from storage.streams.stream import Stream
-from tests.storage.nodes.nodestore import MemoryStore, opened
+from tests.storage.nodes.nodestore import MemoryStore, backward, opened
 
 # A change as a journal would hold it: last ID, entries added and highest deleted ID; an ID and its entry's bytes; an ID
 # and the ordinal up to which entries were evicted; ordinals of deleted entries
@@ -70,7 +70,7 @@ class Reader:
 class Picked:
     """Entries that are picked, and read later."""
 
-    picks: Picks = field(default_factory=Picks)
+    picks: Selection = field(default_factory=Selection)
     expected: list[bytes | None] = field(default_factory=list)
 
 
@@ -163,7 +163,9 @@ class StreamMachine(RuleBasedStateMachine):
         first = ((last >> 64) + ms) << 64 | last & 1023
         parts = [self.part(part) for part in parts]
         bares = [b"*2\r\n\r\n" + part for part in parts]
-        draft = BareDraft(first >> 64, first & 1023, [Piece.of(b"k", array("I", map(len, bares)), b"".join(bares))])
+        draft = StagedDraft(
+            first >> 64, first & 1023, [StagedChunk.of(b"k", array("I", map(len, bares)), b"".join(bares))]
+        )
         self.stream.adopt(draft, first >> 64, first & 1023)
         for number, part in enumerate(parts):
             text = b"%d.%d" % (first >> 64, (first & 1023) + number)
@@ -265,7 +267,7 @@ class StreamMachine(RuleBasedStateMachine):
         model, capture = self.model, self.stream.capture()
         ends = []
         node: AnyNode
-        for first, first_id, blob in [*capture.nodes, *([capture.tail] if capture.tail else [])]:
+        for first, first_id, blob in [*capture.nodes, *([capture.active] if capture.active else [])]:
             node = opened(blob) if isinstance(blob, bytes) else blob.unpack()
             ends.append(first + len(node))
             assert first_id == model.ids[first]
@@ -311,9 +313,9 @@ class StreamMachine(RuleBasedStateMachine):
         loads = self.store.loads
         for first in self.store.firsts(self.sid):
             stream.add_stored_node(first, self.store.blobs[self.sid, first][0])
-        for (sid, chunk), container in sorted(self.store.marks.items()):
+        for (sid, chunk), container in sorted(self.store.tombstones.items()):
             if sid == self.sid:
-                stream.restore_marks(chunk, container)
+                stream.restore_tombstones(chunk, container)
         stream.all_nodes_added()
         assert self.store.loads == loads  # keys only
         assert stream.meta() == self.store.metas[self.sid]
@@ -342,7 +344,7 @@ class StreamMachine(RuleBasedStateMachine):
                 assert self.stream.count(self.stream.ahead(hi, some), hi) == some
         if living:
             lo = living[0]
-            for place in (self.stream.place(lo), self.stream.seek(self.model.ids[lo])):
+            for place in (self.stream.position_of(lo), self.stream.seek(self.model.ids[lo])):
                 assert place.ordinal == lo
                 raws = [entry_id.to_bytes(16, "big") for entry_id in ids]
                 assert self.stream.raw_ids(place, hi) == raws
@@ -360,16 +362,17 @@ class StreamMachine(RuleBasedStateMachine):
             living = model.living(max(model.first, at), len(model.ids))
             assert self.stream.ord_from(probe) == (living[0] if living else len(model.ids))
             there = bool(living) and model.ids[living[0]] == probe
-            assert self.stream.ord_of(probe) == (at if there else -1)
+            found = self.stream.locate(probe)
+            assert (None if found is None else found.ordinal) == (at if there else None)
             assert self.stream.find(probe) == (model.wires[at] if there else None)
 
     @precondition(lambda self: len(self.readers) < 4)
-    @rule(data=st.data(), backward=st.booleans())
-    def begin_reader(self, data: st.DataObject, backward: bool) -> None:
+    @rule(data=st.data(), newest_first=st.booleans())
+    def begin_reader(self, data: st.DataObject, newest_first: bool) -> None:
         lo, hi = self.span(data)
         wires = [self.model.wires[ordinal] for ordinal in self.model.living(lo, hi)]
-        pieces, close = (self.stream.pieces_reverse if backward else self.stream.pieces)(lo, hi)
-        self.readers.append(Reader(pieces, close, b"".join(wires[::-1] if backward else wires)))
+        pieces, close = backward(self.stream, lo, hi) if newest_first else self.stream.pieces(lo, hi)
+        self.readers.append(Reader(pieces, close, b"".join(wires[::-1] if newest_first else wires)))
 
     @precondition(lambda self: self.readers)
     @rule(data=st.data(), count=st.integers(1, 3))
@@ -446,8 +449,8 @@ class StreamMachine(RuleBasedStateMachine):
         assert (stream.first_ord, stream.next_ord) == (model.first, len(model.ids))
         living = model.living(model.first, len(model.ids))
         assert stream.length == len(living)
-        assert (stream.marks is None) == (not model.dead)
-        assert stream.marks is None or stream.marks.marked(0, len(model.ids)) == sorted(model.dead)
+        assert (stream.tombstones is None) == (not model.dead)
+        assert stream.tombstones is None or stream.tombstones.marked(0, len(model.ids)) == sorted(model.dead)
         assert (stream.deleted, stream.max_deleted) == (model.deleted, model.max_deleted)
         assert stream.newest_id() == (model.ids[living[-1]] if living else 0)
         assert self.nodes.bytes == stream.memory_bytes()
