@@ -39,8 +39,8 @@ from respserver.maintenance.checkpoints import Checkpoints
 from respserver.observe.logs import Logger
 from respserver.observe.slowlog import Timings
 from respserver.observe.stats import Counters
-from respserver.reporting import Reporting
-from respserver.roles.link import LeaderLink
+from respserver.reporting import Reporting, ReportSources
+from respserver.roles.link import LeaderLink, LinkEvents
 from respserver.roles.replicas import Replicas
 from respserver.roles.roles import Roles
 from respserver.runtime.clock import Clock
@@ -48,6 +48,7 @@ from respserver.runtime.data import Data
 from respserver.runtime.gates import Gates
 from respserver.runtime.memory import Memory
 from respserver.runtime.outofmemory import Exhaustion
+from respserver.runtime.parts import RuntimeParts
 from respserver.runtime.servedtime import Presence
 from respserver.runtime.ticks import Ticks
 from storage.keyspace import expiry
@@ -87,63 +88,53 @@ class Server:
         self._wake_at = 0  # mono ms
         self._caught_up_by = 0  # mono ms; see CATCH_UP_MS
 
-        self.counters = Counters()
-        self.timings = Timings(config)
+        self.counters, self.timings = Counters(), Timings(config)
+        self.exhaustion = Exhaustion(self.counters, logger)
         self.clients = Clients()
         self.users = Users(config, self.clock, self.clients, logger)
         self.data = Data(config, self.clock, logger)
         self.gates = Gates()
         self.ticks = self.writes = Ticks(loop, self.data, self.gates, logger, self.tick)
-        self.presence = Presence(
-            config, self.clock, self.data, self.gates, self.ticks, logger, self._by_hand
-        )
+        parts = RuntimeParts(
+            loop, config, self.clock, logger, self.counters, self.timings, self.exhaustion, self.data, self.gates,
+            self.ticks,
+        )  # fmt: skip
+        self.presence = Presence(config, self.clock, self.data, self.gates, self.ticks, logger, self._by_hand)
         self.pauses = Pauses(self.gates, self.ticks, self.clients, self.data)
         self.monitors = Monitors(self.gates, self.clock)
         self.pubsub = PubSub(
             relay=lambda channel, message, shard: self.roles.relay(channel, message, shard), later=loop.call_soon
-        )  # fmt: skip
+        )
         self.notices = Notices(config, self.data, self.clients, self.ticks, self.pubsub)
         self.memory = Memory(
-            config, self.data, self.gates, self.clients, self._overheads,
+            config, self.data, self.gates, lambda: self.clients.bytes, self._overheads,
             make_room=lambda: self.checkpoints.make_room(),
         )  # fmt: skip
-        self.exhaustion = Exhaustion(self.counters, logger)
-        self.blocking = Blocking(
-            loop, self.clock, self.data, self.ticks, self.counters, logger, self, self.exhaustion
-        )
+        self.blocking = Blocking(parts, self)
         self.users.on_change = self.blocking.check_again
-        self.slicing = Slicing(
-            loop, self.clock, self.data, self.gates, self.ticks, self.counters, self.timings, logger, self,
-            self.exhaustion, self.notices,
-        )
-        self.transactions = Transactions(
-            config, self.clock, self.monitors, self.counters, self.timings, logger, self.exhaustion, self.notices
-        )
+        self.slicing = Slicing(parts, self, self.notices)
+        self.transactions = Transactions(parts, self.monitors, self.notices)
         self.dispatcher = Dispatcher(
-            self.clock, self.data, self.gates, self.ticks, self.blocking, self.slicing, self.transactions,
-            self.monitors, self.counters, self.timings, logger, self, self.memory, self.exhaustion, self.notices,
-        )  # fmt: skip
-        self.replicas = Replicas(
-            config, self.clock, self.data, self.gates, self.ticks, self.clients, logger,
-            on_heard=lambda feed: self.roles.heard(feed),
-        )  # fmt: skip
+            parts, self, self.blocking, self.slicing, self.transactions, self.monitors, self.notices, self.memory
+        )
+        self.replicas = Replicas(parts, self.clients, on_heard=lambda feed: self.roles.heard(feed))
         self.link = LeaderLink(
-            config, self.clock, self.data, self.gates, self.ticks, self.clients, self.pubsub, self.replicas, logger,
-            replace_data=self._replace_data, stop=self.stop, on_change=lambda: self.roles.link_changed(),
-            on_failure=lambda error: self.roles.link_failed(error),
+            parts, self.clients, self.pubsub, self.replicas,
+            LinkEvents(
+                self._replace_data, self.stop, on_change=lambda: self.roles.link_changed(),
+                on_failure=lambda error: self.roles.link_failed(error),
+            ),
         )  # fmt: skip
         self.roles = Roles(
-            config, self.clock, self.data, self.gates, self.ticks, self.clients, self.pauses, self.blocking,
-            self.replicas, self.link, logger, on_role=self.presence.look,
-        )  # fmt: skip
-        self.checkpoints = Checkpoints(
-            loop, config, self.clock, self.data, self.ticks, logger, retain=self.replicas.moved_on,
-            ended=self.blocking.acknowledged,
-        )  # fmt: skip
+            parts, self.clients, self.pauses, self.blocking, self.replicas, self.link, on_role=self.presence.look
+        )
+        self.checkpoints = Checkpoints(parts, retain=self.replicas.moved_on, ended=self.blocking.acknowledged)
         self.stats = Reporting(
-            config, self.clock, self.data, self.gates, self.counters, self.timings, self.clients, self.users,
-            self.pubsub, self.blocking, self.roles, self.checkpoints, self.memory,
-            self.tracking,
+            parts,
+            ReportSources(
+                self.clients, self.users, self.pubsub, self.blocking, self.roles, self.checkpoints, self.memory,
+                self.tracking,
+            ),
         )  # fmt: skip
         self._admission = Admission(config, self.clock, self.clients, self.users, self.counters)
         self._limits, self._sockets = OutputLimits(config), sockets_of(loop, self.ticks)

@@ -18,7 +18,6 @@ has a deadline only.
 
 from __future__ import annotations
 
-import asyncio
 from collections import OrderedDict
 from heapq import heapify, heappop, heappush
 from time import perf_counter_ns
@@ -31,12 +30,7 @@ from resp import errors, reply
 from resp.errors import CommandError
 from respserver.clients.connection import Connection, Wait
 from respserver.execution.faults import fault_reply
-from respserver.observe.logs import Logger
-from respserver.observe.stats import Counters
-from respserver.runtime.clock import Clock
-from respserver.runtime.data import Data
-from respserver.runtime.outofmemory import Exhaustion
-from respserver.runtime.ticks import Ticks
+from respserver.runtime.parts import RuntimeParts
 from storage.groups.group import Group
 from storage.model.timers import PENDING_DUE, Timers
 from storage.streams.stream import Stream
@@ -150,19 +144,16 @@ class Waiter(Wait):
 class Blocking:
     """The registry of waiting clients."""
 
-    def __init__(
-        self, loop: asyncio.AbstractEventLoop, clock: Clock, data: Data, ticks: Ticks, counters: Counters,
-        logger: Logger, parts: ServerParts, exhaustion: Exhaustion,
-    ) -> None:  # fmt: skip
-        self._loop = loop
-        self._clock = clock
-        self._data = data
-        self._ticks = ticks
-        self._counters = counters
-        self._logger = logger
-        self._exhaustion = exhaustion
-        self._parts = parts
-        self._ctx = Context(data.ks, parts, None)  # type: ignore[arg-type]  # set for each waiter
+    def __init__(self, parts: RuntimeParts, server: ServerParts) -> None:
+        self._loop = parts.loop
+        self._clock = parts.clock
+        self._data = parts.data
+        self._ticks = parts.ticks
+        self._counters = parts.counters
+        self._logger = parts.logger
+        self._exhaustion = parts.exhaustion
+        self._server = server
+        self._ctx = Context(parts.data.ks, server, None)  # type: ignore[arg-type]  # set for each waiter
         self.count = 0  # clients that wait
         self._lines: dict[bytes, dict[bytes | None, Line]] = {}  # by key and group; none is empty
         self._awaiting: dict[Waiter, Await] = {}  # in the order in which they began to wait
@@ -486,7 +477,7 @@ class Blocking:
             denial = denied(session.user, lookup(waiter.argv), waiter.argv, self._data.ks)
             if denial is not None:
                 text = denial.error().text
-                self._parts.users.note(session, denial.reason, denial.what)
+                self._server.users.note(session, denial.reason, denial.what)
                 self.fail(waiter, text)
 
     def unblock_groups(self, text: str) -> None:

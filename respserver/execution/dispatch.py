@@ -31,15 +31,9 @@ from respserver.execution.checks import Checks
 from respserver.execution.faults import fault_reply, starved_reply
 from respserver.execution.slices import Slicing
 from respserver.execution.transactions import Transactions
-from respserver.observe.logs import Logger
-from respserver.observe.slowlog import Timings
-from respserver.observe.stats import Counters
 from respserver.runtime.clock import Clock
-from respserver.runtime.data import Data
-from respserver.runtime.gates import Gates
 from respserver.runtime.memory import Memory
-from respserver.runtime.outofmemory import Exhaustion
-from respserver.runtime.ticks import Ticks
+from respserver.runtime.parts import RuntimeParts
 from storage.keyspace.prefetch import AT_ONCE, fetch
 
 BATCH_AT_ONCE: Final = 1000  # the most calls that are added to a first one
@@ -57,27 +51,26 @@ class Dispatcher(CommandRunner):
     """Runs commands; one for the server."""
 
     def __init__(
-        self, clock: Clock, data: Data, gates: Gates, ticks: Ticks, blocking: Blocking, slicing: Slicing,
-        transactions: Transactions, monitors: Monitors, counters: Counters, timings: Timings, logger: Logger,
-        parts: ServerParts, memory: Memory, exhaustion: Exhaustion, notices: Notices,
+        self, parts: RuntimeParts, server: ServerParts, blocking: Blocking, slicing: Slicing,
+        transactions: Transactions, monitors: Monitors, notices: Notices, memory: Memory,
     ) -> None:  # fmt: skip
-        self._clock = clock
-        self._by_hand = type(clock) is not Clock  # a test moves the clock
-        self._data = data
-        self._gates = gates
-        self._ticks = ticks
+        self._clock = parts.clock
+        self._by_hand = type(parts.clock) is not Clock  # a test moves the clock
+        self._data = parts.data
+        self._gates = parts.gates
+        self._ticks = parts.ticks
         self._blocking = blocking
         self._slicing = slicing
         self._transactions = transactions
         self._monitors = monitors
-        self._counters = counters
-        self._traffic = counters.traffic
-        self._timings = timings
-        self._logger = logger
-        self._exhaustion = exhaustion
+        self._counters = parts.counters
+        self._traffic = parts.counters.traffic
+        self._timings = parts.timings
+        self._logger = parts.logger
+        self._exhaustion = parts.exhaustion
         self._notices = notices
-        self._ctx = Context(data.ks, parts, None)  # type: ignore[arg-type]  # set for each run
-        self._checks = Checks(self._ctx, gates, memory)
+        self._ctx = Context(parts.data.ks, server, None)  # type: ignore[arg-type]  # set for each run
+        self._checks = Checks(self._ctx, parts.gates, memory)
         self._name = b""  # of the last command that was found: to compare it takes less time than to find it again
         self._known: Command | None = None  # that command
         # of the last call that _call() made

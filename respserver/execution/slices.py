@@ -9,7 +9,6 @@ with an error when this server becomes a replica.
 
 from __future__ import annotations
 
-import asyncio
 from collections import deque
 from time import perf_counter_ns
 from typing import Final
@@ -23,14 +22,8 @@ from respserver.clients.connection import Connection, Wait
 from respserver.clients.monitor import redacted
 from respserver.clients.notifications import Notices
 from respserver.execution.faults import fault_reply
-from respserver.observe.logs import Logger
-from respserver.observe.slowlog import Timings, shortened
-from respserver.observe.stats import Counters
-from respserver.runtime.clock import Clock
-from respserver.runtime.data import Data
-from respserver.runtime.gates import Gates
-from respserver.runtime.outofmemory import Exhaustion
-from respserver.runtime.ticks import Ticks
+from respserver.observe.slowlog import shortened
+from respserver.runtime.parts import RuntimeParts
 
 TURN_NS: Final = 5_000_000  # of work, before others have their turn
 ARG_BYTES: Final = 41  # memory of an argument, besides its own bytes
@@ -67,21 +60,18 @@ class Work(Wait):
 class Slicing:
     """The commands in progress."""
 
-    def __init__(
-        self, loop: asyncio.AbstractEventLoop, clock: Clock, data: Data, gates: Gates, ticks: Ticks, counters: Counters,
-        timings: Timings, logger: Logger, parts: ServerParts, exhaustion: Exhaustion, notices: Notices,
-    ) -> None:  # fmt: skip
-        self._loop = loop
-        self._clock = clock
-        self._data = data
-        self._gates = gates
-        self._ticks = ticks
-        self._counters = counters
-        self._timings = timings
-        self._logger = logger
-        self._exhaustion = exhaustion
+    def __init__(self, parts: RuntimeParts, server: ServerParts, notices: Notices) -> None:
+        self._loop = parts.loop
+        self._clock = parts.clock
+        self._data = parts.data
+        self._gates = parts.gates
+        self._ticks = parts.ticks
+        self._counters = parts.counters
+        self._timings = parts.timings
+        self._logger = parts.logger
+        self._exhaustion = parts.exhaustion
         self._notices = notices
-        self._ctx = Context(data.ks, parts, None)  # type: ignore[arg-type]  # set for each turn
+        self._ctx = Context(parts.data.ks, server, None)  # type: ignore[arg-type]  # set for each turn
         self._works: deque[Work] = deque()
 
     def left_bytes(self) -> int:

@@ -14,30 +14,22 @@ from respserver.clients.connection import Connection, connection_of
 from respserver.clients.flowcontrol import OUTPUT_AT_ONCE
 from respserver.clients.monitor import Monitors, redacted
 from respserver.clients.notifications import Notices
-from respserver.config.config import Config
 from respserver.execution.faults import fault_reply, starved_reply
 from respserver.execution.slices import all_of
-from respserver.observe.logs import Logger
-from respserver.observe.slowlog import Timings
-from respserver.observe.stats import Counters
-from respserver.runtime.clock import Clock
-from respserver.runtime.outofmemory import Exhaustion
+from respserver.runtime.parts import RuntimeParts
 
 
 class Transactions:
     """Runs what clients queued; one for the server."""
 
-    def __init__(
-        self, config: Config, clock: Clock, monitors: Monitors, counters: Counters, timings: Timings, logger: Logger,
-        exhaustion: Exhaustion, notices: Notices,
-    ) -> None:  # fmt: skip
-        self._config = config
-        self._clock = clock
+    def __init__(self, parts: RuntimeParts, monitors: Monitors, notices: Notices) -> None:
+        self._config = parts.config
+        self._clock = parts.clock
         self._monitors = monitors
-        self._counters = counters
-        self._timings = timings
-        self._logger = logger
-        self._exhaustion = exhaustion
+        self._counters = parts.counters
+        self._timings = parts.timings
+        self._logger = parts.logger
+        self._exhaustion = parts.exhaustion
         self._notices = notices
 
     def queue(self, conn: Connection, argv: list[bytes]) -> None:

@@ -11,14 +11,10 @@ from contextlib import suppress
 from commands.session import Session
 from resp import errors
 from resp.errors import CommandError, CorruptError
-from respserver.config.config import Config
 from respserver.maintenance.malloc import give_back
-from respserver.observe.logs import Logger
 from respserver.observe.stats import Saves
-from respserver.runtime.clock import Clock
-from respserver.runtime.data import Data
+from respserver.runtime.parts import RuntimeParts
 from respserver.runtime.threads import in_thread
-from respserver.runtime.ticks import Ticks
 from storage.keyspace.changes import EVERYTHING
 from storage.streams.capture import Capture
 
@@ -34,22 +30,19 @@ class Checkpoints:
     For INFO, those that BGREWRITEAOF began are ``rewrites``, and all others are ``saves``.
     """
 
-    def __init__(
-        self, loop: asyncio.AbstractEventLoop, config: Config, clock: Clock, data: Data, ticks: Ticks, logger: Logger,
-        retain: Callable[[], None], ended: Callable[[], None],
-    ) -> None:  # fmt: skip
+    def __init__(self, parts: RuntimeParts, retain: Callable[[], None], ended: Callable[[], None]) -> None:
         """``retain``: called before a checkpoint cuts the journal, to set what the journal must keep. ``ended``: called
         after one that ran in the background."""
-        self._loop = loop
-        self._config = config
-        self._clock = clock
-        self._data = data
-        self._ticks = ticks
-        self._logger = logger
+        self._loop = parts.loop
+        self._config = parts.config
+        self._clock = parts.clock
+        self._data = parts.data
+        self._ticks = parts.ticks
+        self._logger = parts.logger
         self._retain = retain
         self._on_end = ended
         self._outcome: list[str] = []  # of the running one: the text of its error, or empty; nothing until it ends
-        self.saves = Saves(last=clock.now() // 1000)
+        self.saves = Saves(last=parts.clock.now() // 1000)
         self.rewrites = Saves()
         self._current = self.saves  # of the checkpoint that is running, or was the last one
         self._task: asyncio.Future[None] | None = None

@@ -18,11 +18,8 @@ from replication.feed import ReplicaFeed
 from replication.handshake import ReplicationRefusedError
 from resp.errors import CommandError
 from respserver.clients.pauses import Pauses
-from respserver.observe.logs import Logger
 from respserver.roles.replicas import Replicas
-from respserver.runtime.clock import Clock
-from respserver.runtime.data import Data
-from respserver.runtime.ticks import Ticks
+from respserver.runtime.parts import RuntimeParts
 
 
 class FailoverOwner(Protocol):
@@ -39,21 +36,21 @@ class Failover:
     everything."""
 
     def __init__(
-        self, owner: FailoverOwner, clock: Clock, data: Data, ticks: Ticks, pauses: Pauses, replicas: Replicas,
-        logger: Logger, target: tuple[str, int] | None, timeout_ms: int, force: bool,
+        self, parts: RuntimeParts, owner: FailoverOwner, pauses: Pauses, replicas: Replicas,
+        target: tuple[str, int] | None, timeout_ms: int, force: bool,
     ) -> None:  # fmt: skip
         self.state = "waiting-for-sync"
         self._owner = owner
-        self._clock = clock
-        self._data = data
-        self._ticks = ticks
+        self._clock = parts.clock
+        self._data = parts.data
+        self._ticks = parts.ticks
         self._pauses = pauses
         self._replicas = replicas
-        self._logger = logger
+        self._logger = parts.logger
         self._target = target
-        self._deadline = clock.mono() + timeout_ms if timeout_ms else 0  # ms (monotonic); 0: none
+        self._deadline = parts.clock.mono() + timeout_ms if timeout_ms else 0  # ms (monotonic); 0: none
         self._force = force
-        logger.notice(f"FAILOVER begins: writes wait until {self._whom()} has everything")
+        parts.logger.notice(f"FAILOVER begins: writes wait until {self._whom()} has everything")
         pauses.hold_writes(True)
         replicas.ask()
 

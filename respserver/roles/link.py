@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import errno
 from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
 from pathlib import Path
 from ssl import SSLContext
 
@@ -30,14 +31,9 @@ from resp.errors import CorruptError
 from respserver.clients.clients import Clients
 from respserver.clients.listeners import shown
 from respserver.clients.pubsub import PubSub
-from respserver.config.config import Config
-from respserver.observe.logs import Logger
 from respserver.observe.stats import RoleStats
 from respserver.roles.replicas import Replicas
-from respserver.runtime.clock import Clock
-from respserver.runtime.data import Data
-from respserver.runtime.gates import Gates
-from respserver.runtime.ticks import Ticks
+from respserver.runtime.parts import RuntimeParts
 from storage.keyspace.replay import replay
 from storage.keyspace.validation import check
 
@@ -70,29 +66,32 @@ class LeaderTransport:
         return TransportStats()
 
 
+@dataclass(frozen=True)
+class LinkEvents:
+    """The server's functions that a link calls."""
+
+    replace_data: Callable[[], Coroutine[object, object, None]]  # opens the data directory again
+    stop: Callable[[bool, bool], None]  # (save, now): stops the server
+    on_change: Callable[[], None]  # the state of the link has changed
+    on_failure: Callable[[Exception], None]  # an attempt to connect has failed
+
+
 class LeaderLink:
     """Used on the event loop only. Implements ``FollowerOwner``."""
 
     def __init__(
-        self, config: Config, clock: Clock, data: Data, gates: Gates, ticks: Ticks, clients: Clients, pubsub: PubSub,
-        replicas: Replicas, logger: Logger, replace_data: Callable[[], Coroutine[object, object, None]],
-        stop: Callable[[bool, bool], None], on_change: Callable[[], None], on_failure: Callable[[Exception], None],
+        self, parts: RuntimeParts, clients: Clients, pubsub: PubSub, replicas: Replicas, events: LinkEvents,
     ) -> None:  # fmt: skip
-        """``replace_data`` opens the data directory again. ``stop(save, now)`` ends the server. ``on_change`` is called
-        when the state of the link has changed, ``on_failure`` when an attempt to connect has failed."""
-        self._config = config
-        self._clock = clock
-        self._data = data
-        self._gates = gates
-        self._ticks = ticks
+        self._config = parts.config
+        self._clock = parts.clock
+        self._data = parts.data
+        self._gates = parts.gates
+        self._ticks = parts.ticks
         self._clients = clients
         self._pubsub = pubsub
         self._replicas = replicas
-        self._logger = logger
-        self._replace_data = replace_data
-        self._stop_server = stop
-        self._on_change = on_change
-        self._on_failure = on_failure
+        self._logger = parts.logger
+        self._events = events
         self.takeover = False  # during a FAILOVER: the server that is followed is asked to become the leader
         self._follower: LeaderFollower | None = None
         self._bytes_in = 0
@@ -133,7 +132,7 @@ class LeaderLink:
             task = follower.stop()
         except OSError as error:
             self._logger.warning(f"A copy that is not wanted can't be removed, the server ends: {error}")
-            self._stop_server(False, True)
+            self._events.stop(False, True)
             return
         self._ending.add(task)
         task.add_done_callback(self._ending.discard)
@@ -282,10 +281,10 @@ class LeaderLink:
 
     async def _open_again(self) -> None:
         try:
-            await self._replace_data()
+            await self._events.replace_data()
         except Exception as error:  # noqa: BLE001 - also after a bug the server must not stay in state loading
             self._logger.warning(f"The data directory can't be opened again, the server ends: {error!r}")
-            self._stop_server(False, False)
+            self._events.stop(False, False)
             return
         self._applied = self._data.disk.offset
         self._gates.load(False)
@@ -327,10 +326,10 @@ class LeaderLink:
         self._show(follower)
         if follower.up:
             self.asked()
-        self._on_change()
+        self._events.on_change()
 
     def link_failed(self, error: Exception) -> None:
-        self._on_failure(error)
+        self._events.on_failure(error)
 
     def note(self, text: str) -> None:
         self._logger.notice(text)

@@ -29,14 +29,9 @@ from resp import errors
 from resp.errors import CommandError, CorruptError
 from respserver.clients.clients import Clients
 from respserver.clients.connection import Connection, connection_of
-from respserver.config.config import Config
-from respserver.observe.logs import Logger
 from respserver.observe.stats import ReplicaStats, RoleStats
-from respserver.runtime.clock import Clock
-from respserver.runtime.data import Data
-from respserver.runtime.gates import Gates
+from respserver.runtime.parts import RuntimeParts
 from respserver.runtime.threads import in_thread
-from respserver.runtime.ticks import Ticks
 
 T = TypeVar("T")
 
@@ -90,18 +85,15 @@ class Introduced:
 class Replicas:
     """Used on the event loop only. Implements ``FeedOwner`` and ``ReplicasPart``."""
 
-    def __init__(
-        self, config: Config, clock: Clock, data: Data, gates: Gates, ticks: Ticks, clients: Clients, logger: Logger,
-        on_heard: Callable[[ReplicaFeed], None],
-    ) -> None:  # fmt: skip
+    def __init__(self, parts: RuntimeParts, clients: Clients, on_heard: Callable[[ReplicaFeed], None]) -> None:
         """``on_heard``: called when a replica has acknowledged."""
-        self._config = config
-        self._clock = clock
-        self._data = data
-        self._gates = gates
-        self._ticks = ticks
+        self._config = parts.config
+        self._clock = parts.clock
+        self._data = parts.data
+        self._gates = parts.gates
+        self._ticks = parts.ticks
         self._clients = clients
-        self._logger = logger
+        self._logger = parts.logger
         self._on_heard = on_heard
         self.feeds: list[ReplicaFeed] = []  # of replicas
         self._takers: list[ReplicaFeed] = []  # of those that are none (Rule 3)

@@ -18,39 +18,34 @@ from resp import errors
 from resp.errors import CommandError
 from respserver.clients.clients import Clients
 from respserver.clients.pauses import Pauses
-from respserver.config.config import Config
 from respserver.execution.blocking import Blocking
-from respserver.observe.logs import Logger
 from respserver.observe.stats import RoleStats
 from respserver.roles.failover import Failover
 from respserver.roles.link import LeaderLink
 from respserver.roles.replicas import Replicas
-from respserver.runtime.clock import Clock
-from respserver.runtime.data import Data
-from respserver.runtime.gates import Gates
-from respserver.runtime.ticks import Ticks
+from respserver.runtime.parts import RuntimeParts
 
 
 class Roles:
     """Used on the event loop only. Implements ``RolesPart`` and ``FailoverOwner``."""
 
     def __init__(
-        self, config: Config, clock: Clock, data: Data, gates: Gates, ticks: Ticks, clients: Clients,
-        pauses: Pauses, blocking: Blocking, replicas: Replicas, link: LeaderLink, logger: Logger,
-        on_role: Callable[[], None],
+        self, parts: RuntimeParts, clients: Clients, pauses: Pauses, blocking: Blocking, replicas: Replicas,
+        link: LeaderLink, on_role: Callable[[], None],
     ) -> None:  # fmt: skip
         """``on_role``: called when the role is another one, before anything is done in it."""
-        self._config = config
-        self._clock = clock
-        self._data = data
-        self._gates = gates
-        self._ticks = ticks
+        self._parts = parts
+        self._config = parts.config
+        self._clock = parts.clock
+        self._data = parts.data
+        self._gates = parts.gates
+        self._ticks = parts.ticks
         self._clients = clients
         self._pauses = pauses
         self._blocking = blocking
         self._replicas = replicas
         self._link = link
-        self._logger = logger
+        self._logger = parts.logger
         self._on_role = on_role
         self._failover: Failover | None = None  # the one that is under way
 
@@ -170,9 +165,8 @@ class Roles:
             if feeds[0].state != "online":
                 raise CommandError("ERR FAILOVER target replica is not online.")
         self._failover = Failover(
-            self, self._clock, self._data, self._ticks, self._pauses, self._replicas, self._logger,
-            target, timeout_ms, force,
-        )  # fmt: skip
+            self._parts, self, self._pauses, self._replicas, target, timeout_ms, force
+        )
 
     def failover_abort(self) -> None:
         """FAILOVER ABORT. Raises CommandError."""

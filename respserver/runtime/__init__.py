@@ -5,6 +5,7 @@
     gates        the current reasons to refuse or delay commands
     memory       the memory in use, and the gate that maxmemory closes
     outofmemory  what the server does when a memory allocation fails
+    parts        the parts above as one object, for constructors
     servedtime   the time during which the server could serve its clients
     threads      runs functions in threads of the event loop's executor
     ticks        the write path: log, then reply

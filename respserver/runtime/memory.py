@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from respserver.clients.clients import Clients
 from respserver.config.config import Config
 from respserver.runtime.data import Data
 from respserver.runtime.gates import Gates
@@ -23,18 +22,20 @@ from storage.keyspace.memory import memory_bytes
 
 
 class Memory:
-    """Compares used() with ``maxmemory``. ``overheads``: returns the bytes of what is neither data nor a client's.
-    ``make_room``: starts a checkpoint unless one is running.
+    """Compares used() with ``maxmemory``.
+
+    ``client_bytes`` returns the memory size of the clients, and ``overheads`` that of what is neither data nor a
+    client's. ``make_room`` starts a checkpoint unless one is running.
     """
 
     def __init__(
-        self, config: Config, data: Data, gates: Gates, clients: Clients, overheads: Callable[[], int],
+        self, config: Config, data: Data, gates: Gates, client_bytes: Callable[[], int], overheads: Callable[[], int],
         make_room: Callable[[], None],
     ) -> None:  # fmt: skip
         self._config = config
         self._data = data
         self._gates = gates
-        self._clients = clients
+        self._client_bytes = client_bytes
         self.overheads = overheads
         self._make_room = make_room
         self._peak = 0
@@ -43,7 +44,7 @@ class Memory:
     def used(self) -> int:
         """Bytes in memory."""
         ks = self._data.ks
-        used = memory_bytes(ks) + ks.pool.cache.bytes + self._clients.bytes + self.overheads()
+        used = memory_bytes(ks) + ks.pool.cache.bytes + self._client_bytes() + self.overheads()
         self._peak = max(self._peak, used)
         return used
 
