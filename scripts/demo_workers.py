@@ -28,7 +28,7 @@ from tidelog import Client
 from tidelog.client.steps import run
 from tidelog.testing import Server, running_server
 from tidelog.topics import Topic
-from tidelog.workers.operate.status import AppStatus, ProcessorStatus, look
+from tidelog.workers.operate.status import AppStatus, ProcessorStatus, read_status
 
 LEASE: Final = 2.0  # seconds
 EVERY: Final = 0.1  # seconds between two polls
@@ -94,7 +94,7 @@ class Watch:
     """Polls the app continuously, displays it, and records the owners."""
 
     def __init__(self, client: Client, workers: Workers, total: int) -> None:
-        self.seen: AppStatus = run(client, look(app))
+        self.seen: AppStatus = run(client, read_status(app))
         self.owners: list[str] = []  # a string for each poll: the owner of each partition of ``convert``
         self.marks: dict[int, str] = {}  # number of the poll: event
         self._client = client
@@ -112,7 +112,7 @@ class Watch:
             self.look()
 
     def look(self) -> None:
-        self.seen = run(self._client, look(app))
+        self.seen = run(self._client, read_status(app))
         self.owners.append("".join(self._workers.letter(each.owner) for each in self.of("convert").partitions))
         if self._terminal:
             done = [f"{name} {self.finished(name):6,}" for name in ("convert", "publish")]

@@ -1,4 +1,4 @@
-"""``tidelog dlq``: dead letters, the events that processors gave up."""
+"""``tidelog dlq``: lists, replays and purges dead letters."""
 
 from __future__ import annotations
 
@@ -21,39 +21,38 @@ from tidelog.client.steps import run
 from tidelog.topics import TopicError, admin, deadletters
 from tidelog.topics.deadletters import DeadLetterRecord, DeadLetterResult, NotADeadLetterError
 
-SHOWN = 60  # characters of an error's message in a list
+SHOWN = 60  # characters of an error's message in a table
 
 
 @click.group()
 def dlq() -> None:
-    """Dead letters: events that processors gave up.
+    """Manage dead letters: events whose processing failed for good.
+
+    A processor whose on_error ends with DeadLetter() writes them to a dead-letter topic. Its default name is that of
+    the events' topic with .dead appended. NAME is the name of either topic.
 
     \b
-    A processor whose on_error ends with DeadLetter() writes them to a topic: that of
-    the events with .dead appended, unless it names another. NAME below is either.
-
-    \b
-      tidelog dlq list                     topics with letters, and how many
-      tidelog dlq list orders              the letters
+      tidelog dlq list                     dead-letter topics, with their number of dead letters
+      tidelog dlq list orders              the dead letters of one topic
       tidelog dlq show orders 1795354158671.0
-      tidelog dlq replay orders --all      once the cause is mended
+      tidelog dlq replay orders --all      after the cause was fixed
     """
 
 
 _name = click.argument("name")
 _ids = click.argument("ids", nargs=-1, metavar="[ID]...")
-_processor = click.option("--processor", metavar="APP.PROCESSOR", help="Only letters of this processor.")
-_all = click.option("--all", "all_of_them", is_flag=True, help="All letters, or all of --processor.")
+_processor = click.option("--processor", metavar="APP.PROCESSOR", help="Only dead letters of this processor.")
+_all = click.option("--all", "all_of_them", is_flag=True, help="All dead letters, or all of --processor.")
 
 
 @dlq.command("list")
 @click.argument("name", required=False)
 @_processor
-@click.option("--limit", type=click.IntRange(1), default=100, show_default=True, help="At most so many letters.")
-@click.option("--json", "as_json", is_flag=True, help="JSON lines, with all that there is.")
+@click.option("--limit", type=click.IntRange(1), default=100, show_default=True, help="Maximum number of dead letters.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON lines with all fields.")
 @url_option
-def list_letters(name: str | None, processor: str | None, limit: int, as_json: bool, url: str) -> None:
-    """List the letters of NAME, oldest first; without NAME, the topics that have letters."""
+def list_dead_letters(name: str | None, processor: str | None, limit: int, as_json: bool, url: str) -> None:
+    """List the dead letters of NAME, oldest first. Without NAME, list the dead-letter topics."""
     with connected(url) as client:
         if name is None:
             _list_topics(client)
@@ -61,44 +60,46 @@ def list_letters(name: str | None, processor: str | None, limit: int, as_json: b
         topic = _topic(client, name)
         rows = []
         for entry in _open(client, topic):
-            letter = _read(entry)
-            if processor is not None and (letter is None or letter.processor != processor):
+            dead_letter = _read(entry)
+            if processor is not None and (dead_letter is None or dead_letter.processor != processor):
                 continue
             if as_json:
-                echo(json.dumps(_facts(entry, letter), ensure_ascii=False))
-            rows.append(_row(entry, letter))
+                echo(json.dumps(_fields(entry, dead_letter), ensure_ascii=False))
+            rows.append(_row(entry, dead_letter))
             if len(rows) == limit:
                 break
         if not as_json and rows:
-            table(["letter", "event", "processor", "attempts", "error"], rows)
+            table(["dead letter", "event", "processor", "attempts", "error"], rows)
         elif not rows:
-            echo("no letters", err=as_json)
+            echo("no dead letters", err=as_json)
         if len(rows) == limit:
-            echo(f"-- the first {limit:,}; --limit shows more", err=True)
+            echo(f"-- the first {limit:,}; use --limit to show more", err=True)
 
 
 @dlq.command()
 @_name
-@click.argument("letter_id", metavar="ID")
+@click.argument("dead_letter_id", metavar="ID")
 @url_option
-def show(name: str, letter_id: str, url: str) -> None:
-    """Show the letter ID of NAME: the event, what went wrong, and where."""
+def show(name: str, dead_letter_id: str, url: str) -> None:
+    """Show the dead letter ID of NAME: its event and the error with its traceback."""
     with connected(url) as client:
-        entry = run(client, deadletters.one(_topic(client, name), StreamId.parse(letter_id)))
+        entry = run(client, deadletters.one(_topic(client, name), StreamId.parse(dead_letter_id)))
         if entry is None:
-            raise click.ClickException(f"no open letter {letter_id}: it was replayed or purged, or there never was one")
-        letter = deadletters.read(entry)
+            raise click.ClickException(
+                f"no open dead letter {dead_letter_id}: it was replayed or purged, or never existed"
+            )
+        dead_letter = deadletters.read(entry)
     print_pairs(
         {
-            "event": _event(letter),
-            "key": letter.key.decode("utf-8", "backslashreplace") or "none",
-            "processor": letter.processor,
-            "attempts": f"{letter.attempts}, the last by worker {letter.worker}",
-            "given up": _time(letter),
-            "error": _shown(f"{letter.error}: {letter.message}"),
+            "event": _event(dead_letter),
+            "key": dead_letter.key.decode("utf-8", "backslashreplace") or "none",
+            "processor": dead_letter.processor,
+            "attempts": f"{dead_letter.attempts}, the last by worker {dead_letter.worker}",
+            "given up": _time(dead_letter),
+            "error": _shown(f"{dead_letter.error}: {dead_letter.message}"),
         }
     )
-    echo(f"\n{lines.to_json(letter.entry)}\n\n{_shown(letter.traceback.rstrip())}")
+    echo(f"\n{lines.to_json(dead_letter.entry)}\n\n{_shown(dead_letter.traceback.rstrip())}")
 
 
 @dlq.command()
@@ -114,16 +115,16 @@ def show(name: str, letter_id: str, url: str) -> None:
 def replay(
     name: str, ids: tuple[str, ...], all_of_them: bool, processor: str | None, allow: tuple[str, ...], url: str
 ) -> None:
-    """Send the events of letters of NAME again, to the topics that they came from.
+    """Send the events of dead letters of NAME again, to the topics that they came from.
 
     \b
-    They are appended as new entries, after the existing ones, so the order of a
-    key changes. Every processor of the topic gets them, not only the one that
-    gave them up. A letter is replayed once, even if two users do so at a time.
+    The events are appended as new entries after the existing ones, so the order
+    of a key changes. Every processor of the topic receives them, not only the one
+    that failed. A dead letter is replayed once, even if two users do so at the same time.
 
-    A letter names the topic or stream of its event. It is replayed only if NAME belongs to that topic or stream:
-    orders.dead belongs to orders, other names to the topics whose processors have written to them. Anyone who can
-    append to NAME could forge another target.
+    A dead letter contains the topic or stream of its event. It is replayed only if NAME belongs to that topic or
+    stream: orders.dead belongs to orders, other names to the topics whose processors have written to them. Otherwise
+    anyone who can append to NAME could forge another target.
     """
     with connected(url) as client:
         topic = _topic(client, name)
@@ -137,25 +138,25 @@ def replay(
 @_ids
 @_all
 @_processor
-@click.option("--yes", is_flag=True, help="Don't ask.")
+@click.option("--yes", is_flag=True, help="Don't ask for confirmation.")
 @url_option
 def purge(name: str, ids: tuple[str, ...], all_of_them: bool, processor: str | None, yes: bool, url: str) -> None:
-    """Forget letters of NAME without sending them again.
+    """Discard dead letters of NAME without sending them again.
 
-    They leave the list at once. Their entries are evicted when no older letter is open.
+    They disappear from the list immediately. Their entries are evicted when no older dead letter is open.
     """
     with connected(url) as client:
         topic = _topic(client, name)
         wanted = _wanted(ids, all_of_them, processor)
         if not yes:
-            what = f"{len(ids)} letters" if ids else f"all letters{f' of {processor}' if processor else ''}"
+            what = f"{len(ids)} dead letters" if ids else f"all dead letters{f' of {processor}' if processor else ''}"
             click.confirm(f"Purge {what} from {topic}?", abort=True)
         _tell("purged", run_alone(client, deadletters.purge(topic, wanted)), ids)
 
 
-# -- letters -------------------------------------------------------------------------------------------------
+# -- dead letters ---------------------------------------------------------------------------------------------
 def _topic(client: Client, name: str) -> str:
-    """The topic for dead letters that is meant: the name itself, or with ``.dead`` appended."""
+    """Return the dead-letter topic: the name itself, or the name with ``.dead`` appended."""
     for candidate in (name, f"{name}.dead"):
         try:
             if deadletters.is_for_letters(admin.facts_of(client, candidate)):
@@ -163,7 +164,7 @@ def _topic(client: Client, name: str) -> str:
         except TopicError:
             continue
     raise click.ClickException(
-        f"no dead letters of {name!r}: no worker has written any there. tidelog dlq list shows where there are some"
+        f"{name!r} has no dead letters: no worker has written any. tidelog dlq list shows the dead-letter topics"
     )
 
 
@@ -173,11 +174,11 @@ def _list_topics(client: Client) -> None:
         try:
             if deadletters.is_for_letters(admin.facts_of(client, name)):
                 topics.append(name)
-        except (TopicError, redis.ResponseError) as error:  # the others are listed all the same
+        except (TopicError, redis.ResponseError) as error:  # the other topics are still listed
             echo(f"{name}: {error}", err=True)
     rows = [[name, f"{run(client, deadletters.count(name)):,}"] for name in topics]
     if rows:
-        table(["topic", "letters"], rows)
+        table(["topic", "dead letters"], rows)
     else:
         echo("no dead letters")
 
@@ -193,26 +194,26 @@ def _open(client: Client, topic: str) -> Iterator[Entry]:
 
 def _wanted(ids: tuple[str, ...], all_of_them: bool, processor: str | None) -> deadletters.Wanted:
     if bool(ids) == all_of_them:
-        raise click.UsageError("name letters by their IDs, or all of them by --all")
+        raise click.UsageError("specify either IDs or --all")
     if ids and processor:
-        raise click.UsageError("--processor is for --all")
+        raise click.UsageError("--processor requires --all")
     chosen = {StreamId.parse(text) for text in ids}
 
-    def wanted(letter: DeadLetterRecord | None, id: StreamId) -> bool:  # noqa: A002 - its name everywhere else
+    def wanted(dead_letter: DeadLetterRecord | None, id: StreamId) -> bool:  # noqa: A002 - its name everywhere else
         if chosen:
             return id in chosen
-        return processor is None or (letter is not None and letter.processor == processor)
+        return processor is None or (dead_letter is not None and dead_letter.processor == processor)
 
     return wanted
 
 
 def _tell(what: str, done: DeadLetterResult, ids: tuple[str, ...]) -> None:
-    echo(f"{done.letters:,} letters {what}")
+    echo(f"{done.letters:,} dead letters {what}")
     for reason in done.refused:
         echo(f"-- {reason}", err=True)
     missing = len(set(ids)) - done.letters - len(done.refused) if ids else 0
     if missing:
-        echo(f"-- {missing} of the IDs are no open letters", err=True)
+        echo(f"-- {missing} of the IDs are not open dead letters", err=True)
     if done.refused or missing:
         raise click.exceptions.Exit(1)
 
@@ -224,36 +225,36 @@ def _read(entry: Entry) -> DeadLetterRecord | None:
         return None
 
 
-def _row(entry: Entry, letter: DeadLetterRecord | None) -> list[str]:
-    if letter is None:
-        return [str(entry.id), "-", "-", "-", "no dead letter: it can be purged"]
-    message = " ".join(f"{letter.error}: {letter.message}".split())
+def _row(entry: Entry, dead_letter: DeadLetterRecord | None) -> list[str]:
+    if dead_letter is None:
+        return [str(entry.id), "-", "-", "-", "not a dead letter; can be purged"]
+    message = " ".join(f"{dead_letter.error}: {dead_letter.message}".split())
     message = _shown(message if len(message) <= SHOWN else f"{message[:SHOWN]}...")
-    return [str(letter.id), _event(letter), letter.processor, str(letter.attempts), message]
+    return [str(dead_letter.id), _event(dead_letter), dead_letter.processor, str(dead_letter.attempts), message]
 
 
-def _event(letter: DeadLetterRecord) -> str:
-    return f"{letter.event_id} of {letter.place}" if letter.topic else "of no stream"
+def _event(dead_letter: DeadLetterRecord) -> str:
+    return f"{dead_letter.event_id} of {dead_letter.place}" if dead_letter.topic else "of no stream"
 
 
-def _facts(entry: Entry, letter: DeadLetterRecord | None) -> dict[str, Any]:
-    if letter is None:
-        return {"letter": str(entry.id), "entry": json.loads(lines.to_json(entry))}
+def _fields(entry: Entry, found: DeadLetterRecord | None) -> dict[str, Any]:
+    if found is None:
+        return {"dead_letter": str(entry.id), "entry": json.loads(lines.to_json(entry))}
     return {
-        "letter": str(letter.id), "topic": letter.topic, "partition": letter.partition,
-        "key": letter.key.decode("utf-8", "backslashreplace"), "processor": letter.processor, "error": letter.error,
-        "message": letter.message, "traceback": letter.traceback, "attempts": letter.attempts, "worker": letter.worker,
-        "time": letter.time, "entry": json.loads(lines.to_json(letter.entry)),
+        "dead_letter": str(found.id), "topic": found.topic, "partition": found.partition,
+        "key": found.key.decode("utf-8", "backslashreplace"), "processor": found.processor, "error": found.error,
+        "message": found.message, "traceback": found.traceback, "attempts": found.attempts, "worker": found.worker,
+        "time": found.time, "entry": json.loads(lines.to_json(found.entry)),
     }  # fmt: skip
 
 
 def _shown(text: str) -> str:
-    """Text with what a terminal can't show escaped; line ends stay."""
+    """Escape characters that a terminal can't display, except line ends."""
     return "\n".join(map(lines.printable, text.split("\n")))
 
 
-def _time(letter: DeadLetterRecord) -> str:
+def _time(dead_letter: DeadLetterRecord) -> str:
     try:
-        return datetime.fromtimestamp(letter.time / 1000, UTC).isoformat(" ", "seconds")
+        return datetime.fromtimestamp(dead_letter.time / 1000, UTC).isoformat(" ", "seconds")
     except (OverflowError, ValueError, OSError):
-        return f"{letter.time} ms"
+        return f"{dead_letter.time} ms"

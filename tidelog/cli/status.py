@@ -1,4 +1,4 @@
-"""What ``tidelog app status`` prints."""
+"""The output of ``tidelog app status``."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from tidelog.cli.output import echo
 from tidelog.cli.report import table
 from tidelog.workers.operate.status import AppStatus, PartitionStatus, ProcessorStatus, Rates, rates
 
-SHOWN: Final = 64  # partitions of a processor: beyond that, those with most to do
-NAMED: Final = 12  # partitions of a member, and parked keys, that are named
+SHOWN: Final = 64  # partitions per processor; if there are more, those with the most unfinished entries
+NAMED: Final = 12  # partitions per member, and parked keys per partition
 
 
 def print_status(seen: AppStatus, before: AppStatus | None) -> None:
-    """One look; with ``before``, rates since then."""
+    """Print a status; with ``before``, including the rates since then."""
     workers = sorted({name for processor in seen.processors for name in processor.alive})
     echo(f"app {seen.app}: {_counted(len(workers), 'worker')}, leader: {printable(seen.leader or 'none')}")
-    letters = [f"{count:,} in {name}" for name, count in seen.dead_letters.items() if count]
-    if letters:
-        echo(f"dead letters: {', '.join(letters)}; see: tidelog dlq list")
+    dead_letters = [f"{count:,} in {name}" for name, count in seen.dead_letters.items() if count]
+    if dead_letters:
+        echo(f"dead letters: {', '.join(dead_letters)}; see: tidelog dlq list")
     measured = rates(before, seen) if before is not None else {}
     for processor in seen.processors:
         echo()
@@ -35,21 +35,21 @@ def _print_processor(processor: ProcessorStatus, rate: Rates | None, now: int) -
     echo(f"{processor.name}: topic {processor.topic}, {_counted(len(partitions), 'partition')}, "
                f"ordering {processor.ordering}")  # fmt: skip
     if not partitions:
-        echo("  the topic is not there yet: nobody has sent to it, and no worker has run")
+        echo("  the topic does not exist yet: nobody has sent records, and no worker has run")
         return
     behind, pending = sum(each.lag for each in partitions), sum(each.pending for each in partitions)
-    facts = [f"behind {behind:,}", f"age {_seconds(max(each.lag_ms for each in partitions))}", f"pending {pending:,}"]
+    values = [f"behind {behind:,}", f"age {_seconds(max(each.lag_ms for each in partitions))}", f"pending {pending:,}"]
     if rate is not None:
-        facts += [f"sent {_rate(rate.sent)}", f"finished {_rate(rate.finished)}"]
-    echo(f"  {'   '.join(facts)}")
+        values += [f"sent {_rate(rate.sent)}", f"finished {_rate(rate.finished)}"]
+    echo(f"  {'   '.join(values)}")
     if processor.halted is not None:
         echo(f"  ALL PARTITIONS ARE PAUSED: {_why(processor.halted)}")
     for each in partitions:
-        for key, mark in list(each.parked.items())[:NAMED]:
-            echo(f"  key {printable(key)} of partition {each.partition} is parked: {_why(mark, 'error')}")
+        for key, details in list(each.parked.items())[:NAMED]:
+            echo(f"  key {printable(key)} of partition {each.partition} is parked: {_why(details, 'error')}")
         if len(each.parked) > NAMED:
             more = len(each.parked) - NAMED
-            echo(f"  and {more:,} more keys of partition {each.partition}; --json has them all")
+            echo(f"  and {more:,} more keys of partition {each.partition}; --json lists all")
     _print_members(processor, now)
     _print_partitions(processor)
 
@@ -60,7 +60,7 @@ def _print_members(processor: ProcessorStatus, now: int) -> None:
         owns = [str(each.partition) for each in processor.partitions if each.owner == member.worker]
         listed = ", ".join(owns[:NAMED]) + (f", ... ({len(owns)})" if len(owns) > NAMED else "")
         age = _seconds(max(0, now - member.joined)) if member.joined else "-"
-        lease = f"ends in {_seconds(member.lease_ms)}" if member.lease_ms else "DEAD"
+        lease = f"expires in {_seconds(member.lease_ms)}" if member.lease_ms else "DEAD"
         rows.append([f"  {printable(member.worker)}", age, lease, listed or "-"])
     if rows:
         table(["  worker", "joined ago", "lease", "partitions"], rows)
@@ -82,32 +82,32 @@ def _print_partitions(processor: ProcessorStatus) -> None:
     ]  # fmt: skip
     table(["  partition", "owner", "behind", "age", "pending", "parked", "paused"], rows)
     if len(found) < len(processor.partitions):
-        echo(f"  and {len(processor.partitions) - len(found):,} more with less to do; --json has them all")
+        echo(f"  and {len(processor.partitions) - len(found):,} more partitions; --json lists all")
 
 
 def to_json(seen: AppStatus, before: AppStatus | None) -> str:
-    """One look in one line; with ``before``, rates since then, in entries a second."""
-    facts = asdict(seen)
+    """Return a status as one line of JSON; with ``before``, including the rates since then, in entries per second."""
+    values = asdict(seen)
     measured = rates(before, seen) if before is not None else {}
-    for processor, looked in zip(facts["processors"], seen.processors, strict=True):
-        rate = measured.get(looked.name)
+    for processor, read in zip(values["processors"], seen.processors, strict=True):
+        rate = measured.get(read.name)
         processor["rates"] = None if rate is None else asdict(rate)
-        for partition, at in zip(processor["partitions"], looked.partitions, strict=True):
+        for partition, at in zip(processor["partitions"], read.partitions, strict=True):
             partition["offset"] = None if at.offset is None else str(at.offset)
-    return msgspec.json.encode(facts).decode()
+    return msgspec.json.encode(values).decode()
 
 
-# -- words ---------------------------------------------------------------------------------------------------
+# -- texts ---------------------------------------------------------------------------------------------------
 def _owner(processor: ProcessorStatus, partition: PartitionStatus) -> str:
     if processor.ordering == "none":
-        return "everyone"
+        return "all"
     owner, assigned = partition.owner, partition.assigned
-    shown = printable(owner) if owner else "nobody"
+    shown = printable(owner) if owner else "none"
     return shown if assigned in (owner, None) else f"{shown} -> {printable(assigned or '')}"
 
 
-def _why(mark: Mapping[str, Any], what: str = "reason") -> str:
-    reason = str(mark.get(what) or "by hand")
+def _why(details: Mapping[str, Any], what: str = "reason") -> str:
+    reason = str(details.get(what) or "by hand")
     return printable(reason if len(reason) <= 80 else f"{reason[:80]}...")
 
 

@@ -1,4 +1,4 @@
-"""``tidelog worker``: run the processors of an app."""
+"""``tidelog worker``: runs the processors of an app."""
 
 from __future__ import annotations
 
@@ -30,20 +30,20 @@ from tidelog.workers import App, AppError
 from tidelog.workers.execution.worker import Worker
 from tidelog.workers.operate.metrics import serving
 
-BACKOFF: Final = Backoff(first=1.0, most=30.0)  # until a process that has failed is started again
-LASTING: Final = 5.0  # seconds: what fails earlier than that will again
-SAID_WHY: Final = (1, 2)  # exit statuses of errors that the program has reported, wrong options among them
-TURN: Final = 0.05  # seconds between two looks at the processes
-ORPHANED: Final = 1.0  # seconds between two looks whether the parent is still there
+BACKOFF: Final = Backoff(first=1.0, most=30.0)  # until a failed process is restarted
+LASTING: Final = 5.0  # seconds; a process that fails earlier will fail again
+REPORTED: Final = (1, 2)  # exit statuses of errors that the process has reported, including wrong options
+TURN: Final = 0.05  # seconds between two checks of the processes
+ORPHANED: Final = 1.0  # seconds between two checks whether the parent is alive
 
 
 @click.command()
 @click.argument("path", metavar="APP")
-@click.option("--processors", metavar="NAME,NAME", help="Only these. Default: all of the app.")
-@click.option("--workers", type=click.IntRange(1, 1000), default=1, show_default=True, help="Processes.")
+@click.option("--processors", metavar="NAME,NAME", help="Only these processors. Default: all.")
+@click.option("--workers", type=click.IntRange(1, 1000), default=1, show_default=True, help="Number of processes.")
 @click.option("--metrics", type=click.IntRange(0, 65535), metavar="PORT",
-              help="Serve /metrics for Prometheus: each process on a port of its own, from this on.")  # fmt: skip
-@click.option("--metrics-host", default="127.0.0.1", show_default=True, help="The address it is served on.")
+              help="Serve /metrics for Prometheus. Further processes use the next ports.")  # fmt: skip
+@click.option("--metrics-host", default="127.0.0.1", show_default=True, help="The address for /metrics.")
 @click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info")
 @click.option("--log-json", is_flag=True, help="Log JSON lines, with worker, processor and partition.")
 @click.option("--child-of", type=int, hidden=True)
@@ -96,12 +96,12 @@ def _serve(stack: ExitStack, made: Worker, port: int, host: str) -> None:
     try:
         stack.enter_context(serving(made, port, host))
     except OSError as error:
-        raise click.ClickException(f"--metrics {port}: {host}:{port} can't be served: {error}") from None
+        raise click.ClickException(f"--metrics {port}: {host}:{port} is not available: {error}") from None
 
 
 async def _watch(made: Worker, parent: int) -> None:
-    """Stop when the process that started this one is gone."""
-    while os.getppid() == parent:  # noqa: ASYNC110 - nothing tells
+    """Stop when the parent process has ended."""
+    while os.getppid() == parent:  # noqa: ASYNC110 - there is no notification
         await asyncio.sleep(ORPHANED)
     made.stop()
 
@@ -114,61 +114,61 @@ def _command(path: str, processors: str | None, log_level: str, log_json: bool) 
 
 
 def _served(port: int | None, host: str, number: int) -> list[str]:
-    """The options for the metrics of the process of this number."""
+    """Return the metrics options of the process with this number."""
     return [] if port is None else [f"--metrics={port + number if port else 0}", f"--metrics-host={host}"]
 
 
 class _Supervised:
-    """A process that is started again when it has failed."""
+    """A process that is restarted after a failure."""
 
     def __init__(self, command: list[str]) -> None:
         self._command = command
-        self._told = 0  # signals that this process has got
+        self._forwarded = 0  # signals that were forwarded to this process
         self._delays = Delays(BACKOFF)
         self._start_at = -math.inf  # monotonic
         self._started_at = -math.inf
         self.process: subprocess.Popen[bytes] | None = None
-        self.status = 0  # of the last one that has ended
+        self.status = 0  # exit status of the last process
 
-    def look(self, told: Sequence[signal.Signals]) -> None:
-        """Start it if that is due; pass on the signals that it has not got yet."""
+    def check(self, received: Sequence[signal.Signals]) -> None:
+        """Start the process if that is due, and forward new signals."""
         if self.process is not None and (status := self.process.poll()) is not None:
             echo(f"worker process {self.process.pid} ended with status {status}", err=True)
             now = time.monotonic()
             if now >= self._started_at + LASTING:
                 self._delays.reset()
             self.process, self.status, self._start_at = None, status, now + self._delays.next()
-        if self.process is None and not told and time.monotonic() >= self._start_at:
-            # In a session of its own, so that Ctrl-C in a terminal reaches it once, through this process.
-            self._told, self._started_at = 0, time.monotonic()
+        if self.process is None and not received and time.monotonic() >= self._start_at:
+            # In a separate session, so that Ctrl-C in a terminal reaches it only once, through this process.
+            self._forwarded, self._started_at = 0, time.monotonic()
             self.process = subprocess.Popen(self._command, start_new_session=True)
         if self.process is not None:
-            for number in told[self._told :]:
+            for number in received[self._forwarded :]:
                 self.process.send_signal(number)
-            self._told = len(told)
+            self._forwarded = len(received)
 
     @property
-    def says_why(self) -> bool:
-        """Whether it has failed with a message that the next one would repeat."""
-        return self.process is None and self.status in SAID_WHY
+    def reported(self) -> bool:
+        """Whether the process has reported an error that would occur again."""
+        return self.process is None and self.status in REPORTED
 
 
 def _supervise(commands: list[list[str]]) -> int:
-    """Keep a process of each command running until told to stop; returns the exit status.
+    """Keep a process of each command running until a signal; returns the exit status.
 
-    Signals are only noted when they arrive, and passed on by one loop: so none is lost while a process is started.
+    Signal handlers only record signals, and one loop forwards them, so none is lost while a process is started.
     """
-    told: list[signal.Signals] = []
+    received: list[signal.Signals] = []
     for each in ENDING:
         if each != signal.SIGHUP or signal.getsignal(each) != signal.SIG_IGN:
-            signal.signal(each, lambda number, _: told.append(signal.Signals(number)))
+            signal.signal(each, lambda number, _: received.append(signal.Signals(number)))
     children = [_Supervised(command) for command in commands]
     quick = time.monotonic() + LASTING
     while True:
         for child in children:
-            child.look(told)
-        if not told and time.monotonic() < quick and any(child.says_why for child in children):
-            told.append(signal.SIGTERM)
-        elif told and all(child.process is None for child in children):
-            return max(0 if -child.status in told else abs(child.status) for child in children)
+            child.check(received)
+        if not received and time.monotonic() < quick and any(child.reported for child in children):
+            received.append(signal.SIGTERM)
+        elif received and all(child.process is None for child in children):
+            return max(0 if -child.status in received else abs(child.status) for child in children)
         time.sleep(TURN)

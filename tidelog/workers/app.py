@@ -1,4 +1,4 @@
-"""``App``: topics, processors, timers. A declaration: nothing runs, and no server is asked, until a worker runs it."""
+"""``App``: topics, processors and timers. It is a declaration: nothing runs before a worker runs the app."""
 
 from __future__ import annotations
 
@@ -12,8 +12,15 @@ from tidelog.workers.declare.errors import AppError
 from tidelog.workers.declare.events import Take
 from tidelog.workers.declare.middleware import Middleware, checked
 from tidelog.workers.declare.policy import DeadLetter, Policy, is_number
-from tidelog.workers.declare.processor import BatchOptions, Declared, EachOptions, Options, check_name, declare
-from tidelog.workers.declare.schedule import Cron, Every, Scheduled
+from tidelog.workers.declare.processor import (
+    BatchOptions,
+    EachOptions,
+    Processor,
+    ProcessorOptions,
+    check_name,
+    declare,
+)
+from tidelog.workers.declare.schedule import CronSchedule, IntervalSchedule, ScheduledFunction
 from tidelog.workers.declare.signature import Kind, check_takes, name_of, wants_time
 
 if TYPE_CHECKING:
@@ -23,25 +30,25 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 F = TypeVar("F", bound=Callable[..., Awaitable[None]])
 
-LEAST_LEASE: Final = 0.2  # seconds: below it a lease is renewed more often than a busy server answers
+LEAST_LEASE: Final = 0.2  # seconds; a shorter lease would be renewed faster than a busy server replies
 
 
 class App:
-    """What a worker program does: processors of topics, timers, crons.
+    """The declaration of an app: its topics, processors, timers and crons.
 
     >>> app = App("shop", url="redis://localhost:6379")
     >>> orders = app.topic("orders", Order, partition_by="id", partitions=16)
     >>> @app.each(orders)
     ... async def bill(order: Order) -> None: ...
 
-    name: 1 to 100 letters, digits, - and _. It is part of the app's keys and of its groups' names: another name is
-        another app, which starts from the beginning.
-    url: the server, several of them, or Sentinels, as for ``Client``. Use ``access``, a ``tidelog.Access``, instead for
-        TLS files and other settings. The app's topics use it too, even without a worker.
+    name: 1 to 100 letters, digits, - and _. The name is part of the app's keys and groups: an app with another name
+        starts from the beginning.
+    url: the server, several servers, or Sentinels, as for ``Client``. To specify TLS files and other settings, use
+        ``access``, a ``tidelog.Access``, instead. The app's topics use the same server, even without a worker.
     lease: seconds after which the other workers consider a silent worker dead.
     grace: seconds that a stopping worker has to finish the current events.
-    middleware: around all processors, outermost first.
-    on_error: the failure policy of processors that have none: ``[Retry(3), DeadLetter()]`` by default.
+    middleware: for all processors, outermost first.
+    on_error: the default failure policy of processors: ``[Retry(3), DeadLetter()]`` if not specified.
 
     Raises AppError, here and in all methods, if a declaration is invalid.
     """
@@ -60,14 +67,14 @@ class App:
         check_name("an app", name)
         title = f"app {name!r}"
         if url is not None and access is not None:
-            raise AppError(f"{title}: url and access both say where the server is: give one")
+            raise AppError(f"{title}: url and access both specify the server: use one of them")
         for what, value in (("lease", lease), ("grace", grace)):
             if not is_number(value) or value < LEAST_LEASE:
-                raise AppError(f"{title}: {what} is a number of seconds, {LEAST_LEASE} at least: {value!r}")
+                raise AppError(f"{title}: {what} must be a number of seconds, at least {LEAST_LEASE}: {value!r}")
         if lease > grace:
             raise AppError(
-                f"{title}: lease ({lease} s) is longer than grace ({grace} s), so a worker that goes down would leave"
-                " its work later than one that dies: shorten lease, or give more grace"
+                f"{title}: lease ({lease} s) is longer than grace ({grace} s), so a worker that stops would release its"
+                " partitions later than one that dies. Shorten lease, or extend grace"
             )
         try:
             self.access = access or Access.of(url or DEFAULT_URL)
@@ -79,9 +86,9 @@ class App:
         self.middleware = checked(title, middleware)
         self.policy = Policy.of(on_error)
         self.topics: dict[str, Topic[Any]] = {}
-        self.processors: dict[str, Declared] = {}
-        self.timers: dict[str, Scheduled] = {}  # timers and crons
-        self.url = None if access is not None else url or DEFAULT_URL  # None: it was declared by an Access
+        self.processors: dict[str, Processor] = {}
+        self.timers: dict[str, ScheduledFunction] = {}  # timers and crons
+        self.url = None if access is not None else url or DEFAULT_URL  # None: the app was declared with an Access
 
     def __repr__(self) -> str:
         return f"App({self.name!r})"
@@ -91,7 +98,7 @@ class App:
     @overload
     def topic(self, name: str, record_type: Any = ..., **options: Any) -> Topic[Any]: ...
     def topic(self, name: str, record_type: Any = dict, **options: Any) -> Topic[Any]:
-        """A topic on the app's server. Arguments are those of ``Topic``."""
+        """Declare a topic on the app's server. The arguments are those of ``Topic``."""
         if callable(options.get("partition_by")):
             example = "partition_by=lambda record: record.id"
             check_takes(f"topic {name!r}: partition_by", options["partition_by"], example)
@@ -110,51 +117,53 @@ class App:
         return topic
 
     def each(self, topic: Topic[Any], **options: Unpack[EachOptions]) -> Callable[[F], F]:
-        """A function that gets one record (or Event) at a time.
+        """Declare a function that takes one record (or Event) at a time.
 
         Options: name, ordering, concurrency, key, ack, on_error, timeout, middleware, transactional, prefetch, start.
-        ``docs/workers.md`` has each with its default.
+        ``docs/workers.md`` lists them with their defaults.
         """
         return self._declaring("each", topic, options)
 
     def batch(self, topic: Topic[Any], *, take: Take, **options: Unpack[BatchOptions]) -> Callable[[F], F]:
-        """A function that gets a list of records (or Events): ``take`` says how many. Options: those of ``each``,
-        without ``key``. An exception is a failure of the whole batch.
+        """Declare a function that takes a list of records (or Events), whose size ``take`` determines.
+
+        The options are those of ``each``, without ``key``. An exception is a failure of the whole batch.
         """
         return self._declaring("batch", topic, {"take": take, **options})
 
-    def processor(self, topic: Topic[Any], **options: Unpack[Options]) -> Callable[[F], F]:
-        """A function that is called once for each partition, with its ``Events``. Options: those of ``each``, without
-        ``concurrency`` and ``key``; ordering is that of the partition.
+    def processor(self, topic: Topic[Any], **options: Unpack[ProcessorOptions]) -> Callable[[F], F]:
+        """Declare a function that is called once per partition, with its ``Events``.
+
+        The options are those of ``each``, without ``concurrency`` and ``key``; the ordering is "partition".
         """
         return self._declaring("events", topic, options)
 
     def timer(
         self, interval: float, *, name: str | None = None, on_leader: bool = False, catch_up: bool = False
     ) -> Callable[[F], F]:
-        """A function that is called every ``interval`` seconds: without arguments, or with the time it runs for.
+        """Declare a function that is called every ``interval`` seconds, without arguments or with the scheduled time.
 
-        on_leader: in one worker only, the leader; the last run is kept on the server, so that another leader goes on
-            where this one stopped. False: in each worker, from its start.
-        catch_up: run once for each interval that was missed; False: once for all of them.
+        on_leader: only on the leader. The last execution is stored on the server, so that a new leader continues from
+            there. False: in each worker, from its start.
+        catch_up: call the function once for each missed interval; False: once for all of them.
         """
-        return self._scheduling(name, "timer", lambda: Every(interval), on_leader, catch_up)
+        return self._scheduling(name, "timer", lambda: IntervalSchedule(interval), on_leader, catch_up)
 
     def cron(
         self, expression: str, *, timezone: str = "UTC", name: str | None = None, on_leader: bool = True,
         catch_up: bool = False,
     ) -> Callable[[F], F]:  # fmt: skip
-        """A function that is called at the times of a cron expression: without arguments, or with the time.
+        """Declare a function that is called at the times of a cron expression, without arguments or with the time.
 
-        expression: five fields, or six with seconds in front; see ``Cron``. Needs ``tidelog[workers]``.
+        expression: five fields, or six with seconds first; see ``CronSchedule``. Requires ``tidelog[workers]``.
         timezone: a name such as ``Europe/Oslo``.
         on_leader: as for ``timer``.
-        catch_up: run once for each time that was missed while no worker ran; False: they are left out.
+        catch_up: call the function once for each time that passed while no worker ran; False: skip them.
         """
-        return self._scheduling(name, "cron", lambda: Cron(expression, timezone), on_leader, catch_up)
+        return self._scheduling(name, "cron", lambda: CronSchedule(expression, timezone), on_leader, catch_up)
 
-    def select(self, names: Iterable[str] | None = None) -> list[Declared]:
-        """The processors of these names, all without names. AppError for a name that there is not."""
+    def select(self, names: Iterable[str] | None = None) -> list[Processor]:
+        """Return the processors with these names, or all of them. Raises AppError if a name is unknown."""
         if names is None:
             return list(self.processors.values())
         found = []
@@ -169,38 +178,43 @@ class App:
         self, *, workers: int = 1, processors: Iterable[str] | None = None, lease: float = 1.0, grace: float = 5.0,
         server: Server | None = None,
     ) -> AppTest:  # fmt: skip
-        """The app in this process, with so many workers, on a server of its own: ``async with app.test() as test``.
+        """Run the app in this process with this many workers, on its own server: ``async with app.test() as test``.
 
-        The app's topics are on that server until the end, whatever they were declared with. ``processors``: only
-        these. ``server``: one of ``tidelog.testing`` that runs already, such as the fixture; it should be empty.
+        Until the end, the app's topics are on that server, regardless of their declaration. ``processors``: run only
+        these. ``server``: a running server of ``tidelog.testing``, such as the fixture; it should be empty.
         """
-        from tidelog.workers.operate.testing import AppTest  # it imports pytest where that is installed
+        from tidelog.workers.operate.testing import AppTest  # it imports pytest if that is installed
 
         return AppTest(self, workers, processors, lease, grace, server)
 
     def _declaring(self, kind: Kind, topic: Any, options: Any) -> Callable[[F], F]:
         if not isinstance(topic, Topic):
             way = "app.each(orders), app.batch(orders, take=Take(100)) or app.processor(orders)"
-            raise AppError(f"a processor's topic is made by app.topic(...): {topic!r}. Write {way}")
+            raise AppError(f"a processor needs a topic from app.topic(...), not {topic!r}. Write {way}")
 
         def decorate(function: F) -> F:
             self._add_topic(topic)
             declared = declare(self.name, kind, topic, function, options, self.policy, self.middleware)
             self._check_free(declared.name)
-            self._check_letters(declared)
+            self._check_dead_letter_topic(declared)
             self.processors[declared.name] = declared
             return function
 
         return decorate
 
     def _scheduling(
-        self, name: str | None, kind: str, timing: Callable[[], Every | Cron], on_leader: bool, catch_up: bool
+        self,
+        name: str | None,
+        kind: str,
+        timing: Callable[[], IntervalSchedule | CronSchedule],
+        on_leader: bool,
+        catch_up: bool,
     ) -> Callable[[F], F]:
         if name is not None:
             check_name(f"a {kind}", name)
         for what, value in (("on_leader", on_leader), ("catch_up", catch_up)):
             if not isinstance(value, bool):
-                raise AppError(f"app.{kind}: {what} is True or False: {value!r}")
+                raise AppError(f"app.{kind}: {what} must be True or False: {value!r}")
         try:
             made = timing()
         except AppError as error:
@@ -211,7 +225,7 @@ class App:
             check_name(f"a {kind}", called)
             takes_time = wants_time(f"{kind} {called!r}", function)
             self._check_free(called)
-            self.timers[called] = Scheduled(called, function, made, on_leader, catch_up, takes_time)
+            self.timers[called] = ScheduledFunction(called, function, made, on_leader, catch_up, takes_time)
             return function
 
         return decorate
@@ -219,25 +233,25 @@ class App:
     def _add_topic(self, topic: Topic[Any]) -> None:
         if topic.access is not None and not self.access.has(topic.access):
             raise AppError(
-                f"topic {topic.name!r} is on {topic.access.places}, app {self.name!r} on {self.access.places}: an app's"
-                " topics are on its server. Leave url out of the topic, and access too, or give both the same"
+                f"topic {topic.name!r} is on {topic.access.places}, but app {self.name!r} on {self.access.places}: an"
+                " app's topics must be on its server. Leave url and access out of the topic, or use the same for both"
             )
         known = self.topics.setdefault(topic.name, topic)
         if known is not topic:
-            raise AppError(f"app {self.name!r} has a topic {topic.name!r} already: declare it once, and use it")
+            raise AppError(f"app {self.name!r} has a topic {topic.name!r} already: declare it once and reuse it")
 
-    def _check_letters(self, declared: Declared) -> None:
-        """AppError if dead letters would go among the records of another topic."""
-        ending = declared.policy.ending
-        if isinstance(ending, DeadLetter):
-            topic = self.topics.get(ending.target(declared.topic.name))
+    def _check_dead_letter_topic(self, declared: Processor) -> None:
+        """Raise AppError if the dead-letter topic is a topic of the app with other records."""
+        final = declared.policy.final
+        if isinstance(final, DeadLetter):
+            topic = self.topics.get(final.target(declared.topic.name))
             if topic is not None and topic.codec.shape.fields:
                 raise AppError(
-                    f"processor {declared.name!r}: its dead letters would go to topic {topic.name!r}, which is one of"
-                    f" {topic.codec.shape.title}: name another, DeadLetter('...')"
+                    f"processor {declared.name!r}: its dead letters would go to topic {topic.name!r}, which contains"
+                    f" {topic.codec.shape.title}. Specify another topic: DeadLetter('...')"
                 )
 
     def _check_free(self, name: str) -> None:
         for what, known in (("processor", self.processors), ("timer", self.timers)):
             if name in known:
-                raise AppError(f"app {self.name!r} has a {what} {name!r} already: give one of them name='...'")
+                raise AppError(f"app {self.name!r} has a {what} {name!r} already: specify another name='...'")

@@ -1,13 +1,13 @@
-"""The keys on the server that workers agree by. docs/workers-internals.md says who writes them and how long they live.
+"""The keys on the server that workers use. docs/workers-internals.md describes who writes them and when they expire.
 
-Rule 1: names of apps, processors and workers have no ``|`` and no ``:``, so no two keys are the same.
+Rule 1: names of apps, processors and workers contain neither ``|`` nor ``:``, so all keys are distinct.
 """
 
 from __future__ import annotations
 
 
 def epochs(app: str) -> str:
-    """The counter of epochs, for leases and claims."""
+    """The epoch counter, for leases and claims."""
     return f"app:{app}:epoch"
 
 
@@ -22,7 +22,7 @@ def leader(app: str) -> str:
 
 
 def members(app: str, processor: str) -> str:
-    """The document of a processor's members."""
+    """The member document of a processor."""
     return f"app:{app}:members:{processor}"
 
 
@@ -37,15 +37,15 @@ def control(app: str) -> str:
 
 
 def timer(app: str, name: str) -> str:
-    """The last run of a timer or a cron that the leader runs."""
+    """The last execution of a timer or a cron on the leader."""
     return f"app:{app}:timer:{name}"
 
 
-def tried(app: str, processor: str, partition: int, entry_id: str) -> str:
-    """How often an event was begun before."""
+def starts(app: str, processor: str, partition: int, entry_id: str) -> str:
+    """The number of starts of an event."""
     return f"app:{app}:tried:{processor}:{partition}:{entry_id}"
 
 
 def seen(app: str, processor: str) -> str:
-    """The beginning of the keys by which a processor finds duplicates; their values follow."""
+    """The prefix of the keys by which ``deduplicate`` finds duplicates."""
     return f"app:{app}:seen:{processor}:" if processor else f"app:{app}:seen:"

@@ -1,11 +1,11 @@
-"""What log records of a worker say about where they come from: ``worker``, ``processor``, ``partition``.
+"""The fields ``worker``, ``processor`` and ``partition`` of a worker's log records.
 
-Records of tidelog.workers have these as attributes, as ``extra`` gives them. For the records of your own functions, and
-those of other libraries that they call, add ``LogFields()`` to a handler:
+Records of tidelog.workers have these attributes, as if they were passed as ``extra``. To add them to the records of
+your own functions and of other libraries, add ``LogFields()`` to a handler:
 
 >>> handler.addFilter(LogFields())
 
-Nothing here configures the standard logging.
+This module does not configure the standard logging.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ _fields: ContextVar[dict[str, Any]] = ContextVar("tidelog_log_fields", default={
 
 
 class LogFields(logging.Filter):
-    """Adds the fields to each record that has none of that name: None where there is nothing to say.
+    """Adds the missing fields to each record; their value is None outside of a worker, processor or partition.
 
-    With many events at a time (ordering "key" and "none") ``partition`` is None in records of user code.
+    With concurrent events (ordering "key" and "none"), ``partition`` is None in records of user code.
     """
 
     def filter(self, record: logging.LogRecord) -> bool:
@@ -34,7 +34,7 @@ class LogFields(logging.Filter):
 
 
 def get(name: str) -> logging.Logger:
-    """The logger of a module, whose records have the fields."""
+    """Return the logger of a module; its records have the fields."""
     log = logging.getLogger(name)
     if not any(isinstance(each, LogFields) for each in log.filters):
         log.addFilter(LogFields())
@@ -42,7 +42,7 @@ def get(name: str) -> logging.Logger:
 
 
 def enter(**fields: Any) -> Token[dict[str, Any]]:
-    """Add fields to the running context; ``leave`` undoes that."""
+    """Add fields to the current context; ``leave`` removes them."""
     return _fields.set({**_fields.get(), **fields})
 
 
@@ -51,7 +51,7 @@ def leave(token: Token[dict[str, Any]]) -> None:
 
 
 def context(**fields: Any) -> Context:
-    """A copy of the running context with these fields, for a task."""
+    """Return a copy of the current context with these fields, for a task."""
     made = copy_context()
     made.run(enter, **fields)
     return made

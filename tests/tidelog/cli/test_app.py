@@ -97,9 +97,9 @@ def unfinished(run: Run, processor: str) -> int:
 def test_before_anything_has_run(run: Run) -> None:
     output = run("status", "shopapp:app", "--interval", "0").output
     assert output.startswith("app shop: 0 workers, leader: none\n")
-    assert output.count("the topic is not there yet") == 3
+    assert output.count("the topic does not exist yet") == 3
     output = run("reset", "shopapp:app", "bill", "--to", "0", "--yes", ok=False).output
-    assert "topic 'orders' is not on the server yet" in output
+    assert "topic 'orders' does not exist yet" in output
 
 
 def test_status_of_what_runs(run: Run, folder: Path, tidelog_server: Server) -> None:
@@ -115,7 +115,7 @@ def test_status_of_what_runs(run: Run, folder: Path, tidelog_server: Server) -> 
         assert [each["worker"] for each in seen["look"]["members"]] == [worker["worker"]]
         assert seen["app"]["dead_letters"] == {"orders.dead": 2}
         (parked,) = [each for each in seen["book"]["partitions"] if each["parked"]]
-        assert parked["aside"] == 2
+        assert parked["set_aside"] == 2
         output = run("status", "shopapp:app", "--interval", "0.1").output
         assert output.startswith("app shop: 1 worker, leader: ")
         assert "dead letters: 2 in orders.dead; see: tidelog dlq list\n" in output
@@ -123,22 +123,22 @@ def test_status_of_what_runs(run: Run, folder: Path, tidelog_server: Server) -> 
         assert "\n  behind 0   age -   pending 0   sent 0/s" in output
         assert f"  key bad of partition {parked['partition']} is parked: ValueError: bad key\n" in output
         assert re.search(rf"\n  0 +{worker['worker']} +0 +- +0 +0 +-\n", output)
-        assert re.search(r"\n  3 +everyone +0 +- +0 +0 +-\n$", output)
+        assert re.search(r"\n  3 +all +0 +- +0 +0 +-\n$", output)
 
 
 def test_rates_are_of_two_looks(run: Run) -> None:
     """Looks are a tenth of a second apart; nothing is finished meanwhile, so what is sent shows."""
     from tidelog.client.steps import run as run_steps
-    from tidelog.workers.operate.status import look, rates
+    from tidelog.workers.operate.status import rates, read_status
 
     send((1, "a"))
     import shopapp
 
     client = shopapp.orders.client
-    before = run_steps(client, look(shopapp.app))
+    before = run_steps(client, read_status(shopapp.app))
     send(*((at, "a") for at in range(50)))
     client = shopapp.orders.client
-    after = run_steps(client, look(shopapp.app))
+    after = run_steps(client, read_status(shopapp.app))
     shopapp.orders.sync.close()
     found = rates(before, after)["bill"]
     assert round(found.sent * (after.at - before.at) / 1000) == 50
@@ -150,15 +150,21 @@ def test_reset_goes_back_and_on(run: Run, folder: Path, tidelog_server: Server, 
     with process(tidelog_server, folder, SOURCE) as worker:
         eventually(lambda: unfinished(run, "bill") == 0)
         output = run("reset", "shopapp:app", "bill", "--to", "0", "--yes", ok=False).output
-        assert "processor 'bill' is being run by 1 workers" in output
+        assert "processor 'bill' is running on workers " in output
         assert "--force" in output
         run("reset", "shopapp:app", "bill", "--to", "0", "--yes", "--force")
         eventually(lambda: unfinished(run, "bill") == 0)
         worker.kill()
     eventually(lambda: not looked(run)["bill"]["members"][0]["lease_ms"])  # the lease of the dead one ends
     assert "Aborted" in run("reset", "shopapp:app", "bill", "--to", "0", ok=False, text="n\n").output
-    output = run("reset", "shopapp:app", "bill", "--to", "0", text="y\n").output
-    assert re.search(r"partition +before +now after +pending forgotten +entries to go", output)
+    preview = run("reset", "shopapp:app", "bill", "--to", "earliest", "--dry-run").output
+    assert unfinished(run, "bill") == 0  # nothing was changed
+    output = run("reset", "shopapp:app", "bill", "--to", "earliest", text="y\n").output
+    assert output.startswith(preview)
+    table = [line.split() for line in preview.splitlines()]
+    assert re.search(r"partition +position +new position +read again +skipped +pending dropped +to read", preview)
+    assert sum(int(row[3]) for row in table if row[0].isdigit()) == 10
+    assert "bill: 4 partitions reset\n" in output
     assert unfinished(run, "bill") == 10
     (stream,) = [f"orders:{at}" for at in range(4) if client.tlen(f"orders:{at}")]
     at = stream[-1]
@@ -166,7 +172,7 @@ def test_reset_goes_back_and_on(run: Run, folder: Path, tidelog_server: Server, 
     run("reset", "shopapp:app", "bill", "--to", entries[3].id, "--yes", "--partition", at)
     assert unfinished(run, "bill") == 6
     client.tread(stream, count=2, group="shop.bill", retry=60_000)
-    assert run("reset", "shopapp:app", "bill", "--to", "end", "--yes").output.count(" 2 ") == 1
+    assert run("reset", "shopapp:app", "bill", "--to", "latest", "--yes").output.count(" 2 ") == 1
     assert unfinished(run, "bill") == 0
     assert client.tpending(stream, "shop.bill").count == 0
     run("reset", "shopapp:app", "bill", "--to", entries[0].id.time.isoformat(), "--yes")
@@ -178,9 +184,10 @@ def test_reset_goes_back_and_on(run: Run, folder: Path, tidelog_server: Server, 
 @pytest.mark.parametrize(
     ("to", "said"),
     [
-        ("soon", "'soon' is not 0, an ID, a time, or end"),
-        ("2026-11-21T08:00", "needs its zone, such as 2026-11-21T08:00Z"),
-        ("2026-13-21T08:00Z", "is no time"),
+        ("soon", "must be earliest, latest, an ID such as"),
+        ("end", ": 'end'"),
+        ("2026-11-21T08:00", "or a time with its zone such as"),
+        ("2026-13-21T08:00Z", ": '2026-13-21T08:00Z'"),
     ],
 )
 def test_a_target_that_is_none(run: Run, to: str, said: str) -> None:
@@ -191,16 +198,16 @@ def test_paused_by_hand_and_resumed(run: Run, folder: Path, tidelog_server: Serv
     send((1, "a"))
     with process(tidelog_server, folder, SOURCE):
         eventually(lambda: unfinished(run, "bill") == 0 and unfinished(run, "book") == 0)
-        assert run("pause", "shopapp:app", "bill", "--reason", "audit").output == "bill: all partitions held back\n"
-        assert run("pause", "shopapp:app", "bill").output == "bill: held back already\n"
+        assert run("pause", "shopapp:app", "bill", "--reason", "audit").output == "bill: all partitions paused\n"
+        assert run("pause", "shopapp:app", "bill").output == "bill: paused already\n"
         assert "ALL PARTITIONS ARE PAUSED: audit\n" in run("status", "shopapp:app", "--interval", "0").output
         output = run("pause", "shopapp:app", "book", "--key", "ann").output
-        assert re.fullmatch(r"book: key ann in partition \d held back\n", output)
-        assert run("pause", "shopapp:app", "look", "--partition", "3").output == "look: partition 3 held back\n"
+        assert re.fullmatch(r"book: key ann in partition \d paused\n", output)
+        assert run("pause", "shopapp:app", "look", "--partition", "3").output == "look: partition 3 paused\n"
         assert run("resume", "shopapp:app", "bill").output == "bill: all partitions resumed\n"
         assert run("resume", "shopapp:app", "look").output == "look: partition 3 resumed\n"
         assert "resumed\n" in run("resume", "shopapp:app", "book", "--key", "ann").output
-        assert "nothing of that is held back" in run("resume", "shopapp:app", "book", ok=False).output
+        assert "nothing to resume" in run("resume", "shopapp:app", "book", ok=False).output
         send((2, "a"), (3, "ann"))
         eventually(lambda: unfinished(run, "bill") == unfinished(run, "book") == unfinished(run, "look") == 0)
 
@@ -209,9 +216,9 @@ def test_what_is_not_there_is_named(run: Run, folder: Path) -> None:
     send((1, "a"))
     output = run("pause", "shopapp:app", "bil", ok=False).output
     assert "app 'shop' has no processor 'bil': it has bill, book, look" in output
-    assert "partitions 0 to 3, so not 4" in run("pause", "shopapp:app", "bill", "--partition", "4", ok=False).output
+    assert "partitions 0 to 3, not 4" in run("pause", "shopapp:app", "bill", "--partition", "4", ok=False).output
     output = run("pause", "shopapp:app", "bill", "--key", "a", ok=False).output
-    assert "only with ordering='key' can a key be held back by itself" in output
+    assert "a single key can be paused only with ordering='key'" in output
     assert "there is no module 'nowhere'" in run("status", "nowhere:app", ok=False).output
     assert "shopapp has no 'nothing'" in run("status", "shopapp:nothing", ok=False).output
     assert "shopapp:orders is Topic, not an App" in run("status", "shopapp:orders", ok=False).output
@@ -245,7 +252,7 @@ def test_watching_ends_quietly_with_ctrl_c(folder: Path) -> None:
 
 def test_delete(run: Run, folder: Path, tidelog_server: Server, client: Client) -> None:
     url = ["--url", tidelog_server.url]
-    assert "knows nothing of an app 'shop'" in run("delete", "shop", *url, ok=False).output
+    assert "has no state of an app 'shop'" in run("delete", "shop", *url, ok=False).output
     assert "an app can't have the name 'sh*p'" in run("delete", "sh*p", *url, ok=False).output
     send(*((at, f"k{at}") for at in range(50)), (13, "bad"))
     client.tread("orders:0", "0", 1, group="shop2.bill")
@@ -255,7 +262,7 @@ def test_delete(run: Run, folder: Path, tidelog_server: Server, client: Client) 
         eventually(lambda: unfinished(run, "bill") == unfinished(run, "look") == 0 and unfinished(run, "book") == 1)
         before = client.redis.dbsize()
         listed = run("delete", "shop", "--dry-run", *url).output
-        assert "is being run by 1 workers" in run("delete", "shop", "--yes", *url, ok=False).output
+        assert "is running on workers " in run("delete", "shop", "--yes", *url, ok=False).output
         assert client.redis.dbsize() == before
         worker.signal(signal.SIGTERM)
         worker.wait()
@@ -284,16 +291,16 @@ def test_delete_sees_a_worker_that_joins_meanwhile(
     folder: Path, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client.redis.set("app:shop:members:bill", "{}")
-    looked_at = deletion.look
+    looked_at = deletion.find_state
 
-    def look(client: Client, app: str) -> deletion.Found:
+    def find_state(client: Client, app: str) -> deletion.AppState:
         found = looked_at(client, app)
         if not found.alive:
             client.redis.incr("app:shop:epoch")
             client.redis.set("app:shop:lease:w", "w:1", px=10_000)
         return found
 
-    monkeypatch.setattr(deletion, "look", look)
-    with pytest.raises(AppError, match="is being run by 1 workers"):
+    monkeypatch.setattr(deletion, "find_state", find_state)
+    with pytest.raises(AppError, match="is running on workers w"):
         deletion.delete(client, "shop")
     assert client.redis.exists("app:shop:members:bill")

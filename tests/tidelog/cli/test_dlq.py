@@ -49,7 +49,7 @@ def bury(client: Client, number: int, processor: str = "shop.bill", message: str
 
 def test_list(run: Run, client: Client) -> None:
     assert run("list").output == "no dead letters\n"
-    assert "no dead letters of 'orders'" in run("list", "orders", ok=False).output
+    assert "'orders' has no dead letters" in run("list", "orders", ok=False).output
     ids = [bury(client, 1), bury(client, 2, "shop.index", "x" * 100)]
     assert run("list").output.splitlines()[-1].split() == ["orders.dead", "2"]
     for name in ("orders", "orders.dead"):
@@ -64,7 +64,7 @@ def test_list(run: Run, client: Client) -> None:
     assert str(ids[1]) not in limited.output
     assert "the first 1; --limit shows more" in limited.output
     (row,) = map(json.loads, run("list", "orders", "--json", "--processor", "shop.index").output.splitlines())
-    assert (row["letter"], row["key"], row["attempts"], row["time"]) == (str(ids[1]), "2", 4, 1_700_000_000_000)
+    assert (row["dead_letter"], row["key"], row["attempts"], row["time"]) == (str(ids[1]), "2", 4, 1_700_000_000_000)
     assert row["entry"] == {"id": "2.0", "fields": {"id": "2"}}
 
 
@@ -77,20 +77,20 @@ def test_show(run: Run, client: Client) -> None:
     ):  # fmt: skip
         assert text in shown
     assert "\x1b" not in shown
-    assert "no open letter 5.0" in run("show", "orders", "5.0", ok=False).output
+    assert "no open dead letter 5.0" in run("show", "orders", "5.0", ok=False).output
     assert "not a stream ID: 'x'" in run("show", "orders", "x", ok=False).output
 
 
 def test_replay(run: Run, client: Client) -> None:
     ids = [bury(client, number, processor) for number, processor in ((1, "a.b"), (2, "a.c"), (3, "a.b"), (4, "a.b"))]
-    assert run("replay", "orders", ids[3]).output == "1 letters replayed\n"
-    assert run("replay", "orders", "--all", "--processor", "a.b").output == "2 letters replayed\n"
+    assert run("replay", "orders", ids[3]).output == "1 dead letters replayed\n"
+    assert run("replay", "orders", "--all", "--processor", "a.b").output == "2 dead letters replayed\n"
     assert [entry["id"] for entry in client.trange("orders:0")] == [b"4", b"1", b"3"]
     assert [row.split()[1] for row in run("list", "orders").output.splitlines()[1:] if "2.0" in row] == ["2.0"]
     again = run("replay", "orders", ids[3], ids[1], ok=False).output
-    assert again.splitlines() == ["1 letters replayed", "-- 1 of the IDs are no open letters"]
+    assert again.splitlines() == ["1 dead letters replayed", "-- 1 of the IDs are not open dead letters"]
     assert client.tlen("orders:0") == 4
-    assert run("replay", "orders", "--all").output == "0 letters replayed\n"
+    assert run("replay", "orders", "--all").output == "0 dead letters replayed\n"
 
 
 def test_what_is_left_is_said(run: Run, client: Client) -> None:
@@ -98,29 +98,29 @@ def test_what_is_left_is_said(run: Run, client: Client) -> None:
     client.redis.delete("topic:orders")
     output = run("replay", "orders.dead", letter, ok=False).output
     assert output.splitlines() == [
-        "0 letters replayed", f"-- letter {letter}: there is no topic 'orders' any more",
+        "0 dead letters replayed", f"-- letter {letter}: there is no topic 'orders' any more",
     ]  # fmt: skip
 
 
 def test_purge(run: Run, client: Client) -> None:
     ids = [bury(client, number) for number in (1, 2, 3)]
-    assert "Purge 1 letters from orders.dead? [y/N]" in run("purge", "orders", ids[1], ok=False, text="n\n").output
+    assert "Purge 1 dead letters from orders.dead? [y/N]" in run("purge", "orders", ids[1], ok=False, text="n\n").output
     assert run("list").output.splitlines()[-1].split() == ["orders.dead", "3"]
-    assert run("purge", "orders", ids[1], text="y\n").output.endswith("1 letters purged\n")
-    assert run("purge", "orders", "--all", "--yes").output == "2 letters purged\n"
+    assert run("purge", "orders", ids[1], text="y\n").output.endswith("1 dead letters purged\n")
+    assert run("purge", "orders", "--all", "--yes").output == "2 dead letters purged\n"
     assert client.tlen("orders.dead:0") == 0
     assert client.tlen("orders:0") == 0
-    assert run("list", "orders").output == "no letters\n"
+    assert run("list", "orders").output == "no dead letters\n"
 
 
 @pytest.mark.parametrize("command", ["replay", "purge"])
 def test_nothing_is_chosen_by_accident(run: Run, client: Client, command: str) -> None:
     letter = bury(client, 1)
     for words, message in (
-        ([], "name letters by their IDs, or all of them by --all"),
-        ([letter, "--all"], "name letters by their IDs, or all of them by --all"),
-        ([letter, "--processor", "a.b"], "--processor is for --all"),
-        (["--processor", "a.b"], "name letters by their IDs, or all of them by --all"),
+        ([], "specify either IDs or --all"),
+        ([letter, "--all"], "specify either IDs or --all"),
+        ([letter, "--processor", "a.b"], "--processor requires --all"),
+        (["--processor", "a.b"], "specify either IDs or --all"),
     ):
         assert message in run(command, "orders", *words, ok=False).output
     assert run("list").output.splitlines()[-1].split() == ["orders.dead", "1"]

@@ -50,10 +50,10 @@ class MemorySink:
         self.notes.append(("send", event.id, topic.name, record))
         return None
 
-    def kept(self, event: Event[Any]) -> int:
+    def sent_count(self, event: Event[Any]) -> int:
         return 0
 
-    def drop(self, event: Event[Any], start: int, stop: int) -> None:
+    def discard_sent(self, event: Event[Any], start: int, stop: int) -> None:
         self.notes.append(("drop", event.id, start, stop))
 
     async def run(self, call: Call[T]) -> T:
@@ -61,10 +61,10 @@ class MemorySink:
         return await self.client.run(call)
 
 
-def event_of(topic: Topic[Any], number: int, sink: MemorySink | None = None, **fields: str) -> Event[Any]:
+def event_of(topic: Topic[Any], number: int, actions: MemorySink | None = None, **fields: str) -> Event[Any]:
     """An event with the ID ``number.0`` whose entry has these fields, or ``id=number``."""
     flat = [word.encode() for pair in (fields or {"id": str(number), "item": "tea"}).items() for word in pair]
-    return Event(topic, 2, Entry(StreamId(number), flat), sink or MemorySink(), epoch=7)
+    return Event(topic, 2, Entry(StreamId(number), flat), actions or MemorySink(), epoch=7)
 
 
 class MemoryFeed:

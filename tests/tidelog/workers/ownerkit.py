@@ -11,9 +11,9 @@ from tidelog.client.asyncclient import AsyncClient
 from tidelog.coordination import Claim, Keeper, Lease
 from tidelog.transport.access import Access
 from tidelog.workers import keys
-from tidelog.workers.coordination.control_stream import Control
+from tidelog.workers.coordination.control_stream import ControlStream
 from tidelog.workers.coordination.leadership import Leadership
-from tidelog.workers.coordination.ownership import Ownership
+from tidelog.workers.coordination.ownership import PartitionOwnership
 
 PARTITIONS = 16
 
@@ -64,19 +64,19 @@ class Worker:
         self.lease = Lease(keys.lease("shop", name), name, ttl, keys.epochs("shop"))
         self.keeper = Keeper(Access((proxied or url,)), self.lease)
         self.client = AsyncClient(proxied or url)
-        self.control = Control("shop", self.client)
+        self.control = ControlStream("shop", self.client)
         self.notes = notes or Notes()
-        vitals: dict[str, float] = {}
+        lease_ends: dict[str, float] = {}
         self.ownerships = [
-            Ownership(
-                "shop", processor, partitions, self.lease, self.client, self.notes, self.control, vitals=vitals,
+            PartitionOwnership(
+                "shop", processor, partitions, self.lease, self.client, self.notes, self.control, lease_ends=lease_ends,
                 **options,
             )
             for processor in processors
         ]  # fmt: skip
         self.led: list[str] = []
         self.leadership = Leadership(
-            "shop", self.lease, self.client, self.control, vitals=vitals,
+            "shop", self.lease, self.client, self.control, lease_ends=lease_ends,
             gained=lambda claim: self.led.append(f"gained {claim.held}"), lost=lambda: self.led.append("lost"),
         )  # fmt: skip
 

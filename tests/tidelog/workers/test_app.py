@@ -110,7 +110,7 @@ def test_defaults() -> None:
     declared = app.processors["handle"]
     assert (declared.ordering, declared.concurrency, declared.ack, declared.take) == ("partition", 1, "after", None)
     assert (declared.timeout, declared.middleware, declared.transactional) == (None, (), False)
-    assert (declared.prefetch, declared.start) == (1000, "oldest")
+    assert (declared.prefetch, declared.start) == (1000, "earliest")
     assert declared.policy == Policy(Retry(3, first=1.0, most=60.0), DeadLetter())
     assert (app.lease, app.grace, app.middleware) == (10.0, 30.0, ())
     app.each(orders, name="work", ordering="none")(handle)
@@ -263,19 +263,19 @@ async def takes_paid_events(events: Events[Paid]) -> None: ...
     ("kind", "function", "message"),
     [
         ("each", no_coroutine, r"processor 'it' is not async: async def no_coroutine\(record: Order\) -> None"),
-        ("each", 5, "processor 'it' is no function, but 5"),
-        ("each", generator_of(Order(1, "")), "has a yield, so it is a generator"),
-        ("each", takes_nothing, "processor 'it' needs nothing, and is called with one argument"),
-        ("each", takes_two, "processor 'it' needs order, rate, and is called with one argument"),
-        ("each", keyword_only, "processor 'it' needs order, and is called with one argument"),
-        ("each", takes_paid, r"processor 'it' takes Paid, and the topic has Order: async def takes_paid\(record: "),
-        ("each", takes_paid_event, r"takes Paid, and the topic has Order"),
-        ("each", handle_batch, r"takes list\[.*Order\], and app.each gives it something else"),
-        ("each", handle_events, r"takes .*Events\[.*Order\], and app.each gives it something else"),
-        ("batch", handle, r"takes Order, and app.batch gives it a list: async def handle\(batch: list\[Order\]\)"),
-        ("processor", handle, r"takes Order, and app.processor gives it Events: async def handle\(events: Events"),
-        ("processor", handle_event, "and app.processor gives it Events"),
-        ("processor", takes_paid_events, "takes Paid, and the topic has Order"),
+        ("each", 5, "processor 'it' is not a function, but 5"),
+        ("each", generator_of(Order(1, "")), "contains a yield, so it is a generator"),
+        ("each", takes_nothing, "processor 'it' needs nothing, but is called with one argument"),
+        ("each", takes_two, "processor 'it' needs order, rate, but is called with one argument"),
+        ("each", keyword_only, "processor 'it' needs order, but is called with one argument"),
+        ("each", takes_paid, r"processor 'it' takes Paid, but the topic has Order: async def takes_paid\(record: "),
+        ("each", takes_paid_event, r"takes Paid, but the topic has Order"),
+        ("each", handle_batch, r"takes list\[.*Order\], but app.each passes another type"),
+        ("each", handle_events, r"takes .*Events\[.*Order\], but app.each passes another type"),
+        ("batch", handle, r"takes Order, but app.batch passes a list: async def handle\(batch: list\[Order\]\)"),
+        ("processor", handle, r"takes Order, but app.processor passes Events: async def handle\(events: Events"),
+        ("processor", handle_event, "but app.processor passes Events"),
+        ("processor", takes_paid_events, "takes Paid, but the topic has Order"),
     ],
 )
 def test_functions_that_do_not_fit(kind: str, function: Any, message: str) -> None:
@@ -295,29 +295,29 @@ def test_functions_that_do_not_fit(kind: str, function: Any, message: str) -> No
         ({"take": Take(5)}, "app.each has no option 'take'"),
         ({"name": "a b"}, "a processor can't have the name 'a b'"),
         ({"name": "a.b"}, "a processor can't have the name 'a.b'"),
-        ({"ordering": "keys"}, "processor 'it': ordering is 'partition' or 'key' or 'none': 'keys'"),
+        ({"ordering": "keys"}, "processor 'it': ordering must be 'partition' or 'key' or 'none': 'keys'"),
         ({"concurrency": 5}, "with ordering='partition' each partition has one call at a time"),
         ({"ordering": "key", "concurrency": 0}, "concurrency must be a whole number from 1: 0"),
         ({"ordering": "key", "concurrency": True}, "concurrency must be a whole number from 1: True"),
-        ({"ack": "never"}, "ack is 'after' or 'before' or 'manual': 'never'"),
-        ({"ack": "manual"}, "its function takes an Event, not a record"),
-        ({"timeout": 0}, "timeout is a positive number of seconds: 0"),
-        ({"timeout": "30"}, "timeout is a positive number of seconds: '30'"),
+        ({"ack": "never"}, "ack must be 'after' or 'before' or 'manual': 'never'"),
+        ({"ack": "manual"}, "its function must take an Event"),
+        ({"timeout": 0}, "timeout must be a positive number of seconds: 0"),
+        ({"timeout": "30"}, "timeout must be a positive number of seconds: '30'"),
         ({"prefetch": 0}, "prefetch must be a whole number from 1: 0"),
-        ({"start": "latest"}, "start is 'oldest' or 'newest': 'latest'"),
-        ({"transactional": 1}, "transactional is True or False: 1"),
-        ({"transactional": True}, "its function takes an Event, not a record"),
-        ({"transactional": True, "ordering": "none"}, "transactional needs an owner of the partition"),
-        ({"transactional": True, "ack": "before"}, "leave ack='before' out"),
-        ({"key": len}, "key is for ordering='key', and ordering is 'partition'"),
-        ({"ordering": "key", "key": "id"}, "key is no function, but 'id'"),
-        ({"ordering": "key", "key": lambda: 1}, "key can't be called with one argument"),
-        ({"on_error": Skip()}, r"on_error is a list such as \[Retry\(3\), DeadLetter\(\)\]"),
-        ({"on_error": [Park()]}, r"Park\(\) holds back a key, so it needs ordering='key'"),
-        ({"on_error": [Pause()], "ordering": "none"}, r"Pause\(\) needs an owner of the partition"),
-        ({"on_error": [Park()], "ordering": "key", "ack": "before"}, "with ack='before' it is gone"),
-        ({"on_error": [DeadLetter("orders")]}, r"DeadLetter\('orders'\) is its own topic"),
-        ({"middleware": print}, "processor 'it': middleware is a list, outermost first"),
+        ({"start": "newest"}, "start must be earliest, latest, an ID such as .*: 'newest'"),
+        ({"transactional": 1}, "transactional must be True or False: 1"),
+        ({"transactional": True}, "its function must take an Event"),
+        ({"transactional": True, "ordering": "none"}, "transactional requires an owner of the partition"),
+        ({"transactional": True, "ack": "before"}, "remove ack='before'"),
+        ({"key": len}, "key requires ordering='key', but ordering is 'partition'"),
+        ({"ordering": "key", "key": "id"}, "key is not a function, but 'id'"),
+        ({"ordering": "key", "key": lambda: 1}, "key does not accept one argument"),
+        ({"on_error": Skip()}, r"on_error must be a list such as \[Retry\(3\), DeadLetter\(\)\]"),
+        ({"on_error": [Park()]}, r"Park\(\) retains a key, so it requires ordering='key'"),
+        ({"on_error": [Pause()], "ordering": "none"}, r"Pause\(\) requires an owner of the partition"),
+        ({"on_error": [Park()], "ordering": "key", "ack": "before"}, "because ack='before' has acknowledged"),
+        ({"on_error": [DeadLetter("orders")]}, r"DeadLetter\('orders'\) is the topic itself"),
+        ({"middleware": print}, "processor 'it': middleware must be a list, outermost first"),
         ({"middleware": [print]}, "middleware print is not async"),
         ({"middleware": [Handler]}, r"middleware Handler is a class: write Handler\(...\)"),
     ],
@@ -333,13 +333,13 @@ def test_options_of_batches_and_processors() -> None:
     app, orders = made()
     with pytest.raises(AppError, match=r"'b': app.batch needs take=Take\(count, within=seconds\): 100"):
         app.batch(orders, name="b", take=100)(handle_batch)  # type: ignore[arg-type]
-    with pytest.raises(AppError, match=r"app\.batch has no ordering='key', only 'partition' or 'none'"):
+    with pytest.raises(AppError, match=r"app\.batch does not support ordering='key', only 'partition' or 'none'"):
         app.batch(orders, name="b", take=Take(2), ordering="key")(handle_batch)
-    with pytest.raises(AppError, match=r"app\.processor has no ordering='none', only 'partition'"):
+    with pytest.raises(AppError, match=r"app\.processor does not support ordering='none', only 'partition'"):
         app.processor(orders, name="p", ordering="none")(handle_events)
     with pytest.raises(AppError, match=r"app\.processor has no option 'concurrency'"):
         app.processor(orders, name="p", concurrency=2)(handle_events)  # type: ignore[call-arg]
-    with pytest.raises(AppError, match="prefetch=50 is below the 100 events of a batch"):
+    with pytest.raises(AppError, match="prefetch=50 is less than the 100 events of a batch"):
         app.batch(orders, name="b", take=Take(100), prefetch=50)(handle_batch)
     app.processor(orders, name="p", ack="manual", transactional=False)(handle_events)
     app.batch(orders, name="b", take=Take(100), ordering="none", concurrency=4)(handle_batch)
@@ -356,13 +356,13 @@ def test_a_key_needs_something_to_come_from() -> None:
 def test_names_are_used_once() -> None:
     app, orders = made()
     app.each(orders)(handle)
-    with pytest.raises(AppError, match=r"app 'shop' has a processor 'handle' already: give one of them name='...'"):
+    with pytest.raises(AppError, match=r"app 'shop' has a processor 'handle' already: specify another name='...'"):
         app.batch(orders, name="handle", take=Take(2))(handle_batch)
     with pytest.raises(AppError, match="has a topic 'orders' already"):
         app.topic("orders", Order)
     with pytest.raises(AppError, match="has a topic 'orders' already"):
         app.each(Topic("orders", Order))(handle_event)
-    with pytest.raises(AppError, match=r"can't have the name '': .*: give it one, name='...'"):
+    with pytest.raises(AppError, match=r"can't have the name '': .* Specify name='...'"):
         app.each(orders)(functools.partial(with_default, rate=2.0))
 
 
@@ -370,14 +370,14 @@ def test_dead_letters_are_kept_apart_from_records() -> None:
     app, orders = made()
     app.topic("paid", Paid)
     app.topic("failures", dict[str, bytes])
-    with pytest.raises(AppError, match="its dead letters would go to topic 'paid', which is one of Paid: name another"):
+    with pytest.raises(AppError, match="its dead letters would go to topic 'paid', which contains Paid"):
         app.each(orders, name="it", on_error=[DeadLetter("paid")])(handle)
     app.each(orders, name="it", on_error=[DeadLetter("failures")])(handle)
 
 
 def test_topics_are_on_the_server_of_the_app() -> None:
     app = App("shop", url="redis://me:secret@a")
-    with pytest.raises(AppError, match=r"topic 'rows' is on b, app 'shop' on a: .* Leave url out") as raised:
+    with pytest.raises(AppError, match=r"topic 'rows' is on b, but app 'shop' on a: .* Leave url") as raised:
         app.each(Topic("rows", Row, url="redis://me:secret@b"))(bare)
     assert "secret" not in str(raised.value)
     app.each(Topic("rows", Row, url="redis://me:secret@a"))(bare)
@@ -386,7 +386,7 @@ def test_topics_are_on_the_server_of_the_app() -> None:
 
 def test_a_topic_comes_first() -> None:
     app, _ = made()
-    with pytest.raises(AppError, match=r"a processor's topic is made by app.topic\(...\): <function handle"):
+    with pytest.raises(AppError, match=r"a processor needs a topic from app.topic\(...\), not <function handle"):
         app.each(handle)  # type: ignore[arg-type]
 
 
@@ -396,7 +396,7 @@ def test_a_topic_comes_first() -> None:
         ({"partitions": 0}, "topic 'other': partitions must be a whole number from 1 to 100,000: 0"),
         ({"partition_by": "nr"}, "topic 'other'.*'nr'"),
         ({"partition_by": 5}, "topic 'other'.*5"),
-        ({"partition_by": lambda: 1}, "topic 'other': partition_by can't be called with one argument"),
+        ({"partition_by": lambda: 1}, "topic 'other': partition_by does not accept one argument"),
         ({"partitionby": "id"}, "topic 'other': got an unexpected keyword argument 'partitionby'"),
         ({"codec": "xml"}, "topic 'other': unknown codec 'xml'"),
         ({"overflow": "drop"}, "overflow='drop' needs partition_size or max_age"),
@@ -415,13 +415,13 @@ def test_topics_that_make_no_sense(options: dict[str, Any], message: str) -> Non
         ({"name": "my shop"}, "an app can't have the name 'my shop': 1 to 100 letters"),
         ({"name": "shop.eu"}, "an app can't have the name 'shop.eu'"),
         ({"url": "localhost"}, "app 'shop': urls must be redis://"),
-        ({"url": "redis://a", "access": Access()}, "url and access both say where the server is"),
-        ({"lease": 0}, "lease is a number of seconds, 0.2 at least: 0"),
-        ({"lease": "10"}, "lease is a number of seconds"),
-        ({"grace": float("inf")}, "grace is a number of seconds"),
+        ({"url": "redis://a", "access": Access()}, "url and access both specify the server"),
+        ({"lease": 0}, "lease must be a number of seconds, at least 0.2: 0"),
+        ({"lease": "10"}, "lease must be a number of seconds"),
+        ({"grace": float("inf")}, "grace must be a number of seconds"),
         ({"lease": 60}, r"lease \(60 s\) is longer than grace \(30.0 s\)"),
-        ({"on_error": [Retry(3)]}, "on_error needs exactly one ending"),
-        ({"middleware": 5}, "app 'shop': middleware is a list"),
+        ({"on_error": [Retry(3)]}, "on_error needs exactly one final action"),
+        ({"middleware": 5}, "app 'shop': middleware must be a list"),
     ],
 )
 def test_apps_that_make_no_sense(options: dict[str, Any], message: str) -> None:

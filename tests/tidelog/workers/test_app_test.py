@@ -56,7 +56,7 @@ def test_what_was_sent_is_processed_when_it_is_idle_and_everything_is_put_back()
 
     async def told() -> None:
         async with app.test(workers=2) as test:
-            assert await test.send(orders, *(Order(at, str(at)) for at in range(200))) == 200
+            assert await test.feed(orders, *(Order(at, str(at)) for at in range(200))) == 200
             await orders.send(Order(200))
             await test.idle()
             assert sorted(seen) == sorted(billed) == list(range(201))
@@ -85,7 +85,7 @@ def test_a_topic_with_a_client_of_its_own_gets_it_back(tidelog_server: Server) -
         with tidelog_server.client() as ours:
             orders.use(sync=ours)
             async with app.test() as test:
-                await test.send(orders, Order(1))
+                await test.feed(orders, Order(1))
                 await test.idle()
                 assert ours.tlen("orders:0") == 0
             assert orders.client is ours
@@ -103,7 +103,7 @@ def test_dead_letters_are_at_hand(tidelog_server: Server) -> None:
 
     async def told() -> None:
         async with app.test(server=tidelog_server) as test:
-            await test.send(orders, *(Order(at) for at in range(5)))
+            await test.feed(orders, *(Order(at) for at in range(5)))
             await test.idle(timeout=60)
             (letter,) = await test.dead_letters(orders)
             assert (letter.error, letter.message, letter.processor) == ("ValueError", "three", "shop.bill")
@@ -121,7 +121,7 @@ def test_a_timeout_says_what_is_not_idle(tidelog_server: Server) -> None:
 
     async def told() -> None:
         async with app.test(server=tidelog_server) as test:
-            await test.send(orders, Order(1, "a"), Order(2, "a"))
+            await test.feed(orders, Order(1, "a"), Order(2, "a"))
             at = orders.partition(Order(1, "a"))
             with pytest.raises(NotIdleError) as caught:
                 await test.idle(timeout=1.0)
@@ -142,7 +142,7 @@ def test_without_workers_it_says_that_nobody_owns_the_partition(tidelog_server: 
     async def told() -> None:
         async with app.test(server=tidelog_server, workers=0) as test:
             await test.idle()
-            await test.send(orders, Order(1))
+            await test.feed(orders, Order(1))
             with pytest.raises(NotIdleError, match="1 entries not delivered, 0 not acknowledged; owned by nobody"):
                 await test.idle(timeout=0)
             await test.add_worker()
@@ -166,12 +166,12 @@ def test_parked_keys_count_as_idle_and_halted_processors_do_not(tidelog_server: 
 
     async def told() -> None:
         async with app.test(server=tidelog_server) as test:
-            await test.send(orders, Order(1, "bad"), Order(2, "bad"), Order(3, "good"))
+            await test.feed(orders, Order(1, "bad"), Order(2, "bad"), Order(3, "good"))
             await test.idle()
             bill_status, _ = (await test.status()).processors
-            assert sum(each.aside for each in bill_status.partitions) == 2
+            assert sum(each.set_aside for each in bill_status.partitions) == 2
             assert [key for each in bill_status.partitions for key in each.parked] == ["bad"]
-            await test.send(orders, Order(7, "good"))
+            await test.feed(orders, Order(7, "good"))
             with pytest.raises(NotIdleError, match=r"book is halted: ValueError: seven"):
                 await test.idle()
             await test.idle(paused=True)
@@ -190,7 +190,7 @@ def test_ack_before_waits_for_what_is_in_work(tidelog_server: Server) -> None:
 
     async def told() -> None:
         async with app.test(server=tidelog_server) as test:
-            await test.send(orders, *(Order(at) for at in range(5)))
+            await test.feed(orders, *(Order(at) for at in range(5)))
             await test.idle()
             assert done == [0, 1, 2, 3, 4]
 
@@ -209,7 +209,7 @@ def test_a_loop_over_events_becomes_idle(tidelog_server: Server) -> None:
 
     async def told() -> None:
         async with app.test(server=tidelog_server) as test:
-            await test.send(orders, Order(1), Order(2))
+            await test.feed(orders, Order(1), Order(2))
             await test.idle()
             assert done == [1, 2]
 
@@ -226,11 +226,11 @@ def test_the_server_may_die(tidelog_server: Server) -> None:
 
     async def told() -> None:
         async with app.test(server=tidelog_server) as test:
-            await test.send(orders, Order(1))
+            await test.feed(orders, Order(1))
             await test.idle()
             await asyncio.to_thread(test.server.kill)
             await asyncio.to_thread(test.server.start)
-            await test.send(orders, Order(2))
+            await test.feed(orders, Order(2))
             await test.idle(timeout=60)
             assert done[0] == 1
             assert done[-1] == 2
@@ -249,21 +249,21 @@ def test_held_back_and_resumed_from_outside(tidelog_server: Server) -> None:
 
     async def told() -> None:
         async with app.test(server=tidelog_server) as test:
-            await test.send(orders, Order(1, "a"), Order(2, "b"))
+            await test.feed(orders, Order(1, "a"), Order(2, "b"))
             await test.idle()
-            assert await arun(test.client, control.hold(app, "bill")) == ["all partitions"]
+            assert await arun(test.client, control.pause(app, "bill")) == ["all partitions"]
             executor = test.workers[0].executors["bill"]
             await until(lambda: executor._paused == {"*"})
-            await test.send(orders, Order(3, "a"), Order(4, "b"))
+            await test.feed(orders, Order(3, "a"), Order(4, "b"))
             await test.idle(paused=True)
             assert sorted(done) == [1, 2]
             assert await arun(test.client, control.resume(app, "bill")) == ["all partitions"]
             await test.idle()
             assert sorted(done) == [1, 2, 3, 4]
             at = orders.partition(Order(0, "a"))
-            assert await arun(test.client, control.hold(app, "bill", key="a")) == [f"key a in partition {at}"]
+            assert await arun(test.client, control.pause(app, "bill", key="a")) == [f"key a in partition {at}"]
             await until(lambda: "a" in executor.partitions[at].parked)
-            await test.send(orders, Order(5, "a"), Order(6, "b"))
+            await test.feed(orders, Order(5, "a"), Order(6, "b"))
             await test.idle()
             assert sorted(done) == [1, 2, 3, 4, 6]
             assert await arun(test.client, control.resume(app, "bill", key="a")) == [f"key a in partition {at}"]
@@ -295,7 +295,7 @@ def test_what_kills_a_worker_is_raised(tidelog_server: Server) -> None:
 
 def test_what_makes_no_sense_is_refused() -> None:
     app, _ = shop()
-    with pytest.raises(AppError, match="a lease of 9 s within a grace of 2 s"):
+    with pytest.raises(AppError, match=r"lease \(9 s\) at most grace \(2 s\)"):
         app.test(lease=9, grace=2)
     with pytest.raises(AppError, match="no processor 'bil'"):
         app.test(processors=["bil"])

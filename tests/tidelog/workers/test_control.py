@@ -11,8 +11,8 @@ from tests.tidelog.workers.workerkit import until
 from tidelog import Client, StreamId
 from tidelog.testing import Server
 from tidelog.transport.access import Access
-from tidelog.workers.coordination.connections import Link
-from tidelog.workers.coordination.control_stream import Control, message
+from tidelog.workers.coordination.connections import WorkerConnector
+from tidelog.workers.coordination.control_stream import ControlStream, message
 
 NAME = "follower"
 
@@ -34,8 +34,8 @@ def follow(server: Server, client: Client, last: StreamId) -> list[bool]:
 
     async def main() -> list[bool]:
         heard: list[bool] = []
-        line = Link(Access((server.url,)), NAME).line()
-        control = Control("shop", line)
+        line = WorkerConnector(Access((server.url,)), NAME).connection()
+        control = ControlStream("shop", line)
         control.subscribe("bill", heard.append)
         client.run(message("shop", "joined", "w1", "bill"))
         await control.begin()

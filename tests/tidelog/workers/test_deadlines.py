@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from tests.tidelog.workers.feedkit import Order, event_of, made
-from tidelog.workers.declare.processor import Declared
-from tidelog.workers.declare.timeouts import Deadlines
+from tidelog.workers.declare.processor import Processor
+from tidelog.workers.declare.timeouts import CallTimeouts
 
 
-async def timed(deadlines: Deadlines, call: Any) -> str:
+async def timed(deadlines: CallTimeouts, call: Any) -> str:
     """What became of it: "done", "late", or what it raised."""
     noted = deadlines.begin()
     try:
@@ -24,7 +24,7 @@ async def timed(deadlines: Deadlines, call: Any) -> str:
 
 def test_only_those_that_are_late_are_cancelled() -> None:
     async def run() -> list[str]:
-        deadlines = Deadlines(0.02)
+        deadlines = CallTimeouts(0.02)
         hang = [timed(deadlines, asyncio.sleep(3600)) for _ in range(3)]
         quick = [timed(deadlines, asyncio.sleep(0)) for _ in range(100)]
         first = await asyncio.gather(*quick[:50], hang[0], hang[1], *quick[50:], hang[2])
@@ -38,7 +38,7 @@ def test_the_timer_goes_on_to_the_next_call() -> None:
     """It was set for a call that is over when it fires, and another one is under way that is not late yet."""
 
     async def run() -> str:
-        deadlines = Deadlines(0.05)
+        deadlines = CallTimeouts(0.05)
         assert await timed(deadlines, asyncio.sleep(0)) == "done"
         await asyncio.sleep(0.02)
         return await asyncio.wait_for(timed(deadlines, asyncio.sleep(3600)), 60)
@@ -54,7 +54,7 @@ def test_errors_are_no_timeouts() -> None:
         raise TimeoutError
 
     async def run() -> list[str]:
-        deadlines = Deadlines(60)
+        deadlines = CallTimeouts(60)
         return [await timed(deadlines, fail()), await timed(deadlines, own())]
 
     assert asyncio.run(run()) == ["ValueError", "TimeoutError"]
@@ -62,7 +62,7 @@ def test_errors_are_no_timeouts() -> None:
 
 def test_a_cancellation_by_somebody_else_stays_one() -> None:
     async def run() -> None:
-        deadlines = Deadlines(60)
+        deadlines = CallTimeouts(60)
         started = asyncio.Event()
 
         async def hang() -> None:
@@ -81,7 +81,7 @@ def test_both_at_once_are_a_cancellation() -> None:
     """As with asyncio.timeout(): what the timeout takes back is its own cancellation only."""
 
     async def run() -> None:
-        deadlines = Deadlines(0.01)
+        deadlines = CallTimeouts(0.01)
         tasks: list[asyncio.Task[None]] = []
         became: list[str] = []
 
@@ -105,7 +105,7 @@ def test_both_at_once_are_a_cancellation() -> None:
 
 def test_code_that_keeps_the_cancellation_back_goes_on_unharmed() -> None:
     async def run() -> None:
-        deadlines = Deadlines(0.01)
+        deadlines = CallTimeouts(0.01)
 
         async def stubborn() -> None:
             try:
@@ -128,7 +128,7 @@ def test_a_declaration_may_run_in_one_loop_after_another() -> None:
 
     app, orders = made()
     app.each(orders, name="it", timeout=0.01)(hang)
-    declared: Declared = app.processors["it"]
+    declared: Processor = app.processors["it"]
     for _ in range(2):
         with pytest.raises(TimeoutError, match="'it' took longer than its timeout"):
             asyncio.run(declared.invoke([event_of(orders, 1)]))

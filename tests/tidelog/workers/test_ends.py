@@ -608,7 +608,7 @@ def test_what_a_dead_letter_has_sent_is_thrown_away(app: App) -> None:
         async with working(app) as worker:
             await until(lambda: worker.stats["bill"].deadlettered == 10)
             (partition,) = worker.executors["bill"].partitions.values()
-            assert partition.sink.waiting == 0
+            assert partition.actions.waiting == 0
 
     asyncio.run(main())
 
@@ -647,8 +647,8 @@ def test_nothing_is_remembered_of_events_that_may_go_to_another_worker(app: App)
         await topic.send_many(Order(number) for number in range(60))
         async with working(app) as worker:
             (partition,) = worker.executors["bill"].partitions.values()
-            await until(lambda: worker.stats["bill"].acknowledged == 10 and not partition.buffer.held)
-            await until(lambda: not (partition.tried or partition.begun or partition.doubtful))
+            await until(lambda: worker.stats["bill"].acknowledged == 10 and not partition.buffer.in_flight)
+            await until(lambda: not (partition.start_counts or partition.started or partition.suspects))
 
     asyncio.run(main())
 

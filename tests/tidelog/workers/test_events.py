@@ -13,7 +13,7 @@ import pytest
 from tests.tidelog.workers.feedkit import MemoryFeed, MemorySink, Order, event_of, made
 from tidelog.topics import CodecError, Topic, UndecodableError
 from tidelog.workers import AppError, CallNext, EarlyReturnError, Event, Events, Take
-from tidelog.workers.declare.processor import Declared
+from tidelog.workers.declare.processor import Processor
 
 
 # -- one event -----------------------------------------------------------------------------------------------
@@ -51,27 +51,27 @@ async def _ask(event: Event[Any], orders: Topic[Any]) -> None:
 
 def test_what_an_event_is_asked_to_do() -> None:
     _, orders = made()
-    sink = MemorySink(manual=True)
-    event = event_of(orders, 5, sink)
+    actions = MemorySink(manual=True)
+    event = event_of(orders, 5, actions)
     event.ack()
     event.nack()
     event.nack(delay=2.5)
     asyncio.run(_ask(event, orders))
-    assert [note[0] for note in sink.notes] == ["ack", "nack", "nack", "touch", "send"]
-    assert [note[2:] for note in sink.notes[1:]] == [(0,), (2.5,), (5,), ("orders", Order(9))]
-    with pytest.raises(AppError, match=r"event.nack\(\): delay is a number of seconds from 0: -1"):
+    assert [note[0] for note in actions.notes] == ["ack", "nack", "nack", "touch", "send"]
+    assert [note[2:] for note in actions.notes[1:]] == [(0,), (2.5,), (5,), ("orders", Order(9))]
+    with pytest.raises(AppError, match=r"event.nack\(\): delay must be a number of seconds from 0: -1"):
         event.nack(delay=-1)
-    with pytest.raises(AppError, match=r"event.touch\(\): seconds is a number of seconds from 0: 'x'"):
+    with pytest.raises(AppError, match=r"event.touch\(\): seconds must be a number of seconds from 0: 'x'"):
         event.touch("x")  # type: ignore[arg-type]
 
 
 def test_only_manual_processors_acknowledge() -> None:
     _, orders = made()
-    event = event_of(orders, 5, sink := MemorySink())
+    event = event_of(orders, 5, actions := MemorySink())
     for ask in (event.ack, event.nack):
-        with pytest.raises(AppError, match=r"is for processors with ack='manual'"):
+        with pytest.raises(AppError, match=r"requires ack='manual'"):
             ask()
-    assert sink.notes == []
+    assert actions.notes == []
 
 
 @pytest.mark.parametrize(("count", "within"), [(0, 1), (1.5, 1), (True, 1), (1, -1), (1, float("inf")), (1, None)])
@@ -81,13 +81,13 @@ def test_takes_that_make_no_sense(count: Any, within: Any) -> None:
 
 
 # -- each and batch ------------------------------------------------------------------------------------------
-def declared_each(function: Any, **options: Any) -> tuple[Declared, Topic[Any]]:
+def declared_each(function: Any, **options: Any) -> tuple[Processor, Topic[Any]]:
     app, orders = made()
     app.each(orders, name="it", **options)(function)
     return app.processors["it"], orders
 
 
-def declared_batch(function: Any, **options: Any) -> tuple[Declared, Topic[Any]]:
+def declared_batch(function: Any, **options: Any) -> tuple[Processor, Topic[Any]]:
     app, orders = made()
     app.batch(orders, name="it", take=Take(10), **options)(function)
     return app.processors["it"], orders
@@ -220,13 +220,13 @@ def test_a_timeout_names_the_processor() -> None:
 
 
 # -- Runnel's form -------------------------------------------------------------------------------------------
-def declared_events(function: Any, **options: Any) -> tuple[Declared, Topic[Any]]:
+def declared_events(function: Any, **options: Any) -> tuple[Processor, Topic[Any]]:
     app, orders = made()
     app.processor(orders, name="it", **options)(function)
     return app.processors["it"], orders
 
 
-def run(declared: Declared, orders: Topic[Any], numbers: Sequence[int]) -> tuple[MemoryFeed, Events[Any]]:
+def run(declared: Processor, orders: Topic[Any], numbers: Sequence[int]) -> tuple[MemoryFeed, Events[Any]]:
     """Call it with these events; returns the feed, and the Events as they are then."""
     feed = MemoryFeed(event_of(orders, number) for number in numbers)
     events = Events(orders, 2, feed)
@@ -234,13 +234,13 @@ def run(declared: Declared, orders: Topic[Any], numbers: Sequence[int]) -> tuple
     return feed, events
 
 
-def fail(declared: Declared, orders: Topic[Any], numbers: Sequence[int]) -> tuple[MemoryFeed, list[int], Exception]:
+def fail(declared: Processor, orders: Topic[Any], numbers: Sequence[int]) -> tuple[MemoryFeed, list[int], Exception]:
     """Call it, and it fails: the feed, what was in hand, the error."""
     feed = MemoryFeed(event_of(orders, number) for number in numbers)
     events = Events(orders, 2, feed)
     with pytest.raises(Exception) as raised:
         asyncio.run(declared.invoke_events(events))
-    return feed, [event.id.ms for event in events.in_hand], raised.value
+    return feed, [event.id.ms for event in events.in_flight], raised.value
 
 
 async def _note(events: Sequence[Event[Any]], call_next: CallNext) -> None:
@@ -271,7 +271,7 @@ def test_records_events_and_batches(middleware: list[Any]) -> None:
         assert feed.done == [1, 2, 3]
         assert events.ended
         assert not events.is_done
-        assert events.in_hand == []
+        assert events.in_flight == []
     assert feed.asked == [(2, 0.5)] * 3
 
 
@@ -282,8 +282,8 @@ def test_an_event_is_done_when_the_next_one_is_asked_for(middleware: list[Any]) 
             if order.id == 2:
                 raise ValueError("two")
 
-    feed, in_hand, error = fail(*declared_events(picky, middleware=middleware), [1, 2, 3])
-    assert (feed.done, in_hand, str(error)) == ([1], [2], "two")
+    feed, in_flight, error = fail(*declared_events(picky, middleware=middleware), [1, 2, 3])
+    assert (feed.done, in_flight, str(error)) == ([1], [2], "two")
 
 
 @pytest.mark.parametrize("middleware", [[], [_note]], ids=["bare", "layered"])
@@ -291,8 +291,8 @@ def test_failures_without_an_event(middleware: list[Any]) -> None:
     async def setup(events: Events[Order]) -> None:
         raise ValueError("no database")
 
-    feed, in_hand, error = fail(*declared_events(setup, middleware=middleware), [1])
-    assert (feed.done, in_hand, str(error)) == ([], [], "no database")
+    feed, in_flight, error = fail(*declared_events(setup, middleware=middleware), [1])
+    assert (feed.done, in_flight, str(error)) == ([], [], "no database")
 
 
 @pytest.mark.parametrize("middleware", [[], [_note]], ids=["bare", "layered"])
@@ -306,7 +306,7 @@ def test_an_entry_that_is_no_record(middleware: list[Any]) -> None:
     events = Events(orders, 2, feed)
     with pytest.raises(UndecodableError):
         asyncio.run(declared.invoke_events(events))
-    assert (feed.done, [event.id.ms for event in events.in_hand]) == ([1], [2])
+    assert (feed.done, [event.id.ms for event in events.in_flight]) == ([1], [2])
 
 
 @pytest.mark.parametrize("middleware", [[], [_note]], ids=["bare", "layered"])
@@ -320,11 +320,11 @@ def test_an_early_return_is_an_error_unless_it_is_meant(middleware: list[Any]) -
             if order.id == 2:
                 events.done()
 
-    feed, in_hand, error = fail(*declared_events(early, middleware=middleware), [1, 2, 3])
-    assert (feed.done, in_hand) == ([], [1])
+    feed, in_flight, error = fail(*declared_events(early, middleware=middleware), [1, 2, 3])
+    assert (feed.done, in_flight) == ([], [1])
     assert isinstance(error, EarlyReturnError)
     feed, events = run(*declared_events(meant, middleware=middleware), [1, 2, 3])
-    assert (feed.done, events.is_done, events.in_hand) == ([1, 2], True, [])
+    assert (feed.done, events.is_done, events.in_flight) == ([1, 2], True, [])
 
 
 def test_the_timeout_is_that_of_an_event() -> None:
@@ -343,10 +343,10 @@ def test_the_timeout_is_that_of_an_event() -> None:
     events = Events(orders, 2, feed)
     with pytest.raises(TimeoutError, match="processor 'it' took longer than its timeout"):
         asyncio.run(declared.invoke_events(events))
-    assert (feed.done, [event.id.ms for event in events.in_hand]) == ([1], [2])
+    assert (feed.done, [event.id.ms for event in events.in_flight]) == ([1], [2])
 
 
-async def _stopped(declared: Declared, events: Events[Any], started: asyncio.Event) -> None:
+async def _stopped(declared: Processor, events: Events[Any], started: asyncio.Event) -> None:
     task = asyncio.create_task(declared.invoke_events(events))
     await started.wait()
     task.cancel()
@@ -391,7 +391,7 @@ def test_a_cancellation_leaves_in_hand_what_the_feed_gave() -> None:
     declared, orders = declared_events(hang, middleware=[odd])
     events = Events(orders, 2, MemoryFeed(event_of(orders, number) for number in (1, 2, 3)))
     asyncio.run(_stopped(declared, events, started))
-    assert [event.id.ms for event in events.in_hand] == [1, 2, 3]
+    assert [event.id.ms for event in events.in_flight] == [1, 2, 3]
 
 
 def test_a_cancellation_reaches_middleware_that_waits() -> None:
@@ -438,9 +438,9 @@ def test_middleware_of_this_form_sees_the_same() -> None:
             raise
         told.append(event.id.ms)
 
-    feed, in_hand, error = fail(*declared_events(_all, middleware=[layer]), [1, 3, 2])
+    feed, in_flight, error = fail(*declared_events(_all, middleware=[layer]), [1, 3, 2])
     assert told == [3, (2, "bad")]
-    assert (feed.done, in_hand, str(error)) == ([1, 3], [2], "bad")
+    assert (feed.done, in_flight, str(error)) == ([1, 3], [2], "bad")
 
 
 def test_middleware_of_this_form_keeps_an_error_back() -> None:
@@ -453,7 +453,7 @@ def test_middleware_of_this_form_keeps_an_error_back() -> None:
 
     feed, events = run(*declared_events(_all, middleware=[layer]), [1, 2])
     assert feed.done == [1]  # a success; the function has ended, and is to be called again
-    assert (events.ended, events.is_done, events.in_hand) == (False, False, [])
+    assert (events.ended, events.is_done, events.in_flight) == (False, False, [])
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
@@ -465,8 +465,8 @@ def test_middleware_of_this_form_fails(when: str) -> None:
         if events[0].id.ms == 2:
             raise RuntimeError(when)
 
-    feed, in_hand, error = fail(*declared_events(_all, middleware=[layer]), [1, 2, 3])
-    assert (feed.done, in_hand, str(error)) == ([1], [2], when)
+    feed, in_flight, error = fail(*declared_events(_all, middleware=[layer]), [1, 2, 3])
+    assert (feed.done, in_flight, str(error)) == ([1], [2], when)
 
 
 def test_the_processor_may_say_more_about_an_error_of_middleware() -> None:
@@ -480,8 +480,8 @@ def test_the_processor_may_say_more_about_an_error_of_middleware() -> None:
         except RuntimeError as error:
             raise ValueError("of the processor") from error
 
-    _, in_hand, error = fail(*declared_events(told, middleware=[layer]), [1])
-    assert (in_hand, str(error), str(error.__cause__)) == ([1], "of the processor", "of the layer")
+    _, in_flight, error = fail(*declared_events(told, middleware=[layer]), [1])
+    assert (in_flight, str(error), str(error.__cause__)) == ([1], "of the processor", "of the layer")
 
 
 def test_middleware_of_this_form_passes_on_once() -> None:
@@ -489,8 +489,9 @@ def test_middleware_of_this_form_passes_on_once() -> None:
         await call_next(events)
         await call_next(events)
 
-    _, in_hand, error = fail(*declared_events(_all, middleware=[layer]), [1])
-    assert (in_hand, str(error)) == ([1], "in app.processor, middleware can call call_next once for the same events")
+    _, in_flight, error = fail(*declared_events(_all, middleware=[layer]), [1])
+    assert in_flight == [1]
+    assert str(error) == "in app.processor, middleware can call call_next only once for the same events"
 
 
 def test_middleware_of_this_form_passes_on_fewer() -> None:

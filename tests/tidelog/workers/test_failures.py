@@ -197,7 +197,7 @@ def test_a_parked_key_is_held_back_until_it_is_resumed(app: App, tidelog_server:
 
 @pytest.mark.parametrize("ending", [Pause(), Halt()])
 def test_a_partition_or_a_processor_is_held_back_until_it_is_resumed(
-    app: App, tidelog_server: Server, ending: Pause | Halt
+    app: App, tidelog_server: Server, final: Pause | Halt
 ) -> None:
     topic = orders(app, 2)
     seen: list[int] = []
@@ -205,7 +205,7 @@ def test_a_partition_or_a_processor_is_held_back_until_it_is_resumed(
     broken = True
     first, second = 0, 1
 
-    @app.each(topic, on_error=[ending])
+    @app.each(topic, on_error=[final])
     async def bill(event: Event[Order]) -> None:
         if event.partition == first and broken:
             raise RuntimeError("broken")
@@ -216,7 +216,7 @@ def test_a_partition_or_a_processor_is_held_back_until_it_is_resumed(
         other.append(order.id)
 
     key = pauses.paused_key("shop", "bill")
-    name = str(first) if isinstance(ending, Pause) else pauses.ALL
+    name = str(first) if isinstance(final, Pause) else pauses.ALL
 
     async def main(client: Client) -> None:
         nonlocal broken
@@ -227,14 +227,14 @@ def test_a_partition_or_a_processor_is_held_back_until_it_is_resumed(
             await until(lambda: name in run(client, pauses.read(key)))
             await topic.send_many([Order(2, keys[first]), Order(3, keys[second])])
             await until(lambda: sorted(other) == [1, 2, 3])
-            if isinstance(ending, Pause):
+            if isinstance(final, Pause):
                 await until(lambda: seen == [3])
         async with working(app) as worker:  # it stays so
             partitions = worker.executors["bill"].partitions
             await until(lambda: len(partitions) == 2)
             assert not partitions[0].buffer.open
             assert worker.stats["bill"].failed == 0
-            assert seen == ([3] if isinstance(ending, Pause) else [])
+            assert seen == ([3] if isinstance(final, Pause) else [])
             broken = False
             run(client, pauses.remove(key, [name]))
             await until(lambda: sorted(seen) == [1, 2, 3])

@@ -21,15 +21,17 @@ from tidelog.transport.access import Access
 from tidelog.transport.asyncconnection import AsyncConnection
 from tidelog.transport.call import plain
 from tidelog.workers import App
-from tidelog.workers.coordination.connections import Link
-from tidelog.workers.execution.executor import Executor
-from tidelog.workers.execution.partition import Partition
+from tidelog.workers.coordination.connections import WorkerConnector
+from tidelog.workers.execution.executor import ProcessorExecutor
+from tidelog.workers.execution.partition import ActivePartition
 
 pytestmark = pytest.mark.slow
 
 
 @asynccontextmanager
-async def waiting(server: Server, partitions: int) -> AsyncIterator[tuple[Executor, Topic[Order], Client, list[Claim]]]:
+async def waiting(
+    server: Server, partitions: int
+) -> AsyncIterator[tuple[ProcessorExecutor, Topic[Order], Client, list[Claim]]]:
     """A processor without its worker, which owns all partitions, and waits for what comes into them."""
     app = App("shop", server.url)
     orders = app.topic("orders", Order, partitions=partitions)
@@ -43,7 +45,7 @@ async def waiting(server: Server, partitions: int) -> AsyncIterator[tuple[Execut
         lease = Lease("app:shop:lease:w", "w", 600.0, "app:shop:epoch")
         run(client, lease.acquire())
         taken = run(client, take(lease, [(f"app:shop:owner:bill:{at}", at) for at in range(partitions)]))
-        executor = Executor(app.processors["bill"], Link(Access((server.url,)), "w"), lease, 1.0)
+        executor = ProcessorExecutor(app.processors["bill"], WorkerConnector(Access((server.url,)), "w"), lease, 1.0)
         await executor.start()
         for claim in taken.claims:
             executor.begin(claim)
@@ -168,7 +170,7 @@ def test_a_partition_that_is_released_while_it_is_taken_up_is_not_read(
             recover = executor._recover
             releasing: list[asyncio.Task[None]] = []
 
-            async def late(partition: Partition) -> None:
+            async def late(partition: ActivePartition) -> None:
                 await recover(partition)
                 releasing.append(asyncio.create_task(executor.released(0)))
                 await partition.stopping.wait()

@@ -19,7 +19,7 @@ from tests.tidelog.workers.feedkit import MemorySink, Order, event_of, made
 from tidelog import AsyncClient
 from tidelog.testing import Server
 from tidelog.workers import AppError, Event, Take, Timing, deduplicate, timing, to_prometheus, tracing
-from tidelog.workers.declare.processor import Declared
+from tidelog.workers.declare.processor import Processor
 
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
@@ -29,13 +29,13 @@ async def fails_at_two(order: Order) -> None:
         raise ValueError("two")
 
 
-def declared(layer: Any, function: Any = fails_at_two) -> tuple[Declared, Any]:
+def declared(layer: Any, function: Any = fails_at_two) -> tuple[Processor, Any]:
     app, orders = made()
     app.each(orders, name="it", middleware=[layer])(function)
     return app.processors["it"], orders
 
 
-def call(one: Declared, orders: Any, number: int) -> None:
+def call(one: Processor, orders: Any, number: int) -> None:
     asyncio.run(one.invoke([event_of(orders, number)]))
 
 
@@ -68,8 +68,8 @@ def test_timings_for_prometheus() -> None:
     for error in (None, None, ValueError()):
         observe(Timing("shop", "it", 1, 0.5, error))
     text = prometheus_client.generate_latest(registry).decode()
-    assert 'tidelog_processor_seconds_count{app="shop",outcome="ok",processor="it"} 2.0' in text
-    assert 'tidelog_processor_seconds_sum{app="shop",outcome="error",processor="it"} 0.5' in text
+    assert 'tidelog_worker_call_seconds_count{app="shop",outcome="ok",processor="it"} 2.0' in text
+    assert 'tidelog_worker_call_seconds_sum{app="shop",outcome="error",processor="it"} 0.5' in text
 
 
 # -- tracing -------------------------------------------------------------------------------------------------
@@ -139,9 +139,9 @@ class Seen:
         self.server = server
         self.app, self.orders = made()
         self.got: list[list[int]] = []
-        self.app.batch(
-            self.orders, take=Take(9), name="it", middleware=[deduplicate(field, seconds)], on_error=None
-        )(self.handle)
+        self.app.batch(self.orders, take=Take(9), name="it", middleware=[deduplicate(field, seconds)], on_error=None)(
+            self.handle
+        )
 
     async def handle(self, batch: list[Event[Order]]) -> None:
         self.got.append([event.id.ms for event in batch])
@@ -151,9 +151,9 @@ class Seen:
     def call(self, *events: tuple[int, str], processor: str = "it") -> None:
         async def run() -> None:
             async with AsyncClient(self.server.url) as client:
-                sink = MemorySink(client=client)
-                sink.processor = processor
-                given = [event_of(self.orders, number, sink, id="1", item=item) for number, item in events]
+                actions = MemorySink(client=client)
+                actions.processor = processor
+                given = [event_of(self.orders, number, actions, id="1", item=item) for number, item in events]
                 await self.app.processors["it"].invoke(given)
 
         asyncio.run(run())
@@ -203,7 +203,7 @@ def test_values(tidelog_server: Server) -> None:
     seen = Seen(tidelog_server, field=lambda order: None if order.item == "none" else order.item)
     seen.call((1, "none"), (2, "none"), (3, "tea"))
     assert seen.got == [[1, 2, 3]]
-    bad: list[tuple[Any, str]] = [(lambda order: 1.5, "a value is str, int, bytes or UUID, not float"), ("nr", "'nr'")]
+    bad: list[tuple[Any, str]] = [(lambda order: 1.5, "a value must be str, .*, not float"), ("nr", "'nr'")]
     for field, message in bad:
         with pytest.raises(TypeError, match=message):
             Seen(tidelog_server, field=field).call((1, "tea"))
@@ -212,10 +212,10 @@ def test_values(tidelog_server: Server) -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: timing(slow=-1), "timing: slow is a number of seconds from 0, or None: -1"),
-        (lambda: timing(observe=lambda: None), "timing: observe can't be called with one argument"),  # type: ignore[arg-type, misc]
-        (lambda: deduplicate("id", 0), "deduplicate: seconds is a number from 0.001: 0"),
-        (lambda: deduplicate(5, 60), "deduplicate: field is no function, but 5"),  # type: ignore[arg-type]
+        (lambda: timing(slow=-1), "timing: slow must be a number of seconds from 0, or None: -1"),
+        (lambda: timing(observe=lambda: None), "timing: observe does not accept one argument"),  # type: ignore[arg-type, misc]
+        (lambda: deduplicate("id", 0), "deduplicate: seconds must be a number from 0.001: 0"),
+        (lambda: deduplicate(5, 60), "deduplicate: field is not a function, but 5"),  # type: ignore[arg-type]
     ],
 )
 def test_what_makes_no_sense(make: Callable[[], Any], message: str) -> None:

@@ -10,12 +10,12 @@ from tests.tidelog.workers.workerkit import until
 from tidelog.testing import Server
 from tidelog.transport.access import Access
 from tidelog.transport.asyncconnection import LostError
-from tidelog.workers.coordination.connections import Link
+from tidelog.workers.coordination.connections import WorkerConnector
 
 
 def test_a_line_that_is_closed_while_it_connects_leaves_no_connection(tidelog_server: Server) -> None:
     async def main() -> None:
-        line = Link(Access((tidelog_server.url,)), "closing").line()
+        line = WorkerConnector(Access((tidelog_server.url,)), "closing").connection()
         connecting = asyncio.create_task(line.channel())
         await asyncio.sleep(0)
         line.close()

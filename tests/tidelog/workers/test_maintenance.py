@@ -16,7 +16,7 @@ from tidelog.topics import Topic
 from tidelog.topics.admin import alter, grow
 from tidelog.topics.settings import Retention
 from tidelog.workers import App
-from tidelog.workers.coordination.retention import Maintenance
+from tidelog.workers.coordination.retention import RetentionTask
 
 
 @pytest.fixture
@@ -45,10 +45,10 @@ def lengths(client: Client) -> int:
     return sum(client.tlen(f"orders:{at}") for at in range(2))
 
 
-def look(client: Client, app: App) -> tuple[int, bool]:
+def evict(client: Client, app: App) -> tuple[int, bool]:
     """One look at the topic: how many entries went, whether its length has changed."""
-    made = Maintenance("shop", app.topics, app.processors.values(), AsyncClient())
-    changed = steps.run(client, made.look("orders"))
+    made = RetentionTask("shop", app.topics, app.processors.values(), AsyncClient())
+    changed = steps.run(client, made.evict("orders"))
     return made.evicted, changed
 
 
@@ -65,18 +65,18 @@ def test_what_all_groups_have_finished_goes(tidelog_server: Server, client: Clie
     filled(client, topic)
     read(client, "shop.bill", 100)
     read(client, "spark", 20)
-    assert look(client, app) == (40, True)
+    assert evict(client, app) == (40, True)
     read(client, "spark", 100)
-    assert look(client, app) == (40, True)
+    assert evict(client, app) == (40, True)
     assert lengths(client) == 20
-    assert look(client, app) == (0, True)  # of another Maintenance; it has not seen it before
+    assert evict(client, app) == (0, True)  # of another Maintenance; it has not seen it before
 
 
 def test_pending_messages_stay(tidelog_server: Server, client: Client) -> None:
     app, topic = shop(tidelog_server, partition_size=10)
     filled(client, topic)
     read(client, "shop.bill", 100, acknowledge=False)
-    assert look(client, app) == (0, True)
+    assert evict(client, app) == (0, True)
     assert lengths(client) == 100
 
 
@@ -84,7 +84,7 @@ def test_nothing_goes_before_each_processor_has_its_group(tidelog_server: Server
     app, topic = shop(tidelog_server, partition_size=10)
     filled(client, topic)
     read(client, "spark", 100)
-    assert look(client, app) == (0, True)
+    assert evict(client, app) == (0, True)
     assert lengths(client) == 100
 
 
@@ -93,7 +93,7 @@ def test_by_age(tidelog_server: Server, client: Client) -> None:
     filled(client, topic)
     read(client, "shop.bill", 100)
     steps.run(client, _aged())
-    assert look(client, app)[0] == 100
+    assert evict(client, app)[0] == 100
 
 
 def _aged() -> steps.Steps[None]:
@@ -108,7 +108,7 @@ def test_what_drops_is_trimmed_too(tidelog_server: Server, client: Client) -> No
     app, topic = shop(tidelog_server, max_age=0.05, overflow="drop")
     filled(client, topic)
     steps.run(client, _aged())
-    look(client, app)
+    evict(client, app)
     assert lengths(client) == 0
 
 
@@ -119,12 +119,12 @@ def test_a_group_that_nobody_has_any_more_is_named(
     filled(client, topic)
     read(client, "shop.bill", 100)
     read(client, "shop.old", 1)
-    made = Maintenance("shop", app.topics, app.processors.values(), AsyncClient())
-    steps.run(client, made.look("orders"))
+    made = RetentionTask("shop", app.topics, app.processors.values(), AsyncClient())
+    steps.run(client, made.evict("orders"))
     assert made.evicted == 2
     for _ in range(2):
-        steps.run(client, made.look("orders"))
-    assert caplog.text.count("behind the group shop.old") == 1
+        steps.run(client, made.evict("orders"))
+    assert caplog.text.count("the group shop.old, which no processor of the app uses") == 1
     assert "TGROUP DESTROY orders:N shop.old" in caplog.text
 
 
@@ -134,9 +134,9 @@ def test_a_processor_that_has_not_begun_is_named(
     app, topic = shop(tidelog_server, partition_size=10)
     filled(client, topic)
     read(client, "spark", 100)
-    made = Maintenance("shop", app.topics, app.processors.values(), AsyncClient())
+    made = RetentionTask("shop", app.topics, app.processors.values(), AsyncClient())
     for _ in range(2):
-        steps.run(client, made.look("orders"))
+        steps.run(client, made.evict("orders"))
     assert made.evicted == 0
     assert caplog.text.count("shop.bill has not. Does a worker run it?") == 1
 
@@ -146,12 +146,12 @@ def test_a_topic_that_has_grown_is_named(
 ) -> None:
     app, topic = shop(tidelog_server)
     filled(client, topic)
-    made = Maintenance("shop", app.topics, app.processors.values(), AsyncClient())
-    steps.run(client, made.look("orders"))
+    made = RetentionTask("shop", app.topics, app.processors.values(), AsyncClient())
+    steps.run(client, made.evict("orders"))
     grow(client, "orders", 4)
     for _ in range(2):
-        steps.run(client, made.look("orders"))
-    assert caplog.text.count("topic orders: it had 2 partitions and has 4 now") == 1
+        steps.run(client, made.evict("orders"))
+    assert caplog.text.count("topic orders: it had 2 partitions and now has 4") == 1
 
 
 @pytest.mark.parametrize("key", ["topic:a", "a:0"])
@@ -174,8 +174,8 @@ def test_a_topic_that_can_not_be_read_does_not_hold_up_the_others(
 def test_topics_without_limits_cost_one_call(tidelog_server: Server, client: Client) -> None:
     app, topic = shop(tidelog_server)
     filled(client, topic)
-    made = Maintenance("shop", app.topics, app.processors.values(), AsyncClient())
-    operation = made.look("orders")
+    made = RetentionTask("shop", app.topics, app.processors.values(), AsyncClient())
+    operation = made.evict("orders")
     (call,) = next(operation)
     assert call.args[0] == "GET"
     with pytest.raises(StopIteration):

@@ -55,7 +55,7 @@ def test_each_event_once(
     async def main() -> None:
         async with app.test(workers=workers, server=tidelog_server, lease=60.0, grace=60.0) as test:
             for first in (0, EVENTS):
-                await test.send(topic, *(Order(at, f"k{at % 9}") for at in range(first, first + EVENTS)))
+                await test.feed(topic, *(Order(at, f"k{at % 9}") for at in range(first, first + EVENTS)))
                 await test.idle(60)
                 for form, orders in seen.items():
                     assert Counter(order.id for order in orders) == Counter(range(first + EVENTS)), form
@@ -123,7 +123,7 @@ def test_dead_letters_that_are_replayed_are_processed(app: App, tidelog_server: 
     async def main() -> None:
         nonlocal broken
         async with app.test(server=tidelog_server, lease=60.0, grace=60.0) as test:
-            await test.send(topic, *(Order(at, f"k{at}") for at in range(10)))
+            await test.feed(topic, *(Order(at, f"k{at}") for at in range(10)))
             await test.idle(60)
             assert sorted(seen) == [0, 2, 4, 6, 8]
             broken = False

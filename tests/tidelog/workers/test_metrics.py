@@ -83,13 +83,13 @@ def test_a_worker_is_scraped(tidelog_server: Server, tmp_path: Path) -> None:
         found = scrape(port)
         assert found["tidelog_worker_events_total{app=shop,event=deadlettered,processor=bill}"] == 1
         assert found["tidelog_worker_partitions{app=shop,processor=bill}"] == 4
-        assert found["tidelog_worker_in_hand{app=shop,partition=0,processor=bill}"] == 0
+        assert found["tidelog_worker_in_flight{app=shop,partition=0,processor=bill}"] == 0
         assert found["tidelog_worker_lease_held{app=shop}"] == 1
         assert found["tidelog_worker_server_up{app=shop}"] == 1
         assert found["tidelog_worker_loop_delay_seconds_bucket{app=shop,le=+Inf}"] > 0
-        assert found["tidelog_processor_lag_entries{app=shop,partition=3,processor=bill}"] == 0
-        assert found["tidelog_processor_paused{app=shop,partition=3,processor=bill}"] == 0
-        assert found["tidelog_processor_seconds_count{app=shop,outcome=ok,processor=bill}"] == 9
+        assert found["tidelog_worker_lag_entries{app=shop,partition=3,processor=bill}"] == 0
+        assert found["tidelog_worker_paused{app=shop,partition=3,processor=bill}"] == 0
+        assert found["tidelog_worker_call_seconds_count{app=shop,outcome=ok,processor=bill}"] == 9
         assert any(name.startswith("process_resident_memory_bytes") for name in found)  # the default registry
         with pytest.raises(ConnectionError), socket.create_connection((_address(), port), 5):
             pass  # loopback only
@@ -129,7 +129,7 @@ def test_a_port_that_is_taken(tidelog_server: Server, tmp_path: Path) -> None:
         port = taken.getsockname()[1]
         with process(tidelog_server, tmp_path, SOURCE, "--metrics", str(port)) as worker:
             assert worker.wait() == 1
-            assert f"Error: --metrics {port}: 127.0.0.1:{port} can't be served: " in worker.log
+            assert f"Error: --metrics {port}: 127.0.0.1:{port} is not available: " in worker.log
             assert "Traceback" not in worker.log
 
 
@@ -154,7 +154,7 @@ def test_the_documented_names_are_those_that_there_are(tidelog_server: Server) -
         import prometheus_client
 
         async with app.test(server=tidelog_server) as test:
-            await test.send(orders, {"a": "b"})
+            await test.feed(orders, {"a": "b"})
             await test.idle()
             collector = metrics.Collector(test.workers[0], prometheus_client)
             families = await asyncio.to_thread(lambda: list(collector.collect()))
@@ -210,7 +210,7 @@ def test_records_have_the_fields_in_a_program_of_its_own(
         caplog.handler.addFilter(LogFields())
         async with app.test(server=tidelog_server) as test:
             with caplog.at_level(logging.INFO):
-                await test.send(orders, {"a": "b"})
+                await test.feed(orders, {"a": "b"})
                 await until(lambda: any(record.msg == "mine" for record in caplog.records))
                 await until(lambda: any("attempt 1 failed" in record.getMessage() for record in caplog.records))
 

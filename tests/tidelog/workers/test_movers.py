@@ -16,7 +16,7 @@ from tidelog.topics import admin
 from tidelog.transport.access import Access
 from tidelog.transport.asyncconnection import AsyncConnection, connect
 from tidelog.workers import App
-from tidelog.workers.coordination.delayed_records import Movers
+from tidelog.workers.coordination.delayed_records import DelayedRecordSender
 
 CLAIM = "orders:delayed:mover"
 
@@ -155,7 +155,9 @@ def test_one_connection_is_closed_where_the_other_does_not_come_about(tidelog_se
             made.append(await connect(Access((tidelog_server.url,)), tidelog_server.url, "w1"))
             return made[0]
 
-        leading = asyncio.create_task(Movers(["orders"], Lease("lease:w1", "w1", 60, "epoch"), once).lead())
+        leading = asyncio.create_task(
+            DelayedRecordSender(["orders"], Lease("lease:w1", "w1", 60, "epoch"), once).lead()
+        )
         await asked.wait()
         leading.cancel()
         await asyncio.wait([leading])

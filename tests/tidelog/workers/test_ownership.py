@@ -56,9 +56,9 @@ def test_leaving_hands_over_at_once(tidelog_server: Server) -> None:
         made = await workers(tidelog_server, 3, ttl=60.0)
         await until(lambda: shared(made))
         began = time.monotonic()
-        leaving = asyncio.create_task(made[0].stop())
+        releasing = asyncio.create_task(made[0].stop())
         await until(lambda: shared(made[1:]))
-        await leaving
+        await releasing
         print(f"handed over in {time.monotonic() - began:.3f} s")
         assert time.monotonic() - began < 20
         assert {what for what, _ in made[0].notes.told} == {"acquired", "released"}
@@ -125,7 +125,7 @@ def test_a_listener_that_fails(tidelog_server: Server, caplog: pytest.LogCapture
         await stop(one)
 
     asyncio.run(story())
-    assert "could not be begun" in caplog.text
+    assert "could not be started" in caplog.text
 
 
 def test_a_server_that_is_killed_and_comes_back(tidelog_server: Server) -> None:

@@ -10,30 +10,30 @@ import pytest
 from tests.tidelog.workers.workerkit import Order, until, working
 from tidelog.testing import Server
 from tidelog.workers import App, Take
-from tidelog.workers.execution.prefetch import Pace
+from tidelog.workers.execution.prefetch import PrefetchLimit
 
 
 def test_a_pace_follows_what_was_finished(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 100.0
     monkeypatch.setattr("tidelog.workers.execution.prefetch.time.monotonic", lambda: now)
     waiting = 0
-    pace = Pace(lambda: waiting, lambda: 5, 1000)
-    assert pace.room(0, 0) == 5
-    pace.took(b"10.0", 5, now)
+    prefetch_limit = PrefetchLimit(lambda: waiting, lambda: 5, 1000)
+    assert prefetch_limit.room(0, 0) == 5
+    prefetch_limit.took(b"10.0", 5, now)
     now += 0.01
-    pace.left({})  # 5 in 10 ms
-    assert pace.room(0, 0) == 500
+    prefetch_limit.left({})  # 5 in 10 ms
+    assert prefetch_limit.room(0, 0) == 500
     waiting = 300
-    assert pace.room(300, 0) == 0  # more than half of what may wait does
-    assert pace.room(300, 400) == 200  # somebody waits for more
+    assert prefetch_limit.room(300, 0) == 0  # more than half of what may wait does
+    assert prefetch_limit.room(300, 400) == 200  # somebody waits for more
     waiting = 0
-    pace.took(b"20.0", 500, now)
+    prefetch_limit.took(b"20.0", 500, now)
     now += 50
-    pace.left({b"20.0": now})  # not yet
-    assert pace.room(500, 0) == 500
-    pace.left({})
-    assert pace.room(0, 0) == 10
-    assert Pace(lambda: 0, lambda: 5, 3).room(2, 0) == 1  # the limit is of all that is in hand
+    prefetch_limit.left({b"20.0": now})  # not yet
+    assert prefetch_limit.room(500, 0) == 500
+    prefetch_limit.left({})
+    assert prefetch_limit.room(0, 0) == 10
+    assert PrefetchLimit(lambda: 0, lambda: 5, 3).room(2, 0) == 1  # the limit is of all that is in hand
 
 
 @pytest.mark.parametrize("form", ["each", "batch"])
@@ -82,7 +82,7 @@ def test_what_nobody_has_begun_is_given_back_when_calls_become_slow(tidelog_serv
         async with working(app) as first:
             buffer = first.executors["bill"].partitions[0].buffer
             await until(lambda: began == 201)
-            await until(lambda: len(buffer.held) <= 3)  # the one that is begun, and next to nothing else
+            await until(lambda: len(buffer.in_flight) <= 3)  # the one that is begun, and next to nothing else
             slow.set()
             await until(lambda: first.stats["bill"].acknowledged == 400)
             assert first.stats["bill"].deadlettered == 0
@@ -101,7 +101,7 @@ def test_prefetch_stays_a_limit(tidelog_server: Server) -> None:
     async def bill(_: Order) -> None:
         nonlocal most, seen
         seen += 1
-        most = max(most, len(worker.executors["bill"].partitions[0].buffer.held))
+        most = max(most, len(worker.executors["bill"].partitions[0].buffer.in_flight))
         await asyncio.sleep(0)
 
     async def main() -> None:

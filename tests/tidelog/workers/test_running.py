@@ -81,7 +81,7 @@ def test_one_worker_does_not_run_twice_at_a_time(tidelog_server: Server) -> None
         worker = Worker(app)
         task = asyncio.create_task(worker.run())
         await worker.ready.wait()
-        with pytest.raises(AppError, match="runs already"):
+        with pytest.raises(AppError, match="is running already"):
             await worker.run()
         worker.stop()
         await asyncio.wait_for(task, PATIENCE)

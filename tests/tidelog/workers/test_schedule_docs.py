@@ -31,7 +31,7 @@ def test_the_program(tidelog_server: Server, tmp_path: Path) -> None:
 
 def test_the_last_run() -> None:
     (text,) = [code for language, code in BLOCKS if language == "json"]
-    shown = msgspec.json.decode(text, type=timers.Run)
+    shown = msgspec.json.decode(text, type=timers.TimerRun)
     assert msgspec.json.decode(text) == msgspec.to_builtins(shown)
 
 

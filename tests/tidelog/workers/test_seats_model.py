@@ -19,7 +19,7 @@ from tidelog.client.steps import Steps
 from tidelog.coordination import Lease, LeaseLostError
 from tidelog.workers import keys
 from tidelog.workers.coordination.member_document import decoded
-from tidelog.workers.coordination.membership import Seat, View
+from tidelog.workers.coordination.membership import Membership, MembershipChanges
 
 PARTITIONS = 5
 TTL = 10.0
@@ -47,7 +47,7 @@ class Worker:
         self.lease = Lease(
             keys.lease("app", self.name), self.name, TTL, keys.epochs("app"), clock=lambda: server.now * rate
         )
-        self.seat = Seat("app", "p", PARTITIONS, self.lease, wall=lambda: server.now)
+        self.membership = Membership("app", "p", PARTITIONS, self.lease, wall=lambda: server.now)
         self.hinted = True
         self.doubt = False
         self.going = False  # has begun to leave
@@ -60,10 +60,10 @@ class Worker:
     def changed(self) -> None:
         self.hinted = True
         if not self.lease.held:
-            self.seat.drop()
+            self.membership.drop()
 
     def believes(self) -> set[int]:
-        claims = {**self.seat.claims, **self.seat.leaving}
+        claims = {**self.membership.claims, **self.membership.releasing}
         return {at for at, claim in claims.items() if claim.held}
 
     # -- operations -------------------------------------------------------------------------------------------
@@ -78,22 +78,22 @@ class Worker:
                 self.hinted |= self.messages != self.server.messages
                 self.messages = self.server.messages
                 hinted, self.hinted, doubt, self.doubt = self.hinted, False, self.doubt, False
-                self._start(what, self.seat.turn(hinted, doubt), self._turned)
-        elif int(what) in self.seat.leaving:
-            self._start(what, self.seat.release(int(what)), lambda _: None)
+                self._start(what, self.membership.turn(hinted, doubt), self._turned)
+        elif int(what) in self.membership.releasing:
+            self._start(what, self.membership.release(int(what)), lambda _: None)
 
     def leave(self) -> None:
         """Go in order; only where no turn is under way. Repeated while the connection is lost."""
         self.going = True
-        self.seat.leaving.update(self.seat.claims)
-        self.seat.claims.clear()
+        self.membership.releasing.update(self.membership.claims)
+        self.membership.claims.clear()
         if self.lease.held:
-            self._start(TURN, self.seat.leave(), self._left)
+            self._start(TURN, self.membership.leave(), self._left)
 
     def _left(self, _: object) -> None:
         self.gone = True
 
-    def _turned(self, view: View) -> None:
+    def _turned(self, view: MembershipChanges) -> None:
         self.turn_at = self.server.now + view.after
         for claim in view.acquired:
             if claim.held:
@@ -140,7 +140,7 @@ class Worker:
         hinted = self.hinted or self.doubt or self.messages != self.server.messages
         if hinted or self.server.now >= self.turn_at or TURN in self.under:
             self.through(TURN)
-        for at in sorted(self.seat.leaving):
+        for at in sorted(self.membership.releasing):
             self.through(str(at))
 
     def keep(self) -> None:
@@ -185,7 +185,7 @@ class Seats(RuleBasedStateMachine):
         worker = self.pick(number)
         worker.hinted = True
         if what == "release":
-            what = str(min(worker.seat.leaving, default=0))
+            what = str(min(worker.membership.releasing, default=0))
         worker.begin(what)
         for _ in range(trips):
             if what in worker.under:
@@ -263,13 +263,13 @@ class Seats(RuleBasedStateMachine):
         if not any(not worker.going for worker in self.workers):
             return
         end = self.server.now + 40
-        quiet = 0
-        while quiet < 5 and self.server.now < end:
+        not_reading = 0
+        while not_reading < 5 and self.server.now < end:
             self.server.now += 0.1
             for worker in self.workers:
                 worker.through_what_is_due()
                 self.no_partition_has_two_holders()
-            quiet = quiet + 1 if self.owned_once() else 0
+            not_reading = not_reading + 1 if self.owned_once() else 0
         assert self.owned_once(), [(worker.name, worker.believes(), worker.going) for worker in self.workers]
 
     def owned_once(self) -> bool:
@@ -277,7 +277,9 @@ class Seats(RuleBasedStateMachine):
         document = decoded("members", self.server.get(keys.members("app", "p")))
         return (
             sorted(document.members) == sorted(worker.name for worker in there)
-            and all(worker.believes() == set(worker.seat.claims) == set(document.of(worker.name)) for worker in there)
+            and all(
+                worker.believes() == set(worker.membership.claims) == set(document.of(worker.name)) for worker in there
+            )
             and sorted(at for worker in there for at in worker.believes()) == list(range(PARTITIONS))
         )
 

@@ -109,7 +109,7 @@ def test_middleware_that_passes_an_event_on_twice_is_refused(app: App, tidelog_s
     with tidelog_server.client() as client:
         assert sorted(number for _, number in sent(client)) == [0, 2, 4, 6, 8]
     (told,) = set(errors)
-    assert told.startswith("processor 'bill': middleware has passed the same event on twice")
+    assert told.startswith("processor 'bill': middleware has passed on the same event twice")
 
 
 @pytest.mark.parametrize("ordering", ["partition", "key"])
@@ -297,7 +297,7 @@ def test_nothing_happens_once_another_has_the_claim(app: App, tidelog_server: Se
         await orders.send(Order(1))
         async with working(app) as worker:
             await inside.wait()
-            (partition,) = [each for each in worker.executors["bill"].partitions.values() if each.buffer.held]
+            (partition,) = [each for each in worker.executors["bill"].partitions.values() if each.buffer.in_flight]
             key = f"app:shop:owner:bill:{partition.number}"
             client.redis.set(key, "app:shop:lease:other|other:1|999999")  # a lease that has ended: free to be taken
             gate.set()

@@ -105,7 +105,7 @@ def test_newest_skips_what_was_there(app: App) -> None:
     topic = orders(app, 1)
     seen: list[int] = []
 
-    @app.each(topic, start="newest")
+    @app.each(topic, start="latest")
     async def bill(order: Order) -> None:
         seen.append(order.id)
 
@@ -130,7 +130,7 @@ def test_newest_skips_nothing_of_partitions_that_are_new(tidelog_server: Server,
         app = App("shop", tidelog_server.url, lease=20.0, grace=20.0)
         topic = app.topic("orders", Order, partition_by="id")
 
-        @app.each(topic, start="newest", ordering=ordering)
+        @app.each(topic, start="latest", ordering=ordering)
         async def bill(order: Order) -> None:
             seen.append(order.id)
 
@@ -274,10 +274,10 @@ def test_a_handler_that_blocks_is_named_and_the_lease_is_kept(
             await until(lambda: worker.lease.held)
             epoch = worker.lease.epoch
             await until(lambda: seen)
-            await until(lambda: "stood still" in caplog.text)
+            await until(lambda: "was blocked" in caplog.text)
             assert (worker.lease.held, worker.lease.epoch) == (True, epoch)
 
     asyncio.run(main())
-    (line,) = [record.getMessage() for record in caplog.records if "stood still" in record.getMessage()]
+    (line,) = [record.getMessage() for record in caplog.records if "was blocked" in record.getMessage()]
     assert "at work meanwhile: bill." in line
     assert seen == [1]

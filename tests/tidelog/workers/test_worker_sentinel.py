@@ -48,7 +48,7 @@ def test_a_failover_loses_no_event(made: tuple[Watch, Node, Node]) -> None:
             leader.kill()
             await until(lambda: set(seen) == set(range(400)))
             stats = worker.stats["bill"]
-            await until(lambda: all(not each.buffer.held for each in worker.executors["bill"].partitions.values()))
+            await until(lambda: all(not each.buffer.in_flight for each in worker.executors["bill"].partitions.values()))
             assert stats.acknowledged >= 300
 
     asyncio.run(main())

@@ -1,6 +1,6 @@
 """Coordination of the workers of an app, through documents, leases and claims on the server.
 
-    ownership         ``Ownership``: keeps a running worker's share of a processor's partitions up to date
+    ownership         ``PartitionOwnership``: keeps a worker's share of a processor's partitions up to date
     membership        ``Membership``: one worker's membership in a processor, as operations without I/O
     member_document   the document that lists the members of a processor, changed by compare-and-set
     assignment        which member gets which partitions: sticky, by capacity
@@ -14,4 +14,6 @@
     pauses            the parked keys and paused partitions, on the server
     connections       connections that are re-established after a loss
     cancellation      cancels tasks and waits for their end
+
+Rule 1: messages and documents are hints and plans. Only a claim gives a worker the right to act.
 """

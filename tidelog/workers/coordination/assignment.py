@@ -1,10 +1,10 @@
-"""Who should own which partition.
+"""The assignment of partitions to members.
 
-Rule 1: shares are by capacity. With P partitions, a member of capacity c out of C gets P * c / C of them, rounded up or
-        down. Capacity 0 gets none.
-Rule 2: no other assignment within Rule 1 moves fewer partitions. A member that joins n others of the same capacity
-        takes P // (n + 1) partitions, and no other partition moves.
-Rule 3: the same arguments give the same result everywhere.
+Rule 1: shares are proportional to capacity. With P partitions, a member of capacity c out of C gets P * c / C of them,
+        rounded up or down. Capacity 0 gets none.
+Rule 2: no other assignment that satisfies Rule 1 moves fewer partitions. A member that joins n others of the same
+        capacity takes P // (n + 1) partitions, and no other partition moves.
+Rule 3: the result depends on the arguments only.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from collections.abc import Mapping, Sequence
 
 
 def assign(previous: Sequence[str | None], members: Mapping[str, int], partitions: int) -> list[str | None]:
-    """The owner of each partition, None only if no member has any capacity.
+    """Return the owner of each partition; None only if no member has any capacity.
 
-    ``previous``: the owners before; it may be shorter or longer, and name owners that are no members any more.
-    ``members``: their capacities, 0 or more. ValueError for a negative one.
+    ``previous``: the previous owners; it may be shorter or longer, and may name owners that are not members any more.
+    ``members``: their capacities. Raises ValueError if one is negative.
     """
     if any(capacity < 0 for capacity in members.values()):
         raise ValueError(f"a capacity can't be negative: {dict(members)!r}")
@@ -36,12 +36,12 @@ def assign(previous: Sequence[str | None], members: Mapping[str, int], partition
 
 
 def _shares(owners: Sequence[str | None], members: Mapping[str, int], partitions: int) -> dict[str, int]:
-    """How many partitions each member gets."""
+    """Return how many partitions each member gets."""
     total = sum(members.values())
     shares = {name: partitions * capacity // total for name, capacity in members.items()}
     uneven = [name for name, capacity in members.items() if partitions * capacity % total]
     has = {name: owners.count(name) for name in uneven}
-    # The remainder goes first to those who have more than their share anyway: that is a move less for each.
+    # The remainder goes first to members that own more than their share already, which saves one move for each.
     uneven.sort(key=lambda name: (has[name] <= shares[name], -(partitions * members[name] % total), name))
     for name in uneven[: partitions - sum(shares.values())]:
         shares[name] += 1

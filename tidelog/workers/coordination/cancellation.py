@@ -1,4 +1,4 @@
-"""Ending tasks."""
+"""Cancellation of tasks."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any, Final
 AGAIN: Final = 0.05  # seconds
 
 
-async def end(task: asyncio.Task[Any] | None) -> None:
+async def cancel_and_wait(task: asyncio.Task[Any] | None) -> None:
     """Cancel a task and wait until it has ended; its result or error is dropped.
 
-    It is cancelled again while it goes on: asyncio.wait_for of Python 3.11, which redis-py uses, loses a cancellation
-    that arrives together with the result.
+    The cancellation is repeated while the task is running: asyncio.wait_for of Python 3.11, which redis-py uses, loses
+    a cancellation that arrives together with the result.
     """
     while task is not None and not task.done():
         task.cancel()

@@ -1,13 +1,12 @@
-"""``Link``: the server of a worker, wherever it leads now; ``Line``: a connection to it that is made again when lost.
+"""Connections of a worker to the leader. A ``WorkerConnection`` is re-established after a loss.
 
-A worker has several lines, so that a large reply or a wait does not hold up what is small and urgent. Each is made when
-it is first needed.
+A worker has several connections, so that large replies and blocking calls do not delay small, urgent calls. Each is
+opened on first use.
 """
 
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
 
@@ -17,41 +16,40 @@ from tidelog.client.steps import checked
 from tidelog.operating.errortexts import FailureLog, text_of
 from tidelog.transport.access import Access
 from tidelog.transport.asyncconnection import AsyncConnection, LostError, connect_to_leader
+from tidelog.transport.backoff import Backoff, Delays
 from tidelog.transport.call import Call
 from tidelog.transport.errors import is_denied, message_of
 from tidelog.workers import logs
 
 log = logs.get(__name__)
-FIRST: Final = 0.05  # seconds until the second attempt to connect
-MOST: Final = 2.0  # seconds between two attempts at most
-OVER: Final = 3 * MOST  # seconds after the last refusal of an outage
+BACKOFF: Final = Backoff(first=0.05, most=2.0, jitter=0.5)
+OVER: Final = 3 * BACKOFF.most  # seconds after the last refusal until an outage counts as ended
 
 Opened = Callable[[AsyncConnection], Awaitable[None]]
 
 
-class Link:
-    """Where the server is. ``name`` is the name of the connections in CLIENT LIST."""
+class WorkerConnector:
+    """Opens connections to the leader. ``name`` is their name in CLIENT LIST."""
 
     def __init__(self, access: Access, name: str) -> None:
         self.access = access
         self.name = name
-        self._away = FailureLog(log, OVER)  # that the server does not answer
-        self.denied: asyncio.Future[None] | None = None  # gets redis.ResponseError once the server denies this program
+        self._away = FailureLog(log, OVER)  # logs that the server is unreachable
+        self.denied: asyncio.Future[None] | None = None  # fails with redis.ResponseError if a required call is denied
 
-    def line(self, opened: Opened | None = None) -> Line:
-        """A new line. ``opened`` is called with each new connection before anything else is sent on it."""
-        return Line(self, opened)
+    def connection(self, opened: Opened | None = None) -> WorkerConnection:
+        """Return a new connection. ``opened`` is called for each new channel before anything else is sent on it."""
+        return WorkerConnection(self, opened)
 
     async def connect(self) -> AsyncConnection:
-        """A connection to the leader. Tried again until there is one; redis.ResponseError for a wrong password."""
-        delay = FIRST
+        """Connect to the leader; retries until it succeeds. Raises redis.ResponseError if the password is wrong."""
+        delays = Delays(BACKOFF)
         while True:
             try:
                 made = await connect_to_leader(self.access, self.name)
             except (OSError, TimeoutError) as error:  # LostError and UnreachableError among them
-                self._say(error, "it answers")
-                await asyncio.sleep(delay * random.uniform(0.5, 1.0))
-                delay = min(MOST, delay * 2)
+                self._log_outage(error, "it answers")
+                await asyncio.sleep(delays.next())
             except redis.ResponseError as error:
                 self.deny(error)
                 raise
@@ -61,18 +59,18 @@ class Link:
                 return made
 
     def refused(self, channel: AsyncConnection) -> None:
-        """The server refuses requests for a while."""
+        """Log that the server refuses requests temporarily."""
         if channel.lost is not None:
-            self._say(channel.lost, "it is served")
+            self._log_outage(channel.lost, "it accepts requests")
 
-    def _say(self, error: BaseException, until: str) -> None:
-        """One line in the log for an outage, of all lines together; one more for what the server says itself."""
+    def _log_outage(self, error: BaseException, until: str) -> None:
+        """Log an outage once for all connections, and once more if the server itself reports the cause."""
         text = text_of(error)
         text = text if text.startswith(self.access.places) else f"{self.access.places}: {text}"
         self._away.warn(f"{text}; trying again until {until}", "refused" if _refusal(error) else "lost")
 
     def deny(self, error: BaseException) -> None:
-        """Note that the server denies what this program can't do without."""
+        """Record that the server denies a call that the worker requires."""
         if is_denied(error) and self.denied is not None and not self.denied.done():
             self.denied.set_exception(redis.ResponseError(message_of(error)))
 
@@ -81,20 +79,20 @@ def _refusal(error: BaseException) -> bool:
     return isinstance(error, LostError) and error.refusal
 
 
-class Line:
-    """A connection that is made again when it is lost. What was under way then gets LostError."""
+class WorkerConnection:
+    """A connection that is re-established after a loss. Calls that were in flight raise LostError."""
 
-    def __init__(self, link: Link, opened: Opened | None = None) -> None:
-        self.link = link
+    def __init__(self, connector: WorkerConnector, opened: Opened | None = None) -> None:
+        self.connector = connector
         self._opened = opened
         self._channel: AsyncConnection | None = None
         self._making = asyncio.Lock()
-        self._refusals = 0  # connections in a row that were given up because the server could not serve requests
-        self._refused_at = 0.0  # when the last one was, on the event loop's clock
+        self._refusals = 0  # consecutive connections that were closed because the server could not serve requests
+        self._refused_at = 0.0  # loop time of the last one
         self._closed = False
 
     async def channel(self) -> AsyncConnection:
-        """The connection; it is made if there is none. LostError after ``close``."""
+        """Return the channel, and open it if necessary. Raises LostError after ``close``."""
         found = self._channel
         if found is not None and found.lost is None:
             return found
@@ -102,7 +100,7 @@ class Line:
             while self._channel is None or self._channel.lost is not None:
                 await self._pause()
                 self._check_open()
-                made = await self.link.connect()
+                made = await self.connector.connect()
                 try:
                     if self._opened is not None:
                         await self._opened(made)
@@ -122,21 +120,21 @@ class Line:
             raise LostError("closed")
 
     async def _pause(self) -> None:
-        """Connecting again does not help a server that loads, or whose memory is full: it gets time."""
+        """Wait after a refusal: connecting again does not help while a server loads or its memory is full."""
         if self._channel is None or not self._channel.refused:
             return
-        self.link.refused(self._channel)
+        self.connector.refused(self._channel)
         now, before = asyncio.get_running_loop().time(), self._refused_at
-        self._refusals = self._refusals + 1 if now < before + 2 * MOST else 1
+        self._refusals = self._refusals + 1 if now < before + 2 * BACKOFF.most else 1
         self._refused_at = now
-        await asyncio.sleep(min(MOST, FIRST * 2.0 ** min(self._refusals - 1, 10)) * random.uniform(0.5, 1.0))
+        await asyncio.sleep(BACKOFF.delay(self._refusals))
 
     async def send(self, calls: Sequence[Call[Any]]) -> list[Any]:
-        """What the calls read from their replies, an error in the place of one. LostError if the server is lost."""
+        """Return the results of the calls, or errors in their place. Raises LostError if the connection is lost."""
         return await (await self.channel()).send(calls)
 
     async def ask(self, *calls: Call[Any]) -> list[Any]:
-        """As ``send``; the first error is raised, and a lost server asked again: for what may be done twice."""
+        """As ``send``, but raises the first error, and retries after a loss. The calls must be idempotent."""
         while True:
             try:
                 return checked(await self.send(calls))
@@ -145,11 +143,11 @@ class Line:
                     raise
 
     async def together(self, *calls: Call[Any], raise_on_error: bool = True) -> list[Any]:
-        """As ``send``, in the form of AsyncClient: for ``steps.arun``. Calls may be empty."""
+        """As ``send``, with AsyncClient's signature, for ``steps.arun``. Calls may be empty."""
         return await (await self.channel()).together(*calls, raise_on_error=raise_on_error)
 
     def close(self) -> None:
-        """Close the connection for good."""
+        """Close the connection permanently."""
         self._closed = True
         if self._channel is not None:
             self._channel.close()

@@ -1,11 +1,11 @@
-"""``Movers``: the leader's duty to send records whose time has come (``topic.send(record, delay=...)``).
+"""``DelayedRecordSender``: the singleton task that sends delayed records (``topic.send(record, delay=...)``) when due.
 
-Rule 1: a topic may belong to several apps. Who moves its records is who holds the claim of its stream, whichever app
-        that is; the leaders of the others look again when that claim can have ended.
-Rule 2: one connection waits (TWAIT), for all topics; another one moves. Neither is made again behind the back of a
-        transaction: after a loss the claims are claimed anew before anything else happens.
-Rule 3: a topic that the server refuses something for (another type where its keys should be, facts that can't be read)
-        is left aside for a while. The others go on.
+Rule 1: a topic can belong to several apps. The holder of the claim of its stream moves its records, regardless of the
+        app; the leaders of the other apps check the claim again when it can have expired.
+Rule 2: one connection waits for all topics (TWAIT), another one moves records. Neither is re-established implicitly:
+        after a loss, the claims are taken under a new epoch before anything else happens.
+Rule 3: a topic that the server rejects (such as a key of another type, or unreadable settings) is suspended for a
+        while. The other topics continue.
 """
 
 from __future__ import annotations
@@ -27,50 +27,51 @@ from tidelog.topics.delayed import GROUP, mover_of
 from tidelog.topics.delayeddelivery import PAGE, DelayedDelivery
 from tidelog.topics.settings import TopicError
 from tidelog.transport.asyncconnection import LostError
+from tidelog.transport.backoff import Backoff, Delays
 from tidelog.transport.call import Call
 from tidelog.workers import logs
 
 log = logs.get(__name__)
 WAIT_MS: Final = 30_000  # of one TWAIT
-LATE: Final = 0.05  # seconds after the end of another's lease at which its claims are looked at
-TIDY: Final = 5_000  # records that were moved between two looks at what the stream keeps for nothing,
+LATE: Final = 0.05  # seconds after the end of another worker's lease at which its claims are checked
+TIDY: Final = 5_000  # moved records between two removals of obsolete entries from a stream,
 TIDY_AFTER: Final = 10.0  # or seconds between them
-FIRST: Final = 0.1  # seconds until what failed is tried again
-MOST: Final = 5.0  # seconds between two attempts at most, and those for which a topic is left aside
+BACKOFF: Final = Backoff(first=0.1, most=5.0)
+SUSPENDED: Final = 5.0  # seconds
 
 T = TypeVar("T")
-REFUSED: Final = (redis.ResponseError, TopicError)  # what concerns one topic
+REFUSED: Final = (redis.ResponseError, TopicError)  # errors that concern one topic
 
 
-class Connection(Protocol):
-    """One connection, which is not made again when it is lost."""
+class SingleConnection(Protocol):
+    """A connection that is not re-established after a loss."""
 
     def send(self, calls: Sequence[Call[Any]], /) -> Awaitable[list[Any]]:
-        """What the calls read from their replies, with errors in the place of replies that were errors."""
+        """Return the results of the calls, or errors in their place."""
 
     def close(self) -> None:
-        """End the connection."""
+        """Close the connection."""
 
 
-class Movers:
-    """Moves the records of the topics ``names`` under claims of ``lease``. ``connect`` makes connections."""
+class DelayedRecordSender:
+    """Moves the records of the topics ``names`` under claims of ``lease``. ``connect`` opens connections."""
 
-    def __init__(self, names: Iterable[str], lease: Lease, connect: Callable[[], Awaitable[Connection]]) -> None:
+    def __init__(self, names: Iterable[str], lease: Lease, connect: Callable[[], Awaitable[SingleConnection]]) -> None:
         self.moved = 0  # records
         self._names = sorted(set(names))
         self._lease = lease
         self._connect = connect
-        self._movers: dict[str, DelayedDelivery] = {}  # those of claims that are held, by topic
-        self._aside: dict[str, float] = {}  # topics that are left aside, until when on the monotonic clock
-        self._told: dict[str, str] = {}  # by topic: what was logged last
+        self._movers: dict[str, DelayedDelivery] = {}  # by topic, while its claim is held
+        self._suspended: dict[str, float] = {}  # by topic: until when, on the monotonic clock
+        self._logged: dict[str, str] = {}  # by topic: the last error that was logged
         self._trouble = FailureLog(log)
-        self._again = 0.0  # on the monotonic clock: when claims of others are looked at again
-        #: By topic: records moved since the last look at what the stream keeps, and when that was.
+        self._again = 0.0  # on the monotonic clock: when claims of others are checked again
+        #: By topic: the records moved since the last removal of obsolete entries, and the time of that removal.
         self._untidy: dict[str, tuple[int, float]] = {}
 
     async def lead(self, _: Claim | None = None) -> None:
-        """Move records until cancelled; then the claims are released."""
-        delay = 0.0
+        """Move records until cancelled; then release the claims."""
+        delays = Delays(BACKOFF)
         while self._names:
             work = wait = None
             try:
@@ -80,14 +81,14 @@ class Movers:
                 while True:
                     await self._turn(work, wait)
                     self._trouble.well()
-                    delay = 0.0
+                    delays.reset()
             except LeaseLostError:
                 self._movers.clear()
-                delay = self._lease.ttl / 3  # whoever keeps the lease acquires it again, or cancels this
+                delay = self._lease.ttl / 3  # the lease is acquired again meanwhile, or this task is cancelled
             except (*LOST, redis.ResponseError) as error:
-                if not isinstance(error, LostError):  # which the link has logged
-                    self._trouble.warn(f"records that wait are not moved: {text_of(error)}; trying again")
-                delay = min(MOST, delay * 2) or FIRST
+                if not isinstance(error, LostError):  # already logged by the connector
+                    self._trouble.warn(f"delayed records are not sent: {text_of(error)}; trying again")
+                delay = delays.next()
             except asyncio.CancelledError:
                 await self._release(work)
                 raise
@@ -97,18 +98,18 @@ class Movers:
                         each.close()
             await asyncio.sleep(delay)
 
-    async def _settle(self, work: Connection) -> None:
-        """After a loss: claim anew what is held, so that nothing that is still under way can happen any more."""
+    async def _settle(self, work: SingleConnection) -> None:
+        """After a loss, take the claims again under a new epoch, so that calls in flight fail."""
         for name, mover in list(self._movers.items()):
-            del self._movers[name]  # unless all goes well
+            del self._movers[name]  # restored on success
             try:
                 if await _run(work, reclaim(self._lease, mover.claim)):
                     self._movers[name] = mover
             except REFUSED as error:
-                self._leave_aside(name, error)
+                self._suspend(name, error)
         self._again = 0.0
 
-    async def _turn(self, work: Connection, wait: Connection) -> None:
+    async def _turn(self, work: SingleConnection, wait: SingleConnection) -> None:
         if not self._lease.held:
             raise LeaseLostError(f"lease {self._lease.key} is not held")
         await self._resume(work)
@@ -120,8 +121,8 @@ class Movers:
                 try:
                     busy |= await self._move(work, name, self._movers[name])
                 except REFUSED as error:
-                    self._leave_aside(name, error)
-        left = min([self._again, *self._aside.values()]) - time.monotonic()
+                    self._suspend(name, error)
+        left = min([self._again, *self._suspended.values()]) - time.monotonic()
         streams = [self._movers[name].stream for name in self._ready()]
         if not streams:
             await asyncio.sleep(max(0.0, left))
@@ -130,46 +131,46 @@ class Movers:
             return
         ms = min(WAIT_MS, math.ceil(min(left, WAIT_MS) * 1000))
         try:
-            async with asyncio.timeout(ms / 1000 + WAIT_MS / 1000):  # a peer that vanished without a word
+            async with asyncio.timeout(ms / 1000 + WAIT_MS / 1000):  # detects a peer that vanished
                 checked(list(await wait.send([calls.twait_group(GROUP, streams, block=ms)])))
-        except redis.ResponseError:  # a topic was deleted, or somebody has destroyed the group: or one is no stream
+        except redis.ResponseError:  # a topic or its group was deleted, or a key is not a stream
             for name in self._ready():
                 await self._begin(work, name)
 
-    async def _begin(self, work: Connection, name: str) -> None:
+    async def _begin(self, work: SingleConnection, name: str) -> None:
         try:
             await _run(work, self._movers[name].begin())
         except REFUSED as error:
-            self._leave_aside(name, error)
+            self._suspend(name, error)
 
-    # -- topics that are left aside --------------------------------------------------------------------------
+    # -- suspended topics ------------------------------------------------------------------------------------
     def _ready(self) -> list[str]:
-        return [name for name in self._movers if name not in self._aside]
+        return [name for name in self._movers if name not in self._suspended]
 
-    def _leave_aside(self, name: str, error: Exception) -> None:
-        if self._told.get(name) != str(error):
-            log.warning("topic %s: records that wait are not moved: %s; trying again", name, error)
-        self._told[name] = str(error)
-        self._aside[name] = time.monotonic() + MOST
+    def _suspend(self, name: str, error: Exception) -> None:
+        if self._logged.get(name) != str(error):
+            log.warning("topic %s: delayed records are not sent: %s; trying again", name, error)
+        self._logged[name] = str(error)
+        self._suspended[name] = time.monotonic() + SUSPENDED
 
-    async def _resume(self, work: Connection) -> None:
-        """Try again those that were left aside long enough."""
-        for name, until in list(self._aside.items()):
+    async def _resume(self, work: SingleConnection) -> None:
+        """Retry topics whose suspension has ended."""
+        for name, until in list(self._suspended.items()):
             if until <= time.monotonic():
-                del self._aside[name]
+                del self._suspended[name]
                 if name in self._movers:
                     await self._begin(work, name)
                 else:
                     self._again = 0.0
 
     # -- one topic -------------------------------------------------------------------------------------------
-    async def _move(self, work: Connection, name: str, mover: DelayedDelivery) -> bool:
-        """One turn for one topic; whether there may be more."""
+    async def _move(self, work: SingleConnection, name: str, mover: DelayedDelivery) -> bool:
+        """Execute one turn for one topic; returns whether there may be more records to move."""
         turn = await _run(work, mover.turn())
         if turn is None:
             if not self._lease.held:
                 raise LeaseLostError(f"lease {self._lease.key} is not held")
-            log.warning("topic %s: another worker moves its records now", mover.name)
+            log.warning("topic %s: another worker sends its delayed records now", mover.name)
             del self._movers[name]
             self._again = 0.0
             return False
@@ -183,18 +184,18 @@ class Movers:
         self._untidy[name] = (untidy, since)
         return more
 
-    async def _take(self, work: Connection) -> None:
-        """Claim topics that nobody moves."""
+    async def _take(self, work: SingleConnection) -> None:
+        """Claim topics that no other worker has claimed."""
         if time.monotonic() < self._again:
             return
         wanted = [
             (mover_of(name), at)
             for at, name in enumerate(self._names)
-            if name not in self._movers and name not in self._aside
+            if name not in self._movers and name not in self._suspended
         ]
         try:
             found = [await _run(work, take(self._lease, wanted))]
-        except REFUSED:  # because of one of them: each by itself
+        except REFUSED:  # caused by one of the topics: claim each by itself
             found = [await self._taken(work, each) for each in wanted]
         for claim in [claim for taken in found for claim in taken.claims]:
             name = self._names[claim.partition]
@@ -203,15 +204,15 @@ class Movers:
         others = [holder.left / 1000 + LATE for taken in found for holder in taken.held]
         self._again = time.monotonic() + min(others, default=math.inf)
 
-    async def _taken(self, work: Connection, wanted: tuple[str, int]) -> ClaimResult:
+    async def _taken(self, work: SingleConnection, wanted: tuple[str, int]) -> ClaimResult:
         try:
             return await _run(work, take(self._lease, [wanted]))
         except REFUSED as error:
-            self._leave_aside(self._names[wanted[1]], error)
+            self._suspend(self._names[wanted[1]], error)
             return ClaimResult([], [])
 
-    async def _release(self, work: Connection | None) -> None:
-        """Let others move, if that can be said before the lease ends."""
+    async def _release(self, work: SingleConnection | None) -> None:
+        """Release the claims if that is possible before the lease ends."""
         claims = [mover.claim for mover in self._movers.values() if mover.claim.held]
         self._movers.clear()
         if work is None or not claims:
@@ -220,11 +221,11 @@ class Movers:
             async with asyncio.timeout(max(0.0, claims[0].tenure.until - self._lease.clock())):
                 await _run(work, release(claims))
         except (*LOST, redis.ResponseError) as error:
-            log.info("claims were not released, they end with the lease: %s", error)
+            log.info("claims were not released and expire with the lease: %s", error)
 
 
-async def _run(connection: Connection, steps: Steps[T]) -> T:
-    """Drive an operation over one connection. Errors of the connection are raised here, and close the operation."""
+async def _run(connection: SingleConnection, steps: Steps[T]) -> T:
+    """Drive an operation over one connection. Raises errors of the connection and closes the operation."""
     try:
         made = next(steps)
         while True:

@@ -1,41 +1,48 @@
-"""``Leading``: what a worker does beside its processors: it tries to lead, does what a leader does, runs timers."""
+"""``LeaderTasks``: what a worker runs in addition to its processors: leadership, singleton tasks and timers."""
 
 from __future__ import annotations
 
 from tidelog.coordination import Lease
-from tidelog.workers.coordination.connections import Line, Link
-from tidelog.workers.coordination.control_stream import Control
-from tidelog.workers.coordination.delayed_records import Movers
+from tidelog.workers.coordination.connections import WorkerConnection, WorkerConnector
+from tidelog.workers.coordination.control_stream import ControlStream
+from tidelog.workers.coordination.delayed_records import DelayedRecordSender
 from tidelog.workers.coordination.leadership import Leadership
-from tidelog.workers.coordination.retention import Maintenance
-from tidelog.workers.coordination.singleton_tasks import Duties
-from tidelog.workers.coordination.timers import Timers
-from tidelog.workers.declare.app_protocol import Program
+from tidelog.workers.coordination.retention import RetentionTask
+from tidelog.workers.coordination.singleton_tasks import SingletonTasks
+from tidelog.workers.coordination.timers import TimerRunner
+from tidelog.workers.declare.app_protocol import AppProtocol
 
 
-class Leading:
-    """Of one worker of ``app``. ``line`` is for what is small and urgent; ``vitals`` is that of its ownerships."""
+class LeaderTasks:
+    """The leader tasks of one worker. ``connection`` is for small, urgent calls."""
 
     def __init__(
-        self, app: Program, lease: Lease, link: Link, line: Line, control: Control, vitals: dict[str, float]
+        self, app: AppProtocol, lease: Lease, connector: WorkerConnector, connection: WorkerConnection,
+        control: ControlStream, lease_ends: dict[str, float],
     ) -> None:  # fmt: skip
-        self._line = link.line()
-        self.timers = Timers(app.name, app.timers.values(), lease, self._line)
-        self.movers = Movers(app.topics, lease, link.connect)
-        self.maintenance = Maintenance(app.name, app.topics, app.processors.values(), self._line)
-        self.duties = Duties(self.timers.lead, self.movers.lead, self.maintenance.lead)
+        self._connection = connector.connection()
+        self.timers = TimerRunner(app.name, app.timers.values(), lease, self._connection)
+        self.delayed = DelayedRecordSender(app.topics, lease, connector.connect)
+        self.retention = RetentionTask(app.name, app.topics, app.processors.values(), self._connection)
+        self.singletons = SingletonTasks(self.timers.lead, self.delayed.lead, self.retention.lead)
         self.leadership = Leadership(
-            app.name, lease, line, control, gained=self.duties.gained, lost=self.duties.lost, vitals=vitals
+            app.name,
+            lease,
+            connection,
+            control,
+            gained=self.singletons.gained,
+            lost=self.singletons.lost,
+            lease_ends=lease_ends,
         )
 
     def start(self) -> None:
-        """Begin to try to lead, and the timers of each worker."""
+        """Start the timers of this worker, and try to become the leader."""
         self.timers.start()
         self.leadership.start()
 
     async def stop(self, grace: float) -> None:
-        """End all of it: runs of timers have ``grace`` seconds. Then another worker may lead."""
+        """Stop all tasks; running timers have ``grace`` seconds. Then another worker can become the leader."""
         await self.timers.drain(grace)
-        await self.duties.stop()
+        await self.singletons.stop()
         await self.leadership.stop()
-        self._line.close()
+        self._connection.close()

@@ -1,7 +1,8 @@
-"""``Leadership``: of the workers of an app, one leads, whatever processors they run.
+"""``Leadership``: one worker of an app is the leader, regardless of its processors.
 
-The leader is who holds the claim of one key. The others are told when it is given up, or when a member of a processor
-was found dead. In case the leader is a member of none, they look at its lease too, a ttl after it can have ended.
+The leader holds the claim of one key. The other workers are notified when the claim is released, or when a member of a
+processor was found dead. Since a leader may not be a member of any processor, they also check its lease, one ttl after
+it can have expired.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ from tidelog.coordination.claims import check, release, take
 from tidelog.operating.errortexts import FailureLog, text_of
 from tidelog.transport.asyncconnection import LostError
 from tidelog.workers import keys, logs
-from tidelog.workers.coordination.cancellation import end
-from tidelog.workers.coordination.control_stream import Control, message
+from tidelog.workers.coordination.cancellation import cancel_and_wait
+from tidelog.workers.coordination.control_stream import ControlStream, message
 from tidelog.workers.coordination.membership import NET, SOON
 
 log = logs.get(__name__)
@@ -28,25 +29,25 @@ AGAIN: Final = 1.0  # seconds until what failed is tried again
 
 
 class Leadership:
-    """Tries to lead for as long as ``lease`` is held. ``gained`` and ``lost`` are called in the event loop.
+    """Tries to become the leader while ``lease`` is held. ``gained`` and ``lost`` are called in the event loop.
 
-    Whoever acts as the leader checks ``leading`` before each effect, or watches ``claim.key`` in a transaction.
-    ``vitals`` is the dict that the ownerships of the worker share.
+    The leader must check ``leading`` before each effect, or WATCH ``claim.key`` in a transaction. ``lease_ends`` is the
+    dict that the memberships of the worker share.
     """
 
     def __init__(
-        self, app: str, lease: Lease, link: CallSender, control: Control, *,
-        gained: Callable[[Claim], None] | None = None,
-        lost: Callable[[], None] | None = None, vitals: dict[str, float] | None = None,
+        self, app: str, lease: Lease, link: CallSender, control: ControlStream, *,
+        gained: Callable[[Claim], None] | None = None, lost: Callable[[], None] | None = None,
+        lease_ends: dict[str, float] | None = None,
     ) -> None:  # fmt: skip
-        self.claim: Claim | None = None  # while it leads, and until the loss was noticed
+        self.claim: Claim | None = None  # set while this worker leads, until it notices the loss
         self._app = app
         self._lease = lease
         self._link = link
         self._control = control
         self._gained, self._lost = gained, lost
-        self._vitals: dict[str, float] = {} if vitals is None else vitals
-        self._leader = ""  # the key of the leader's lease, where another leads
+        self._lease_ends: dict[str, float] = {} if lease_ends is None else lease_ends
+        self._leader = ""  # the key of the leader's lease if another worker leads
         self._wake = asyncio.Event()
         self._hinted, self._doubt = True, False
         self._runner: asyncio.Task[None] | None = None
@@ -58,7 +59,7 @@ class Leadership:
         return self.claim is not None and self.claim.held
 
     def start(self) -> None:
-        """Begin to try."""
+        """Start trying to become the leader."""
         loop = asyncio.get_running_loop()
 
         def changed() -> None:  # in the lease's thread
@@ -68,10 +69,10 @@ class Leadership:
         self._runner = asyncio.create_task(self._run(), name=f"leadership of {self._app}")
 
     async def stop(self) -> None:
-        """Stop trying; if this worker leads, let another. Takes no longer than the lease lasts without a server."""
+        """Stop trying, and release the leadership. Without a server this takes no longer than the lease lasts."""
         for undo in self._undo:
             undo()
-        await end(self._runner)
+        await cancel_and_wait(self._runner)
         claim = self.claim
         if claim is None:
             return
@@ -83,7 +84,7 @@ class Leadership:
             async with asyncio.timeout(max(0.0, claim.tenure.until - self._lease.clock())):
                 await arun(self._link, release([claim], [message(self._app, "leader", self._lease.owner)]))
         except (TimeoutError, redis.RedisError, OSError) as error:
-            log.info("app %s: the leadership was not released, it ends with the lease: %s", self._app, error)
+            log.info("app %s: the leadership was not released and expires with the lease: %s", self._app, error)
 
     # -- the loop -----------------------------------------------------------------------------------------------
     async def _run(self) -> None:
@@ -102,33 +103,33 @@ class Leadership:
         hinted, doubt = self._hinted, self._doubt
         self._hinted = self._doubt = False
         try:
-            wait = await arun(self._link, self._look(hinted, doubt))
+            wait = await arun(self._link, self._check_leader(hinted, doubt))
         except LeaseLostError:
             return self._lease.ttl
         except (redis.RedisError, OSError) as error:
-            if not isinstance(error, LostError):  # which the link has logged
+            if not isinstance(error, LostError):  # already logged by the connector
                 self._trouble.warn(f"app {self._app}: the leader can't be determined: {text_of(error)}; trying again")
         except Exception:
-            log.exception("app %s: a turn failed; trying again", self._app)
+            log.exception("app %s: unexpected error in the leadership; trying again", self._app)
         else:
             self._trouble.well()
             return wait
         self._hinted = self._doubt = True
         return AGAIN
 
-    def _look(self, hinted: bool, doubt: bool) -> Steps[float]:
-        """Lead, if nobody else does; the seconds until the next look."""
+    def _check_leader(self, hinted: bool, doubt: bool) -> Steps[float]:
+        """Become the leader if there is none; returns the seconds until the next check."""
         lease = self._lease
         if (claim := self.claim) is not None:
             if doubt:
                 yield from check([claim])
-            if not claim.held and self.claim is claim:  # else its end was noticed meanwhile
+            if not claim.held and self.claim is claim:  # otherwise the end was noticed meanwhile
                 self._ended()
         if self.claim is not None:
             return lease.ttl * NET
         if self._leader and not hinted:
-            known = self._vitals.get(self._leader, 0.0) + lease.ttl - lease.clock()
-            if known > 0:  # an ownership has asked meanwhile
+            known = self._lease_ends.get(self._leader, 0.0) + lease.ttl - lease.clock()
+            if known > 0:  # a membership has read the lease meanwhile
                 return known
             (left,) = checked((yield [strings.remaining_ms(self._leader)]))
             if left != -2:
@@ -143,7 +144,7 @@ class Leadership:
 
     def _until(self, left: int) -> float:
         seconds = self._lease.ttl if left < 0 else left / 1000
-        self._vitals[self._leader] = self._lease.clock() + seconds
+        self._lease_ends[self._leader] = self._lease.clock() + seconds
         return seconds + self._lease.ttl
 
     def _led(self, claim: Claim) -> None:
@@ -154,11 +155,11 @@ class Leadership:
 
     def _ended(self) -> None:
         self.claim = None
-        log.info("app %s: worker %s leads no more", self._app, self._lease.owner)
+        log.info("app %s: worker %s is not the leader any more", self._app, self._lease.owner)
         if self._lost is not None:
             self._lost()
 
-    # -- what it is told ----------------------------------------------------------------------------------------
+    # -- notifications ------------------------------------------------------------------------------------------
     def _hint(self, doubt: bool) -> None:
         self._hinted = True
         self._doubt |= doubt

@@ -1,15 +1,15 @@
-"""The document that says who takes part in a processor, and who should own what.
+"""The document that lists the members of a processor and the assigned owners of its partitions.
 
     app:shop:members:bill = {"version": 1, "revision": 7,
         "members": {"w1": {"epoch": 17, "capacity": 1, "joined": 1700000000000}, ...},
-        "owners": ["w1", "w2", ...],       the member that should own each partition, or null
-        "waiting": ["w3"]}                 members that have joined and have no share yet, the last one last
+        "owners": ["w1", "w2", ...],       the assigned owner of each partition, or null
+        "waiting": ["w3"]}                 members that have joined and have no share yet, the newest last
 
-Rule 1: it changes by SET IFEQ on exactly the bytes that were read, so changes come one after another and none is lost.
-Rule 2: every change may be made twice. Who lost a reply looks again, and makes it again if it is not there.
-Rule 3: it says what should be. What is, the claims say.
-Rule 4: who leaves or is dead is taken out and its partitions are given away in one change. Who joins waits first, so
-        that many who start together cause one new assignment.
+Rule 1: the document is changed by SET IFEQ with the bytes that were read, so changes are serialized and none is lost.
+Rule 2: every change is idempotent. After a lost reply, the document is read again, and the change repeated if missing.
+Rule 3: the document states who should own a partition. The claims state who does.
+Rule 4: a member that leaves or is dead is removed, and its partitions are reassigned, in one change. A member that
+        joins waits first, so that many workers that start together cause one assignment.
 """
 
 from __future__ import annotations
@@ -33,22 +33,22 @@ _unreadable: Final = UnreadableDocuments(logs.get(__name__))
 
 
 class MembersError(ValueError):
-    """The members document on the server has a newer version."""
+    """The member document on the server has a newer version."""
 
 
 class Member(msgspec.Struct, frozen=True):
-    """A worker that takes part. It is alive while its lease has this epoch."""
+    """A worker that is a member. It is alive while its lease has this epoch."""
 
     epoch: int  # of its lease
-    capacity: int = 1  # its share, in proportion to the others'
-    joined: int = 0  # ms since 1970, on its own clock: for people
+    capacity: int = 1  # its share relative to the other members
+    joined: int = 0  # ms since 1970, on the member's clock; for display only
 
 
-class Members(msgspec.Struct, frozen=True):
-    """The document."""
+class MemberDocument(msgspec.Struct, frozen=True):
+    """The member document."""
 
     version: int = VERSION
-    revision: int = 0  # counts changes
+    revision: int = 0  # number of changes
     members: dict[str, Member] = {}
     owners: list[str | None] = []
     waiting: list[str] = []
@@ -57,55 +57,57 @@ class Members(msgspec.Struct, frozen=True):
         check_names([*self.members, *self.waiting, *filter(None, self.owners)])
 
     def of(self, worker: str) -> list[int]:
-        """The partitions that a worker should own."""
+        """Return the partitions that a worker should own."""
         return [partition for partition, owner in enumerate(self.owners) if owner == worker]
 
-    # -- changes: each returns the document itself where nothing changes ------------------------------------------
-    def joined(self, worker: str, member: Member) -> Members:
-        """With a worker that takes part. One that comes back under another epoch keeps its share."""
+    # -- changes: each returns ``self`` if nothing changes --------------------------------------------------------
+    def joined(self, worker: str, member: Member) -> MemberDocument:
+        """Add a worker. A worker that returns under another epoch keeps its share."""
         members = with_member(self.members, worker, member)
         if members is self.members:
             return self
         return self._changed(members=members, waiting=[*self.waiting, *({worker} - self.members.keys())])
 
-    def without(self, gone: Mapping[str, int], partitions: int) -> Members:
-        """Without workers, each under the epoch given; what they had is the others'."""
+    def without(self, gone: Mapping[str, int], partitions: int) -> MemberDocument:
+        """Remove workers, each under the given epoch, and reassign their partitions."""
         left = without_members(self.members, gone)
         return self if left is self.members else self._changed(members=left).assigned(partitions)
 
-    def settled(self, partitions: int) -> Members:
-        """With a share for everyone who waits."""
+    def settled(self, partitions: int) -> MemberDocument:
+        """Give a share to all members that wait."""
         return self.assigned(partitions) if self.waiting or len(self.owners) != partitions else self
 
-    def assigned(self, partitions: int) -> Members:
-        """With partitions assigned anew."""
+    def assigned(self, partitions: int) -> MemberDocument:
+        """Assign the partitions to the members."""
         capacities = {name: member.capacity for name, member in self.members.items()}
         return self._changed(owners=assign(self.owners, capacities, partitions), waiting=[])
 
-    def _changed(self, **fields: Any) -> Members:
+    def _changed(self, **fields: Any) -> MemberDocument:
         return msgspec.structs.replace(self, revision=self.revision + 1, **fields)
 
 
-def decoded(key: str, text: bytes | None) -> Members:
-    """The document from its JSON; an empty one for None. See ``documents.decode`` for invalid ones."""
+def decoded(key: str, text: bytes | None) -> MemberDocument:
+    """Decode the document; None: an empty one. See ``documents.decode`` for invalid ones."""
     if text is None:
-        return Members()
-    return documents.decode(key, text, Members, VERSION, _unreadable, MembersError) or Members()
+        return MemberDocument()
+    return documents.decode(key, text, MemberDocument, VERSION, _unreadable, MembersError) or MemberDocument()
 
 
-def read(key: str) -> Steps[Members]:
-    """The document as it is."""
+def read(key: str) -> Steps[MemberDocument]:
+    """Read the document."""
     (text,) = checked((yield [strings.get(key)]))
     return decoded(key, text)
 
 
-def change(key: str, how: Callable[[Members], Members], also: Sequence[Call[Any]] = ()) -> Steps[Members]:
-    """Change the document; returns it as it is then. ``also``: calls that are sent with each attempt.
+def change(
+    key: str, how: Callable[[MemberDocument], MemberDocument], also: Sequence[Call[Any]] = ()
+) -> Steps[MemberDocument]:
+    """Change the document; returns the new document. ``also``: calls that are sent with each attempt.
 
-    ``how`` may be called several times, and returns its argument where nothing is to be changed.
+    ``how`` may be called several times; it returns its argument if there is nothing to change.
     """
 
-    def edit(text: bytes | None) -> tuple[bytes | None, Members]:
+    def edit(text: bytes | None) -> tuple[bytes | None, MemberDocument]:
         before = decoded(key, text)
         after = how(before)
         return (text if after is before else msgspec.json.encode(after)), after

@@ -1,16 +1,19 @@
-"""One member of a processor: what it should own, and how it takes that and gives it up. Operations without I/O.
+"""``Membership``: one member of a processor takes and releases its partitions. Operations without I/O.
 
-    turn   look at the document and at the neighbours, take what it should have and is free
-    release, leave, drop   give up one partition, everything, or what is lost already
+    turn                   read the document, check neighbours, take the partitions that it should own and that are free
+    release, leave, drop   release one partition, leave the processor, forget everything after the lease was lost
 
-Rule 1: members stand in a ring, by name. Each watches the next WATCHED ones: when such a lease can have ended, it
-        looks, and takes the dead out of the document. So a death costs nobody a scan, and any number of them are found.
-        Only the first is asked about at once, the others a ttl later each: they have a watcher of their own.
-Rule 2: what it should have and another still holds it takes when it is told that it was released, or when the lease of
-        that other can have ended.
-Rule 3: a partition is in ``claims`` from when it is taken until it is to be given up, then in ``leaving`` until it is
-        released. What an interrupted take may have taken is in ``doubtful`` until that is known.
-Rule 4: several seats of a worker share ``vitals``, so that they don't ask about the same lease twice.
+Rule 1: members form a ring, ordered by name. Each monitors the next WATCHED members: when a lease can have expired, it
+        reads the lease, and removes dead members from the document. Thus no member scans all leases, and any number of
+        deaths is detected. Only the nearest neighbour is checked immediately, each further one a ttl later, because
+        other members monitor it as well. With four workers this takes 0.8 reads a second, a death is noticed within
+        milliseconds of the lease's end, and it also covers processors that the leader does not run, which monitoring
+        by the leader would not.
+Rule 2: a partition that another member still holds is taken after the notification of its release, or when the lease of
+        the holder can have expired.
+Rule 3: a partition is in ``claims`` while this member owns it, then in ``releasing`` until it is released. Partitions
+        that an interrupted ``take`` may have claimed are in ``uncertain`` until their state is known.
+Rule 4: the memberships of a worker share ``lease_ends``, so that they don't read the same lease twice.
 """
 
 from __future__ import annotations
@@ -29,68 +32,69 @@ from tidelog.coordination.claims import check, release, take
 from tidelog.transport.call import Call
 from tidelog.workers import keys
 from tidelog.workers.coordination.control_stream import message
-from tidelog.workers.coordination.member_document import Member, Members, change, read
+from tidelog.workers.coordination.member_document import Member, MemberDocument, change, read
 
-WATCHED: Final = 2  # neighbours; more than one, since one may be alive and too busy to watch its own
-LATE: Final = 0.02  # seconds after the end of a holder's lease at which a claim is tried again: the server counts ms
-# Seconds after the end of a neighbour's lease at which it is asked about. A lease that lasts was renewed just before
-# then, so that the next question is a whole lease later: with 0.02, a third more questions were asked.
+WATCHED: Final = 2  # neighbours; more than one, since a live neighbour may be too busy to monitor its own
+LATE: Final = 0.02  # seconds after the end of a holder's lease until a claim is retried: the server counts ms
+# Seconds after the end of a neighbour's lease until it is checked. A lease that continues was renewed just before then,
+# so the next check is a whole lease later: a value of 0.02 caused a third more checks.
 ASKED: Final = 0.1
-SOON: Final = 0.05  # seconds until what changed hands just now is looked at again
-NET: Final = 6  # ttls between two looks when nothing is heard
+SOON: Final = 0.05  # seconds until a partition whose owner just changed is checked again
+NET: Final = 6  # ttls between two turns without notifications
 RESTARTS: Final = 10  # joins that can delay an assignment
 
 
 @dataclass
-class View:
-    """What came of a turn."""
+class MembershipChanges:
+    """The result of a turn."""
 
-    after: float  # seconds until the next one, unless there is a hint before
-    acquired: list[Claim] = field(default_factory=list)  # from now on its own
-    leaving: list[int] = field(default_factory=list)  # to be given up: ``release`` when nothing of it is in hand
-    lost: list[int] = field(default_factory=list)  # another's, or gone
+    after: float  # seconds until the next turn, unless there is a hint before
+    acquired: list[Claim] = field(default_factory=list)  # owned from now on
+    releasing: list[int] = field(default_factory=list)  # call ``release`` when no entry is in flight
+    lost: list[int] = field(default_factory=list)  # another member owns them, or the claim has expired
 
 
-class Seat:
-    """A worker's seat in a processor, under its lease; ``capacity``: its share in proportion to the others'.
+class Membership:
+    """The membership of a worker in a processor, under its lease. ``capacity`` is relative to the other members.
 
-    Operations raise LeaseLostError where the lease is not held; ``drop`` follows. After an error of the connection they
-    can be repeated.
+    Operations raise LeaseLostError if the lease is not held; then call ``drop``. After a connection error they can be
+    repeated.
     """
 
     def __init__(
         self, app: str, processor: str, partitions: int, lease: Lease, *, capacity: int = 1, debounce: float = 0.3,
-        vitals: dict[str, float] | None = None, wall: Callable[[], float] = time.time,
+        lease_ends: dict[str, float] | None = None, wall: Callable[[], float] = time.time,
     ) -> None:  # fmt: skip
         self.worker = lease.owner
         self.claims: dict[int, Claim] = {}
-        self.leaving: dict[int, Claim] = {}
-        self.doubtful: set[int] = set()
-        self.members = Members()  # as last seen
+        self.releasing: dict[int, Claim] = {}
+        self.uncertain: set[int] = set()
+        self.members = MemberDocument()  # as last seen
         self._app, self._processor, self._partitions = app, processor, partitions
         self._key = keys.members(app, processor)
         self._lease = lease
         self._capacity = capacity
-        self._debounce = debounce  # seconds for which a join waits for others
-        self._vitals: dict[str, float] = {} if vitals is None else vitals  # by lease: when it can end, on the clock
-        self._neighbours: list[str] = []  # their leases
-        self._since = 0.0  # on the clock: when it joined
-        self._look_at = -math.inf  # on the clock
+        self._debounce = debounce  # seconds that a join waits for other joins
+        self._lease_ends: dict[str, float] = {} if lease_ends is None else lease_ends  # by lease, on its clock
+        self._neighbours: list[str] = []  # the keys of their leases
+        self._since = 0.0  # on the lease's clock: when this member joined
+        self._next_check = -math.inf  # on the lease's clock
         self._wall = wall
 
     # -- a turn -------------------------------------------------------------------------------------------------
-    def turn(self, hinted: bool, doubt: bool = False) -> Steps[View]:
-        """What is due: a look at everything after a hint, else perhaps at the neighbours only.
+    def turn(self, hinted: bool, doubt: bool = False) -> Steps[MembershipChanges]:
+        """Do what is due: everything after a hint, otherwise perhaps only a check of the neighbours.
 
-        ``doubt``: claims are compared with the server first, as after a lost connection.
+        ``doubt``: first compare the claims with the server, as after a lost connection.
         """
         tenure = self._held()
-        if not hinted and not doubt and self._clock() < self._look_at and (yield from self._neighbours_live()):
-            return View(self._after())
-        self._look_at = -math.inf  # where this ends with an error, it is due again
+        if not hinted and not doubt and self._clock() < self._next_check and (yield from self._neighbours_live()):
+            return MembershipChanges(self._after())
+        self._next_check = -math.inf  # an error leaves everything due
         if doubt:
-            yield from check([*self.claims.values(), *self.leaving.values()])
-        view = View(0.0, lost=[at for at, claim in self.claims.items() if claim.lost or claim.tenure is not tenure])
+            yield from check([*self.claims.values(), *self.releasing.values()])
+        view = MembershipChanges(0.0)
+        view.lost = [at for at, claim in self.claims.items() if claim.lost or claim.tenure is not tenure]
         for at in view.lost:
             del self.claims[at]
         seen = yield from self._present(tenure)
@@ -99,15 +103,15 @@ class Seat:
         self.members = seen
         mine = {at for at in seen.of(self.worker) if at < self._partitions}
         for at in sorted(self.claims.keys() - mine):
-            self.leaving[at] = self.claims.pop(at)
-            view.leaving.append(at)
+            self.releasing[at] = self.claims.pop(at)
+            view.releasing.append(at)
         retry_in = yield from self._take(mine, view)
-        self._look_at = self._clock() + min(settle_in, retry_in, self._lease.ttl * NET)
+        self._next_check = self._clock() + min(settle_in, retry_in, self._lease.ttl * NET)
         view.after = self._after()
         return view
 
-    def _present(self, tenure: Tenure) -> Steps[Members]:
-        """The document with this worker in it."""
+    def _present(self, tenure: Tenure) -> Steps[MemberDocument]:
+        """Return the document, with this worker added if it is missing."""
         seen = yield from read(self._key)
         known = seen.members.get(self.worker)
         if known is not None and known.epoch == tenure.epoch:
@@ -116,8 +120,8 @@ class Seat:
         member = Member(tenure.epoch, self._capacity, round(self._wall() * 1000))
         return (yield from self._change("joined", lambda doc: doc.joined(self.worker, member)))
 
-    def _without_dead(self, seen: Members) -> Steps[Members]:
-        """The document after neighbours that are dead were taken out; the next ones are looked at then."""
+    def _without_dead(self, seen: MemberDocument) -> Steps[MemberDocument]:
+        """Remove dead neighbours from the document, and repeat that for the new neighbours."""
         while True:
             neighbours = self._ring(seen)
             leases = [keys.lease(self._app, name) for name in neighbours]
@@ -134,12 +138,12 @@ class Seat:
             }
             if not dead:
                 return seen
-            without = partial(Members.without, gone=dead, partitions=self._partitions)
+            without = partial(MemberDocument.without, gone=dead, partitions=self._partitions)
             hints = [message(self._app, "dead", self.worker, processor) for processor in (self._processor, "")]
-            seen = yield from change(self._key, without, hints)  # the second for who waits to lead
+            seen = yield from change(self._key, without, hints)  # the second hint is for workers that want to lead
 
-    def _settled(self, seen: Members) -> Steps[tuple[Members, float]]:
-        """The document, with partitions assigned anew if that is due; and the seconds until it will be."""
+    def _settled(self, seen: MemberDocument) -> Steps[tuple[MemberDocument, float]]:
+        """Reassign partitions if that is due; returns the document and the seconds until it is due."""
         waits = self.worker in seen.waiting
         grown = not seen.waiting and len(seen.owners) < self._partitions
         if not waits and not grown:
@@ -150,20 +154,20 @@ class Seat:
             return seen, due
         return (yield from self._change("settled", lambda doc: doc.settled(self._partitions))), math.inf
 
-    def _take(self, mine: set[int], view: View) -> Steps[float]:
-        """Take what is missing; the seconds until what others hold may be free."""
-        wanted = sorted((mine | self.doubtful) - self.claims.keys() - self.leaving.keys())
-        self.doubtful.update(wanted)
+    def _take(self, mine: set[int], view: MembershipChanges) -> Steps[float]:
+        """Take the missing partitions; returns the seconds until those of other members may be free."""
+        wanted = sorted((mine | self.uncertain) - self.claims.keys() - self.releasing.keys())
+        self.uncertain.update(wanted)
         taken = yield from take(self._lease, [(self._owner(at), at) for at in wanted])
         strays = [claim for claim in taken.claims if claim.partition not in mine]
         for claim in taken.claims:
             if claim.partition in mine:
                 self.claims[claim.partition] = claim
                 view.acquired.append(claim)
-        self.doubtful = {claim.partition for claim in strays}
+        self.uncertain = {claim.partition for claim in strays}
         if strays:
             yield from release(strays, [self._released(claim.partition) for claim in strays])
-            self.doubtful.clear()
+            self.uncertain.clear()
         waits = [self._wait_for(holder) for holder in taken.held if holder.partition in mine]
         return min(waits, default=math.inf)
 
@@ -173,37 +177,37 @@ class Seat:
 
     # -- giving up ----------------------------------------------------------------------------------------------
     def release(self, partition: int) -> Steps[None]:
-        """Release a partition that is leaving, and tell the others. Nothing happens if it isn't there any more."""
-        claim = self.leaving.get(partition)
+        """Release a partition and notify the other members. Does nothing if it is not being released."""
+        claim = self.releasing.get(partition)
         if claim is not None:
             yield from release([claim], [self._released(partition)])
-            self.leaving.pop(partition, None)
+            self.releasing.pop(partition, None)
 
     def leave(self) -> Steps[None]:
-        """Leave the document. What is in ``leaving`` is still to be released."""
+        """Leave the document. The partitions in ``releasing`` must still be released."""
         tenure = self._held()
         yield from self._change("left", lambda doc: doc.without({self.worker: tenure.epoch}, self._partitions))
-        if self.doubtful:
-            yield from self._take(set(), View(0.0))
+        if self.uncertain:
+            yield from self._take(set(), MembershipChanges(0.0))
 
     def drop(self) -> list[int]:
-        """Forget everything, since the lease is lost; returns the partitions that were held."""
-        dropped = sorted({**self.claims, **self.leaving})
+        """Forget everything because the lease is lost; returns the partitions that were held."""
+        dropped = sorted({**self.claims, **self.releasing})
         self.claims.clear()
-        self.leaving.clear()
-        self.doubtful.clear()
-        self._look_at = -math.inf
+        self.releasing.clear()
+        self.uncertain.clear()
+        self._next_check = -math.inf
         return dropped
 
     # -- neighbours ---------------------------------------------------------------------------------------------
-    def _ring(self, seen: Members) -> list[str]:
+    def _ring(self, seen: MemberDocument) -> list[str]:
         names = sorted(seen.members)
         at = names.index(self.worker) + 1 if self.worker in names else 0
         ring = [name for name in names[at:] + names[:at] if name != self.worker]
         return ring[:WATCHED]
 
     def _neighbours_live(self) -> Steps[bool]:
-        """Whether all neighbours' leases last; asks about those that can have ended."""
+        """Return whether all neighbours are alive; reads the leases that can have expired."""
         due = [each for each, at in zip(self._neighbours, self._asked_at(), strict=True) if at <= self._clock()]
         lefts: Sequence[int] = checked((yield [strings.remaining_ms(each) for each in due])) if due else []
         for each, left in zip(due, lefts, strict=True):
@@ -211,25 +215,25 @@ class Seat:
         return all(left != -2 for left in lefts)
 
     def _lives(self, lease: str, left: int) -> None:
-        """Remember that a lease has so many milliseconds left, as PTTL says it."""
+        """Record the remaining milliseconds of a lease, as PTTL returns them."""
         seconds = self._lease.ttl if left == -1 else max(0, left) / 1000
-        self._vitals[lease] = self._clock() + seconds
+        self._lease_ends[lease] = self._clock() + seconds
 
     def _asked_at(self) -> list[float]:
-        """When each neighbour is to be asked about, on the clock."""
+        """Return when to check each neighbour, on the lease's clock."""
         return [
-            self._vitals.get(each, -math.inf) + ASKED + rank * self._lease.ttl
+            self._lease_ends.get(each, -math.inf) + ASKED + rank * self._lease.ttl
             for rank, each in enumerate(self._neighbours)
         ]
 
     def _after(self) -> float:
-        return max(0.0, min([self._look_at, *self._asked_at()]) - self._clock())
+        return max(0.0, min([self._next_check, *self._asked_at()]) - self._clock())
 
-    # -- small things -------------------------------------------------------------------------------------------
+    # -- helpers ------------------------------------------------------------------------------------------------
     def _released(self, partition: int) -> Call[Any]:
         return message(self._app, "released", self.worker, self._processor, partition)
 
-    def _change(self, kind: str, how: Callable[[Members], Members]) -> Steps[Members]:
+    def _change(self, kind: str, how: Callable[[MemberDocument], MemberDocument]) -> Steps[MemberDocument]:
         return change(self._key, how, [message(self._app, kind, self.worker, self._processor)])
 
     def _held(self) -> Tenure:

@@ -1,10 +1,11 @@
-"""What is held back, on the server: parked keys, paused partitions, halted processors.
+"""The parked keys, paused partitions and halted processors, as stored on the server.
 
     app:shop:parked:bill:3   {"<key>": {"id": "17.0", "error": "...", "time": 1700000000000}}
     app:shop:paused:bill     {"3": {"reason": "...", "time": ..., "worker": "..."}, "*": ...}    "*": all of it
 
-JSON, changed by compare-and-set only, so that workers and administrators don't undo each other's changes. A document
-without entries is deleted. Workers look at it when they take a partition, and again while something is held back.
+The values are JSON and are changed only by compare-and-set, so that workers and administrators don't undo each other's
+changes. A document without entries is deleted. Workers read the documents when they take a partition, and periodically
+while something is paused.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ from tidelog.operating.errortexts import UnreadableDocuments
 from tidelog.workers import logs
 
 _unreadable: Final = UnreadableDocuments(logs.get(__name__))
-ALL: Final = "*"  # in place of a partition: the whole processor is halted
-Marks = dict[str, dict[str, Any]]
+ALL: Final = "*"  # instead of a partition: the whole processor is halted
+PauseEntries = dict[str, dict[str, Any]]
 
 
 def parked_key(app: str, processor: str, partition: int) -> str:
@@ -34,45 +35,45 @@ def paused_key(app: str, processor: str) -> str:
 
 
 def shown_key(key: bytes) -> str:
-    """A record's key as it is listed: UTF-8, other bytes escaped."""
+    """Return a record's key as it is stored: UTF-8, with other bytes escaped."""
     return key.decode("utf-8", "backslashreplace")
 
 
-def read(key: str) -> Steps[Marks]:
-    """What is held back; empty if nothing is."""
+def read(key: str) -> Steps[PauseEntries]:
+    """Return what is paused or parked; empty if nothing is."""
     (text,) = checked((yield [strings.get(key)]))
     return decoded(text, key)
 
 
-def add(key: str, name: str, facts: Mapping[str, Any]) -> Steps[Marks]:
-    """Hold ``name`` back, unless it is; returns all that are."""
-    return (yield from _changed(key, lambda marks: {name: dict(facts)} | marks))
+def add(key: str, name: str, details: Mapping[str, Any]) -> Steps[PauseEntries]:
+    """Add ``name`` unless it is present; returns all entries."""
+    return (yield from _changed(key, lambda entries: {name: dict(details)} | entries))
 
 
-def remove(key: str, names: Iterable[str]) -> Steps[Marks]:
-    """Resume these; returns what is still held back."""
+def remove(key: str, names: Iterable[str]) -> Steps[PauseEntries]:
+    """Remove these entries; returns the remaining ones."""
     gone = set(names)
-    return (yield from _changed(key, lambda marks: {name: marks[name] for name in marks if name not in gone}))
+    return (yield from _changed(key, lambda entries: {name: entries[name] for name in entries if name not in gone}))
 
 
-def _changed(key: str, change: Callable[[Marks], Marks]) -> Steps[Marks]:
+def _changed(key: str, change: Callable[[PauseEntries], PauseEntries]) -> Steps[PauseEntries]:
 
-    def edit(text: bytes | None) -> tuple[bytes | None, Marks]:
-        marks = decoded(text, key)
-        wanted = change(marks)
-        if wanted == marks and (marks or text is None):
-            return text, marks
+    def edit(text: bytes | None) -> tuple[bytes | None, PauseEntries]:
+        entries = decoded(text, key)
+        wanted = change(entries)
+        if wanted == entries and (entries or text is None):
+            return text, entries
         return (msgspec.json.encode(wanted) if wanted else None), wanted
 
     return documents.change(key, edit)
 
 
-def decoded(text: bytes | None, key: str) -> Marks:
-    """What a key of this module holds. What can't be decoded is reported, and holds nothing back."""
+def decoded(text: bytes | None, key: str) -> PauseEntries:
+    """Decode the value of a key of this module. An invalid value is logged and treated as empty."""
     if text is None:
         return {}
     try:
-        return msgspec.json.decode(text, type=Marks)
+        return msgspec.json.decode(text, type=PauseEntries)
     except (ValueError, RecursionError) as error:
         _unreadable.tell(key, error)
         return {}

@@ -1,12 +1,12 @@
-"""``Maintenance``: the leader evicts what the retention of the app's topics gives up.
+"""``RetentionTask``: the singleton task that evicts entries according to the retention of the app's topics.
 
-    a look        TLEN of each partition, the topic's facts; with max_age, the age of its oldest entry
-    an eviction   of partitions that hold too much: behind the slowest group, in ``tidelog.topics.retention``
+    check      TLEN of each partition and the topic's settings; with max_age, the age of its oldest entry
+    eviction   from partitions that exceed the retention, up to the slowest group: see ``tidelog.topics.retention``
 
-Rule 1: a look is cheap, and rarer where nothing changes: from LEAST seconds after an eviction to MOST.
-Rule 2: nothing goes before each processor of the app that reads the topic has its group on the partition. Groups of
-        others are waited for as well, also those that nobody reads any more: these are named in the log.
-Rule 3: a topic, or a partition, that the server refuses something for does not hold up the others.
+Rule 1: a check is cheap, and becomes rarer while nothing changes: from LEAST seconds after an eviction to MOST.
+Rule 2: nothing is evicted before each processor of the app that reads the topic has its group on the partition. Groups
+        of other apps hold up eviction as well, including unused groups, which are named in the log.
+Rule 3: an error that concerns one topic or partition does not hold up the others.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ from tidelog.topics.retention import trim
 from tidelog.topics.settings import Retention, TopicError, key_of, read_settings
 from tidelog.transport.asyncconnection import LostError
 from tidelog.workers import logs
-from tidelog.workers.declare.processor import Declared
+from tidelog.workers.declare.processor import Processor
 
 log = logs.get(__name__)
-LEAST: Final = 1.0  # seconds between two looks where the last one found something to evict
-CHANGING: Final = 5  # times LEAST: where a partition has grown
-MOST: Final = 300.0  # seconds where nothing changes
-PAGE: Final = 500  # partitions of one pipeline
+LEAST: Final = 1.0  # seconds between two checks after an eviction
+CHANGING: Final = 5  # times LEAST, while partitions grow
+MOST: Final = 300.0  # seconds while nothing changes
+PAGE: Final = 500  # partitions per pipeline
 
 
-class Maintenance:
-    """For the topics ``names`` of ``app``; ``processors`` are all that the app declares. ``lead`` is a duty."""
+class RetentionTask:
+    """Evicts from the topics ``names`` of ``app``; ``processors``: all processors of the app."""
 
     def __init__(
-        self, app: str, names: Iterable[str], processors: Iterable[Declared], link: CallSender, *, least: float = LEAST,
-        most: float = MOST,
+        self, app: str, names: Iterable[str], processors: Iterable[Processor], link: CallSender, *,
+        least: float = LEAST, most: float = MOST,
     ) -> None:  # fmt: skip
         self.evicted = 0  # entries
         self._app = app
@@ -49,13 +49,13 @@ class Maintenance:
         self._groups: dict[str, set[bytes]] = {name: set() for name in self._names}
         for declared in processors:
             self._groups.setdefault(declared.topic.name, set()).add(declared.group.encode())
-        self._seen: dict[str, list[int]] = {}  # by topic: lengths of the partitions at the last look
-        self._partitions: dict[str, int] = {}  # by topic: as they were at the first look
-        self._told: set[str] = set()  # what was logged
+        self._seen: dict[str, list[int]] = {}  # by topic: lengths of the partitions at the last check
+        self._partitions: dict[str, int] = {}  # by topic: the number at the first check
+        self._logged: set[str] = set()  # messages that were logged
         self._trouble = FailureLog(log)
 
     async def lead(self, claim: Claim) -> None:
-        """Look after the topics until cancelled."""
+        """Check the topics periodically until cancelled."""
         wait = self._least
         while self._names:
             await asyncio.sleep(wait)
@@ -63,9 +63,9 @@ class Maintenance:
                 continue
             before = self.evicted
             try:
-                changed = [await self._looked(name) for name in self._names]
+                changed = [await self._try_evict(name) for name in self._names]
             except (redis.RedisError, OSError) as error:
-                if not isinstance(error, LostError):  # which the link has logged
+                if not isinstance(error, LostError):  # already logged by the connector
                     self._trouble.warn(f"app {self._app}: retention: {text_of(error)}; trying again")
                 wait = min(self._most, wait * 2)
                 continue
@@ -75,29 +75,29 @@ class Maintenance:
             else:
                 wait = min(self._most, self._least * CHANGING if any(changed) else wait * 2)
 
-    async def _looked(self, name: str) -> bool:
+    async def _try_evict(self, name: str) -> bool:
         try:
-            return await arun(self._link, self.look(name))
+            return await arun(self._link, self.evict(name))
         except (redis.ResponseError, TopicError) as error:
-            self._tell(f"topic {name}: nothing is evicted: {error}")
+            self._log_once(f"topic {name}: nothing is evicted: {error}")
             return False
 
-    def look(self, name: str) -> Steps[bool]:
-        """Evict what a topic has too much; whether its length has changed since the last look."""
+    def evict(self, name: str) -> Steps[bool]:
+        """Evict the excess of a topic; returns whether its lengths have changed since the last check."""
         (text,) = checked((yield [strings.get(key_of(name))]))
         if text is None:
             return False
-        facts = read_settings(name, text)
-        known = self._partitions.setdefault(name, facts.partitions or 0)
-        if facts.partitions != known:
-            self._tell(
-                f"topic {name}: it had {known} partitions and has {facts.partitions} now. Workers keep to those that it"
-                " had when they started: start them again"
+        settings = read_settings(name, text)
+        known = self._partitions.setdefault(name, settings.partitions or 0)
+        if settings.partitions != known:
+            self._log_once(
+                f"topic {name}: it had {known} partitions and now has {settings.partitions}. Workers keep using the old"
+                " number: restart them"
             )
-        kept = facts.retention
+        kept = settings.retention
         if kept.partition_size is None and kept.max_age_ms is None:
             return False
-        streams = [f"{name}:{at}" for at in range(facts.partitions or 0)]
+        streams = [f"{name}:{at}" for at in range(settings.partitions or 0)]
         lengths: list[int] = []
         for at in range(0, len(streams), PAGE):
             lengths += [
@@ -115,7 +115,7 @@ class Maintenance:
         return changed
 
     def _overfull(self, streams: Sequence[str], lengths: Sequence[int], kept: Retention) -> Steps[list[str]]:
-        """Those that hold more, or for longer, than the retention says."""
+        """Return the partitions that contain more or older entries than the retention allows."""
         size, age = kept.partition_size, kept.max_age_ms
         found = {stream for stream, length in zip(streams, lengths, strict=True) if size is not None and length > size}
         filled = [stream for stream, length in zip(streams, lengths, strict=True) if length]
@@ -132,28 +132,28 @@ class Maintenance:
         return [stream for stream in streams if stream in found]
 
     def _unknown(self, name: str, error: Exception) -> int:
-        self._tell(f"topic {name}: nothing is evicted from a partition: {error}")
+        self._log_once(f"topic {name}: nothing is evicted from a partition: {error}")
         return 0
 
-    def _tell(self, text: str) -> None:
-        if text not in self._told:
-            self._told.add(text)
+    def _log_once(self, text: str) -> None:
+        if text not in self._logged:
+            self._logged.add(text)
             log.warning(text)
 
     def _explain(self, name: str, stream: str) -> Steps[None]:
-        """Say what holds the eviction up, once for each cause: a processor that has not begun, a group without one."""
+        """Log what holds up the eviction, once per cause: a processor or a group that has not begun."""
         (groups,) = checked((yield [calls.tgroup_list(stream)]))
         for missing in sorted(self._groups[name] - {group.name for group in groups}):
-            self._tell(
-                f"topic {name}: nothing is evicted before all processors have begun with it, and"
-                f" {missing.decode()} has not. Does a worker run it?"
+            self._log_once(
+                f"topic {name}: nothing is evicted before all processors have begun, and {missing.decode()} has not."
+                " Does a worker run it?"
             )
         ours = f"{self._app}.".encode()
         for group in groups:
             if not group.name.startswith(ours) or group.name in self._groups[name]:
                 continue
             title = group.name.decode(errors="replace")
-            self._tell(
-                f"topic {name}: its entries can't be evicted behind the group {title}, which no processor of the app"
-                f" has any more. If nobody needs it: TGROUP DESTROY {name}:N {title} for each partition N"
+            self._log_once(
+                f"topic {name}: the group {title}, which no processor of the app uses, holds up eviction. If nobody"
+                f" needs it: TGROUP DESTROY {name}:N {title} for each partition N"
             )

@@ -1,4 +1,4 @@
-"""``Duties``: what the leader does beside its processors, for as long as it leads."""
+"""``SingletonTasks``: coroutines that run on the leader only."""
 
 from __future__ import annotations
 
@@ -8,54 +8,54 @@ from typing import Any, Final
 
 from tidelog.coordination import Claim
 from tidelog.workers import logs
-from tidelog.workers.coordination.cancellation import end
+from tidelog.workers.coordination.cancellation import cancel_and_wait
 
 log = logs.get(__name__)
-AGAIN: Final = 5.0  # seconds until a duty that failed is begun again
+AGAIN: Final = 5.0  # seconds until a failed task is restarted
 
-Duty = Callable[[Claim], Coroutine[Any, Any, None]]
+SingletonTask = Callable[[Claim], Coroutine[Any, Any, None]]
 
 
-class Duties:
-    """Runs coroutines while this worker leads: ``gained`` and ``lost`` are for ``Leadership``.
+class SingletonTasks:
+    """Runs coroutines while this worker leads. ``gained`` and ``lost`` are callbacks for ``Leadership``.
 
-    >>> duties = Duties(timers.lead, movers.lead, maintenance.lead)
-    >>> leadership = Leadership("shop", lease, link, control, gained=duties.gained, lost=duties.lost)
+    >>> tasks = SingletonTasks(timers.lead, delayed.lead, retention.lead)
+    >>> leadership = Leadership("shop", lease, link, control, gained=tasks.gained, lost=tasks.lost)
 
-    Each duty is called with the leader's claim, and cancelled when this worker leads no more. Those of the next time
-    begin after those of the time before have ended.
+    Each task is called with the leader's claim, and cancelled when this worker does not lead any more. If the worker
+    becomes the leader again, the tasks start after the previous ones have ended.
     """
 
-    def __init__(self, *duties: Duty) -> None:
-        self._duties = duties
-        self._task: asyncio.Task[None] | None = None  # of the current time, or the last
+    def __init__(self, *tasks: SingletonTask) -> None:
+        self._tasks = tasks
+        self._task: asyncio.Task[None] | None = None  # of the current leadership, or of the last
 
     def gained(self, claim: Claim) -> None:
-        """This worker leads."""
-        self._task = asyncio.create_task(self._lead(claim, self._task), name="duties of the leader")
+        """Start the tasks."""
+        self._task = asyncio.create_task(self._lead(claim, self._task), name="singleton tasks of the leader")
 
     def lost(self) -> None:
-        """It leads no more."""
+        """Cancel the tasks."""
         if self._task is not None:
             self._task.cancel()
 
     async def stop(self) -> None:
-        """End the duties, and wait until they have ended: before the leadership is released."""
-        await end(self._task)
+        """Stop the tasks and wait for their end. Must be called before the leadership is released."""
+        await cancel_and_wait(self._task)
 
     async def _lead(self, claim: Claim, before: asyncio.Task[None] | None) -> None:
         if before is not None:
             await asyncio.wait([before])
         async with asyncio.TaskGroup() as group:
-            for duty in self._duties:
-                group.create_task(self._keep(duty, claim))
+            for task in self._tasks:
+                group.create_task(self._keep(task, claim))
 
-    async def _keep(self, duty: Duty, claim: Claim) -> None:
-        """A duty, begun again where it fails: that is a mistake of ours, and the others go on."""
+    async def _keep(self, task: SingletonTask, claim: Claim) -> None:
+        """Run a task, and restart it after an error, which is a bug in tidelog and must not stop the other tasks."""
         while claim.held:
             try:
-                await duty(claim)
+                await task(claim)
                 return
             except Exception:
-                log.exception("a duty of the leader failed; it begins again")
+                log.exception("a singleton task of the leader failed; it is restarted")
             await asyncio.sleep(AGAIN)

@@ -1,15 +1,15 @@
-"""``Timers``: runs the timers and crons of an app: on the leader, and those with on_leader=False in each worker.
+"""``TimerRunner``: runs the timers and crons of an app, on the leader or, with on_leader=False, in each worker.
 
     app:shop:timer:nightly = {"moment": 1763780400.0, "state": "running", "worker": "app:shop:lease:w1|w1:17",
                               "attempt": 1, "error": ""}
 
-Rule 1: a run on the leader begins with a swap of this key, from the last run's value to its own, and ends with another
-        one. A leader that was overtaken fails at the swap, so no moment is begun twice.
-Rule 2: a run whose worker died before its end is run again by the next leader, as the next attempt, once that worker's
-        lease is over. So is one that had ended when its worker died, or lost the server, before it could say so.
-Rule 3: one run of a timer at a time. When a worker leads no more, its run is cancelled, before its lease ends on the
-        server; code that doesn't let itself be cancelled is not waited for by the next leader.
-Rule 4: what the code raises is logged and counted, and the timer goes on.
+Rule 1: an execution on the leader begins with a compare-and-set of this key from the last execution to the new one, and
+        ends with another one. A leader that was replaced fails there, so no scheduled time begins twice.
+Rule 2: if the worker dies during an execution, the next leader repeats it as the next attempt, once that worker's lease
+        has expired. The same applies if the worker died or lost the server before it could record the end.
+Rule 3: a timer has one execution at a time. If a worker does not lead any more, its execution is cancelled before its
+        lease expires on the server. The next leader does not wait for code that suppresses the cancellation.
+Rule 4: errors of the function are logged and counted, and the timer continues.
 """
 
 from __future__ import annotations
@@ -28,57 +28,57 @@ from tidelog.client.steps import LOST, CallSender, checked
 from tidelog.coordination import Claim, Lease
 from tidelog.operating.errortexts import FailureLog, text_of
 from tidelog.transport.asyncconnection import LostError
+from tidelog.transport.backoff import Backoff, Delays
 from tidelog.transport.call import Call
 from tidelog.workers import keys, logs
-from tidelog.workers.declare.schedule import Every, Scheduled
-from tidelog.workers.declare.user_errors import failure
+from tidelog.workers.declare.schedule import IntervalSchedule, ScheduledFunction
+from tidelog.workers.declare.user_errors import as_failure
 
 log = logs.get(__name__)
-LATE: Final = 60.0  # seconds: a moment of a cron that was missed for so long is still run without ``catch_up``
-LEASES: Final = 3  # or so many leases, if that is longer
-NAP: Final = 60.0  # seconds of one sleep at most: clocks are set
-FIRST: Final = 0.1  # seconds until what failed is tried again
-MOST: Final = 2.0  # seconds between two attempts at most
+LATE: Final = 60.0  # seconds: without ``catch_up``, a cron that was missed by at most this is still executed
+LEASES: Final = 3  # or this many leases, if that is longer
+NAP: Final = 60.0  # maximum seconds of one sleep, because clocks can be set
+BACKOFF: Final = Backoff(first=0.1, most=2.0)
 LAST: Final = 253_402_300_800.0  # seconds since 1970: the end of the year 9999
 
 
-class Run(msgspec.Struct, frozen=True):
-    """The last run of a timer, as it stands on the server."""
+class TimerRun(msgspec.Struct, frozen=True):
+    """The last execution of a timer, as stored on the server."""
 
-    moment: float  # seconds since 1970: what it ran for
+    moment: float  # the scheduled time, in seconds since 1970
     state: Literal["running", "done"]
-    worker: str  # key and value of the lease of who ran it; empty for a timer that is new
+    worker: str  # key and value of the lease of the worker; empty for a new timer
     attempt: int = 1
-    error: str = ""  # the class of what the code raised
+    error: str = ""  # the class of the function's exception
 
 
-class _Noted(NamedTuple):
-    run: Run
-    text: bytes  # as it stands on the server, perhaps written by another version
+class _StoredRun(NamedTuple):
+    run: TimerRun
+    text: bytes  # as stored on the server, possibly by another version
 
 
 @dataclass
-class Counts:
-    """What became of the runs of one timer in this worker."""
+class TimerCounts:
+    """Counters of one timer in this worker."""
 
-    runs: int = 0  # that ended, well or not
+    runs: int = 0  # executions that ended, with or without an error
     errors: int = 0
     cancelled: int = 0
-    again: int = 0  # that another worker had begun
+    again: int = 0  # executions that another worker had begun
 
 
 class _OvertakenError(Exception):
-    """The last run on the server is another one than expected."""
+    """Another worker has changed the record of the last execution."""
 
 
-class Timers:
+class TimerRunner:
     """Runs ``scheduled``, the timers of ``app``. ``clock`` is the wall clock, in seconds since 1970.
 
-    ``lead`` is a duty of the leader. ``start`` begins what runs in each worker, and ``drain`` ends it all.
+    ``lead`` is a singleton task. ``start`` starts the timers of each worker, and ``drain`` stops all timers.
     """
 
     def __init__(
-        self, app: str, scheduled: Iterable[Scheduled], lease: Lease, link: CallSender, *,
+        self, app: str, scheduled: Iterable[ScheduledFunction], lease: Lease, link: CallSender, *,
         clock: Callable[[], float] = time.time,
     ) -> None:  # fmt: skip
         self._app = app
@@ -89,17 +89,17 @@ class Timers:
         self._late = max(LATE, LEASES * lease.ttl)
         self._stopping = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
-        self.counts = {timer.name: Counts() for timer in self._scheduled}
+        self.counts = {timer.name: TimerCounts() for timer in self._scheduled}
 
     # -- in each worker --------------------------------------------------------------------------------------
     def start(self) -> None:
-        """Begin those with on_leader=False."""
+        """Start the timers with on_leader=False."""
         for timer in self._scheduled:
             if not timer.on_leader:
                 self._add(asyncio.create_task(self._here(timer), name=f"timer {timer.name}"))
 
     async def drain(self, grace: float) -> None:
-        """Begin no more runs, wait up to ``grace`` seconds for those that run, cancel what is left."""
+        """Start no more executions, wait up to ``grace`` seconds for the current ones, then cancel them."""
         self._stopping.set()
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=grace)
@@ -110,9 +110,9 @@ class Timers:
             log.warning("timers: %s cancelled after %g s", ", ".join(task.get_name() for task in left), grace)
             await asyncio.wait(left)
 
-    async def _here(self, timer: Scheduled) -> None:
-        """Run one timer in this worker. Nothing of it is kept."""
-        clock = _steady(self._clock) if isinstance(timer.timing, Every) else self._clock
+    async def _here(self, timer: ScheduledFunction) -> None:
+        """Run one timer in this worker. Nothing about it is stored on the server."""
+        clock = _steady(self._clock) if isinstance(timer.timing, IntervalSchedule) else self._clock
         last = clock()
         while not self._stopping.is_set():
             due = timer.due(last, clock(), self._late)
@@ -125,7 +125,7 @@ class Timers:
 
     # -- on the leader ---------------------------------------------------------------------------------------
     async def lead(self, claim: Claim) -> None:
-        """Run those with on_leader=True until cancelled, or drained."""
+        """Run the timers with on_leader=True until cancelled or drained."""
         tasks = [
             self._add(asyncio.create_task(self._lead(timer, claim), name=f"timer {timer.name}"))
             for timer in self._scheduled
@@ -140,47 +140,46 @@ class Timers:
             if tasks:
                 await asyncio.wait(tasks)
 
-    async def _lead(self, timer: Scheduled, claim: Claim) -> None:
+    async def _lead(self, timer: ScheduledFunction, claim: Claim) -> None:
         key = keys.timer(self._app, timer.name)
-        delay, trouble = FIRST, FailureLog(log)
+        delays, trouble = Delays(BACKOFF), FailureLog(log)
         while claim.held and not self._stopping.is_set():
             try:
                 await self._serve(timer, claim, key)
             except _OvertakenError as error:
                 log.warning("timer %s: %s", timer.name, error)
-                await self._pause(FIRST)
+                await self._pause(BACKOFF.first)
             except (*LOST, redis.ResponseError) as error:
-                if not isinstance(error, LostError):  # which the link has logged
+                if not isinstance(error, LostError):  # already logged by the connector
                     trouble.warn(f"timer {timer.name}: {text_of(error)}; trying again")
-                await self._pause(delay)
-                delay = min(MOST, delay * 2)
-            except Exception:  # such as a moment on the server that is no time
-                log.exception("timer %s: it does not run: see the key %s; trying again", timer.name, key)
+                await self._pause(delays.next())
+            except Exception:  # such as an invalid timestamp on the server
+                log.exception("timer %s is not executed: see the key %s; trying again", timer.name, key)
                 await self._pause(NAP)
 
-    async def _serve(self, timer: Scheduled, claim: Claim, key: str) -> None:
-        """Run one timer for as long as the server answers."""
+    async def _serve(self, timer: ScheduledFunction, claim: Claim, key: str) -> None:
+        """Run one timer until a connection error, or until drained."""
         last = await self._begin(timer, claim, key)
         while claim.held and not self._stopping.is_set():
             now = self._clock()
             due = timer.due(last.run.moment, now, self._late)
             for moment in due.moments:
                 if not self._stopping.is_set():
-                    last = await self._run(timer, claim, key, last, Run(moment, "running", self._worker))
+                    last = await self._run(timer, claim, key, last, TimerRun(moment, "running", self._worker))
             if not due.moments:
                 await self._pause(due.next - now)
 
-    async def _begin(self, timer: Scheduled, claim: Claim, key: str) -> _Noted:
-        """The last run on the server, ended: here again, if its worker died."""
-        new = _noted(Run(self._clock(), "done", ""))
+    async def _begin(self, timer: ScheduledFunction, claim: Claim, key: str) -> _StoredRun:
+        """Return the last execution recorded on the server once it has ended; if its worker died, repeat it here."""
+        new = _stored(TimerRun(self._clock(), "done", ""))
         text = await self._ask(strings.set_absent(key, new.text))
         if text is None:
             return new
         try:
-            last = _Noted(_run(text), text)
+            last = _StoredRun(_run(text), text)
         except (ValueError, RecursionError) as error:
-            log.error("timer %s: %s can't be read, and is ignored: %s; it begins anew", timer.name, key, text_of(error))
-            await self._swap(key, _Noted(new.run, text), new, claim)
+            log.error("timer %s: ignoring the unreadable value of %s: %s", timer.name, key, text_of(error))
+            await self._swap(key, _StoredRun(new.run, text), new, claim)
             return new
         if last.run.state == "done":
             return last
@@ -189,41 +188,45 @@ class Timers:
             if self._stopping.is_set():
                 return last
             if await self._ask(strings.get(key)) != text:
-                raise _OvertakenError("its last run has ended meanwhile")
-        log.warning("timer %s: %s ended in its run for %g; it runs again", timer.name, last.run.worker, last.run.moment)
+                raise _OvertakenError("its last execution has ended meanwhile")
+        log.warning("timer %s: %s died while it ran for %g; repeating it", timer.name, last.run.worker, last.run.moment)
         self.counts[timer.name].again += 1
-        again = Run(last.run.moment, "running", self._worker, last.run.attempt + 1)
+        again = TimerRun(last.run.moment, "running", self._worker, last.run.attempt + 1)
         return await self._run(timer, claim, key, last, again)
 
-    async def _run(self, timer: Scheduled, claim: Claim, key: str, last: _Noted, run: Run) -> _Noted:
-        """One run, noted before and after; returns it as it ended."""
-        begun = _noted(run)
+    async def _run(
+        self, timer: ScheduledFunction, claim: Claim, key: str, last: _StoredRun, run: TimerRun
+    ) -> _StoredRun:  # fmt: skip
+        """Execute the timer once, recording start and end on the server; returns the final record."""
+        begun = _stored(run)
         await self._swap(key, last, begun, claim)
         if not claim.held:
-            raise _OvertakenError("this worker leads no more")
+            raise _OvertakenError("this worker is not the leader any more")
         error = await self._invoke(timer, run.moment)
-        done = _noted(Run(run.moment, "done", run.worker, run.attempt, error))
+        done = _stored(TimerRun(run.moment, "done", run.worker, run.attempt, error))
         await self._swap(key, begun, done, claim)
         return done
 
-    async def _swap(self, key: str, old: _Noted, new: _Noted, claim: Claim) -> None:
-        """From one run to another. Without a reply it is tried again: a run that has ended must not begin again."""
-        delay = FIRST
+    async def _swap(self, key: str, old: _StoredRun, new: _StoredRun, claim: Claim) -> None:
+        """Replace the record ``old`` with ``new`` (compare-and-set).
+
+        Without a reply this is retried, because an execution that has ended must not begin again.
+        """
+        delays = Delays(BACKOFF)
         while claim.held:
             try:
                 there = await self._ask(strings.set_equal(key, new.text, old.text))
             except LOST as error:
                 log.debug("%s can't be changed: %s; trying again", key, error)
-                await asyncio.sleep(delay)
-                delay = min(MOST, delay * 2)
+                await asyncio.sleep(delays.next())
                 continue
             if there not in (old.text, new.text):
-                raise _OvertakenError(f"another worker has run it: {key} is {there!r}")
+                raise _OvertakenError(f"another worker has executed it: {key} is {there!r}")
             return
-        raise _OvertakenError("this worker leads no more")
+        raise _OvertakenError("this worker is not the leader any more")
 
     async def _left(self, worker: str) -> int:
-        """Milliseconds that are left of a worker's lease; negative: it is over."""
+        """Return the milliseconds left on a worker's lease; negative if it has expired."""
         lease, _, value = worker.partition("|")
         there, left = checked(await self._link.together(strings.get(lease), strings.remaining_ms(lease)))
         return int(left) if there == value.encode() else -2
@@ -232,9 +235,9 @@ class Timers:
     def _worker(self) -> str:
         return f"{self._lease.key}|{self._lease.value.decode()}"
 
-    # -- the code --------------------------------------------------------------------------------------------
-    async def _invoke(self, timer: Scheduled, moment: float) -> str:
-        """Call the code; the class of what it raised."""
+    # -- user code -------------------------------------------------------------------------------------------
+    async def _invoke(self, timer: ScheduledFunction, moment: float) -> str:
+        """Call the function; returns the class of its exception, or an empty string."""
         counts = self.counts[timer.name]
         task = asyncio.current_task()
         try:
@@ -242,7 +245,7 @@ class Timers:
         except BaseException as caught:  # noqa: BLE001 - logged below
             if isinstance(caught, asyncio.CancelledError) and task is not None and task.cancelling():
                 counts.cancelled += 1
-            error = failure(caught, task)
+            error = as_failure(caught, task)
         else:
             counts.runs += 1
             return ""
@@ -251,13 +254,13 @@ class Timers:
         log.error("timer %s failed", timer.name, exc_info=error)
         return type(error).__name__
 
-    # -- small things ----------------------------------------------------------------------------------------
+    # -- helpers ---------------------------------------------------------------------------------------------
     async def _ask(self, call: Call[Any]) -> Any:
         (reply,) = checked(await self._link.together(call))
         return reply
 
     async def _pause(self, seconds: float) -> None:
-        """Sleep, unless told to stop."""
+        """Sleep until the time has passed or the timers are stopped."""
         try:
             async with asyncio.timeout(min(max(seconds, 0.0), NAP)):
                 await self._stopping.wait()
@@ -270,20 +273,20 @@ class Timers:
         return task
 
 
-def _run(text: bytes) -> Run:
-    """ValueError, RecursionError if it is none."""
-    run = msgspec.json.decode(text, type=Run)
+def _run(text: bytes) -> TimerRun:
+    """Decode a record. Raises ValueError or RecursionError if it is invalid."""
+    run = msgspec.json.decode(text, type=TimerRun)
     if not abs(run.moment) < LAST:
-        raise ValueError(f"{run.moment} is no time")
+        raise ValueError(f"{run.moment} is not a valid time")
     run.worker.encode()
     return run
 
 
-def _noted(run: Run) -> _Noted:
-    return _Noted(run, msgspec.json.encode(run))
+def _stored(run: TimerRun) -> _StoredRun:
+    return _StoredRun(run, msgspec.json.encode(run))
 
 
 def _steady(clock: Callable[[], float]) -> Callable[[], float]:
-    """A clock that begins as ``clock``, and is not set while it runs."""
+    """Return a clock that starts at the time of ``clock`` and is not affected by changes of the system clock."""
     began, base = time.monotonic(), clock()
     return lambda: base + time.monotonic() - began

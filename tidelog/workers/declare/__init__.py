@@ -1,4 +1,4 @@
-"""Declarations: what an app consists of. Nothing in this package talks to a server.
+"""Declarations: what an app consists of.
 
     processor           ``Processor``: a declared processor with its options, defaults and checks
     signature           what a user's function takes
@@ -12,4 +12,6 @@
     user_errors         which exceptions of user code are failures of the event
     app_protocol        ``AppProtocol``: the attributes of an app that the other packages use
     errors              ``AppError``, ``EarlyReturnError``
+
+Nothing in this package talks to a server.
 """

@@ -1,4 +1,4 @@
-"""``Program``: what a worker, a test and the commands for people need of an app. ``App`` is one."""
+"""``AppProtocol``: the part of ``App`` that workers, tests and the operating tools use."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from typing import Any, Protocol
 
 from tidelog.topics import Topic
 from tidelog.transport.access import Access
-from tidelog.workers.declare.processor import Declared
-from tidelog.workers.declare.schedule import Scheduled
+from tidelog.workers.declare.processor import Processor
+from tidelog.workers.declare.schedule import ScheduledFunction
 
 
-class Program(Protocol):
-    """Topics, processors and timers, and the server that they are on."""
+class AppProtocol(Protocol):
+    """Topics, processors and timers, and the server that holds them."""
 
     name: str
     access: Access
     lease: float
     grace: float
     topics: dict[str, Topic[Any]]
-    processors: dict[str, Declared]
-    timers: dict[str, Scheduled]
+    processors: dict[str, Processor]
+    timers: dict[str, ScheduledFunction]
 
-    def select(self, names: Iterable[str] | None = None) -> list[Declared]:
-        """The processors of these names, all without names. AppError for a name that there is not."""
+    def select(self, names: Iterable[str] | None = None) -> list[Processor]:
+        """Return the processors with these names, or all of them. Raises AppError if a name is unknown."""

@@ -1,4 +1,4 @@
-"""Middleware that is shipped: ``timing``, ``tracing``, ``deduplicate``."""
+"""The middleware that is included: ``timing``, ``tracing``, ``deduplicate``."""
 
 from __future__ import annotations
 
@@ -20,30 +20,31 @@ from tidelog.workers.declare.policy import is_number
 from tidelog.workers.declare.signature import check_takes
 
 log = logs.get(__name__)
-SECONDS: Final = "tidelog_processor_seconds"  # the histogram's name
+SECONDS: Final = "tidelog_worker_call_seconds"  # the name of the histogram
 EXTRA: Final = "pip install 'tidelog[workers]'"
 
 
 # -- timing --------------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Timing:
-    """One call of a processor's function, or one pull of a processor of Runnel's form."""
+    """One call of a processor's function, or one pull of an ``app.processor`` function."""
 
     app: str
     processor: str
     events: int
     seconds: float
-    error: BaseException | None  # what came out
+    error: BaseException | None  # None: the call succeeded
 
 
 def timing(slow: float | None = 1.0, observe: Callable[[Timing], None] | None = None) -> Middleware:
-    """Measures how long the inner layers and the function take.
+    """Measure how long the inner layers and the function take.
 
-    slow: seconds from which on a call is logged as a warning; None: never. All calls are logged for debugging.
-    observe: gets each Timing, also of calls that failed; ``to_prometheus()`` is one.
+    slow: calls that take at least this many seconds are logged as warnings; None: never. All calls are logged at debug
+        level.
+    observe: is called with each Timing, also for failed calls; ``to_prometheus()`` returns such a function.
     """
     if slow is not None and (not is_number(slow) or slow < 0):
-        raise AppError(f"timing: slow is a number of seconds from 0, or None: {slow!r}")
+        raise AppError(f"timing: slow must be a number of seconds from 0, or None: {slow!r}")
     if observe is not None:
         check_takes("timing: observe", observe, "observe=lambda timing: ...")
 
@@ -73,10 +74,10 @@ def timing(slow: float | None = 1.0, observe: Callable[[Timing], None] | None = 
 
 
 def to_prometheus(registry: Any = None) -> Callable[[Timing], None]:
-    """What ``timing`` observes becomes the histogram ``tidelog_processor_seconds``, by app, processor and outcome.
+    """Return an observer for ``timing`` that fills the histogram ``tidelog_worker_call_seconds``.
 
-    registry: a CollectorRegistry; None: the default one, with one histogram however often this is called. AppError
-    without the extra ``workers``.
+    Its labels are app, processor and outcome. registry: a CollectorRegistry; None: the default one, which has a single
+    histogram even if this function is called again. Raises AppError if the extra ``workers`` is not installed.
     """
     try:
         import prometheus_client
@@ -86,7 +87,7 @@ def to_prometheus(registry: Any = None) -> Callable[[Timing], None]:
     histogram: Any = _histograms.get(where)
     if histogram is None:
         labels = ("app", "processor", "outcome")
-        histogram = prometheus_client.Histogram(SECONDS, "Seconds of a processor's call.", labels, registry=where)
+        histogram = prometheus_client.Histogram(SECONDS, "Duration of a processor's calls.", labels, registry=where)
         _histograms[where] = histogram
 
     def observe(timing: Timing) -> None:
@@ -96,16 +97,16 @@ def to_prometheus(registry: Any = None) -> Callable[[Timing], None]:
     return observe
 
 
-_histograms: dict[Any, Any] = {}  # by registry: a registry takes a name once
+_histograms: dict[Any, Any] = {}  # by registry: a registry accepts each name only once
 
 
 # -- tracing -------------------------------------------------------------------------------------------------
 def tracing(tracer: Any = None) -> Middleware:
-    """A span of OpenTelemetry around each call, named ``process <topic>``, with its exception if one comes out.
+    """Create an OpenTelemetry span for each call, named ``process <topic>``, with the exception if the call fails.
 
-    An entry with a field ``traceparent`` continues that trace; in a batch, its spans are linked.
+    An entry with a field ``traceparent`` continues that trace. The span of a batch has links to the entries' traces.
 
-    tracer: None: the one of the provider that the program has set. AppError without the extra ``workers``.
+    tracer: None: the tracer of the global provider. Raises AppError if the extra ``workers`` is not installed.
     """
     try:
         from opentelemetry import propagate, trace
@@ -133,13 +134,13 @@ def tracing(tracer: Any = None) -> Middleware:
 
 
 def _carrier(event: Event[Any]) -> dict[str, str]:
-    """The fields of the entry that propagators of W3C's trace context look for."""
+    """Return the fields of the entry that W3C trace context propagators read."""
     found = {name: event.entry.get(name) for name in ("traceparent", "tracestate")}
     return {name: value.decode("ascii", "replace") for name, value in found.items() if value is not None}
 
 
 def _attributes(events: Sequence[Event[Any]]) -> dict[str, str | int]:
-    """By OpenTelemetry's conventions for messaging."""
+    """Return the attributes that OpenTelemetry's messaging conventions define."""
     first = events[0]
     made: dict[str, str | int] = {
         "messaging.system": "tidelog",
@@ -160,15 +161,17 @@ def _attributes(events: Sequence[Event[Any]]) -> dict[str, str | int]:
 
 # -- deduplication -------------------------------------------------------------------------------------------
 def deduplicate(field: str | Callable[[Any], Key | None], seconds: float) -> Middleware:
-    """Of events with the same value in a field, only the first within so many seconds gets through; None is no value.
+    """Pass on only the first of several events that have the same value within a period.
 
-    field: its name in the record, or a function from the record to the value: str, int, bytes or UUID.
+    field: a field of the record, or a function of the record that returns the value: str, int, bytes or UUID. Events
+        without a value (None) always pass.
+    seconds: the length of the period.
 
-    Each value is a key on the server for that time, ``app:<app>:seen:<processor>:<value>``, whose value is the event
-    that has it: so that event may be delivered again. If it fails, the key is removed: another one may pass then.
+    Each value is a key on the server, ``app:<app>:seen:<processor>:<value>``, that identifies the event, so that event
+    can be redelivered. If the event fails, the key is deleted, and another event with this value can pass.
     """
     if not is_number(seconds) or seconds < 0.001:
-        raise AppError(f"deduplicate: seconds is a number from 0.001: {seconds!r}")
+        raise AppError(f"deduplicate: seconds must be a number from 0.001: {seconds!r}")
     if not isinstance(field, str):
         check_takes("deduplicate: field", field, "deduplicate(lambda record: record.id, 60)")
     get: Callable[[Any], Any] = _getter(field) if isinstance(field, str) else field
@@ -180,21 +183,19 @@ def deduplicate(field: str | Callable[[Any], Key | None], seconds: float) -> Mid
         for key, event in zip(found, events, strict=True):
             if key is not None:
                 first.setdefault(key, event)
-        asked = [event.sink.run(strings.set_absent(key, _identity(event), ms)) for key, event in first.items()]
+        asked = [event.actions.run(strings.set_absent(key, _identity(event), ms)) for key, event in first.items()]
         holders = await asyncio.gather(*asked)
         held = {
             key: event
             for (key, event), holder in zip(first.items(), holders, strict=True)
             if holder is None or holder == _identity(event)
         }
-        passed = [
-            event for key, event in zip(found, events, strict=True) if key is None or held.get(key) is event
-        ]
+        passed = [event for key, event in zip(found, events, strict=True) if key is None or held.get(key) is event]
         try:
             await call_next(passed)
         except Exception:
-            freed = [event.sink.run(strings.delete_equal(key, _identity(event))) for key, event in held.items()]
-            await asyncio.gather(*freed, return_exceptions=True)  # what stays ends by its time
+            freed = [event.actions.run(strings.delete_equal(key, _identity(event))) for key, event in held.items()]
+            await asyncio.gather(*freed, return_exceptions=True)  # the remaining keys expire
             raise
 
     return layer
@@ -216,7 +217,7 @@ def _seen_key(event: Event[Any], value: Any) -> bytes | None:
     try:
         return keys.seen(event.app, event.processor).encode() + canonical(value)
     except TypeError:
-        raise CodecError(f"deduplicate: a value is str, int, bytes or UUID, not {type(value).__name__}") from None
+        raise CodecError(f"deduplicate: a value must be str, int, bytes or UUID, not {type(value).__name__}") from None
 
 
 def _identity(event: Event[Any]) -> bytes:

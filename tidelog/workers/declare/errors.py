@@ -1,11 +1,11 @@
-"""What a program declares or does wrong."""
+"""Errors in an app's declarations and in the use of its objects."""
 
 from __future__ import annotations
 
 
 class EarlyReturnError(RuntimeError):
-    """A processor of Runnel's form returned while there were events to come, and had not called ``events.done()``."""
+    """An ``app.processor`` function returned while more events could come, without ``events.done()``."""
 
 
 class AppError(ValueError):
-    """A declaration that makes no sense, or a call that is not allowed here. The text names it and the way out."""
+    """An invalid declaration, or a call that is not allowed in this context. The text suggests a solution."""

@@ -1,16 +1,16 @@
-"""Middleware: what stands around a processor's function, layer by layer.
+"""Middleware: layers around a processor's function.
 
-A middleware is called with events and with ``call_next``, which calls the next layer, and in the end the function::
+A middleware is called with events and with ``call_next``, which calls the next layer and, last, the function::
 
     async def audit(events: Sequence[Event[Any]], call_next: CallNext) -> None:
         log.info("%d events", len(events))
         await call_next(events)
 
-Rule 1: it sees every exception that comes out of the inner layers, also one from decoding. What it lets out goes to the
-        failure policy; what it keeps back is a success.
-Rule 2: it may pass on other events, or fewer. What it does not pass on counts as done.
-Rule 3: it may pass an event on again, and the function is called again. With transactional=True only after a failure:
-        what the failed call has sent is thrown away then.
+Rule 1: a middleware sees all exceptions of the inner layers, including decoding errors. If it raises, the failure
+        policy applies; if it suppresses the exception, the events are processed successfully.
+Rule 2: it can pass on other events, or fewer. Events that it does not pass on count as processed.
+Rule 3: it can pass an event on again, and the function is called again. With transactional=True this is allowed only
+        after a failure; the records that the failed call has sent are discarded.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ _EXAMPLE = "async def audit(events: Sequence[Event], call_next: CallNext) -> Non
 
 
 class Middleware(Protocol):
-    """A layer around processors: an async function, or an object with such a ``__call__``."""
+    """A layer around processors: an async function, or an object with an async ``__call__``."""
 
     async def __call__(self, events: Sequence[Event[Any]], call_next: CallNext, /) -> None: ...
 
 
 def checked(title: str, middleware: Any) -> tuple[Middleware, ...]:
-    """A list of middleware as a tuple, outermost first. AppError for anything else."""
+    """Return a list of middleware as a tuple, outermost first. Raises AppError for anything else."""
     if isinstance(middleware, str | bytes) or not isinstance(middleware, Sequence):
-        raise AppError(f"{title}: middleware is a list, outermost first: {middleware!r}")
+        raise AppError(f"{title}: middleware must be a list, outermost first: {middleware!r}")
     for layer in middleware:
         if isinstance(layer, type):
             raise AppError(f"{title}: middleware {layer.__name__} is a class: write {layer.__name__}(...)")
@@ -45,7 +45,7 @@ def checked(title: str, middleware: Any) -> tuple[Middleware, ...]:
 
 
 def onion(layers: Sequence[Middleware], core: CallNext) -> CallNext:
-    """The layers around the core, as one function."""
+    """Compose the layers and the core into one function."""
     for layer in reversed(layers):
         core = _around(layer, core)
     return core
@@ -59,8 +59,8 @@ def _around(layer: Middleware, inner: CallNext) -> CallNext:
 
 
 def once(title: str, layers: Sequence[Middleware], core: CallNext) -> CallNext:
-    """As ``onion``, for one attempt of a transactional processor, as Rule 3 says. AppError from it otherwise."""
-    inside: set[StreamId] = set()  # events that are in the core now
+    """As ``onion``, for one attempt of a transactional processor. Raises AppError if a layer violates Rule 3."""
+    inside: set[StreamId] = set()  # events that the core is processing
 
     async def counted(events: Sequence[Event[Any]]) -> None:
         ids = {event.id for event in events}
@@ -77,33 +77,34 @@ def once(title: str, layers: Sequence[Middleware], core: CallNext) -> CallNext:
 
 
 def _around_once(title: str, layer: Middleware, inner: CallNext, inside: set[StreamId]) -> CallNext:
-    """Before an event is passed on again, what its failed call has sent is thrown away, and nothing else: what the
-    layer itself has sent, before or after that call, stays.
+    """Before an event is passed on again, discard the records that its failed call has sent.
+
+    Records that the layer itself has sent, before or after that call, are kept.
     """
 
     async def call(events: Sequence[Event[Any]]) -> None:
-        passed: set[StreamId] = set()  # what is in the inner layers, or was and has not failed
-        failed: dict[StreamId, tuple[int, int]] = {}  # which of the event's outputs the failed call has sent
+        passed: set[StreamId] = set()  # events in the inner layers, or that left them without a failure
+        failed: dict[StreamId, tuple[int, int]] = {}  # by event: the index range of the records of the failed call
 
         async def call_next(events: Sequence[Event[Any]]) -> None:
             ids = {event.id for event in events}
             if len(ids) < len(events) or not passed.isdisjoint(ids):
                 raise AppError(
-                    f"{title}: middleware has passed the same event on twice, and with transactional=True what it sends"
-                    " would leave twice. Only after a failure may it be passed on again"
+                    f"{title}: middleware has passed on the same event twice; with transactional=True its records would"
+                    " be sent twice. An event can be passed on again only after a failure"
                 )
             for event in events:
                 if event.id in failed:
-                    event.sink.drop(event, *failed.pop(event.id))
-            before = [event.sink.kept(event) for event in events]
+                    event.actions.discard_sent(event, *failed.pop(event.id))
+            before = [event.actions.sent_count(event) for event in events]
             passed.update(ids)
             try:
                 await inner(events)
             except BaseException:
                 for event, start in zip(events, before, strict=True):
-                    if event.id not in inside:  # else a task that an inner layer has left behind goes on with it
+                    if event.id not in inside:  # otherwise a task that an inner layer started is still processing it
                         passed.discard(event.id)
-                        failed[event.id] = start, event.sink.kept(event)
+                        failed[event.id] = start, event.actions.sent_count(event)
                 raise
 
         await layer(events, call_next)

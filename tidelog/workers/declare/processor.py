@@ -1,18 +1,20 @@
-"""``Declared``: a processor as it was declared, complete and checked. Options, their defaults, what can't be combined.
+"""``Processor``: a processor as declared, with checked options.
 
-    option         default                      for
+    option         default                      allowed for
     name           the function's               all
     ordering       "partition"                  each: all three; batch: "partition", "none"; processor: "partition"
     concurrency    100 (batch: 1)               each with "key" or "none", batch with "none"
     ack            "after"                      all
     on_error       the app's                    all
-    timeout        none                         all: seconds of one attempt
-    middleware     ()                           all: inside the app's
+    timeout        none                         all: seconds per attempt
+    middleware     ()                           all: inside the app's middleware
     transactional  False                        all, with ordering "partition" or "key" and ack "after"
     prefetch       1000, or a batch's count     all: events of a partition that are held in memory
-    start          "oldest"                     all: where a new group begins
+    start          "earliest"                   all: the position of a new group, as in ``StartPosition``
     key            the topic's partition_by     each with "key"
-    take           needed                       batch
+    take           required                     batch
+
+``declare`` checks the options and their combinations.
 """
 
 from __future__ import annotations
@@ -21,28 +23,31 @@ import asyncio
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from difflib import get_close_matches
 from functools import cached_property
 from typing import Any, Final, Literal, TypedDict
 from weakref import WeakKeyDictionary
 
+from tidelog.client.entries import StreamId
 from tidelog.codecs import CodecError
+from tidelog.options.start import EARLIEST, StartPosition
 from tidelog.topics import Topic
 from tidelog.topics.partition import Key, canonical
 from tidelog.workers.declare.errors import AppError, EarlyReturnError
 from tidelog.workers.declare.events import Event, Events, Take
-from tidelog.workers.declare.feed_middleware import Layered, Timed
+from tidelog.workers.declare.feed_middleware import MiddlewareFeed, TimedFeed
 from tidelog.workers.declare.middleware import CallNext, Middleware, checked, once, onion
 from tidelog.workers.declare.policy import DeadLetter, Park, Pause, Policy, is_number
 from tidelog.workers.declare.signature import Kind, Wants, check_takes, name_of, wants
-from tidelog.workers.declare.timeouts import Deadlines
+from tidelog.workers.declare.timeouts import CallTimeouts
 
 Ordering = Literal["partition", "key", "none"]
 Ack = Literal["after", "before", "manual"]
-Start = Literal["oldest", "newest"]
+Start = str | StreamId | datetime
 
-PREFETCH: Final = 1000  # events of a partition
-CONCURRENCY: Final = 100  # events at a time, of a worker; with ordering "key" or "none"
+PREFETCH: Final = 1000  # events per partition
+CONCURRENCY: Final = 100  # concurrent events per worker, with ordering "key" or "none"
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,100}")
 _ORDERINGS: Final[Mapping[Kind, tuple[str, ...]]] = {
     "each": ("partition", "key", "none"),
@@ -52,8 +57,8 @@ _ORDERINGS: Final[Mapping[Kind, tuple[str, ...]]] = {
 _CALLED: Final[Mapping[Kind, str]] = {"each": "app.each", "batch": "app.batch", "events": "app.processor"}
 
 
-class Options(TypedDict, total=False):
-    """The options of every processor."""
+class ProcessorOptions(TypedDict, total=False):
+    """Options of every processor."""
 
     name: str
     ordering: Ordering
@@ -66,52 +71,52 @@ class Options(TypedDict, total=False):
     start: Start
 
 
-class BatchOptions(Options, total=False):
-    """Those of ``app.batch``, beside ``take``."""
+class BatchOptions(ProcessorOptions, total=False):
+    """Options of ``app.batch`` in addition to ``take``."""
 
     concurrency: int
 
 
 class EachOptions(BatchOptions, total=False):
-    """Those of ``app.each``."""
+    """Options of ``app.each``."""
 
     key: Callable[[Any], Key]
 
 
 @dataclass(frozen=True)
-class Declared:
-    """A processor, made by ``declare``."""
+class Processor:
+    """A declared processor. ``declare`` creates it."""
 
     app: str  # the app's name
     name: str
     topic: Topic[Any]
     kind: Kind
     function: Callable[[Any], Awaitable[None]]
-    wants: Wants  # what the function is called with
+    wants: Wants  # the argument of the function
     ordering: Ordering
-    concurrency: int  # calls at a time: of a worker; 1 with ordering "partition", for each partition
+    concurrency: int  # concurrent calls per worker; with ordering "partition": 1 per partition
     ack: Ack
-    take: Take | None  # of kind "batch"
+    take: Take | None  # for kind "batch"
     policy: Policy
-    timeout: float | None  # seconds of one attempt
+    timeout: float | None  # seconds per attempt
     middleware: tuple[Middleware, ...]  # the app's, then its own; outermost first
     transactional: bool
     prefetch: int  # events of a partition that are held in memory
-    start: Start
-    key: Callable[[Any], Key | None]  # of a record, for ordering "key"
+    start: StartPosition  # of a new group
+    key: Callable[[Any], Key | None]  # of a record; used by ordering "key"
 
     @property
     def group(self) -> str:
-        """The group of readers that this processor is, on each partition."""
+        """The name of the consumer group of this processor, on each partition."""
         return f"{self.app}.{self.name}"
 
     @cached_property
     def plain(self) -> bool:
-        """Whether the function may be called with the bare record, or the list of them, and nothing else is to do."""
+        """Whether the function can be called directly with the record or the list of records."""
         return self.kind != "events" and self.wants == "record" and not self.middleware and self.timeout is None
 
     def key_of(self, record: Any) -> bytes:
-        """The bytes of a record's key, for ordering "key". CodecError where ``key`` gives something that is none."""
+        """Return a record's key as bytes, for ordering "key". Raises CodecError if ``key`` returns another type."""
         key = self.key(record)
         try:
             return canonical(key)  # type: ignore[arg-type]  # None is refused with the others
@@ -121,7 +126,7 @@ class Declared:
     async def invoke(self, events: Sequence[Event[Any]]) -> None:
         """Call the function of kind "each" or "batch", within the timeout, with the middleware around it.
 
-        Raises what comes out of them: that goes to the policy. TimeoutError names the processor.
+        Raises the errors of the function and the middleware. A TimeoutError names the processor.
         """
         if self.transactional and self.middleware:
             await once(f"processor {self.name!r}", self.middleware, self._core)(events)
@@ -131,13 +136,13 @@ class Declared:
     async def invoke_events(self, events: Events[Any]) -> None:
         """Call the function of kind "events" with the events of one partition.
 
-        After a return: nothing more will come if ``events.ended``; the processor wants no more if ``events.is_done``;
-        otherwise middleware kept an error back, and the processor is to be called again, with new Events. Raises what
-        comes out of the function and its middleware, and EarlyReturnError; ``events.in_hand`` is what it is about,
-        nothing if the function failed before its first event.
+        After a return: if ``events.ended``, no more events will come; if ``events.is_done``, the function wants no
+        more; otherwise middleware has suppressed an error, and the function must be called again with new Events.
+        Raises the errors of the function and its middleware, and EarlyReturnError. The error concerns
+        ``events.in_flight``, which is empty if the function failed before its first event.
         """
-        layered = Layered(events, self.middleware)
-        timed = None if self.timeout is None else Timed(layered, self._deadlines())
+        layered = MiddlewareFeed(events, self.middleware)
+        timed = None if self.timeout is None else TimedFeed(layered, self._deadlines())
         events.feed = timed or layered
         try:
             try:
@@ -150,8 +155,8 @@ class Declared:
                 timed.end(None)
             if not events.ended and not events.is_done:
                 raise EarlyReturnError(
-                    f"processor {self.name!r} returned before its events ended. If that is meant, it calls"
-                    " events.done() first"
+                    f"processor {self.name!r} returned before its events ended. If this is intended, call events.done()"
+                    " first"
                 )
             await layered.close()
         except Exception as error:  # noqa: BLE001 - all of them pass through the middleware
@@ -186,23 +191,23 @@ class Declared:
             await call
         except BaseException as error:
             if deadlines.end(timed, error):
-                raise self._late() from error  # whose traceback shows where
+                raise self._late() from error  # the traceback shows where the time was spent
             raise
         deadlines.end(timed)
 
     def _late(self) -> TimeoutError:
         return TimeoutError(f"processor {self.name!r} took longer than its timeout, {self.timeout} s")
 
-    def _deadlines(self) -> Deadlines:
-        """Those of the running event loop. Only with a timeout."""
+    def _deadlines(self) -> CallTimeouts:
+        """Return the timeouts of the running event loop. Requires a timeout."""
         loop = asyncio.get_running_loop()
         found = self._timing.get(loop)
         if found is None:
-            found = self._timing[loop] = Deadlines(self.timeout or 0)
+            found = self._timing[loop] = CallTimeouts(self.timeout or 0)
         return found
 
     @cached_property
-    def _timing(self) -> WeakKeyDictionary[asyncio.AbstractEventLoop, Deadlines]:
+    def _timing(self) -> WeakKeyDictionary[asyncio.AbstractEventLoop, CallTimeouts]:
         return WeakKeyDictionary()
 
 
@@ -210,10 +215,10 @@ class Declared:
 def declare(
     app: str, kind: Kind, topic: Topic[Any], function: Callable[[Any], Awaitable[None]], options: Mapping[str, Any],
     on_error: Policy, middleware: tuple[Middleware, ...],
-) -> Declared:  # fmt: skip
-    """A processor from what its decorator was given. AppError where that makes no sense.
+) -> Processor:  # fmt: skip
+    """Return the processor for the arguments of its decorator. Raises AppError if they are invalid.
 
-    ``on_error`` and ``middleware`` are the app's.
+    ``on_error`` and ``middleware`` are those of the app.
     """
     _known(kind, options)
     given = dict(options)
@@ -224,11 +229,12 @@ def declare(
     ordering = _one_of(title, "ordering", given.get("ordering", "partition"), ("partition", "key", "none"))
     if ordering not in _ORDERINGS[kind]:
         raise AppError(
-            f"{title}: {_CALLED[kind]} has no ordering={ordering!r}, only {_listed(_ORDERINGS[kind])}: app.each has all"
+            f"{title}: {_CALLED[kind]} does not support ordering={ordering!r}, only {_listed(_ORDERINGS[kind])}."
+            " app.each supports all"
         )
     take = _take(title, kind, given)
     policy = on_error if given.get("on_error") is None else Policy.of(given["on_error"])
-    declared = Declared(
+    declared = Processor(
         app=app,
         name=name,
         topic=topic,
@@ -244,7 +250,7 @@ def declare(
         middleware=(*middleware, *checked(title, given.get("middleware", ()))),
         transactional=_flag(title, "transactional", given.get("transactional", False)),
         prefetch=_prefetch(title, take, given),
-        start=_one_of(title, "start", given.get("start", "oldest"), ("oldest", "newest")),
+        start=_start(title, given.get("start", EARLIEST)),
         key=_key(title, topic, ordering, given),
     )
     _check_combination(title, declared)
@@ -252,14 +258,14 @@ def declare(
 
 
 def check_name(what: str, name: Any) -> None:
-    """AppError unless it can be part of keys and of a group's name."""
+    """Raise AppError unless the name can be part of keys and of a group's name."""
     if not isinstance(name, str) or not _NAME.fullmatch(name):
-        way_out = "" if what == "an app" else ": give it one, name='...'"
+        way_out = "" if what == "an app" else ". Specify name='...'"
         raise AppError(f"{what} can't have the name {name!r}: 1 to 100 letters, digits, - and _{way_out}")
 
 
 def _known(kind: Kind, options: Mapping[str, Any]) -> None:
-    known = {"each": EachOptions, "batch": BatchOptions, "events": Options}[kind].__annotations__.keys()
+    known = {"each": EachOptions, "batch": BatchOptions, "events": ProcessorOptions}[kind].__annotations__.keys()
     allowed = {*known, "take"} if kind == "batch" else {*known}
     for name in options:
         if name not in allowed:
@@ -282,7 +288,7 @@ def _concurrency(title: str, kind: Kind, ordering: str, given: Mapping[str, Any]
     if ordering == "partition":
         if value not in (None, 1):
             other = "ordering='key' or 'none'" if kind == "each" else "ordering='none'"
-            raise AppError(f"{title}: with ordering='partition' each partition has one call at a time: {other}")
+            raise AppError(f"{title}: with ordering='partition' each partition has one call at a time. Use {other}")
         return 1
     default = CONCURRENCY if kind == "each" else 1
     return _whole(title, "concurrency", default if value is None else value)
@@ -294,7 +300,9 @@ def _prefetch(title: str, take: Take | None, given: Mapping[str, Any]) -> int:
         return max(PREFETCH, least)
     value = _whole(title, "prefetch", given["prefetch"])
     if value < least:
-        raise AppError(f"{title}: prefetch={value} is below the {least} events of a batch, which could never be full")
+        raise AppError(
+            f"{title}: prefetch={value} is less than the {least} events of a batch, which would never be full"
+        )
     return value
 
 
@@ -304,43 +312,53 @@ def _key(title: str, topic: Topic[Any], ordering: str, given: Mapping[str, Any])
         if ordering == "key" and topic.declared.partition_by is None:
             raise AppError(
                 f"{title}: ordering='key' needs a key, and topic {topic.name!r} has no partition_by. Declare one,"
-                " or give key=function of a record"
+                " or specify key=function of a record"
             )
         return topic.key
     if ordering != "key":
-        raise AppError(f"{title}: key is for ordering='key', and ordering is {ordering!r}")
+        raise AppError(f"{title}: key requires ordering='key', but ordering is {ordering!r}")
     check_takes(f"{title}: key", function, "key=lambda record: record.customer")
     checked_key: Callable[[Any], Key | None] = function
     return checked_key
 
 
+def _start(title: str, value: Start) -> StartPosition:
+    try:
+        return StartPosition(value)
+    except ValueError as error:
+        raise AppError(f"{title}: {error}") from None
+
+
 def _timeout(title: str, value: Any) -> float | None:
     if value is not None and (not is_number(value) or value <= 0):
-        raise AppError(f"{title}: timeout is a positive number of seconds: {value!r}. Without a limit: leave it out")
+        raise AppError(f"{title}: timeout must be a positive number of seconds: {value!r}. Leave it out for no timeout")
     return None if value is None else float(value)
 
 
-def _check_combination(title: str, declared: Declared) -> None:
-    """Options that are fine by themselves, but not together."""
-    ending = declared.policy.ending
+def _check_combination(title: str, declared: Processor) -> None:
+    """Check options that are valid individually, but not in combination."""
+    final = declared.policy.final
     if declared.transactional and declared.ordering == "none":
-        raise AppError(f"{title}: transactional needs an owner of the partition: ordering='partition' or 'key'")
+        raise AppError(f"{title}: transactional requires an owner of the partition: ordering='partition' or 'key'")
     if declared.transactional and declared.ack != "after":
-        raise AppError(f"{title}: transactional=True acknowledges in its transaction: leave ack={declared.ack!r} out")
+        raise AppError(f"{title}: transactional=True acknowledges in its transaction: remove ack={declared.ack!r}")
     if declared.transactional and declared.kind != "events" and declared.wants == "record" and not declared.middleware:
-        raise AppError(f"{title}: transactional sends by event.send(...), so its function takes an Event, not a record")
+        raise AppError(f"{title}: transactional requires event.send(...), so its function must take an Event")
     if declared.ack == "manual" and declared.kind != "events" and declared.wants == "record":
-        raise AppError(f"{title}: ack='manual' is event.ack(), so its function takes an Event, not a record")
-    if isinstance(ending, Park) and declared.ordering != "key":
-        raise AppError(f"{title}: Park() holds back a key, so it needs ordering='key'; or Pause(), for a partition")
-    if isinstance(ending, Pause) and declared.ordering == "none":
-        raise AppError(f"{title}: Pause() needs an owner of the partition: ordering='partition' or 'key'; or Halt()")
-    if isinstance(ending, Park | Pause) and declared.ack == "before":
+        raise AppError(f"{title}: ack='manual' requires event.ack(), so its function must take an Event")
+    if isinstance(final, Park) and declared.ordering != "key":
+        raise AppError(f"{title}: Park() retains a key, so it requires ordering='key'. Pause() retains a partition")
+    if isinstance(final, Pause) and declared.ordering == "none":
         raise AppError(
-            f"{title}: {type(ending).__name__}() keeps an event, and with ack='before' it is gone: Skip(), DeadLetter()"
+            f"{title}: Pause() requires an owner of the partition: ordering='partition' or 'key'. Or use Halt()"
         )
-    if isinstance(ending, DeadLetter) and ending.target(declared.topic.name) == declared.topic.name:
-        raise AppError(f"{title}: DeadLetter({ending.topic!r}) is its own topic, so it would get its letters for ever")
+    if isinstance(final, Park | Pause) and declared.ack == "before":
+        raise AppError(
+            f"{title}: {type(final).__name__}() requires ack='after' or 'manual', because ack='before' has acknowledged"
+            " the event already. Or use Skip() or DeadLetter()"
+        )
+    if isinstance(final, DeadLetter) and final.target(declared.topic.name) == declared.topic.name:
+        raise AppError(f"{title}: DeadLetter({final.topic!r}) is the topic itself: its dead letters would never end")
 
 
 def _whole(title: str, name: str, value: Any) -> int:
@@ -351,13 +369,13 @@ def _whole(title: str, name: str, value: Any) -> int:
 
 def _flag(title: str, name: str, value: Any) -> bool:
     if not isinstance(value, bool):
-        raise AppError(f"{title}: {name} is True or False: {value!r}")
+        raise AppError(f"{title}: {name} must be True or False: {value!r}")
     return value
 
 
 def _one_of(title: str, name: str, value: Any, known: tuple[str, ...]) -> Any:
     if value not in known:
-        raise AppError(f"{title}: {name} is {_listed(known)}: {value!r}")
+        raise AppError(f"{title}: {name} must be {_listed(known)}: {value!r}")
     return value
 
 

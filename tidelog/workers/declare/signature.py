@@ -1,8 +1,8 @@
-"""What a user's function takes, read from its signature when it is declared.
+"""The arguments of a user's function, determined from its signature when it is declared.
 
-Rule 1: a function that could not be called is refused at once, not at the first event.
-Rule 2: an annotation decides only between records and events, and is compared with the topic's type. No annotation
-        means records.
+Rule 1: a function that can't be called is rejected at its declaration, not at the first event.
+Rule 2: the annotation only selects between records and events, and is compared with the topic's type. Without an
+        annotation, the function takes records.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ _EXAMPLES: Final = {
 
 
 def name_of(function: Any) -> str:
-    """The name of a function: what its processor is called unless it is said. Empty if it has none."""
+    """Return the name of a function, the default name of its processor; empty if it has none."""
     name = getattr(function, "__name__", "")
     return "" if name == "<lambda>" else str(name)
 
 
 def wants(title: str, kind: Kind, function: Any, record_type: Any) -> Wants:
-    """Whether a processor's function takes records or events. AppError if it doesn't fit."""
+    """Return whether a processor's function takes records or events. Raises AppError if it takes anything else."""
     example = _EXAMPLES[kind].format(name=name_of(function) or "handle", type=_shown(record_type))
     check_async(title, function, example)
     (only,) = _parameters(title, function, 1, 1, example)
@@ -43,17 +43,17 @@ def wants(title: str, kind: Kind, function: Any, record_type: Any) -> Wants:
         return "event" if kind == "events" else "record"
     if kind == "events":
         if _base(hint) is not Events:
-            raise AppError(f"{title} takes {_shown(hint)}, and app.processor gives it Events: {example}")
+            raise AppError(f"{title} takes {_shown(hint)}, but app.processor passes Events: {example}")
         _compare(title, hint, record_type, example)
         return "event"
     if kind == "batch":
         if hint is Any:
             return "record"
         if _base(hint) not in _LISTS:
-            raise AppError(f"{title} takes {_shown(hint)}, and app.batch gives it a list: {example}")
+            raise AppError(f"{title} takes {_shown(hint)}, but app.batch passes a list: {example}")
         hint = (get_args(hint) or (Any,))[0]
     if _base(hint) in (Events, *_LISTS) and hint is not record_type:
-        raise AppError(f"{title} takes {_shown(hint)}, and app.{kind} gives it something else: {example}")
+        raise AppError(f"{title} takes {_shown(hint)}, but app.{kind} passes another type: {example}")
     if _base(hint) is Event:
         _compare(title, hint, record_type, example)
         return "event"
@@ -62,7 +62,7 @@ def wants(title: str, kind: Kind, function: Any, record_type: Any) -> Wants:
 
 
 def wants_time(title: str, function: Any) -> bool:
-    """Whether a timer's function takes the time for which it runs. AppError if it doesn't fit."""
+    """Return whether a timer's function takes the scheduled time. Raises AppError if it takes anything else."""
     example = f"async def {name_of(function) or 'tick'}() -> None, or (due: datetime)"
     check_async(title, function, example)
     taken = _parameters(title, function, 0, 1, example)
@@ -72,32 +72,30 @@ def wants_time(title: str, function: Any) -> bool:
 
 
 def check_async(title: str, function: Any, example: str) -> None:
-    """AppError unless calling it gives something to await."""
+    """Raise AppError unless a call of the function returns an awaitable."""
     if not callable(function):
-        raise AppError(f"{title} is no function, but {function!r}: {example}")
-    called = type(function).__call__  # of an object that is called like a function
+        raise AppError(f"{title} is not a function, but {function!r}: {example}")
+    called = type(function).__call__  # for an object with a ``__call__`` method
     if inspect.isasyncgenfunction(function) or inspect.isasyncgenfunction(called):
-        raise AppError(f"{title} has a yield, so it is a generator: {example}")
+        raise AppError(f"{title} contains a yield, so it is a generator: {example}")
     if not (inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(called)):
-        raise AppError(
-            f"{title} is not async: {example}. What blocks goes into a thread: await asyncio.to_thread(...)"
-        )
+        raise AppError(f"{title} is not async: {example}. Run blocking code in a thread: await asyncio.to_thread(...)")
 
 
 def check_takes(title: str, function: Callable[..., Any], example: str) -> None:
-    """AppError unless a function can be called with one argument. Builtins whose signature is unknown pass."""
+    """Raise AppError unless the function accepts one argument. Builtins without a known signature are accepted."""
     if not callable(function):
-        raise AppError(f"{title} is no function, but {function!r}: {example}")
+        raise AppError(f"{title} is not a function, but {function!r}: {example}")
     try:
         inspect.signature(function).bind(object())
-    except ValueError:  # a builtin that doesn't tell
+    except ValueError:  # a builtin without a signature
         pass
     except TypeError:
-        raise AppError(f"{title} can't be called with one argument: {example}") from None
+        raise AppError(f"{title} does not accept one argument: {example}") from None
 
 
 def _parameters(title: str, function: Any, least: int, most: int, example: str) -> list[inspect.Parameter]:
-    """The parameters that get an argument, ``most`` at most. AppError if that can't be."""
+    """Return the parameters that receive an argument, at most ``most``. Raises AppError if a call is impossible."""
     taken = list(inspect.signature(function).parameters.values())
     places = [one for one in taken if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)]
     rest = [one for one in taken if one.kind is one.VAR_POSITIONAL]
@@ -105,14 +103,14 @@ def _parameters(title: str, function: Any, least: int, most: int, example: str) 
     used = (places or rest)[:most] if least else [one for one in needed if one in places][:most]
     if len(used) < least or any(one not in used for one in needed):
         names = ", ".join(one.name for one in needed) or "nothing"
-        called = "one argument" if least else "the time at most"
-        raise AppError(f"{title} needs {names}, and is called with {called}: {example}")
+        called = "one argument" if least else "the scheduled time at most"
+        raise AppError(f"{title} needs {names}, but is called with {called}: {example}")
     return used
 
 
 def _hint(function: Any, parameter: inspect.Parameter) -> Any:
-    """A parameter's annotation; None if it has none, or one that can't be looked up from here."""
-    target = inspect.unwrap(getattr(function, "func", function))  # func: of a partial
+    """Return a parameter's annotation; None if it has none, or one that can't be resolved here."""
+    target = inspect.unwrap(getattr(function, "func", function))  # func: the function of a partial
     if not inspect.isroutine(target):
         target = type(target).__call__
     try:
@@ -132,24 +130,24 @@ def _base(hint: Any) -> Any:
 
 
 def _compare(title: str, hint: Any, record_type: Any, example: str) -> None:
-    """Compare the argument of ``Event[...]`` or ``Events[...]``."""
+    """Compare the type argument of ``Event[...]`` or ``Events[...]``."""
     for argument in get_args(hint):
         _compare_types(title, argument, record_type, example)
 
 
 def _compare_types(title: str, hint: Any, record_type: Any, example: str) -> None:
-    """AppError where a record can't be what the function says. What isn't a class is believed."""
+    """Raise AppError if a record can't have the annotated type. Annotations that are not classes are not checked."""
     wanted, given = _base(hint), _base(record_type)
     if wanted is Any or wanted is types.UnionType or not isinstance(wanted, type) or not isinstance(given, type):
         return
-    if issubclass(given, dict) and dict in wanted.__mro__:  # dicts and TypedDicts are all dicts in the end
+    if issubclass(given, dict) and dict in wanted.__mro__:  # dicts and TypedDicts are dicts at run time
         return
     try:
         if issubclass(given, wanted):
             return
-    except TypeError:  # a TypedDict, which refuses the question
+    except TypeError:  # a TypedDict, which does not support issubclass()
         pass
-    raise AppError(f"{title} takes {_shown(hint)}, and the topic has {_shown(record_type)}: {example}")
+    raise AppError(f"{title} takes {_shown(hint)}, but the topic has {_shown(record_type)}: {example}")
 
 
 def _shown(hint: Any) -> str:

@@ -1,13 +1,13 @@
-"""Timeouts of one length for many calls, with one timer for the oldest of them.
+"""One timeout for many calls, with a single timer set for the oldest of them.
 
 asyncio.timeout() sets a timer for each call and cancels it, which costs more than a short call. Here all calls have the
 same timeout, so the one that began first is the first to be late.
 
     begin    notes the task and its deadline; sets the timer if none is set
-    timer    cancels tasks that are late, then is set for the oldest call that is left
-    end      takes the note away; says whether the error is the timeout's
+    timer    cancels overdue tasks, then is set for the oldest remaining call
+    end      removes the record; returns whether the timeout caused the error
 
-A cancellation by somebody else stays one: as asyncio.timeout does, ``end`` takes back only its own.
+A cancellation from elsewhere is left alone: like asyncio.timeout(), ``end`` undoes only its own.
 """
 
 from __future__ import annotations
@@ -17,40 +17,40 @@ from typing import Any, final
 
 
 @final
-class Call:
-    """One call that is timed."""
+class TimedCall:
+    """One call with a timeout."""
 
     __slots__ = ("cancelling", "deadline", "late", "task")
 
     def __init__(self, task: asyncio.Task[Any], deadline: float) -> None:
         self.task = task
-        self.deadline = deadline  # on the loop's clock
-        self.cancelling = task.cancelling()  # cancellations of the task before
-        self.late = False  # the task was cancelled because of this call
+        self.deadline = deadline  # loop time
+        self.cancelling = task.cancelling()  # earlier cancellations of the task
+        self.late = False  # the timeout of this call has cancelled the task
 
 
-class Deadlines:
-    """Timeouts of ``seconds`` for calls in one event loop."""
+class CallTimeouts:
+    """Timeouts of ``seconds`` for the calls in one event loop."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
         self._loop = asyncio.get_running_loop()
-        self._calls: dict[Call, None] = {}  # under way, the oldest first
+        self._calls: dict[TimedCall, None] = {}  # in progress, the oldest first
         self._timer: asyncio.TimerHandle | None = None
 
-    def begin(self) -> Call:
-        """Time what the current task does from now on, until ``end``."""
+    def begin(self) -> TimedCall:
+        """Start the timeout for the current task; it ends with ``end``."""
         task = asyncio.current_task()
         if task is None:
-            raise RuntimeError("a timeout is for a task")
-        call = Call(task, self._loop.time() + self._seconds)
+            raise RuntimeError("a timeout requires a task")
+        call = TimedCall(task, self._loop.time() + self._seconds)
         self._calls[call] = None
         if self._timer is None:
             self._timer = self._loop.call_at(call.deadline, self._check)
         return call
 
-    def end(self, call: Call, error: BaseException | None = None) -> bool:
-        """The call is over, with this error. True if it is the cancellation because of the timeout."""
+    def end(self, call: TimedCall, error: BaseException | None = None) -> bool:
+        """End the timeout of a call. Returns True if ``error`` is the cancellation that the timeout caused."""
         self._calls.pop(call, None)
         if not call.late:
             return False

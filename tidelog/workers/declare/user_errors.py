@@ -1,4 +1,4 @@
-"""Classifies exceptions of user code: which of them are failures of the event, and their names."""
+"""Classifies the exceptions of user code: which of them are failures of the event."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from tidelog.operating.errortexts import summary_of
 
 
 class CancelledInsideError(Exception):
-    """A processor's function ended with CancelledError although it had not been cancelled."""
+    """A processor's function raised CancelledError although its task was not cancelled."""
 
 
 class ExitInsideError(Exception):
-    """A processor's function ended with a BaseException that is not an Exception, such as SystemExit."""
+    """A processor's function raised a BaseException that is not an Exception, such as SystemExit."""
 
 
-def failure(error: BaseException, task: asyncio.Task[Any] | None) -> Exception:
-    """What the failure policy gets for what came out of user code, which ran in ``task``.
+def as_failure(error: BaseException, task: asyncio.Task[Any] | None) -> Exception:
+    """Return the failure that an exception of user code, which ran in ``task``, represents.
 
-    A cancellation of this task is no failure: it is raised again. One of something else that the function waited for (a
-    task, a future) is. So is ``sys.exit()``: one record must not end every worker that gets it. Ctrl-C is none, where
-    Python raises it in whatever code runs.
+    A cancellation of this task is not a failure and is raised again. The cancellation of another task or future that
+    the function awaited is a failure. So is ``sys.exit()``, since one record must not end every worker that processes
+    it. A KeyboardInterrupt is not a failure, because Python raises it in whatever code is running.
     """
     if isinstance(error, Exception):
         return error
@@ -30,13 +30,13 @@ def failure(error: BaseException, task: asyncio.Task[Any] | None) -> Exception:
     if isinstance(error, asyncio.CancelledError):
         if task is None or task.cancelling():
             raise error
-        made = CancelledInsideError("what the function waited for was cancelled")
+        made = CancelledInsideError("a task or future that the function awaited was cancelled")
     else:
         if isinstance(error, KeyboardInterrupt) and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
             raise error
         if isinstance(error, GeneratorExit) and not _runs(task):  # the coroutine is being closed
             raise error
-        made = ExitInsideError(f"the function has raised {summary_of(error)}")
+        made = ExitInsideError(f"the function raised {summary_of(error)}")
     made.__cause__ = error
     return made
 

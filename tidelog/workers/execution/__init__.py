@@ -1,7 +1,7 @@
 """Execution: runs the processors of an app in a worker process, from the process down to the bytes.
 
     worker           ``Worker``: a process with its lease, its executors, and signals
-    executor         ``Executor``: one processor in one worker, with the partitions that it owns
+    executor         ``ProcessorExecutor``: one processor in one worker, with the partitions that it owns
     group_creation   creates the groups of a processor at its start position
     partition        ``ActivePartition``: the state of one partition that a processor consumes
     fetcher          reads entries into buffers: TREAD, TWAIT
@@ -17,4 +17,6 @@
     transactions     appends records and acknowledges events in one step, protected by the claim
     outputs          ``OutputEntry``: an entry that a transaction appends
     stats            counters
+
+Rule 1: an event is started and acknowledged only while this worker holds the claim of its partition.
 """

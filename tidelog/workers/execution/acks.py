@@ -1,8 +1,8 @@
-"""``Acks``: acknowledgements of one partition, sent by many.
+"""``Acks``: the acknowledgements of one partition, sent in groups.
 
-They leave when there are COUNT of them, after AGE seconds, when the consumer has nothing to do, and before the
-partition is released. TACK may be repeated, so after a lost connection they are sent again, as long as the partition is
-held. What is not held any more is not acknowledged: it is somebody else's.
+They are sent when there are COUNT of them, after AGE seconds, when the consumer is idle, and before the partition is
+released. TACK is idempotent, so after a lost connection they are sent again while the partition is held. If it is not
+held any more, they are dropped, because another worker owns the entries.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import redis
 from tidelog.transport.asyncconnection import LostError
 from tidelog.transport.call import Call
 from tidelog.workers import logs
-from tidelog.workers.coordination.connections import Line
+from tidelog.workers.coordination.connections import WorkerConnection
 from tidelog.workers.execution.buffers import Buffer
 from tidelog.workers.execution.stats import Stats
 
@@ -26,10 +26,12 @@ AGE: Final = 0.05  # seconds
 
 
 class Acks:
-    """Of one partition. ``held()`` says whether it is still ours."""
+    """The acknowledgements of one partition. ``held()`` returns whether this worker still owns it."""
 
-    def __init__(self, line: Line, buffer: Buffer, group: str, held: Callable[[], bool], stats: Stats) -> None:
-        self._line = line
+    def __init__(
+        self, connection: WorkerConnection, buffer: Buffer, group: str, held: Callable[[], bool], stats: Stats
+    ) -> None:  # fmt: skip
+        self._connection = connection
         self._buffer = buffer
         self._group = group
         self._held = held
@@ -40,7 +42,7 @@ class Acks:
         self._loop = asyncio.get_running_loop()
 
     def add(self, entry_id: bytes) -> None:
-        """Acknowledge this one soon."""
+        """Acknowledge this entry soon."""
         ids = self._ids
         ids.append(entry_id)
         if len(ids) >= COUNT:
@@ -56,7 +58,7 @@ class Acks:
             self._timer = self._loop.call_later(AGE, self.soon)
 
     def soon(self) -> None:
-        """Send what there is, without waiting for it."""
+        """Send the acknowledgements without waiting for the reply."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -64,14 +66,14 @@ class Acks:
             self._sending = self._loop.create_task(self._send())
 
     async def flush(self) -> None:
-        """Send what there is, and return when the server has it, or when the partition is not ours any more."""
+        """Send the acknowledgements; return when the server has them, or when the partition is lost."""
         while self._ids or self._sending is not None:
             self.soon()
             if self._sending is not None:
                 await asyncio.wait([self._sending])
 
     def drop(self) -> None:
-        """The partition is lost: acknowledge nothing more."""
+        """Send nothing more, because the partition is lost."""
         self._ids.clear()
         if self._timer is not None:
             self._timer.cancel()
@@ -82,7 +84,7 @@ class Acks:
     async def _send(self) -> None:
         try:
             while self._ids:
-                channel = await self._line.channel()
+                channel = await self._connection.channel()
                 if not self._held():
                     self._ids.clear()
                     return
@@ -92,8 +94,8 @@ class Acks:
                 except LostError:
                     self._ids = ids + self._ids
                     continue
-                if isinstance(reply, redis.ResponseError):  # they come again when their retry time is over
-                    log.error("group %s: %d acknowledgements of %s are refused: %s", self._group, len(ids),
+                if isinstance(reply, redis.ResponseError):  # the entries are redelivered after their retry time
+                    log.error("group %s: the server rejects %d acknowledgements of %s: %s", self._group, len(ids),
                               self._buffer.stream, reply)  # fmt: skip
                 else:
                     self._stats.acknowledged += len(ids)

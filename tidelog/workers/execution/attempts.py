@@ -1,16 +1,16 @@
-"""Counts how often an event was begun before, by processes that died and by calls that returned it.
+"""Counts how often an event was started before, in processes that died and in attempts that returned it.
 
     app:shop:tried:bill:3:<id> = {"starts": 2, "returned": 1}       for KEPT_MS after the last change
 
-An event that ends its process (a crash in C, no memory left, ``os._exit``) can't be counted by that process. So an
-event that is redelivered after the death of its worker is begun with care: this key is written first. If the process
-dies again, the key remains, and after the policy's number of attempts the failure policy handles the event.
+A process that an event kills (by a crash in C, lack of memory, ``os._exit``) can't count that. Therefore an event that
+is redelivered after the death of its worker is recorded in this key before it is started. If the process dies again,
+the key remains, and after as many attempts as the policy allows, the failure policy handles the event.
 
 Rule 1: an event that is delivered for the first time costs nothing: no key is read or written. When a partition is
         taken over, its pending events are looked up together; with ordering "none", events that were delivered before.
-Rule 2: ``starts`` counts starts without an end. Success and an ending delete the key; returning the event properly
+Rule 2: ``starts`` counts starts without an end. Success and a final action delete the key; returning the event properly
         subtracts its start.
-Rule 3: events that were begun with care before are begun one at a time, so that the event that kills the process can be
+Rule 3: events with recorded starts are started one at a time, so that the event that kills the process can be
         identified. The next death does not count for the others.
 """
 
@@ -28,21 +28,21 @@ from tidelog.operating.errortexts import FailureLog, text_of
 from tidelog.transport.asyncconnection import LostError
 from tidelog.transport.call import Call
 from tidelog.workers import keys, logs
-from tidelog.workers.coordination.connections import Line
-from tidelog.workers.declare.processor import Declared
+from tidelog.workers.coordination.connections import WorkerConnection
+from tidelog.workers.declare.processor import Processor
 from tidelog.workers.execution.buffers import Row
-from tidelog.workers.execution.partition import Partition
+from tidelog.workers.execution.partition import ActivePartition
 
 log = logs.get(__name__)
 KEPT_MS: Final = 7 * 86_400_000
-PAGE: Final = 1000  # keys of one command
+PAGE: Final = 1000  # keys per command
 
 
-class Tried(msgspec.Struct, frozen=True):
-    """What is known of an event."""
+class StartCounts(msgspec.Struct, frozen=True):
+    """The recorded attempts of an event."""
 
-    starts: int = 0  # that have not ended, as far as anybody knows
-    returned: int = 0  # attempts after which it was given back
+    starts: int = 0  # starts without a recorded end
+    returned: int = 0  # attempts that returned the event
 
     @property
     def attempts(self) -> int:
@@ -50,65 +50,69 @@ class Tried(msgspec.Struct, frozen=True):
 
 
 class DiedError(Exception):
-    """The processes that had this event have died."""
+    """The processes that handled this event have died."""
 
 
-class Starts:
-    """Of one processor in one worker. ``line``: where small and urgent calls leave."""
+class StartCounter:
+    """Counts the starts of events for one processor in one worker. ``connection`` is for small, urgent calls."""
 
-    def __init__(self, declared: Declared, line: Line) -> None:
+    def __init__(self, declared: Processor, connection: WorkerConnection) -> None:
         self._declared = declared
-        self._line = line
+        self._connection = connection
         self._alone = asyncio.Lock()  # Rule 3
         self._trouble = FailureLog(log)
         retry = declared.policy.retry
-        self._most = max(1, retry.n if retry is not None else 0)  # starts that may have ended with a death
+        self._most = max(1, retry.attempts if retry is not None else 0)  # allowed starts that ended with a death
         self._tasks: set[asyncio.Task[None]] = set()
 
-    async def look_up(self, partition: Partition, ids: Sequence[bytes], died: bool) -> None:
-        """These are pending in a partition that is taken over. ``died``: the worker that had them has."""
+    async def look_up(self, partition: ActivePartition, ids: Sequence[bytes], died: bool) -> None:
+        """Look up events that are pending in a partition that was taken over. ``died``: their worker has died."""
         if self._declared.ack == "before":
             return
         for at in range(0, len(ids), PAGE):
             page = ids[at : at + PAGE]
             for entry_id, text in zip(page, await self._read(partition, page), strict=True):
                 if text is not None:
-                    partition.tried[entry_id] = _decoded(text)
+                    partition.start_counts[entry_id] = _decoded(text)
                 if died or text is not None:
-                    partition.doubtful.add(entry_id)
+                    partition.suspects.add(entry_id)
 
-    async def _read(self, partition: Partition, ids: Sequence[bytes]) -> Sequence[bytes | None]:
+    async def _read(self, partition: ActivePartition, ids: Sequence[bytes]) -> Sequence[bytes | None]:
         try:
-            (texts,) = await self._line.ask(strings.mget(*[self._key(partition, each) for each in ids]))
+            (texts,) = await self._connection.ask(strings.mget(*[self._key(partition, each) for each in ids]))
         except redis.ResponseError as error:
             self._trouble.warn(f"processor {self._declared.name}: attempts are not counted: {text_of(error)}")
             return [None] * len(ids)
         found: Sequence[bytes | None] = texts
         return found
 
-    def before(self, partition: Partition, entry_id: bytes) -> int:
-        """Attempts before the current one, as far as they are known."""
-        tried: Tried | None = partition.tried.get(entry_id)
-        return 0 if tried is None else tried.attempts - (entry_id in partition.begun)
+    def before(self, partition: ActivePartition, entry_id: bytes) -> int:
+        """Return the number of recorded attempts before the current one."""
+        start_counts: StartCounts | None = partition.start_counts.get(entry_id)
+        return 0 if start_counts is None else start_counts.attempts - (entry_id in partition.started)
 
-    async def begin(self, partition: Partition, rows: Sequence[Row]) -> tuple[list[Row], bool]:
-        """Before events are given to the function. Returns those that have had their starts, and whether the others are
-        begun alone, so that ``end`` is to be called.
+    def most_before(self, partition: ActivePartition, ids: Sequence[bytes]) -> int:
+        """Return the maximum of ``before`` for these events."""
+        return max((self.before(partition, each) for each in ids), default=0) if partition.start_counts else 0
+
+    async def begin(self, partition: ActivePartition, rows: Sequence[Row]) -> tuple[list[Row], bool]:
+        """Record the start of events. Returns those that have used up their starts, and whether the others must be
+        processed alone; then call ``end``.
         """
-        doubtful = [row[0] for row in rows if row[0] in partition.doubtful]
-        if not doubtful:
+        suspects = [row[0] for row in rows if row[0] in partition.suspects]
+        if not suspects:
             return [], False
-        partition.doubtful.difference_update(doubtful)
-        over = {each for each in doubtful if partition.tried.get(each, Tried()).starts >= self._most}
-        begun = [each for each in doubtful if each not in over]
-        alone = any(partition.tried.get(each, Tried()).starts for each in begun)
+        partition.suspects.difference_update(suspects)
+        over = {each for each in suspects if partition.start_counts.get(each, StartCounts()).starts >= self._most}
+        begun = [each for each in suspects if each not in over]
+        alone = any(partition.start_counts.get(each, StartCounts()).starts for each in begun)
         if alone:
             await self._alone.acquire()
         try:
             for each in begun:
-                before = partition.tried.get(each, Tried())
-                partition.tried[each] = Tried(before.starts + 1, before.returned)
-                partition.begun.add(each)
+                before = partition.start_counts.get(each, StartCounts())
+                partition.start_counts[each] = StartCounts(before.starts + 1, before.returned)
+                partition.started.add(each)
             await self._write(partition, begun)
         except BaseException:
             self.end(alone)
@@ -116,80 +120,82 @@ class Starts:
         return [row for row in rows if row[0] in over], alone
 
     def end(self, alone: bool) -> None:
-        """The call has come to an end, whatever it was."""
+        """Must be called after the call of the function, regardless of its outcome."""
         if alone:
             self._alone.release()
 
-    def died(self, partition: Partition, row: Row) -> tuple[DiedError, int]:
-        """The error of an event that has had its starts, and which attempt the last one was."""
-        starts = partition.tried[row[0]].starts + 1  # the first one was not counted
+    def died(self, partition: ActivePartition, row: Row) -> tuple[DiedError, int]:
+        """Return the error for an event that has used up its starts, and the number of its last attempt."""
+        starts = partition.start_counts[row[0]].starts + 1  # the first one was not counted
         error = DiedError(f"the process that had this event has died {starts} times before the event was finished")
         return error, max(starts, self._most + 1)
 
-    def over(self, partition: Partition, ids: Iterable[bytes]) -> None:
-        """These are settled: the key goes."""
-        gone = [(each, tried) for each in ids if (tried := partition.tried.pop(each, None)) is not None]
-        partition.begun.difference_update(each for each, _ in gone)
+    def over(self, partition: ActivePartition, ids: Iterable[bytes]) -> None:
+        """Delete the keys of settled events."""
+        pop = partition.start_counts.pop
+        gone = [(each, counts) for each in ids if (counts := pop(each, None)) is not None]
+        partition.started.difference_update(each for each, _ in gone)
         if gone:
-            self._spawn([strings.delete_equal(self._key(partition, each), _text(tried)) for each, tried in gone])
+            self._spawn([strings.delete_equal(self._key(partition, each), _text(counts)) for each, counts in gone])
 
-    async def given_back(self, partition: Partition, ids: Iterable[bytes], *, attempt: bool = False) -> None:
-        """These come again, and nobody has died. ``attempt``: it counts as one."""
+    async def returned_now(self, partition: ActivePartition, ids: Iterable[bytes], *, attempt: bool = False) -> None:
+        """Record that these events were returned and nobody has died. ``attempt``: this counts as an attempt."""
         changed = []
         for each in ids:
-            before = partition.tried.get(each, Tried())
-            started = each in partition.begun
-            after = Tried(before.starts - started, before.returned + attempt)
-            partition.begun.discard(each)
+            before = partition.start_counts.get(each, StartCounts())
+            started = each in partition.started
+            after = StartCounts(before.starts - started, before.returned + attempt)
+            partition.started.discard(each)
             if after != before:
-                partition.tried[each] = after
+                partition.start_counts[each] = after
                 changed.append(each)
         await self._write(partition, changed)
-        if self._declared.ordering == "none":  # whoever gets them reads the key
+        if self._declared.ordering == "none":  # the next worker reads the key
             for each in changed:
-                partition.tried.pop(each, None)
+                partition.start_counts.pop(each, None)
 
-    def returned(self, partition: Partition, entry_id: bytes) -> None:
-        """As ``given_back`` of one attempt, without waiting."""
-        task = asyncio.get_running_loop().create_task(self.given_back(partition, [entry_id], attempt=True))
+    def returned(self, partition: ActivePartition, entry_id: bytes) -> None:
+        """Record one returned attempt, without waiting."""
+        task = asyncio.get_running_loop().create_task(self.returned_now(partition, [entry_id], attempt=True))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _write(self, partition: Partition, ids: Sequence[bytes]) -> None:
+    async def _write(self, partition: ActivePartition, ids: Sequence[bytes]) -> None:
         if not ids:
             return
         made = [
-            Call(("SET", self._key(partition, each), _text(partition.tried[each]), "PX", KEPT_MS), bool) for each in ids
+            Call(("SET", self._key(partition, each), _text(partition.start_counts[each]), "PX", KEPT_MS), bool)
+            for each in ids
         ]
         try:
-            await self._line.ask(*made)
-        except redis.ResponseError as error:  # it is begun all the same
+            await self._connection.ask(*made)
+        except redis.ResponseError as error:  # the event is started anyway
             self._trouble.warn(f"processor {self._declared.name}: attempts are not counted: {text_of(error)}")
-        except LostError:  # the line was closed
+        except LostError:  # the connection was closed
             return
 
     def _spawn(self, made: list[Call[bool]]) -> None:
         async def send() -> None:
             try:
-                await self._line.send(made)
+                await self._connection.send(made)
             except LostError:
-                return  # what stays ends by its time
+                return  # the keys expire
 
         task = asyncio.get_running_loop().create_task(send())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def _key(self, partition: Partition, entry_id: bytes) -> str:
-        return keys.tried(self._declared.app, self._declared.name, partition.number, entry_id.decode())
+    def _key(self, partition: ActivePartition, entry_id: bytes) -> str:
+        return keys.starts(self._declared.app, self._declared.name, partition.number, entry_id.decode())
 
 
-def _text(tried: Tried) -> bytes:
-    return msgspec.json.encode(tried)
+def _text(start_counts: StartCounts) -> bytes:
+    return msgspec.json.encode(start_counts)
 
 
-def _decoded(text: bytes) -> Tried:
+def _decoded(text: bytes) -> StartCounts:
     try:
-        found = msgspec.json.decode(text, type=Tried)
+        found = msgspec.json.decode(text, type=StartCounts)
     except (ValueError, RecursionError):
-        return Tried()
-    return found if 0 <= found.starts <= 1 << 31 and 0 <= found.returned <= 1 << 31 else Tried()
+        return StartCounts()
+    return found if 0 <= found.starts <= 1 << 31 and 0 <= found.returned <= 1 << 31 else StartCounts()

@@ -1,13 +1,13 @@
-"""Consumers: what takes the entries of a partition out of its buffer and gives them to the user's function.
+"""Consumers: they take the entries of a partition from its buffer and call the user's function.
 
-    EachConsumer    one event at a time
-    BatchConsumer   up to ``take.count`` at a time
-    keyed.py        many at a time, one of each key
-    generators.py   the function takes them itself
+    EachConsumer     one event at a time
+    BatchConsumer    up to ``take.count`` at a time
+    keyed            many at a time, one per key, or in any order
+    events_consumer  the function requests events itself
 
-Rule 1: an event is begun only while the partition is held, and acknowledged only then.
-Rule 2: a failed event holds its partition back until the policy has settled it.
-Rule 3: user code that never waits must not keep the event loop: after SLICE seconds others get their turn.
+Rule 1: an event is started, and acknowledged, only while the partition is held.
+Rule 2: a failed event blocks its partition until the failure policy has settled it.
+Rule 3: user code that never waits must not block the event loop: the consumer yields after SLICE seconds.
 """
 
 from __future__ import annotations
@@ -21,35 +21,35 @@ from typing import Any, Final
 from tidelog.client.entries import Entry, StreamId
 from tidelog.codecs import UndecodableError
 from tidelog.workers.declare.events import Event
-from tidelog.workers.declare.processor import Declared
-from tidelog.workers.declare.user_errors import failure
+from tidelog.workers.declare.processor import Processor
+from tidelog.workers.declare.user_errors import as_failure
 from tidelog.workers.execution.buffers import Row
-from tidelog.workers.execution.failures import Failures
-from tidelog.workers.execution.partition import Partition, StoppedError, entry_of
-from tidelog.workers.execution.prefetch import Pace
+from tidelog.workers.execution.failures import FailureHandler
+from tidelog.workers.execution.partition import ActivePartition, StoppedError, entry_of
+from tidelog.workers.execution.prefetch import PrefetchLimit
 from tidelog.workers.execution.stats import Stats
 
 SLICE: Final = 0.002  # seconds
-Invoke = Callable[[Sequence[Row], int], Awaitable[None]]  # the user's function, with these; the number of the attempt
-BEFORE: Final = 100  # events that are acknowledged together before they are begun, with ack="before"
+Invoke = Callable[[Sequence[Row], int], Awaitable[None]]  # calls the function: rows, number of the attempt
+BEFORE: Final = 100  # events that are acknowledged together before they are started, with ack="before"
 
 
-class Consumer:
-    """Of one partition. ``run`` returns when the partition is to be released, or is lost."""
+class PartitionConsumer:
+    """Consumes one partition. ``run`` returns when the partition is being released or is lost."""
 
-    def __init__(self, declared: Declared, partition: Partition, failures: Failures, stats: Stats) -> None:
+    def __init__(self, declared: Processor, partition: ActivePartition, failures: FailureHandler, stats: Stats) -> None:
         self.declared = declared
         self.partition = partition
         self.failures = failures
         self.stats = stats
-        self.rows = partition.buffer.rows  # what is consumed
+        self.rows = partition.buffer.rows  # entries to consume
         self._before = declared.ack == "before"
         self._after = declared.ack == "after"
         self._transactional = declared.transactional
-        self.task: asyncio.Task[Any] | None = None  # in which the function runs
+        self.task: asyncio.Task[Any] | None = None  # the task in which the function runs
 
     async def run(self) -> None:
-        """Consume until told to stop."""
+        """Consume until the partition is stopped."""
         partition, buffer = self.partition, self.partition.buffer
         self.task = asyncio.current_task()
         try:
@@ -67,13 +67,13 @@ class Consumer:
             pass
 
     async def consume(self) -> None:
-        """Consume what is in the buffer, in slices."""
+        """Consume the buffered entries for up to SLICE seconds."""
         raise NotImplementedError
 
     async def settled(self, rows: list[Row], invoke: Invoke, error: Exception) -> None:
-        """After a first attempt failed: what the policy says, until the events are finished or given up."""
+        """Apply the failure policy after a failed first attempt, until the events are finished or given up."""
         starts, begun = self.failures.starts, [row[0] for row in rows]
-        before = max((starts.before(self.partition, each) for each in begun), default=0) if self.partition.tried else 0
+        before = starts.most_before(self.partition, begun)
         attempt = 1
         while True:
             left = await self.records_of(rows) if isinstance(error, UndecodableError) and len(rows) > 1 else rows
@@ -91,13 +91,13 @@ class Consumer:
             try:
                 await invoke(rows, attempt)
             except BaseException as again:  # noqa: BLE001 - the policy sees every error
-                error = failure(again, asyncio.current_task())
+                error = as_failure(again, asyncio.current_task())
             else:
                 self.finish(rows)
                 return
 
     async def records_of(self, rows: list[Row]) -> list[Row]:
-        """Those of them that are records. The others are settled, each alone."""
+        """Return the entries that can be decoded. The others are settled individually."""
         good = []
         for row in rows:
             try:
@@ -109,7 +109,7 @@ class Consumer:
         return good
 
     async def gathered(self, count: int, within: float) -> None:
-        """Wait until there are so many entries, or so many seconds have gone by, or the partition is to be released."""
+        """Wait until this many entries are available, the time has passed, or the partition is being released."""
         buffer, stopping = self.partition.buffer, self.partition.stopping.is_set
         if len(self.rows) >= count or within <= 0 or stopping():
             return
@@ -126,9 +126,9 @@ class Consumer:
             buffer.want(0)
 
     def finish(self, rows: list[Row]) -> None:
-        """The processor is through with these."""
+        """Acknowledge or commit events that were processed successfully."""
         self.stats.finished += len(rows)
-        if self.partition.tried and self.declared.ack != "manual":
+        if self.partition.start_counts and self.declared.ack != "manual":
             self.failures.starts.over(self.partition, [row[0] for row in rows])
         if self._transactional:
             self.failures.commit(self.partition, rows)
@@ -136,42 +136,42 @@ class Consumer:
             self.partition.acks.add_all([row[0] for row in rows])
 
     async def attempts(self, rows: list[Row]) -> None:
-        """Give events to the function, with all that is around it, until they are finished or given up."""
+        """Call the function until the events are finished or given up."""
         invoke = self._invoke if not self.declared.plain else self.again
         try:
             await invoke(rows, 1)
         except BaseException as error:  # noqa: BLE001 - the policy sees every error
-            await self.settled(rows, invoke, failure(error, self.task))
+            await self.settled(rows, invoke, as_failure(error, self.task))
         else:
             self.finish(rows)
 
     async def again(self, rows: Sequence[Row], _: int) -> None:
-        """Give bare records to the bare function, where they are given one by one, or as a list."""
+        """Call the function directly with the record, or with the list of records."""
         raise NotImplementedError
 
     async def _invoke(self, rows: Sequence[Row], attempt: int) -> None:
         self.stats.busy += 1
         try:
-            self.partition.sink.begin([row[0] for row in rows])
+            self.partition.actions.begin([row[0] for row in rows])
             await self.declared.invoke([self.event(row, attempt) for row in rows])
         finally:
             self.stats.busy -= 1
 
     def event(self, row: Row, attempt: int) -> Event[Any]:
-        """The event of an entry."""
+        """Return the event of an entry."""
         partition = self.partition
-        if partition.tried:
+        if partition.start_counts:
             attempt += self.failures.starts.before(partition, row[0])
         return Event(
-            self.declared.topic, partition.number, entry_of(row), partition.sink, attempt, partition.claim.epoch
+            self.declared.topic, partition.number, entry_of(row), partition.actions, attempt, partition.claim.epoch
         )
 
     async def carefully(self, rows: list[Row], call: Callable[[list[Row]], Awaitable[None]]) -> None:
-        """Begin events that may have killed the process that had them: see ``tried``."""
+        """Start events that may have killed their process before: see ``attempts``."""
         starts, partition = self.failures.starts, self.partition
         owned, manual = self.declared.ordering != "none", self.declared.ack == "manual"
-        if owned and not manual and partition.doubtful.isdisjoint(row[0] for row in rows):
-            partition.doubtful.clear()  # they come before what is new: the others were evicted
+        if owned and not manual and partition.suspects.isdisjoint(row[0] for row in rows):
+            partition.suspects.clear()  # suspects precede new entries, so the remaining ones were evicted
         over, alone = await starts.begin(partition, rows)
         try:
             for row in over:
@@ -188,7 +188,7 @@ class Consumer:
             starts.end(alone)
 
     async def _consume_acknowledged(self) -> None:
-        """ack="before": the server forgets them first. What was not begun when the process ends is not done at all."""
+        """Acknowledge entries before they are processed (ack="before"). If the process ends, the rest is lost."""
         partition, waiting = self.partition, self.partition.buffer.rows
         count = max(BEFORE, self.declared.take.count if self.declared.take else 1)
         self.rows = deque(waiting.popleft() for _ in range(min(count, len(waiting))))
@@ -198,11 +198,11 @@ class Consumer:
             await self.consume()
 
 
-class EachConsumer(Consumer):
-    """One event at a time."""
+class EachConsumer(PartitionConsumer):
+    """Calls the function for one event at a time."""
 
     async def consume(self) -> None:
-        if self.partition.doubtful:
+        if self.partition.suspects:
             await self.carefully([self.rows.popleft()], self.attempts)
             return
         if self.declared.plain:
@@ -217,7 +217,7 @@ class EachConsumer(Consumer):
         await asyncio.sleep(0)
 
     async def _consume_records(self) -> None:
-        """The bare record to the bare function: no event, no task, and nothing made twice."""
+        """Call the function directly with each record, without an event object and without a task."""
         partition, declared = self.partition, self.declared
         function, decode, stream = declared.function, declared.topic.codec.decode, partition.stream
         rows, claim, clock, stopping = self.rows, partition.claim, time.monotonic, partition.stopping.is_set
@@ -232,7 +232,7 @@ class EachConsumer(Consumer):
                     ms, _, seq = row[0].partition(b".")
                     await function(decode(Entry(StreamId(int(ms), int(seq)), row[1:]), stream))
                 except BaseException as error:  # noqa: BLE001 - the policy sees every error
-                    await self.settled([row], self.again, failure(error, self.task))
+                    await self.settled([row], self.again, as_failure(error, self.task))
                 else:
                     finished += 1
                     if acknowledge is not None:
@@ -248,20 +248,21 @@ class EachConsumer(Consumer):
         await self.declared.function(self.partition.record(rows[0]))
 
 
-class BatchConsumer(Consumer):
-    """Up to ``take.count`` events at a time. A failure is one of the whole batch, but for entries that are no records:
-    those are settled alone.
+class BatchConsumer(PartitionConsumer):
+    """Calls the function for up to ``take.count`` events at a time.
+
+    A failure concerns the whole batch, except that entries that can't be decoded are settled individually.
     """
 
     def __init__(
-        self, declared: Declared, partition: Partition, failures: Failures, stats: Stats,
+        self, declared: Processor, partition: ActivePartition, failures: FailureHandler, stats: Stats,
         limit: asyncio.Semaphore | None,
     ) -> None:  # fmt: skip
         super().__init__(declared, partition, failures, stats)
-        self._limit = limit  # of calls at a time, of all partitions
+        self._limit = limit  # of concurrent calls for all partitions
         if limit is not None and declared.take is not None:
             count, buffer = declared.take.count, partition.buffer
-            buffer.pace = Pace(lambda: len(buffer.rows), lambda: count, declared.prefetch)
+            buffer.prefetch_limit = PrefetchLimit(lambda: len(buffer.rows), lambda: count, declared.prefetch)
 
     async def consume(self) -> None:
         rows = await self._taken()
@@ -277,10 +278,10 @@ class BatchConsumer(Consumer):
         partition = self.partition
         if not partition.held or (partition.stopping.is_set() and not self._before):
             return
-        if partition.buffer.again:  # nobody owns the partition
-            again, partition.buffer.again = partition.buffer.again, []
+        if partition.buffer.redelivered:  # only without an owner
+            again, partition.buffer.redelivered = partition.buffer.redelivered, []
             await self.failures.starts.look_up(partition, again, died=True)
-        if partition.doubtful:
+        if partition.suspects:
             await self.carefully(rows, self.attempts)
             return
         if not self.declared.plain:
@@ -302,7 +303,7 @@ class BatchConsumer(Consumer):
         try:
             await self.declared.function(records)
         except BaseException as error:  # noqa: BLE001 - the policy sees every error
-            await self.settled(good, self.again, failure(error, self.task))
+            await self.settled(good, self.again, as_failure(error, self.task))
         else:
             self.finish(good)
         finally:
@@ -313,7 +314,7 @@ class BatchConsumer(Consumer):
         await self.declared.function([self.partition.record(row) for row in rows])
 
     async def _taken(self) -> list[Row]:
-        """The next batch: full, or what came ``within`` so many seconds of the first one."""
+        """Return the next batch: full, or the entries that arrived ``within`` the time after the first one."""
         take = self.declared.take
         assert take is not None  # noqa: S101 - a batch processor has one
         partition = self.partition

@@ -1,16 +1,18 @@
 """``Fetcher``: reads entries into the buffers of one processor's partitions.
 
-    hot      a TREAD returned as many entries as were asked for, or TWAIT named the stream: it is read next
-    waiting  all others with room: one TWAIT for them together, on a line of its own
+    hot      a TREAD returned as many entries as requested, or TWAIT named the stream: it is read next
+    waiting  all other streams with room: one TWAIT for all of them, on a separate connection
 
-Rule 1: all TREADs of a round leave as one pipeline. A partition without room is not in it.
-Rule 2: what a former owner reads is missing at the new one, who goes on with what comes after it: the order of a key
-        would break. A process that goes on after a pause can have a TREAD in hand that it has not sent yet. So a round
-        is one transaction that watches the claims: MULTI TREAD ... EXEC WATCH MGET, the last two for the next round.
-Rule 3: TWAIT delivers nothing. A wait whose partitions are out of date is ended (CLIENT UNBLOCK) where it lacks one,
-        and otherwise left alone: what it names and is not ours is passed over.
-Rule 4: when the reply of a TREAD was lost, what it may have delivered is made due before anything else is read, or it
-        would come after newer entries. Not where partitions have no owner: there it may be another's.
+Rule 1: all TREADs of a round are sent as one pipeline. A partition without room is not included.
+Rule 2: if a former owner reads entries, the new owner misses them and continues with later ones, which breaks the order
+        of a key. Checking the lease before a TREAD is not enough, because the process can be paused between the check
+        and the send. So a round is one transaction that watches the claims: MULTI TREAD ... EXEC WATCH MGET, the last
+        two for the next round. This has no measurable effect on events/s.
+Rule 3: TWAIT delivers nothing. A wait that lacks a partition is ended (CLIENT UNBLOCK). A wait for partitions that this
+        worker does not own any more continues, and their names are ignored.
+Rule 4: if the reply of a TREAD was lost, the entries that it may have delivered become due before anything else is
+        read, because they would otherwise follow newer entries. This does not apply to partitions without an owner,
+        where another worker may have received them.
 """
 
 from __future__ import annotations
@@ -31,59 +33,59 @@ from tidelog.transport.asyncconnection import AsyncConnection, LostError
 from tidelog.transport.call import Call, Value, plain, queued
 from tidelog.transport.errors import NoGroupError, is_denied
 from tidelog.workers import logs
-from tidelog.workers.coordination.connections import Line, Link
+from tidelog.workers.coordination.connections import WorkerConnection, WorkerConnector
 from tidelog.workers.execution.buffers import Buffer, Row
 
 log = logs.get(__name__)
-PAGE: Final = 1000  # pending messages that are looked at at once
+PAGE: Final = 1000  # pending messages per page
 WAIT_MS: Final = 60_000  # of one TWAIT
-REFUSED: Final = 1.0  # seconds until a stream that could not be read is tried again
+REFUSED: Final = 1.0  # seconds until a stream that could not be read is retried
 
 
 class Fetcher:
-    """For one processor in one worker. ``reads``: the line that TREADs and TACKs share, so that they keep their order.
+    """Reads for one processor in one worker. ``reads``: the connection of TREADs and TACKs, which keeps their order.
 
-    ``start``: where a group that does not exist yet begins, as TREAD takes it.
+    ``start``: the position of a new group, in the form of TREAD.
     """
 
     def __init__(
-        self, link: Link, reads: Line, group: str, retry_ms: int, start: str, taken: Callable[[Claim], None],
-        owned: bool = True,
+        self, connector: WorkerConnector, reads: WorkerConnection, group: str, retry_ms: int, start: str,
+        taken: Callable[[Claim], None], owned: bool = True,
     ) -> None:  # fmt: skip
         self._reads = reads
-        self._waits = link.line(self._opened)
+        self._waits = connector.connection(self._opened)
         self._group = group
         self._options: tuple[Value, ...] = ("GROUP", group, 0, "RETRY", retry_ms, 0)
         self._start = start
-        self._owned = owned  # whether all that is pending is this worker's
-        self._unseen: set[Buffer] = set()  # something may have been delivered to them in a reply that was lost
+        self._owned = owned  # whether all pending messages are this worker's
+        self._unseen: set[Buffer] = set()  # buffers whose entries may have been delivered in a lost reply
         self._buffers: dict[str, Buffer] = {}  # by stream
         self._hot: dict[str, Buffer] = {}
-        self._taken = taken  # called with a claim that is somebody else's
-        self._channel: AsyncConnection | None = None  # on which is watched
+        self._taken = taken  # called with a claim that another worker has taken
+        self._channel: AsyncConnection | None = None  # the one with the WATCHes
         self._watched: dict[str, Claim] = {}  # by key
-        self._refusing: set[str] = set()  # streams that can't be read now
+        self._refusing: set[str] = set()  # streams that can't be read currently
         self._trouble: dict[str, FailureLog] = {}  # by stream
         self._wake = asyncio.Event()
         self._waiting: asyncio.Task[list[str]] | None = None
-        self._awaited: frozenset[str] = frozenset()  # the streams that it waits for
-        self._client_id = 0  # of the connection that waits
+        self._awaited: frozenset[str] = frozenset()  # the streams of the current TWAIT
+        self._client_id = 0  # of the connection for TWAIT
 
     def add(self, buffer: Buffer) -> None:
-        """Read this one too, now."""
+        """Start reading into this buffer."""
         buffer.open = True
         self._buffers[buffer.stream] = self._hot[buffer.stream] = buffer
         self._wake.set()
 
     def remove(self, buffer: Buffer) -> None:
-        """Read it no more."""
+        """Stop reading into this buffer."""
         buffer.open = False
         self._buffers.pop(buffer.stream, None)
         self._hot.pop(buffer.stream, None)
         self._unseen.discard(buffer)
 
-    def roomy(self) -> None:
-        """A buffer has room again."""
+    def room_available(self) -> None:
+        """Continue, because a buffer has room again."""
         self._wake.set()
 
     async def run(self) -> None:
@@ -112,11 +114,11 @@ class Fetcher:
         wanted = [buffer for buffer in wanted if buffer.room and buffer.claim.held]
         asked = [buffer.room for buffer in wanted]
         for buffer in wanted:
-            buffer.quiet.clear()
+            buffer.not_reading.clear()
         try:
             replies = await self._round(channel, wanted, asked)
             if replies is None:
-                return  # they stay hot
+                return  # the streams stay hot
             now = time.monotonic()
             for buffer, room, rows in zip(wanted, asked, replies, strict=True):
                 if isinstance(rows, Exception):
@@ -124,23 +126,23 @@ class Fetcher:
                     continue
                 if self._trouble:
                     self._trouble.pop(buffer.stream, None)
-                if buffer.take_in(rows, now) < room:
+                if buffer.add_rows(rows, now) < room:
                     self._hot.pop(buffer.stream, None)
-        except LostError:  # they stay hot
+        except LostError:  # the streams stay hot
             if self._owned:
                 self._unseen.update(wanted)
         finally:
             for buffer in wanted:
-                buffer.read_ended()
+                buffer.read_finished()
 
     async def _round(self, channel: AsyncConnection, wanted: list[Buffer], asked: list[int]) -> Sequence[Any] | None:
-        """What TREAD returns for each, or errors; None, and nothing is read, where a claim has changed."""
+        """Return the reply of TREAD or an error for each buffer; None, without reading, if a claim has changed."""
         made = [
             Call(("TREAD", buffer.stream, self._start, room, *self._options), _rows)
             for buffer, room in zip(wanted, asked, strict=True)
         ]
         keys = list(self._watched)
-        if not keys or not made:  # nobody owns them
+        if not keys or not made:  # partitions without an owner
             return await channel.send(made)
         *_, done, _, values = await channel.send(
             [plain("MULTI"), *map(queued, made), plain("EXEC"), *watch_and_get(keys)]
@@ -149,7 +151,7 @@ class Fetcher:
         return [done] * len(made) if isinstance(done, Exception) else done
 
     async def _watch(self, channel: AsyncConnection) -> None:
-        """Watch the claims of all partitions that are read. LostError."""
+        """Watch the claims of all partitions that are read. Raises LostError."""
         if channel is not self._channel:
             self._channel = channel
             self._watched.clear()
@@ -161,7 +163,7 @@ class Fetcher:
             self._compare(new, values)
 
     def _compare(self, keys: list[str], values: Any) -> None:
-        """Whether the claims are this worker's, under whatever epoch: another part of it may have claimed them anew."""
+        """Check that the claims are this worker's, under any epoch: another part of it may have reclaimed them."""
         for key, value in zip(keys, checked([values])[0], strict=True):
             claim = self._watched[key]
             if (value or b"").rpartition(b"|")[0] != claim.value.rpartition(b"|")[0]:
@@ -169,13 +171,13 @@ class Fetcher:
                 self._taken(claim)
 
     async def _make_due(self, buffer: Buffer) -> None:
-        """Make due what is pending and not in hand. LostError."""
+        """Make pending messages due that are not in flight. Raises LostError."""
         start = "-"
         while True:
             (page,) = await self._reads.send([calls.tpending_range(buffer.stream, self._group, start, "+", PAGE)])
             if isinstance(page, redis.ResponseError) or not page or not buffer.claim.held:
                 break
-            ids = [message.id for message in page if b"%d.%d" % (message.id.ms, message.id.seq) not in buffer.held]
+            ids = [message.id for message in page if b"%d.%d" % (message.id.ms, message.id.seq) not in buffer.in_flight]
             if ids:
                 await self._reads.send([calls.tnack(buffer.stream, self._group, *ids)])
             last = page[-1].id
@@ -183,7 +185,7 @@ class Fetcher:
         self._unseen.discard(buffer)
 
     def _refused(self, buffer: Buffer, error: Exception) -> None:
-        """The others are read meanwhile."""
+        """Log that a stream can't be read, and retry later; other streams continue."""
         if is_denied(error):
             raise error
         stream = buffer.stream
@@ -201,7 +203,7 @@ class Fetcher:
 
     # -- waiting ---------------------------------------------------------------------------------------------
     async def _wait(self) -> None:
-        """Until a stream has something, or the buffers have changed."""
+        """Wait until a stream has entries, or the buffers have changed."""
         streams = frozenset(
             stream
             for stream, buffer in self._buffers.items()
@@ -222,7 +224,7 @@ class Fetcher:
         self._take()
 
     def _take(self) -> None:
-        """What the wait has found, if it has ended."""
+        """Process the result of the wait if it has ended."""
         waiting = self._waiting
         if waiting is None or not waiting.done():
             return
@@ -238,18 +240,18 @@ class Fetcher:
                 await self._reads.send([plain("CLIENT", "UNBLOCK", self._client_id)])
             except LostError:
                 continue
-            await asyncio.wait({waiting}, timeout=0.1)  # it may not have been blocked yet
+            await asyncio.wait({waiting}, timeout=0.1)  # it may not have blocked yet
         self._take()
 
     async def _next(self, streams: list[str]) -> list[str]:
-        """Those of the streams that have something for the group; none if the wait was ended."""
+        """Return the streams that have entries for the group; none if the wait was unblocked."""
         while True:
             try:
                 (found,) = await self._waits.send([calls.twait_group(self._group, streams, block=WAIT_MS)])
             except LostError:
                 continue
             if isinstance(found, NoGroupError):
-                return streams  # the next TREAD makes it again
+                return streams  # the next TREAD creates the group again
             if isinstance(found, redis.ResponseError):
                 if is_denied(found):
                     raise found

@@ -1,7 +1,7 @@
-"""Where a processor with ``start="newest"`` begins: behind what its topic held when it was first started.
+"""Creates the groups of a processor with ``start="latest"``, at the current ends of its partitions.
 
-Rule 1: the groups on all partitions are made in one step, when no partition has one. So a partition without a group,
-        where another one has it, came later: the topic has grown, and nothing that was sent to it is old.
+Rule 1: the groups of all partitions are created in one transaction while no partition has one. A partition without a
+        group, where another partition has one, was therefore added later, and all its entries are new.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ from __future__ import annotations
 from tidelog.client import calls
 from tidelog.client.steps import Steps, checked
 from tidelog.transport.call import plain, queued
-from tidelog.workers.declare.processor import Declared
+from tidelog.workers.declare.processor import Processor
 
 
-def begin_newest(declared: Declared) -> Steps[None]:
-    """Make the groups that are missing. A partition that the server refuses is left to whoever reads it."""
+def create_groups_at_end(declared: Processor) -> Steps[None]:
+    """Create the missing groups. A partition that the server rejects is left to the fetcher."""
     group = declared.group.encode()
     streams = [declared.topic.stream(at) for at in range(declared.topic.partitions)]
     listed = yield [calls.tgroup_list(stream) for stream in streams]

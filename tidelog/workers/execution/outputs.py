@@ -1,4 +1,4 @@
-"""``Output``: an entry that a transaction appends."""
+"""``OutputEntry``: an entry that a transaction appends."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from tidelog.topics.sending import Sender, bulk
 from tidelog.transport.call import Value
 
 
-class Output:
-    """An entry that is to be appended."""
+class OutputEntry:
+    """An entry to append."""
 
     __slots__ = ("fields", "partition", "row", "sender", "stream")
 
@@ -18,7 +18,7 @@ class Output:
         partition: int = 0,
     ) -> None:  # fmt: skip
         self.stream = stream
-        self.sender = sender  # of a topic whose partitions are looked at after each append: they are kept short
+        self.sender = sender  # set if the topic's retention must be applied after each append
         self.partition = partition
         self.fields = tuple(fields)
         self.row = bulk(values)

@@ -1,4 +1,4 @@
-"""``Partition``: one partition of a topic in the hands of one processor of this worker."""
+"""``ActivePartition``: the state of one partition that a processor consumes in this worker."""
 
 from __future__ import annotations
 
@@ -10,59 +10,61 @@ from tidelog.coordination import Claim
 from tidelog.topics import Topic
 from tidelog.workers.execution.acks import Acks
 from tidelog.workers.execution.buffers import Buffer, Row, id_of
-from tidelog.workers.execution.event_actions import ProcessorSink
+from tidelog.workers.execution.event_actions import PartitionEventActions
 
 
 class StoppedError(Exception):
-    """The partition is being released, or lost: the event in hand is not to be begun again."""
+    """The partition is being released or is lost: the current event must not be retried here."""
 
 
-class Partition:
-    """What is in hand, and whether it may be worked on.
+class ActivePartition:
+    """The entries in flight, and whether they may be processed.
 
-    ``stopping`` is set when the partition is to be released: no event is begun any more.
+    ``stopping`` is set when the partition is to be released; then no event is started any more.
     """
 
-    def __init__(self, topic: Topic[Any], claim: Claim, buffer: Buffer, acks: Acks, sink: ProcessorSink) -> None:
+    def __init__(
+        self, topic: Topic[Any], claim: Claim, buffer: Buffer, acks: Acks, actions: PartitionEventActions
+    ) -> None:  # fmt: skip
         self.number = claim.partition
         self.claim = claim
         self.buffer = buffer
         self.acks = acks
-        self.sink = sink
+        self.actions = actions
         self.stream = buffer.stream.encode()
         self.stopping = asyncio.Event()
-        self.parked: set[str] = set()  # keys that are held back, as they are listed on the server
-        self.parked_known = False  # whether the server was asked
-        self.doubtful: set[bytes] = set()  # IDs of what comes again, perhaps since a process died in it
-        self.tried: dict[bytes, Any] = {}  # by ID: what is known of earlier attempts, ``tried.Tried``
-        self.begun: set[bytes] = set()  # of these, what this process has begun
-        self.task: asyncio.Task[None] | None = None  # that consumes it
-        self.ended = False  # nothing of it is in hand any more; the claim may go on under another Partition
+        self.parked: set[str] = set()  # parked keys, as recorded on the server
+        self.parked_known = False  # whether ``parked`` was read from the server
+        self.suspects: set[bytes] = set()  # redelivered IDs, perhaps because a process died while handling them
+        self.start_counts: dict[bytes, Any] = {}  # by ID: ``StartCounts`` of earlier attempts
+        self.started: set[bytes] = set()  # of these, the IDs that this process has started
+        self.task: asyncio.Task[None] | None = None  # the consumer's
+        self.ended = False  # no entry is in flight any more; another ActivePartition may continue with the claim
         self._decode = topic.codec.decode
 
     @property
     def held(self) -> bool:
-        """Whether it is still ours, for all we know."""
+        """Whether this worker still owns the partition, as far as it knows."""
         return not self.ended and self.claim.held
 
     def stop(self) -> None:
-        """Begin no event any more."""
+        """Start no event any more."""
         self.stopping.set()
         self.buffer.filled.set()
 
     def record(self, row: Row) -> Any:
-        """The record of an entry. UndecodableError if it is none."""
+        """Return the record of an entry. Raises UndecodableError if it can't be decoded."""
         return self._decode(entry_of(row), self.stream)
 
     async def filled(self) -> None:
-        """Wait until there are rows in the buffer, or the partition is to be released."""
+        """Wait until there are rows in the buffer, or the partition is being released."""
         buffer = self.buffer
         while not buffer.rows and not self.stopping.is_set():
             buffer.filled.clear()
             await buffer.filled.wait()
 
     async def rest(self, seconds: float) -> None:
-        """Sleep. StoppedError if the partition is to be released meanwhile, or is ours no more."""
+        """Sleep. Raises StoppedError if the partition is being released or is lost meanwhile."""
         try:
             async with asyncio.timeout(seconds):
                 await self.stopping.wait()
@@ -73,5 +75,5 @@ class Partition:
 
 
 def entry_of(row: Row) -> Entry:
-    """An entry as the clients have it."""
+    """Convert an entry to the client's type."""
     return Entry(id_of(row[0]), row[1:])

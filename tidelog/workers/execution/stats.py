@@ -1,4 +1,4 @@
-"""``Stats``: what one processor has done in one worker since it started."""
+"""``Stats``: the counters of one processor in one worker."""
 
 from __future__ import annotations
 
@@ -7,24 +7,24 @@ from dataclasses import dataclass
 
 @dataclass(slots=True)
 class Stats:
-    """Counters. Nothing here is shared with another thread."""
+    """Counters since the start of the worker. They are not thread-safe."""
 
-    fetched: int = 0  # entries delivered to this worker, repetitions included
-    repeated: int = 0  # of these, entries that were in hand already, and were dropped
-    missing: int = 0  # nulls in the place of entries that were evicted before they were read
-    finished: int = 0  # events that the processor is through with, without an error
+    fetched: int = 0  # entries delivered to this worker, including redeliveries
+    repeated: int = 0  # of these, entries that were already in flight and were dropped
+    missing: int = 0  # nulls instead of entries that were evicted before they were read
+    finished: int = 0  # events that were processed without an error
     failed: int = 0  # attempts that ended with an error
-    retried: int = 0  # of these, attempts that another one follows
-    skipped: int = 0  # events given up: acknowledged, and nothing else
+    retried: int = 0  # of these, attempts that were followed by another one
+    skipped: int = 0  # events that were given up and only acknowledged
     deadlettered: int = 0
-    parked: int = 0  # events held back with their key
-    acknowledged: int = 0  # IDs that left with TACK or in a transaction
-    returned: int = 0  # IDs given back by TNACK
-    dropped: int = 0  # events in hand when their partition was lost
+    parked: int = 0  # events set aside because their key is parked
+    acknowledged: int = 0  # IDs acknowledged by TACK or in a transaction
+    returned: int = 0  # IDs returned by TNACK
+    dropped: int = 0  # events in flight when their partition was lost
     transactions: int = 0  # commits of a transactional processor
-    busy: int = 0  # calls of user code under way now
+    busy: int = 0  # calls of user code in progress
 
     @property
     def attempts(self) -> int:
-        """Events that user code was called with, each attempt counted."""
+        """Attempts that have ended."""
         return self.finished + self.failed

@@ -1,18 +1,18 @@
-"""``Committer``: entries are appended and others acknowledged in one step, if the partition is still ours.
+"""``Committer``: appends records and acknowledges events in one step, if this worker still owns the partition.
 
-    WATCH <claims>; MGET <claims>     the claims are those that this worker made
+    WATCH <claims>; MGET <claims>     the claims must have the values that this worker wrote
     MULTI
-      TMAPPEND ...; TACK ...          of all events that were finished while the last commit was under way
+      TMAPPEND ...; TACK ...          of all events that were finished during the previous commit
     EXEC                              nothing happens if a claim has changed since the WATCH
     WATCH <claims>; MGET <claims>     for the next commit, in the same pipeline
 
-Rule 1: one commit is under way at a time, and events are committed in the order in which they were given.
-Rule 2: without a reply it is unknown whether an EXEC was carried out, or still will be. The partition is claimed anew
-        first: then it can't be carried out any more. Then the pending list says whether it was.
-Rule 3: inside EXEC the server carries out what follows a command that failed. So a stream is looked at before it is
-        first appended to: TLEN fails for a key of another type. If it becomes one later, the events whose outputs are
-        missing are known from EXEC's reply, or without one from another look: their futures get PartlyError, so that
-        they end as dead letters. All other events of the transaction are whole.
+Rule 1: one commit is in flight at a time, and events are committed in the order of the calls of ``commit``.
+Rule 2: without a reply it is unknown whether an EXEC was executed, or still will be. The partition is first claimed
+        under a new epoch, after which it can't be executed any more. Then the pending list shows whether it was.
+Rule 3: within EXEC, the server continues after a command that failed. Therefore a stream is checked before the first
+        append: TLEN fails for a key of another type. If the type changes later, EXEC's reply or a second check shows
+        which events have missing records. Their futures fail with PartialCommitError, so that they become dead
+        letters. All other events of the transaction are complete.
 """
 
 from __future__ import annotations
@@ -32,24 +32,24 @@ from tidelog.topics.sending import BYTES, ROWS, Run, Sender
 from tidelog.transport.asyncconnection import AsyncConnection, LostError
 from tidelog.transport.call import Call, plain, queued
 from tidelog.workers import logs
-from tidelog.workers.coordination.connections import Line, Link
-from tidelog.workers.execution.outputs import Output
-from tidelog.workers.execution.partition import Partition, StoppedError
+from tidelog.workers.coordination.connections import WorkerConnection, WorkerConnector
+from tidelog.workers.execution.outputs import OutputEntry
+from tidelog.workers.execution.partition import ActivePartition, StoppedError
 from tidelog.workers.execution.stats import Stats
 
 log = logs.get(__name__)
-AT_ONCE: Final = 4000  # events of one commit
-MOST: Final = 8 * BYTES  # of what one commit appends, unless one event sends more
+AT_ONCE: Final = 4000  # events per commit
+MOST: Final = 8 * BYTES  # appended per commit, unless one event sends more
 
 
-class PartlyError(redis.ResponseError):
-    """The server has acknowledged events and appended only some of what they sent: a stream has become another type."""
+class PartialCommitError(redis.ResponseError):
+    """Events were acknowledged, but only some of their records appended, because a stream has changed its type."""
 
 
 class _Commit:
     __slots__ = ("future", "ids", "outputs", "partition", "size")
 
-    def __init__(self, partition: Partition, outputs: list[Output], ids: list[bytes]) -> None:
+    def __init__(self, partition: ActivePartition, outputs: list[OutputEntry], ids: list[bytes]) -> None:
         self.partition = partition
         self.outputs = outputs
         self.ids = ids
@@ -58,32 +58,36 @@ class _Commit:
 
 
 class Committer:
-    """Of one processor in one worker. ``lost(claim)`` is called for a claim that is somebody else's."""
+    """Commits for one processor in one worker. ``lost`` is called with a claim that another worker has taken."""
 
-    def __init__(self, link: Link, lease: Lease, group: str, stats: Stats, lost: Callable[[Claim], None]) -> None:
-        self._line: Line = link.line()
+    def __init__(
+        self, connector: WorkerConnector, lease: Lease, group: str, stats: Stats, lost: Callable[[Claim], None]
+    ) -> None:  # fmt: skip
+        self._connection: WorkerConnection = connector.connection()
         self._lease = lease
         self._group = group
         self._stats = stats
         self._lost = lost
         self._queue: list[_Commit] = []
-        self._some = asyncio.Event()
+        self._pending = asyncio.Event()
         self._under_way = False
-        self._watched: dict[str, Claim] = {}  # by key: the claims that are watched on this channel
+        self._watched: dict[str, Claim] = {}  # by key: the claims that are watched on the channel
         self._channel: AsyncConnection | None = None
-        self._looked_at: set[str] = set()  # streams that may be appended to
+        self._appendable: set[str] = set()  # streams that were checked
 
-    def commit(self, partition: Partition, outputs: list[Output], ids: list[bytes]) -> asyncio.Future[None]:
-        """Append and acknowledge, soon. The future: StoppedError if the partition is not ours any more, and
-        redis.ResponseError if the server refuses it; then nothing of it has happened, but for PartlyError.
+    def commit(self, partition: ActivePartition, outputs: list[OutputEntry], ids: list[bytes]) -> asyncio.Future[None]:
+        """Append and acknowledge soon.
+
+        The future fails with StoppedError if the partition is lost, and with redis.ResponseError if the server rejects
+        the commit. Then nothing was changed, except in the case of PartialCommitError.
         """
         made = _Commit(partition, outputs, ids)
         self._queue.append(made)
-        self._some.set()
+        self._pending.set()
         return made.future
 
-    async def flushed(self, partition: Partition) -> None:
-        """Wait until everything of this partition that was given is settled."""
+    async def flushed(self, partition: ActivePartition) -> None:
+        """Wait until all commits of this partition are settled."""
         if self._under_way or self._queue:
             try:
                 await self.commit(partition, [], [])
@@ -94,8 +98,8 @@ class Committer:
         """Commit until cancelled."""
         try:
             while True:
-                await self._some.wait()
-                self._some.clear()
+                await self._pending.wait()
+                self._pending.clear()
                 while self._queue:
                     count = _fitting(self._queue)
                     batch, self._queue = self._queue[:count], self._queue[count:]
@@ -105,18 +109,18 @@ class Committer:
                     finally:
                         self._under_way = False
                         for commit in batch:
-                            commit.future.cancel()  # does nothing to those that are settled
+                            commit.future.cancel()  # no effect if it is settled
         finally:
             for commit in self._queue:
                 commit.future.cancel()
-            self._line.close()
+            self._connection.close()
 
     async def _commit_all(self, batch: list[_Commit]) -> None:
         while batch := self._ours(batch):
             try:
-                channel = await self._line.channel()
+                channel = await self._connection.channel()
                 await self._watch(channel, batch)
-                await self._look_at(channel, batch)
+                await self._check_streams(channel, batch)
             except LostError:
                 continue
             except redis.ResponseError as error:
@@ -137,12 +141,12 @@ class Committer:
             if watched:
                 self._compare(watched, replies[-1])
             if done is None:
-                continue  # a claim has changed: those that are still ours are tried again
+                continue  # a claim has changed: retry the commits whose partitions are still held
             await self._done(batch, done, senders)
             return
 
     def _ours(self, batch: list[_Commit]) -> list[_Commit]:
-        """Those whose partitions are held. The others are told."""
+        """Return the commits whose partitions are held. The futures of the others fail."""
         kept = []
         for commit in batch:
             if commit.future.done():
@@ -154,17 +158,17 @@ class Committer:
         return kept
 
     async def _done(self, batch: list[_Commit], done: Any, senders: list[tuple[str, set[_Commit]]]) -> None:
-        """After EXEC."""
-        if isinstance(done, redis.ResponseError):  # nothing was carried out
+        """Process the reply of EXEC."""
+        if isinstance(done, redis.ResponseError):  # nothing was executed
             await self._refused(batch, done)
             return
         failed: dict[_Commit, Exception] = {}
         for at, reply in enumerate(done):
             if isinstance(reply, Exception):
-                log.error("group %s: part of a transaction failed, the rest was carried out: %s", self._group, reply)
+                log.error("group %s: part of a transaction failed, the rest was executed: %s", self._group, reply)
                 if at < len(senders):
                     stream, commits = senders[at]
-                    self._looked_at.discard(stream)
+                    self._appendable.discard(stream)
                     failed |= dict.fromkeys(commits, reply)
         self._stats.transactions += 1
         for commit in batch:
@@ -172,7 +176,7 @@ class Committer:
         await self._keep_short(batch)
 
     async def _keep_short(self, batch: list[_Commit]) -> None:
-        """Evict what the retention of topics drops, or look at their hard limits, as a send does."""
+        """Apply the retention of topics with overflow="drop" or a hard limit, as a send does."""
         touched: dict[Sender, set[int]] = {}
         for commit in batch:
             for output in commit.outputs:
@@ -180,12 +184,12 @@ class Committer:
                     touched.setdefault(output.sender, set()).add(output.partition)
         for sender, partitions in touched.items():
             try:
-                await arun(self._line, sender.settled(sorted(partitions)))
+                await arun(self._connection, sender.settled(sorted(partitions)))
             except LostError:
-                return  # after the next commit
+                return  # the next commit repeats it
 
     async def _refused(self, batch: list[_Commit], error: redis.ResponseError) -> None:
-        """The server refuses it as a whole. One by one, the others come through."""
+        """Retry the commits individually after the server rejected them as a whole."""
         if len(batch) > 1:
             for commit in batch:
                 await self._commit_all([commit])
@@ -193,7 +197,7 @@ class Committer:
             batch[0].future.set_exception(error)
 
     def _settle(self, commit: _Commit, failed: Exception | None = None) -> None:
-        """The commit was carried out, but for an append that failed."""
+        """Settle a commit that was executed. ``failed``: the error of an append."""
         self._stats.acknowledged += len(commit.ids)
         commit.partition.buffer.forget(commit.ids)
         if commit.future.done():
@@ -201,14 +205,14 @@ class Committer:
         if failed is None:
             commit.future.set_result(None)
         else:
-            error = PartlyError(f"{failed}: not all was appended, and the events are acknowledged")
+            error = PartialCommitError(f"{failed}: some records were not appended, but the events are acknowledged")
             commit.future.set_exception(error)
 
     def _changes(self, batch: list[_Commit]) -> tuple[list[Call[Any]], list[tuple[str, set[_Commit]]]]:
-        """The appends in their order for each stream, then the acknowledgements; and whose each append is."""
+        """Return the appends in order for each stream, then the acknowledgements; and the commits of each append."""
         runs: list[tuple[str, Run]] = []
         senders: list[tuple[str, set[_Commit]]] = []
-        whose: dict[str, set[_Commit]] = {}  # the last run of a stream
+        whose: dict[str, set[_Commit]] = {}  # by stream: the commits of the last append
         last: dict[str, Run] = {}
         ids: dict[str, list[bytes]] = {}
         for commit in batch:
@@ -228,7 +232,7 @@ class Committer:
 
     # -- claims ----------------------------------------------------------------------------------------------
     async def _watch(self, channel: AsyncConnection, batch: list[_Commit]) -> None:
-        """Watch the claims of the batch, where they aren't. LostError."""
+        """Watch the claims of the batch that are not watched yet. Raises LostError."""
         if channel is not self._channel:
             self._channel = channel
             self._watched.clear()
@@ -244,7 +248,7 @@ class Committer:
             self._compare(list(wanted), values)
 
     def _compare(self, keys: list[str], values: Any) -> None:
-        """Whether the claims are as this worker made them. Those that aren't are lost."""
+        """Check that the claims have the values that this worker wrote. The others are lost."""
         for key, value in zip(keys, values, strict=True):
             claim = self._watched[key]
             if value != claim.value:
@@ -252,14 +256,14 @@ class Committer:
                 if not claim.lost:
                     self._lost(claim)
 
-    async def _look_at(self, channel: AsyncConnection, batch: list[_Commit]) -> None:
-        unknown = {output.stream for commit in batch for output in commit.outputs} - self._looked_at
+    async def _check_streams(self, channel: AsyncConnection, batch: list[_Commit]) -> None:
+        unknown = {output.stream for commit in batch for output in commit.outputs} - self._appendable
         if unknown:
             checked(await channel.send([calls.tlen(stream) for stream in unknown]))
-            self._looked_at |= unknown
+            self._appendable |= unknown
 
     async def _after_loss(self, batch: list[_Commit]) -> list[_Commit]:
-        """Find out what was carried out; returns what was not."""
+        """Find out what was executed; returns the commits that were not."""
         for partition in {commit.partition for commit in batch}:
             if partition.held and partition.claim.key and not await self._reclaimed(partition.claim):
                 self._lost(partition.claim)
@@ -269,11 +273,11 @@ class Committer:
             stream = commit.partition.buffer.stream
             asked = [calls.tpending_range(stream, self._group, i.decode(), i.decode(), 1) for i in commit.ids]
             try:
-                there = any(await self._line.ask(*asked))
-            except redis.ResponseError as error:  # such as a group that was deleted: EXEC says what it says
-                log.warning("group %s: what of %s was committed is unknown: %s", self._group, stream, error)
+                there = any(await self._connection.ask(*asked))
+            except redis.ResponseError as error:  # such as a deleted group, which EXEC will report
+                log.warning("group %s: it is unknown whether %s was committed: %s", self._group, stream, error)
                 there = True
-            if there or (commit.outputs and not commit.ids):  # a dead letter twice is better than none
+            if there or (commit.outputs and not commit.ids):  # a duplicate dead letter is better than none
                 left.append(commit)
                 continue
             refused = [refusing[output.stream] for output in commit.outputs if output.stream in refusing]
@@ -281,12 +285,12 @@ class Committer:
         return left
 
     async def _refusing(self, batch: list[_Commit]) -> dict[str, Exception]:
-        """Streams that can't be appended to, so that EXEC may have left them out."""
+        """Return the streams that can't be appended to, so EXEC may have skipped them."""
         streams = sorted({output.stream for commit in batch for output in commit.outputs})
-        self._looked_at.difference_update(streams)
+        self._appendable.difference_update(streams)
         while True:
             try:
-                replies = await self._line.send([calls.tlen(stream) for stream in streams])
+                replies = await self._connection.send([calls.tlen(stream) for stream in streams])
             except LostError:
                 if not any(commit.partition.held for commit in batch):
                     return {}
@@ -295,19 +299,19 @@ class Committer:
                 return {stream: reply for stream, reply in found if isinstance(reply, Exception)}
 
     async def _reclaimed(self, claim: Claim) -> bool:
-        """Claim it anew, under another epoch: what is under way under the old one fails. False if it is lost."""
+        """Claim the partition under a new epoch, so calls in flight fail. Returns False if it is lost."""
         while True:
             try:
-                return await arun(self._line, reclaim(self._lease, claim))
+                return await arun(self._connection, reclaim(self._lease, claim))
             except LostError:
                 continue
             except (LeaseLostError, redis.ResponseError) as error:
-                log.error("group %s: %s can't be claimed anew: %s", self._group, claim.key, error)
+                log.error("group %s: %s can't be claimed again: %s", self._group, claim.key, error)
                 return False
 
 
 def _fitting(queue: list[_Commit]) -> int:
-    """How many of these make one commit."""
+    """Return how many of these fit into one commit."""
     size = 0
     for count, commit in enumerate(queue[:AT_ONCE]):
         size += commit.size

@@ -1,12 +1,16 @@
-"""``Worker``: a process that runs processors of an app, until it is told to stop.
+"""``Worker``: a process that runs processors of an app until it is stopped.
 
-    SIGTERM, SIGINT   stop fetching, finish what is in work within ``grace``, acknowledge, give the rest back, leave
-    a second one      what is in work is cancelled
-    lost server       lines are made again, with growing pauses; claims are compared before anything is acknowledged
-    denied            a wrong password, a missing right: the worker ends
+    SIGTERM, SIGINT   stop reading, finish the current events within ``grace``, acknowledge, return the rest, leave
+    a second signal   the current events are cancelled
+    lost server       connections are re-established with backoff; claims are compared before anything is acknowledged
+    denied            a wrong password or a missing permission: the worker ends
 
-The lease of the process is kept by a thread of its own. One that is lost, by a pause or a server that was away for
-longer, ends all that the worker owns; then it joins again under another epoch.
+A separate thread renews the lease of the process. If the lease is lost, because the process was paused or the server
+was unreachable for longer, the worker drops everything that it owns and joins again under another epoch.
+
+A worker has one lease, and claims for its partitions. Leases per partition were rejected: 16 partitions would cost 5
+renewals a second on an idle server, and every renewal would fail a transaction that watches the lease. A claim has no
+time of its own: it is valid as long as the lease that it names.
 """
 
 from __future__ import annotations
@@ -32,51 +36,51 @@ from tidelog.operating.signals import ENDING, handling, in_main_thread, unhandle
 from tidelog.topics import Topic, TopicError
 from tidelog.topics.settings import key_of, read_settings
 from tidelog.transport.asyncconnection import LostError
+from tidelog.transport.backoff import Backoff, Delays
 from tidelog.transport.errors import is_denied, is_retryable, message_of
 from tidelog.workers import keys, logs
-from tidelog.workers.coordination.cancellation import end
-from tidelog.workers.coordination.connections import Line, Link
-from tidelog.workers.coordination.control_stream import Control
-from tidelog.workers.coordination.leader_tasks import Leading
-from tidelog.workers.coordination.ownership import Ownership
-from tidelog.workers.declare.app_protocol import Program
+from tidelog.workers.coordination.cancellation import cancel_and_wait
+from tidelog.workers.coordination.connections import WorkerConnection, WorkerConnector
+from tidelog.workers.coordination.control_stream import ControlStream
+from tidelog.workers.coordination.leader_tasks import LeaderTasks
+from tidelog.workers.coordination.ownership import PartitionOwnership
+from tidelog.workers.declare.app_protocol import AppProtocol
 from tidelog.workers.declare.errors import AppError
-from tidelog.workers.declare.processor import Declared
-from tidelog.workers.execution.executor import Executor
+from tidelog.workers.declare.processor import Processor
+from tidelog.workers.execution.executor import ProcessorExecutor
 from tidelog.workers.execution.stats import Stats
 
 log = logs.get(__name__)
-GROWTH: Final = 30.0  # seconds between two looks whether topics have grown
-AGAIN: Final = 0.2  # seconds until topics are compared again with a server that was lost, or refused it
-MOST: Final = 2.0  # the same after many attempts
+GROWTH: Final = 30.0  # seconds between two checks whether topics have grown
+BACKOFF: Final = Backoff(first=0.2, most=2.0)  # of the comparison of topics with the server
 
 
 class Worker:
-    """Runs ``processors`` of ``app``, all by default. ``name``: of this process among the app's workers, never in use
-    twice at a time; by default made of host, process and chance.
+    """Runs ``processors`` of ``app``, by default all. ``name`` must be unique among the app's running workers; by
+    default it consists of host, process ID and a random part.
     """
 
-    def __init__(self, app: Program, processors: Iterable[str] | None = None, name: str | None = None) -> None:
+    def __init__(self, app: AppProtocol, processors: Iterable[str] | None = None, name: str | None = None) -> None:
         self.app = app
         self.name = name or f"{socket.gethostname()}-{os.getpid()}-{uuid4().hex[:6]}"
-        self.declared: Sequence[Declared] = app.select(processors)
+        self.declared: Sequence[Processor] = app.select(processors)
         self.lease = Lease(keys.lease(app.name, self.name), self.name, app.lease, keys.epochs(app.name))
-        self.executors: dict[str, Executor] = {}
-        self._former: dict[str, Stats] = {}  # of the run before
+        self.executors: dict[str, ProcessorExecutor] = {}
+        self._former: dict[str, Stats] = {}  # of the previous ``run``
         self.ready = asyncio.Event()  # set when all processors have joined
         self._stopping = asyncio.Event()
-        self._loop: asyncio.AbstractEventLoop | None = None  # in which it runs, or ran last
+        self._loop: asyncio.AbstractEventLoop | None = None  # of the current or last ``run``
         self._running = False
         self._denied: asyncio.Future[None]
-        self._link = Link(app.access, f"tidelog-worker-{self.name}")
+        self._link = WorkerConnector(app.access, f"tidelog-worker-{self.name}")
 
     @property
     def stats(self) -> dict[str, Stats]:
-        """What each processor has done in this worker."""
+        """The counters of each processor in this worker."""
         return {name: executor.stats for name, executor in self.executors.items()}
 
     def stop(self) -> None:
-        """Begin to stop, as SIGTERM does. Any thread can call it. Before ``run``, it makes ``run`` return at once."""
+        """Stop the worker, as SIGTERM does. Thread-safe. Before ``run``, it makes ``run`` return immediately."""
         if self._running and self._loop is not None and self._loop is not _loop_here():
             self._loop.call_soon_threadsafe(self._stopping.set)
         else:
@@ -85,21 +89,21 @@ class Worker:
     async def run(self, signals: bool | None = None) -> None:
         """Run until ``stop`` or a signal. It can then be called again, also in another event loop.
 
-        signals: stop by SIGTERM, SIGINT and SIGHUP, too. None: in the main thread, if the program handles none of them.
+        signals: also stop on SIGTERM, SIGINT and SIGHUP. None: in the main thread, if these have no other handlers.
 
         Raises AppError if it is already running, or for signals in another thread; TopicError and AppError if the
         declarations don't match the data on the server; redis.ResponseError if the server denies a required permission.
         """
         if self._running:
-            raise AppError(f"worker {self.name} runs already: a second one needs a Worker of its own")
+            raise AppError(f"worker {self.name} is running already: create another Worker")
         if signals and not in_main_thread():
-            raise AppError("signals can be handled in the main thread only: run(signals=False), and call stop()")
+            raise AppError("signals can be handled in the main thread only: use run(signals=False) and stop()")
         self._loop = asyncio.get_running_loop()
         self._denied = self._link.denied = self._loop.create_future()
         self._former, self.executors = self.stats, {}
         numbers = ENDING if signals or (signals is None and unhandled(ENDING)) else ()
         if signals is None and not numbers:
-            log.info("worker %s: the program keeps its signal handlers; call stop() to stop the worker", self.name)
+            log.info("worker %s: the signals have other handlers; call stop() to stop the worker", self.name)
         token = logs.enter(worker=self.name)
         self._running = True
         try:
@@ -108,8 +112,8 @@ class Worker:
         finally:
             self._running = False
             if not self._denied.cancel():
-                self._denied.exception()  # it was raised, or another error is
-            self.ready, self._stopping = asyncio.Event(), asyncio.Event()  # the next run may be in another loop
+                self._denied.exception()  # mark it as retrieved
+            self.ready, self._stopping = asyncio.Event(), asyncio.Event()  # ``run`` may be called in another loop
             logs.leave(token)
 
     async def _run(self) -> None:
@@ -125,22 +129,22 @@ class Worker:
                         return
                     if keeper.denied:
                         raise redis.ResponseError(keeper.denied)
-                while not self._stopping.is_set():  # once more after a topic has grown
+                while not self._stopping.is_set():  # repeated after a topic has grown
                     await self._work()
             finally:
                 watch.cancel()
                 await asyncio.to_thread(keeper.stop)
 
     async def _work(self) -> None:
-        owners: list[Ownership | Unowned] = []
-        lines = [self._link.line(), self._link.line()]
-        control = Control(self.app.name, lines[0])
+        owners: list[PartitionOwnership | UnownedPartitions] = []
+        lines = [self._link.connection(), self._link.connection()]
+        control = ControlStream(self.app.name, lines[0])
         following: asyncio.Task[None] | None = None
         growing = asyncio.create_task(self._growing(lines[1]))
-        vitals: dict[str, float] = {}
-        leading = Leading(self.app, self.lease, self._link, lines[1], control, vitals)
+        lease_ends: dict[str, float] = {}
+        leading = LeaderTasks(self.app, self.lease, self._link, lines[1], control, lease_ends)
         try:
-            if not await self._unless_stopped(self._prepare(control, lines[1], owners, vitals)):
+            if not await self._unless_stopped(self._prepare(control, lines[1], owners, lease_ends)):
                 return
             following = asyncio.create_task(control.run())
             for each in owners:
@@ -148,8 +152,8 @@ class Worker:
             leading.start()
             self.ready.set()
             log.info("worker %s: %s", self.name, ", ".join([*self.executors, *self.app.timers]))
-            await self._told(growing)
-            log.info("worker %s: %s", self.name, "stopping" if self._stopping.is_set() else "beginning again")
+            await self._wait_for_stop(growing)
+            log.info("worker %s: %s", self.name, "stopping" if self._stopping.is_set() else "restarting its processors")
             await _all([leading.stop(self.app.grace), *[each.stop() for each in owners]])
         finally:
             await leading.stop(0)
@@ -157,32 +161,33 @@ class Worker:
             growing.cancel()
             if following is not None:
                 following.cancel()
-            for line in lines:
-                line.close()
+            for connection in lines:
+                connection.close()
 
     async def _prepare(
-        self, control: Control, line: Line, owners: list[Ownership | Unowned], vitals: dict[str, float]
+        self, control: ControlStream, connection: WorkerConnection,
+        owners: list[PartitionOwnership | UnownedPartitions], lease_ends: dict[str, float],
     ) -> None:  # fmt: skip
-        """What is needed before processors can join: the executors, and who owns what for them."""
+        """Create the executors and ownerships, before the processors join."""
         await _begun(control)
         for declared in self.declared:
-            stats = self.stats.get(declared.name) or self._former.get(declared.name)  # from before a topic has grown
-            executor = Executor(declared, self._link, self.lease, self.app.grace, stats)
+            stats = self.stats.get(declared.name) or self._former.get(declared.name)  # continue the counters
+            executor = ProcessorExecutor(declared, self._link, self.lease, self.app.grace, stats)
             self.executors[declared.name] = executor
             await executor.start()
-            control.subscribe(declared.name, lambda _, look=executor.look: look())  # type: ignore[misc]
+            control.subscribe(declared.name, lambda _, check=executor.check_pauses: check())  # type: ignore[misc]
             if declared.ordering == "none":
-                owners.append(Unowned(declared, executor, self.lease))
+                owners.append(UnownedPartitions(declared, executor, self.lease))
                 continue
-            owner = Ownership(
-                self.app.name, declared.name, declared.topic.partitions, self.lease, line, executor, control,
-                vitals=vitals, denied=self._link.deny,
+            owner = PartitionOwnership(
+                self.app.name, declared.name, declared.topic.partitions, self.lease, connection, executor, control,
+                lease_ends=lease_ends, denied=self._link.deny,
             )  # fmt: skip
-            executor.doubted = partial(owner.hint, doubt=True)
+            executor.recheck_claims = partial(owner.hint, doubt=True)
             owners.append(owner)
 
     async def _unless_stopped(self, work: Coroutine[Any, Any, None]) -> bool:
-        """Do it, however long the server is away; False if the worker is told to stop before."""
+        """Do the work, however long the server is unreachable. Returns False if the worker is stopped before."""
         doing, stopping = asyncio.create_task(work), asyncio.create_task(self._stopping.wait())
         try:
             waited: set[asyncio.Future[Any]] = {doing, stopping, self._denied}
@@ -195,10 +200,10 @@ class Worker:
             return True
         finally:
             stopping.cancel()
-            await end(doing)
+            await cancel_and_wait(doing)
 
-    async def _told(self, growing: asyncio.Task[None]) -> None:
-        """Until it is told to stop, or a topic has grown. Raises what a processor can't go on with."""
+    async def _wait_for_stop(self, growing: asyncio.Task[None]) -> None:
+        """Wait until the worker is stopped or a topic has grown. Raises the error of a failed processor."""
         stopping = asyncio.create_task(self._stopping.wait())
         failures = [self._denied, *(executor.failure for executor in self.executors.values())]
         waited: set[asyncio.Future[Any]] = {stopping, growing, *failures}
@@ -208,30 +213,30 @@ class Worker:
             if failure.done():
                 failure.result()
 
-    async def _growing(self, line: Line) -> None:
-        """Until a topic has more partitions than processors were begun with."""
+    async def _growing(self, connection: WorkerConnection) -> None:
+        """Wait until a topic has more partitions than at the start."""
         begun = {each.topic: each.topic.partitions for each in self.declared}
-        said: set[tuple[str, str]] = set()
+        summary_of: set[tuple[str, str]] = set()
         while True:
             await asyncio.sleep(GROWTH)
             try:
-                texts = await line.ask(*[strings.get(key_of(topic.name)) for topic in begun])
+                texts = await connection.ask(*[strings.get(key_of(topic.name)) for topic in begun])
             except redis.ResponseError as error:
-                log.warning("worker %s: topics can't be looked at: %s", self.name, error)
+                log.warning("worker %s: topics can't be checked: %s", self.name, error)
                 continue
             for (topic, partitions), text in zip(begun.items(), texts, strict=True):
                 try:
                     if text is None or (read_settings(topic.name, text).partitions or 0) <= partitions:
                         continue
-                    await arun(line, topic.agree())
-                except (TopicError, redis.ResponseError) as error:  # such as a number of partitions that is declared
-                    if (topic.name, str(error)) not in said:
-                        log.error("worker %s: topic %s has changed, and is processed as it was: %s", self.name,
+                    await arun(connection, topic.agree())
+                except (TopicError, redis.ResponseError) as error:  # such as another declared number of partitions
+                    if (topic.name, str(error)) not in summary_of:
+                        log.error("worker %s: topic %s has changed, but is processed as before: %s", self.name,
                                   topic.name, error)  # fmt: skip
-                        said.add((topic.name, str(error)))
+                        summary_of.add((topic.name, str(error)))
                     continue
                 except LostError:
-                    break  # looked at again later
+                    break  # checked again later
                 log.warning("worker %s: topic %s has grown to %d partitions", self.name, topic.name, topic.partitions)
                 return
 
@@ -242,7 +247,7 @@ class Worker:
         self._stopping.set()
 
     async def _watch_lag(self) -> None:
-        """Log when the event loop stood still for longer than a quarter of the lease."""
+        """Log if the event loop was blocked for longer than a quarter of the lease."""
         period = self.lease.ttl / 8
         done: dict[str, int] = {}
         while True:
@@ -252,17 +257,17 @@ class Worker:
             if late > self.lease.ttl / 4:
                 busy = [name for name, stats in self.stats.items() if stats.busy or stats.attempts != done.get(name)]
                 log.warning(
-                    "worker %s: the event loop stood still for %.2f s (lease: %g s); at work meanwhile: %s. What"
-                    " computes belongs into a thread or another process", self.name, late, self.lease.ttl,
+                    "worker %s: the event loop was blocked for %.2f s (lease: %g s); active processors: %s. Move"
+                    " computations to a thread or another process", self.name, late, self.lease.ttl,
                     ", ".join(busy) or "nothing",
                 )  # fmt: skip
             done = {name: stats.attempts for name, stats in self.stats.items()}
 
 
-class Unowned:
-    """For ordering "none": every worker reads all partitions, for as long as its lease lasts."""
+class UnownedPartitions:
+    """The partitions of a processor with ordering "none": each worker reads all of them while its lease lasts."""
 
-    def __init__(self, declared: Declared, executor: Executor, lease: Lease) -> None:
+    def __init__(self, declared: Processor, executor: ProcessorExecutor, lease: Lease) -> None:
         self._declared = declared
         self._executor = executor
         self._lease = lease
@@ -296,22 +301,22 @@ class Unowned:
 
 
 class _Topics:
-    """The topics of an app while a worker runs: compared with the server, and able to send."""
+    """The topics of an app while a worker runs: it compares them with the server and enables sending."""
 
-    def __init__(self, link: Link, topics: Iterable[Topic[Any]]) -> None:
+    def __init__(self, connector: WorkerConnector, topics: Iterable[Topic[Any]]) -> None:
         self._topics = list(topics)
-        self._line = link.line()
+        self._connection = connector.connection()
         self._trouble = FailureLog(log)
 
     async def __aenter__(self) -> Self:
         return self
 
     async def ready(self) -> None:
-        """Compare them with the server, as soon as it is there. TopicError where they don't fit."""
+        """Compare the topics with the server as soon as possible. Raises TopicError if they don't match."""
         for topic in self._topics:
-            if topic.url is None:  # several servers, Sentinels, TLS files: where a URL doesn't say enough
-                topic.use(cast(AsyncClient, self._line))  # it sends calls together, which is all that a topic needs
-            pause = AGAIN
+            if topic.url is None:  # the server can't be expressed by a URL: several servers, Sentinels, TLS files
+                topic.use(cast(AsyncClient, self._connection))  # a topic needs only the method ``together``
+            delays = Delays(BACKOFF)
             while True:
                 try:
                     await topic.ready()
@@ -321,17 +326,16 @@ class _Topics:
                         raise redis.ResponseError(message_of(error)) from None
                     if not is_retryable(error):
                         raise
-                    await self._line.channel()  # waits for the server, and logs that
+                    await self._connection.channel()  # waits for the server, and logs the outage
                     if not isinstance(error, LostError):
                         self._trouble.warn(f"topic {topic.name}: {message_of(error)}; trying again")
-                    await asyncio.sleep(pause)
-                    pause = min(MOST, pause * 2)
+                    await asyncio.sleep(delays.next())
 
     async def __aexit__(self, *_: object) -> None:
         for topic in self._topics:
-            topic.forget(cast(AsyncClient, self._line))
+            topic.forget(cast(AsyncClient, self._connection))
             await topic.close()
-        self._line.close()
+        self._connection.close()
 
 
 def _loop_here() -> asyncio.AbstractEventLoop | None:
@@ -341,7 +345,7 @@ def _loop_here() -> asyncio.AbstractEventLoop | None:
         return None
 
 
-async def _begun(control: Control) -> None:
+async def _begun(control: ControlStream) -> None:
     while True:
         try:
             await control.begin()
@@ -351,7 +355,7 @@ async def _begun(control: Control) -> None:
 
 
 async def _all(work: Iterable[Awaitable[None]]) -> None:
-    """Wait for all of it; then the first error is raised."""
+    """Wait for all of these; then raise the first error."""
     results = await asyncio.gather(*work, return_exceptions=True)
     for result in results:
         if isinstance(result, BaseException):

@@ -6,4 +6,6 @@
     metrics         ``/metrics`` for Prometheus
     metrics_server  the HTTP server of ``/metrics``, with limits
     testing         ``AppTest``: an app in this process, on its own server
+
+Everything but metrics and testing works without a running worker.
 """

@@ -1,61 +1,77 @@
-"""What people do to a processor from outside: move it back or on, hold it back, let it go on.
+"""Control of a processor from outside: reset, pause, resume.
 
-    reset   another position, for the whole processor or one partition
-    hold    pause the processor, a partition, or a key
-    resume  let it go on
+    preview_reset  the effects that a reset would have
+    reset          move the whole processor or one partition to another position
+    pause          pause the processor, a partition, or a key
+    resume         resume what is paused, parked or halted
 
-Rule 1: workers are told by a message in the control stream. One that misses it sees the change when it takes a
-        partition, and while something is held back.
-Rule 2: a reset is one transaction for each partition. It watches the members, so no worker begins meanwhile unnoticed.
+Rule 1: workers are notified by a message in the control stream. A worker that misses it sees the change when it takes a
+        partition, and while something is paused.
+Rule 2: a reset is one transaction per partition. It watches the member document, so a worker that joins is noticed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from tidelog.client import calls, strings
-from tidelog.client.entries import SEQ_MAX, StreamId
+from tidelog.client.entries import StreamId
 from tidelog.client.steps import Steps, checked
+from tidelog.options.start import LATEST, ZERO, StartPosition
 from tidelog.topics import partition_of
 from tidelog.topics.reconcile import known
 from tidelog.transport.call import Call
 from tidelog.workers import keys
 from tidelog.workers.coordination import pauses
 from tidelog.workers.coordination.control_stream import message
-from tidelog.workers.declare.app_protocol import Program
+from tidelog.workers.declare.app_protocol import AppProtocol
 from tidelog.workers.declare.errors import AppError
-from tidelog.workers.declare.processor import Declared
+from tidelog.workers.declare.processor import Processor
 from tidelog.workers.operate import status
-from tidelog.workers.operate.status import ProcessorStatus
+from tidelog.workers.operate.status import PartitionStatus, ProcessorStatus
 
-WHO: Final = "tidelog app"  # in place of a worker's name
-END: Final = "end"
+WHO: Final = "tidelog app"  # instead of a worker's name
 
 
 class AliveError(AppError):
-    """Workers take part in the processor, which must not be."""
+    """Workers run the processor, but must not."""
 
 
 @dataclass(frozen=True)
-class Moved:
-    """What a reset did to one partition."""
+class ResetResult:
+    """The effect of a reset on one partition."""
 
     partition: int
-    before: StreamId | None  # where the processor was; None: nowhere
-    after: StreamId  # it goes on with the first entry after this
-    forgotten: int  # messages that were pending
-    left: int  # entries that are after it now
+    before: StreamId | None  # the position before; None: the processor had not begun
+    after: StreamId  # the processor continues with the first entry after this ID
+    read_again: int  # entries up to the old position that are delivered again
+    skipped: int  # undelivered entries up to the new position that are not delivered
+    dropped: int  # pending messages that are dropped; those after the new position are delivered as new entries
+    left: int  # entries after the new position
+
+
+def preview_reset(
+    app: AppProtocol, name: str, to: StartPosition, partition: int | None = None, force: bool = False
+) -> Steps[list[ResetResult]]:
+    """Return the effects that ``reset`` with the same arguments would have now. Changes nothing."""
+    (declared,) = app.select([name])
+    count = yield from _partitions(declared, partition)
+    processor = yield from _status(app, name, force)
+    found = []
+    for at in range(count) if partition is None else [partition]:
+        found += [(yield from _planned(declared, processor.partitions[at], to))]
+    return found
 
 
 def reset(
-    app: Program, name: str, to: StreamId | str, partition: int | None = None, force: bool = False
-) -> Steps[list[Moved]]:
-    """Let a processor go on with the first entry after the ID ``to``, or after the last one there is (``END``).
+    app: AppProtocol, name: str, to: StartPosition, partition: int | None = None, force: bool = False
+) -> Steps[list[ResetResult]]:
+    """Move a processor to a position, in all partitions or in one.
 
-    What was pending is forgotten: of that, entries after ``to`` come again as new ones, those before it don't come any
-    more. AliveError while workers take part, unless ``force``. To be driven on one connection, which is not made again.
+    Raises AliveError while workers run the processor, unless ``force``. Must be driven on one connection that is not
+    re-established.
     """
     (declared,) = app.select([name])
     count = yield from _partitions(declared, partition)
@@ -63,136 +79,133 @@ def reset(
     for at in range(count) if partition is None else [partition]:
         while True:
             yield [Call(("WATCH", keys.members(app.name, name)), bool)]
-            seen = yield from status.look(app, [name])
-            (processor,) = seen.processors
-            if not force:
-                _check_idle(processor)
-            done = yield from _reset(declared, processor.partitions[at], to)
-            if done is not None:
-                moved.append(done)
+            processor = yield from _status(app, name, force)
+            planned = yield from _planned(declared, processor.partitions[at], to)
+            left = yield from _reset(declared, planned)
+            if left is not None:
+                moved.append(replace(planned, left=left))
                 break
-    yield [Call(("UNWATCH",), bool), _told(app, name)]
+    yield [Call(("UNWATCH",), bool), _notification(app, name)]
     return moved
 
 
-def hold(
-    app: Program, name: str, partition: int | None = None, key: str | None = None, reason: str = "by hand"
+def pause(
+    app: AppProtocol, name: str, partition: int | None = None, key: str | None = None, reason: str = "by hand"
 ) -> Steps[list[str]]:
-    """Hold back a processor, one partition, or one key; returns what is held back now and was not, in words."""
+    """Pause a processor, one partition, or one key; returns descriptions of what was not paused before."""
     (declared,) = app.select([name])
     if key is not None:
-        return (yield from _hold_key(app, declared, partition, key, reason))
+        return (yield from _park(app, declared, partition, key, reason))
     yield from _partitions(declared, partition)
-    mark = pauses.ALL if partition is None else str(partition)
+    entry = pauses.ALL if partition is None else str(partition)
     where = pauses.paused_key(app.name, name)
     before = yield from pauses.read(where)
     (now,) = checked((yield [strings.server_time()]))
-    facts = {"reason": reason, "time": now, "worker": WHO}
-    yield from pauses.add(where, mark, facts)
-    checked((yield [_told(app, name)]))
-    return [] if mark in before else [f"partition {partition}" if partition is not None else "all partitions"]
+    yield from pauses.add(where, entry, {"reason": reason, "time": now, "worker": WHO})
+    checked((yield [_notification(app, name)]))
+    return [] if entry in before else [f"partition {partition}" if partition is not None else "all partitions"]
 
 
-def resume(app: Program, name: str, partition: int | None = None, key: str | None = None) -> Steps[list[str]]:
-    """Let go on what is held back; returns what, in words.
-
-    With a key: that key. With a partition: it and the keys that are parked in it. With neither: everything.
-    """
+def resume(app: AppProtocol, name: str, partition: int | None = None, key: str | None = None) -> Steps[list[str]]:
+    """Resume a key, a partition with its parked keys, or everything; returns descriptions of what was resumed."""
     (declared,) = app.select([name])
     count = yield from _partitions(declared, partition)
     found = []
     if key is None:
         where = pauses.paused_key(app.name, name)
-        held = yield from pauses.read(where)
-        wanted = [mark for mark in held if partition is None or mark == str(partition)]
+        paused = yield from pauses.read(where)
+        wanted = [entry for entry in paused if partition is None or entry == str(partition)]
         yield from pauses.remove(where, wanted)
-        found += ["all partitions" if mark == pauses.ALL else f"partition {mark}" for mark in wanted]
+        found += ["all partitions" if entry == pauses.ALL else f"partition {entry}" for entry in wanted]
     for at in range(count) if partition is None else [partition]:
         where = pauses.parked_key(app.name, name, at)
         parked = yield from pauses.read(where)
         wanted = [each for each in parked if key is None or each == key]
         yield from pauses.remove(where, wanted)
         found += [f"key {each} in partition {at}" for each in wanted]
-    checked((yield [_told(app, name)]))
+    checked((yield [_notification(app, name)]))
     return found
 
 
 # -- resetting -----------------------------------------------------------------------------------------------
-def before(ms: int) -> StreamId:
-    """The last ID before this time, in ms since 1970."""
-    return StreamId(ms - 1, SEQ_MAX) if ms else StreamId(0)
-
-
-def _check_idle(processor: ProcessorStatus) -> None:
+def _status(app: AppProtocol, name: str, force: bool) -> Steps[ProcessorStatus]:
+    """Return the status of a processor. Raises AliveError while workers run it, unless ``force``."""
+    seen = yield from status.read_status(app, [name])
+    (processor,) = seen.processors
     alive = processor.alive or sorted({each.owner for each in processor.partitions if each.owner is not None})
-    if alive:
+    if alive and not force:
         listed = ", ".join(alive[:5]) + (", ..." if len(alive) > 5 else "")
         raise AliveError(
-            f"processor {processor.name!r} is being run by {len(alive)} workers ({listed}): stop them first. --force"
-            " moves it under them: what they have in hand is finished all the same"
+            f"processor {processor.name!r} is running on workers {listed}: stop them first. With --force it is reset"
+            " anyway, while the workers still finish the entries in flight"
         )
+    return processor
 
 
-def _reset(declared: Declared, partition: status.PartitionStatus, to: StreamId | str) -> Steps[Moved | None]:
-    """None: somebody has joined meanwhile."""
-    stream, group = declared.topic.stream(partition.partition), declared.group
-    if to == END:
+def _planned(declared: Processor, partition: PartitionStatus, to: StartPosition) -> Steps[ResetResult]:
+    stream = declared.topic.stream(partition.partition)
+    after = to.after
+    if to == LATEST or after is None:
         (batch,) = checked((yield [calls.tread(stream, "0", 0, with_info=True)]))
-        after = batch.info.last if batch.info is not None else StreamId(0)
-    else:
-        after = to if isinstance(to, StreamId) else StreamId.parse(to)
+        after = batch.info.last if batch.info is not None else ZERO
+    before = partition.offset or ZERO
+    low, high = sorted((before, after))
+    between, left = checked((yield [calls.tcount(stream, f"({low}", str(high)), calls.tcount(stream, f"({after}")]))
+    again, skipped = (between, 0) if after < before else (0, between)
+    return ResetResult(partition.partition, partition.offset, after, again, skipped, partition.pending, left)
+
+
+def _reset(declared: Processor, planned: ResetResult) -> Steps[int | None]:
+    """Execute a reset; returns the number of entries after the position, or None if a worker has joined meanwhile."""
+    stream, group = declared.topic.stream(planned.partition), declared.group
     todo: Sequence[Call[Any]] = [
         calls.tgroup_destroy(stream, group),
-        calls.tread(stream, after, 0, group=group),  # makes it anew, after this ID
-        calls.tcount(stream, f"({after}"),
+        calls.tread(stream, planned.after, 0, group=group),  # creates the group again, after this ID
+        calls.tcount(stream, f"({planned.after}"),
     ]
     queued = [Call(call.args, lambda reply: reply) for call in todo]
     replies = checked((yield [Call(("MULTI",), bool), *queued, Call(("EXEC",), lambda reply: reply)]))
     results = replies[-1]
-    if results is None:
-        return None
-    checked(results)
-    return Moved(partition.partition, partition.offset, after, partition.pending, results[2])
+    return None if results is None else int(checked(results)[2])
 
 
-# -- holding back --------------------------------------------------------------------------------------------
-def _hold_key(app: Program, declared: Declared, partition: int | None, key: str, reason: str) -> Steps[list[str]]:
+# -- pausing -------------------------------------------------------------------------------------------------
+def _park(app: AppProtocol, declared: Processor, partition: int | None, key: str, reason: str) -> Steps[list[str]]:
     if declared.ordering != "key":
         raise AppError(
-            f"processor {declared.name!r} has ordering={declared.ordering!r}: only with ordering='key' can a key be"
-            " held back by itself. A partition can: --partition N"
+            f"processor {declared.name!r} has ordering={declared.ordering!r}: a single key can be paused only with"
+            " ordering='key'. To pause a partition: --partition N"
         )
     count = yield from _partitions(declared, partition)
     by_topic = declared.key == declared.topic.key
     if partition is not None:
-        places: Iterable[int] = [partition]
+        partitions: Iterable[int] = [partition]
     else:
-        places = [partition_of(key, count)] if by_topic else range(count)
+        partitions = [partition_of(key, count)] if by_topic else range(count)
     found = []
     (now,) = checked((yield [strings.server_time()]))
-    for at in places:
+    for at in partitions:
         where = pauses.parked_key(app.name, declared.name, at)
-        held = yield from pauses.read(where)
-        facts: Mapping[str, Any] = {"id": "", "error": reason, "time": now}
-        yield from pauses.add(where, key, facts)
-        found += [f"key {key} in partition {at}"] if key not in held else []
-    checked((yield [_told(app, declared.name)]))
+        parked = yield from pauses.read(where)
+        details: Mapping[str, Any] = {"id": "", "error": reason, "time": now}
+        yield from pauses.add(where, key, details)
+        found += [f"key {key} in partition {at}"] if key not in parked else []
+    checked((yield [_notification(app, declared.name)]))
     return found
 
 
-def _partitions(declared: Declared, partition: int | None) -> Steps[int]:
-    """How many partitions there are. AppError if ``partition`` is none of them, or nobody has made the topic."""
-    facts = yield from known(declared.topic.name)
-    if facts is None or not facts.partitions:
+def _partitions(declared: Processor, partition: int | None) -> Steps[int]:
+    """Return the number of partitions. Raises AppError if ``partition`` or the topic does not exist."""
+    settings = yield from known(declared.topic.name)
+    if settings is None or not settings.partitions:
         raise AppError(
-            f"topic {declared.topic.name!r} is not on the server yet: nobody has sent to it, and no worker has run"
+            f"topic {declared.topic.name!r} does not exist yet: nobody has sent records, and no worker has run"
         )
-    if partition is not None and not 0 <= partition < facts.partitions:
-        raise AppError(
-            f"topic {declared.topic.name!r} has the partitions 0 to {facts.partitions - 1}, so not {partition}"
-        )
-    return facts.partitions
+    if partition is not None and not 0 <= partition < settings.partitions:
+        last = settings.partitions - 1
+        raise AppError(f"topic {declared.topic.name!r} has the partitions 0 to {last}, not {partition}")
+    return settings.partitions
 
 
-def _told(app: Program, name: str) -> Call[Any]:
+def _notification(app: AppProtocol, name: str) -> Call[Any]:
     return message(app.name, "paused", WHO, name)

@@ -1,11 +1,12 @@
-"""Removing an app from a server: what it has remembered there. Blocking; the program's command.
+"""Deletes an app's state from a server. Blocking; used by ``tidelog app delete``.
 
-Removed: keys that begin with ``app:<name>:``, and the app's groups on the partitions of all topics. Topics, their
+Deleted: keys that begin with ``app:<name>:``, and the app's groups on the partitions of all topics. Topics, their
 entries and dead letters stay.
 
-Rule 1: not while a worker lives. All is one transaction that watches the counter of epochs, to which each worker that
-        joins adds. Only the keys of ``deduplicate``, which may be many, are deleted behind it.
-Rule 2: the counter itself stays. Whoever keeps epochs to refuse older ones goes on with an app of the same name.
+Rule 1: never while a worker is alive. Everything is deleted in one transaction that WATCHes the epoch counter, which
+        every joining worker increments. Only the keys of ``deduplicate``, of which there may be many, are deleted
+        afterwards.
+Rule 2: the counter itself stays. Systems that fence by epoch keep working if an app of the same name is created later.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from tidelog.workers import keys
 from tidelog.workers.declare.processor import check_name
 from tidelog.workers.operate.control import AliveError
 
-PAGE: Final = 1000  # keys of one command
+PAGE: Final = 1000  # keys per command
 
 
 @dataclass(frozen=True)
@@ -32,28 +33,28 @@ class AppGroup:
     name: str
     topic: str
     partition: int
-    pending: int  # messages that are delivered and not acknowledged
+    pending: int  # messages that were delivered and not acknowledged
 
 
 @dataclass(frozen=True)
-class Found:
-    """What an app has on a server."""
+class AppState:
+    """The state of an app on a server."""
 
-    alive: list[str]  # workers
+    alive: list[str]  # names of live workers
     keys: list[str]
     seen: list[str]  # keys of ``deduplicate``
     groups: list[AppGroup]
 
 
-def look(client: Client, app: str) -> Found:
-    """What ``delete`` would remove. AppError for a name that no app can have."""
+def find_state(client: Client, app: str) -> AppState:
+    """Return what ``delete`` would delete. Raises AppError if the name is not valid for an app."""
     check_name("an app", app)
     prefix, lease, seen = f"app:{app}:", keys.lease(app, ""), keys.seen(app, "")
     names = {
         key.decode("utf-8", "surrogateescape") if isinstance(key, bytes) else key
         for key in client.redis.scan_iter(match=f"{prefix}*", count=PAGE)
     } - {keys.epochs(app)}
-    return Found(
+    return AppState(
         alive=sorted(name.removeprefix(lease) for name in names if name.startswith(lease)),
         keys=sorted(name for name in names if not name.startswith((lease, seen))),
         seen=sorted(name for name in names if name.startswith(seen)),
@@ -61,16 +62,16 @@ def look(client: Client, app: str) -> Found:
     )
 
 
-def delete(client: Client, app: str) -> Found:
-    """Remove the app; returns what was removed. AliveError while workers run it."""
+def delete(client: Client, app: str) -> AppState:
+    """Delete the state of the app; returns what was deleted. Raises AliveError while workers run the app."""
     with client.redis.pipeline() as pipe:
         while True:
             pipe.watch(keys.epochs(app))
-            found = look(client, app)
+            found = find_state(client, app)
             if found.alive:
                 raise AliveError(
-                    f"app {app!r} is being run by {len(found.alive)} workers ({', '.join(found.alive[:5])}): stop them"
-                    " first. One that was killed counts until its lease has ended"
+                    f"app {app!r} is running on workers {', '.join(found.alive[:5])}: stop them first. A"
+                    " worker that was killed counts until its lease has expired"
                 )
             pipe.multi()
             if found.keys:
@@ -91,7 +92,7 @@ def _groups(client: Client, app: str) -> Iterator[AppGroup]:
     for topic in sorted(set(admin.names(client))):
         try:
             count = admin.facts_of(client, topic).partitions or 0
-        except TopicError:  # the key holds something else
+        except TopicError:  # the key has another content
             continue
         listed = client.together(*[calls.tgroup_list(f"{topic}:{at}") for at in range(count)], raise_on_error=False)
         for at, groups in enumerate(listed):

@@ -1,22 +1,22 @@
-"""``/metrics`` for Prometheus: what a worker counts anyway, read when it is scraped.
+"""``/metrics`` for Prometheus: the counters of a worker, and the progress of its partitions.
 
     tidelog_worker_events_total{app,processor,event}     event: fetched, finished, failed, retried, skipped, ...
     tidelog_worker_transactions_total{app,processor}
     tidelog_worker_calls_in_progress{app,processor}
-    tidelog_worker_partitions{app,processor}             that it owns
-    tidelog_worker_in_hand{app,processor,partition}      events that are fetched and not acknowledged
+    tidelog_worker_partitions{app,processor}             partitions that the worker owns
+    tidelog_worker_in_flight{app,processor,partition}    events that are fetched and not acknowledged
     tidelog_worker_lease_held{app,worker}                1 or 0
-    tidelog_worker_loop_delay_seconds{app,worker}        a histogram: how late the event loop is
-    tidelog_worker_server_up{app,worker}                 1 if the server has answered this scrape
-    tidelog_processor_lag_entries{app,processor,partition}     entries that were not delivered yet
-    tidelog_processor_lag_seconds{app,processor,partition}     the age of the oldest entry that is not finished
-    tidelog_processor_pending_entries{app,processor,partition}
-    tidelog_processor_paused{app,processor,partition}          1 or 0
+    tidelog_worker_loop_delay_seconds{app,worker}        a histogram: the delay of the event loop
+    tidelog_worker_server_up{app,worker}                 1 if the server has replied to this scrape
+    tidelog_worker_lag_entries{app,processor,partition}      entries that were not delivered yet
+    tidelog_worker_lag_seconds{app,processor,partition}      the age of the oldest unfinished entry
+    tidelog_worker_pending_entries{app,processor,partition}  entries that were delivered and not acknowledged
+    tidelog_worker_paused{app,processor,partition}           1 or 0
 
-Rule 1: counters are those of ``Stats``. While nobody scrapes, all of this costs a timer four times a second.
-Rule 2: those of ``tidelog_processor`` are asked of the server with each scrape, by the worker that owns the partition.
-        With ordering "none" every worker has all of them, and the same.
-Rule 3: labels are names that were declared, and numbers of partitions: their number is bounded.
+Rule 1: the counters are those of ``Stats``. Without scrapes, the only cost is a timer four times a second.
+Rule 2: the last four are read from the server at each scrape, by the worker that owns the partition. With ordering
+        "none" every worker has the same values for all partitions.
+Rule 3: labels are declared names and partition numbers, so their number is bounded.
 """
 
 from __future__ import annotations
@@ -40,20 +40,21 @@ from tidelog.workers.declare.errors import AppError
 from tidelog.workers.execution.stats import Stats
 from tidelog.workers.execution.worker import Worker
 from tidelog.workers.operate.metrics_server import serve
-from tidelog.workers.operate.status import AppStatus, PartitionStatus, look
+from tidelog.workers.operate.status import AppStatus, PartitionStatus, read_status
 
 log = logs.get(__name__)
-ANSWER_MS: Final = 2000  # that the server has for each reply to a scrape
-PERIOD: Final = 0.25  # seconds between two looks at the event loop's delay
+ANSWER_MS: Final = 2000  # timeout of each reply during a scrape
+PERIOD: Final = 0.25  # seconds between two measurements of the event loop's delay
 BUCKETS: Final = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 NOT_EVENTS: Final = ("transactions", "busy")
 
 
 @contextmanager
 def serving(worker: Worker, port: int, host: str = "127.0.0.1") -> Iterator[int]:
-    """Serve ``/metrics`` of a worker and of the program's default registry; gives the port, for 0 one that is free.
+    """Serve ``/metrics`` of a worker and of the default registry; yields the port, which is free if ``port`` is 0.
 
-    For use in the worker's event loop. AppError without the extra ``workers``, OSError where the port is taken.
+    Must be used in the worker's event loop. Raises AppError without the extra ``workers``, and OSError if the port is
+    in use.
     """
     try:
         import prometheus_client
@@ -77,7 +78,7 @@ def serving(worker: Worker, port: int, host: str = "127.0.0.1") -> Iterator[int]
 
 
 class Collector:
-    """What Prometheus's registry asks when it is scraped, in a thread of its own. ``client``: the module."""
+    """The collector that Prometheus's registry calls at a scrape, in another thread. ``client``: the module."""
 
     def __init__(self, worker: Worker, client: Any) -> None:
         self._worker = worker
@@ -85,14 +86,14 @@ class Collector:
         self._asking = threading.Lock()  # scrapes may overlap
         self._servers = LeaderConnection(worker.app.access.single_attempt(ANSWER_MS), "tidelog-metrics")
         self._buckets = [0] * (len(BUCKETS) + 1)
-        self._delays = 0.0  # seconds, the sum of all
+        self._delays = 0.0  # seconds in total
 
     def close(self) -> None:
         with self._asking:
             self._servers.close()
 
     async def watch_loop(self) -> None:
-        """Measure how late the event loop is, until cancelled."""
+        """Measure the delay of the event loop until cancelled."""
         while True:
             before = time.monotonic()
             await asyncio.sleep(PERIOD)
@@ -101,16 +102,16 @@ class Collector:
             self._buckets[next((at for at, most in enumerate(BUCKETS) if delay <= most), len(BUCKETS))] += 1
 
     def describe(self) -> list[Any]:
-        """Nothing: names don't depend on what was collected, and nothing is asked when this is registered."""
+        """Return nothing: the names are fixed, and registration must not contact the server."""
         return []
 
     def collect(self) -> Iterator[Any]:
-        """All metrics, as they are now."""
+        """Return the current values of all metrics."""
         yield from self._counted()
         yield from self._own()
         with self._asking:
-            seen = self._look()
-        yield self._gauge("tidelog_worker_server_up", "1 if the server has answered this scrape.", seen is not None)
+            seen = self._read_status()
+        yield self._gauge("tidelog_worker_server_up", "1 if the server has replied to this scrape.", seen is not None)
         if seen is not None:
             yield from self._behind(seen)
 
@@ -118,17 +119,17 @@ class Collector:
     def _counted(self) -> Iterator[Any]:
         app, labels = self._worker.app.name, ["app", "processor"]
         events = self._core.CounterMetricFamily(
-            "tidelog_worker_events", "Events, by what became of them.", labels=[*labels, "event"]
+            "tidelog_worker_events", "Events, by outcome.", labels=[*labels, "event"]
         )
         transactions = self._core.CounterMetricFamily(
             "tidelog_worker_transactions", "Commits of a transactional processor.", labels=labels
         )
         busy = self._core.GaugeMetricFamily(
-            "tidelog_worker_calls_in_progress", "Calls of user code that are under way.", labels=labels
+            "tidelog_worker_calls_in_progress", "Calls of user code in progress.", labels=labels
         )
         owned = self._core.GaugeMetricFamily("tidelog_worker_partitions", "Partitions owned.", labels=labels)
-        in_hand = self._core.GaugeMetricFamily(
-            "tidelog_worker_in_hand", "Events fetched and not acknowledged.", labels=[*labels, "partition"]
+        in_flight = self._core.GaugeMetricFamily(
+            "tidelog_worker_in_flight", "Events fetched and not acknowledged.", labels=[*labels, "partition"]
         )
         for name, executor in list(self._worker.executors.items()):
             stats = executor.stats
@@ -140,8 +141,8 @@ class Collector:
             partitions = list(executor.partitions.items())
             owned.add_metric([app, name], len(partitions))
             for number, partition in partitions:
-                in_hand.add_metric([app, name, str(number)], len(partition.buffer.held))
-        yield from (events, transactions, busy, owned, in_hand)
+                in_flight.add_metric([app, name, str(number)], len(partition.buffer.in_flight))
+        yield from (events, transactions, busy, owned, in_flight)
 
     def _own(self) -> Iterator[Any]:
         yield self._gauge("tidelog_worker_lease_held", "1 while the worker holds its lease.", self._worker.lease.held)
@@ -150,7 +151,7 @@ class Collector:
             total += count
             counts.append((str(most), total))
         delays = self._core.HistogramMetricFamily(
-            "tidelog_worker_loop_delay_seconds", "How late the event loop is.", labels=["app", "worker"]
+            "tidelog_worker_loop_delay_seconds", "The delay of the event loop.", labels=["app", "worker"]
         )
         delays.add_metric(self._labels, counts, self._delays)
         yield delays
@@ -165,23 +166,23 @@ class Collector:
         return [self._worker.app.name, self._worker.name]
 
     # -- the server ------------------------------------------------------------------------------------------
-    def _look(self) -> AppStatus | None:
+    def _read_status(self) -> AppStatus | None:
         try:
-            operation = look(self._worker.app, [declared.name for declared in self._worker.declared])
+            operation = read_status(self._worker.app, [declared.name for declared in self._worker.declared])
             return drive(lambda calls: self._servers.ask(*calls), operation)
         except (OSError, ReplyError, TopicError, MembersError) as error:
-            log.info("metrics: how far processors are is unknown: %s", error)
+            log.info("metrics: the progress of processors is unknown: %s", error)
             return None
 
     def _behind(self, seen: AppStatus) -> Iterator[Any]:
         labels = ["app", "processor", "partition"]
         made = {
-            name: self._core.GaugeMetricFamily(f"tidelog_processor_{name}", text, labels=labels)
+            name: self._core.GaugeMetricFamily(f"tidelog_worker_{name}", text, labels=labels)
             for name, text in (
                 ("lag_entries", "Entries that were not delivered yet."),
-                ("lag_seconds", "Age of the oldest entry that is not finished."),
+                ("lag_seconds", "Age of the oldest unfinished entry."),
                 ("pending_entries", "Entries delivered and not acknowledged."),
-                ("paused", "1 if the partition is held back."),
+                ("paused", "1 if the partition is paused."),
             )
         }
         for processor in seen.processors:

@@ -1,7 +1,7 @@
-"""The HTTP server of ``/metrics``: a thread for each connection, within limits.
+"""The HTTP server of ``/metrics``: one thread per connection, with limits.
 
-Rule 1: at most CONNECTIONS are open; a further one is closed. A peer that sends nothing for SILENT seconds is
-        disconnected. When another peer connects, so is a peer whose request and answer together take longer than WHOLE.
+Rule 1: at most CONNECTIONS are open; further ones are closed. A peer that sends nothing for SILENT seconds is
+        disconnected. If request and response take longer than WHOLE, the peer is disconnected when another connects.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class _Handler(WSGIRequestHandler):
     timeout = SILENT
 
     def log_message(self, *_: Any) -> None:
-        """Scrapes are no news."""
+        """Do not log scrapes."""
 
 
 class _Server(ThreadingMixIn, WSGIServer):
@@ -32,7 +32,7 @@ class _Server(ThreadingMixIn, WSGIServer):
     def __init__(self, place: Any, family: socket.AddressFamily) -> None:
         self.address_family = family
         self._lock = threading.Lock()
-        self._open: dict[Any, float] = {}  # since when each connection is
+        self._open: dict[Any, float] = {}  # by connection: when it was opened
         super().__init__(place, _Handler)
 
     def verify_request(self, request: Any, client_address: Any) -> bool:  # noqa: ARG002 - socketserver's signature
@@ -52,18 +52,18 @@ class _Server(ThreadingMixIn, WSGIServer):
         super().shutdown_request(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A peer that is gone, or was too slow."""
+        """Ignore a peer that has disconnected or was too slow."""
 
 
 def _disconnect(request: Any) -> None:
     try:
         request.shutdown(socket.SHUT_RDWR)
-    except OSError:  # it is gone
+    except OSError:  # it is closed already
         return
 
 
 def serve(app: Callable[..., Any], port: int, host: str) -> tuple[WSGIServer, threading.Thread]:
-    """A server that runs, and its thread. Raises OSError if the address can't be listened on."""
+    """Start a server; returns it and its thread. Raises OSError if the address is not available."""
     family, _, _, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
     server = _Server(place, family)
     server.set_app(app)

@@ -1,10 +1,10 @@
-"""What an app is doing: members, owners, how far each processor is. Read from the server, whoever runs the workers.
+"""The state of an app: members, owners and progress, read from the server regardless of who runs the workers.
 
-    look      one look at everything, some round trips for all partitions together
-    rates     two looks make rates
+    read_status   reads everything, in a few round trips for all partitions together
+    rates         compares two results
 
 Rule 1: it changes nothing on the server, and needs no worker.
-Rule 2: a look is not of one moment. Figures of one partition are read together, those of others a little later.
+Rule 2: a result is not a consistent snapshot. The values of one partition are read together, those of others later.
 """
 
 from __future__ import annotations
@@ -23,40 +23,40 @@ from tidelog.transport.call import Call
 from tidelog.workers import keys
 from tidelog.workers.coordination import member_document, pauses
 from tidelog.workers.coordination.member_document import Member
-from tidelog.workers.declare.app_protocol import Program
+from tidelog.workers.declare.app_protocol import AppProtocol
 from tidelog.workers.declare.policy import DeadLetter
-from tidelog.workers.declare.processor import Declared
+from tidelog.workers.declare.processor import Processor
 from tidelog.workers.execution.failures import ASIDE_MS
 
-PAGE: Final = 1000  # pending messages read at once
+PAGE: Final = 1000  # pending messages per page
 NONE: Final = StreamId(0)
 
 
 @dataclass(frozen=True)
 class MemberStatus:
-    """A worker that takes part in a processor."""
+    """A worker that is a member of a processor."""
 
     worker: str
-    joined: int  # ms since 1970, on its own clock
+    joined: int  # ms since 1970, on the worker's clock
     capacity: int
-    lease_ms: int  # what is left of its lease; 0: it is dead, or has just left
+    lease_ms: int  # remaining time of its lease; 0: the worker is dead, or has just left
 
 
 @dataclass(frozen=True)
 class PartitionStatus:
-    """One partition, as far as one processor is."""
+    """The progress of one processor in one partition."""
 
     partition: int
-    owner: str | None  # the worker that holds its claim; always None with ordering "none"
+    owner: str | None  # the worker that holds the claim; always None with ordering "none"
     assigned: str | None  # the worker that should own it
     lag: int  # entries that were not delivered yet
-    lag_ms: int  # the age of the oldest entry that is not finished; 0 if there is none
-    pending: int  # entries that were delivered and are not acknowledged, those set aside included
-    aside: int  # of these, entries set aside because their key is parked
+    lag_ms: int  # the age of the oldest unfinished entry; 0 if there is none
+    pending: int  # entries that were delivered and are not acknowledged, including those set aside
+    set_aside: int  # of these, entries set aside because their key is parked
     parked: Mapping[str, Mapping[str, Any]]  # by key: id, error, time
     paused: Mapping[str, Any] | None  # reason, time, worker
-    offset: StreamId | None  # the last entry that was delivered; None before the processor has begun
-    added: int  # entries that were ever sent to this partition
+    offset: StreamId | None  # the last delivered entry; None before the processor has begun
+    added: int  # entries that were ever appended to this partition
 
     @property
     def unfinished(self) -> int:
@@ -64,48 +64,48 @@ class PartitionStatus:
 
     @property
     def finished(self) -> int:
-        """Entries that the processor is through with, or that were evicted before."""
+        """Entries that were processed, or evicted before."""
         return self.added - self.unfinished
 
 
 @dataclass(frozen=True)
 class ProcessorStatus:
-    """One processor. ``partitions`` is empty while nobody has made its topic."""
+    """One processor. ``partitions`` is empty while its topic does not exist."""
 
     name: str
     topic: str
     ordering: str
     members: Sequence[MemberStatus]
     partitions: Sequence[PartitionStatus]
-    halted: Mapping[str, Any] | None  # reason, time, worker: it is paused in all partitions
+    halted: Mapping[str, Any] | None  # reason, time, worker; set if all partitions are paused
 
     @property
     def alive(self) -> list[str]:
-        """The workers whose leases last."""
+        """The workers with a valid lease."""
         return [member.worker for member in self.members if member.lease_ms]
 
 
 @dataclass(frozen=True)
 class AppStatus:
-    """One look at an app."""
+    """The state of an app at one time."""
 
     app: str
-    at: int  # ms since 1970, by the server's clock
+    at: int  # ms since 1970, on the server's clock
     leader: str | None
     processors: Sequence[ProcessorStatus]
-    dead_letters: Mapping[str, int]  # open letters, by topic of dead letters
+    dead_letters: Mapping[str, int]  # open dead letters, by dead-letter topic
 
 
 @dataclass(frozen=True)
 class Rates:
-    """Entries a second of one processor between two looks."""
+    """Entries per second of one processor between two results."""
 
     sent: float
     finished: float
 
 
 def rates(before: AppStatus, after: AppStatus) -> dict[str, Rates]:
-    """By processor. Those of which a partition is new, or whose topic was made anew, are left out."""
+    """Return the rates by processor, without processors whose topic has grown or was recreated meanwhile."""
     seconds = (after.at - before.at) / 1000
     earlier = {each.name: each for each in before.processors}
     found = {}
@@ -120,9 +120,9 @@ def rates(before: AppStatus, after: AppStatus) -> dict[str, Rates]:
     return found
 
 
-# -- looking -------------------------------------------------------------------------------------------------
-def look(app: Program, names: Iterable[str] | None = None) -> Steps[AppStatus]:
-    """Look at these processors of an app, all by default. AppError for a processor that there is not."""
+# -- reading -------------------------------------------------------------------------------------------------
+def read_status(app: AppProtocol, names: Iterable[str] | None = None) -> Steps[AppStatus]:
+    """Read the status of these processors, or of all. Raises AppError if a processor does not exist."""
     wanted = app.select(names)
     (clock,) = checked((yield [strings.server_time()]))
     topics = {}
@@ -139,8 +139,8 @@ def look(app: Program, names: Iterable[str] | None = None) -> Steps[AppStatus]:
         processors += [found]
     letters = {}
     for declared in wanted:
-        ending = declared.policy.ending
-        if isinstance(ending, DeadLetter) and (target := ending.target(declared.topic.name)) not in letters:
+        final = declared.policy.final
+        if isinstance(final, DeadLetter) and (target := final.target(declared.topic.name)) not in letters:
             (there,) = checked((yield [strings.get(key_of(target))]))
             letters[target] = (yield from deadletters.count(target)) if there is not None else 0
     return AppStatus(app.name, clock, leader[0], processors, letters)
@@ -148,10 +148,10 @@ def look(app: Program, names: Iterable[str] | None = None) -> Steps[AppStatus]:
 
 @dataclass
 class _Topic:
-    """A topic's streams, read once for all processors that share it."""
+    """A topic's streams, read once for all processors of the topic."""
 
     clock: int  # ms since 1970 on the server
-    infos: list[Info | None] = field(default_factory=list)  # by partition; None: no entry was ever sent there
+    infos: list[Info | None] = field(default_factory=list)  # by partition; None: the stream does not exist
     groups: list[dict[bytes, GroupInfo]] = field(default_factory=list)
 
 
@@ -169,7 +169,7 @@ def _topic(name: str, clock: int) -> Steps[_Topic]:
     return found
 
 
-def _processor(app: str, declared: Declared, topic: _Topic) -> Steps[ProcessorStatus]:
+def _processor(app: str, declared: Processor, topic: _Topic) -> Steps[ProcessorStatus]:
     name, count = declared.name, len(topic.infos)
     document = yield from member_document.read(keys.members(app, name))
     paused = yield from pauses.read(pauses.paused_key(app, name))
@@ -198,8 +198,8 @@ def _processor(app: str, declared: Declared, topic: _Topic) -> Steps[ProcessorSt
     )  # fmt: skip
 
 
-def _behind(declared: Declared, topic: _Topic) -> Steps[list[tuple[int, StreamId | None, PendingSummary]]]:
-    """For each partition: entries that were not delivered, the first of them, and what is pending."""
+def _behind(declared: Processor, topic: _Topic) -> Steps[list[tuple[int, StreamId | None, PendingSummary]]]:
+    """Return for each partition: the number of undelivered entries, the first of them, and the pending summary."""
     asked: list[Call[Any]] = []
     streams = []
     for at, (info, groups) in enumerate(zip(topic.infos, topic.groups, strict=True)):
@@ -222,8 +222,8 @@ def _behind(declared: Declared, topic: _Topic) -> Steps[list[tuple[int, StreamId
     return found
 
 
-def _aside(declared: Declared, partition: int, clock: int) -> Steps[int]:
-    """How many pending messages are set aside: they are not due for hours, whatever the lease is."""
+def _aside(declared: Processor, partition: int, clock: int) -> Steps[int]:
+    """Return how many pending messages are set aside: they become due much later than any lease could require."""
     stream, start, found = declared.topic.stream(partition), "-", 0
     while True:
         page: list[Pending]
@@ -234,7 +234,7 @@ def _aside(declared: Declared, partition: int, clock: int) -> Steps[int]:
         start = f"({page[-1].id}"
 
 
-# -- who -----------------------------------------------------------------------------------------------------
+# -- workers -------------------------------------------------------------------------------------------------
 def _members(app: str, document: Mapping[str, Member]) -> Steps[list[MemberStatus]]:
     values = yield from _leases([keys.lease(app, name) for name in document])
     found = []
@@ -245,7 +245,7 @@ def _members(app: str, document: Mapping[str, Member]) -> Steps[list[MemberStatu
 
 
 def _workers(app: str) -> Steps[list[MemberStatus]]:
-    """All workers of an app: with ordering "none" nobody joins, so any of them may read."""
+    """Return all workers of an app: with ordering "none" there are no members, and any worker may read."""
     prefix, cursor, found = keys.lease(app, ""), "0", set[str]()
     while True:
         (reply,) = checked((yield [Call(("SCAN", cursor, "MATCH", f"{prefix}*", "COUNT", 1000), list)]))
@@ -259,13 +259,13 @@ def _workers(app: str) -> Steps[list[MemberStatus]]:
 
 
 def _leases(leases: Sequence[str]) -> Steps[list[tuple[bytes | None, int]]]:
-    """The value of each lease, and the milliseconds that are left of it: 0 if it is gone."""
+    """Return the value and the remaining milliseconds of each lease; 0 if it has expired."""
     replies = checked((yield [call for each in leases for call in (strings.get(each), strings.remaining_ms(each))]))
     return [(value, max(0, left)) for value, left in zip(replies[::2], replies[1::2], strict=True)]
 
 
 def _holders(claims: Sequence[str]) -> Steps[list[str | None]]:
-    """The workers that hold these claims, None where nobody does."""
+    """Return the workers that hold these claims, or None."""
     (values,) = checked((yield [strings.mget(*claims)]))
     named = [_lease(value) for value in values]
     leases = sorted({key for key, _ in named if key})
@@ -278,6 +278,6 @@ def _holders(claims: Sequence[str]) -> Steps[list[str | None]]:
 
 
 def _lease(claim: bytes | None) -> tuple[str, bytes]:
-    """Key and value of the lease that a claim names; empty ones if it is free."""
+    """Return key and value of the lease that a claim names; both are empty if the claim is free."""
     key, _, rest = (claim or b"||").partition(b"|")
     return key.decode("utf-8", "backslashreplace"), rest.partition(b"|")[0]

@@ -1,13 +1,14 @@
 """``app.test()``: an app in this process, on a real server that is started for it.
 
     async with app.test() as test:
-        await test.send(orders, Order(1, "ann", "tea"))
+        await test.feed(orders, Order(1, "ann", "tea"))
         await test.idle()
+        assert await test.outputs(bills) == [Bill(1, 3)]
         assert not await test.dead_letters(orders)
 
-Rule 1: what the app says about its server, its lease and its grace is put back at the end; so are its topics.
-Rule 2: the app is idle when at one moment nothing was left to do. So ``idle`` looks twice, and believes it only if
-        nothing was sent between the two looks.
+Rule 1: the app's server, lease, grace and topics are restored at the end.
+Rule 2: the app is idle if at one time nothing was left to do. ``idle`` therefore checks twice, and accepts the result
+        only if nothing was sent between the two checks.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from tidelog.testing import Server, running_server
 from tidelog.topics import Topic, deadletters
 from tidelog.topics.deadletters import DeadLetterRecord
 from tidelog.transport.access import Access
-from tidelog.workers.declare.app_protocol import Program
+from tidelog.workers.declare.app_protocol import AppProtocol
 from tidelog.workers.declare.errors import AppError
 from tidelog.workers.declare.policy import DeadLetter
 from tidelog.workers.execution.stats import Stats
@@ -34,27 +35,27 @@ from tidelog.workers.operate import status
 from tidelog.workers.operate.status import AppStatus, ProcessorStatus
 
 IDLE: Final = 10.0  # seconds
-LOOK: Final = 0.01  # seconds between two looks
-MOST: Final = 0.1  # seconds between them after a while
-PASSED_OVER: Final = "test.idle(paused=True) passes over it"
+LOOK: Final = 0.01  # seconds between the first checks
+MOST: Final = 0.1  # maximum seconds between two checks
+PASSED_OVER: Final = "test.idle(paused=True) ignores it"
 
 
 class NotIdleError(TimeoutError):
-    """The app is not idle. The text says which partitions of which processors are not, and why."""
+    """The app did not become idle. The text lists the unfinished partitions and the reasons."""
 
 
 class AppTest:
-    """An app under test: its workers run in this event loop. Made by ``app.test()``; use it with ``async with``.
+    """An app under test, whose workers run in this event loop. ``app.test()`` creates it; use it with ``async with``.
 
-    ``server`` is the server (kill it, restart it), ``client`` an AsyncClient of it, ``workers`` the workers.
+    ``server`` is the server, which can be killed and restarted; ``client`` is an AsyncClient for it.
     """
 
     def __init__(
-        self, app: Program, workers: int = 1, processors: Iterable[str] | None = None, lease: float = 1.0,
+        self, app: AppProtocol, workers: int = 1, processors: Iterable[str] | None = None, lease: float = 1.0,
         grace: float = 5.0, server: Server | None = None,
     ) -> None:  # fmt: skip
         if workers < 0 or lease > grace:
-            raise AppError(f"app.test: {workers} workers, a lease of {lease} s within a grace of {grace} s")
+            raise AppError(f"app.test: workers must be at least 0, and lease ({lease} s) at most grace ({grace} s)")
         self.app = app
         self.declared = app.select(processors)
         self.workers: list[Worker] = []
@@ -86,7 +87,7 @@ class AppTest:
         await self._open.__aexit__(kind, error, at)
 
     async def add_worker(self) -> Worker:
-        """Start one more worker; returns it when it has joined."""
+        """Start one more worker; returns it after it has joined."""
         worker = Worker(self.app, self._names, f"test-{len(self.workers) + 1}")
         task = asyncio.create_task(worker.run(signals=False), name=worker.name)
         self.workers.append(worker)
@@ -99,19 +100,27 @@ class AppTest:
             await task
         return worker
 
-    # -- sending ---------------------------------------------------------------------------------------------
-    async def send(self, topic: Topic[Any], *records: Any) -> int:
-        """Send records to a topic; returns how many. ``topic.send`` does as well."""
+    # -- input and output ------------------------------------------------------------------------------------
+    async def feed(self, topic: Topic[Any], *records: Any) -> int:
+        """Send records to a topic; returns their number. ``topic.send`` has the same effect."""
         return await topic.send_many(records)
+
+    async def outputs(self, topic: Topic[Any]) -> list[Any]:
+        """Return all records of a topic, partition by partition, in the order of their IDs."""
+        found: list[Any] = []
+        for partition in range((await topic.ready()).partitions or 0):
+            entries = await self.client.trange(topic.stream(partition))
+            found += [topic.decode(entry, partition) for entry in entries]
+        return found
 
     # -- waiting ---------------------------------------------------------------------------------------------
     async def idle(self, timeout: float = IDLE, paused: bool = False) -> None:  # noqa: ASYNC109 - its error says more
-        """Return when all that was sent has been processed and acknowledged, but for events of parked keys.
+        """Wait until all records have been processed and acknowledged, except for events of parked keys.
 
-        Records that are to be sent later (``delay``, ``at``) don't count before they are sent. ``paused``: nor do
-        paused partitions count; otherwise they are an error, since they would not become idle.
+        Delayed records (``delay``, ``at``) don't count until they are sent. ``paused``: ignore paused partitions;
+        otherwise they are an error, since they would not become idle.
 
-        NotIdleError after ``timeout`` seconds; what a worker died of, if one did.
+        Raises NotIdleError after ``timeout`` seconds, or the error of a worker that has failed.
         """
         clock = asyncio.get_running_loop().time
         end, wait = clock() + timeout, LOOK
@@ -132,7 +141,7 @@ class AppTest:
             wait = min(MOST, wait * 1.1)
 
     def _left(self, seen: AppStatus, paused: bool) -> list[tuple[str, bool]]:
-        """What is not finished, in words, and whether waiting is of no use."""
+        """Return the reasons why the app is not idle, and whether waiting is useless."""
         left = []
         for processor in seen.processors:
             if processor.halted is None:
@@ -140,9 +149,9 @@ class AppTest:
             elif not paused:
                 left.append((f"{processor.name} is halted: {processor.halted.get('reason')}. {PASSED_OVER}", True))
         stats = self.stats
-        for declared in self.declared:  # with ack="before", the server knows nothing of what is in work
+        for declared in self.declared:  # with ack="before", the server does not know which events are in progress
             if declared.ack == "before" and declared.kind != "events" and (busy := stats[declared.name].busy):
-                left.append((f"{declared.name}: {busy} calls are under way", False))
+                left.append((f"{declared.name}: {busy} calls are in progress", False))
         return left
 
     async def _check_workers(self) -> None:
@@ -151,14 +160,14 @@ class AppTest:
                 self._tasks.remove(task)
                 raise error
 
-    # -- looking ---------------------------------------------------------------------------------------------
+    # -- results ---------------------------------------------------------------------------------------------
     async def status(self) -> AppStatus:
-        """What ``tidelog app status`` shows."""
-        return await arun(self.client, status.look(self.app, self._names))
+        """Return the same data as ``tidelog app status``."""
+        return await arun(self.client, status.read_status(self.app, self._names))
 
     @property
     def stats(self) -> dict[str, Stats]:
-        """What each processor has done, in all workers together."""
+        """The counters of each processor, summed over all workers."""
         found: dict[str, Stats] = {declared.name: Stats() for declared in self.declared}
         for worker in self.workers:
             for name, stats in worker.stats.items():
@@ -168,7 +177,7 @@ class AppTest:
         return found
 
     async def dead_letters(self, topic: Topic[Any] | str) -> list[DeadLetterRecord]:
-        """The open dead letters of a topic's events, oldest first. With the name of a topic for dead letters: its."""
+        """Return the open dead letters of a topic, oldest first. A name denotes the dead-letter topic itself."""
         name = topic if isinstance(topic, str) else DeadLetter().target(topic.name)
         found: list[DeadLetterRecord] = []
         start = None
@@ -178,7 +187,7 @@ class AppTest:
             if start is None:
                 return found
 
-    # -- the beginning and the end ---------------------------------------------------------------------------
+    # -- start and stop --------------------------------------------------------------------------------------
     @contextmanager
     def _redirected(self, url: str) -> Iterator[None]:
         app = self.app
@@ -207,7 +216,7 @@ class AppTest:
 
 @asynccontextmanager
 async def _started() -> AsyncIterator[Server]:
-    """A server, without keeping the event loop while it starts and stops."""
+    """Start a server without blocking the event loop while it starts and stops."""
     running = running_server()
     server = await asyncio.to_thread(running.__enter__)
     try:
@@ -220,7 +229,7 @@ def _partitions_left(processor: ProcessorStatus, paused: bool) -> list[tuple[str
     left = []
     for each in processor.partitions:
         where = f"{processor.name}: {processor.topic}:{each.partition}"
-        waiting = each.pending - each.aside
+        waiting = each.pending - each.set_aside
         if each.paused is not None:
             if not paused:
                 left.append((f"{where} is paused: {each.paused.get('reason')}. {PASSED_OVER}", True))
