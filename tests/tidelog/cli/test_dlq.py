@@ -62,7 +62,7 @@ def test_list(run: Run, client: Client) -> None:
     assert str(ids[1]) not in run("list", "orders", "--processor", "shop.bill").output
     limited = run("list", "orders", "--limit", 1)
     assert str(ids[1]) not in limited.output
-    assert "the first 1; --limit shows more" in limited.output
+    assert "the first 1; use --limit to show more" in limited.output
     (row,) = map(json.loads, run("list", "orders", "--json", "--processor", "shop.index").output.splitlines())
     assert (row["dead_letter"], row["key"], row["attempts"], row["time"]) == (str(ids[1]), "2", 4, 1_700_000_000_000)
     assert row["entry"] == {"id": "2.0", "fields": {"id": "2"}}
