@@ -195,7 +195,7 @@ def test_a_parked_key_is_held_back_until_it_is_resumed(app: App, tidelog_server:
     assert set(seen[:5]) == {("good", number) for number in (0, 2, 4, 6, 8)}
 
 
-@pytest.mark.parametrize("ending", [Pause(), Halt()])
+@pytest.mark.parametrize("final", [Pause(), Halt()])
 def test_a_partition_or_a_processor_is_held_back_until_it_is_resumed(
     app: App, tidelog_server: Server, final: Pause | Halt
 ) -> None:
