@@ -15,10 +15,10 @@ from tidelog.topics import Topic
 class MicroBatch:
     """Entries of one topic, in the order of their IDs.
 
-    topic: the input; None for a job without inputs. table: a column for each field of the topic's records, null where
-    an entry lacks it. ids: the entries' IDs, as strings ``ms.seq``, in the order of the rows.
-    now_ms: the time of the largest ID that the partition has read so far, ms since 1970: the same when the batch is
-    replayed. Functions take the time from here, never from a clock.
+    topic: the input; None for a job without inputs. table: a column for each field of the topic's records, null if an
+    entry lacks it. ids: the entries' IDs, as strings ``ms.seq``, in the order of the rows.
+    now_ms: the time of the largest ID that the partition has read so far, ms since 1970; identical when the batch is
+    replayed. Functions must use this time instead of a clock.
     """
 
     topic: Topic[Any] | None

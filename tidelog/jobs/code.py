@@ -1,10 +1,10 @@
 """The code of a job: its module, and the modules that it imports from the same directory.
 
-Rule 1: the directory is the entry of Python's path in which the job's module was found. For an installed package
-        (site-packages) it is the job's own top-level package: other packages there belong to other projects.
-Rule 2: imports are read from the source, including those inside functions. So the result depends on files alone, and
-        not on the imports of a process so far: an engine, its workers and ``tidelog jobs add`` agree.
-Rule 3: modules that are only found at run time (``importlib``, plugins) are not part of it.
+Rule 1: The directory is the entry of Python's path that contains the job's module. For an installed package
+        (site-packages), it is the job's own top-level package: other packages there belong to other projects.
+Rule 2: Imports are read from the source, including those inside functions. The result therefore depends only on files,
+        not on the previous imports of a process: an engine, its workers and ``tidelog jobs add`` agree.
+Rule 3: Modules that are only found at run time (``importlib``, plugins) are not part of the code.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
 
-MOST: Final = 2000  # modules of a job
+MOST: Final = 2000  # most modules of a job
 INSTALLED: Final = ("site-packages", "dist-packages")
 
-Stamp = tuple[int, int, int]  # of a file: inode, size, time
-_known: dict[Path, SourceFile] = {}  # files that were read: a task looks at all of them if another version was added
+Stamp = tuple[int, int, int]  # of a file: inode, size, modification time
+_known: dict[Path, SourceFile] = {}  # parsed files: a task checks all of them after another version was added
 
 
 @dataclass(frozen=True)
@@ -34,13 +34,13 @@ class SourceFile:
     path: Path
     text: bytes
     stamp: Stamp
-    imports: frozenset[str]  # names of modules, whether they are the job's or not
+    imports: frozenset[str]  # names of modules, including those of other projects
 
 
 def version_of(function: Callable[..., Any]) -> str:
-    """A hash of the source of a function and its code: other code, another version.
+    """Return a hash of the source of a function and its code; different code has a different version.
 
-    Of the function's bytecode if there is no source.
+    If there is no source, hash the function's bytecode.
     """
     module = sys.modules.get(function.__module__)
     try:
@@ -56,7 +56,7 @@ def version_of(function: Callable[..., Any]) -> str:
 
 
 def sources(module: ModuleType) -> dict[str, SourceFile]:
-    """The modules of a job's code by their names, the job's own first; empty if that has no file."""
+    """Return the modules of a job's code by name, the job's own first; empty if that has no file."""
     home = _home(module)
     if home is None:
         return {}
@@ -76,12 +76,12 @@ def sources(module: ModuleType) -> dict[str, SourceFile]:
 
 
 def stamps(module: ModuleType) -> dict[str, Stamp]:
-    """By which the files of a job's code are known to be the same."""
+    """Return the stamps of a job's files, which show whether they have changed."""
     return {name: source.stamp for name, source in sources(module).items()}
 
 
 def _home(module: ModuleType) -> tuple[Path, str | None] | None:
-    """Rule 1: the directory, and the only top-level name to look at, if others are no code of the job."""
+    """Return the directory (Rule 1), and the only top-level name to include, if others are not the job's code."""
     file = getattr(module, "__file__", None)
     if not file or not str(file).endswith(".py"):
         return None
@@ -124,7 +124,7 @@ def _read(path: Path, name: str) -> SourceFile | None:
 
 
 def _imports(tree: ast.AST, package: str) -> Iterator[str]:
-    """Names that an import may import: of ``from a.b import c`` these are a, a.b and a.b.c."""
+    """Yield the names that an import may import: for ``from a.b import c`` these are a, a.b and a.b.c."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]

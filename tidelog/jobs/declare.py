@@ -1,4 +1,4 @@
-"""``@job``: a function, the topics that it reads and writes, and how it is run."""
+"""``@job``: declares a function as a job, with its input and output topics and its options."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Merge = Literal["inputs", "time"]
 
 @dataclass(frozen=True, eq=False)
 class Job:
-    """A function and what ``@job`` was told about it. JobError where that makes no sense."""
+    """A function and its declaration. Raises JobError if the declaration is invalid."""
 
     function: Callable[..., Any]
     name: str
@@ -168,7 +168,7 @@ def job(
 
 
 def _kind(function: Callable[..., Any]) -> Kind:
-    """By the annotations; they may be text, and pyspark need not be there."""
+    """Determine the kind from the annotations, which may be strings, since pyspark may not be installed."""
     annotations = [str(each.annotation) for each in inspect.signature(function).parameters.values()]
     return "frame" if annotations and all("DataFrame" in each for each in annotations) else "batch"
 

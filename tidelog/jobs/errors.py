@@ -1,27 +1,27 @@
-"""What can go wrong with a job, by whose fault. Each text names the job and says what to do."""
+"""The errors of jobs, by cause. Each text names the job and the remedy."""
 
 from __future__ import annotations
 
 
 class JobError(Exception):
-    """A job can't be declared, added or run as it is. Trying again does not help."""
+    """A job can't be declared, added or run in its current form. Retrying does not help."""
 
 
 class FunctionError(JobError):
-    """The job's function raised, or returned what can't be used. The text has its traceback."""
+    """The job's function raised, or its result can't be used. The text contains the traceback."""
 
 
 class NotDeterministicError(JobError):
-    """The function, called again with the same input, changed the state in another way."""
+    """The function, called again with the same input, changed the state differently."""
 
 
 class InputsLostError(JobError):
-    """Entries that the job needs, to go on or to recover, were evicted."""
+    """Entries that the job needs, to continue or to recover, were evicted."""
 
 
 class SupersededError(Exception):
-    """Another engine has published this epoch, or a later one: what this one did counts for nothing."""
+    """Another engine has published this epoch or a later one: this engine's result is discarded."""
 
 
 class TryAgainError(Exception):
-    """What went wrong may pass. Nothing of the epoch was published; the next attempt begins from the log."""
+    """A failure that may be temporary. Nothing of the epoch was published; the next attempt starts from the log."""

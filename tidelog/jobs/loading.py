@@ -1,4 +1,4 @@
-"""``module:attribute`` becomes a Job, in the process that runs it."""
+"""Imports the Job that ``module:attribute`` names, in the process that runs it."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from tidelog.jobs.declare import Job
 from tidelog.jobs.errors import JobError
 
 _Stamps = dict[str, Stamp]  # of the files of a job's code, by module
-_imported: dict[str, tuple[ModuleType, _Stamps]] = {}  # by the name of a job's module: as it was imported
-_tried: dict[tuple[str, str], _Stamps] = {}  # by target and version: files that turned out to be another one
-_loading: Final = threading.RLock()  # of an engine: its jobs begin in threads
+_imported: dict[str, tuple[ModuleType, _Stamps]] = {}  # by the name of a job's module: its state at the import
+_tried: dict[tuple[str, str], _Stamps] = {}  # by target and version: files that have another version
+_loading: Final = threading.RLock()  # an engine loads jobs in several threads
 
 
 class _NotThereError(JobError):
-    """The module has no such job. It may have one since it was imported."""
+    """The module has no such job. It may have been added after the import."""
 
 
 def load(target: str, path: Sequence[str] = (), version: str = "") -> Job:
-    """The job at ``target``, ``module:attribute``, looked for in the folders of ``path`` before others.
+    """Return the job ``target``, which is ``module:attribute``. The directories in ``path`` are searched first.
 
-    If this process has imported another ``version`` of it, or its module without it, the files of its code that have
-    changed are imported again (``tidelog.jobs.code``), unless they are those that were tried in vain. Whether the job
-    is of the version wanted is not checked: its own ``version`` and markers say what ran.
+    If this process has imported another ``version`` of the job, or its module without the job, the files of its code
+    that have changed are imported again (``tidelog.jobs.code``), unless the same files were tried before. It is not
+    checked that the result has the requested version: its own ``version`` and the markers identify the code that ran.
 
-    Raises JobError if there is none, or if its module can't be imported; the text has the traceback.
+    Raises JobError if there is no such job, or if its module can't be imported; the text contains the traceback.
     """
     name = target.partition(":")[0]
     with _loading:
@@ -57,7 +57,7 @@ def load(target: str, path: Sequence[str] = (), version: str = "") -> Job:
 
 
 def _forget(name: str) -> None:
-    """Have a job's module imported again, and of its code what has changed, or imports what has changed."""
+    """Unload a job's module, and all of its code that has changed or imports something that has changed."""
     importlib.invalidate_caches()
     linecache.checkcache()
     module = sys.modules[name]
@@ -72,25 +72,26 @@ def _forget(name: str) -> None:
         package, _, part = each.rpartition(".")
         around = sys.modules.get(package)
         if around is not None and vars(around).get(part) is gone:
-            delattr(around, part)  # ``from package import part`` would find the old one
+            delattr(around, part)  # or ``from package import part`` would find the old module
 
 
 def _load(target: str, path: Sequence[str]) -> Job:
     name, colon, attribute = target.partition(":")
     if not (name and colon and attribute):
-        raise JobError(f"{target!r} does not name a job: write module:attribute, such as clicks.jobs:count")
+        raise JobError(f"{target!r} does not name a job: use module:attribute, such as clicks.jobs:count")
     found: Any = load_module(name, path, f"job {target!r}: ")
     for part in attribute.split("."):
         if not hasattr(found, part):
             raise _NotThereError(f"job {target!r}: the module {name} has no {attribute!r}")
         found = getattr(found, part)
     if not isinstance(found, Job):
-        raise _NotThereError(f"job {target!r}: that is {type(found).__name__}, not a job: declare it with @job(...)")
+        raise _NotThereError(f"job {target!r}: it is a {type(found).__name__}, not a job: declare it with @job(...)")
     return found
 
 
 def load_module(name: str, path: Sequence[str] = (), whose: str = "") -> ModuleType:
-    """Import a module, as ``load`` does. JobError, which begins with ``whose``, if it can't be; with its traceback."""
+    """Import a module like ``load``. Raises JobError with a text that starts with ``whose`` and contains the traceback.
+    """
     missing = [folder for folder in path if folder not in sys.path]
     sys.path[:0] = missing
     if missing:
@@ -99,24 +100,24 @@ def load_module(name: str, path: Sequence[str] = (), whose: str = "") -> ModuleT
         module = importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{name}.".startswith(f"{error.name}."):
-            raise JobError(f"{whose}the module {name} can't be imported:\n{_trace(error)}") from None
-        looked = ", ".join(path) or "where Python is installed"
+            raise JobError(f"{whose}the module {name} cannot be imported:\n{_trace(error)}") from None
+        searched = ", ".join(path) or "the Python installation"
         raise JobError(
-            f"{whose}there is no module {error.name!r} in {looked}. The folder that it is in must be on the "
+            f"{whose}there is no module {error.name!r} in {searched}. Its directory must be on the "
             "path of the job, on every machine that runs tasks"
         ) from None
-    except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever the user's module raises
-        raise JobError(f"{whose}the module {name} can't be imported:\n{_trace(error)}") from None
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - the user's module may raise anything
+        raise JobError(f"{whose}the module {name} cannot be imported:\n{_trace(error)}") from None
     if name not in _imported or _imported[name][0] is not module:
         _imported[name] = module, stamps(module)
         for found in vars(module).values():
             if isinstance(found, Job):
-                _ = found.version  # from the files, which may change later
+                _ = found.version  # computed now, because the files may change
     return module
 
 
 def _trace(error: BaseException) -> str:
-    """The traceback, without the frames of this file and of importlib."""
+    """Return the traceback, without the frames of this file and of importlib."""
     trace = error.__traceback__
     while trace is not None and (
         trace.tb_frame.f_code.co_filename == __file__ or "importlib" in trace.tb_frame.f_code.co_filename

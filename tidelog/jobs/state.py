@@ -1,9 +1,9 @@
-"""``State``: what a batch job's function remembers, as the function sees it.
+"""``State``: the state of a batch job, as its function uses it.
 
-Rule 1: a function that uses nothing but its arguments leaves the same state when it is called again with the same
-        batch. Time is the batch's: values end by ``batch.now_ms``.
-Rule 2: what is stored of another type, a key that can't be stored, a value that is not of the type: each is an error
-        that names job, space and key.
+Rule 1: A function that uses only its arguments leaves the same state when it is called again with the same batch. Time
+        is the batch's: values expire by ``batch.now_ms``.
+Rule 2: A stored value of another type, a key that can't be stored, and a value that is not of the declared type each
+        raise an error that names job, space and key.
 """
 
 from __future__ import annotations
@@ -18,25 +18,26 @@ import msgspec
 from tidelog.jobs.store.changes import StateChanges
 from tidelog.jobs.store.errors import StateError, StateValueError
 from tidelog.jobs.store.keys import Keys, prefix_of, stored_keys
-from tidelog.jobs.store.memory import MemoryStore
 from tidelog.jobs.store.values import ValueCodec, Values, as_list
 
 V = TypeVar("V")
 W = TypeVar("W")
 
-_SLICE: Final = 1000  # records of a scan that are decoded together
+_SLICE: Final = 1000  # records that a scan decodes together
 _WRONG: Final = (TypeError, ValueError, OverflowError, msgspec.MsgspecError)
 
 
 class State(Generic[V]):
-    """Values of one type by key. Calls take and return lists: one call for a batch is many times faster than one a row.
+    """Values of one type by key. Methods take and return lists: one call for a batch is many times faster than one per
+    row.
 
     Keys are str, int, bytes or UUID, in a list or an array of pyarrow or numpy. A str is its UTF-8, an int its decimal
-    text: 1 and "1" are one key. Values are bytes, str, int, float or what msgspec can encode, as the job declares.
+    text: 1 and "1" are the same key. Values are bytes, str, int, float or any type msgspec can encode, as the job
+    declares.
     """
 
     def __init__(self, changes: StateChanges, type_: type[V], *, job: str, space: str = "") -> None:
-        """For the library; functions get theirs, and tests take ``in_memory``."""
+        """For internal use; functions get theirs as an argument."""
         self._changes = changes
         self._job = job
         self._where = f"job {job!r}, state" + (f", space {space!r}" if space else "")
@@ -44,10 +45,10 @@ class State(Generic[V]):
         try:
             self._codec = ValueCodec(type_)
         except TypeError as error:
-            raise StateError(f"{self._where}: no values of type {type_!r}: {error}") from None
+            raise StateError(f"{self._where}: values of type {type_!r} cannot be stored: {error}") from None
 
     def get_many(self, keys: Keys) -> list[V | None]:
-        """The value of each key, in order; None where there is none."""
+        """Return the value of each key, in order; None if there is none."""
         stored = stored_keys(keys, self._prefix, self._where)
         records = self._changes.get(stored)
         if None not in records:
@@ -57,30 +58,30 @@ class State(Generic[V]):
         return [None if record is None else next(values) for record in records]
 
     def put_many(self, keys: Keys, values: Values, ttl: timedelta | float | None = None) -> None:
-        """Remember a value for each key. Of a key that is named twice, the last value counts.
+        """Store a value for each key. If a key occurs twice, the last value counts.
 
-        ttl: seconds (or a timedelta) from ``batch.now_ms`` after which the values are gone; None: they stay.
-        A later put decides anew. StateError for other keys, values and lengths than declared.
+        ttl: seconds (or a timedelta) from ``batch.now_ms`` after which the values expire; None: never. A later put
+        replaces the expiry as well. Raises StateError for keys, values and lengths that do not fit.
         """
         stored = stored_keys(keys, self._prefix, self._where)
-        given = as_list(values)
-        if len(stored) != len(given):
-            raise StateError(f"{self._where}: {len(stored)} keys with {len(given)} values")
-        self._changes.put(stored, self._encoded(stored, given), self._ttl_ms(ttl))
+        items = as_list(values)
+        if len(stored) != len(items):
+            raise StateError(f"{self._where}: {len(stored)} keys with {len(items)} values")
+        self._changes.put(stored, self._encoded(stored, items), self._ttl_ms(ttl))
 
     def delete_many(self, keys: Keys) -> None:
-        """Forget the keys. Those that are not there don't matter."""
+        """Delete the keys. Missing keys are ignored."""
         self._changes.delete(stored_keys(keys, self._prefix, self._where))
 
     def scan(self, prefix: bytes | str = b"") -> Iterator[tuple[bytes, V]]:
-        """Keys that begin with ``prefix`` and their values, in the order of the keys' bytes, as they are now."""
+        """Iterate over the keys with this prefix and their values, in the order of the key bytes, as of this call."""
         start = self._prefix + (prefix.encode() if isinstance(prefix, str) else prefix)
         return self._scanned(self._changes.scan(start))
 
     def space(self, name: str, type: type[W] = bytes) -> State[W]:  # type: ignore[assignment]  # noqa: A002
-        """A name space: its keys are others than those of the state, and of other spaces.
+        """Return a name space: its keys are separate from those of the state and of other spaces.
 
-        name: 1 to 64 letters, digits, '_', '-' and '.'. type: of its values; always the same for one name.
+        name: 1 to 64 letters, digits, '_', '-' and '.'. type: of its values; must always be the same for one name.
         """
         if not name:
             raise StateError(f"{self._where}: a space needs a name")
@@ -101,8 +102,8 @@ class State(Generic[V]):
         except _WRONG:
             at = self._codec.first_wrong(values, self._codec.encode)
             value, key = values[at], keys[at][len(self._prefix) :]
-            remedy = "delete_many forgets a key" if value is None else "declare the type with @job(state=...) or space"
-            text = f"{value!r:.80} for the key {key!r} is no {self._codec.name}: {remedy}"
+            remedy = "delete_many deletes a key" if value is None else "declare the type with @job(state=...) or space"
+            text = f"{value!r:.80} for the key {key!r} is not a {self._codec.name}: {remedy}"
             raise StateValueError(f"{self._where}: {text}") from None
 
     def _decoded(self, keys: Sequence[bytes], records: list[bytes]) -> list[V]:
@@ -118,8 +119,8 @@ class State(Generic[V]):
             except _WRONG as error:
                 why = str(error)
             raise StateError(
-                f"{self._where}: the value of {key!r} is no {self._codec.name}: {why}; read it as the type with"
-                " which it was put, convert it, or use another space"
+                f"{self._where}: the value of {key!r} is not a {self._codec.name}: {why}; read it with the type"
+                " with which it was stored, convert it, or use another space"
             ) from None
 
     def _ttl_ms(self, ttl: timedelta | float | None) -> int | None:
@@ -127,14 +128,5 @@ class State(Generic[V]):
             return None
         seconds = ttl.total_seconds() if isinstance(ttl, timedelta) else ttl
         if not seconds > 0 or seconds == float("inf"):
-            raise StateError(f"{self._where}: ttl is more than 0 seconds, or None: {ttl!r}")
+            raise StateError(f"{self._where}: ttl must be more than 0 seconds, or None: {ttl!r}")
         return max(1, round(seconds * 1000))
-
-
-def in_memory(type_: type[V], *, job: str = "test", now_ms: int = 0, store: MemoryStore | None = None) -> State[V]:
-    """A state without a disk, for tests of a function.
-
-    For several batches, keep a MemoryStore: ``store.begin(now_ms)`` gives the Changes for a State, ``store.commit``
-    keeps them for the next.
-    """
-    return State((store or MemoryStore()).begin(now_ms), type_, job=job)

@@ -1,16 +1,15 @@
-"""``running_engine``: a whole engine beside a test, on ``local[2]``, against a server of ``tidelog.testing``.
+"""``running_engine``: runs a complete engine for a test, on ``local[2]``, with a server of ``tidelog.testing``.
 
     with running_server() as server, running_engine(server, count, lead) as engine:
         ...                                    # send
-        engine.idle()                          # everything that was sent has been read
-        engine.kill()                          # SIGKILL, to Spark's processes too
+        engine.idle()                          # wait until everything that was sent has been read
+        engine.kill()                          # SIGKILL, including Spark's processes
 
-It is a process of its own, and what it runs are the registry's jobs: what a test adds or pauses with ``tidelog jobs``
-has its effect.
+The engine is a separate process that runs the registry's jobs, so a test can also use ``tidelog jobs``.
 
-Rule 1: the process is in a session of its own, so that whatever it has started ends with it.
-Rule 2: jobs are idle when at one moment nothing was left to read. So ``idle`` looks twice, and believes it only if
-        nothing came between the two looks: a job's outputs may be another's inputs.
+Rule 1: The process has its own session, so that everything it has started ends with it.
+Rule 2: Jobs are idle if, at one time, all entries have been read. ``idle`` therefore checks twice and requires that no
+        epoch was published between the checks: a job's outputs may be another's inputs.
 """
 
 from __future__ import annotations
@@ -36,14 +35,14 @@ from tidelog.jobs.registry.overview import JobOverview, JobsOverview, overview
 from tidelog.testing import Server
 from tidelog.transport.access import Access
 
-PATIENCE: Final = 120.0  # seconds: a JVM that begins cold, on a machine with other things to do
+PATIENCE: Final = 120.0  # seconds: a cold start of a JVM, on a busy machine
 STOP: Final = 60.0
-LOOK: Final = 0.1
-TAIL: Final = 4000  # characters of the log in messages
+POLL: Final = 0.1
+LOGGED: Final = 4000  # characters of the log in error texts
 
 
 class EngineTest:
-    """An engine under test. Made by ``running_engine``. ``folder`` has its log and its state; it is removed."""
+    """An engine under test, created by ``running_engine``. ``folder`` contains its log and its state; it is removed."""
 
     def __init__(self, server: Server, command: Sequence[str], folder: Path) -> None:
         self.server = server
@@ -54,7 +53,7 @@ class EngineTest:
 
     @property
     def log(self) -> str:
-        """What the engine has said so far."""
+        """The log of the engine so far."""
         return self._log.read_text(errors="replace")
 
     @property
@@ -62,7 +61,7 @@ class EngineTest:
         return self._process is not None and self._process.poll() is None
 
     def start(self) -> None:
-        """Start it, again if it was stopped or killed: with the state that is there."""
+        """Start the engine, or restart it with the existing state after it was stopped or killed."""
         if not self.running:
             with self._log.open("ab") as log:
                 self._process = subprocess.Popen(
@@ -70,7 +69,7 @@ class EngineTest:
                 )
 
     def stop(self) -> None:
-        """SIGTERM: epochs that run are finished. What does not end within STOP seconds is killed."""
+        """Send SIGTERM, so that current epochs are finished. After STOP seconds, the process is killed."""
         if self._process is None:
             return
         self._process.terminate()
@@ -81,7 +80,7 @@ class EngineTest:
         self.kill()
 
     def kill(self) -> None:
-        """SIGKILL, to all its processes."""
+        """Send SIGKILL to all its processes."""
         if self._process is not None:
             try:
                 os.killpg(self._process.pid, signal.SIGKILL)
@@ -91,42 +90,44 @@ class EngineTest:
             self._process = None
 
     def signal(self, number: signal.Signals) -> None:
-        """Send a signal to all its processes, such as SIGSTOP."""
+        """Send a signal, such as SIGSTOP, to all its processes."""
         if self._process is not None:
             os.killpg(self._process.pid, number)
 
-    # -- looking --------------------------------------------------------------------------------------------------
+    # -- status --------------------------------------------------------------------------------------------------
     def status(self) -> dict[str, JobOverview]:
-        """What ``tidelog jobs status`` shows, by name."""
-        return {each.spec.name: each for each in self._look().jobs}
+        """Return what ``tidelog jobs status`` shows, by name."""
+        return {each.spec.name: each for each in self._overview().jobs}
 
     def idle(self, timeout: float = PATIENCE) -> None:
-        """Return when all jobs but paused ones have read all there is; frame jobs count by their groups.
+        """Return when all jobs that are not paused have read all entries; the progress of frame jobs is that of their
+        groups.
 
-        JobError with the text of a job that failed, or if the engine has ended; TimeoutError, which says who is behind.
+        Raises JobError with the error of a failed job, or if the engine has ended; TimeoutError names the jobs that
+        lag.
         """
         end = time.monotonic() + timeout
         before: list[int | None] | None = None
         while True:
-            jobs = [each for each in self._look().jobs if not each.spec.paused]
+            jobs = [each for each in self._overview().jobs if not each.spec.paused]
             self._check(jobs)
             epochs = [part.epoch for each in jobs for part in each.partitions]
-            left = [f"{each.spec.name}: {each.state}, {each.lag} entries not read" for each in jobs if not _idle(each)]
+            left = [f"{each.spec.name}: {each.state}, {each.lag} unread entries" for each in jobs if not _idle(each)]
             if not left and epochs == before:
                 return
             before = None if left else epochs
             if time.monotonic() > end:
-                raise TimeoutError(f"not idle after {timeout:g} s: {'; '.join(left)}\n{self.log[-TAIL:]}")
-            time.sleep(LOOK)
+                raise TimeoutError(f"not idle after {timeout:g} s: {'; '.join(left)}\n{self.log[-LOGGED:]}")
+            time.sleep(POLL)
 
     def _check(self, jobs: Sequence[JobOverview]) -> None:
         if not self.running:
-            raise JobError(f"the engine is not running; it said:\n{self.log[-TAIL:]}")
+            raise JobError(f"the engine is not running; its log:\n{self.log[-LOGGED:]}")
         for each in jobs:
             if each.state == "failed" and each.said is not None:
                 raise JobError(f"job {each.spec.name!r} has failed: {each.said.error}")
 
-    def _look(self) -> JobsOverview:
+    def _overview(self) -> JobsOverview:
         line = EngineConnection(Access((self.server.url,)), "tidelog-jobs-test")
         try:
             return line.drive(overview())
@@ -139,14 +140,14 @@ def running_engine(
     server: Server, *jobs: Job | str, name: str = "test", store: str = "", lease: float = 10.0,
     master: str = "local[2]", options: Sequence[str] = (),
 ) -> Iterator[EngineTest]:  # fmt: skip
-    """An engine that runs these jobs, until the end of the context.
+    """Run an engine with these jobs until the end of the context.
 
     jobs: Jobs, each an attribute of a module that can be imported, or their names, ``module:attribute``. They are added
-    to the registry; a job that is there goes on. store: URL of an object store for snapshots. options: more of
+    to the registry; existing jobs continue. store: URL of an object store for snapshots. options: more options of
     ``tidelog jobs engine``.
 
-    The engine imports modules as this process does: its ``sys.path`` is handed on. JobError for jobs that can't be
-    added. It starts with the context, and need not be ready when the context begins: ``idle`` waits for it.
+    The engine uses the ``sys.path`` of this process. Raises JobError for jobs that can't be added. The engine may not
+    be ready when the context is entered: ``idle`` waits for it.
     """
     folder = Path(tempfile.mkdtemp(prefix="tidelog-engine-"))
     path = tuple(dict.fromkeys(os.path.abspath(each) for each in sys.path if Path(each or ".").is_dir()))
@@ -178,12 +179,12 @@ def _add(server: Server, jobs: Sequence[Job | str], store: str) -> None:
 
 
 def _target(job: Job) -> str:
-    """``module:attribute`` of a job. JobError where no module has it."""
+    """Return ``module:attribute`` of a job. Raises JobError if no module contains it."""
     module = job.function.__module__
     for name, value in vars(sys.modules[module]).items():
         if value is job:
             return f"{module}:{name}"
-    raise JobError(f"job {job.name!r} is no attribute of the module {module}: an engine could not import it")
+    raise JobError(f"job {job.name!r} is not an attribute of the module {module}: an engine could not import it")
 
 
 def _idle(job: JobOverview) -> bool:

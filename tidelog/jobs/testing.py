@@ -1,17 +1,17 @@
-"""A batch job's function on tables in memory, with state: no Spark, no server.
+"""Runs a batch job's function on tables in memory, with state, without Spark or a server.
 
     test = JobTest(count)
     out = test.feed({clicks: [Click("ann", "Oslo"), Click("bob", "Rome")]})
     assert out[totals].to_pylist() == [{"user": "ann", "count": 1}, {"user": "bob", "count": 1}]
     assert test.state.get("ann") == 1
 
-Rule 1: entries go to the partitions of their keys, and calls are made by the code of a Spark task: the same batches, in
-        the same order, with the same savepoints, for as many epochs as it takes to read what is there. ``max_bytes``
-        holds to an entry here; a task takes what one answer of the server has beyond it.
-Rule 2: an epoch in which a call fails has not happened, in any partition: neither outputs nor state. Its entries stay
-        to be read, as with an engine, whose job stops there.
-Rule 3: time is that of the entries' IDs, and only ``feed`` and ``advance`` move it. No clock is read.
-Rule 4: records pass through the codec of their topic, so what could not be sent can't be fed: CodecError.
+Rule 1: Entries are assigned to partitions by key, and the code of a Spark task makes the calls: the same batches, in
+        the same order, with the same savepoints, for as many epochs as are needed to read all entries. Here
+        ``max_bytes`` is exact to one entry; a task reads the rest of a server's reply.
+Rule 2: An epoch in which a call fails has no effect in any partition, on outputs or state. Its entries remain unread,
+        as on an engine, where the job stops.
+Rule 3: Time is that of the entries' IDs, and only ``feed`` and ``advance`` change it. No clock is read.
+Rule 4: Records are encoded with the codec of their topic, so what can't be sent can't be fed: CodecError is raised.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ from tidelog.jobs.store import MemoryStore, StateChanges
 from tidelog.jobs.task.calls import CallContext, FunctionCalls, SkippedRow
 from tidelog.jobs.task.fieldtypes import DATA, FIELDS, PLAIN, ColumnField, as_json, fields_of
 from tidelog.jobs.task.results import TaskOutput, tables
-from tidelog.jobs.task.rows import InputRows, bounded, cut, shares
+from tidelog.jobs.task.rows import InputRows, bounded, shares, split_calls
 from tidelog.topics import Topic
 from tidelog.topics.partition import partition_of
 
 V = TypeVar("V")
 W = TypeVar("W")
-NOW: Final = datetime(2026, 1, 1, tzinfo=UTC)  # when a test begins, unless it says otherwise
+NOW: Final = datetime(2026, 1, 1, tzinfo=UTC)  # the default time at the start of a test
 
-Given = Mapping[Topic[Any], Iterable[Any] | pa.Table]
+FedInputs = Mapping[Topic[Any], Iterable[Any] | pa.Table]
 
 
 class DeadLetterRow(NamedTuple):
-    """An entry that the job left out: it would be a dead letter."""
+    """An entry that the job skipped, and that an engine would write to the dead-letter queue."""
 
     topic: Topic[Any]
     partition: int  # of the job
@@ -55,10 +55,10 @@ class DeadLetterRow(NamedTuple):
 class JobTest:
     """A batch job under test.
 
-    partitions: of the job; None: as its inputs are declared, 1 where they do not say. Inputs that are declared with one
-    partition are read whole by every partition. now: the time at the beginning, with its zone.
+    partitions: of the job; None: as its inputs declare, by default 1. Inputs declared with one partition are read
+    completely by every partition. now: the time at the start, with its zone.
 
-    ``dead_letters``: the entries that were left out so far. ``epoch``: how many there were. JobError for a frame job.
+    ``dead_letters``: the entries skipped so far. ``epoch``: the number of epochs. Raises JobError for a frame job.
     """
 
     def __init__(self, job: Job, partitions: int | None = None, now: datetime = NOW) -> None:
@@ -69,9 +69,9 @@ class JobTest:
         self.epoch = 0
         self.dead_letters: list[DeadLetterRow] = []
         self._now_ms = _ms(job, now)
-        self._seq = -1  # of the last ID that was given at that time
+        self._seq = -1  # sequence number of the last ID at that time
         self._outputs = {topic.name: TaskOutput.of(topic, topic.declared) for topic in job.outputs}
-        self._put_out: list[tuple[TaskOutput, pa.RecordBatch]] = []
+        self._written: list[tuple[TaskOutput, pa.RecordBatch]] = []
         self._streams = {topic: self._new_streams(topic) for topic in job.inputs}
         self._parts = [_Part(MemoryStore(), dict.fromkeys(job.inputs, 0)) for _ in range(self.partitions)]
 
@@ -82,53 +82,53 @@ class JobTest:
         return datetime.fromtimestamp(self._now_ms / 1000, UTC)
 
     def advance(self, by: timedelta | float) -> None:
-        """Let time pass, in seconds. JobError for less than 1 ms."""
+        """Advance the time, in seconds. Raises JobError for less than 1 ms."""
         ms = round((by.total_seconds() if isinstance(by, timedelta) else by) * 1000)
         if ms < 1:
-            raise JobError(f"job {self.job.name!r}: time goes on, by 1 ms or more: {by!r}")
+            raise JobError(f"job {self.job.name!r}: the time must advance by 1 ms or more: {by!r}")
         self._now_ms, self._seq = self._now_ms + ms, -1
 
     # -- entries in, tables out -------------------------------------------------------------------------------
     def feed(
-        self, inputs: Given | None = None, *, partition: int | None = None, at: datetime | None = None,
+        self, inputs: FedInputs | None = None, *, partition: int | None = None, at: datetime | None = None,
         ids: Mapping[Topic[Any], Sequence[str]] | None = None,
     ) -> dict[Topic[Any], pa.Table]:  # fmt: skip
-        """Append entries to inputs, and run epochs until all are read; returns what these put out, by output.
+        """Append entries to inputs, and run epochs until all are read; return their outputs, by output topic.
 
-        inputs: records of the topic's type, dicts of their fields, or a table. partition: of the topic, instead of that
-        of each entry's key. at: the time of the entries; None: 1 ms after the last. ids: theirs, ``ms.seq``, for topics
-        whose entries should have others: they ascend in each partition.
+        inputs: records of the topic's type, dicts of their fields, or a table. partition: of the topic; None: by the
+        key of each entry. at: the time of the entries; None: 1 ms after the last. ids: their IDs, ``ms.seq``, for
+        topics with given IDs, which must ascend in each partition.
 
-        A job without inputs is called once, ``every`` seconds after the last time, in each partition.
+        A job without inputs is called once in each partition, ``every`` seconds after the last time.
 
-        The tables have the columns of the topic, rows of one call after the other, partition by partition.
+        The tables have the columns of the topic and the rows of all calls in order, partition by partition.
 
-        FunctionError, JobError for what makes no sense, CodecError for records that can't be sent.
+        Raises FunctionError, JobError for invalid arguments, and CodecError for records that can't be sent.
         """
         if at is not None and _ms(self.job, at) < self._now_ms:
-            raise JobError(f"job {self.job.name!r}: time does not go back: {at} is before {self.now}")
-        given = {topic: list(self._records(topic, rows)) for topic, rows in (inputs or {}).items()}
+            raise JobError(f"job {self.job.name!r}: time cannot go back: {at} is before {self.now}")
+        records_of = {topic: list(self._records(topic, rows)) for topic, rows in (inputs or {}).items()}
         if at is None:
             self.advance(self.job.every or 0.001)
         elif _ms(self.job, at) > self._now_ms:
             self._now_ms, self._seq = _ms(self.job, at), -1
-        for topic, records in given.items():
+        for topic, records in records_of.items():
             self._append(topic, records, partition, (ids or {}).get(topic))
-        first = len(self._put_out)
+        first = len(self._written)
         if self.job.is_source:
             self._run_epoch()
-        while self._news():
+        while self._has_unread():
             self._run_epoch()
-        return self._tables(self._put_out[first:])
+        return self._tables(self._written[first:])
 
     @property
     def outputs(self) -> dict[Topic[Any], pa.Table]:
-        """All that was put out so far, by output."""
-        return self._tables(self._put_out)
+        """All outputs so far, by output topic."""
+        return self._tables(self._written)
 
     @property
     def state(self) -> PartitionedState[Any]:
-        """What the job remembers now. JobError if it has no state."""
+        """The current state of the job. Raises JobError if it has no state."""
         if self.job.state is None:
             raise JobError(f"job {self.job.name!r} has no state: declare it with @job(state=...)")
         changes = [part.store.begin(self._now_ms) for part in self._parts]
@@ -156,11 +156,11 @@ class JobTest:
     ) -> None:  # fmt: skip
         streams = self._streams[topic]
         if partition is not None and not 0 <= partition < len(streams):
-            raise JobError(f"job {self.job.name!r}: topic {topic.name!r} has no partition {partition} here")
+            raise JobError(f"job {self.job.name!r}: topic {topic.name!r} has no partition {partition} in this test")
         if ids is not None and len(ids) != len(records):
-            raise JobError(f"job {self.job.name!r}: {len(records)} entries of {topic.name!r} with {len(ids)} IDs")
+            raise JobError(f"job {self.job.name!r}: {len(records)} entries of {topic.name!r}, but {len(ids)} IDs")
         for number, record in enumerate(records):
-            at = self._place(topic, record, number) if partition is None else partition
+            at = self._partition_of(topic, record, number) if partition is None else partition
             streams[at].append(record, self._next_id() if ids is None else StreamId.parse(ids[number]))
         if ids:
             latest = max(map(StreamId.parse, ids))
@@ -168,8 +168,8 @@ class JobTest:
                 self._seq = max(self._seq, latest.seq) if latest.ms == self._now_ms else latest.seq
                 self._now_ms = latest.ms
 
-    def _place(self, topic: Topic[Any], record: Any, number: int) -> int:
-        """The partition of a record's key; without keys, partitions take turns."""
+    def _partition_of(self, topic: Topic[Any], record: Any, number: int) -> int:
+        """Return the partition of a record by its key; without keys, round-robin."""
         count = len(self._streams[topic])
         key = topic.key(record)
         return number % count if key is None else partition_of(key, count)
@@ -179,7 +179,7 @@ class JobTest:
         return StreamId(self._now_ms, self._seq)
 
     # -- epochs -----------------------------------------------------------------------------------------------
-    def _news(self) -> bool:
+    def _has_unread(self) -> bool:
         return any(self._left(at, topic) for at in range(self.partitions) for topic in self.job.inputs)
 
     def _stream(self, partition: int, topic: Topic[Any]) -> _Stream:
@@ -190,7 +190,7 @@ class JobTest:
         return len(self._stream(partition, topic)) - self._parts[partition].read[topic]
 
     def _run_epoch(self) -> None:
-        """One epoch of all partitions: of all, or of none (Rule 2)."""
+        """Run one epoch in all partitions, or in none (Rule 2)."""
         done = [self._run(at) for at in range(self.partitions)]
         for part, result in zip(self._parts, done, strict=True):
             if result.changes is not None:
@@ -198,12 +198,12 @@ class JobTest:
             for topic, number in result.rows.items():
                 part.read[topic] += number
             part.now_ms = result.now_ms
-            self._put_out += result.taken
+            self._written += result.taken
             self.dead_letters += result.dead
         self.epoch += 1
 
     def _run(self, partition: int) -> _Result:
-        """The calls of one partition, as a task makes them."""
+        """Make the calls of one partition, like a task."""
         job, part = self.job, self._parts[partition]
         rows, now_ms = self._read(partition)
         place = CallContext(job, partition, self.epoch + 1, now_ms, _ranges(rows))
@@ -222,12 +222,12 @@ class JobTest:
         if job.is_source:
             calls.run_empty()
         else:
-            calls.run(rows, cut(rows, job.merge, job.max_rows))
+            calls.run(rows, split_calls(rows, job.merge, job.max_rows))
         dead = [_dead(skipped, partition, rows) for skipped in calls.skipped]
         return _Result(changes, {one.topic: len(one) for one in rows}, now_ms, taken, dead)
 
     def _read(self, partition: int) -> tuple[list[InputRows], int]:
-        """What an epoch reads, and its time."""
+        """Return the input of an epoch, and its time."""
         job, part = self.job, self._parts[partition]
         if job.is_source:
             return [], self._now_ms
@@ -261,37 +261,37 @@ class JobTest:
 
 
 class PartitionedState(Generic[V]):
-    """What a job remembers, for reading: over all partitions, whichever has a key."""
+    """The state of a job, for reading: all partitions together."""
 
     def __init__(self, partitions: Sequence[State[V]], name: str) -> None:
         self._partitions = partitions
         self._name = name
 
     def of(self, partition: int) -> State[V]:
-        """The state of one partition. What is written to it is forgotten."""
+        """Return the state of one partition. Writes to it are discarded."""
         return self._partitions[partition]
 
     def get(self, key: Any) -> V | None:
-        """The value of a key; None if there is none. JobError if several partitions have one: see ``of``."""
+        """Return the value of a key, or None. Raises JobError if several partitions have one; see ``of``."""
         found = [value for each in self._partitions for value in each.get_many([key]) if value is not None]
         if len(found) > 1:
-            raise JobError(f"job {self._name!r}: {len(found)} partitions have a value for the key {key!r}: state.of(0)")
+            raise JobError(f"job {self._name!r}: {len(found)} partitions have a value for key {key!r}: use state.of(0)")
         return found[0] if found else None
 
     def get_many(self, keys: Iterable[Any]) -> list[V | None]:
-        """``get`` for each key."""
+        """Return the value of each key, like ``get``."""
         return [self.get(key) for key in keys]
 
     def scan(self, prefix: bytes | str = b"") -> Iterator[tuple[bytes, V]]:
-        """Keys and values in the order of the keys; a key stands there once for each partition that has it."""
+        """Iterate over keys and values in the order of the keys; a key occurs once for each partition that has it."""
         return iter(sorted((pair for each in self._partitions for pair in each.scan(prefix)), key=lambda pair: pair[0]))
 
     def space(self, name: str, type: type[W] = bytes) -> PartitionedState[W]:  # type: ignore[assignment]  # noqa: A002
-        """A name space, as State.space."""
+        """Return a name space, like State.space."""
         return PartitionedState([each.space(name, type) for each in self._partitions], self._name)
 
 
-# -- what a partition has --------------------------------------------------------------------------------------
+# -- partitions --------------------------------------------------------------------------------------
 class _Stream:
     """The entries of an input's partition, as columns."""
 
@@ -300,14 +300,14 @@ class _Stream:
         self._fields = fields_of(topic, topic.declared)
         self._records: list[Any] = []
         self._ids: list[StreamId] = []
-        self._sizes: list[int] = []  # bytes of each, roughly as they are in Arrow when a task has read them
+        self._sizes: list[int] = []  # approximate size of each in Arrow, in bytes
 
     def __len__(self) -> int:
         return len(self._ids)
 
     def append(self, record: Any, at: StreamId) -> None:
         if self._ids and at <= self._ids[-1]:
-            raise JobError(f"topic {self.topic.name!r}: IDs ascend in a partition, and {at} is after {self._ids[-1]}")
+            raise JobError(f"topic {self.topic.name!r}: IDs must ascend: {at} is not after {self._ids[-1]}")
         names, values = self.topic.codec.encode(record)
         pairs = [part for pair in zip(names, values, strict=True) for part in map(_bytes, pair)]
         entry = Entry(at, tuple(pairs))
@@ -316,7 +316,7 @@ class _Stream:
         self._sizes.append(sum(len(part) + 4 for part in pairs[1::2]))
 
     def within(self, most: int, first: int, number: int) -> int:
-        """How many of these entries are read, at least one: the one that gets to ``most`` bytes is the last."""
+        """Return how many of these entries to read, at least one: the one that reaches ``most`` bytes is the last."""
         size = 0
         for taken, each in enumerate(self._sizes[first : first + number], start=1):
             size += each
@@ -325,7 +325,7 @@ class _Stream:
         return number
 
     def rows(self, first: int, number: int) -> InputRows:
-        """Some of them, as a task reads them."""
+        """Return entries as a task reads them."""
         ids = pa.array([str(at) for at in self._ids[first : first + number]], pa.string())
         return InputRows(self.topic, self._table(self._records[first : first + number]), ids)
 
@@ -348,7 +348,7 @@ class _Stream:
 
 @dataclass
 class _Part:
-    """A partition of the job: its state, how many entries it has read of each input, and its time."""
+    """A partition of the job: its state, its position in each input, and its time."""
 
     store: MemoryStore
     read: dict[Topic[Any], int]
@@ -357,7 +357,7 @@ class _Part:
 
 @dataclass(frozen=True)
 class _Result:
-    """What an epoch did in one partition."""
+    """The result of an epoch in one partition."""
 
     changes: StateChanges | None
     rows: dict[Topic[Any], int]
@@ -367,7 +367,7 @@ class _Result:
 
 
 def _partitions(job: Job, asked: int | None) -> int:
-    """How many partitions the job has. JobError where its inputs are not co-partitioned."""
+    """Return the number of partitions of the job. Raises JobError if its inputs are not co-partitioned."""
     if asked is not None and asked < 1:
         raise JobError(f"job {job.name!r}: {asked} partitions")
     if asked is not None or job.is_source:
@@ -380,7 +380,7 @@ def _partitions(job: Job, asked: int | None) -> int:
 
 def _ms(job: Job, at: datetime) -> int:
     if at.tzinfo is None:
-        raise JobError(f"job {job.name!r}: a time needs its zone: {at!r}")
+        raise JobError(f"job {job.name!r}: a time needs a zone: {at!r}")
     return round(at.timestamp() * 1000)
 
 
@@ -399,7 +399,7 @@ def _dead(skipped: SkippedRow, partition: int, rows: Sequence[InputRows]) -> Dea
 
 
 def _with_all(table: pa.Table, schema: pa.Schema) -> pa.Table:
-    """With all columns of the topic, in its order."""
+    """Add missing columns of the topic, in its order."""
     columns = [
         table.column(field.name).cast(field.type) if field.name in table.column_names
         else pa.nulls(table.num_rows, field.type)

@@ -1,9 +1,10 @@
-"""What the topics of a job are on the server, and whether they fit together.
+"""The settings of a job's topics on the server, and whether they fit together.
 
-Rule 1: inputs must be there; outputs are made by their declaration. All must agree with the declarations.
-Rule 2: a job has as many partitions as its inputs. They all have that many, or 1: such an input is broadcast, every
-        partition of the job reads all of it.
-Rule 3: all topics are on the server of the job's own keys, or publishing could not be one step.
+Rule 1: Inputs must exist; outputs are created by their declaration. All must agree with the declarations.
+Rule 2: A job has as many partitions as its inputs. Each input has that many, or 1: such an input is broadcast, and
+        every
+        partition of the job reads it completely.
+Rule 3: All topics must be on the server that has the job's keys, since publishing is one transaction.
 """
 
 from __future__ import annotations
@@ -23,42 +24,42 @@ from tidelog.transport.access import Access
 from tidelog.transport.call import Call
 from tidelog.transport.leader import LeaderConnection
 
-PROBE_MS: Final = 2000  # for connecting to the server that a topic names
+PROBE_MS: Final = 2000  # timeout for connecting to the server that a topic names
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
-Ask = Callable[..., list[Any]]  # of a LeaderConnection, or a Publisher's
+Ask = Callable[..., list[Any]]  # a method of LeaderConnection or of a Publisher
 
 
 @dataclass(frozen=True)
 class JobTopics:
-    """The topics of a job, as they are on the server."""
+    """The topics of a job, as on the server."""
 
     partitions: int  # of the job
     inputs: Mapping[str, TopicSettings]  # by topic
     outputs: Mapping[str, TopicSettings]
 
     def part(self, topic: str, partition: int) -> int:
-        """The partition of an input that a partition of the job reads."""
+        """Return the partition of an input that a partition of the job reads."""
         return 0 if self.inputs[topic].partitions == 1 else partition
 
     def streams(self) -> list[tuple[str, int]]:
-        """All streams that are read: topic, and its partition."""
+        """Return all input streams, as topic and partition."""
         return [(name, at) for name, facts in self.inputs.items() for at in range(facts.partitions or 1)]
 
     def ids(self) -> dict[str, str]:
-        """By topic: its ID."""
+        """Return the ID of each topic."""
         return {name: facts.id for name, facts in (*self.inputs.items(), *self.outputs.items())}
 
     def updated(self, facts: Mapping[str, TopicSettings]) -> JobTopics:
-        """With facts as they are now."""
+        """Return the same topics with new settings."""
         inputs = {name: facts[name] for name in self.inputs}
         return replace(self, inputs=inputs, outputs={name: facts[name] for name in self.outputs})
 
 
 def job_topics(access: Access, ask: Ask, job: Job) -> JobTopics:
-    """Check the topics of a job. JobError that names the topic and the remedy."""
+    """Return a job's topics after checking them. Raises JobError that names the topic and the remedy."""
     _same_server(access, ask, job)
     inputs = {topic.name: _input(ask, job, topic) for topic in job.inputs}
     outputs = {topic.name: _agreed(ask, job, topic) for topic in job.outputs}
@@ -66,38 +67,38 @@ def job_topics(access: Access, ask: Ask, job: Job) -> JobTopics:
 
 
 def facts_now(names: Sequence[str]) -> list[Call[bytes | None]]:
-    """Calls that read the facts of these topics; ``read_now`` reads their replies."""
+    """Return calls that read the settings of these topics; ``read_now`` decodes the replies."""
     return [Call(("GET", key_of(name)), lambda reply: reply) for name in names]
 
 
 def read_now(names: Sequence[str], replies: Sequence[bytes | None]) -> dict[str, TopicSettings | None]:
-    """By topic; None where there is no such topic any more."""
+    """Return the settings by topic; None if the topic does not exist any more."""
     return {
         name: None if text is None else read_settings(name, text) for name, text in zip(names, replies, strict=True)
     }  # fmt: skip
 
 
 def changed(name: str, before: TopicSettings, now: TopicSettings | None) -> str:
-    """What became of a topic, for people; "" if it is the same, in as many partitions."""
+    """Describe how a topic has changed; "" if it is the same, with equally many partitions."""
     if now is None:
         return f"topic {name!r} was deleted"
     if now.id != before.id:
-        return f"topic {name!r} was deleted and made anew"
+        return f"topic {name!r} was deleted and recreated"
     if now.partitions != before.partitions:
-        return f"topic {name!r} has {now.partitions} partitions now, it had {before.partitions}"
+        return f"topic {name!r} has {now.partitions} partitions now, and had {before.partitions}"
     return ""
 
 
 def reset_hint(name: str) -> str:
-    """How to begin again."""
-    return f"to begin again with empty state: tidelog jobs reset {name} --from earliest|latest|TIME"
+    """Return the command that starts again."""
+    return f"to start again with empty state: tidelog jobs reset {name} --to earliest|latest|ID|TIME"
 
 
 def _input(ask: Ask, job: Job, topic: Topic[Any]) -> TopicSettings:
     if _run(ask, job, topic, known(topic.name)) is None:
         raise JobError(
-            f"job {job.name!r}: there is no topic {topic.name!r}, which it reads: it is made by the first program that"
-            " uses it (topic.sync.ready() does), or by the job that writes it. Check the name and the server"
+            f"job {job.name!r}: its input topic {topic.name!r} does not exist: the first program that uses a"
+            " topic creates it (for example with topic.sync.ready()), or the job that writes it. Check name and server"
         )
     return _agreed(ask, job, topic)
 
@@ -121,14 +122,14 @@ def _partitions(job: Job, inputs: Mapping[str, TopicSettings]) -> int:
     if len(set(wide.values())) > 1:
         listed = ", ".join(f"{name!r} has {number}" for name, number in wide.items())
         raise JobError(
-            f"job {job.name!r}: its inputs must have as many partitions as each other, or 1: {listed}. Write one of"
-            " them anew, by a job, into a topic with as many partitions as the others"
+            f"job {job.name!r}: its inputs must have equal numbers of partitions, or 1: {listed}. Use a job that"
+            " copies one of them to a topic with as many partitions as the others"
         )
     return max(numbers.values())
 
 
 def _same_server(access: Access, ask: Ask, job: Job) -> None:
-    """JobError where topics name other servers than the job's."""
+    """Raise JobError if topics name servers other than the job's."""
     declared = (*job.inputs, *job.outputs)
     topics = {topic.name: (topic.url, topic.access) for topic in declared if topic.access is not None}
     if len({one.places for _, one in topics.values()}) > 1:
@@ -146,7 +147,7 @@ def _same_server(access: Access, ask: Ask, job: Job) -> None:
             finally:
                 other.close()
         except OSError as error:
-            log.warning("job %s: the server that topic %r names does not answer: %s", job.name, name, error)
+            log.warning("job %s: the server that topic %r names is unreachable: %s", job.name, name, error)
             return
         (here,) = checked(ask(get))
         ids = [None if text is None else read_settings(name, text).id for text in (there, here)]

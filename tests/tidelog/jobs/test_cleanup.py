@@ -86,10 +86,10 @@ def test_a_reset_leaves_the_new_generation_alone(engine: Engine, client: Client)
         engine.leave("a", generation)
     engine.leave("stranger", 1)
     with engine.sweeping() as sweeping:
-        sweeping.told(fold(client))
+        sweeping.update(fold(client))
         until(lambda: engine.there("a") == [2, 3])
         change(client, registry.reset(spec()))
-        sweeping.told(fold(client))
+        sweeping.update(fold(client))
         until(lambda: engine.there("a") == [3])
     assert engine.there("stranger") == [1]
 
@@ -103,11 +103,11 @@ def test_a_removed_job_leaves_nothing(engine: Engine, client: Client, tmp_path: 
     owners.write(ObjectStore(own), "a", 1, engine.topics)
     ObjectStore(own).write("a/1/0/x.json", b"x")
     with engine.sweeping() as sweeping:
-        sweeping.told(fold(client))
+        sweeping.update(fold(client))
         until(lambda: not engine.there("a") and not ObjectStore(own).folders("a"))
         change(client, registry.add(spec()))
         engine.leave("a", 2)
-        sweeping.told(fold(client))
+        sweeping.update(fold(client))
         until(lambda: {"a": 1} in engine.cleared)
     assert engine.there("a") == [2]
 
@@ -120,7 +120,7 @@ def test_nothing_goes_whose_fence_is_not_closed(engine: Engine, client: Client) 
     engine.leave("a", 1)
     engine.leave("b", 1)
     with engine.sweeping() as sweeping:
-        sweeping.told(JobRegistry({"a": spec(generation=2)}, {"b": 1}))
+        sweeping.update(JobRegistry({"a": spec(generation=2)}, {"b": 1}))
         until(lambda: not engine.there("b"))
     assert engine.there("a") == [1]
 
@@ -131,7 +131,7 @@ def test_nothing_goes_of_another_servers_job(engine: Engine, client: Client) -> 
     engine.topics = {"clicks": "another", "gone": "1234"}
     engine.leave("a", 1)
     with engine.sweeping() as sweeping:
-        sweeping.told(fold(client))
+        sweeping.update(fold(client))
         until(lambda: len(engine.cleared) > 1)
     assert sorted(engine.objects.below("a", 10)) == ["a/1/0/x.json", "a/1/owner.json"]
 
@@ -141,11 +141,11 @@ def test_what_a_zombie_leaves_is_swept_later(engine: Engine, client: Client) -> 
     change(client, registry.reset(spec()))
     engine.leave("a", 1)
     with StateStore.open(engine.slot("a", 1), generation=1), engine.sweeping() as sweeping:
-        sweeping.told(fold(client))
+        sweeping.update(fold(client))
         until(lambda: not engine.objects.folders("a") and len(engine.cleared) > 2)
         assert engine.slot("a", 1).exists()
     with engine.sweeping(again=1.0) as sweeping:
-        sweeping.told(fold(client))
+        sweeping.update(fold(client))
         until(lambda: not engine.there("a"))
         engine.leave("a", 1)  # by what did not know
         until(lambda: not engine.there("a"))
@@ -157,7 +157,7 @@ def test_an_object_store_that_fails_is_tried_again(engine: Engine, client: Clien
     change(client, registry.reset(spec()))
     engine.leave("a", 1)
     with engine.sweeping(store="nosuch://x") as sweeping:
-        sweeping.told(fold(client))
+        sweeping.update(fold(client))
         until(lambda: len(engine.cleared) > 2)
     assert not engine.slot("a", 1).exists()
 
@@ -166,7 +166,7 @@ def test_a_server_that_is_away_is_asked_again(engine: Engine, client: Client) ->
     engine.leave("a", 1)
     here, engine.url = engine.url, f"redis://127.0.0.1:{free_port()}"
     with engine.sweeping() as sweeping:
-        sweeping.told(JobRegistry({"a": spec(generation=2)}))
+        sweeping.update(JobRegistry({"a": spec(generation=2)}))
         time.sleep(0.5)  # nothing is to happen
         assert engine.there("a") == [1]
     assert engine.cleared == []
@@ -178,6 +178,6 @@ async def test_a_supervisor_tells_what_is_over(engine: Engine, client: Client) -
     change(client, registry.add(spec()))
     engine.leave("a", 1)
     with engine.sweeping() as sweeping:
-        async with supervised(engine.url, made=Diarist, told=sweeping.told):
+        async with supervised(engine.url, made=Diarist, on_registry=sweeping.update):
             change(client, registry.reset(spec()))
             await soon(lambda: not engine.there("a"))

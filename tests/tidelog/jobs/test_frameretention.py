@@ -37,26 +37,26 @@ def offsets(client: Client) -> list[StreamId]:
 def test_groups_begin_where_the_job_does(servers: LeaderConnection, client: Client) -> None:
     first, last = client.tappend("a:0", {"n": 1}), client.tappend("a:0", {"n": 2})
     client.ttrim("a:0", count=1)
-    RetentionGroups(servers, "job:x").begin(STREAMS, latest=False, anew=True)
+    RetentionGroups(servers, "job:x").create(STREAMS, latest=False, restart=True)
     assert offsets(client) == [first, StreamId(0)]
-    RetentionGroups(servers, "job:x").begin(STREAMS, latest=True, anew=False)
+    RetentionGroups(servers, "job:x").create(STREAMS, latest=True, restart=False)
     assert offsets(client) == [first, StreamId(0)], "they are there already"
-    RetentionGroups(servers, "job:x").begin(STREAMS, latest=True, anew=True)
+    RetentionGroups(servers, "job:x").create(STREAMS, latest=True, restart=True)
     assert offsets(client) == [last, StreamId(0)]
-    RetentionGroups(servers, "job:x").begin(STREAMS, latest=False, anew=True)
+    RetentionGroups(servers, "job:x").create(STREAMS, latest=False, restart=True)
     assert offsets(client) == [first, StreamId(0)]
 
 
 def test_groups_move_now_and_then(servers: LeaderConnection, client: Client) -> None:
     ids = [client.tappend("a:0", {"n": n}) for n in range(3)]
     groups = RetentionGroups(servers, "job:x")
-    groups.begin(["a:0"], latest=False, anew=True)
-    groups.finished({"a:0": ids[0], "a:1": StreamId(0)})  # a:1 is of a topic that has grown
+    groups.create(["a:0"], latest=False, restart=True)
+    groups.advance({"a:0": ids[0], "a:1": StreamId(0)})  # a:1 is of a topic that has grown
     assert offsets(client) == [ids[0], StreamId(0)]
-    groups.finished({"a:0": ids[1]})
+    groups.advance({"a:0": ids[1]})
     assert offsets(client) == [ids[0], StreamId(0)], "it is too early"
-    groups.finished({"a:0": ids[1]}, now=True)
+    groups.advance({"a:0": ids[1]}, now=True)
     assert offsets(client) == [ids[1], StreamId(0)]
     client.tgroup_destroy("a:0", "job:x")
-    groups.finished({"a:0": ids[2]}, now=True)
+    groups.advance({"a:0": ids[2]}, now=True)
     assert offsets(client) == [ids[2], StreamId(0)]

@@ -9,7 +9,7 @@ from collections import Counter
 
 import pytest
 
-from tidelog.jobs.epochs.placement import LOOK, TaskPlacement, this_executor
+from tidelog.jobs.epochs.placement import REFRESH, TaskPlacement, this_executor
 
 
 class Cluster:
@@ -42,7 +42,7 @@ def test_a_partition_stays_where_it_is() -> None:
     cluster.places.ran("count", ["a", "b", "b", "c", "a", "c"])
     for _ in range(100):
         assert cluster.epoch("count", 6) == ["a", "b", "b", "c", "a", "c"]
-    assert cluster.looks == -(-100 // LOOK)
+    assert cluster.looks == -(-100 // REFRESH)
     assert cluster.places.wanted("count", 4) == ("",) * 4  # it has other partitions now
 
 

@@ -2,28 +2,28 @@
 
 from __future__ import annotations
 
-from tidelog.jobs.pools import LEAST, WELL, PoolNumbers, pool
+from tidelog.jobs.pools import LEAST, WELL, PoolNumbers, pool_name
 
 
 def test_who_began_first_goes_first() -> None:
     turns = PoolNumbers()
-    first, second = turns.take(), turns.take()
-    assert pool(first) < pool(second)
-    turns.give_back(first)
-    assert pool(second) < pool(turns.take())
+    first, second = turns.acquire(), turns.acquire()
+    assert pool_name(first) < pool_name(second)
+    turns.release(first)
+    assert pool_name(second) < pool_name(turns.acquire())
 
 
 def test_names_are_used_again_and_never_by_two() -> None:
     turns = PoolNumbers()
-    kept = [turns.take() for _ in range(10)]
+    kept = [turns.acquire() for _ in range(10)]
     seen = set()
     for _ in range(10 * LEAST):
-        number = turns.take()
+        number = turns.acquire()
         assert number not in kept
         seen.add(number)
-        turns.give_back(number)
+        turns.release(number)
     assert len(seen) + len(kept) == LEAST
-    many = [turns.take() for _ in range(500)]
+    many = [turns.acquire() for _ in range(500)]
     assert len({*many, *kept}) == 510
 
 

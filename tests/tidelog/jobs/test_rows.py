@@ -18,7 +18,7 @@ from tidelog.jobs.declare import Job, Merge, job  # noqa: E402
 from tidelog.jobs.errors import JobError  # noqa: E402
 from tidelog.jobs.store import MemoryStore  # noqa: E402
 from tidelog.jobs.task.calls import CallContext, FunctionCalls  # noqa: E402
-from tidelog.jobs.task.rows import CallRange, InputRows, bounded, cut, recorded, shares  # noqa: E402
+from tidelog.jobs.task.rows import CallRange, InputRows, bounded, recorded, shares, split_calls  # noqa: E402
 from tidelog.topics import Topic  # noqa: E402
 
 TOPICS: list[Topic[Any]] = [Topic(f"t{at}") for at in range(3)]
@@ -50,7 +50,7 @@ def listed(rows: list[InputRows], pieces: list[CallRange]) -> list[tuple[StreamI
 @given(inputs, merges, st.integers(0, 5))
 def test_every_row_is_in_one_call_in_order(sets: list[set[tuple[int, int]]], merge: Merge, max_rows: int) -> None:
     rows = made(sets)
-    pieces = cut(rows, merge, max_rows)
+    pieces = split_calls(rows, merge, max_rows)
     found = listed(rows, pieces)
     expected = [(StreamId(*one), at) for at, some in enumerate(sets) for one in sorted(some)]
     assert found == (sorted(expected) if merge == "time" else expected)
@@ -64,7 +64,7 @@ def test_every_row_is_in_one_call_in_order(sets: list[set[tuple[int, int]]], mer
 @given(inputs, merges, st.integers(1, 5))
 def test_recorded_calls_are_the_same(sets: list[set[tuple[int, int]]], merge: Merge, max_rows: int) -> None:
     rows = made(sets)
-    pieces = cut(rows, merge, max_rows)
+    pieces = split_calls(rows, merge, max_rows)
     ends = [(rows[at].topic.name, rows[at].ids[stop - 1].as_py()) for at, _, stop in pieces]
     assert recorded(rows, ends) == pieces
     if pieces:
@@ -122,7 +122,7 @@ def test_bisecting_leaves_out_what_fails_and_nothing_else(
     place = CallContext(_with(declared, function), 0, 1, 0, "")
     calls = FunctionCalls(place, taken.extend, changes, lambda given_changes: given_changes, bisects=True)
     kept = calls.decoded(rows)
-    calls.run([kept], cut([kept], "inputs", max_rows))
+    calls.run([kept], split_calls([kept], "inputs", max_rows))
     good = [n for n in range(number) if n not in poison and n not in errors]
     assert taken == good
     assert sorted(changes.writes) == sorted(b"%d" % n for n in good)

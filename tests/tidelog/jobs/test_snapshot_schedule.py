@@ -32,22 +32,22 @@ from tidelog.transport.access import Access
 def test_by_epochs_and_by_seconds() -> None:
     now = [100.0]
     saving = SnapshotSchedule(replace(count, snapshot_epochs=3, snapshot_every=60.0), lambda: now[0])
-    assert saving.left is None
+    assert saving.due_in is None
     saving.published(saved=False, changed=False, epoch=1)
-    assert saving.left is None  # nothing has changed
+    assert saving.due_in is None  # nothing has changed
     saving.published(saved=False, changed=True, epoch=2)
-    assert saving.left == 60
+    assert saving.due_in == 60
     now[0] += 59
-    assert saving.left == 1
+    assert saving.due_in == 1
     now[0] += 5
-    assert saving.left == 0
+    assert saving.due_in == 0
     saving.published(saved=True, changed=False, epoch=3)
-    saving.looked(2, records(2, 2))
-    assert saving.left is None
+    saving.check(2, records(2, 2))
+    assert saving.due_in is None
     for _ in range(3):
-        assert saving.left is None or saving.left > 0
+        assert saving.due_in is None or saving.due_in > 0
         saving.published(saved=False, changed=True, epoch=2)
-    assert saving.left == 0
+    assert saving.due_in == 0
 
 
 def records(*epochs: int, error: str = "") -> JobSnapshots:
@@ -60,29 +60,29 @@ def test_what_fails_is_tried_again_with_pauses() -> None:
     now = [0.0]
     saving = SnapshotSchedule(replace(count, snapshot_every=7 * 86400.0), lambda: now[0])
     saving.begin(9, 2, records(9, 9))
-    assert (saving.left, saving.look) == (None, None)
+    assert (saving.due_in, saving.check_in) == (None, None)
     tries, looks = [], []
     epoch = 10
     while now[0] < 4000:
         epoch += 1
         saving.published(saved=True, changed=False, epoch=epoch)
         tries.append(now[0])
-        while saving.left is None:
-            assert saving.look is not None
-            now[0] += saving.look
+        while saving.due_in is None:
+            assert saving.check_in is not None
+            now[0] += saving.check_in
             looks.append(now[0])
-            saving.looked(2, records(epoch - 1, 9, error="it does not answer"))
-        assert saving.left == 0
+            saving.check(2, records(epoch - 1, 9, error="it does not answer"))
+        assert saving.due_in == 0
     pauses = [after - before for before, after in pairwise(tries)]
     assert pauses[:3] == [2, 4, 8]
     assert pauses == sorted(pauses)
     assert pauses[-1] == MOST
     assert len(looks) <= len(tries)
     saving.published(saved=True, changed=False, epoch=100)
-    saving.looked(2, records(99, 100, error="of before"))
-    assert (saving.left, saving.look) == (None, None)
+    saving.check(2, records(99, 100, error="of before"))
+    assert (saving.due_in, saving.check_in) == (None, None)
     saving.published(saved=True, changed=False, epoch=101)
-    assert saving.look == FIRST  # it has worked since
+    assert saving.check_in == FIRST  # it has worked since
 
 
 def test_a_maker_that_says_nothing_is_waited_for() -> None:
@@ -91,11 +91,11 @@ def test_a_maker_that_says_nothing_is_waited_for() -> None:
     saving = SnapshotSchedule(count, lambda: now[0])
     saving.published(saved=True, changed=False, epoch=11)
     for _ in range(50):
-        if saving.left is not None:
+        if saving.due_in is not None:
             break
-        assert saving.look
-        now[0] += saving.look
-        saving.looked(2, records(9, 10))
+        assert saving.check_in
+        now[0] += saving.check_in
+        saving.check(2, records(9, 10))
     assert SILENT <= now[0] <= SILENT + MOST
 
 
@@ -105,12 +105,12 @@ def test_where_an_engine_goes_on() -> None:
 
     saving = SnapshotSchedule(replace(count, snapshot_epochs=10))
     saving.begin(12, 2, JobSnapshots(1, {"0": kept(12), "1": kept(9)}))
-    assert saving.left is not None
-    assert saving.left > 0
+    assert saving.due_in is not None
+    assert saving.due_in > 0
     saving.begin(12, 2, JobSnapshots(1, {"0": kept(12)}))  # partition 1 has none
-    assert saving.left == 0
+    assert saving.due_in == 0
     saving.begin(12, 2, JobSnapshots(1, {"0": kept(12), "1": kept(12)}))
-    assert saving.left is None
+    assert saving.due_in is None
 
 
 def test_an_idle_job_gets_its_snapshots_and_then_rests(tidelog_server: Server, tmp_path: Path) -> None:

@@ -19,10 +19,14 @@ pytest.importorskip("pyarrow")
 import numpy as np
 import pyarrow as pa
 
-from tidelog.jobs.state import State, in_memory
+from tidelog.jobs.state import State
 from tidelog.jobs.store import MemoryStore, StateError
 from tidelog.jobs.store.keys import LONGEST, prefix_of, stored_keys
 from tidelog.topics.partition import canonical
+
+
+def in_memory(kind: type[Any], job: str = "test", store: MemoryStore | None = None) -> State[Any]:
+    return State((store or MemoryStore()).begin(0), kind, job=job)
 
 
 class Visit(msgspec.Struct):

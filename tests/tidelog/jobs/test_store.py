@@ -296,11 +296,11 @@ def test_a_store_that_was_replaced_meanwhile(path: Path) -> None:
 
 
 def test_environments_are_kept_but_not_without_end(tmp_path: Path) -> None:
-    for number in range(environments.KEPT + 3):
+    for number in range(environments.MOST_IDLE + 3):
         StateStore.open(tmp_path / f"{number}").close()
     kept = [path for path in environments._idle if path.parent == tmp_path]
-    assert len(environments._idle) == environments.KEPT
-    assert kept[-1] == tmp_path / f"{environments.KEPT + 2}"
+    assert len(environments._idle) == environments.MOST_IDLE
+    assert kept[-1] == tmp_path / f"{environments.MOST_IDLE + 2}"
     with StateStore.open(tmp_path / "3") as store:
         assert store.version == (0, "")
     for path in kept:

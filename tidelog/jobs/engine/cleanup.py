@@ -1,12 +1,13 @@
-"""``Cleanup``: removes states and snapshots of generations that are over, after a reset or when a job was removed.
+"""``Cleanup``: removes the states and snapshots of former generations, after a reset or the removal of a job.
 
-Rule 1: a generation is over when the registry says so (``told``) and its fence on the server is closed, at the moment
-        of sweeping. Of the generation that goes on nothing is touched, and nothing of jobs that the registry does not
-        know: they may be another server's. In the object store, one of the generation's topics must be this server's:
-        two servers may have jobs of one name.
-Rule 2: it is swept after WAIT seconds, and once more after AGAIN: an engine, a task or a maker of snapshots that does
-        not know yet that it is over may leave something behind. What fails, or is in use, is tried every AGAIN seconds.
-Rule 3: all of it happens in a thread of its own, in portions: jobs wait for none of it, and no failure ends anything.
+Rule 1: A generation has ended if the registry says so (``update``) and its fence on the server is closed at the time of
+        the cleanup. The current generation is not touched, nor are jobs that the registry does not contain: they may
+        belong to another server. In the object store, one of the generation's topics must belong to this server, since
+        two servers may have jobs with the same name.
+Rule 2: The cleanup runs after WAIT seconds and again after AGAIN seconds, because an engine, a task or a snapshot
+        process that has not noticed the end of the generation may leave files. Files that are in use or cannot be
+        removed are retried every AGAIN seconds.
+Rule 3: The cleanup runs in its own thread, in portions. No job waits for it, and no failure stops anything.
 """
 
 from __future__ import annotations
@@ -45,17 +46,17 @@ if TYPE_CHECKING:
 
 WAIT: Final = 60.0  # seconds
 AGAIN: Final = 3600.0
-PASS: Final = 0.5  # seconds between two portions of one job
-PORTIONS: Final = 100  # of one job and object store at a time
+PASS: Final = 0.5  # seconds between two portions of a job
+PORTIONS: Final = 100  # most portions of a job and object store at a time
 
 log = logging.getLogger(__name__)
 
-#: Clears the disks of the machines where tasks run, of the generations up to one, by job; whether all is gone.
+#: Removes the generations of each job up to the given one from the disks of executors; returns whether all are removed.
 Disks = Callable[[Mapping[str, int]], bool]
 
 
 class Cleanup:
-    """Sweeps from ``__enter__`` to ``__exit__``, which does not wait for what is under way.
+    """Runs from ``__enter__`` to ``__exit__``, which does not wait for the current portion.
 
     store: URL of the engine's object store, empty if it has none.
     """
@@ -66,13 +67,13 @@ class Cleanup:
         self._access, self._name, self._store, self._disks = access, name, store, disks
         self._wait, self._again = wait, again
         self._changed = threading.Condition()
-        self._over: dict[str, int] = {}  # by job: its newest generation that is over
+        self._over: dict[str, int] = {}  # by job: its newest ended generation
         self._stores: dict[str, str] = {}  # by job: its own object store
-        self._due: dict[str, list[float]] = {}  # by job: when, monotonic
+        self._due: dict[str, list[float]] = {}  # by job: monotonic times
         self._ended = False
 
     def __enter__(self) -> Cleanup:
-        threading.Thread(target=self._run, name="sweeping", daemon=True).start()
+        threading.Thread(target=self._run, name="cleanup", daemon=True).start()
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -80,8 +81,8 @@ class Cleanup:
             self._ended = True
             self._changed.notify_all()
 
-    def told(self, known: JobRegistry) -> None:
-        """Take in which jobs there are. In any thread; returns at once."""
+    def update(self, known: JobRegistry) -> None:
+        """Record which generations have ended. May be called in any thread; returns immediately."""
         over = {name: spec.generation - 1 for name, spec in known.specs.items() if spec.generation > 1} | known.gone
         with self._changed:
             before, self._over = self._over, over
@@ -94,18 +95,18 @@ class Cleanup:
 
     # -- in the thread --------------------------------------------------------------------------------------------
     def _run(self) -> None:
-        for names in self._turns():
+        for names in self._due_jobs():
             try:
-                failed = self._swept(names)
+                failed = self._clean(names)
             except Exception:
-                log.exception("engine %s: what is over could not be removed", self._name)
+                log.exception("engine %s: former generations could not be removed", self._name)
                 failed = names
             with self._changed:
                 for name in failed:
                     self._due.setdefault(name, []).append(time.monotonic() + self._again)
 
-    def _turns(self) -> Iterator[set[str]]:
-        """The jobs that are due, each time that some are, until the end."""
+    def _due_jobs(self) -> Iterator[set[str]]:
+        """Yield the jobs that are due, whenever there are some, until the end."""
         while True:
             with self._changed:
                 while not self._ended:
@@ -123,13 +124,13 @@ class Cleanup:
                         self._due[name] = left
             yield names
 
-    def _swept(self, names: Collection[str]) -> set[str]:
-        """Sweep; returns the jobs of which something is left."""
-        line = EngineConnection(self._access, f"tidelog-jobs-sweeping:{self._name}")
+    def _clean(self, names: Collection[str]) -> set[str]:
+        """Clean up these jobs; return those with remaining files."""
+        line = EngineConnection(self._access, f"tidelog-jobs-cleanup:{self._name}")
         try:
-            over, stores = self._closed(line, names)
+            over, stores = self._ended_generations(line, names)
         except (*LOST, JobError) as error:
-            log.info("engine %s: what is over is not removed yet: %s", self._name, error)
+            log.info("engine %s: former generations are not removed yet: %s", self._name, error)
             return set(names)
         finally:
             line.close()
@@ -137,21 +138,23 @@ class Cleanup:
         for name, newest in over.items():
             for url in stores[name]:
                 try:
-                    done = self._cleared(url, name, newest)
+                    done = self._clear_objects(url, name, newest)
                 except (*LOST, SnapshotError, JobError) as error:
-                    log.warning("job %s: what is over is not removed: %s", name, error)
+                    log.warning("job %s: former generations are not removed: %s", name, error)
                     done = False
                 left |= set() if done else {name}
         try:
             if over and not self._disks(over):
                 left |= set(over)
-        except Exception as error:  # noqa: BLE001 - of Spark, too
-            log.warning("engine %s: states that are over are not removed: %s", self._name, str(error)[:1000])
+        except Exception as error:  # noqa: BLE001 - including errors of Spark
+            log.warning("engine %s: states of former generations are not removed: %s", self._name, str(error)[:1000])
             left |= set(over)
         return left
 
-    def _closed(self, line: EngineConnection, names: Collection[str]) -> tuple[dict[str, int], dict[str, set[str]]]:
-        """Rule 1: what is over of these jobs, and the URLs of their object stores."""
+    def _ended_generations(
+        self, line: EngineConnection, names: Collection[str]
+    ) -> tuple[dict[str, int], dict[str, set[str]]]:
+        """Return the ended generations of these jobs and the URLs of their object stores (Rule 1)."""
         with self._changed:
             over = {name: self._over[name] for name in sorted(names) if name in self._over}
         fences = line.drive(_asked([calls.tfence(keys.fence(name, newest)) for name, newest in over.items()]))
@@ -160,26 +163,26 @@ class Cleanup:
         for name in closed:
             with self._changed:
                 own = self._stores.get(name)
-            if own is None:  # removed before this engine began
+            if own is None:  # removed before this engine started
                 spec = line.drive(registry.removed(name))
                 own = spec.store if spec is not None else ""
             stores[name] = {self._store, own} - {""}
         return closed, stores
 
-    def _cleared(self, url: str, name: str, newest: int) -> bool:
-        """Portion by portion, and no more than PORTIONS."""
+    def _clear_objects(self, url: str, name: str, newest: int) -> bool:
+        """Remove objects in up to PORTIONS portions; return whether all are removed."""
         objects = ObjectStore(url)
         for _ in range(PORTIONS):
-            if clear_objects(objects, name, newest, self._ours):
+            if clear_objects(objects, name, newest, self._is_ours):
                 return True
             with self._changed:
                 if self._changed.wait_for(lambda: self._ended, PASS):
                     return False
         return False
 
-    def _ours(self, topics: Mapping[str, str]) -> bool:
-        """Whether one of these topics is on the server, by its ID."""
-        line = EngineConnection(self._access, f"tidelog-jobs-sweeping:{self._name}")
+    def _is_ours(self, topics: Mapping[str, str]) -> bool:
+        """Return whether one of these topics, given with its ID, is on the server."""
+        line = EngineConnection(self._access, f"tidelog-jobs-cleanup:{self._name}")
         try:
             texts = line.drive(_asked([strings.get(key_of(topic)) for topic in topics])) if topics else []
             there = [
@@ -197,7 +200,7 @@ def _asked(asked: Iterable[Call[Any]]) -> Steps[list[Any]]:
 
 
 def disks_of(settings: EngineSettings, spark: Future[SparkSession]) -> Disks:
-    """The disks of an engine: of this machine, or of those that have executors now."""
+    """Return the function that cleans up an engine's disks: of this machine, or of the current executors."""
     if settings.master == "local" or settings.master.startswith("local["):
         return lambda over: clear(Path(expanded(settings.state_dir)), over)
     return lambda over: _on_machines(spark.result(), _Clear(settings.state_dir, dict(over)))
@@ -205,26 +208,26 @@ def disks_of(settings: EngineSettings, spark: Future[SparkSession]) -> Disks:
 
 @dataclass(frozen=True)
 class _Clear:
-    """What runs in a Python worker of Spark's."""
+    """The function that runs in Spark's Python workers."""
 
     state_dir: str
     over: dict[str, int]
 
     def __call__(self, rows: Iterable[Any]) -> Iterator[bool]:
         for _ in rows:
-            raise AssertionError("there are no rows")
+            raise AssertionError("the RDD has no rows")
         try:
             yield clear(Path(expanded(self.state_dir)), self.over)
         except (OSError, StoreError) as error:
-            log.warning("states that are over are not removed: %s", error)
+            log.warning("states of former generations are not removed: %s", error)
             yield False
 
 
 def _on_machines(spark: SparkSession, work: _Clear) -> bool:
-    """One task for each machine that has executors; where it runs, Spark decides in the end."""
+    """Run one task for each machine with executors; Spark makes the final choice of machines."""
     context = spark.sparkContext
     java: Any = context
     known = str(java._jsc.sc().getExecutorMemoryStatus().keySet().mkString(" "))
     hosts = sorted({each.rpartition(":")[0] for each in known.split()})
-    context.setLocalProperty("spark.scheduler.pool", "tidelog sweeping")
+    context.setLocalProperty("spark.scheduler.pool", "tidelog cleanup")
     return all(located_rdd(context, hosts).mapPartitions(work).collect())

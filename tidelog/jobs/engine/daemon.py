@@ -1,6 +1,7 @@
-"""What Spark's Python workers are forked from (``spark.python.daemon.module``): what tasks need is imported already.
+"""The parent process of Spark's Python workers (``spark.python.daemon.module``), which has imported what tasks need.
 
-Spark ends workers that were idle for a minute. A new one is there in milliseconds, instead of seconds of importing.
+Spark ends workers that were idle for a minute. A new worker is forked within milliseconds instead of spending seconds
+on imports.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ import gc
 
 from pyspark.daemon import manager
 
-import tidelog.jobs.task.task  # noqa: F401 - so that workers have it
+import tidelog.jobs.task.task  # noqa: F401 - loaded before workers are forked
 
 if __name__ == "__main__":
     gc.freeze()

@@ -1,9 +1,9 @@
-"""``Engine``: one Spark driver and one supervisor, which runs jobs on it.
+"""``Engine``: one Spark driver, and one supervisor that runs jobs on it.
 
-Rule 1: the session starts in the background. What needs it waits in its own thread, so the engine has joined, and knows
-        its jobs, before Spark is there. Without a session there is no engine: it leaves.
-Rule 2: the session ends after the last job. When it ends before, as with its JVM, nothing can run here any more: the
-        engine leaves, so that its jobs go on elsewhere, and what has started it can start it again.
+Rule 1: The session starts in the background. Code that needs it waits in its own thread, so the engine has joined and
+        has read the registry before Spark is ready. If the session cannot start, the engine leaves.
+Rule 2: The session ends after the last job. If it ends earlier, for instance because its JVM died, no job can run here:
+        the engine leaves, so that other engines take over its jobs and its service manager can restart it.
 """
 
 from __future__ import annotations
@@ -24,40 +24,40 @@ from tidelog.transport.errors import DeniedError
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-ENDING: Final = 20.0  # seconds that the session may take to end
+ENDING: Final = 20.0  # seconds that the session may take to stop
 
 log = logging.getLogger(__name__)
 
 
 class EngineError(Exception):
-    """The engine can't run: there is no Spark, or none any more."""
+    """The engine cannot run because Spark did not start or has ended."""
 
 
 class Engine:
-    """Runs jobs from ``run`` to ``stop``, which is to be called in the event loop."""
+    """Runs jobs from ``run`` until ``stop``, which must be called in the event loop."""
 
     def __init__(self, settings: EngineSettings) -> None:
         self.settings = settings
         self._supervisor: Supervisor | None = None
         self._leaving = threading.Event()
-        self._lost = ""  # why there is no Spark any more
+        self._lost = ""  # why Spark ended; empty while it runs
 
     def stop(self) -> None:
-        """Drain and end; the second time, without waiting for what runs."""
+        """Drain and stop. A second call does not wait for running jobs."""
         if self._supervisor is not None:
             self._supervisor.stop()
 
     async def run(self) -> None:
-        """Take part until ``stop``. EngineError where Spark does not start, or has ended (Rule 2)."""
+        """Run until ``stop``. Raises EngineError if Spark does not start or has ended (Rule 2)."""
         settings = self.settings
         spark = session.begin(settings)
         loop = asyncio.get_running_loop()
         disks = disks_of(settings, spark)
-        sweeping = Cleanup(settings.access, settings.name, settings.store, disks)
-        with RunnerFactory(settings, spark) as making, sweeping:
+        cleanup = Cleanup(settings.access, settings.name, settings.store, disks)
+        with RunnerFactory(settings, spark) as factory, cleanup:
             self._supervisor = Supervisor(
-                settings.access, settings.name, making.make, lease=settings.lease, grace=settings.grace,
-                told=sweeping.told,
+                settings.access, settings.name, factory.create, lease=settings.lease, grace=settings.grace,
+                on_registry=cleanup.update,
             )  # fmt: skip
             spark.add_done_callback(lambda _: loop.call_soon_threadsafe(self._started, spark))
             try:
@@ -67,15 +67,15 @@ class Engine:
             finally:
                 self._leaving.set()
                 if not self._lost:
-                    await _ended(spark)
+                    await _stop_session(spark)
         if spark.done() and (error := spark.exception()) is not None:
-            raise EngineError(f"Spark does not start with master {settings.master!r}: {error}")
+            raise EngineError(f"Spark did not start with master {settings.master!r}: {error}")
         if self._lost:
             raise EngineError(f"Spark has ended: {self._lost}")
 
     def _started(self, spark: Future[SparkSession]) -> None:
         if spark.exception() is not None:
-            log.error("engine %s: Spark does not start; leaving", self.settings.name)
+            log.error("engine %s: Spark did not start; leaving", self.settings.name)
             self.stop()
             return
         loop = asyncio.get_running_loop()
@@ -92,12 +92,12 @@ class Engine:
         self.stop()
 
 
-async def _ended(spark: Future[SparkSession]) -> None:
-    """End the session, if there is one."""
+async def _stop_session(spark: Future[SparkSession]) -> None:
+    """Stop the session, if there is one."""
     if not spark.done() or spark.exception() is not None:
         return
     try:
         async with asyncio.timeout(ENDING):
             await asyncio.to_thread(spark.result().stop)
-    except Exception as error:  # noqa: BLE001 - it ends with the process
-        log.warning("the Spark session did not end in order: %r", error)
+    except Exception as error:  # noqa: BLE001 - the session ends with the process
+        log.warning("the Spark session did not stop cleanly: %r", error)

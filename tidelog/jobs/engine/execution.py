@@ -1,12 +1,12 @@
-"""``JobExecution``: one job on this engine, from its claim to its end.
+"""``JobExecution``: the execution of one job on this engine, from its claim to its end.
 
-    starting -> running -> ending          failing: what went wrong may pass, so it is tried again, ever later
-                                           failed: trying again does not help; until somebody changes the job
+    starting -> running -> ending          failing: the error may be temporary; retried with increasing delays
+                                           failed: retrying does not help; until the job is changed or resumed
 
-Rule 1: no call of the runner begins unless the claim is held.
-Rule 2: what waits costs no thread; each call of the runner has one of its own. A job that is stuck holds up nobody.
-Rule 3: ``end`` lets the call that runs finish, for ``grace`` seconds. Then, or when the claim is lost, it is cancelled;
-        if that doesn't end it within CANCELLED seconds it is left to itself: what it publishes is decided by the fence.
+Rule 1: No call of the runner starts unless the claim is held.
+Rule 2: A waiting job uses no thread; each call of the runner has its own thread. A stuck job blocks no other job.
+Rule 3: ``end`` lets the current call finish for ``grace`` seconds. After that, or when the claim is lost, the call is
+        cancelled. If it does not end within CANCELLED seconds, it is abandoned; the fence rejects its publications.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from concurrent.futures import Executor
 from typing import Any, Final, TypeVar
 
 from tidelog.coordination import Claim
-from tidelog.jobs.engine.runner import Make, Runner
+from tidelog.jobs.engine.runner import CreateRunner, Runner
 from tidelog.jobs.errors import JobError, SupersededError, TryAgainError
 from tidelog.jobs.registry.registry import JobSpec
 from tidelog.jobs.registry.status import Status, StatusReporter
@@ -29,7 +29,7 @@ from tidelog.transport.leader import UnreachableError
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
-FIRST: Final = 0.5  # seconds until what failed is tried again; doubled each time
+FIRST: Final = 0.5  # seconds until the first retry; doubled each time
 MOST: Final = 30.0
 CANCELLED: Final = 10.0
 
@@ -39,16 +39,17 @@ class _EndingError(Exception):
 
 
 class JobExecution:
-    """Runs ``spec`` under ``claim``; ``ended`` is called when it has ended, in the event loop."""
+    """Runs ``spec`` under ``claim``; ``ended`` is called in the event loop when the execution has ended."""
 
     def __init__(
-        self, spec: JobSpec, claim: Claim, make: Make, threads: Executor, status: Status, ended: Callable[[], None], *,
-        grace: float = 30.0, first: float = FIRST, most: float = MOST, wall: Callable[[], float] = time.time,
+        self, spec: JobSpec, claim: Claim, create: CreateRunner, threads: Executor, status: Status,
+        ended: Callable[[], None], *, grace: float = 30.0, first: float = FIRST,
+        most: float = MOST, wall: Callable[[], float] = time.time,
     ) -> None:  # fmt: skip
         self.spec = spec
         self.claim = claim
-        self.teller = StatusReporter(status, wall)
-        self._make = make
+        self.reporter = StatusReporter(status, wall)
+        self._create = create
         self._threads = threads
         self._grace = grace
         self._first, self._most = first, most
@@ -64,19 +65,19 @@ class JobExecution:
         return self._task.done()
 
     def end(self) -> None:
-        """End soon, in order."""
+        """End soon, after the current call."""
         if not self._ending.is_set():
-            self.teller.set("ending")
+            self.reporter.set("ending")
         self._ending.set()
 
     def lose(self) -> None:
-        """End at once: the claim is lost."""
+        """End immediately, because the claim is lost."""
         self._lost.set()
         self.end()
         self._cancel()
 
-    def cut(self) -> None:
-        """End without finishing what runs: nothing of it can be published. The claim is still held."""
+    def abort(self) -> None:
+        """End without finishing the current call, whose output can no longer be published. The claim is still held."""
         if not self._lost.is_set():
             self.lose()
 
@@ -85,7 +86,7 @@ class JobExecution:
             try:
                 self._runner.cancel()
             except Exception:
-                log.exception("job %s: could not be cancelled", self.spec.name)
+                log.exception("job %s: cancelling failed", self.spec.name)
 
     # -- attempts -------------------------------------------------------------------------------------------------
     async def _run(self) -> None:
@@ -99,30 +100,30 @@ class JobExecution:
                 self._failed("failed", error)
                 await self._ending.wait()
             except SupersededError as error:
-                log.info("job %s: %s; beginning again from what was published", self.spec.name, error)
-                self.teller.tell("superseded", str(error))
+                log.info("job %s: %s; starting again from what was published", self.spec.name, error)
+                self.reporter.event("superseded", str(error))
                 again = await self._later()
-            except Exception as error:  # noqa: BLE001 - of a function, Spark, the server: all may pass
+            except Exception as error:  # noqa: BLE001 - of a function, Spark or the server: may be temporary
                 self._failed("failing", error)
                 self._pause = self._pause or self._first
                 again = await self._later()
         if self.claim.held:
-            self.teller.tell("stop")
+            self.reporter.event("stop")
 
     async def _attempt(self, again: bool) -> None:
-        """Begin, and go on until an error."""
-        self.teller.status.restarts += again
-        self.teller.set("starting")
+        """Create a runner and run the job until an error occurs."""
+        self.reporter.status.restarts += again
+        self.reporter.set("starting")
         try:
-            self._runner = runner = await self._in_thread(lambda: self._make(self.spec, self.claim))
+            self._runner = runner = await self._in_thread(lambda: self._create(self.spec, self.claim))
             report = await self._in_thread(runner.prepare)
-            self.teller.did(report)
-            self.teller.set("running")
+            self.reporter.record(report)
+            self.reporter.set("running")
             while True:
                 if not report.more:
                     await self._unless_ending(runner.wait())
                 report = await self._in_thread(runner.step)
-                self.teller.did(report)
+                self.reporter.record(report)
                 self._pause = 0.0
         finally:
             await self._close()
@@ -134,21 +135,21 @@ class JobExecution:
         closing = asyncio.get_running_loop().run_in_executor(self._threads, runner.close)
         done, _ = await asyncio.wait([closing], timeout=CANCELLED)
         if not done:
-            log.error("job %s: does not close; going on without", self.spec.name)
+            log.error("job %s: closing takes too long; continuing without it", self.spec.name)
             closing.add_done_callback(_forget)
         elif (failed := closing.exception()) is not None:
-            log.error("job %s: could not be closed in order: %s", self.spec.name, summary_of(failed))
+            log.error("job %s: closing failed: %s", self.spec.name, summary_of(failed))
 
     def _failed(self, state: str, error: Exception) -> None:
-        """Say what went wrong. The traceback is for errors whose text has none."""
+        """Report an error, with its traceback unless its text is sufficient."""
         plain = isinstance(error, JobError | TryAgainError | UnreachableError)
         text = text_of(error) if plain else traceback_of(error).rstrip()
         log.error("job %s: %s: %s", self.spec.name, state, text)
-        self.teller.set(state, text)
-        self.teller.tell("failure" if state == "failing" else "failed", text)
+        self.reporter.set(state, text)
+        self.reporter.event("failure" if state == "failing" else "failed", text)
 
     async def _later(self) -> bool:
-        """Wait before the next attempt; True."""
+        """Wait before the next attempt; returns True."""
         wait, self._pause = self._pause, min(max(self._pause * 2, self._first), self._most)
         try:
             async with asyncio.timeout(wait * random.uniform(0.8, 1.0)):
@@ -159,12 +160,12 @@ class JobExecution:
 
     # -- calls of the runner -----------------------------------------------------------------------------------
     async def _in_thread(self, call: Callable[[], T]) -> T:
-        """A call of the runner, in a thread. _EndingError if it is left to itself, or must not begin."""
+        """Call a method of the runner in a thread. Raises _EndingError if the call is abandoned or must not start."""
         if self._ending.is_set() or not self.claim.held:
             raise _EndingError
 
         def held() -> T:
-            if not self.claim.held:  # the thread began late
+            if not self.claim.held:  # the thread started late
                 raise _EndingError
             return call()
 
@@ -175,16 +176,16 @@ class JobExecution:
                 self._cancel()
                 await asyncio.wait([future], timeout=CANCELLED)
             if not future.done():
-                log.error("job %s: does not end; what it does now is left to itself", self.spec.name)
-                self.teller.tell("stuck", "it did not end when it was told to")
-                self._runner = None  # it can't be closed while it is called
+                log.error("job %s: does not end; its current call is abandoned", self.spec.name)
+                self.reporter.event("stuck", "it did not end when requested")
+                self._runner = None  # it cannot be closed during a call
                 raise _EndingError
         finally:
             future.add_done_callback(_forget)
         return _result(future, self._ending.is_set())
 
     async def _first_of(self, future: asyncio.Future[Any]) -> None:
-        """Until the future is done; or it is to end and its grace is over; or the claim is lost."""
+        """Wait until the future is done, or the job is to end and its grace has expired, or the claim is lost."""
         ending = asyncio.create_task(self._ending.wait())
         lost = asyncio.create_task(self._lost.wait())
         try:
@@ -211,7 +212,7 @@ class JobExecution:
 
 
 def _result(future: asyncio.Future[T], ending: bool) -> T:
-    """What the call returned. While the job ends, an error is that it was cancelled."""
+    """Return the result of a call. While the job is ending, an error counts as the effect of the cancellation."""
     if ending and future.exception() is not None and not isinstance(future.exception(), JobError):
         raise _EndingError
     return future.result()

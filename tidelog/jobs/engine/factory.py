@@ -1,7 +1,7 @@
-"""``RunnerFactory``: makes what runs a job on this engine's Spark: drivers of batch jobs, queries of frame jobs.
+"""``RunnerFactory``: creates runners on this engine's Spark: drivers of batch jobs, and queries of frame jobs.
 
-Rule 1: the code that this engine has must be that of the job in the registry, as far as its inputs and the type of its
-        state go: else it would go on with what is another job's.
+Rule 1: The code on this engine must declare the same inputs and the same state type as the job in the registry.
+        Otherwise it would continue with the state and the positions of a different job.
 """
 
 from __future__ import annotations
@@ -36,30 +36,30 @@ if TYPE_CHECKING:
 
     from tidelog.jobs.frames.query import FrameRunner, FrameState
 
-BLOCKED: Final = 1.0  # seconds until a job that can't go on looks again
-SETTLE: Final = 1.0  # seconds after an epoch until the group of a job without state is moved
-LONGEST: Final = 300.0  # seconds until a job without news looks by itself, whatever became of the waker
-SPARE_MS: Final = 60_000  # for which stages last beyond the longest epoch
-POLL: Final = 1.0  # seconds between two looks at a frame job
+BLOCKED: Final = 1.0  # seconds until a blocked job checks again
+SETTLE: Final = 1.0  # seconds from an epoch until the group of a stateless job is moved
+LONGEST: Final = 300.0  # seconds until an idle job checks without a notification
+SPARE_MS: Final = 60_000  # lifetime of stages beyond the longest epoch
+POLL: Final = 1.0  # seconds between two polls of a frame job
 
 
 class RunnerFactory:
-    """Makes runners. ``spark``: the session, which may not be there yet."""
+    """Creates runners. ``spark``: the session, which may still be starting."""
 
     def __init__(self, settings: EngineSettings, spark: Future[SparkSession]) -> None:
         self._settings = settings
         self._spark = spark
-        self._news = EntryNotifier(settings.access, f"tidelog-jobs-waker:{settings.name}")
+        self._notifier = EntryNotifier(settings.access, f"tidelog-jobs-waker:{settings.name}")
 
     def __enter__(self) -> RunnerFactory:
-        self._news.waker.__enter__()
+        self._notifier.waker.__enter__()
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._news.waker.__exit__(*error)
+        self._notifier.waker.__exit__(*error)
 
-    def make(self, spec: JobSpec, claim: Claim) -> Runner:  # noqa: ARG002 - as ``runner.Make``
-        """What runs a job. JobError where the code that is here is not that of the job."""
+    def create(self, spec: JobSpec, claim: Claim) -> Runner:  # noqa: ARG002 - has the signature ``runner.CreateRunner``
+        """Create the runner of a job. Raises JobError if the code on this engine is not that of the job."""
         job = load(spec.target, self._settings.path, spec.version)
         _check(spec, job)
         if job.kind == "frame":
@@ -71,10 +71,10 @@ class RunnerFactory:
         )  # fmt: skip
         tasks = SparkTasks(self._spark.result(), spec.name, timeout=job.timeout)
         driver = Driver(settings.access, job, spec.target, spec.generation, options, tasks, spec.start or None)
-        return BatchRunner(driver, tasks, self._news)
+        return BatchRunner(driver, tasks, self._notifier)
 
     def _frame(self, spec: JobSpec, job: Job) -> Runner:
-        from tidelog.jobs.frames.query import FrameRunner  # needs pyspark
+        from tidelog.jobs.frames.query import FrameRunner  # requires pyspark
 
         settings = self._settings
         where = TaskSettings(
@@ -87,14 +87,14 @@ class RunnerFactory:
 
 
 class EntryNotifier:
-    """Waits for news, for all jobs of an engine; in its event loop."""
+    """Waits for new entries, for all jobs of an engine; used in its event loop."""
 
     def __init__(self, access: Access, name: str) -> None:
-        self.waker = Waker(access, self._told, name)
+        self.waker = Waker(access, self._notify, name)
         self._events: dict[str, tuple[asyncio.AbstractEventLoop, asyncio.Event]] = {}
 
     async def wait(self, job: str, positions: Mapping[str, StreamId]) -> None:
-        """Until one of these streams has entries after the ID given for it."""
+        """Return as soon as one of these streams has an entry after its ID in ``positions``."""
         event = asyncio.Event()
         mine = self._events[job] = (asyncio.get_running_loop(), event)
         self.waker.watch(job, positions)
@@ -105,8 +105,8 @@ class EntryNotifier:
                 del self._events[job]
                 self.waker.forget(job)
 
-    def _told(self, job: str) -> None:
-        """In the waker's thread."""
+    def _notify(self, job: str) -> None:
+        """Called in the waker's thread."""
         found = self._events.get(job)
         if found is not None:
             loop, event = found
@@ -114,13 +114,13 @@ class EntryNotifier:
 
 
 class BatchRunner:
-    """A batch job: its driver, woken when there are news."""
+    """Runs a batch job: calls its driver when there are new entries."""
 
-    def __init__(self, driver: Driver, tasks: SparkTasks, news: EntryNotifier) -> None:
+    def __init__(self, driver: Driver, tasks: SparkTasks, notifier: EntryNotifier) -> None:
         self._driver = driver
         self._tasks = tasks
-        self._news = news
-        self._again: float | None = None  # seconds until the next step, though nothing be new
+        self._notifier = notifier
+        self._again: float | None = None  # seconds until the next step without new entries
         self._waiting = ""
 
     def prepare(self) -> StepReport:
@@ -130,18 +130,18 @@ class BatchRunner:
     def step(self) -> StepReport:
         outcome = self._driver.step()
         self._again = outcome.again
-        if outcome.published and self._again is None:  # the next step says when a source is due, or moves the group
+        if outcome.published and self._again is None:  # the next step computes when a source is due, or moves the group
             job = self._driver.job
             self._again = 0.0 if job.is_source else None if job.stateful else SETTLE
         return self._reported(outcome)
 
     async def wait(self) -> None:
-        if self._waiting:  # for something else than news, of which there are some
+        if self._waiting:  # blocked although there are new entries
             await asyncio.sleep(self._again or BLOCKED)
             return
         try:
             async with asyncio.timeout(LONGEST if self._again is None else self._again):
-                await self._news.wait(self._driver.job.name, self._driver.positions())
+                await self._notifier.wait(self._driver.job.name, self._driver.positions())
         except TimeoutError:
             pass
 
@@ -168,7 +168,7 @@ class BatchRunner:
 
 
 class FrameQuery:
-    """A frame job: a streaming query runs by itself, and is looked at."""
+    """Runs a frame job: polls its streaming query, which runs by itself."""
 
     def __init__(self, query: FrameRunner, spark: SparkSession) -> None:
         self._query = query
@@ -188,7 +188,7 @@ class FrameQuery:
         if seen.error is not None:
             raise seen.error
         if seen.state == "stopped":
-            raise RuntimeError(f"the query of job {self._query.job.name!r} has ended by itself")
+            raise RuntimeError(f"the query of job {self._query.job.name!r} ended unexpectedly")
         facts = {"query": seen.state, "watermark": seen.watermark, "out": dict(seen.rows_out)}
         out = sum(seen.rows_out.values()) - (sum(before.rows_out.values()) if before else 0)
         rows_in = seen.rows_in - (before.rows_in if before else 0)
@@ -207,15 +207,15 @@ class FrameQuery:
 
 
 def _check(spec: JobSpec, job: Job) -> None:
-    """JobError where the job of this engine's code is another one."""
+    """Raise JobError if the code on this engine declares a different job."""
     here = JobSpec(spec.name, spec.target, job.kind, inputs=tuple(topic.name for topic in job.inputs),
                 partitions=spec.partitions, state=type_name(job.state))  # fmt: skip
     differences = spec.differences(here)
     if job.name != spec.name:
-        differences = [f"its name was {spec.name}, and is {job.name}"]
+        differences = [f"its name was {spec.name} and is now {job.name}"]
     if differences:
         raise JobError(
-            f"job {spec.name!r}: the code that this engine has is that of another job: {'; '.join(differences)}. Bring"
-            f" the code that was added to this machine and restart the engine; or, if it is the newer one, reset the"
-            f" job: tidelog jobs reset {spec.name} --from earliest"
+            f"job {spec.name!r}: the code on this engine declares a different job: {'; '.join(differences)}. Install"
+            f" the registered code on this machine and restart the engine. If this code is the newer one, reset the"
+            f" job: tidelog jobs reset {spec.name} --to earliest"
         )

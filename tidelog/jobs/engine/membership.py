@@ -1,12 +1,12 @@
-"""The engines that take part, and which of them should run a job.
+"""The engines that are running, and the assignment of jobs to engines.
 
     jobs:engines = {"version": 1, "engines": {"e1": {"epoch": 17, "joined": 1700000000000, "host": "a"}, ...}}
 
-Rule 1: the document changes by SET IFEQ on exactly the bytes that were read, so no change is lost.
-Rule 2: every change may be made twice. Who lost a reply looks again, and makes it again if it is not there.
-Rule 3: it says who may be asked to run something. What runs where, the claims say.
-Rule 4: a job should run where its name and the engine's have the highest hash (rendezvous hashing). So an engine that
-        joins takes what is its own and nothing else moves; one that leaves gives up what it had and nothing else moves.
+Rule 1: The document is changed by compare-and-set (SET IFEQ) on the bytes that were read, so no change is lost.
+Rule 2: Every change is idempotent. If a reply is lost, the document is read again and the change repeated if needed.
+Rule 3: The document determines which engines are candidates. The claims determine which engine runs a job.
+Rule 4: A job should run on the engine for which the hash of both names is highest (rendezvous hashing). An engine that
+        joins takes over only its own jobs, and an engine that leaves gives up only the jobs it had.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ _unreadable: Final = UnreadableDocuments(logging.getLogger(__name__))
 
 
 class EngineMember(msgspec.Struct, frozen=True):
-    """An engine that takes part. It is alive while its lease has this epoch."""
+    """A running engine. It is alive while its lease has this epoch."""
 
     epoch: int
-    joined: int = 0  # ms since 1970, on its own clock: for people
+    joined: int = 0  # ms since 1970, by its own clock; informational
     host: str = ""
 
 
@@ -51,7 +51,7 @@ class EngineMembers(msgspec.Struct, frozen=True):
         return self._changed(with_member(self.engines, name, engine))
 
     def without(self, gone: Mapping[str, int]) -> EngineMembers:
-        """Without engines, each under the epoch given."""
+        """Return the document without the engines that have the given epochs."""
         return self._changed(without_members(self.engines, gone))
 
     def _changed(self, engines: dict[str, EngineMember]) -> EngineMembers:
@@ -59,7 +59,7 @@ class EngineMembers(msgspec.Struct, frozen=True):
 
 
 def chosen(job: str, engines: Collection[str]) -> str | None:
-    """The engine that should run a job; None without engines."""
+    """Return the engine that should run a job, or None if there are no engines."""
     return max(engines, key=lambda engine: (_weight(engine, job), engine), default=None)
 
 
@@ -69,7 +69,7 @@ def read() -> Steps[EngineMembers]:
 
 
 def change(how: Callable[[EngineMembers], EngineMembers]) -> Steps[EngineMembers]:
-    """Change the document; returns it as it is then. ``how`` may be called several times."""
+    """Change the document and return the result. ``how`` may be called several times."""
 
     def edit(text: bytes | None) -> tuple[bytes | None, EngineMembers]:
         before = decoded(text)
@@ -80,7 +80,7 @@ def change(how: Callable[[EngineMembers], EngineMembers]) -> Steps[EngineMembers
 
 
 def decoded(text: bytes | None) -> EngineMembers:
-    """The document from its JSON; an empty one for None. See ``documents.decode`` for invalid ones."""
+    """Return the document from its JSON; an empty one for None. See ``documents.decode`` for invalid ones."""
     if text is None:
         return EngineMembers()
     return documents.decode(keys.ENGINES, text, EngineMembers, VERSION, _unreadable, JobError) or EngineMembers()

@@ -1,11 +1,11 @@
-"""``JobOwnership``: which jobs this engine runs: what should be its own, and what it has claimed. Without I/O.
+"""``JobOwnership``: the jobs that this engine should run and those that it has claimed. Without I/O.
 
-Rule 1: a job runs here only while its claim (``job:<name>:owner``) is held. It is taken when the job should be here and
-        its claim is free, or names a lease that is dead.
-Rule 2: what should be elsewhere is in ``leaving`` until it is released, which is when nothing of it runs any more.
-Rule 3: every engine looks after every other: when a lease can have ended, it is asked about, and who is dead is taken
-        out of the document. There are few engines, and an engine that lives is asked about once in most of a lease.
-Rule 4: claims are compared with the server in each turn. One that is not there any more is lost.
+Rule 1: A job runs here only while its claim (``job:<name>:owner``) is held. The claim is acquired if the job is
+        assigned to this engine and the claim is free or names a dead lease.
+Rule 2: A job that is assigned to another engine is in ``leaving`` until its execution has ended; then it is released.
+Rule 3: Every engine monitors every other engine. When a lease may have expired, it is queried, and dead engines are
+        removed from the document. There are few engines, and a live engine is queried once in most of a lease.
+Rule 4: Each round compares the claims with the server. A claim that has disappeared is lost.
 """
 
 from __future__ import annotations
@@ -25,42 +25,45 @@ from tidelog.jobs import keys
 from tidelog.jobs.engine import membership
 from tidelog.jobs.engine.membership import EngineMember, EngineMembers
 
-LOOK: Final = 1.0  # seconds between two turns
-AGAIN: Final = 0.25  # seconds, while another engine still has what should be here
-LATE: Final = 0.05  # seconds after the end of a lease at which it is asked about
+INTERVAL: Final = 1.0  # seconds between two rounds
+RETRY: Final = 0.25  # seconds, while another engine still has a job that is assigned here
+LATE: Final = 0.05  # seconds from the expected expiry of a lease until it is queried
 
 
 @dataclass
 class OwnershipChange:
-    """What came of a turn."""
+    """The result of a round."""
 
     after: float  # seconds until the next one
     acquired: list[str] = field(default_factory=list)
-    leaving: list[str] = field(default_factory=list)  # to be released when nothing of them runs any more
-    lost: list[str] = field(default_factory=list)  # another's, or gone
+    leaving: list[str] = field(default_factory=list)  # to be released when their execution has ended
+    lost: list[str] = field(default_factory=list)  # claimed by another engine, or deleted
 
 
 class JobOwnership:
-    """What an engine, which is the owner of ``lease``, runs. Operations raise LeaseLostError where it is not held."""
+    """The jobs of the engine that owns ``lease``. Operations raise LeaseLostError if the lease is not held."""
 
-    def __init__(self, lease: Lease, *, look: float = LOOK, wall: Callable[[], float] = time.time) -> None:
+    def __init__(self, lease: Lease, *, interval: float = INTERVAL, wall: Callable[[], float] = time.time) -> None:
         self.engine = lease.owner
         self.lease = lease
         self.claims: dict[str, Claim] = {}
         self.leaving: dict[str, Claim] = {}
-        self.engines = EngineMembers()  # as last seen
-        self._look = look
+        self.engines = EngineMembers()  # as last read
+        self._interval = interval
         self._wall = wall
-        self._doubtful: set[str] = set()  # what a take that was interrupted may have taken
-        self._ends: dict[str, float] = {}  # by engine: when its lease can end, on the lease's clock
+        self._doubtful: set[str] = set()  # jobs that an interrupted acquisition may have claimed
+        self._ends: dict[str, float] = {}  # by engine: the earliest expiry of its lease, on the lease's clock
 
-    def turn(self, jobs: Collection[str]) -> Steps[OwnershipChange]:
-        """Look who is there, and take what of ``jobs`` should be here; what should not, is to be left."""
+    def update(self, jobs: Collection[str]) -> Steps[OwnershipChange]:
+        """Update the membership, and claim those of ``jobs`` that are assigned to this engine.
+
+        Claimed jobs that are not assigned to it become ``leaving``.
+        """
         tenure = self._held()
-        view = OwnershipChange(self._look)
+        change = OwnershipChange(self._interval)
         yield from check([*self.claims.values(), *self.leaving.values()])
-        view.lost = [name for name, claim in self.claims.items() if claim.lost or claim.tenure is not tenure]
-        for name in view.lost:
+        change.lost = [name for name, claim in self.claims.items() if claim.lost or claim.tenure is not tenure]
+        for name in change.lost:
             del self.claims[name]
         self.leaving = {name: claim for name, claim in self.leaving.items() if claim.held}
         engine = EngineMember(tenure.epoch, round(self._wall() * 1000), socket.gethostname())
@@ -69,15 +72,15 @@ class JobOwnership:
         mine = {name for name in jobs if membership.chosen(name, seen.engines) == self.engine}
         for name in sorted(self.claims.keys() - mine):
             self.leaving[name] = self.claims.pop(name)
-            view.leaving.append(name)
-        if (yield from self._take(mine, view)):
-            view.after = min(view.after, AGAIN)
+            change.leaving.append(name)
+        if (yield from self._take(mine, change)):
+            change.after = min(change.after, RETRY)
         soonest = min(self._ends.values(), default=math.inf) + LATE - self.lease.clock()
-        view.after = max(0.0, min(view.after, soonest))
-        return view
+        change.after = max(0.0, min(change.after, soonest))
+        return change
 
     def _without_dead(self, seen: EngineMembers) -> Steps[EngineMembers]:
-        """The document without those whose leases have ended."""
+        """Remove engines whose leases have expired from the document; return the document."""
         now = self.lease.clock()
         others = {name: each.epoch for name, each in seen.engines.items() if name != self.engine}
         self._ends = {name: end for name, end in self._ends.items() if name in others}
@@ -102,8 +105,8 @@ class JobOwnership:
                 self._ends.pop(name, None)
         return (yield from membership.change(lambda there: there.without(dead))) if dead else seen
 
-    def _take(self, mine: set[str], view: OwnershipChange) -> Steps[bool]:
-        """Take what is free; whether something that should be here is another's still."""
+    def _take(self, mine: set[str], change: OwnershipChange) -> Steps[bool]:
+        """Acquire free claims; return whether another engine still holds the claim of a job that is assigned here."""
         wanted = sorted((mine | self._doubtful) - self.claims.keys() - self.leaving.keys())
         self._doubtful.update(wanted)
         taken = yield from take(self.lease, [(keys.owner(name), at) for at, name in enumerate(wanted)])
@@ -112,14 +115,14 @@ class JobOwnership:
             name = wanted[claim.partition]
             if name in mine:
                 self.claims[name] = claim
-                view.acquired.append(name)
+                change.acquired.append(name)
             else:
                 self.leaving[name] = claim
-                view.leaving.append(name)
+                change.leaving.append(name)
         return any(wanted[holder.partition] in mine for holder in taken.held)
 
     def released(self, names: Collection[str]) -> Steps[None]:
-        """Release jobs that are leaving: nothing of them runs here any more."""
+        """Release jobs that are leaving and no longer run here."""
         found = [self.leaving[name] for name in names if name in self.leaving]
         if found:
             yield from release(found)
@@ -127,14 +130,14 @@ class JobOwnership:
             self.leaving.pop(name, None)
 
     def leave(self) -> Steps[None]:
-        """Leave the document; what is claimed is to be released."""
+        """Leave the document. All claimed jobs become ``leaving``."""
         tenure = self._held()
         yield from membership.change(lambda there: there.without({self.engine: tenure.epoch}))
         self.leaving |= self.claims
         self.claims = {}
 
     def drop(self) -> list[str]:
-        """The lease is lost: nothing is this engine's any more. Returns what was."""
+        """Discard all claims, because the lease is lost; return the names of the jobs."""
         dropped = sorted(self.claims)
         self.claims, self.leaving, self._ends = {}, {}, {}
         return dropped

@@ -1,11 +1,11 @@
-"""``Runner``: a job that runs on this engine, of whatever kind: what the supervisor needs of it.
+"""``Runner``: the interface between the supervisor and a running job of either kind.
 
     prepare   step   step   wait   step   ...   close
 
-Rule 1: ``prepare``, ``step`` and ``close`` block, and are called one after another, each in some thread.
-Rule 2: ``cancel`` may be called at any time, in any thread, and returns at once: what runs ends soon, with an error.
-Rule 3: an error says what is to be done. JobError: trying again does not help. SupersededError: begin again from what
-        was published. Anything else may pass. After each of them the runner is closed, and another one made.
+Rule 1: ``prepare``, ``step`` and ``close`` block. They are called one after another, each in any thread.
+Rule 2: ``cancel`` may be called at any time, in any thread, and returns immediately. The current call then soon fails.
+Rule 3: The class of an error determines the reaction. JobError: retrying does not help. SupersededError: continue from
+        what was published. Other errors may be temporary. After any error the runner is closed and a new one created.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ class Runner(Protocol):
     """A running job."""
 
     def prepare(self) -> StepReport:
-        """Begin where the last epoch that was published ended."""
+        """Continue after the last published epoch."""
 
     def step(self) -> StepReport:
-        """Run an epoch if there is anything to do; or look how what runs by itself is."""
+        """Run an epoch if there is new input; a frame job only polls its query."""
 
     async def wait(self) -> None:
-        """Until there may be something to do. Cancelled when the job is to end."""
+        """Wait until there may be something to do. Cancelled when the job is to end."""
 
     def cancel(self) -> None:
-        """End what runs. See Rule 2."""
+        """Cancel the current call; see Rule 2."""
 
     def close(self) -> None:
-        """Give back what it has. Nothing else is called then."""
+        """Release all resources. No other method is called afterwards."""
 
 
-#: Makes a runner, in a thread; ``held`` says whether its claim is held at that moment.
-Make = Callable[[JobSpec, Claim], Runner]
+#: Creates the runner of a job under its claim, in a thread.
+CreateRunner = Callable[[JobSpec, Claim], Runner]

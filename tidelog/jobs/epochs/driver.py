@@ -1,25 +1,26 @@
-"""``Driver``: runs one batch job, epoch by epoch. Blocking; each has one thread at a time.
+"""``Driver``: runs one batch job, epoch by epoch. Blocking; one thread at a time.
 
     prepare   topics checked -> origin -> last markers -> group on the inputs
-    step      news? room? -> a plan for each partition -> tasks -> publish with the job's fence -> evict, move the group
+    step      new entries? room? -> a plan for each partition -> tasks -> publish under the job's fence
+              -> evict from outputs, move the group
 
-Rule 1: what an epoch is, the server decides: the first publish of epoch N under the fence counts, and carries its run
-        as check. A repetition that is skipped was ours. Any other answer means that somebody else published: what is
-        known here is forgotten, and read again from the log.
-Rule 2: a run has one attempt at most at each epoch. After an attempt that failed, or whose end is unknown, the run gets
-        another name: the state of a failed attempt must not look like that of the published one. For the same reason a
-        marker has the driver's run and, after a dot, what tells attempts at a task apart, if they are made by Spark.
-Rule 3: an epoch runs a task for each partition, and each writes a marker, though there be nothing to read.
-Rule 4: before tasks run, and again before their stages are published, the fence must be at the last known epoch. It is
-        behind where a replica that lacked epochs became the leader: then its log counts.
-Rule 5: before stages are published, the outputs must be what they were when the epoch began. Where one has grown, rows
-        were given to partitions of before, and nothing is published.
-Rule 6: before stages are published, the last entries that tasks have read must be there, or be evicted. They are not
-        where tasks read of a leader that was replaced since by a replica that lacks them.
-Rule 7: what a task says against the job counts only if the epoch is still the next one: a task of an engine that was
-        superseded, or one that asked a replica that lacks epochs, finds entries missing which are no loss.
-Rule 8: the replay log of a job without state is for people: its newest MARKERS are kept, in each partition. With a
-        state it is what a recovery needs, and whoever knows the snapshots evicts from it.
+Rule 1: The server decides what an epoch is. The first publication of epoch N under the fence counts; it carries its run
+        as check. A repetition that is skipped was published by this driver. Any other reply means that another engine
+        published: everything known here is discarded and read again from the log.
+Rule 2: A run makes at most one attempt at each epoch. After an attempt that failed, or whose outcome is unknown, a new
+        run begins, because the state of a failed attempt must not look like that of the published one. For the same
+        reason a marker contains the driver's run and, after a dot, an ID of the attempt if Spark repeats tasks.
+Rule 3: An epoch runs a task for each partition, and each task writes a marker, even if it reads nothing.
+Rule 4: Before tasks run, and again before their stages are published, the fence must be at the last known epoch. It is
+        behind if a replica that lacked epochs became the leader; in this case, its log counts.
+Rule 5: Before stages are published, the outputs must be unchanged since the start of the epoch. If one has grown, rows
+        were assigned to the former partitions, and nothing is published.
+Rule 6: Before stages are published, the last entries that tasks have read must exist or have been evicted. They are
+        missing if tasks read from a leader that has been replaced by a replica that lacks them.
+Rule 7: A task's error about the job counts only if the epoch is still the next one. A task of a superseded engine, or
+        one that read from a replica that lacks epochs, misses entries that are not lost.
+Rule 8: The replay log of a stateless job is informational: the newest MARKERS of each partition are retained. The log
+        of a job with state is needed for recovery; only ``snapshots.retention`` evicts from it.
 """
 
 from __future__ import annotations
@@ -51,10 +52,10 @@ from tidelog.jobs.topics import JobTopics, changed, job_topics
 from tidelog.transport.access import Access
 from tidelog.transport.errors import ConflictError, ReplyError, StaleEpochError
 
-FULL_S: Final = 1.0  # until a full output is looked at again
-MOVE_S: Final = 1.0  # between two moves of a group
-MARKERS: Final = 1000  # that are kept of a job without state
-LASTING: Final = frozenset({"WRONGTYPE", "NOPERM", "NOAUTH", "WRONGPASS"})  # codes of errors that don't pass
+FULL_S: Final = 1.0  # seconds until a full output is checked again
+MOVE_S: Final = 1.0  # seconds between two moves of a group
+MARKERS: Final = 1000  # retained for a job without state
+LASTING: Final = frozenset({"WRONGTYPE", "NOPERM", "NOAUTH", "WRONGPASS"})  # codes of errors that are not temporary
 KINDS: Final = {
     name: kind
     for name, kind in vars(errors).items()
@@ -69,9 +70,9 @@ Tasks = Callable[[Sequence[TaskPlan]], Sequence[TaskResult]]
 class Driver:
     """One batch job on one engine.
 
-    target: ``module:attribute`` of the job, for tasks. start: where this generation begins, if it is new; None: as the
-    job is declared. tasks: runs a task for each plan, all at once, and returns what they answer; what it raises is
-    raised by ``step``, and the next step begins from the log.
+    target: ``module:attribute`` of the job, for tasks. start: where this generation starts, if it is new; None: as the
+    job declares. tasks: runs a task for each plan, all in parallel, and returns their results. ``step`` propagates its
+    errors, and the next step starts from the log.
     """
 
     def __init__(
@@ -95,20 +96,20 @@ class Driver:
         self._options = options
         self._tasks = tasks
         self._by = Publisher(access, f"tidelog-job-{job.name}", options.copies)
-        self._saving = SnapshotSchedule(job) if job.stateful and options.store else None
+        self._schedule = SnapshotSchedule(job) if job.stateful and options.store else None
         self._ready = False
         self._run = ""
         self._published_at = -float("inf")  # monotonic
         self._moved_at = -float("inf")  # monotonic
-        self._moved: dict[str, StreamId] = {}  # by stream: where the group is
-        self._trimmed = 0  # the epoch after which the log was evicted from
+        self._moved: dict[str, StreamId] = {}  # by stream: the position of the group
+        self._trimmed = 0  # the epoch at which the log was last trimmed
         self._shape: JobTopics
         self._origin: Origin
         self._at: Positions
 
     @property
     def epoch(self) -> int:
-        """The last one that was published, as far as is known; 0 before the first."""
+        """The last published epoch, as far as is known; 0 before the first."""
         return self._at.epoch
 
     @property
@@ -121,19 +122,19 @@ class Driver:
         return self._shape.partitions
 
     def positions(self) -> dict[str, StreamId]:
-        """By stream: up to where it was read, by every partition of the job that reads it."""
+        """Return, by stream, how far every partition of the job that reads it has read."""
         return self._at.by_stream()
 
     def close(self) -> None:
         """Close the connection. The driver can be used again."""
         self._by.close()
 
-    # -- to begin -------------------------------------------------------------------------------------------------
+    # -- preparation -------------------------------------------------------------------------------------------------
     def prepare(self) -> None:
-        """Learn from the server what the job's topics are and how far it is. ``step`` does it when need be.
+        """Read the settings of the job's topics and the job's progress from the server. ``step`` calls it if necessary.
 
-        JobError, which names the topic and the remedy, for topics that are missing, are not as declared or as they
-        were; for a replay log that is not whole. SupersededError if a later generation has begun. UnreachableError.
+        Raises JobError, which names the topic and the remedy, for topics that are missing or have changed, and for an
+        incomplete replay log. Raises SupersededError if a later generation has started, or UnreachableError.
         """
         self._ready = False
         ask, job = self._by.ask, self.job
@@ -143,17 +144,17 @@ class Driver:
         self._at = Positions.of(self._shape, self._origin, lasts)
         self._new_run()
         self._groups(new=lasts is None)
-        if self._saving is not None:
-            self._saving.begin(self._at.epoch, self._shape.partitions, self._records())
+        if self._schedule is not None:
+            self._schedule.begin(self._at.epoch, self._shape.partitions, self._records())
         self._ready = True
 
     def _new_run(self) -> None:
         self._run = uuid4().hex
 
     def _groups(self, new: bool) -> None:
-        """See that the group is there, on every stream that is read; at the start of a new generation, if it is one.
+        """Create the group on every input stream; move it to the start of a new generation.
 
-        A group that is there may be behind, for the sake of snapshots: only who knows them moves it on.
+        An existing group may lag to protect the entries that snapshots need: only ``snapshots.retention`` moves it.
         """
         group = keys.group(self.job.name)
         at = self._at.by_stream() if new or not self.job.stateful else self._at.origins()
@@ -165,9 +166,9 @@ class Driver:
     def step(self) -> EpochOutcome:
         """Run the next epoch, if there is something to do.
 
-        JobError and its kinds: the job can't go on as it is. SupersededError: somebody else publishes. TryAgainError,
-        OSError (UnreachableError is one), and what ``tasks`` raises: it may pass. In all cases nothing was published
-        that is not in the log, and the next step begins from the log.
+        Raises JobError (or a subclass) if the job cannot continue without a change, and SupersededError if another
+        engine publishes. TryAgainError, OSError (including UnreachableError) and errors of ``tasks`` may be temporary.
+        In all cases, nothing was published that is not in the log, and the next step starts from the log.
         """
         try:
             return self._step()
@@ -182,12 +183,12 @@ class Driver:
         timer = PhaseTimer()
         if not self._ready:
             self.prepare()
-        seen = self._survey()
+        seen = self._check()
         timer.lap("ask")
-        news = self._due() == 0 if self.job.is_source else self._at.news(seen.lasts)
+        news = self._due() == 0 if self.job.is_source else self._at.has_new(seen.lasts)
         save = self._save()
-        if not news and (not save or self.job.is_source):  # a source gets its snapshots with its calls
-            return self._idle(self._due() if self.job.is_source else self._saving_left())
+        if not news and (not save or self.job.is_source):  # snapshots of a source are started with its calls
+            return self._idle(self._due() if self.job.is_source else self._snapshot_wait())
         room = full(seen, self._shape)
         if room:
             return replace(IDLE, epoch=self._at.epoch, waiting=room, again=FULL_S)
@@ -198,7 +199,7 @@ class Driver:
         try:
             self._publish(plans, results, stages)
         except OSError:
-            raise  # it is unknown whether they were published
+            raise  # the outcome is unknown
         except Exception:
             self._by.drop(stages)
             raise
@@ -206,30 +207,31 @@ class Driver:
         self._published_at = time.monotonic()
         markers = [result.marker for result in results if result.marker is not None]
         before, self._at = self._at, self._at.after(markers)
-        if self._saving is not None:
+        if self._schedule is not None:
             read = any(span.rows for marker in markers for span in marker.inputs.values())
-            self._saving.published(save, changed=read or self.job.is_source, epoch=self._at.epoch)
-        self._afterwards(any(marker.rows for marker in markers))
+            self._schedule.published(save, changed=read or self.job.is_source, epoch=self._at.epoch)
+        self._after_epoch(any(marker.rows for marker in markers))
         timer.lap("after")
         made = done(before, self._at, results, seen, timer)
-        return made if self.job.is_source else replace(made, again=self._saving_left())
+        return made if self.job.is_source else replace(made, again=self._snapshot_wait())
 
     def _save(self) -> bool:
-        """Whether snapshots are due, after a look at what became of those before, where that is due."""
-        if self._saving is None:
+        """Return whether snapshots are due, after checking the earlier ones if a check is due."""
+        if self._schedule is None:
             return False
-        if self._saving.look == 0:
-            self._saving.looked(self._shape.partitions, self._records())
-        return self._saving.left == 0
+        if self._schedule.check_in == 0:
+            self._schedule.check(self._shape.partitions, self._records())
+        return self._schedule.due_in == 0
 
-    def _saving_left(self) -> float | None:
-        """Seconds until there is something to do for snapshots; None: nothing."""
-        if self._saving is None:
+    def _snapshot_wait(self) -> float | None:
+        """Return the seconds until snapshots require a step, or None."""
+        if self._schedule is None:
             return None
-        return min((each for each in (self._saving.left, self._saving.look) if each is not None), default=None)
+        waits = (self._schedule.due_in, self._schedule.check_in)
+        return min((each for each in waits if each is not None), default=None)
 
     def _records(self) -> JobSnapshots:
-        """What the server knows of this generation's snapshots."""
+        """Return this generation's snapshots as the server lists them."""
         (text,) = checked(self._by.ask(strings.get(keys.snapshots(self.job.name))))
         records = decode(self.job.name, text)
         return records if records.generation == self.generation else JobSnapshots()
@@ -247,12 +249,12 @@ class Driver:
         ]
 
     def _ran(self, plans: Sequence[TaskPlan]) -> Sequence[TaskResult]:
-        """The answers of the tasks, in the order of the partitions. Raises what one of them failed by."""
+        """Return the results of the tasks in the order of the partitions. Raises the error of a failed task."""
         results = sorted(self._tasks(plans), key=lambda result: result.partition)
         failures = [(result.partition, result.failure) for result in results if result.failure is not None]
         if failures:
             self._by.drop([stage for result in results for stage in result.stages])
-            self._survey(again=())  # Rule 7
+            self._check(again=())  # Rule 7
             self._fail(failures)
         for plan, result in zip(plans, results, strict=True):
             marker = result.marker
@@ -262,44 +264,46 @@ class Driver:
                 or not result.stages
                 or (result.partition, marker.epoch, marker.run.partition(".")[0]) != wanted
             ):
-                raise AssertionError(f"job {self.job.name!r}: the task of {plan.partition} answers for another plan")
+                raise AssertionError(f"job {self.job.name!r}: task {plan.partition} returned another plan's result")
         return results
 
     def _fail(self, failures: Sequence[tuple[int, TaskFailure]]) -> NoReturn:
-        """Raise what tasks failed by: first what does not pass."""
+        """Raise the error of the failed tasks, preferring one that is not temporary."""
         partition, failure = max(failures, key=lambda each: each[1].kind in KINDS)
         kind = KINDS.get(failure.kind, TryAgainError)
         if kind is InputsLostError and not self._at.epoch and self._origin.start == "earliest":
-            kind = TryAgainError  # what is the earliest has changed: ``checked`` moves on
+            kind = TryAgainError  # the earliest entry has changed: ``checked`` continues there
         text = failure.text if self.job.name in failure.text else f"job {self.job.name!r}: {failure.text}"
         more = f" (and {len(failures) - 1} more partitions)" if len(failures) > 1 else ""
         raise kind(f"{text} [partition {partition}, epoch {self._at.epoch + 1}]{more}")
 
     def _publish(self, plans: Sequence[TaskPlan], results: Sequence[TaskResult], stages: Sequence[str]) -> None:
-        """Publish (Rule 1). Raises, and then nothing was published, except with an OSError: then it is unknown."""
+        """Publish (Rule 1). If it raises, nothing was published, except after an OSError: then the outcome is unknown.
+        """
         read = {
             (f"{topic}:{self._shape.part(topic, result.partition)}", span.end): None
             for result in results if result.marker is not None
             for topic, span in result.marker.inputs.items() if span.rows and topic in self._shape.inputs
         }  # fmt: skip
-        self._survey(again=tuple(read))
+        self._check(again=tuple(read))
         name, epoch = self.job.name, plans[0].epoch
         try:
             published = self._by.publish(self.fence, epoch, stages, check=self._run)
         except (ConflictError, StaleEpochError) as error:
             raise SupersededError(f"job {name!r}: epoch {epoch} was published by another engine: {error}") from None
         if not published.now:
-            log.info("job %s: epoch %d had been published, its reply was lost", name, epoch)
+            log.info("job %s: epoch %d had been published, but its reply was lost", name, epoch)
 
     def _refused(self, error: ReplyError) -> Exception:
-        """What a refusal of the server means: a stage that ended, for one, is made anew."""
+        """Return the error for a refusal by the server. A stage that has expired, for example, is staged again."""
         kind = JobError if error.code in LASTING else TryAgainError
-        return kind(f"job {self.job.name!r}: the server refuses: {error}")
+        return kind(f"job {self.job.name!r}: the server refused: {error}")
 
-    # -- what the server says -------------------------------------------------------------------------------------
-    def _survey(self, again: Sequence[tuple[str, StreamId]] | None = None) -> Precheck:
-        """See what is new, and that everything is as it was. ``again``: only what must hold for publishing, after tasks
-        have read these entries last.
+    # -- checks -------------------------------------------------------------------------------------
+    def _check(self, again: Sequence[tuple[str, StreamId]] | None = None) -> Precheck:
+        """Read what is new and check that nothing else has changed.
+
+        again: check only the conditions for publishing, after tasks have read these last entries.
         """
         seen = precheck(self._by.ask, self.fence, self._shape, again)
         name = self.job.name
@@ -308,11 +312,11 @@ class Driver:
         if (seen.epoch or 0) < self._at.epoch:
             raise TryAgainError(
                 f"job {name!r}: the server has epoch {seen.epoch or 0} as the last one, not {self._at.epoch}: a replica"
-                " that lacked some became the leader. Going on with what it has"
+                " that lacked some became the leader. Continuing with the epochs it has"
             )
         for topic, facts in self._shape.inputs.items():
             if changed(topic, facts, seen.facts[topic]):
-                self.prepare()  # says what is wrong
+                self.prepare()  # raises an error with the remedy
                 raise TryAgainError(f"job {name!r}: {changed(topic, facts, seen.facts[topic])}")
         for topic, facts in self._shape.outputs.items():
             what = changed(topic, facts, seen.facts[topic])
@@ -321,7 +325,7 @@ class Driver:
         self._shape = self._shape.updated({name: facts for name, facts in seen.facts.items() if facts is not None})
         if seen.missing is not None:
             raise TryAgainError(
-                f"job {name!r}: the entry {seen.missing[1]} of {seen.missing[0]!r} was read and is not there any more:"
+                f"job {name!r}: the entry {seen.missing[1]} of {seen.missing[0]!r} was read, and no longer exists:"
                 " a replica that lacked it became the leader, or the stream was deleted. Nothing was published"
             )
         if again is None:
@@ -329,17 +333,17 @@ class Driver:
         return seen
 
     def _due(self) -> float | None:
-        """Seconds until a job without inputs is called again; None for others."""
+        """Return the seconds until a job without inputs is called again; None for other jobs."""
         if not self.job.is_source:
             return None
         every = self.job.every or 0.0
         left = self._published_at + every - time.monotonic()
         lasts = [last.now_ms for last in self._at.lasts if last is not None]
-        if lasts:  # of another engine, perhaps
+        if lasts:  # perhaps of another engine
             left = max(left, min(every, max(lasts) / 1000 + every - time.time()))
         return max(0.0, left)
 
-    # -- afterwards -----------------------------------------------------------------------------------------------
+    # -- after an epoch -----------------------------------------------------------------------------------------------
     def _idle(self, wait: float | None) -> EpochOutcome:
         if not self.job.stateful and self._unmoved():
             left = self._moved_at + MOVE_S - time.monotonic()
@@ -349,8 +353,8 @@ class Driver:
                 wait = left if wait is None else min(wait, left)
         return replace(IDLE, epoch=self._at.epoch, again=wait)
 
-    def _afterwards(self, put_out: bool) -> None:
-        """What may fail, and is done again after the next epoch."""
+    def _after_epoch(self, put_out: bool) -> None:
+        """Do what may fail and is then repeated after the next epoch."""
         try:
             if put_out:
                 evict(self._by.ask, self._shape)
@@ -359,16 +363,16 @@ class Driver:
                 checked(self._by.ask(*[calls.ttrim(key, count=MARKERS) for key in logs]))
                 self._trimmed = self._at.epoch
         except (OSError, ReplyError) as error:
-            log.warning("job %s: outputs, or its log, were not evicted from: %s", self.job.name, error)
+            log.warning("job %s: evicting from outputs or its log failed: %s", self.job.name, error)
         if not self.job.stateful and time.monotonic() >= self._moved_at + MOVE_S:
             self._settle()
 
     def _settle(self) -> None:
-        """Move the group of a stateless job to where it is, so that retention may evict what was read."""
+        """Move the group of a stateless job to the job's position, so that entries it has read may be evicted."""
         try:
             self._move(self._unmoved())
         except (OSError, ReplyError) as error:
-            log.warning("job %s: its group was not moved: %s", self.job.name, error)
+            log.warning("job %s: moving its group failed: %s", self.job.name, error)
 
     def _unmoved(self) -> dict[str, StreamId]:
         return {stream: at for stream, at in self._at.by_stream().items() if self._moved.get(stream, ZERO) != at}

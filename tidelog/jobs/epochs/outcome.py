@@ -1,4 +1,4 @@
-"""What a driver is told about where it runs, and what it tells about an epoch."""
+"""The options of a driver, and the result of an epoch."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tidelog.jobs.task.plan import TaskResult
 
 @dataclass(frozen=True)
 class DriverOptions:
-    """Of an engine, for all its jobs. As in ``plan.Where``."""
+    """The options of an engine that apply to all its jobs; see ``plan.TaskSettings``."""
 
     state_dir: str
     store: str = ""
@@ -28,36 +28,36 @@ class DriverOptions:
 
 @dataclass(frozen=True)
 class EpochOutcome:
-    """What one step did."""
+    """The result of one step."""
 
-    epoch: int  # the last one that was published
+    epoch: int  # the last published one
     published: bool = False  # by this step
-    more: bool = False  # there is more to do now
-    again: float | None = None  # step again after so many seconds, though nothing be new; None: when there are news
-    waiting: str = ""  # why nothing was done though there was something to do
+    more: bool = False  # there are more entries to read
+    again: float | None = None  # seconds until the next step without new entries; None: no limit
+    waiting: str = ""  # why nothing was done although there are new entries
     rows_in: int = 0
     rows_out: int = 0
-    dead: int = 0  # entries that went to the dead letters
-    keys: int = 0  # in the state, all partitions
+    dead: int = 0  # entries sent to the dead-letter queue
+    keys: int = 0  # in the state of all partitions
     bytes: int = 0  # of the state on disk
-    recovered: int = 0  # epochs that were replayed before, all partitions
+    recovered: int = 0  # epochs replayed before, in all partitions
     seconds: Mapping[str, float] = field(default_factory=dict)  # of the driver: ask, tasks, publish, after
-    slowest: Mapping[str, float] = field(default_factory=dict)  # of tasks, each phase's longest: read, call, ...
-    version: str = ""  # of the code that tasks ran
+    slowest: Mapping[str, float] = field(default_factory=dict)  # longest duration of each phase of tasks
+    version: str = ""  # of the code that the tasks ran
 
 
 IDLE: Final = EpochOutcome(0)
 
 
 class PhaseTimer:
-    """Seconds of phases, one after the other."""
+    """Measures consecutive phases, in seconds."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
         self._at = time.perf_counter()
 
     def lap(self, name: str) -> None:
-        """The phase that ends now."""
+        """End the current phase, which has this name."""
         now = time.perf_counter()
         self.seconds[name] = now - self._at
         self._at = now
@@ -66,7 +66,10 @@ class PhaseTimer:
 def done(
     before: Positions, now: Positions, results: Sequence[TaskResult], seen: Precheck, timer: PhaseTimer
 ) -> EpochOutcome:
-    """An epoch that was published. There is more if a task says so, or did not read what was there when it began."""
+    """Return the outcome of a published epoch.
+
+    There is more to do if a task says so, or if the entries that existed at its start were not all read.
+    """
     markers = [marker for marker in now.lasts if marker is not None]
     slowest: dict[str, float] = {}
     for result in results:
@@ -75,7 +78,7 @@ def done(
     return EpochOutcome(
         now.epoch,
         published=True,
-        more=any(result.more for result in results) or (now.starts != before.starts and now.news(seen.lasts)),
+        more=any(result.more for result in results) or (now.starts != before.starts and now.has_new(seen.lasts)),
         rows_in=sum(span.rows for marker in markers for span in marker.inputs.values()),
         rows_out=sum(marker.rows for marker in markers),
         dead=sum(result.dead for result in results),

@@ -1,11 +1,12 @@
-"""Which executor a task runs on, and which one it should run on: ``executor_<host>_<id>``, as Spark writes it.
+"""The executors on which tasks run and should run: ``executor_<host>_<id>``, in Spark's notation.
 
-A task's Python worker is not told that. It is below its executor's process, whose command line says it, on YARN,
-Kubernetes and standalone clusters, where there is /proc. With a local master there is no executor, and no place.
+Spark does not tell a Python worker its executor. But the executor's process is an ancestor of the worker, and its
+command line contains host and ID on YARN, Kubernetes and standalone clusters, if there is /proc. With a local master
+there is no executor.
 
-Rule 1: a partition goes back to where it was: its state is there.
-Rule 2: an executor gets no more than its share of a job's partitions, and not much more than its share of all. What is
-        more may run anywhere, as often as it takes. Else those that come later, or come back, would get nothing.
+Rule 1: A partition is assigned to its former executor, which has its state.
+Rule 2: An executor gets at most its share of a job's partitions, and not much more than its share of all partitions.
+        The rest may run anywhere in each epoch. Otherwise, executors that join later, or return, would get none.
 """
 
 from __future__ import annotations
@@ -24,36 +25,36 @@ from weakref import WeakKeyDictionary, proxy
 if TYPE_CHECKING:
     from pyspark import RDD, SparkContext
 
-ABOVE: Final = 6  # processes from a worker to its executor: a daemon has forked it, which a shell may have started
-LOOK: Final = 5.0  # seconds between two looks at how many executors there are
+ABOVE: Final = 6  # most processes from a worker up to its executor: a daemon forks it, and a shell may start the daemon
+REFRESH: Final = 5.0  # seconds between two queries for the number of executors
 
 _known: WeakKeyDictionary[Any, TaskPlacement] = WeakKeyDictionary()
 
 
 class TaskPlacement:
-    """Where the partitions of all jobs of an engine are. For any thread.
+    """The executors of the partitions of all jobs of an engine. Thread-safe.
 
-    executors: how many there are. clock: monotonic seconds.
+    executors: returns the number of executors. clock: monotonic seconds.
     """
 
     def __init__(self, executors: Callable[[], int], clock: Callable[[], float] = time.monotonic) -> None:
         self._executors, self._clock = executors, clock
         self._jobs: dict[str, tuple[str, ...]] = {}
         self._number = 1
-        self._looked = -float("inf")
+        self._refreshed = -float("inf")
         self._lock = threading.Lock()
 
     def wanted(self, job: str, number: int) -> tuple[str, ...]:
-        """Where each partition of a job should run; empty: anywhere."""
+        """Return the preferred executor of each partition of a job; empty: any."""
         with self._lock:
             mine = self._jobs.get(job, ())
             if len(mine) != number or not any(mine):
                 return ("",) * number
-            if self._clock() >= self._looked + LOOK:
-                self._looked = self._clock()
+            if self._clock() >= self._refreshed + REFRESH:
+                self._refreshed = self._clock()
                 self._number = max(1, self._executors())
-            self._jobs[job] = kept = self._kept(mine)
-            return kept
+            self._jobs[job] = retained = self._limited(mine)
+            return retained
 
     def ran(self, job: str, places: Sequence[str]) -> None:
         with self._lock:
@@ -63,21 +64,21 @@ class TaskPlacement:
         with self._lock:
             self._jobs.pop(job, None)
 
-    def _kept(self, mine: tuple[str, ...]) -> tuple[str, ...]:
-        """Rule 2."""
+    def _limited(self, mine: tuple[str, ...]) -> tuple[str, ...]:
+        """Apply Rule 2."""
         all_of = Counter(place for places in self._jobs.values() for place in places if place)
         fair = -(-all_of.total() // self._number)
         most, most_of_all = -(-len(mine) // self._number), fair + max(1, fair // 4)
-        kept: list[str] = []
+        retained: list[str] = []
         for place in mine:
-            over = kept.count(place) >= most or all_of[place] > most_of_all
+            over = retained.count(place) >= most or all_of[place] > most_of_all
             all_of[place] -= over
-            kept.append("" if over else place)
-        return tuple(kept)
+            retained.append("" if over else place)
+        return tuple(retained)
 
 
 def placement_of(context: SparkContext) -> TaskPlacement:
-    """Those of a Spark context."""
+    """Return the placement of a Spark context."""
     weak = proxy(context)
 
     def executors() -> int:
@@ -88,12 +89,12 @@ def placement_of(context: SparkContext) -> TaskPlacement:
 
 
 def this_executor() -> str:
-    """Of the executor above this process; empty if there is none."""
-    return _place(os.getppid())
+    """Return the executor above this process; empty if there is none."""
+    return _executor_above(os.getppid())
 
 
-@lru_cache(maxsize=1)  # another parent means that the executor has ended
-def _place(pid: int) -> str:
+@lru_cache(maxsize=1)  # another parent: the executor has ended
+def _executor_above(pid: int) -> str:
     for _ in range(ABOVE):
         try:
             words = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
@@ -107,7 +108,7 @@ def _place(pid: int) -> str:
 
 
 def located_rdd(context: SparkContext, places: Sequence[str]) -> RDD[Any]:
-    """An RDD without rows, of a partition for each place; empty: anywhere."""
+    """Return an RDD without rows that has one partition for each location; an empty location: anywhere."""
     anywhere: RDD[Any] = context.parallelize([], len(places))
     if not any(places):
         return anywhere
@@ -122,7 +123,7 @@ def located_rdd(context: SparkContext, places: Sequence[str]) -> RDD[Any]:
 
 
 def _none(rows: Iterable[Any]) -> Iterator[Any]:
-    """Use up the one that Spark's makeRDD needs."""
+    """Consume the row that Spark's makeRDD requires."""
     for _ in rows:
         pass
     return iter(())

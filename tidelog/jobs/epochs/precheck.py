@@ -1,4 +1,4 @@
-"""What a driver asks the server before an epoch, all at once, and what it evicts after it."""
+"""The queries of a driver before an epoch and before its publication, in one round trip; and eviction from outputs."""
 
 from __future__ import annotations
 
@@ -18,23 +18,25 @@ from tidelog.transport.errors import ReplyError
 
 @dataclass(frozen=True)
 class Precheck:
-    """What is there now."""
+    """The current state on the server."""
 
-    epoch: int | None  # the last one that was published
+    epoch: int | None  # the last published one
     facts: Mapping[str, TopicSettings | None]  # by topic
-    infos: Mapping[str, Info | None]  # by stream that is read
-    lengths: Mapping[tuple[str, int], int]  # of outputs with a hard limit: by topic and partition
-    missing: tuple[str, StreamId] | None = None  # stream and ID of an entry that was read, and that is not there
+    infos: Mapping[str, Info | None]  # by input stream
+    lengths: Mapping[tuple[str, int], int]  # of outputs with a hard limit, by topic and partition
+    missing: tuple[str, StreamId] | None = None  # stream and ID of an entry that was read and does not exist any more
 
     @property
     def lasts(self) -> dict[str, StreamId]:
-        """By stream: the last ID."""
+        """The last ID of each stream."""
         return {stream: info.last for stream, info in self.infos.items() if info is not None}
 
 
 def precheck(ask: Ask, fence: str, shape: JobTopics, read: Collection[tuple[str, StreamId]] | None = None) -> Precheck:
-    """One round trip. ``read``: the entries that tasks have read, the last of each stream; then only the epoch and the
-    facts are asked besides, and whether these entries are there.
+    """Query the server in one round trip.
+
+    read: the last entry of each stream that tasks have read. If given, only the epoch, the settings of the topics and
+    the existence of these entries are queried.
     """
     names = list(dict.fromkeys([*shape.inputs, *shape.outputs]))
     streams = [f"{topic}:{at}" for topic, at in shape.streams()] if read is None else []
@@ -56,7 +58,7 @@ def precheck(ask: Ask, fence: str, shape: JobTopics, read: Collection[tuple[str,
 
 
 def _missing(read: list[tuple[str, StreamId]], replies: list[Any]) -> tuple[str, StreamId] | None:
-    """The first of these entries that is not there though it was neither evicted nor deleted."""
+    """Return the first of these entries that does not exist although it was neither evicted nor deleted."""
     for (stream, last), there, about in zip(read, replies[::2], replies[1::2], strict=True):
         info = info_of(about)
         if isinstance(there, ReplyError) and info is not None:
@@ -67,7 +69,7 @@ def _missing(read: list[tuple[str, StreamId]], replies: list[Any]) -> tuple[str,
 
 
 def full(seen: Precheck, shape: JobTopics) -> str:
-    """Why nothing can be put out: an output partition has as many entries as its hard limit. "" if there is room."""
+    """Return why nothing can be written, if an output partition is at its hard limit; "" if there is room."""
     for (name, at), length in seen.lengths.items():
         limit = shape.outputs[name].retention.hard_limit
         if limit is not None and length >= limit:
@@ -76,7 +78,7 @@ def full(seen: Precheck, shape: JobTopics) -> str:
 
 
 def evict(ask: Ask, shape: JobTopics) -> None:
-    """What ``overflow="drop"`` gives up of the outputs."""
+    """Evict from outputs what ``overflow="drop"`` does not retain."""
     made = [
         call
         for name, facts in shape.outputs.items() if facts.retention.drops

@@ -1,6 +1,8 @@
-"""What ended a frame job's query, as an error of jobs. Spark has it as text: Python's tracebacks inside the JVM's.
+"""Converts the error that ended a frame job's query, which Spark provides as text, to an error of jobs.
 
-Rule 1: an error that trying again does not help is a JobError; what may pass is a QueryError.
+The text contains Python tracebacks inside the JVM's stack traces.
+
+Rule 1: If retrying does not help, the error is a JobError; an error that may be temporary is a QueryError.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ SUPERSEDED: Final = (
     "tidelog.spark.sink.StaleError", "tidelog.spark.sink.OtherBatchError", "CONCURRENT_STREAM_LOG_UPDATE",
 )  # fmt: skip
 LOST: Final = ("tidelog.spark.offsets.DataLossError", "tidelog.spark.offsets.TopicChangedError")
-#: Of the source, the sink and the decoder: the job or its input is to be changed.
+#: Errors of the source, the sink and the decoder that require a change of the job or its input.
 WRONG: Final = (
     "tidelog.codecs.recordtypes.UndecodableError", "tidelog.spark.columns.MalformedError",
     "tidelog.spark.columns.MistakenColumnError", "tidelog.spark.commands.RowError",
@@ -27,26 +29,27 @@ _TRACEBACK: Final = "Traceback (most recent call last):"
 
 
 class QueryError(Exception):
-    """A query ended for a reason that may pass: a server that did not answer, a lost executor."""
+    """A query ended for a reason that may be temporary, such as an unreachable server or a lost executor."""
 
 
 def explained(name: str, text: str) -> Exception:
-    """The error of the job ``name``, from the text of Spark's exception."""
+    """Return the error of the job ``name`` for the text of Spark's exception."""
     where = f"job {name!r}: "
     for kinds, error in ((SUPERSEDED, SupersededError), (LOST, InputsLostError), (WRONG, JobError)):
         for kind in kinds:
             if (at := text.find(kind)) >= 0:
                 return error(where + _from(text, at))
-    traceback = last_traceback(text)  # it is the cause of those before
+    traceback = last_traceback(text)  # the last one is the cause of the others
     if traceback and not traceback.rpartition("\n")[2].startswith(_PASSING):
         return FunctionError(f"{where}its function failed in a task:\n{traceback}")
     return QueryError(where + text.split("\n\nJVM stacktrace")[0])
 
 
 def last_traceback(text: str) -> str:
-    """The last traceback in a text, up to the line of its error; empty: there is none. Each line is read once."""
+    """Return the last traceback in a text, up to the line of its error; empty if there is none. Reads each line once.
+    """
     found = ""
-    lines: list[str] | None = None  # of the traceback that is being read
+    lines: list[str] | None = None  # lines of the current traceback
     for line in text.split("\n"):
         if lines is not None and (not line or line[0] in " \t"):
             lines.append(line)
@@ -59,6 +62,6 @@ def last_traceback(text: str) -> str:
 
 
 def _from(text: str, at: int) -> str:
-    """The line of an error: without the name of its class where that is Python's."""
+    """Return the line of an error, without the class name if it is Python's."""
     line = text[at:].partition("\n")[0].strip()
     return re.sub(r"^tidelog\.[\w.]+: ", "", line)

@@ -8,13 +8,14 @@
     Decimal                      decimal(38, 18)   datetime                 timestamp
     list, set, tuple[X, ...]     array             dict[str, X]             map<string, X>
     a record                     struct            a union, Any and so on   string with JSON
-    an Enum or a Literal         bigint if all of its values are whole numbers, else string
+    an Enum or a Literal         bigint if all of its values are integers, otherwise string
 
-Rule 1: a value that does not fit its column ends the query (``mode`` is failfast), as does an entry that is no record.
-Rule 2: plain topics are read by column. Records of other codecs are decoded in the tasks by the topic's own codec:
-        what it refuses, it refuses here, and the error names the entry.
-Rule 3: a topic of dicts has the fields that stand on the server; without any, the column ``fields``, or ``data`` if its
-        codec is not plain.
+Rule 1: A value that does not fit its column ends the query (``mode`` is failfast), as does an entry that is not a
+        record.
+Rule 2: Plain topics are read by column. Records of other codecs are decoded in the tasks by the topic's own codec, with
+        its checks; the error names the entry.
+Rule 3: A topic of dicts has the fields that the server stores for it. Without stored fields, it has the column
+        ``fields``, or ``data`` if its codec is not plain.
 """
 
 from __future__ import annotations
@@ -44,9 +45,9 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.readwriter import DataStreamReader
 
 OWN: Final = pa.schema([("_id", pa.string()), ("_ts", pa.timestamp("us", "UTC")), ("_partition", pa.int32())])
-DEEPEST: Final = 20  # levels of nested types: a type that is deeper contains itself, and is JSON
+DEEPEST: Final = 20  # levels of nesting; a deeper type is recursive, and is JSON
 _DECIMAL: Final = pa.decimal128(38, 18)
-#: Kinds of fields (tidelog.codecs.recordtypes) whose values all have one type.
+#: Kinds of fields (tidelog.codecs.recordtypes) whose values all have the same type.
 _KINDS: Final[dict[str, pa.DataType]] = {
     "str": pa.string(), "int": pa.int64(), "float": pa.float64(), "bool": pa.bool_(), "bytes": pa.binary(),
     "datetime": pa.timestamp("us", "UTC"), "date": pa.date32(), "time": pa.string(), "timedelta": pa.string(),
@@ -58,18 +59,19 @@ _SCALARS: Final[dict[type, pa.DataType]] = {
     inspect.DateTimeType: pa.timestamp("us", "UTC"), inspect.DateType: pa.date32(), inspect.TimeType: pa.string(),
     inspect.TimeDeltaType: pa.string(), inspect.UUIDType: pa.string(), inspect.DecimalType: _DECIMAL,
 }  # fmt: skip
-_NATIVE: Final = (bytes, datetime, date, Decimal)  # what Arrow takes as it is
+_NATIVE: Final = (bytes, datetime, date, Decimal)  # accepted by Arrow without conversion
 
 
 def open_input(reader: DataStreamReader, topic: Topic[Any], facts: TopicSettings, path: Sequence[str]) -> DataFrame:
-    """The frame of a topic. ``reader`` has the format and all options; ``path`` is for importing its record type.
+    """Return the frame of a topic. ``reader`` has the format and all options; ``path`` is for importing its record
+    type.
 
-    facts: what the topic is on the server. JobError for a field that would hide one of our own columns.
+    facts: the topic's settings on the server. Raises JobError if a field would hide a column of every input.
     """
     schema = schema_of(topic, facts)
     for name in OWN.names:
         if name in schema.names:
-            raise JobError(f"topic {topic.name!r} has a field {name}, which is a column of every input: rename it")
+            raise JobError(f"topic {topic.name!r} has a field {name}, which is also a column of every input: rename it")
     fields = pa.schema([*OWN, *schema])
     if facts.codec == "plain" or not topic.codec.shape.fields:
         return reader.schema(from_arrow_schema(fields)).load()
@@ -78,7 +80,7 @@ def open_input(reader: DataStreamReader, topic: Topic[Any], facts: TopicSettings
 
 
 def schema_of(topic: Topic[Any], facts: TopicSettings) -> pa.Schema:
-    """The columns of a topic's fields."""
+    """Return the columns of a topic's fields."""
     shape = topic.codec.shape
     if shape.fields:
         hints = _hints(shape.type, shape.pydantic)
@@ -98,7 +100,7 @@ def _type_of(field: RecordField, hint: inspect.Type | None) -> pa.DataType:
 
 
 def _hints(record_type: Any, pydantic: bool) -> dict[str, inspect.Type]:
-    """The types of the fields, by their names in entries; those that msgspec can't tell are left out."""
+    """Return the types of the fields, by their names in entries, except those that msgspec does not know."""
     if pydantic:
         hints: dict[str, inspect.Type] = {}
         for name, info in record_type.model_fields.items():
@@ -112,7 +114,7 @@ def _hints(record_type: Any, pydantic: bool) -> dict[str, inspect.Type]:
 
 
 def _arrow(info: inspect.Type, level: int = 0) -> pa.DataType | None:
-    """The type of a value; None if it is JSON."""
+    """Return the type of a value; None if it is JSON."""
     known = _SCALARS.get(type(info))
     if known is not None or level > DEEPEST:
         return known
@@ -138,8 +140,9 @@ def _arrow(info: inspect.Type, level: int = 0) -> pa.DataType | None:
 
 # -- records -------------------------------------------------------------------------------------------------
 class RecordDecoder:
-    """Takes records apart, in a task. UndecodableError for an entry that is no record, JobError for one that Spark's
-    types can't hold.
+    """Decodes records in a task.
+
+    Raises UndecodableError if an entry is not a record, and JobError if a record does not fit Spark's types.
     """
 
     def __init__(self, topic: Topic[Any], schema: pa.Schema, path: tuple[str, ...]) -> None:
@@ -147,7 +150,7 @@ class RecordDecoder:
         self.codec_name = topic.codec.name
         self.schema = schema
         self.path = path
-        self.pickled: bytes = cloudpickle.dumps(topic.codec.shape.type)  # type: ignore[no-untyped-call]  # loaded late
+        self.pickled: bytes = cloudpickle.dumps(topic.codec.shape.type)  # type: ignore[no-untyped-call]  # unpickled in the task
         hints = _hints(topic.codec.shape.type, topic.codec.shape.pydantic)
         self.json = {
             field.name
@@ -160,19 +163,19 @@ class RecordDecoder:
 
     @cached_property
     def codec(self) -> Codec[Any]:
-        """The topic's, made where it is used: it can't be pickled."""
+        """The topic's codec, created on the executor because it can't be pickled."""
         sys.path[:0] = [each for each in self.path if each not in sys.path]
         return codec_for(cloudpickle.loads(self.pickled), self.codec_name)
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """What mapInArrow calls."""
+        """Decode batches; called by mapInArrow."""
         for batch in batches:
             own = [batch.column(name) for name in OWN.names]
             columns = self.columns(batch.column("_id"), batch.column("_partition"), batch.column(FIELD))
             yield pa.RecordBatch.from_arrays([*own, *columns], names=[*OWN.names, *self.schema.names])
 
     def columns(self, ids: pa.Array, partitions: pa.Array, data: pa.Array) -> list[pa.Array]:
-        """The fields of records."""
+        """Return the fields of records."""
         decode = self.codec.decode
         name, pydantic = FIELD.encode(), self.codec.shape.pydantic
         rows = []
@@ -197,5 +200,5 @@ class RecordDecoder:
 
 
 def _aware(value: datetime | None) -> datetime | None:
-    """A time without a zone is UTC, as for the source."""
+    """Return a time with a zone: without one it is UTC, as for the source."""
     return value.replace(tzinfo=UTC) if value is not None and value.tzinfo is None else value

@@ -1,15 +1,15 @@
-"""The options of a frame job, by whom they are for; where it begins; where its checkpoint is.
+"""The options of a frame job, its starting position, and its checkpoint.
 
-    of format("tidelog")    to the source, the sink, or both, by what the option is for
-    outputMode, trigger     to the query: append or update; an interval such as ``1 second``
-    spark...                to the job's own session
+    options of format("tidelog")   for the source, the sink, or both
+    outputMode, trigger            for the query: append or update; an interval such as ``1 second``
+    spark...                       for the job's own session
 
-A store ``s3://bucket/jobs`` is ``s3a://bucket/jobs`` for Spark: the session needs Hadoop's S3 client, such as
-``spark.jars.packages=org.apache.hadoop:hadoop-aws:<the Hadoop version of the Spark>`` with ``spark.hadoop.fs.s3a.*``
-for endpoint and keys. With ``org.apache.spark:spark-hadoop-cloud_2.13`` the setting
+The store ``s3://bucket/jobs`` is ``s3a://bucket/jobs`` for Spark: the session needs Hadoop's S3 client, such as
+``spark.jars.packages=org.apache.hadoop:hadoop-aws:<the Hadoop version of the Spark>``, with ``spark.hadoop.fs.s3a.*``
+for endpoint and keys. With ``org.apache.spark:spark-hadoop-cloud_2.13``, the setting
 ``spark.sql.streaming.checkpointFileManagerClass=org.apache.spark.internal.io.cloud.AbortableStreamBasedCheckpointFileManager``
-saves the renames, which S3 does not have. The driver reads the plan of a batch by fsspec, too, so it needs s3fs.
-Likewise ``gs://`` and ``abfs://``.
+avoids renames, which S3 does not support. The driver also reads the plan of a batch through fsspec, so it needs s3fs.
+The same applies to ``gs://`` and ``abfs://``.
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ from tidelog.jobs.store.statedir import expanded
 from tidelog.jobs.task.plan import TaskSettings
 from tidelog.spark.optionvalues import BOTH, BY_NAME, SINK, SOURCE
 
-#: Options that the runner gives.
+#: Options that the runner sets.
 OURS: Final = ("topic", "subscribe", "subscribepattern", "assign", "key", "checkpointlocation", "url", "sentinels")
 MODES: Final = ("append", "update")
 
 
 @dataclass(frozen=True)
 class FrameOptions:
-    """The options of a frame job, by whom they are for."""
+    """The options of a frame job, by recipient."""
 
     source: dict[str, str]
     sink: dict[str, str]
-    settings: dict[str, str]  # of the session
+    settings: dict[str, str]  # for the session
     mode: str
     trigger: str
 
 
 def options_of(job: Job) -> FrameOptions:
-    """The options of a job. JobError for those that are unknown, or given by the runner."""
+    """Return the options of a job. Raises JobError for unknown options, and for options that the runner sets."""
     source: dict[str, str] = {}
     sink: dict[str, str] = {}
     settings: dict[str, str] = {}
@@ -49,7 +49,7 @@ def options_of(job: Job) -> FrameOptions:
     for name, value in job.options.items():
         known = BY_NAME.get(name.lower())
         if name.lower() in OURS:
-            raise JobError(f"job {job.name!r}: the option {name} follows from the job and its engine: leave it out")
+            raise JobError(f"job {job.name!r}: the option {name} is set by the job and its engine: leave it out")
         if name in ("outputMode", "trigger"):
             rest[name] = value
         elif name.startswith("spark."):
@@ -61,12 +61,12 @@ def options_of(job: Job) -> FrameOptions:
             sink.update({name: value} if known.side in (SINK, BOTH) else {})
     mode = rest.get("outputMode", "append").lower()
     if mode not in MODES:
-        raise JobError(f"job {job.name!r}: outputMode is {' or '.join(MODES)}: {mode!r}")
+        raise JobError(f"job {job.name!r}: outputMode must be {' or '.join(MODES)}, not {mode!r}")
     return FrameOptions(source, sink, settings, mode, rest.get("trigger", ""))
 
 
 def starting(job: Job) -> dict[str, str]:
-    """Where a job without a checkpoint begins, as options of the source. JobError if ``start`` makes no sense."""
+    """Return source options for the start of a job without a checkpoint. Raises JobError if ``start`` is invalid."""
     if job.start in ("earliest", "latest"):
         return {"startingOffsets": job.start}
     try:
@@ -81,11 +81,11 @@ def starting(job: Job) -> dict[str, str]:
 
 
 def checkpoint_of(job: Job, where: TaskSettings) -> tuple[str, str]:
-    """Where the checkpoint is: for Spark, and for fsspec if it is not on a file system of this machine."""
-    place = f"{(where.store or expanded(where.state_dir)).rstrip('/')}/{job.name}/{where.generation}/checkpoint"
-    scheme, found, rest = place.partition("://")
+    """Return the location of the checkpoint for Spark, and for fsspec unless it is on a local file system."""
+    location = f"{(where.store or expanded(where.state_dir)).rstrip('/')}/{job.name}/{where.generation}/checkpoint"
+    scheme, found, rest = location.partition("://")
     if not found or scheme == "file":
-        return place, ""
+        return location, ""
     if scheme == "memory":
-        raise JobError(f"job {job.name!r}: a frame job's checkpoint can't be in memory://: give a store that stays")
-    return (f"s3a://{rest}" if scheme == "s3" else place), place
+        raise JobError(f"job {job.name!r}: a frame job's checkpoint cannot be in memory://: use a persistent store")
+    return (f"s3a://{rest}" if scheme == "s3" else location), location

@@ -1,10 +1,11 @@
-"""What a frame job's function returns, checked, and made into the rows of one query for all outputs.
+"""Checks what a frame job's function returns, and combines all outputs into the rows of one query.
 
-Rule 1: what can't be written is a JobError before the query starts. It names job, topic, column and remedy.
-Rule 2: columns of inputs that are no fields (``_id``, ``_ts``, ``_partition``, ``_key``) are left out of an output that
-        has no such field. The column ``_key`` has the keys where the topic makes them by a function.
-Rule 3: each output is a plan of its own: what several depend on is read and computed once for each, from the same
-        entries. So it must not depend on more than its input, such as rand().
+Rule 1: Output that can't be written raises JobError before the query starts. The error names job, topic, column and
+        remedy.
+Rule 2: Input columns that are not fields (``_id``, ``_ts``, ``_partition``, ``_key``) are dropped from an output unless
+        it has such a field. The column ``_key`` contains the keys if a function determines the topic's keys.
+Rule 3: Each output has its own plan. Input that several outputs depend on is read and computed once for each output,
+        from the same entries. An output must therefore depend only on its input, and not on rand(), for example.
 """
 
 from __future__ import annotations
@@ -28,13 +29,13 @@ from tidelog.topics.settings import FUNCTION
 
 KEY: Final = "_key"
 OWN: Final = ("_id", "_ts", "_partition", KEY)
-ROWS: Final = "tidelog_rows"  # the name of what is observed: the rows of each output
+ROWS: Final = "tidelog_rows"  # name of the observed metric: the number of rows of each output
 
 Output = tuple[Topic[Any], DataFrame]
 
 
 def outputs_of(job: Job, result: object) -> list[Output]:
-    """What the function returned, in the order of the job's outputs. FunctionError if it is something else."""
+    """Return the function's result in the order of the job's outputs. Raises FunctionError for an invalid result."""
     said = f"job {job.name!r}: its function returned"
     if isinstance(result, DataFrame):
         if len(job.outputs) > 1:
@@ -45,11 +46,11 @@ def outputs_of(job: Job, result: object) -> list[Output]:
         raise FunctionError(f"{said} {type(result).__name__}: return a DataFrame, or {{topic: DataFrame}}")
     for topic, frame in result.items():
         if topic not in job.outputs:
-            raise FunctionError(f"{said} a frame for {_shown(topic)}, none of its outputs: name it in outputs=")
+            raise FunctionError(f"{said} a frame for {_shown(topic)}, which is not an output: add it to outputs=")
         if not isinstance(frame, DataFrame):
             raise FunctionError(f"{said} {type(frame).__name__} for topic {topic.name!r}: return a DataFrame")
         if not frame.isStreaming:
-            raise FunctionError(f"{said} for topic {topic.name!r} a frame that does not depend on any input")
+            raise FunctionError(f"{said} for topic {topic.name!r} a frame that depends on no input")
     return [(topic, _fields_of(job, topic, result[topic])) for topic in job.outputs if topic in result]
 
 
@@ -58,7 +59,7 @@ def _shown(topic: object) -> str:
 
 
 def _fields_of(job: Job, topic: Topic[Any], frame: DataFrame) -> DataFrame:
-    """The columns that are written. JobError for those that are no fields, or lack."""
+    """Return the columns to write. Raises JobError if a column is not a field, or a field has no column."""
     shape = topic.codec.shape
     known = {field.name for field in shape.fields}
     if len(set(frame.columns)) < len(frame.columns):
@@ -69,34 +70,34 @@ def _fields_of(job: Job, topic: Topic[Any], frame: DataFrame) -> DataFrame:
     for name in names if known else ():
         if name not in known and name != KEY:
             raise JobError(
-                f"job {job.name!r}, topic {topic.name!r}: column {name} is no field of {shape.title}: drop it, rename "
-                "it, or add the field"
+                f"job {job.name!r}, topic {topic.name!r}: column {name} is not a field of {shape.title}: drop it, "
+                "rename it, or add the field"
             )
     for field in shape.fields:
         if field.required and field.name not in names:
             raise JobError(
-                f"job {job.name!r}, topic {topic.name!r}: there is no column {field.name}, which {shape.title} must "
-                "have: add it, or give the field a default"
+                f"job {job.name!r}, topic {topic.name!r}: column {field.name}, which {shape.title} requires, is "
+                "missing: add it, or give the field a default"
             )
     if keyed and KEY not in names:
         raise JobError(
-            f"job {job.name!r}, topic {topic.name!r}: its keys are made by a function, so the frame needs a column "
+            f"job {job.name!r}, topic {topic.name!r}: a function determines its keys, so the frame needs a column "
             f"{KEY} with the key of each row"
         )
     return frame.select(*[_quoted(name) for name in names])
 
 
 def route_of(topic: Topic[Any], frame: DataFrame) -> TopicRoute:
-    """How the rows of an output are written."""
+    """Return how the rows of an output are written."""
     keyed = topic.declared.partition_by == FUNCTION
     needed = [field.name for field in topic.codec.shape.fields if not field.nullable and field.name in frame.columns]
     return TopicRoute(topic.name, KEY if keyed else None, tuple(needed))
 
 
 def check_types(job: Job, outputs: Sequence[Output], options: Mapping[str, str]) -> None:
-    """JobError for columns whose types don't fit their topics as they stand on the server.
+    """Raise JobError if the types of columns do not fit the settings of their topics on the server.
 
-    options: of the sink, without ``topic``.
+    options: the options of the sink, without ``topic``.
     """
     for topic, frame in outputs:
         route = route_of(topic, frame)
@@ -111,7 +112,7 @@ def check_types(job: Job, outputs: Sequence[Output], options: Mapping[str, str])
 
 
 def tagged(outputs: Sequence[Output]) -> DataFrame:
-    """The rows of all outputs, each with the number of its output: see tidelog.spark.routes."""
+    """Return the rows of all outputs, each with the number of its output; see tidelog.spark.routes."""
     kinds = [frame.schema for _, frame in outputs]
     frames = [_tagged(frame, number, kinds) for number, (_, frame) in enumerate(outputs)]
     rows: DataFrame = reduce(DataFrame.union, frames)

@@ -1,21 +1,23 @@
-"""``FrameRunner``: a frame job as one streaming query, driven from a supervisor's thread.
+"""``FrameRunner``: runs a frame job as one streaming query, driven by a thread of the supervisor.
 
-    start()    function called once with the frames of its inputs; query started from its checkpoint
-    poll()     what it does: running, idle, failed; the last batch; moves the job's group (groups)
-    stop()     lets the batch under way finish, and stops
+    start()    calls the function once with the frames of its inputs, and starts the query from its checkpoint
+    poll()     returns the state (running, idle, failed) and the last batch, and moves the job's group (``retention``)
+    stop()     lets the current batch finish, and stops
 
-Rule 1: all outputs are one query, and each batch is one publish: its fence is ``keys.fence(name, generation)``, its
-        epoch the batch ID. A batch that was published is skipped when it is run again; one of the same number that is
-        another one is refused (tidelog.spark.checks).
-Rule 2: offsets and state are in the checkpoint, ``<store or state_dir>/<name>/<generation>/checkpoint``, and nowhere
-        else. A job that was published under its fence needs that checkpoint: without it, start() is a JobError.
-        On a shared file system or in an object store the job moves between engines; in an engine's own ``state_dir``
-        it does not.
-Rule 3: a query that finds later or other batches under its fence is superseded, and ends (SupersededError). What it
-        had not published counts for nothing.
+Frame jobs use Spark's checkpoint, not a replay log: Spark's operators have their state in Spark's stores, in Spark's
+format, and a log of our own would be a second source of truth. Fence and batch ID still make publishing exact.
 
-Options of a job, and what Spark needs for a store in S3: see options. Of the job's limits ``max_rows`` holds, by
-partition of an input; for bytes there is the option ``maxBytesPerTrigger``.
+Rule 1: All outputs are one query, and each batch is one publication: its fence is ``keys.fence(name, generation)``, its
+        epoch the batch ID. A published batch is skipped when it runs again; a different batch with the same number is
+        rejected (tidelog.spark.checks).
+Rule 2: Offsets and state exist only in the checkpoint, ``<store or state_dir>/<name>/<generation>/checkpoint``. A job
+        that has published under its fence needs that checkpoint: without it, start() raises JobError. On a shared file
+        system or in an object store, the job can move between engines; in an engine's own ``state_dir`` it cannot.
+Rule 3: A query that finds later or different batches under its fence is superseded and ends (SupersededError). Its
+        unpublished batches are discarded.
+
+The module ``options`` describes the options of a job, and the settings that Spark needs for a store in S3. Of the job's
+limits, only ``max_rows`` applies, per partition of an input; the option ``maxBytesPerTrigger`` limits bytes.
 """
 
 from __future__ import annotations
@@ -60,35 +62,35 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-POLLING: Final = "50ms"  # how often a query without news asks its sources, which costs no command: Spark's 10 ms is CPU
-STOPPING: Final = 60.0  # seconds for the batch under way
-QUICK_MS: Final = 2000  # for connecting, and for a reply, where nothing depends on it
+POLLING: Final = "50ms"  # polling interval of an idle query. It sends no command, but Spark's default of 10 ms uses CPU
+STOPPING: Final = 60.0  # seconds within which the current batch may finish
+QUICK_MS: Final = 2000  # timeout for connecting and for replies of unimportant requests
 
-State = Literal["new", "running", "idle", "failed", "stopped"]
+QueryState = Literal["new", "running", "idle", "failed", "stopped"]
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class FrameState:
-    """What a frame job does. Numbers are of this run."""
+    """The state of a frame job. Numbers count from the start of the query."""
 
-    state: State = "new"
-    error: Exception | None = None  # of ``failed``: see errors
-    batch: int | None = None  # the last one that is committed
-    at: str = ""  # when it began, ISO 8601
-    rows_in: int = 0  # entries read; one that several outputs depend on counts once for each
+    state: QueryState = "new"
+    error: Exception | None = None  # if ``failed``; see ``errors``
+    batch: int | None = None  # the last committed one
+    at: str = ""  # when it started, ISO 8601
+    rows_in: int = 0  # entries read; an entry counts once for each output that depends on it
     rows_out: Mapping[str, int] = field(default_factory=dict)  # by topic
     watermark: str = ""  # ISO 8601; empty without one
-    ends: Mapping[str, StreamId] = field(default_factory=dict)  # by stream of the inputs: read up to here
+    ends: Mapping[str, StreamId] = field(default_factory=dict)  # by input stream: read up to here
 
 
 class FrameRunner:
-    """Runs a frame job on a Spark session. Its methods are for one thread at a time."""
+    """Runs a frame job on a Spark session. One thread at a time may call its methods."""
 
     def __init__(self, spark: SparkSession, job: Job, where: TaskSettings) -> None:
         if job.kind != "frame":
-            raise JobError(f"job {job.name!r} is no frame job: annotate its parameters as DataFrame")
+            raise JobError(f"job {job.name!r} is not a frame job: annotate its parameters as DataFrame")
         self.job = job
         self.where = where
         self.options = options_of(job)
@@ -96,23 +98,21 @@ class FrameRunner:
         self._spark = spark
         self._servers = LeaderConnection(where.access, f"tidelog-job-{job.name}")
         quick = where.access.single_attempt(QUICK_MS)
-        self._quick = LeaderConnection(
-            quick, f"tidelog-job-{job.name}"
-        )  # poll() must not wait for a lost server
+        self._quick = LeaderConnection(quick, f"tidelog-job-{job.name}")  # for poll(), which must not wait
         self._groups = RetentionGroups(self._quick, keys.group(job.name))
         self._query: StreamingQuery | None = None
-        self._seen: tuple[int, str] | None = None  # the last progress that was looked at
+        self._seen: tuple[int, str] | None = None  # the last progress that was counted
         self._state = FrameState()
         self._cancelled = False
-        self._turn: int | None = None  # of its pool
+        self._pool: int | None = None  # the number of its scheduler pool
 
     # -- starting ----------------------------------------------------------------------------------------------
     def start(self) -> None:
-        """Start the query, from its checkpoint if there is one. A runner starts once.
+        """Start the query, from its checkpoint if there is one. A runner can be started once.
 
-        FunctionError with the traceback if the function raises, or returns something else than frames of its outputs.
-        JobError for outputs that don't fit their topics, for a query that Spark refuses, and for a checkpoint that is
-        not the one of what was published. Errors of ``LeaderConnection.ask``.
+        Raises FunctionError with the traceback if the function raises, or does not return frames of its outputs. Raises
+        JobError if outputs do not fit their topics, if Spark rejects the query, or if the checkpoint is not that of the
+        published batches. Raises the errors of ``LeaderConnection.ask``.
         """
         try:
             self._start()
@@ -125,9 +125,9 @@ class FrameRunner:
         facts = {topic: self._agreed(topic) for topic in dict.fromkeys((*job.inputs, *job.outputs))}
         published = checked(self._servers.ask(calls.tfence(keys.fence(job.name, where.generation))))[0]
         self._check_checkpoint(published)
-        self._say_whose({topic.name: each.id for topic, each in facts.items()})
+        self._record_owner({topic.name: each.id for topic, each in facts.items()})
         streams = [topic.stream(at) for topic in job.inputs for at in range(facts[topic].partitions or 1)]
-        self._groups.begin(streams, job.start == "latest", published is None and self._planned() is None)
+        self._groups.create(streams, job.start == "latest", published is None and self._planned() is None)
         session = self._session()
         frames = [self._input(session, topic, facts[topic]) for topic in job.inputs]
         try:
@@ -156,21 +156,21 @@ class FrameRunner:
             what = "there is no checkpoint" if planned is None else f"the checkpoint ends with batch {planned}"
             raise JobError(
                 f"job {self.job.name!r}: batch {published} was published, and {what} at {self.location}: "
-                "another engine has it. Give all engines one store, or reset the job, which begins anew"
+                "another engine has it. Give all engines the same store, or reset the job"
             )
 
-    def _say_whose(self, topics: Mapping[str, str]) -> None:
-        """Beside the checkpoint in the object store, for who removes it when its generation is over."""
+    def _record_owner(self, topics: Mapping[str, str]) -> None:
+        """Record the owner next to the checkpoint in the object store, for the cleanup of the generation."""
         if self.where.store:
             try:
                 owners.write(
                     ObjectStore(self.where.store, QUICK_MS / 1000), self.job.name, self.where.generation, topics
                 )
-            except SnapshotError as error:  # Spark says what is wrong, if it can't write either
+            except SnapshotError as error:  # Spark reports the error if it cannot write either
                 log.warning("job %s: %s", self.job.name, error)
 
     def _planned(self) -> int | None:
-        """The last batch that the checkpoint has; None without one."""
+        """Return the last batch of the checkpoint; None without a checkpoint."""
         jvm: Any = self._spark._jvm
         jsc: Any = self._spark.sparkContext._jsc
         path = jvm.org.apache.hadoop.fs.Path(f"{self.location}/offsets")
@@ -181,11 +181,11 @@ class FrameRunner:
         return max((int(name) for name in names if name.isdigit()), default=None)
 
     def _session(self) -> SparkSession:
-        """A session with settings of its own: those of one job don't change another."""
+        """Return a session with its own settings, so that the settings of one job do not affect another."""
         session = self._spark.newSession()
         settings = {
             "spark.sql.session.timeZone": "UTC",
-            "spark.sql.shuffle.partitions": str(self.where.partitions),  # each is a state store
+            "spark.sql.shuffle.partitions": str(self.where.partitions),  # each partition has a state store
             "spark.sql.streaming.pollingDelay": POLLING,
         }
         for name, value in (settings | self.options.settings).items():
@@ -200,7 +200,7 @@ class FrameRunner:
             **starting(self.job), **self.options.source, **given_of(self.where.access), "topic": topic.name,
         }  # fmt: skip
         try:
-            for_source(OptionValues(options), STREAM)  # Spark reads them when the query runs
+            for_source(OptionValues(options), STREAM)  # Spark reads them only when the query runs
         except OptionError as error:
             raise JobError(f"job {self.job.name!r}, topic {topic.name!r}: {error}") from None
         return open_input(session.readStream.format("tidelog").options(**options), topic, facts, self.where.path)
@@ -211,44 +211,44 @@ class FrameRunner:
         writer = rows.writeStream.outputMode(self.options.mode).queryName(job.name)
         if self.options.mode == "append":
             writer = writer.format("tidelog").options(**options, **{ROUTES: routes.written()})
-        else:  # Spark has the update mode for no sink in Python
+        else:  # Spark supports the update mode for no Python sink
             writer = writer.option("checkpointLocation", self.location)
             writer = writer.foreachBatch(lambda batch, number: _written(batch, number, options, routes))
         if self.options.trigger:
             writer = writer.trigger(processingTime=self.options.trigger)
         context = rows.sparkSession.sparkContext
         pool = context.getLocalProperty("spark.scheduler.pool")
-        if self._turn is None:
-            self._turn = pools_of(context).take()
-        context.setLocalProperty("spark.scheduler.pool", pools.pool(self._turn))
+        if self._pool is None:
+            self._pool = pools_of(context).acquire()
+        context.setLocalProperty("spark.scheduler.pool", pools.pool_name(self._pool))
         try:
             return writer.start()
         except AnalysisException as error:
-            raise JobError(f"job {job.name!r}: Spark can't run its query: {_shown(error)}") from None
+            raise JobError(f"job {job.name!r}: Spark cannot run its query: {_shown(error)}") from None
         finally:
             context.setLocalProperty("spark.scheduler.pool", pool)  # type: ignore[arg-type]  # None unsets it
 
-    # -- while it runs -----------------------------------------------------------------------------------------
+    # -- polling -----------------------------------------------------------------------------------------
     def poll(self) -> FrameState:
-        """What the job does now. It asks Spark, and now and then the server (groups), for QUICK_MS at most.
+        """Return the state of the job. Polls Spark and, every few seconds, moves the group, in at most QUICK_MS.
 
         Errors of the server are logged: the group is moved later.
         """
         if self._query is None or self._state.state in ("failed", "stopped"):
             return self._state
-        self._look(self._query)
-        self._hold_back(now=self._state.state == "failed")
+        self._read_progress(self._query)
+        self._move_group(now=self._state.state == "failed")
         return self._state
 
-    def _look(self, query: StreamingQuery) -> None:
-        active = query.isActive  # before the progress: what ends meanwhile is seen by the next call
+    def _read_progress(self, query: StreamingQuery) -> None:
+        active = query.isActive  # before the progress: if the query ends now, the next call notices
         error = None if active else query.exception()
         last = query.lastProgress
         if last is not None and (last.batchId, last.timestamp) != self._seen:
             self._seen = (last.batchId, last.timestamp)
             for progress in query.recentProgress:
                 self._add(progress)
-        state: State = "idle"
+        state: QueryState = "idle"
         if error is not None:
             state = "failed"
         elif not active:
@@ -260,7 +260,7 @@ class FrameRunner:
     def _add(self, progress: Any) -> None:
         """Count a batch, unless it was counted. A batch without rows, for the watermark, counts as well.
 
-        An idle query reports its progress now and then, with the number of the batch that comes next.
+        An idle query sometimes reports progress with the number of the next batch.
         """
         before = self._state
         if "addBatch" not in progress.durationMs or (before.batch is not None and progress.batchId <= before.batch):
@@ -275,17 +275,17 @@ class FrameRunner:
         )  # fmt: skip
 
     def cancel(self) -> None:
-        """End what runs, in any thread; returns at once. A batch under way fails, and ``stop`` waits for none."""
+        """Cancel the current batch, which then fails. Returns immediately; may be called in any thread."""
         self._cancelled = True
         query = self._query
         if query is not None:
-            self._spark.sparkContext.cancelJobGroup(query.runId)  # the group of a query's batches
+            self._spark.sparkContext.cancelJobGroup(query.runId)  # the job group of the query's batches
 
     def stop(self, timeout: float = STOPPING) -> FrameState:
-        """Stop when the batch under way is finished, or after ``timeout`` seconds in the middle of it: it is run again.
-        After ``cancel``, at once.
+        """Stop when the current batch is finished, or after ``timeout`` seconds in the middle of it.
 
-        The state is ``stopped``, or ``failed`` if it failed meanwhile. Stopping again does nothing.
+        An interrupted batch runs again later. After ``cancel``, stops immediately. The state becomes ``stopped``, or
+        ``failed`` if the query failed in the meantime. Stopping again does nothing.
         """
         query = self._query
         if query is not None and self._state.state not in ("failed", "stopped"):
@@ -295,21 +295,21 @@ class FrameRunner:
             while not self._cancelled and time.monotonic() < until and query.isActive and _busy(query, begun):
                 time.sleep(0.02)
             query.stop()
-            self._look(query)
-            self._hold_back(now=True)
+            self._read_progress(query)
+            self._move_group(now=True)
         self._close()
         return self._state
 
-    def _hold_back(self, now: bool) -> None:
+    def _move_group(self, now: bool) -> None:
         try:
-            self._groups.finished(self._state.ends, now)
-        except (OSError, ReplyError, redis.RedisError) as error:  # the group lags: that holds back more than need be
-            log.warning("job %s: its group was not moved: %s", self.job.name, error)
+            self._groups.advance(self._state.ends, now)
+        except (OSError, ReplyError, redis.RedisError) as error:  # more entries are retained than necessary
+            log.warning("job %s: moving its group failed: %s", self.job.name, error)
 
     def _close(self) -> None:
-        if self._turn is not None:
-            pools_of(self._spark.sparkContext).give_back(self._turn)
-            self._turn = None
+        if self._pool is not None:
+            pools_of(self._spark.sparkContext).release(self._pool)
+            self._pool = None
         self._servers.close()
         self._quick.close()
 
@@ -321,7 +321,7 @@ def _written(batch: DataFrame, number: int, options: Mapping[str, str], routes: 
 
 
 def _busy(query: StreamingQuery, begun: int) -> bool:
-    """Whether the batch after ``begun`` is under way."""
+    """Return whether the batch after ``begun`` is in progress."""
     status = query.status
     if not (status["isTriggerActive"] and status["isDataAvailable"]):
         return False
@@ -330,7 +330,7 @@ def _busy(query: StreamingQuery, begun: int) -> bool:
 
 
 def _shown(error: Exception) -> str:
-    """An error in user code with its traceback; Spark's own without the JVM's."""
+    """Return the text of an error: user code's with its traceback, Spark's own without the JVM stack trace."""
     if isinstance(error, AnalysisException):
         return str(error).partition("\n\nJVM stacktrace")[0].partition(";\n")[0]
     text = "".join(traceback.format_exception(error)).strip()
@@ -338,7 +338,7 @@ def _shown(error: Exception) -> str:
 
 
 def ends_of(offsets: list[str | None], job: Job) -> dict[str, StreamId]:
-    """Up to where the streams of a job's inputs were read, from the end offsets of its sources: the least of each."""
+    """Return how far each of a job's input streams has been read: the minimum of the end offsets of its sources."""
     prefixes = tuple(f"{topic.name}:" for topic in job.inputs)
     read: Callable[[str], dict[str, str]] = lambda text: msgspec.json.decode(text, type=dict[str, str])  # noqa: E731
     ends: dict[str, StreamId] = {}

@@ -1,8 +1,8 @@
-"""What is known of jobs, for ``tidelog jobs status``. Operations without I/O.
+"""Collects what is known about jobs, for ``tidelog jobs status``. Operations without I/O.
 
-Rule 1: what a job has read is what its replay log says; of a frame job, where its group is, which follows within
-        seconds. Its status is what its engine says, and whether that engine lives its lease says.
-Rule 2: nothing here may fail for one job's sake: what isn't there, or can't be read, is left out.
+Rule 1: The progress of a batch job comes from its replay log; that of a frame job from its group, which follows within
+        seconds. The status comes from the job's engine, whose lease determines whether it is alive.
+Rule 2: A problem with one job must not affect the others: missing and invalid data is left out.
 """
 
 from __future__ import annotations
@@ -26,29 +26,29 @@ from tidelog.topics import TopicError
 from tidelog.topics.settings import key_of, read_settings
 from tidelog.transport.call import Call
 
-PAGE: Final = 2000  # calls that are sent together
+PAGE: Final = 2000  # calls in one pipeline
 
 
 @dataclass(frozen=True)
 class PartitionOverview:
-    """How far a partition of a job is."""
+    """The progress of one partition of a job."""
 
     partition: int
     epoch: int | None  # of its last marker
-    lag: int  # entries of its inputs that it has not read
-    lag_ms: int  # age of the oldest of them
-    recovery: Any = None  # what a task that recovers the state says
+    lag: int  # unread entries of its inputs
+    lag_ms: int  # age of the oldest unread entry
+    recovery: Any = None  # progress of a recovery, as its task reports it
 
 
 @dataclass(frozen=True)
 class JobOverview:
-    """A job. ``status`` may be of an engine that has it no more."""
+    """A job. ``status`` may come from an engine that no longer has the job."""
 
     spec: JobSpec
-    engine: str  # that has its claim, and lives; empty: none
+    engine: str  # the live engine that has its claim; empty: none
     status: Status | None
     partitions: tuple[PartitionOverview, ...] = ()
-    snapshots: SnapshotSummary = SnapshotSummary()  # noqa: RUF009 - it can't be changed
+    snapshots: SnapshotSummary = SnapshotSummary()  # noqa: RUF009 - immutable
 
     @property
     def lag(self) -> int:
@@ -60,12 +60,12 @@ class JobOverview:
 
     @property
     def said(self) -> Status | None:
-        """The status, if it is of this generation."""
+        """The status, if it belongs to this generation."""
         return self.status if self.status is not None and self.status.generation == self.spec.generation else None
 
     @property
     def state(self) -> str:
-        """In one or two words."""
+        """The state in one or two words."""
         if self.spec.paused:
             return "pausing" if self.engine else "paused"
         if not self.engine:
@@ -77,7 +77,7 @@ class JobOverview:
         return self.said.state
 
     def facts(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return the data for JSON."""
         return {
             "job": self.spec, "state": self.state, "engine": self.engine or None, "lag": self.lag,
             "lag_ms": self.lag_ms, "status": self.said, "snapshots": self.snapshots,
@@ -87,31 +87,31 @@ class JobOverview:
 
 @dataclass(frozen=True)
 class JobsOverview:
-    """All jobs that were asked for; ``at``: ms since 1970, by the server's clock."""
+    """The requested jobs; ``at``: ms since 1970, by the server's clock."""
 
     at: int
     jobs: tuple[JobOverview, ...]
-    engines: tuple[str, ...] = ()  # that live
+    engines: tuple[str, ...] = ()  # live ones
 
     def written(self) -> str:
-        """As JSON."""
+        """Return the data as JSON."""
         facts = {"at": self.at, "engines": self.engines, "jobs": [each.facts() for each in self.jobs]}
         return msgspec.json.encode(facts).decode()
 
 
 @dataclass
 class _Found:
-    """What was found of a job on the way."""
+    """Intermediate results for one job."""
 
     spec: JobSpec
     engine: str = ""
     status: Status | None = None
-    snapshots: SnapshotSummary = SnapshotSummary()  # noqa: RUF009 - it can't be changed
+    snapshots: SnapshotSummary = SnapshotSummary()  # noqa: RUF009 - immutable
     streams: dict[int, list[tuple[str, str]]] = field(default_factory=dict)  # by partition: topic, stream
 
 
 def overview(names: Sequence[str] = ()) -> Steps[JobsOverview]:
-    """Look at these jobs, or at all. JobError for one that isn't there."""
+    """Return an overview of these jobs, or of all. Raises JobError if a job does not exist."""
     there: JobRegistry = yield from registry.read()
     specs = [there.find(name) for name in names] if names else [there.specs[name] for name in sorted(there.specs)]
     (now,) = checked((yield [strings.server_time()]))
@@ -126,7 +126,7 @@ def overview(names: Sequence[str] = ()) -> Steps[JobsOverview]:
 
 
 def owner(name: str) -> Steps[str]:
-    """The engine that has a job's claim, and lives; empty: none."""
+    """Return the live engine that has a job's claim; empty if there is none."""
     (claim,) = checked((yield [strings.get(keys.owner(name))]))
     lease, value = _holder(claim)
     if not lease:
@@ -136,7 +136,7 @@ def owner(name: str) -> Steps[str]:
 
 
 def _owners(found: Sequence[_Found]) -> Steps[list[str]]:
-    """Statuses, and who has the claims; returns all engines that live."""
+    """Read statuses and the holders of claims; return all live engines."""
     (document,) = checked((yield [strings.get(keys.ENGINES)]))
     names = [each.spec.name for each in found]
     claims, said, kept = checked(
@@ -162,13 +162,13 @@ def _owners(found: Sequence[_Found]) -> Steps[list[str]]:
 
 
 def _holder(claim: bytes | None) -> tuple[str, bytes]:
-    """The lease that a claim names, and its value; empty if it is free."""
+    """Return the lease that a claim names, and its value; empty if it is free."""
     parts = (claim or b"").split(b"|")
     return (parts[0].decode("utf-8", "backslashreplace"), parts[1]) if len(parts) == 3 else ("", b"")
 
 
 def _streams(found: Sequence[_Found]) -> Steps[None]:
-    """Which streams each partition reads. A topic of one partition is read by all."""
+    """Determine the streams that each partition reads. A topic with one partition is read by all."""
     topics = sorted({topic for each in found for topic in each.spec.inputs})
     (texts,) = checked((yield [strings.mget(*map(key_of, topics))]))
     counts = {topic: _count(topic, text) for topic, text in zip(topics, texts, strict=True)}
@@ -186,7 +186,7 @@ def _count(topic: str, text: bytes | None) -> int:
 
 
 def _partitions(found: _Found, now: int) -> Steps[list[PartitionOverview]]:
-    """How far each partition of a job is."""
+    """Return the progress of each partition of a job."""
     spec = found.spec
     recovering = yield from _sent(strings.get(keys.recovery(spec.name, at)) for at in range(spec.partitions))
     lasts = yield from _lasts(spec)
@@ -198,7 +198,7 @@ def _partitions(found: _Found, now: int) -> Steps[list[PartitionOverview]]:
             after = span.end if span is not None else begun.get((topic, stream), StreamId(0))
             asked += [calls.tcount(stream, f"({after}"), calls.trange(stream, f"({after}", "+", 1)]
     replies = iter((yield from _sent(asked)))
-    looks = []
+    progress = []
     for at, last in enumerate(lasts):
         lag = age = 0
         for _ in found.streams[at]:
@@ -207,12 +207,12 @@ def _partitions(found: _Found, now: int) -> Steps[list[PartitionOverview]]:
                 lag += count
                 age = max([age, *[now - entry.id.ms for entry in first]])
         epoch = last.epoch if last else None
-        looks.append(PartitionOverview(at, epoch, lag, age, _recovery(recovering[at], epoch)))
-    return looks
+        progress.append(PartitionOverview(at, epoch, lag, age, _recovery(recovering[at], epoch)))
+    return progress
 
 
 def _lasts(spec: JobSpec) -> Steps[list[Marker | None]]:
-    """The last marker of each partition."""
+    """Return the last marker of each partition."""
     if spec.kind == "frame":
         return [None] * spec.partitions
     logs = [keys.log(spec.name, at) for at in range(spec.partitions)]
@@ -231,7 +231,7 @@ def _marker(key: str, spec: JobSpec, entries: Any) -> Marker | None:
 
 
 def _begun(found: _Found) -> Steps[Mapping[tuple[str, str], StreamId]]:
-    """Where a job without markers is: where its group is, in the streams that have it."""
+    """Return the positions of the group, from which a job without markers continues."""
     group = keys.group(found.spec.name).encode()
     pairs = sorted({pair for each in found.streams.values() for pair in each})
     listed = yield from _sent(calls.tgroup_list(stream) for _, stream in pairs)
@@ -245,7 +245,7 @@ def _begun(found: _Found) -> Steps[Mapping[tuple[str, str], StreamId]]:
 
 
 def _sent(asked: Iterable[Call[Any]]) -> Steps[list[Any]]:
-    """What calls read, with errors in their places, in portions."""
+    """Send calls in portions; return their results, including errors."""
     left, replies = list(asked), []
     while left:
         replies += yield left[:PAGE]
@@ -254,7 +254,9 @@ def _sent(asked: Iterable[Call[Any]]) -> Steps[list[Any]]:
 
 
 def _recovery(text: Any, epoch: int | None) -> Any:
-    """How far a recovery is, ``{"from": 3, "epoch": 5, "to": 9, "rows": 800}``; None if a later epoch was published."""
+    """Return the progress of a recovery, ``{"from": 3, "epoch": 5, "to": 9, "rows": 800}``; None if a later epoch was
+    published.
+    """
     if not isinstance(text, bytes):
         return None
     try:

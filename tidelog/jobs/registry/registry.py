@@ -1,20 +1,21 @@
-"""The registry: which jobs there are. A stream with all changes, ``jobs:registry``.
+"""The registry of jobs: a stream that contains all changes, ``jobs:registry``.
 
     kind        added | changed | paused | resumed | removed | reset | all
     name        of the job; empty for ``all``
-    spec        the job as it is from then on, in JSON; of ``all``: every job
-    by          who did it, for people
+    spec        the job after the change, in JSON; of ``all``: every job
+    by          the user who made the change, informational
 
-Rule 1: a change is appended under WATCH by somebody who has read everything before it. So changes come one after
-        another, and each makes sense after the ones before it.
-Rule 2: an entry says what the job is from then on, not what is different. ``all`` says it of every job: whoever reads
-        one forgets what it knew. So a reader may begin anywhere before one, and may have missed any number of entries.
-Rule 3: the writer that finds LONG entries appends ``all`` and evicts what is before it, in the step of its own change.
-Rule 4: an entry is validated before it is used. Names become paths, targets are imported, terminals show both: a user
-        with write permission for this stream must not gain more access to an engine's machine than the code on its
+Rule 1: A change is appended under WATCH by a client that has read all earlier entries. Changes are therefore ordered,
+        and each is valid after its predecessors.
+Rule 2: An entry contains the complete job after the change, not the difference. ``all`` contains every job and replaces
+        everything known before. A reader may start at any entry before an ``all``, and may have missed any number.
+Rule 3: The writer that finds LONG entries appends ``all`` and evicts the entries before it, in the transaction of its
+        own change.
+Rule 4: An entry is validated before it is used. Names become paths, targets are imported, and terminals show both: a
+        user with write permission for this stream must not gain more access to an engine's machine than the code on its
         path.
-Rule 5: a generation of a job begins with ``added`` or ``reset``. Its number is never reused, not even after the
-        job was removed. When it ends, its fence is closed in the same step: nothing of it can be published any more.
+Rule 5: A generation of a job starts with ``added`` or ``reset``. Its number is never reused, not even after the job was
+        removed. When it ends, its fence is closed in the same transaction, so nothing of it can be published any more.
 """
 
 from __future__ import annotations
@@ -38,35 +39,35 @@ from tidelog.topics.settings import check_name as check_topic
 from tidelog.transport.call import Call
 
 _unreadable: Final = UnreadableDocuments(logging.getLogger(__name__))
-KINDS: Final = ("added", "changed", "paused", "resumed", "reset")  # of entries with the spec of a job that there is
+KINDS: Final = ("added", "changed", "paused", "resumed", "reset")  # contain the spec of an existing job
 LONG: Final = 1000  # entries of the registry
 PAGE: Final = 500
-CLOSED: Final = 2**63 - 1  # the epoch of a fence that is closed: there is none after it
-CLOSING_MS: Final = 60_000  # of the stage that closes it
+CLOSED: Final = 2**63 - 1  # the epoch of a closed fence, the highest possible one
+CLOSING_MS: Final = 60_000  # lifetime of the stage that closes it
 
 
 class JobSpec(msgspec.Struct, frozen=True):
-    """A job as the registry knows it."""
+    """A job as recorded in the registry."""
 
     name: str
     target: str  # ``module:attribute`` of the Job
     kind: str = "batch"  # or frame
-    version: str = ""  # hash of the function's source when it was added, for people
+    version: str = ""  # hash of the source when it was added, informational
     generation: int = 1
-    revision: int = 1  # counts changes; who runs another one begins again
+    revision: int = 1  # counts changes; an engine restarts a job with another revision
     inputs: tuple[str, ...] = ()
     outputs: tuple[str, ...] = ()
     partitions: int = 1
-    state: str = ""  # the type of the values; empty: none
-    start: str = ""  # where this generation begins; empty: as the job is declared
+    state: str = ""  # the type of the state's values; empty: no state
+    start: str = ""  # where this generation starts; empty: as the job declares
     store: str = ""  # URL of the object store; empty: the engine's
     paused: bool = False
     options: dict[str, str] = {}
 
     def differences(self, other: JobSpec) -> list[str]:
-        """Why ``other`` can't go on with the state and the positions of this one."""
+        """Return why ``other`` cannot continue with the state and the positions of this job."""
         return [
-            f"{what} was {_shown(getattr(self, what))}, and is {_shown(getattr(other, what))}"
+            f"{what} was {_shown(getattr(self, what))} and is now {_shown(getattr(other, what))}"
             for what in ("kind", "inputs", "partitions", "state")
             if getattr(self, what) != getattr(other, what)
         ]
@@ -79,15 +80,15 @@ class _All(msgspec.Struct, frozen=True):
 
 @dataclass
 class JobRegistry:
-    """What the entries up to ``last`` amount to."""
+    """The jobs after the entries up to ``last``."""
 
     specs: dict[str, JobSpec] = field(default_factory=dict)
-    gone: dict[str, int] = field(default_factory=dict)  # jobs that were removed, with their last generation
-    last: StreamId = StreamId(0)  # noqa: RUF009 - it can't be changed
+    gone: dict[str, int] = field(default_factory=dict)  # removed jobs, with their last generation
+    last: StreamId = StreamId(0)  # noqa: RUF009 - immutable
     length: int = 0  # entries since the last ``all``
 
     def apply(self, entry: Entry) -> None:
-        """Take in the next entry. One that is none of a registry is reported and ignored."""
+        """Apply the next entry. An invalid entry is logged and ignored."""
         self.last = entry.id
         self.length += 1
         try:
@@ -105,7 +106,7 @@ class JobRegistry:
             else:
                 spec = msgspec.json.decode(facts["spec"], type=JobSpec)
                 if kind not in KINDS:
-                    raise ValueError(f"{kind!r} is no kind of entry")
+                    raise ValueError(f"{kind!r} is not a kind of entry")
                 _check(name, spec)
                 self.specs[name] = spec
                 self.gone.pop(name, None)
@@ -113,42 +114,42 @@ class JobRegistry:
             _unreadable.tell(f"{keys.REGISTRY} {entry.id}", summary_of(error))
 
     def find(self, name: str) -> JobSpec:
-        """JobError if there is no such job."""
+        """Return the job's spec. Raises JobError if there is no such job."""
         if name not in self.specs:
             known = ", ".join(sorted(self.specs)) or "none"
             raise JobError(f"there is no job {name!r}; jobs: {known}. Add one: tidelog jobs add module:job")
         return self.specs[name]
 
     def everything(self) -> str:
-        """All jobs, as the entry ``all`` has them."""
+        """Return all jobs, in the form that an ``all`` entry has."""
         return msgspec.json.encode(_All(self.specs, self.gone)).decode()
 
 
 def _check(name: str, spec: JobSpec) -> None:
-    """Raises ValueError if a job that is called ``name`` is not one that this program writes."""
+    """Raise ValueError unless ``spec`` is a valid job with this name."""
     _check_name(spec.name)
     parts = spec.target.partition(":")
     if name != spec.name or spec.kind not in ("batch", "frame"):
-        raise ValueError(f"it is a job of kind {spec.kind!r} that is called {spec.name!r} and {name!r}")
+        raise ValueError(f"a job of kind {spec.kind!r} with the names {spec.name!r} and {name!r}")
     if not all(part.replace("-", "_").isidentifier() for part in f"{parts[0]}.{parts[2]}".split(".")):
-        raise ValueError(f"job {name!r}: the target {spec.target!r} is no module:attribute")
+        raise ValueError(f"job {name!r}: the target {spec.target!r} is not module:attribute")
     if min(spec.generation, spec.revision, spec.partitions) < 1:
-        raise ValueError(f"job {name!r}: generation, revision and partitions are numbers from 1")
+        raise ValueError(f"job {name!r}: generation, revision and partitions must be at least 1")
     for topic in (*spec.inputs, *spec.outputs):
         check_topic(topic)
     for text in (spec.version, spec.state, spec.start, spec.store, *spec.options, *spec.options.values()):
         if not text.isprintable():
-            raise ValueError(f"job {name!r}: {text!r} has characters that are not printable")
+            raise ValueError(f"job {name!r}: {text!r} contains unprintable characters")
 
 
 def _check_name(name: str) -> None:
     if not NAME.fullmatch(name):
-        raise ValueError(f"{name!r} is no name of a job")
+        raise ValueError(f"{name!r} is not the name of a job")
 
 
 @dataclass(frozen=True)
 class RegistryChange:
-    """An entry to append; ``closes``: the fence of a generation that ends, and the stream of the job's events."""
+    """An entry to append; ``closes``: the fence of the generation that it ends, and the job's event stream."""
 
     kind: str
     spec: JobSpec
@@ -160,7 +161,10 @@ Decide = Callable[[JobRegistry], RegistryChange | None]
 
 # -- what changes ----------------------------------------------------------------------------------------------
 def add(spec: JobSpec) -> Decide:
-    """A new job, or new code for one. JobError where it can't go on with what the old one has."""
+    """Add a job, or new code for an existing one.
+
+    Raises JobError if the new code is incompatible with the existing job's state and positions.
+    """
 
     def decide(registry: JobRegistry) -> RegistryChange | None:
         old = registry.specs.get(spec.name)
@@ -170,8 +174,8 @@ def add(spec: JobSpec) -> Decide:
         differences = old.differences(spec)
         if differences:
             raise JobError(
-                f"there is a job {spec.name!r} already, which is another one: {'; '.join(differences)}. Take another"
-                f" name, or begin again with empty state: tidelog jobs reset {spec.name} --from earliest"
+                f"there is a different job {spec.name!r} already: {'; '.join(differences)}. Use another"
+                f" name, or start again with empty state: tidelog jobs reset {spec.name} --to earliest"
                 f" --target {spec.target}"
             )
         new = msgspec.structs.replace(
@@ -199,7 +203,7 @@ def pause(name: str) -> Decide:
 
 
 def resume(name: str) -> Decide:
-    """Also a job that isn't paused: one that has failed is tried again."""
+    """Resume a job. Also accepts a job that isn't paused: one that has failed is retried."""
 
     def decide(registry: JobRegistry) -> RegistryChange:
         return RegistryChange("resumed", _next(registry.find(name), paused=False))
@@ -208,7 +212,7 @@ def resume(name: str) -> Decide:
 
 
 def reset(spec: JobSpec) -> Decide:
-    """A new generation, as ``spec`` describes the job, from ``spec.start``."""
+    """Start a new generation of the job, as described by ``spec``, from ``spec.start``."""
 
     def decide(registry: JobRegistry) -> RegistryChange:
         old = registry.find(spec.name)
@@ -231,7 +235,7 @@ def _closing(spec: JobSpec) -> tuple[str, str]:
 
 # -- on the server ---------------------------------------------------------------------------------------------
 def read(registry: JobRegistry | None = None) -> Steps[JobRegistry]:
-    """What is there, in pages; or take in what is new since ``registry.last``."""
+    """Read the registry in pages, or apply the changes after ``registry.last``."""
     found = JobRegistry() if registry is None else registry
     while True:
         after = f"({found.last}" if found.last > StreamId(0) else "-"
@@ -243,7 +247,7 @@ def read(registry: JobRegistry | None = None) -> Steps[JobRegistry]:
 
 
 def removed(name: str) -> Steps[JobSpec | None]:
-    """A job that was removed, as it was; None if it is there, never was, or that is too long ago."""
+    """Return the last spec of a removed job; None if the job exists, never existed, or was removed too long ago."""
     found: JobSpec | None = None
     last = StreamId(0)
     while True:
@@ -253,7 +257,7 @@ def removed(name: str) -> Steps[JobSpec | None]:
             try:
                 facts = entry.text()
             except ValueError:
-                continue  # as ``apply``
+                continue  # ``apply`` ignores it as well
             if facts.get("name") == name:
                 found = _removed(name, facts)
         if len(page) < PAGE:
@@ -267,14 +271,14 @@ def _removed(name: str, facts: dict[str, str]) -> JobSpec | None:
         spec = msgspec.json.decode(facts["spec"], type=JobSpec)
         _check(name, spec)
     except (KeyError, ValueError, RecursionError):
-        return None  # who reads the registry reports it
+        return None  # readers of the registry log it
     return spec
 
 
 def change(decide: Decide, by: str = "", long: int = LONG) -> Steps[tuple[JobRegistry, RegistryChange | None]]:
-    """Change the registry; returns it as it is then, and the change, None if there was nothing to do.
+    """Change the registry; return the result, and the change or None if there was nothing to do.
 
-    To be driven on one connection, which is not made again. ``decide`` may be called several times.
+    Must be driven on one connection that is not reconnected. ``decide`` may be called several times.
     """
     while True:
         checked((yield [Call(("WATCH", keys.REGISTRY), bool)]))
@@ -299,7 +303,7 @@ def _fields(kind: str, name: str, spec: str, by: str) -> dict[str, str]:
 
 
 def _closed(what: RegistryChange) -> list[Call[Any]]:
-    """Calls that close the fence: an epoch that only says so in the job's events is published as its last one."""
+    """Return calls that close the fence: the last epoch, which only records the end in the job's event stream."""
     if what.closes is None:
         return []
     fence, events = what.closes
@@ -312,7 +316,7 @@ def _closed(what: RegistryChange) -> list[Call[Any]]:
 
 
 def _together(queued: Sequence[Call[Any]]) -> Steps[bool]:
-    """Carry calls out in one step; False if what is watched has changed."""
+    """Execute calls in one transaction; return False if the watched key has changed."""
     plain = [Call(call.args, bool) for call in queued]
     replies = yield [Call(("MULTI",), bool), *plain, Call(("EXEC",), lambda reply: reply)]
     *_, done = checked(replies)

@@ -1,4 +1,4 @@
-"""The jobs of a module, and what the registry is told about one."""
+"""Finds the jobs of a module, and describes a job for the registry."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from tidelog.topics.reconcile import agree
 
 
 def jobs_of(module: ModuleType) -> list[tuple[str, Job]]:
-    """The jobs that a module declares, each with its attribute, in the order of their names."""
+    """Return the jobs that a module declares, each with its attribute, ordered by name."""
     return sorted((name, found) for name, found in vars(module).items() if isinstance(found, Job))
 
 
 def describe(job: Job, target: str, store: str = "", start: str = "") -> Steps[JobSpec]:
-    """What the registry is told. Topics that aren't there are made; JobError where they are not as declared."""
+    """Return a job's spec. Creates missing topics; raises JobError if existing ones are not as declared."""
     partitions: dict[str, int] = {}
     for topic in (*job.inputs, *job.outputs):
         partitions[topic.name] = yield from _partitions(job, topic)
@@ -38,18 +38,19 @@ def _partitions(job: Job, topic: Topic[object]) -> Steps[int]:
 
 
 def _agreed(job: Job, partitions: dict[str, int]) -> int:
-    """How many partitions the job has."""
+    """Return the number of partitions of the job."""
     inputs = {topic.name: partitions[topic.name] for topic in job.inputs}
     several = {number for number in inputs.values() if number > 1}
     if len(several) > 1:
         listed = ", ".join(f"{name} has {number}" for name, number in inputs.items())
         raise JobError(
-            f"job {job.name!r}: its inputs are not co-partitioned: {listed}. They need as many partitions each (or 1: a"
-            " topic that every partition reads whole): tidelog topics grow, or a job that writes one of them anew"
+            f"job {job.name!r}: its inputs are not co-partitioned: {listed}. They need equal numbers of partitions,"
+            " or 1 (such a topic is read completely by every partition): use tidelog topics grow, or a job that"
+            " rewrites one of them"
         )
     return max(several, default=1)
 
 
 def type_name(kind: type[object] | None) -> str:
-    """The type of a state's values, as the registry has it."""
+    """Return the name of the type of a state's values, as in the registry."""
     return "" if kind is None else getattr(kind, "__qualname__", str(kind))

@@ -1,16 +1,17 @@
 """``Marker``: an entry of a job's replay log. It is published in one step with the outputs of its epoch.
 
-    epoch        9                 run          5f0c...       the run of an engine that published it
-    generation   1                 version      9a3e...       hash of the function's source, for people
+    epoch        9                 run          5f0c...       the run of the engine that published it
+    generation   1                 version      9a3e...       hash of the function's source, informational
     inputs       {"clicks": ["1700000000000.0", "1700000000100.2", 812]}       after, up to (included), entries
-    now          1700000000100     rows         800           rows out
-    digest       c4...             of what changed in the state, hexadecimal; empty without state
-    skipped      {"clicks": ["1700000000050.0"]}    entries that went to the dead letters; left out if there are none
-    calls        [["clicks", "1700000000049.0"], ...]  where the function's calls ended, if a batch was bisected
-    merge        inputs        max_rows       100000       how it was cut into calls otherwise
+    now          1700000000100     rows         800           output rows
+    digest       c4...             of the changes of the state, hexadecimal; empty without state
+    skipped      {"clicks": ["1700000000050.0"]}    entries sent to the dead-letter queue; empty if there are none
+    calls        [["clicks", "1700000000049.0"], ...]  the last entry of each call, if a batch was bisected
+    merge        inputs        max_rows       100000       how the input was divided into calls otherwise
 
-Rule 1: the last marker of a partition says where it is. Spark's offsets, leases and status say nothing about it.
-Rule 2: a marker has what a replay needs to call the function again with the same arguments in the same order.
+Rule 1: The last marker of a partition determines its position. Spark's offsets, leases and status do not.
+Rule 2: A marker contains everything that a replay needs to call the function again with the same arguments in the same
+        order.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ FIELDS: Final = (
 
 @dataclass(frozen=True)
 class InputSpan:
-    """What was read of one input: the entries after one ID up to another."""
+    """The entries of one input that were read: those after one ID up to another."""
 
     after: StreamId
     end: StreamId  # included
@@ -42,7 +43,7 @@ class InputSpan:
 
 @dataclass(frozen=True)
 class Marker:
-    """What one epoch did in one partition."""
+    """The record of one epoch in one partition."""
 
     epoch: int
     run: str
@@ -50,15 +51,15 @@ class Marker:
     version: str
     inputs: Mapping[str, InputSpan]  # by topic
     now_ms: int
-    rows: int  # that were put out
+    rows: int  # output rows
     digest: str
     skipped: Mapping[str, Sequence[str]] = field(default_factory=dict)  # IDs by topic
     calls: Sequence[tuple[str, str]] = ()  # topic, last ID of the call; empty: by ``merge`` and ``max_rows``
-    merge: Merge = "inputs"  # as the job was declared, as is the next one
-    max_rows: int = 0  # of a call; 0: no limit
+    merge: Merge = "inputs"  # as the job declared it
+    max_rows: int = 0  # per call; 0: no limit
 
     def fields(self) -> dict[str, str]:
-        """As fields of an entry."""
+        """Return the fields of the entry."""
         spans = {name: (str(span.after), str(span.end), span.rows) for name, span in self.inputs.items()}
         return {
             "epoch": str(self.epoch), "run": self.run, "generation": str(self.generation), "version": self.version,
@@ -69,7 +70,7 @@ class Marker:
 
 
 def read_marker(key: str, entry: Entry) -> Marker:
-    """A marker from its entry in the log ``key``. JobError if it is none."""
+    """Return the marker in an entry of the log ``key``. Raises JobError if the entry is not a marker."""
     try:
         fields = {name.decode(): value.decode() for name, value in entry.pairs}
         spans = msgspec.json.decode(fields["inputs"], type=dict[str, tuple[str, str, int]])
@@ -85,7 +86,7 @@ def read_marker(key: str, entry: Entry) -> Marker:
             "time" if fields["merge"] == "time" else "inputs", int(fields["max_rows"]),
         )  # fmt: skip
     except (KeyError, ValueError, RecursionError) as error:
-        raise JobError(f"the entry {entry.id} of {key!r} is no marker of a replay log: {error!r}") from None
+        raise JobError(f"the entry {entry.id} of {key!r} is not a marker of a replay log: {error!r}") from None
 
 
 def _json(value: object) -> str:

@@ -1,13 +1,13 @@
-"""Where a generation of a job began: the position in each input, and the topics as they were.
+"""The origin of a generation of a job: its starting position in each input, and the topics at that time.
 
     {"start": "earliest", "partitions": 4, "topics": {"clicks": ["5f0c...", 4]},
      "starts": {"clicks": ["0.0", "1700000000000.3", "0.0", "0.0"]}}
 
-Rule 1: it is written once, before the first epoch, by the first engine that prepares the generation. Another engine
-        that begins before an epoch was published goes on from the same positions: with ``latest`` nothing is missed.
-Rule 2: an input that is added to the job later gets its own positions then. What is there never changes.
-Rule 3: a reset closes a generation before the next one begins: its fence has the highest epoch then, so that an engine
-        which still runs it can't publish any more.
+Rule 1: It is written once, before the first epoch, by the first engine that prepares the generation. Another engine
+        that starts before an epoch was published uses the same positions, so ``latest`` misses nothing.
+Rule 2: The positions of an input that is added to the job later are added at that time. Existing ones never change.
+Rule 3: A reset closes a generation before the next one starts: its fence gets the highest epoch, so an engine that
+        still runs the old generation cannot publish.
 """
 
 from __future__ import annotations
@@ -29,26 +29,26 @@ from tidelog.jobs.errors import JobError
 from tidelog.jobs.topics import Ask, JobTopics, reset_hint
 from tidelog.transport.errors import ReplyError
 
-CLOSED: Final = 2**63 - 1  # the epoch of a fence under which nothing is published any more
+CLOSED: Final = 2**63 - 1  # the epoch of a closed fence, under which nothing can be published
 ZERO: Final = StreamId(0, 0)
 
 
 @dataclass(frozen=True)
 class Origin:
-    """Where a generation began."""
+    """The origin of a generation."""
 
-    start: str  # earliest, latest, or a time: as it was told
+    start: str  # earliest, latest, an ID or a time, as requested
     partitions: int  # of the job
-    topics: dict[str, tuple[str, int]]  # by input: its ID, its partitions
-    starts: dict[str, list[str]]  # by input: for each of its partitions the ID after which to read
+    topics: dict[str, tuple[str, int]]  # by input: its ID and its number of partitions
+    starts: dict[str, list[str]]  # by input: the ID after which each of its partitions is read
 
     def after(self, topic: str, partition: int) -> StreamId:
-        """The ID after which a partition of an input is read."""
+        """Return the ID after which a partition of an input is read."""
         return StreamId.parse(self.starts[topic][partition])
 
 
 def agreed_origin(ask: Ask, job: Job, generation: int, start: str, shape: JobTopics) -> Origin:
-    """The origin of a generation, which is written if there is none. JobError where the topics are others by now."""
+    """Return the origin of a generation; create it if there is none. Raises JobError if the topics have changed."""
     key = keys.origin(job.name, generation)
 
     def edit(text: bytes | None) -> tuple[bytes | None, Origin]:
@@ -62,7 +62,7 @@ def agreed_origin(ask: Ask, job: Job, generation: int, start: str, shape: JobTop
 
 
 def _extended(ask: Ask, job: Job, known: Origin | None, start: str, shape: JobTopics) -> Origin:
-    """With positions for the inputs that have none."""
+    """Add positions for the inputs that have none."""
     new = [topic for topic in shape.inputs if known is None or topic not in known.topics]
     if known is not None and not new:
         return known
@@ -79,7 +79,7 @@ def _extended(ask: Ask, job: Job, known: Origin | None, start: str, shape: JobTo
 
 
 def _positions(ask: Ask, job: Job, start: str, streams: Sequence[str]) -> list[StreamId]:
-    """For each stream the ID after which to read."""
+    """Return, for each stream, the ID after which to read."""
     infos = [info_of(reply) for reply in ask(*map(calls.tinfo, streams))]
     if start == "latest":
         return [ZERO if info is None else info.last for info in infos]
@@ -92,7 +92,7 @@ def _positions(ask: Ask, job: Job, start: str, streams: Sequence[str]) -> list[S
 
 
 def info_of(reply: Info | ReplyError) -> Info | None:
-    """What TINFO said; None if there is no such stream."""
+    """Return the result of TINFO, or None if the stream does not exist."""
     if isinstance(reply, ReplyError):
         if "no such key" in str(reply):
             return None
@@ -115,30 +115,30 @@ def _read(job: Job, key: str, text: bytes) -> Origin:
     try:
         return msgspec.json.decode(text, type=Origin)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise JobError(f"job {job.name!r}: {key!r} does not say where it began: {error}") from None
+        raise JobError(f"job {job.name!r}: {key!r} is not an origin: {error}") from None
 
 
 def _check(job: Job, known: Origin, shape: JobTopics) -> None:
-    """JobError where inputs were deleted, made anew or grown since the generation began."""
+    """Raise JobError if inputs were deleted, recreated or grown since the generation started."""
     for topic, facts in shape.inputs.items():
         ident, partitions = known.topics.get(topic, (facts.id, facts.partitions or 1))
         if ident != facts.id:
             raise JobError(
-                f"job {job.name!r}: topic {topic!r} was deleted and made anew since the job read it;"
+                f"job {job.name!r}: topic {topic!r} was deleted and recreated after the job read it;"
                 f" {reset_hint(job.name)}"
             )
         if partitions != facts.partitions:
             raise JobError(grown(job, topic, partitions, facts.partitions or 1))
     if known.partitions != shape.partitions:
         raise JobError(
-            f"job {job.name!r}: it had {known.partitions} partitions when it began, it has {shape.partitions} by its"
-            f" declaration; {reset_hint(job.name)}, or declare what it had"
+            f"job {job.name!r}: it started with {known.partitions} partitions, and now declares"
+            f" {shape.partitions}; {reset_hint(job.name)}, or declare {known.partitions}"
         )
 
 
 def grown(job: Job, topic: str, before: int, now: int) -> str:
-    """What to tell people about an input with another number of partitions."""
+    """Return the error text for an input with a changed number of partitions."""
     return (
-        f"job {job.name!r}: topic {topic!r} has {now} partitions now, it had {before} when the job began: keys, and the"
-        f" state that belongs to them, are elsewhere now; {reset_hint(job.name)}"
+        f"job {job.name!r}: topic {topic!r} has {now} partitions now, and had {before} when the job started: keys may"
+        f" belong to other partitions than their state; {reset_hint(job.name)}"
     )

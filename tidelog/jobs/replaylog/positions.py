@@ -1,4 +1,4 @@
-"""Where each partition of a job is in each of its inputs, by its last markers."""
+"""The position of each partition of a job in each of its inputs, according to its last markers."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from tidelog.jobs.topics import JobTopics, reset_hint
 
 @dataclass(frozen=True)
 class Positions:
-    """Immutable. The epoch is 0 before the first one."""
+    """Positions after an epoch; immutable. The epoch is 0 before the first one."""
 
     shape: JobTopics
     origin: Origin
     epoch: int
     lasts: Sequence[Marker | None]  # by partition of the job
-    starts: Sequence[Mapping[str, StreamId]]  # by partition: by topic, the ID after which to go on
+    starts: Sequence[Mapping[str, StreamId]]  # by partition and topic: the ID after which to continue
 
     @classmethod
     def of(cls, shape: JobTopics, origin: Origin, lasts: Sequence[Marker] | None) -> Positions:
@@ -33,7 +33,7 @@ class Positions:
         return start if lasts is None else start.after(lasts)
 
     def after(self, markers: Sequence[Marker]) -> Positions:
-        """After an epoch with these markers."""
+        """Return the positions after an epoch with these markers."""
         starts = [
             dict(before) | {topic: span.end for topic, span in marker.inputs.items() if topic in before}
             for before, marker in zip(self.starts, markers, strict=True)
@@ -41,24 +41,25 @@ class Positions:
         return replace(self, epoch=markers[0].epoch, lasts=list(markers), starts=starts)
 
     def by_stream(self) -> dict[str, StreamId]:
-        """By stream: up to where every partition that reads it has read it."""
+        """Return, by stream, how far every partition that reads it has read."""
         least: dict[str, StreamId] = {}
         for stream, start in self._all():
             least[stream] = min(least.get(stream, start), start)
         return least
 
     def origins(self) -> dict[str, StreamId]:
-        """By stream: where the generation began."""
+        """Return, by stream, where the generation started."""
         return {f"{topic}:{at}": self.origin.after(topic, at) for topic, at in self.shape.streams()}
 
-    def news(self, lasts: Mapping[str, StreamId]) -> bool:
-        """Whether there is something to read; ``lasts`` are the last IDs of the streams."""
+    def has_new(self, lasts: Mapping[str, StreamId]) -> bool:
+        """Return whether there are entries to read; ``lasts`` are the last IDs of the streams."""
         return any(lasts.get(stream, ZERO) > start for stream, start in self._all())
 
     def checked(self, job: Job, origin: Origin, infos: Mapping[str, Info | None]) -> Positions:
-        """These, or those of a new job moved on to what is there, if it begins with the ``earliest``.
+        """Return these positions. Those of a new job that starts at ``earliest`` are moved to the oldest existing
+        entries.
 
-        InputsLostError where entries that come next were evicted, JobError where a stream was deleted.
+        Raises InputsLostError if the next entries were evicted, and JobError if a stream was deleted.
         """
         starts = [dict(start) for start in self.starts]
         for at, start in enumerate(starts):
@@ -67,7 +68,7 @@ class Positions:
                 info = infos[stream]
                 if after > (info.last if info is not None else ZERO):
                     raise JobError(
-                        f"job {job.name!r}: the stream {stream!r} was deleted: it was read up to {after};"
+                        f"job {job.name!r}: the stream {stream!r} was deleted after it was read up to {after};"
                         f" {reset_hint(job.name)}"
                     )
                 if info is None or info.evicted_to <= after:
@@ -76,7 +77,7 @@ class Positions:
                     raise InputsLostError(
                         f"job {job.name!r}: entries of topic {topic!r} (stream {stream!r}) after {after}, up to"
                         f" {info.evicted_to}, were evicted before partition {at} read them; give the topic"
-                        f" overflow='protect' or a greater partition_size, and {reset_hint(job.name)}"
+                        f" overflow='protect' or a larger partition_size, and {reset_hint(job.name)}"
                     )
                 start[topic] = info.evicted_to
         return replace(self, starts=starts)

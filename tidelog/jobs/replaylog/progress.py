@@ -1,8 +1,8 @@
-"""How far a job is: the last marker of each partition, by which everything goes on.
+"""The progress of a job: the last marker of each partition.
 
-Rule 1: markers and fence are read in one transaction: a publish is before or after all of them.
-Rule 2: every epoch has a marker in every partition, so the last ones are of one epoch, which is the fence's.
-Rule 3: markers of earlier generations don't count.
+Rule 1: Markers and fence are read in one transaction, so a publication is before or after all of them.
+Rule 2: Every epoch has a marker in every partition, so all last markers have the epoch of the fence.
+Rule 3: Markers of earlier generations don't count.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from tidelog.transport.errors import ReplyError
 
 
 def last_markers(ask: Ask, name: str, generation: int, partitions: int) -> list[Marker] | None:
-    """The last marker of each partition; None before the first epoch.
+    """Return the last marker of each partition; None before the first epoch.
 
-    SupersededError if there is a later generation. JobError where the log is not whole.
+    Raises SupersededError if there is a later generation, and JobError if the log is incomplete.
     """
-    logs = [keys.log(name, at) for at in range(partitions + 1)]  # one more: there must be none
+    logs = [keys.log(name, at) for at in range(partitions + 1)]  # one more, which must be empty
     lasts = [calls.trevrange(key, "+", "-", 1) for key in logs]
     fence = calls.tfence(keys.fence(name, generation))
     *found, last = together(ask, [*lasts, fence])
     if last == CLOSED:
-        raise SupersededError(f"job {name!r}: generation {generation} was closed, there is a later one")
+        raise SupersededError(f"job {name!r}: generation {generation} was closed by a later one")
     markers = [_marker(key, entries, name, generation) for key, entries in zip(logs, found, strict=True)]
     ours = [marker for marker in markers[:partitions] if marker is not None]
     if last is None and not ours:
@@ -43,15 +43,15 @@ def last_markers(ask: Ask, name: str, generation: int, partitions: int) -> list[
     if len(ours) < partitions or markers[partitions] is not None or set(epochs.values()) != {last}:
         listed = ", ".join(f"{at}: {epoch}" for at, epoch in epochs.items()) or "none"
         raise JobError(
-            f"job {name!r}: its replay log ({keys.log(name, 0)!r} and so on) is not whole: epoch {last} was published"
-            f" last, in {partitions} partitions, and the epochs of the last markers are {listed}. Entries of the log"
+            f"job {name!r}: its replay log ({keys.log(name, 0)!r} and so on) is incomplete: epoch {last} was published"
+            f" last, in {partitions} partitions, but the epochs of the last markers are {listed}. Entries of the log"
             f" were deleted, or the number of partitions changed; {reset_hint(name)}"
         )
     return ours
 
 
 def together(ask: Ask, asked: Sequence[Call[Any]]) -> list[Any]:
-    """What calls read, sent as one transaction."""
+    """Send calls as one transaction and return their results."""
     raw: list[Call[Any]] = [Call(words, _itself) for words in (("MULTI",), *[call.args for call in asked], ("EXEC",))]
     *_, replies = checked(ask(*raw))
     for reply in replies:
@@ -65,7 +65,7 @@ def _marker(key: str, entries: list[Entry], name: str, generation: int) -> Marke
         return None
     marker = read_marker(key, entries[0])
     if marker.generation > generation:
-        raise SupersededError(f"job {name!r}: generation {marker.generation} has begun, this one is {generation}")
+        raise SupersededError(f"job {name!r}: generation {marker.generation} has started, this one is {generation}")
     return marker if marker.generation == generation else None
 
 

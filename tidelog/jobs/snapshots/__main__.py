@@ -1,6 +1,6 @@
-"""``python -m tidelog.jobs.snapshots LOCK``: make one snapshot, as a Request in JSON on standard input says.
+"""``python -m tidelog.jobs.snapshots LOCK``: create one snapshot, for the SnapshotRequest in JSON on standard input.
 
-LOCK is the inherited descriptor of the lock, see ``starting``. The process does not import what a job imports. It ends
+LOCK is the inherited descriptor of the lock, see ``process``. The process does not import the job's modules. It exits
 without waiting for threads in which a driver hangs.
 """
 
@@ -14,7 +14,7 @@ import msgspec
 
 from tidelog.jobs.snapshots.creation import SnapshotRequest, make
 
-NICE = 10  # a tenth of a busy core: with 19 it would hold its read transaction for minutes there
+NICE = 10  # a tenth of a busy core; with 19, the read transaction would last minutes there
 
 log = logging.getLogger("tidelog.jobs.snapshots")
 

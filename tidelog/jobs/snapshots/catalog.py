@@ -1,13 +1,14 @@
-"""What the server knows of a job's snapshots: the string ``job:NAME:snapshots``, for ``status`` and for retention.
+"""The list of a job's snapshots on the server: the string ``job:NAME:snapshots``, for ``status`` and for retention.
 
     {"generation": 1, "partitions": {"0": {
         "kept": [{"name": "000000000120-...", "epoch": 120, "time": 1795368600000, "size": 209715200, "stored": 900}],
-        "needs": {"clicks": "1700000000100.2"},      the oldest kept one needs the entries after these
-        "error": "", "since": 0}}}                   why none can be made, and since when, ms since 1970
+        "needs": {"clicks": "1700000000100.2"},      the oldest retained snapshot needs the entries after these
+        "error": "", "since": 0}}}                   why none can be created, and since when, ms since 1970
 
-Kept ones are newest first. Makers of all partitions change the one string, each its own partition, by compare and swap.
+Retained snapshots are newest first. The snapshot processes of all partitions change this string, each its own
+partition, by compare-and-set.
 
-Rule 1: a maker of an older generation than the string's changes nothing, here or elsewhere on the server.
+Rule 1: A process of an older generation than the string's changes nothing, here or elsewhere on the server.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from tidelog.transport.leader import LeaderConnection
 
 
 class SnapshotInfo(msgspec.Struct, frozen=True):
-    """A snapshot."""
+    """A retained snapshot."""
 
     name: str
     epoch: int
@@ -36,7 +37,7 @@ class SnapshotInfo(msgspec.Struct, frozen=True):
 
 
 class PartitionSnapshots(msgspec.Struct, frozen=True):
-    """What there is of one partition."""
+    """The snapshots of one partition."""
 
     kept: tuple[SnapshotInfo, ...] = ()  # newest first
     needs: Mapping[str, str] = {}  # by topic
@@ -45,7 +46,7 @@ class PartitionSnapshots(msgspec.Struct, frozen=True):
 
 
 class JobSnapshots(msgspec.Struct, frozen=True):
-    """What there is of a job."""
+    """The snapshots of a job."""
 
     generation: int = 0
     partitions: Mapping[str, PartitionSnapshots] = {}
@@ -56,7 +57,7 @@ class JobSnapshots(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class PartitionRef:
-    """Whose record it is."""
+    """Identifies a partition of a generation."""
 
     job: str
     generation: int
@@ -64,19 +65,19 @@ class PartitionRef:
 
 
 def decode(job: str, text: bytes | None) -> JobSnapshots:
-    """The records from the string, empty ones where there is none. JobError if it is something else."""
+    """Return the snapshots from the string; empty if it does not exist. Raises JobError if it is something else."""
     if text is None:
         return JobSnapshots()
     try:
         return msgspec.json.decode(text, type=JobSnapshots)
     except msgspec.MsgspecError as error:
-        raise JobError(f"job {job!r}: the key {keys.snapshots(job)!r} is no list of snapshots: {error}") from None
+        raise JobError(f"job {job!r}: the key {keys.snapshots(job)!r} is not a list of snapshots: {error}") from None
 
 
 def change(
     servers: LeaderConnection, owner: PartitionRef, changed: Callable[[PartitionSnapshots], PartitionSnapshots]
 ) -> JobSnapshots:
-    """Replace the record of a partition; returns the records as they are then.
+    """Replace the snapshots of a partition; return those of the job after the change.
 
     Raises SupersededError if the string is of a later generation (Rule 1), and the errors of ``LeaderConnection.ask``.
     """
@@ -96,7 +97,7 @@ def change(
 
 
 def answers(replies: list[object]) -> list[bytes | None]:
-    """The replies. The first error among them is raised."""
+    """Return the replies, or raise the first error among them."""
     for reply in replies:
         if isinstance(reply, ReplyError):
             raise reply

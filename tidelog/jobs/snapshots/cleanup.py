@@ -1,16 +1,16 @@
-"""Removing what generations that are over have left in the object store.
+"""Removes the snapshots of former generations from the object store.
 
-    <url>/<job>/<generation>/owner.json          whose it is (``owners``)
+    <url>/<job>/<generation>/owner.json          its owner (``owners``)
     <url>/<job>/<generation>/<partition>/...     snapshots of a batch job
-    <url>/<job>/<generation>/checkpoint/...      of a frame job, which Spark writes
+    <url>/<job>/<generation>/checkpoint/...      of a frame job, written by Spark
 
-Rule 1: only folders named by a number are looked into, up to the newest generation that is over. The caller knows that
-        it is: nothing of it can be published, so nothing of it will be recovered. A folder that does not say whose it
-        is, or that is another server's, stays.
-Rule 2: a call lists and removes so many objects at most. Manifests go before what they describe (``manifests``), what
-        says whose it is goes last.
-Rule 3: a maker of such a generation that is still at work does no harm, and leaves something behind at worst. So who
-        clears does it again later.
+Rule 1: Only folders named by a number are considered, up to the newest ended generation. The caller knows that it has
+        ended, so nothing of it can be published or recovered. A folder without an owner, or of another server, is not
+        touched.
+Rule 2: A call lists and removes a limited number of objects. Manifests are removed before the objects they describe
+        (``manifests``), and the owner last.
+Rule 3: A snapshot process of such a generation that is still running does no harm, but may leave files. The caller
+        therefore repeats the cleanup later.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tidelog.jobs.snapshots import owners
 from tidelog.jobs.snapshots.manifests import MANIFEST
 from tidelog.jobs.snapshots.objects import ObjectStore
 
-MOST: Final = 1000  # objects that are removed by one call
+MOST: Final = 1000  # most objects removed by one call
 
 log = logging.getLogger(__name__)
 
@@ -31,9 +31,10 @@ log = logging.getLogger(__name__)
 def clear(
     objects: ObjectStore, job: str, over: int, ours: Callable[[Mapping[str, str]], bool], most: int = MOST
 ) -> bool:  # fmt: skip
-    """Remove what is there of a job's generations up to ``over``; whether all that can go is gone. SnapshotError.
+    """Remove a job's generations up to ``over``; return whether all removable objects are removed. Raises
+    SnapshotError.
 
-    ours: told the topics of a generation's job, with their IDs, whether it is of this server.
+    ours: gets the topics of a generation's job, with their IDs; returns whether they are on this server.
     """
     left = most
     for generation in sorted(int(name) for name in objects.folders(job) if name.isdecimal() and name.isascii()):
@@ -43,17 +44,17 @@ def clear(
             return False
         folder = f"{job}/{generation}"
         if not ours(owners.read(objects, job, generation)):
-            log.warning("%s/%s is of another server, or does not say whose it is: it stays", objects.shown, folder)
+            log.warning("%s/%s belongs to another server or has no owner: not removed", objects.shown, folder)
             continue
         last = owners.name_of(job, generation)
         found = [name for name in objects.below(folder, left + 1) if name != last][:left]
         for name in sorted(found, key=lambda each: not each.endswith(MANIFEST)):
             objects.remove(name)
         if len(found) == left:
-            log.info("removed %d objects of %s/%s, which is over; there are more", len(found), objects.shown, folder)
+            log.info("removed %d objects of %s/%s, a former generation; more remain", len(found), objects.shown, folder)
             return False
         objects.remove(last)
         objects.remove_folder(folder)
         left -= len(found)
-        log.info("removed %d objects of %s/%s, which is over", len(found), objects.shown, folder)
+        log.info("removed %d objects of %s/%s, a former generation", len(found), objects.shown, folder)
     return True

@@ -1,8 +1,8 @@
-"""A consistent copy of a store while it goes on: compacted by LMDB, compressed, on its way to a file.
+"""A consistent copy of a store while epochs continue: compacted by LMDB, compressed, and written to a file.
 
-Rule 1: the copy is of one read transaction, the same that its version was read in (``opened`` of the store).
-Rule 2: while a read transaction lives, LMDB reuses no page that was freed since, and the store grows. So the copy goes
-        to a file of this machine first, and the transaction does not wait for the object store.
+Rule 1: The copy comes from one read transaction, the one that also read the version (``opened`` of the store).
+Rule 2: During a read transaction, LMDB does not reuse pages freed since its start, and the store grows. The copy is
+        therefore written to a local file first, so that the transaction does not wait for the object store.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ LEVEL: Final = 3
 
 @dataclass(frozen=True)
 class CopyResult:
-    """What was written to the file."""
+    """Size and checksum of the copy."""
 
     size: int  # bytes of the LMDB file
-    stored: int  # bytes, compressed
-    sha256: str  # of what is compressed
+    stored: int  # compressed bytes
+    sha256: str  # of the compressed bytes
 
 
 def copy(env: lmdb.Environment, txn: lmdb.Transaction[bytes], into: IO[bytes]) -> CopyResult:
-    """Write a compressed copy of what ``txn`` sees. OSError, lmdb.Error."""
+    """Write a compressed copy of what ``txn`` sees. Raises OSError or lmdb.Error."""
     packer = zstandard.ZstdCompressor(level=LEVEL, write_checksum=True).compressobj()
     digest, size, stored = sha256(), 0, 0
 
@@ -51,25 +51,25 @@ def copy(env: lmdb.Environment, txn: lmdb.Transaction[bytes], into: IO[bytes]) -
 
 
 def _compacted(env: lmdb.Environment, txn: lmdb.Transaction[bytes]) -> Iterator[bytes]:
-    """The bytes of the compacted copy, from a thread that writes it into a pipe."""
-    taken, given = os.pipe()
+    """Yield the bytes of the compacted copy, which a thread writes into a pipe."""
+    reader, writer = os.pipe()
     errors: list[lmdb.Error | OSError] = []
 
     def write() -> None:
         try:
-            env.copyfd(given, compact=True, txn=txn)
+            env.copyfd(writer, compact=True, txn=txn)
         except (lmdb.Error, OSError) as error:
             errors.append(error)
         finally:
-            os.close(given)
+            os.close(writer)
 
     thread = threading.Thread(target=write, name="copy", daemon=True)
     thread.start()
     try:
-        while piece := os.read(taken, PIECE):
+        while piece := os.read(reader, PIECE):
             yield piece
     finally:
-        os.close(taken)
+        os.close(reader)
         thread.join()
     if errors:
         raise errors[0]

@@ -1,11 +1,13 @@
-"""Making a snapshot: copy, upload, manifest, prune; then what the server is told. Runs in a process of its own.
+"""Creates a snapshot: copy, upload, manifest, removal of old snapshots, and the record on the server.
 
-Rule 1: the job's tasks go on meanwhile. All that is taken of the store is a read transaction, as long as the copy to
-        this machine's disk lasts.
-Rule 2: what fails is told to the server (``records``), with the time since when it fails. The object store may fail for
-        as long as it likes: inputs and replay log are kept, and the next snapshot tries again.
-Rule 3: older snapshots go only after the new one is complete; the server's groups and logs follow only after that, and
-        only to what is still kept.
+Runs in a separate process (``process``).
+
+Rule 1: The job's tasks continue. The only thing used of the store is a read transaction, while the copy to a local file
+        is made.
+Rule 2: A failure is recorded on the server (``catalog``), with the time of the first one. The object store may fail for
+        any length of time: inputs and replay log are retained, and the next snapshot tries again.
+Rule 3: Old snapshots are removed after the new one is complete. The server's groups and logs move after that, and only
+        to what the retained snapshots need.
 """
 
 from __future__ import annotations
@@ -34,27 +36,27 @@ from tidelog.transport.access import Access
 from tidelog.transport.errors import ReplyError
 from tidelog.transport.leader import LeaderConnection, UnreachableError
 
-RETRIES: Final = 10  # of what is asked of the server: the next snapshot tries again as well
+RETRIES: Final = 10  # of requests to the server: the next snapshot also tries again
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class SnapshotRequest:
-    """What a maker is to do."""
+    """The work of a snapshot process."""
 
     job: str
     generation: int
     partition: int
     partitions: int  # of the job
-    path: str  # of the store: the directory of its slot
+    path: str  # of the store: its slot directory
     url: str  # of the object store
     access: Access
     keep: int
-    topics: Mapping[str, str] = field(default_factory=dict)  # of the job, with their IDs; {}: nobody is to know
-    shared: tuple[str, ...] = ()  # input topics of one partition, which all partitions of the job read
-    patience: float = PATIENCE  # seconds for one answer of the object store
-    leftover: float = LEFTOVER  # seconds after which what is not complete may go
+    topics: Mapping[str, str] = field(default_factory=dict)  # of the job, with their IDs; {}: no owner is recorded
+    shared: tuple[str, ...] = ()  # input topics with one partition, which all partitions of the job read
+    patience: float = PATIENCE  # timeout of the object store, in seconds
+    leftover: float = LEFTOVER  # seconds after which incomplete snapshots are removed
 
     @property
     def folder(self) -> str:
@@ -62,11 +64,11 @@ class SnapshotRequest:
 
 
 def make(request: SnapshotRequest) -> SnapshotManifest:
-    """Make a snapshot of the store as it is, and bring everything else up to date with it.
+    """Create a snapshot of the store's current version, then update everything that depends on it.
 
-    Returns the newest snapshot's manifest: that of an earlier one where the store has not changed since. What is raised
-    was told to the server before: SnapshotError, JobError, StoreError, lmdb.Error, OSError. What was not told:
-    UnreachableError, ReplyError, and SupersededError where there is a later generation.
+    Returns the newest snapshot's manifest, which is an earlier one if the store has not changed. SnapshotError,
+    JobError, StoreError, lmdb.Error and OSError are recorded on the server before they are raised. UnreachableError,
+    ReplyError, and SupersededError if there is a later generation, are not.
     """
     access = replace(request.access, retries=min(request.access.retries, RETRIES))
     servers = LeaderConnection(access, f"snapshot:{request.job}:{request.partition}")
@@ -75,7 +77,7 @@ def make(request: SnapshotRequest) -> SnapshotManifest:
     except (SupersededError, UnreachableError, ReplyError):
         raise
     except Exception as error:
-        _tell(request, servers, f"{type(error).__name__}: {error}")
+        _record_failure(request, servers, f"{type(error).__name__}: {error}")
         raise
     finally:
         servers.close()
@@ -97,18 +99,18 @@ def _made(request: SnapshotRequest, servers: LeaderConnection) -> SnapshotManife
 
 
 def _replay_log(request: SnapshotRequest, servers: LeaderConnection) -> retention.ReplayLog:
-    """As it is now. SupersededError if the generation has ended."""
+    """Return the current replay log. Raises SupersededError if the generation has ended."""
     replay = retention.ReplayLog(servers, request.job, request.generation, request.partition)
     if replay.superseded:
-        raise SupersededError(f"job {request.job!r}: its generation {request.generation} has ended")
+        raise SupersededError(f"job {request.job!r}: generation {request.generation} has ended")
     return replay
 
 
-# -- a new one ---------------------------------------------------------------------------------------------------
+# -- the new snapshot --------------------------------------------------------------------------------------------
 def _stored(
     request: SnapshotRequest, objects: ObjectStore, replay: retention.ReplayLog
 ) -> tuple[SnapshotManifest, SnapshotFiles]:  # fmt: skip
-    """Copy the store and upload the copy; nothing of that if there is a snapshot of this epoch and run."""
+    """Copy the store and upload the copy, unless there is a snapshot of this epoch and run."""
     complete, _ = manifests.listed(objects, request.folder)
     path = Path(request.path)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -137,11 +139,11 @@ def _stored(
 
 
 def _ours(request: SnapshotRequest, meta: StoreMeta) -> None:
-    """StoreUnusableError if a task would not use the store either."""
+    """Raise StoreUnusableError if a task would not use the store either."""
     if meta.generation != request.generation:
-        raise StoreUnusableError(f"{request.path} is of generation {meta.generation}, not {request.generation}")
+        raise StoreUnusableError(f"{request.path} belongs to generation {meta.generation}, not {request.generation}")
     if meta.boot != boot_id():
-        raise StoreUnusableError(f"{request.path} was written before the machine was started, and may lack something")
+        raise StoreUnusableError(f"{request.path} was written before the machine was restarted, and may be incomplete")
 
 
 def _upload(objects: ObjectStore, snapshot: SnapshotFiles, file: IO[bytes], copied: CopyResult) -> None:
@@ -151,16 +153,17 @@ def _upload(objects: ObjectStore, snapshot: SnapshotFiles, file: IO[bytes], copi
             write(piece)
     there = objects.names(snapshot.folder).get(snapshot.object.rpartition("/")[2])
     if there != copied.stored:
-        raise SnapshotError(f"{objects.shown}/{snapshot.object} has {there} bytes after {copied.stored} were written")
+        raise SnapshotError(f"{objects.shown}/{snapshot.object} has {there} bytes, but {copied.stored} were written")
 
 
-# -- the old ones ------------------------------------------------------------------------------------------------
+# -- old snapshots ------------------------------------------------------------------------------------------------
 def _pruned(
     request: SnapshotRequest, objects: ObjectStore, replay: retention.ReplayLog
 ) -> list[tuple[SnapshotFiles, SnapshotManifest]]:
-    """Remove what is too much; returns what is kept, newest first.
+    """Remove surplus snapshots; return the retained ones, newest first.
 
-    What is damaged, half there or contradicted by the log may be somebody's who is at work: it goes when it is old.
+    Damaged or incomplete snapshots, and those that the log contradicts, may belong to a process that is still running.
+    They are removed when they are old.
     """
     complete, odd = manifests.listed(objects, request.folder)
     kept: list[tuple[SnapshotFiles, SnapshotManifest]] = []
@@ -188,9 +191,9 @@ def _record(
     replay: retention.ReplayLog,
     kept: Sequence[tuple[SnapshotFiles, SnapshotManifest]],
 ) -> None:
-    """Tell the server what is kept, then give up what is not needed for that."""
+    """Record the retained snapshots on the server, then evict what they do not need."""
     if not kept:
-        raise SnapshotError("the snapshot is of no use: by the replay log, another run published its epoch")
+        raise SnapshotError("the snapshot is useless: according to the replay log, another run published its epoch")
     oldest = kept[-1][1]
     needs: Mapping[str, str] = retention.needs(replay, oldest)
     stated = tuple(
@@ -202,11 +205,11 @@ def _record(
     )
     retention.move_groups(servers, request.job, request.partition, request.partitions, request.shared, all_)
     evicted = retention.trim(servers, replay, oldest)
-    log.info("%d kept, the oldest of epoch %d; %d markers evicted", len(kept), oldest.epoch, evicted)
+    log.info("%d retained, the oldest of epoch %d; %d markers evicted", len(kept), oldest.epoch, evicted)
 
 
-def _tell(request: SnapshotRequest, servers: LeaderConnection, error: str) -> None:
-    """Tell the server why there is no snapshot. A failure of that is logged only."""
+def _record_failure(request: SnapshotRequest, servers: LeaderConnection, error: str) -> None:
+    """Record on the server why there is no snapshot. If that fails, it is only logged."""
     now = int(time.time() * 1000)
 
     def failed(record: PartitionSnapshots) -> PartitionSnapshots:
@@ -215,7 +218,7 @@ def _tell(request: SnapshotRequest, servers: LeaderConnection, error: str) -> No
     try:
         catalog.change(servers, _owner(request), failed)
     except (SupersededError, UnreachableError, ReplyError, JobError) as other:
-        log.error("the server was not told of a failure: %s", other)
+        log.error("a failure could not be recorded on the server: %s", other)
 
 
 def _owner(request: SnapshotRequest) -> PartitionRef:

@@ -1,4 +1,4 @@
-"""The manifest of a snapshot, and what is in a partition's folder.
+"""The manifests of snapshots, and the contents of a partition's folder.
 
     <url>/<job>/<generation>/<partition>/
         000000000120-20261122T173000Z-3f9a1c20.lmdb.zst     the LMDB file data.mdb, compacted, in one zstd frame
@@ -6,20 +6,22 @@
 
     {"format": "tidelog snapshot, format 1", "job": "count", "generation": 1, "partition": 0,
      "epoch": 120, "run": "5f0c...",                 of the store when it was copied
-     "previous": {"epoch": 119, "run": "5f0c..."},   what undoing it leads to; null: it can't be undone
+     "previous": {"epoch": 119, "run": "5f0c..."},   the version that undo restores; null: it can't be undone
      "inputs": {"clicks": ["1700000000100.2", "1700000000000.0"]},
-                                                     read up to there by the epoch, and by the one before, for people
+                                                     position after this epoch, and after the previous one,
+                                                     informational
      "time": 1795368600000,                          ms since 1970
      "size": 209715200, "stored": 52428800,          bytes of data.mdb, bytes of the object
      "sha256": "...",                                of the object
-     "tool": "0.1.0"}                                version of tidelog that made it
+     "tool": "0.1.0"}                                version of tidelog that created it
 
-How epochs count: a snapshot is of the store at epoch N, whether N was published or not. The store has what undoes N, so
-the snapshot stands for N-1 as well. Which of both it is can be told only by the replay log: if the marker of N has the
-run of the manifest, N. Otherwise N must be undone, and it is N-1, if the marker of that has the run of ``previous``.
+How epochs count: A snapshot contains the store at epoch N, whether N was published or not. The store can undo N, so the
+snapshot also represents N-1. The replay log determines which of the two is valid: if the marker of N has the run of the
+manifest, N. Otherwise N must be undone, and N-1 is valid if its marker has the run of ``previous``.
 
-Rule 1: an object without a manifest is none. Removing goes the other way: the manifest first.
-Rule 2: a name says when it was begun. What has no manifest after ``LEFTOVER`` seconds was left by a maker that died.
+Rule 1: An object without a manifest is not a snapshot. Removal starts with the manifest.
+Rule 2: A name contains the start time. An object that has no manifest after ``LEFTOVER`` seconds was left by a process
+        that died.
 """
 
 from __future__ import annotations
@@ -48,7 +50,7 @@ log = logging.getLogger(__name__)
 
 
 class PreviousVersion(msgspec.Struct, frozen=True):
-    """The version that undoing leads to."""
+    """The version that undo restores."""
 
     epoch: int
     run: str
@@ -63,7 +65,7 @@ class SnapshotManifest(msgspec.Struct, frozen=True, kw_only=True):
     epoch: int
     run: str
     previous: PreviousVersion | None
-    inputs: Mapping[str, tuple[str, str]]  # empty where the replay log has no marker of the epoch yet
+    inputs: Mapping[str, tuple[str, str]]  # empty if the replay log has no marker of the epoch yet
     time: int
     size: int
     stored: int
@@ -72,13 +74,13 @@ class SnapshotManifest(msgspec.Struct, frozen=True, kw_only=True):
     tool: str = tidelog.__version__
 
     def dumped(self) -> bytes:
-        """The file's content."""
+        """Return the file's content."""
         return msgspec.json.format(msgspec.json.encode(self), indent=1) + b"\n"
 
 
 @dataclass(frozen=True)
 class SnapshotFiles:
-    """A snapshot as its names tell it, without looking into it."""
+    """A snapshot according to the names of its files."""
 
     folder: str
     name: str
@@ -99,16 +101,16 @@ def folder_of(job: str, generation: int, partition: int) -> str:
 
 
 def new(folder: str, epoch: int) -> SnapshotFiles:
-    """A snapshot that begins now."""
+    """Return the names of a snapshot that starts now."""
     now = int(time.time())
     stamp = datetime.fromtimestamp(now, UTC).strftime("%Y%m%dT%H%M%SZ")
     return SnapshotFiles(folder, f"{epoch:012d}-{stamp}-{uuid4().hex[:8]}", epoch, now)
 
 
 def listed(objects: ObjectStore, folder: str) -> tuple[list[SnapshotFiles], list[SnapshotFiles]]:
-    """What is in a folder: the complete ones, newest first; and those that lack the manifest or the object.
+    """Return the complete snapshots, newest first, and those that lack the manifest or the object.
 
-    SnapshotError where the object store does not say. What has another name is not ours and not looked at.
+    Raises SnapshotError if the object store does not respond. Files with other names are ignored.
     """
     found: dict[str, set[str]] = {}
     for file in objects.names(folder):
@@ -127,23 +129,25 @@ def listed(objects: ObjectStore, folder: str) -> tuple[list[SnapshotFiles], list
 
 
 def load(objects: ObjectStore, snapshot: SnapshotFiles) -> SnapshotManifest | None:
-    """The manifest of a snapshot; None, and a line in the log, if it is none. SnapshotError if it can't be read."""
+    """Return a snapshot's manifest; log a warning and return None if it is invalid. Raises SnapshotError if it can't be
+    read.
+    """
     try:
         manifest = msgspec.json.decode(objects.read(snapshot.manifest), type=SnapshotManifest)
     except (MissingError, msgspec.MsgspecError, UnicodeDecodeError) as error:
-        log.warning("the manifest %s/%s is damaged or gone: %s", objects.shown, snapshot.manifest, error)
+        log.warning("the manifest %s/%s is damaged or missing: %s", objects.shown, snapshot.manifest, error)
         return None
     if manifest.format != FORMAT:
-        log.warning("%s/%s has the format %r, unknown here", objects.shown, snapshot.manifest, manifest.format)
+        log.warning("%s/%s has the unknown format %r", objects.shown, snapshot.manifest, manifest.format)
         return None
-    place = folder_of(manifest.job, manifest.generation, manifest.partition)
-    if (place, manifest.epoch) != (snapshot.folder, snapshot.epoch):
-        log.warning("%s/%s is of %s, epoch %d", objects.shown, snapshot.manifest, place, manifest.epoch)
+    folder = folder_of(manifest.job, manifest.generation, manifest.partition)
+    if (folder, manifest.epoch) != (snapshot.folder, snapshot.epoch):
+        log.warning("%s/%s belongs to %s, epoch %d", objects.shown, snapshot.manifest, folder, manifest.epoch)
         return None
     return manifest
 
 
 def remove(objects: ObjectStore, snapshot: SnapshotFiles) -> None:
-    """Remove a snapshot, the manifest first (Rule 1). SnapshotError."""
+    """Remove a snapshot, the manifest first (Rule 1). Raises SnapshotError."""
     objects.remove(snapshot.manifest)
     objects.remove(snapshot.object)

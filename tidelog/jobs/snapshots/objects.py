@@ -1,15 +1,14 @@
-"""The object store: a folder of any file system of fsspec (``s3://``, ``gs://``, ``abfs://``, ``file://``, a path).
+"""The object store: a folder of any fsspec file system (``s3://``, ``gs://``, ``abfs://``, ``file://``, a path).
 
-Where s3 keeps its endpoint and keys is the driver's own matter: s3fs reads AWS_ENDPOINT_URL, AWS_ACCESS_KEY_ID and so
-on, and every file system of fsspec reads FSSPEC_<PROTOCOL>='{"option": ...}'. Both are passed on to the processes that
-make snapshots.
+Endpoint and credentials are configured for the driver: s3fs reads AWS_ENDPOINT_URL, AWS_ACCESS_KEY_ID and so on, and
+every fsspec file system reads FSSPEC_<PROTOCOL>='{"option": ...}'. The processes that create snapshots inherit both.
 
-Rule 1: nothing waits for longer than ``patience`` seconds for one answer. A driver that hangs is left behind in a
-        thread of its own, and SnapshotError says so.
-Rule 2: an upload that was not completed is aborted, never closed: closing would complete it. What a killed process has
-        begun stays behind: as a file in a folder, as an incomplete multipart upload on s3, which a lifecycle rule of
-        the bucket (AbortIncompleteMultipartUpload) should remove.
-Rule 3: in a local folder, what was written is on the disk when the call returns.
+Rule 1: No call waits longer than ``patience`` seconds for a response. A driver that hangs is abandoned in its own
+        thread, and SnapshotError is raised.
+Rule 2: An incomplete upload is aborted, never closed, because closing would complete it. A killed process leaves the
+        beginning of its upload: as a file in a folder; on s3 as an incomplete multipart upload, which a lifecycle rule
+        of the bucket (AbortIncompleteMultipartUpload) should remove.
+Rule 3: In a local folder, writes are durable when the call returns.
 """
 
 from __future__ import annotations
@@ -27,12 +26,12 @@ from tidelog.jobs.errors import JobError
 
 T = TypeVar("T")
 
-PATIENCE: Final = 60.0  # seconds for one answer
-BLOCK: Final = 16 << 20  # bytes of a part of an upload, and of a read: s3 takes 10,000 parts at most
-PIECE: Final = 1 << 20  # bytes that are handed over at a time
-#: What has no folders: nothing is made there but objects.
+PATIENCE: Final = 60.0  # seconds to wait for a response
+BLOCK: Final = 16 << 20  # bytes of a part of an upload and of a read; s3 accepts at most 10,000 parts
+PIECE: Final = 1 << 20  # bytes per call
+#: Schemes of stores without folders.
 FLAT: Final = frozenset({"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl"})
-#: The packages that have the drivers.
+#: The packages with the drivers.
 DRIVERS: Final = {
     "s3": "s3fs", "s3a": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", "abfs": "adlfs", "abfss": "adlfs", "az": "adlfs",
     "adl": "adlfs", "sftp": "paramiko", "ssh": "paramiko", "hdfs": "pyarrow",
@@ -40,22 +39,22 @@ DRIVERS: Final = {
 
 
 class SnapshotError(Exception):
-    """The object store refuses, is not reached, or does not answer in time. Trying again later may help."""
+    """The object store refuses, is unreachable, or does not respond in time. Retrying later may help."""
 
 
 class MissingError(SnapshotError):
-    """There is no such object."""
+    """The object does not exist."""
 
 
 def within(seconds: float, what: str, function: Callable[..., T], *args: Any) -> T:
-    """Call a function in a thread of its own. SnapshotError if it has not returned after so many seconds."""
+    """Call a function in a separate thread. Raises SnapshotError if it has not returned after this many seconds."""
     results: list[T] = []
     errors: list[BaseException] = []
 
     def call() -> None:
         try:
             results.append(function(*args))
-        except BaseException as error:  # noqa: BLE001 - raised again by the caller
+        except BaseException as error:  # noqa: BLE001 - reraised by the caller
             errors.append(error)
 
     thread = threading.Thread(target=call, name="snapshots", daemon=True)
@@ -65,13 +64,13 @@ def within(seconds: float, what: str, function: Callable[..., T], *args: Any) ->
         return results[0]
     if errors:
         raise errors[0]
-    raise SnapshotError(f"{what}: no answer in {seconds:g} s")
+    raise SnapshotError(f"{what}: no response in {seconds:g} s")
 
 
 class ObjectStore:
-    """The objects below a URL. Names are relative, with slashes. Every method raises SnapshotError.
+    """The objects below a URL. Names are relative, with slashes. Every method may raise SnapshotError.
 
-    JobError where the URL can't be used on this machine at all: an unknown protocol, a driver that is not installed.
+    Raises JobError if the URL can't be used on this machine: an unknown protocol, or a missing driver.
     """
 
     def __init__(self, url: str, patience: float = PATIENCE) -> None:
@@ -91,7 +90,7 @@ class ObjectStore:
             remedy = f"pip install {driver}" if driver else str(error)
             raise JobError(f"snapshots at {self.shown} need a driver that is not installed here: {remedy}") from None
         except ValueError as error:
-            raise JobError(f"{self.shown} is no URL of an object store: {error}") from None
+            raise JobError(f"{self.shown} is not the URL of an object store: {error}") from None
         except SnapshotError:
             raise
         except Exception as error:
@@ -100,7 +99,7 @@ class ObjectStore:
         self._top = path.rstrip("/")
 
     def names(self, folder: str) -> dict[str, int]:
-        """The objects right in a folder, with their sizes in bytes; {} if there are none."""
+        """Return the objects directly in a folder, with their sizes in bytes; {} if there are none."""
 
         def find() -> dict[str, Any]:
             self._files.invalidate_cache()
@@ -113,7 +112,7 @@ class ObjectStore:
         return {name.rpartition("/")[2]: int(facts["size"] or 0) for name, facts in found.items()}
 
     def folders(self, folder: str) -> list[str]:
-        """The names of the folders right in a folder; [] if there are none."""
+        """Return the names of the folders directly in a folder; [] if there are none."""
 
         def find() -> list[str]:
             self._files.invalidate_cache()
@@ -126,7 +125,7 @@ class ObjectStore:
         return self._try(f"can't list {self.shown}/{folder}", find)
 
     def below(self, folder: str, most: int) -> list[str]:
-        """Objects in a folder, and in those in it, ``most`` of them at most. Names as of all methods here."""
+        """Return at most ``most`` objects in a folder and its subfolders, by their full names."""
 
         def find() -> list[str]:
             self._files.invalidate_cache()
@@ -141,7 +140,7 @@ class ObjectStore:
         return self._try(f"can't list {self.shown}/{folder}", find)
 
     def remove_folder(self, folder: str) -> None:
-        """Remove what is left of a folder whose objects were removed, where there are folders."""
+        """Remove the rest of a folder whose objects were removed, if the file system has folders."""
 
         def remove() -> None:
             with suppress(FileNotFoundError):
@@ -151,22 +150,22 @@ class ObjectStore:
             self._try(f"can't remove {self.shown}/{folder}", remove)
 
     def read(self, name: str) -> bytes:
-        """A small object."""
+        """Return the content of a small object."""
         data: bytes = self._try(f"can't read {self.shown}/{name}", self._files.cat_file, self._at(name))
         return data
 
     def write(self, name: str, data: bytes) -> None:
-        """Write a small object, or replace it."""
+        """Write or replace a small object."""
 
         def put() -> None:
             self._make_folder(name)
             self._files.pipe_file(self._at(name), data)
-            self._settle(name)
+            self._sync(name)
 
         self._try(f"can't write {self.shown}/{name}", put)
 
     def remove(self, name: str) -> None:
-        """Remove an object, if it is there."""
+        """Remove an object, if it exists."""
 
         def remove() -> None:
             with suppress(FileNotFoundError):
@@ -176,7 +175,7 @@ class ObjectStore:
 
     @contextmanager
     def upload(self, name: str) -> Iterator[Callable[[bytes], object]]:
-        """Write an object piece by piece with the function that this yields. It is complete after the ``with``."""
+        """Write an object in pieces with the function that this yields. It is complete after the ``with`` block."""
         what = f"can't write {self.shown}/{name}"
 
         def begin() -> Any:
@@ -188,12 +187,12 @@ class ObjectStore:
             yield lambda piece: self._try(what, file.write, piece)
             self._try(what, file.close)
         except BaseException:
-            self._abandon(file, name)
+            self._abort(file, name)
             raise
-        self._try(what, self._settle, name)
+        self._try(what, self._sync, name)
 
     def pieces(self, name: str) -> Iterator[bytes]:
-        """The content of an object, piece by piece."""
+        """Yield the content of an object in pieces."""
         what = f"can't read {self.shown}/{name}"
         file = self._try(what, lambda: self._files.open(self._at(name), "rb", block_size=BLOCK))
         try:
@@ -210,8 +209,8 @@ class ObjectStore:
         if not self._flat:
             self._files.makedirs(self._at(name).rpartition("/")[0], exist_ok=True)
 
-    def _settle(self, name: str) -> None:
-        """Rule 3."""
+    def _sync(self, name: str) -> None:
+        """Make a local file durable (Rule 3)."""
         if self._local:
             path = Path(self._at(name))
             descriptor = os.open(path, os.O_RDONLY)
@@ -221,8 +220,8 @@ class ObjectStore:
                 os.close(descriptor)
             sync_folder(path.parent)
 
-    def _abandon(self, file: Any, name: str) -> None:
-        """Rule 2. ``closed`` keeps the garbage collector from closing the file."""
+    def _abort(self, file: Any, name: str) -> None:
+        """Abort an upload (Rule 2). ``closed`` keeps the garbage collector from closing the file."""
         with suppress(Exception):
             if self._local:
                 file.close()
@@ -238,16 +237,16 @@ class ObjectStore:
         except SnapshotError:
             raise
         except FileNotFoundError as error:
-            raise MissingError(f"{what}: it is not there ({error})") from error
-        except Exception as error:  # drivers raise all kinds
+            raise MissingError(f"{what}: it does not exist ({error})") from error
+        except Exception as error:  # drivers raise all kinds of exceptions
             raise SnapshotError(f"{what}: {_text(error)}") from error
 
 
 def shown(url: str) -> str:
-    """A URL without a password. (``abfs://container@account`` has none.)"""
+    """Return a URL without its password. (``abfs://container@account`` has none.)"""
     scheme, found, rest = url.partition("://")
-    user, at, place = rest.rpartition("@")
-    return f"{scheme}://{place}" if found and at and ":" in user else url
+    user, at, location = rest.rpartition("@")
+    return f"{scheme}://{location}" if found and at and ":" in user else url
 
 
 def _text(error: BaseException) -> str:
@@ -255,12 +254,12 @@ def _text(error: BaseException) -> str:
 
 
 def check(url: str, job: str = "", patience: float = 20.0) -> None:
-    """Write, read and delete a small object. JobError, naming the job, the URL and the remedy, if one of them fails.
+    """Write, read and delete a small object. Raises JobError with the URL and the remedy if this fails.
 
-    job: whose store it is; empty: an engine's, for all jobs.
+    job: whose store it is; empty: that of an engine, for all jobs.
     """
     name = f"{job}/check-{uuid4().hex[:8]}".lstrip("/")
-    data = b"written by tidelog to see whether it can write here; it can be deleted"
+    data = b"written by tidelog to check its permissions; it can be deleted"
     whose = f"job {job!r}: its snapshots" if job else "snapshots"
     try:
         objects = ObjectStore(url, patience)
@@ -268,9 +267,9 @@ def check(url: str, job: str = "", patience: float = 20.0) -> None:
         back = objects.read(name)
         objects.remove(name)
         if back != data:
-            raise SnapshotError(f"{objects.shown}/{name} has not what was written")
+            raise SnapshotError(f"{objects.shown}/{name} does not contain what was written")
     except (JobError, SnapshotError) as error:
         raise JobError(
-            f"{whose} can't be kept at {shown(url)}: {error}. Check the URL, that it can be written"
-            " to, and the options of its driver in the environment (AWS_ENDPOINT_URL, FSSPEC_S3, ...), on every machine"
+            f"{whose} can't be stored at {shown(url)}: {error}. Check the URL, the permissions, and"
+            " the options of its driver in the environment (AWS_ENDPOINT_URL, FSSPEC_S3, ...), on every machine"
         ) from None

@@ -1,11 +1,11 @@
-"""Whose generation a folder in the object store is: ``<url>/<job>/<generation>/owner.json``.
+"""Records to which topics a generation's folder in the object store belongs: ``<url>/<job>/<generation>/owner.json``.
 
-    {"topics": {"clicks": "5f0c...", "totals": "9a3e..."}}      the job's topics, by the IDs that the server gave them
+    {"topics": {"clicks": "5f0c...", "totals": "9a3e..."}}      the job's topics, with their IDs on the server
 
-Two servers may have jobs of one name, and engines one object store: a test system beside the one that counts. By the
-IDs it can be told whose it is, before anything is removed (``clearing``).
+Two servers may have jobs with the same name, and engines with the same object store, for example a test system and a
+production system. The IDs show to which server a folder belongs, before anything is removed (``cleanup``).
 
-Rule: it is written before anything else is, by whoever writes there, and removed last.
+Rule: This file is written before any other file of the folder, and removed last.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ def name_of(job: str, generation: int) -> str:
 
 
 def write(objects: ObjectStore, job: str, generation: int, topics: Mapping[str, str]) -> None:
-    """Say whose it is. SnapshotError."""
+    """Record the owner. Raises SnapshotError."""
     objects.write(name_of(job, generation), msgspec.json.encode(FolderOwner(dict(topics))))
 
 
 def read(objects: ObjectStore, job: str, generation: int) -> Mapping[str, str]:
-    """The topics of its job, with their IDs; {} if it does not say. SnapshotError."""
+    """Return the topics of the job, with their IDs; {} if there is no valid file. Raises SnapshotError."""
     try:
         return msgspec.json.decode(objects.read(name_of(job, generation)), type=FolderOwner).topics
     except (MissingError, msgspec.MsgspecError, UnicodeDecodeError):

@@ -1,10 +1,10 @@
-"""Restoring the newest good snapshot of a partition into a directory.
+"""Restores the newest valid snapshot of a partition into a directory.
 
-Rule 1: ``into`` has all of a snapshot that was verified, or is not touched. What was there is replaced in one step.
-Rule 2: a snapshot is good if its object has the size and the SHA-256 of the manifest, and opens as a store of its epoch
-        and run. What is not good is logged, and the one before is tried.
-Rule 3: "there is none" is said only where the object store has answered everything. Where it has not, that is an
-        error: the inputs that an empty store would need may be gone.
+Rule 1: ``into`` receives a complete, verified snapshot or is not touched. Its former content is replaced atomically.
+Rule 2: A snapshot is valid if its object has the size and the SHA-256 of the manifest, and opens as a store of its
+        epoch and run. An invalid one is logged, and the next older one is tried.
+Rule 3: "There is no snapshot" is only reported if the object store has answered every request. Otherwise it is an
+        error, because the inputs that an empty store would need may have been evicted.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 
 
 class DamagedError(Exception):
-    """A snapshot is not what its manifest says."""
+    """A snapshot differs from its manifest."""
 
 
 def restore(
@@ -47,16 +47,17 @@ def restore(
     published: Callable[[int, str], bool] | None = None,
     patience: float = PATIENCE,
 ) -> bool:
-    """Put the newest good snapshot into ``into``, the directory of a store; False if there is none.
+    """Restore the newest valid snapshot into ``into``, the directory of a store; return False if there is none.
 
-    at_most_epoch: the epoch that was published last, M. The snapshot's epoch is M at most, or M+1 if it can be undone.
-    published: told an epoch up to M and a run, whether that run published that epoch, as far as the replay log tells.
-        A snapshot for which it says False twice, of its epoch and of the one before, is passed over. Without it, the
-        caller compares: a version after ``undo`` whose marker has another run still is of another history.
+    at_most_epoch: the last published epoch, M. The snapshot's epoch is M at most, or M+1 if it can be undone.
+    published: a function that returns whether a run published an epoch up to M, according to the replay log. If it
+    returns
+        False for both the snapshot's epoch and the one before, the snapshot is skipped. Without it, the caller
+        compares: a version after ``undo`` whose marker still has another run belongs to another history.
 
-    It fits ``Store.create(path, fill=...)``: ``into`` is then the directory that ``fill`` is given. Afterwards the
-    caller undoes the store's epoch if it is M+1, or has another run than its marker. SnapshotError where the object
-    store does not answer, or not everything; JobError where its URL can't be used here; OSError where the disk is full.
+    ``into`` can be the directory that ``fill`` of ``StateStore.create(path, fill=...)`` gets. The caller then undoes
+    the store's epoch if it is M+1, or has another run than its marker. Raises SnapshotError if the object store does
+    not answer every request, JobError if its URL can't be used here, and OSError if the disk is full.
     """
     objects = ObjectStore(store_url, patience)
     folder = manifests.folder_of(job, generation, partition)
@@ -72,9 +73,9 @@ def restore(
             began = time.monotonic()
             _fetched(objects, each, manifest, into)
         except (DamagedError, MissingError) as error:
-            log.warning("the snapshot %s/%s is passed over: %s", objects.shown, each.object, error)
+            log.warning("the snapshot %s/%s is skipped: %s", objects.shown, each.object, error)
         except SnapshotError as error:
-            log.warning("the snapshot %s/%s is passed over: %s", objects.shown, each.object, error)
+            log.warning("the snapshot %s/%s is skipped: %s", objects.shown, each.object, error)
             failed = failed or error
         else:
             log.info("restored %s/%s in %.1f s", objects.shown, each.object, time.monotonic() - began)
@@ -95,14 +96,14 @@ def _fits(manifest: SnapshotManifest, last: int, published: Callable[[int, str],
 
 def _fetched(objects: ObjectStore, snapshot: SnapshotFiles, manifest: SnapshotManifest, into: Path) -> None:
     into.parent.mkdir(parents=True, exist_ok=True)
-    half = into.with_name(f"{into.name}.restoring")  # one at a time: the caller holds the lock
+    half = into.with_name(f"{into.name}.restoring")  # the caller holds the lock
     shutil.rmtree(half, ignore_errors=True)
     half.mkdir()
     try:
         _unpack(objects, snapshot, manifest, half / _FILE)
         _verify(half, manifest)
         for file in half.iterdir():
-            if file.name != _FILE:  # what opening it has left
+            if file.name != _FILE:  # created when it was opened
                 file.unlink()
         _exchange(half, into)
     finally:
@@ -110,7 +111,7 @@ def _fetched(objects: ObjectStore, snapshot: SnapshotFiles, manifest: SnapshotMa
 
 
 def _unpack(objects: ObjectStore, snapshot: SnapshotFiles, manifest: SnapshotManifest, path: Path) -> None:
-    """Write the file, and check what it was made of."""
+    """Write the file, and verify the object."""
     unpacker = zstandard.ZstdDecompressor().decompressobj()
     digest, stored, size = sha256(), 0, 0
     with path.open("xb") as file:
@@ -123,12 +124,12 @@ def _unpack(objects: ObjectStore, snapshot: SnapshotFiles, manifest: SnapshotMan
                 raise DamagedError(f"it can't be unpacked: {error}") from None
             size += len(unpacked)
             if size > manifest.size or stored > manifest.stored:
-                raise DamagedError(f"it has more than the {manifest.stored} bytes that its manifest says")
+                raise DamagedError(f"it is larger than the {manifest.stored} bytes in its manifest")
             file.write(unpacked)
     if (stored, size) != (manifest.stored, manifest.size):
-        raise DamagedError(f"it has {stored} bytes, {size} unpacked; {manifest.stored} and {manifest.size} are right")
+        raise DamagedError(f"it has {stored} bytes, {size} unpacked, instead of {manifest.stored} and {manifest.size}")
     if digest.hexdigest() != manifest.sha256:
-        raise DamagedError("its SHA-256 is not the one of its manifest")
+        raise DamagedError("its SHA-256 differs from its manifest")
 
 
 def _verify(path: Path, manifest: SnapshotManifest) -> None:
@@ -138,11 +139,11 @@ def _verify(path: Path, manifest: SnapshotManifest) -> None:
     except StoreError as error:
         raise DamagedError(f"it can't be opened: {error}") from None
     if found != (manifest.epoch, manifest.run):
-        raise DamagedError(f"it has epoch and run {found}, its manifest {(manifest.epoch, manifest.run)}")
+        raise DamagedError(f"it has epoch and run {found}, but its manifest {(manifest.epoch, manifest.run)}")
 
 
 def _exchange(half: Path, into: Path) -> None:
-    """Rule 1. An empty directory is replaced as it is."""
+    """Replace ``into`` (Rule 1). An empty directory is replaced directly."""
     try:
         os.rename(half, into)
         return

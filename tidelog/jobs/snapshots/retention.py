@@ -1,15 +1,17 @@
-"""What the oldest snapshot still needs: entries of the inputs, and markers of the replay log. The rest may go.
+"""What the oldest snapshot still needs: input entries and markers of the replay log. The rest may be evicted.
 
-The group ``job:NAME`` of an input partition says to ``overflow="protect"`` which entries the job is done with: those
-that no kept snapshot needs for a recovery.
+The group ``job:NAME`` of an input partition tells ``overflow="protect"`` which entries the job has finished: those that
+no retained snapshot needs for a recovery. It does not follow the entries that were read, because their effect is in
+the state, on a disk that may be lost, and because a damaged newest snapshot requires an older one. The retention of
+topics considers only groups, so it need not know about snapshots.
 
-Rule 1: a snapshot of epoch N whose run is the one that published N needs what comes after N. Otherwise, or if that
-        can't be told, it needs what comes after N-1: N will be undone.
-Rule 2: a topic of one partition that all partitions of the job read is needed by all of them: its group goes to the
-        lowest need, and stays where it is until each has a snapshot.
-Rule 3: the newest marker is never evicted: it says where the partition is.
-Rule 4: what the log contradicts (another run published that epoch, or the epoch is beyond what was ever published) is
-        of a history that the server does not have. It is not counted as kept.
+Rule 1: A snapshot of epoch N whose run published N needs the entries after N. Otherwise, or if this is unknown, it
+        needs the entries after N-1: N will be undone.
+Rule 2: All partitions need a topic with one partition that they all read: its group moves to the lowest position, and
+        stays where it is until each partition has a snapshot.
+Rule 3: The newest marker is never evicted: it determines the position of the partition.
+Rule 4: A snapshot that contradicts the log (another run published its epoch, or the epoch is higher than any published
+        one) belongs to a history that the server does not have. It does not count as retained.
 """
 
 from __future__ import annotations
@@ -28,11 +30,11 @@ from tidelog.transport.call import Call
 from tidelog.transport.errors import ReplyError
 from tidelog.transport.leader import LeaderConnection
 
-PAGE = 1000  # markers that are read at once
+PAGE = 1000  # markers per request
 
 
 class ReplayLog:
-    """The replay log of a partition, as far as one generation wrote it. UnreachableError, ReplyError, JobError."""
+    """The replay log of a partition, as one generation wrote it. Raises UnreachableError, ReplyError or JobError."""
 
     def __init__(self, servers: LeaderConnection, job: str, generation: int, partition: int) -> None:
         self.key = keys.log(job, partition)
@@ -45,17 +47,19 @@ class ReplayLog:
 
     @property
     def superseded(self) -> bool:
-        """Whether a later generation writes it, or will: it needs what this one's snapshots don't."""
+        """Whether a later generation writes or will write it: this generation's snapshots are then irrelevant."""
         return self._closed or (self._last is not None and self._last[1].generation > self._generation)
 
     @property
     def last(self) -> int:
-        """The epoch that was published last; 0 if none was."""
+        """The last published epoch; 0 if there is none."""
         ours = self._last is not None and self._last[1].generation == self._generation
         return self._last[1].epoch if ours and self._last is not None else 0
 
     def find(self, epoch: int) -> tuple[StreamId, Marker] | None:
-        """The marker of an epoch, if it is there. There is one for each epoch, so it is looked for where it must be."""
+        """Return the marker of an epoch, if it exists. Every epoch has a marker, so its expected position is checked
+        first.
+        """
         if self._first is None or epoch > self.last:
             return None
         at, first = self._first
@@ -69,7 +73,7 @@ class ReplayLog:
         return found if found is not None and self._is(found[1], epoch) else self._searched(epoch)
 
     def _searched(self, epoch: int) -> tuple[StreamId, Marker] | None:
-        """One after the other, newest first: a log that more than one generation wrote."""
+        """Search backward through a log that more than one generation wrote."""
         end = "+"
         while entries := _good(self._servers.ask(calls.trevrange(self.key, end, count=PAGE)))[0]:
             for entry in entries:
@@ -90,7 +94,7 @@ class ReplayLog:
 
 
 def contradicted(log: ReplayLog, manifest: SnapshotManifest) -> bool:
-    """Rule 4. A marker that is not there any more contradicts nothing."""
+    """Return whether the log contradicts a snapshot (Rule 4). A missing marker contradicts nothing."""
     if manifest.epoch > log.last:
         return manifest.epoch > log.last + 1
     found = log.find(manifest.epoch)
@@ -98,7 +102,7 @@ def contradicted(log: ReplayLog, manifest: SnapshotManifest) -> bool:
 
 
 def spans(log: ReplayLog, manifest: SnapshotManifest) -> Mapping[str, tuple[str, str]]:
-    """What the epoch of a snapshot has read of each input, up to, after; {} if the log does not have it."""
+    """Return the positions of each input after and before the epoch of a snapshot; {} if the log does not have it."""
     found = log.find(manifest.epoch)
     if found is None or found[1].run != manifest.run:
         return {}
@@ -106,7 +110,7 @@ def spans(log: ReplayLog, manifest: SnapshotManifest) -> Mapping[str, tuple[str,
 
 
 def needs(log: ReplayLog, manifest: SnapshotManifest) -> Mapping[str, str]:
-    """The entries after these are needed by a snapshot, by topic (Rule 1). {}: it can't be told, nothing may go."""
+    """Return, by topic, the IDs after which a snapshot needs the entries (Rule 1); {} if they are unknown."""
     found = log.find(manifest.epoch)
     if found is not None:
         published = found[1].run == manifest.run
@@ -116,10 +120,10 @@ def needs(log: ReplayLog, manifest: SnapshotManifest) -> Mapping[str, str]:
 
 
 def trim(servers: LeaderConnection, log: ReplayLog, manifest: SnapshotManifest) -> int:
-    """Evict the markers that no snapshot needs if this one is the oldest; returns how many.
+    """Evict the markers that no snapshot needs if this one is the oldest; return their number.
 
-    The marker of its epoch stays, and the one before while the epoch may have to be undone: they tell whether it is
-    of the history that the server has.
+    The marker of its epoch is retained, and the previous one while the epoch may have to be undone: they show whether
+    the snapshot belongs to the history that the server has.
     """
     found = log.find(manifest.epoch)
     if found is None or found[1].run != manifest.run:
@@ -133,9 +137,9 @@ def trim(servers: LeaderConnection, log: ReplayLog, manifest: SnapshotManifest) 
 def move_groups(
     servers: LeaderConnection, job: str, partition: int, partitions: int, shared: Collection[str], records: JobSnapshots
 ) -> None:
-    """Move the group of every input partition to where the records allow it. It is made where it is missing.
+    """Move the group of every input partition to where the snapshots allow it. Creates missing groups.
 
-    shared: the topics that have one partition, which all partitions of the job read (Rule 2).
+    shared: the topics with one partition, which all partitions of the job read (Rule 2).
     """
     group = keys.group(job)
     for topic, own in records.of(partition).needs.items():

@@ -1,12 +1,12 @@
-"""When snapshots of a job's state are due.
+"""Determines when snapshots of a job's state are due.
 
-Rule 1: a snapshot is begun with the first epoch after ``snapshot_epochs`` epochs or ``snapshot_every`` seconds, for all
-        partitions. A job that has become idle gets an epoch without entries for it, once: else inputs would be kept,
-        and a recovery would replay, for as long as nothing comes.
-Rule 2: processes of their own make them, and tell the server. What they told is looked at FIRST seconds after they were
-        begun, then after twice as long each time, MOST at most, until each partition has its snapshot. Where one has
-        failed by then, snapshots are due again, for all partitions; those that have theirs do nothing. One that says
-        nothing may be slow: that counts as a failure after SILENT seconds.
+Rule 1: Snapshots of all partitions are started with the first epoch after ``snapshot_epochs`` epochs or
+        ``snapshot_every`` seconds. A job that has become idle gets one epoch without entries for this purpose.
+        Otherwise inputs would be retained, and a recovery would replay, for as long as no entries arrive.
+Rule 2: Separate processes create the snapshots and record the result on the server. The result is checked FIRST seconds
+        after the start, then after twice as long each time, MOST at most, until each partition has its snapshot. If one
+        has failed, snapshots of all partitions are due again; processes that have one do nothing. A process without a
+        result may be slow: it counts as failed after SILENT seconds.
 """
 
 from __future__ import annotations
@@ -24,26 +24,26 @@ SILENT: Final = 900.0
 
 
 class SnapshotSchedule:
-    """The snapshots of one job with a state and an object store; ``clock`` in seconds."""
+    """The schedule of one job with a state and an object store; ``clock`` in seconds."""
 
     def __init__(self, job: Job, clock: Callable[[], float] = time.monotonic) -> None:
         self._job = job
         self._clock = clock
-        self._changed = 0  # epochs since the last snapshot was begun
-        self._at = clock()  # when that was, or when this engine began
-        self._wanted: int | None = None  # each partition's newest is to be of this epoch or later; None: it is
-        self._look_at = 0.0  # when the next look is due, if one is wanted
-        self._pause = FIRST  # seconds before it
-        self._failed = False  # another one is due
+        self._changed = 0  # epochs since the last start of snapshots
+        self._at = clock()  # time of that start, or of the start of this engine
+        self._wanted: int | None = None  # every partition must have a snapshot of this epoch or later; None: it has
+        self._check_at = 0.0  # time of the next check, if one is needed
+        self._pause = FIRST  # seconds before the next check
+        self._failed = False  # a snapshot has failed
 
     def begin(self, epoch: int, partitions: int, records: JobSnapshots) -> None:
-        """The job goes on after ``epoch``; ``records`` say which snapshots there are."""
+        """Start after ``epoch``; ``records``: the existing snapshots."""
         self._changed = max(0, epoch - _oldest(partitions, records))
         self._wanted, self._failed, self._pause = None, False, FIRST
 
     @property
-    def left(self) -> float | None:
-        """Seconds until one is due; None if nothing has changed."""
+    def due_in(self) -> float | None:
+        """Seconds until snapshots are due; None if nothing has changed."""
         if self._failed:
             return 0.0
         if not self._changed:
@@ -53,39 +53,39 @@ class SnapshotSchedule:
         return max(0.0, self._at + self._job.snapshot_every - self._clock())
 
     @property
-    def look(self) -> float | None:
-        """Seconds until the records are to be looked at; None if they need not be."""
-        return None if self._wanted is None else max(0.0, self._look_at - self._clock())
+    def check_in(self) -> float | None:
+        """Seconds until the results must be checked; None if there is no need."""
+        return None if self._wanted is None else max(0.0, self._check_at - self._clock())
 
-    def looked(self, partitions: int, records: JobSnapshots) -> None:
-        """What the server knows of the snapshots now (Rule 2)."""
+    def check(self, partitions: int, records: JobSnapshots) -> None:
+        """Record the results that the server has now (Rule 2)."""
         if self._wanted is None:
             return
         if _oldest(partitions, records) >= self._wanted:
             self._wanted, self._failed, self._pause = None, False, FIRST
             return
-        told = any(
+        failed = any(
             (record := records.of(at)).error and _newest(record) < self._wanted for at in range(partitions)
         )  # fmt: skip
-        if told or self._clock() >= self._at + SILENT:
+        if failed or self._clock() >= self._at + SILENT:
             self._failed = True
         self._wait()
 
     def published(self, saved: bool, changed: bool, epoch: int) -> None:
-        """An epoch was published. ``saved``: it has begun snapshots. ``changed``: it may have changed the state."""
+        """Record a published epoch. ``saved``: it has started snapshots. ``changed``: it may have changed the state."""
         if saved:
             self._changed, self._at, self._failed = 0, self._clock(), False
             if self._wanted is None:
                 self._wait()
-            self._wanted = epoch - 1  # what was copied may lack this epoch
+            self._wanted = epoch - 1  # the copy may lack this epoch
         self._changed += changed
 
     def _wait(self) -> None:
-        self._look_at, self._pause = self._clock() + self._pause, min(self._pause * 2, MOST)
+        self._check_at, self._pause = self._clock() + self._pause, min(self._pause * 2, MOST)
 
 
 def _oldest(partitions: int, records: JobSnapshots) -> int:
-    """The epoch that each partition has a snapshot of, or a later one; 0: one of them has none."""
+    """Return the epoch up to which every partition has a snapshot; 0 if one of them has none."""
     return min((_newest(records.of(at)) for at in range(partitions)), default=0)
 
 

@@ -1,11 +1,11 @@
-"""``StateChanges``: what an epoch has changed so far, over what is stored; with savepoints.
+"""``StateChanges``: the uncommitted changes of an epoch, with savepoints.
 
-Rule 1: nothing here reaches the store before its ``commit``. What is dropped has not happened.
-Rule 2: a value is seen while the time of the changes is before its deadline, whether it is stored or new.
-Rule 3: what was read from the store is kept until the epoch's end: a commit needs it again, for pre-images. So memory
-        is bounded by what an epoch reads by key and writes; a scan keeps nothing.
-Rule 4: a child sees its parent's writes, and its parent sees the child's after ``merge``. A child that is not merged
-        leaves nothing behind.
+Rule 1: Nothing here reaches the store before its ``commit``. Changes that are dropped have no effect.
+Rule 2: A value is visible while the time of the changes is before its deadline, whether it is stored or new.
+Rule 3: Records that were read from the store are cached until the epoch's end, because a commit needs them as
+        pre-images. Memory is therefore bounded by what an epoch reads by key and writes; a scan caches nothing.
+Rule 4: A child sees its parent's writes, and the parent sees the child's after ``merge``. A child that is not merged
+        has no effect.
 """
 
 from __future__ import annotations
@@ -14,36 +14,36 @@ from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 from tidelog.jobs.store.errors import StateError, StoreError
-from tidelog.jobs.store.records import stamp, unless_over, with_deadline
+from tidelog.jobs.store.records import stamp, unless_expired, with_deadline
 
 
 def ended() -> StateError:
-    """For what is used after ``Changes.end``."""
-    return StateError("a state was used after the call that it was for: keep no state, and no scan of one")
+    """Return the error for a use after ``StateChanges.end``."""
+    return StateError("a state was used after the call for which it was created: do not keep a state, or a scan of one")
 
 
 class StateBase(Protocol):
-    """What is stored, as an epoch finds it."""
+    """The stored records, as an epoch finds them."""
 
     def fetch(self, keys: list[bytes]) -> list[tuple[bytes, bytes]]:
-        """Those of ``keys`` that have a record, with it. ``keys`` ascend."""
+        """Return those of ``keys`` that have a record, with it. ``keys`` ascend."""
 
     def walk(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """All records whose keys begin with ``prefix``, in order."""
+        """Iterate over all records whose keys start with ``prefix``, in order."""
 
 
 class _Epoch:
-    """What the savepoints of an epoch share."""
+    """The data that the savepoints of an epoch share."""
 
     __slots__ = ("base", "failed", "open", "read", "sorted", "timed")
 
     def __init__(self, base: StateBase, timed: bool) -> None:
         self.base = base
         self.open = True
-        self.failed: StoreError | None = None  # what is stored could not be read
+        self.failed: StoreError | None = None  # why the store could not be read
         self.read: dict[bytes, bytes | None] = {}  # stored key: stored record
-        self.sorted = True  # ``read`` is in order
-        self.timed = timed  # there may be records with deadlines
+        self.sorted = True  # whether ``read`` is sorted
+        self.timed = timed  # whether records may have deadlines
 
     def load(self, keys: Sequence[bytes]) -> None:
         ordered = sorted(keys)
@@ -68,12 +68,12 @@ class _Epoch:
 
 
 class StateChanges:
-    """Writes of an epoch, or of a part of it. Keys are stored keys, values are records without deadlines."""
+    """The writes of an epoch, or of a part of it. Keys are stored keys, values are records without deadlines."""
 
     __slots__ = ("epoch", "now_ms", "parent", "writes")
 
     def __init__(self, base: StateBase, now_ms: int, timed: bool) -> None:
-        """timed: values with a deadline may be stored."""
+        """timed: stored values may have deadlines."""
         if now_ms < 0:
             raise ValueError(f"a time before 1970: {now_ms} ms")
         self.epoch = _Epoch(base, timed)
@@ -83,11 +83,11 @@ class StateChanges:
 
     @property
     def failed(self) -> StoreError | None:
-        """Why what is stored could not be read, the last time that it could not: whoever asked may not have told."""
+        """The last error in reading the store: the function may have suppressed it."""
         return self.epoch.failed
 
     def child(self, now_ms: int | None = None) -> StateChanges:
-        """A savepoint: changes over these. ``now_ms``: its time, if it is later."""
+        """Return a savepoint: changes on top of these. ``now_ms``: its time, if it is later."""
         made = StateChanges.__new__(StateChanges)
         made.epoch = self.epoch
         made.now_ms = max(self.now_ms, now_ms or 0)
@@ -96,15 +96,15 @@ class StateChanges:
         return made
 
     def merge(self) -> None:
-        """Give a child's writes and time to its parent. The child is as new then."""
+        """Move a child's writes and time to its parent. The child is empty afterwards."""
         if self.parent is None:
-            raise ValueError("these changes are no child: a store commits them")
+            raise ValueError("these changes are not a child: a store commits them")
         self.parent.writes.update(self.writes)
         self.parent.now_ms = max(self.parent.now_ms, self.now_ms)
         self.writes = {}
 
     def get(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        """The record of each key, with its deadline if it has one; None where there is none, or it is over."""
+        """Return the record of each key, with its deadline if it has one; None if there is none or it has expired."""
         epoch = self._epoch()
         missing = [key for key in keys if key not in epoch.read] if epoch.read else keys
         if missing:
@@ -112,10 +112,10 @@ class StateChanges:
         found = list(map(epoch.read.get, keys))
         for level in self._levels():
             found = [level.get(key, before) for key, before in zip(keys, found, strict=True)]
-        return unless_over(found, stamp(self.now_ms)) if epoch.timed else found
+        return unless_expired(found, stamp(self.now_ms)) if epoch.timed else found
 
     def put(self, keys: Sequence[bytes], records: Sequence[bytes], ttl_ms: int | None = None) -> None:
-        """Of a key that is named twice, the last record counts."""
+        """Store records. If a key occurs twice, the last record counts."""
         epoch = self._epoch()
         if ttl_ms is not None and records:
             records = with_deadline(records, self.now_ms + ttl_ms)
@@ -127,7 +127,8 @@ class StateChanges:
         self.writes.update(dict.fromkeys(keys))
 
     def scan(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """Keys with the prefix and their records, in order, as they are now: later writes are not seen."""
+        """Iterate over keys with the prefix and their records, in order, as of this call: later writes are not visible.
+        """
         self._epoch()
         own: dict[bytes, bytes | None] = {}
         for level in self._levels():
@@ -137,7 +138,7 @@ class StateChanges:
     def _merged(
         self, prefix: bytes, own: list[tuple[bytes, bytes | None]], now: bytes
     ) -> Iterator[tuple[bytes, bytes]]:
-        """``own`` descends: the next one is the last."""
+        """Merge stored records with ``own``, which descends: the next one is the last."""
         for key, record in self.epoch.walk(prefix):
             while own and own[-1][0] < key:
                 yield from _seen(*own.pop(), now)
@@ -149,20 +150,20 @@ class StateChanges:
             yield from _seen(*own.pop(), now)
 
     def before(self, keys: list[bytes]) -> list[bytes | None]:
-        """What is stored for each key, over or not."""
+        """Return the stored record of each key, expired or not."""
         missing = [key for key in keys if key not in self.epoch.read]
         if missing:
             self.epoch.load(missing)
         return list(map(self.epoch.read.get, keys))
 
     def ordered(self) -> list[bytes]:
-        """The keys that were written, in order."""
+        """Return the written keys in order."""
         epoch = self.epoch
         same = epoch.sorted and len(epoch.read) == len(self.writes) and epoch.read.keys() == self.writes.keys()
         return list(epoch.read) if same else sorted(self.writes)
 
     def end(self) -> None:
-        """No reading or writing from now on, by no child either."""
+        """Reject any further use, including that of children."""
         self.epoch.open = False
 
     def _epoch(self) -> _Epoch:
@@ -171,7 +172,7 @@ class StateChanges:
         return self.epoch
 
     def _levels(self) -> list[dict[bytes, bytes | None]]:
-        """The writes that count here, the oldest first."""
+        """Return the writes that are visible here, the oldest first."""
         levels = []
         level: StateChanges | None = self
         while level is not None:
@@ -182,6 +183,6 @@ class StateChanges:
 
 
 def _seen(key: bytes, record: bytes | None, now: bytes) -> Iterator[tuple[bytes, bytes]]:
-    [shown] = unless_over([record], now)
+    [shown] = unless_expired([record], now)
     if shown is not None:
         yield key, shown

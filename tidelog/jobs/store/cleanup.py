@@ -1,15 +1,15 @@
-"""Removing what generations that are over have left on a machine's disk.
+"""Removes the states of former generations from a machine's disk.
 
-    <state directory>/<job>/<generation>/<partition>/<slot>      stores, and their locks beside them
-    <state directory>/<job>/<generation>/checkpoint              of a frame job that has no object store
+    <state directory>/<job>/<generation>/<partition>/<slot>      stores, with their locks next to them
+    <state directory>/<job>/<generation>/checkpoint              of a frame job without an object store
 
-Rule 1: only folders named by a number are removed, up to the newest generation that is over. The caller knows that it
-        is: nothing of it can be published, so nothing of it will be recovered.
-Rule 2: a partition is removed under the locks of its stores and of the maker of its snapshots. Where one is held, a
-        task or a maker of that generation is still at work: it stays, for another time.
-Rule 3: nothing outside of the state directory is removed, regardless of a job's name and of links.
-Rule 4: the locks go with it. Two tasks of a generation that is over might then both have its store, which the first
-        check of a task ends; what one of them makes anew is removed another time.
+Rule 1: Only folders named by a number are removed, up to the newest ended generation. The caller knows that it has
+        ended, so nothing of it can be published or recovered.
+Rule 2: A partition is removed under the locks of its stores and of its snapshot process. If one of them is locked, a
+        task or a process of that generation still runs, and the partition is left for a later cleanup.
+Rule 3: Nothing outside of the state directory is removed, regardless of a job's name and of links.
+Rule 4: The locks are removed as well. Two tasks of an ended generation might then open the same store. The first check
+        of a task ends them, and files that they create are removed by a later cleanup.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ log = logging.getLogger(__name__)
 
 
 def clear(folder: Path, over: Mapping[str, int]) -> bool:
-    """Remove the states of generations up to the one given for each job; whether all are gone. Raises OSError."""
+    """Remove the generations of each job up to the given one; return whether all are removed. Raises OSError."""
     done = True
     for job, newest in over.items():
         home = folder / job
         if job in ("", ".", "..") or "/" in job or "\0" in job or home.is_symlink():
-            log.warning("%r is not the directory of a job in %s: nothing is removed", job, folder)
+            log.warning("%r is not the directory of a job in %s: not removed", job, folder)
             continue
         for generation in _numbered(home):
             if 0 < int(generation.name) <= newest:
@@ -44,7 +44,7 @@ def clear(folder: Path, over: Mapping[str, int]) -> bool:
 
 
 def _numbered(folder: Path) -> list[Path]:
-    """The folders in it that are named by a number."""
+    """Return the subfolders named by a number."""
     try:
         found = list(folder.iterdir())
     except (FileNotFoundError, NotADirectoryError):
@@ -58,12 +58,12 @@ def _generation(folder: Path) -> bool:
     done = all(removed)
     if done:
         shutil.rmtree(folder)
-        log.info("removed %s, of a generation that is over", folder)
+        log.info("removed %s, a former generation", folder)
     return done
 
 
 def _partition(folder: Path) -> bool:
-    """Rule 2."""
+    """Remove a partition (Rule 2)."""
     with ExitStack() as held:
         for lock in folder.glob("*.lock"):
             descriptor = os.open(lock, os.O_RDWR | os.O_CLOEXEC)
@@ -71,7 +71,7 @@ def _partition(folder: Path) -> bool:
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                log.info("%s is of a generation that is over, and in use: it stays for now", folder)
+                log.info("%s belongs to a former generation and is in use: not removed yet", folder)
                 return False
         for store in _numbered(folder):
             forget(store)
@@ -83,4 +83,4 @@ def _remove_empty(folder: Path) -> None:
     try:
         folder.rmdir()
     except OSError:
-        pass  # something else is in it
+        pass  # it contains something else

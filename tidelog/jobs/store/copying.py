@@ -1,8 +1,8 @@
-"""A consistent copy of a store while tasks go on with it, for snapshots.
+"""A consistent copy of a store while tasks continue, for snapshots.
 
-It is made by a process of its own that holds no lock: one read transaction of LMDB, which sees one version.
-The copy is compacted: it has no free pages. Of the store's own process it asks nothing; while it is made, pages
-that tasks give up are not used again, so the store's file grows by what they write meanwhile.
+A separate process makes it without a lock, in one read transaction of LMDB, which sees one version. The copy is
+compacted: it has no free pages. The store's own process is not involved. During the copy, LMDB does not reuse pages
+that tasks free, so the store's file grows by what they write.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from tidelog.jobs.store.store import FORMAT, StoreMeta
 
 @contextmanager
 def opened(path: Path) -> Iterator[tuple[lmdb.Environment, lmdb.Transaction[bytes], StoreMeta]]:
-    """A store in a read transaction, and what it says of itself. Not for a process that has the store open itself.
+    """Open a store in a read transaction and yield its metadata. Not for a process that has the store open itself.
 
-    StoreUnusableError where there is none, or an unfinished or unknown one.
+    Raises StoreUnusableError if there is no store, or an unfinished or unknown one.
     """
     if not (path / "data.mdb").exists():
-        raise StoreUnusableError(f"{path} is no state store")
+        raise StoreUnusableError(f"{path} is not a state store")
     with reported(path):
         env = lmdb.open(str(path), map_size=0, max_dbs=4, readonly=True, readahead=False)
         try:
-            env.reader_check()  # those who were killed hold no pages back
+            env.reader_check()  # so that killed readers do not retain pages
             db = env.open_db(b"meta", create=False)
             with env.begin() as txn:
                 raw = txn.get(b"store", db=db)
@@ -38,9 +38,9 @@ def opened(path: Path) -> Iterator[tuple[lmdb.Environment, lmdb.Transaction[byte
                 try:
                     meta = msgspec.msgpack.decode(raw, type=StoreMeta)
                 except msgspec.MsgspecError as error:
-                    raise StoreUnusableError(f"{path} is damaged, or of a newer format: {error}") from None
+                    raise StoreUnusableError(f"{path} is damaged or has a newer format: {error}") from None
                 if meta.format != FORMAT:
-                    raise StoreUnusableError(f"{path} has format {meta.format}, and this program knows {FORMAT}")
+                    raise StoreUnusableError(f"{path} has format {meta.format}, but this program supports {FORMAT}")
                 yield env, txn, meta
         finally:
             env.close()
@@ -49,9 +49,9 @@ def opened(path: Path) -> Iterator[tuple[lmdb.Environment, lmdb.Transaction[byte
 def copy_store(path: Path, target: Path) -> StoreMeta:
     """Copy the store in the directory ``path`` to ``data.mdb`` in ``target``, an empty directory.
 
-    Returns what the copy says: ``current``, which may be an epoch that is never published, and ``previous``, to which
-    ``Store.undo`` brings a store that was made of the copy. StoreUnusableError if there is no store, StoreFullError if
-    the target has no room.
+    Returns the metadata of the copy: ``current``, which may be an epoch that is never published, and ``previous``,
+    which ``StateStore.undo`` restores in a store created from the copy. Raises StoreUnusableError if there is no store,
+    and StoreFullError if the target has no room.
     """
     with opened(path) as (env, txn, meta):
         env.copy(str(target), compact=True, txn=txn)

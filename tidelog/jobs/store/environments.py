@@ -1,10 +1,10 @@
-"""LMDB environments, kept open by the process from task to task: to open one takes longer than a small commit.
+"""LMDB environments, which a process keeps open between tasks: opening one takes longer than a small commit.
 
-Rule 1: an environment is used only by who holds the lock of its store (``locks``).
-Rule 2: an environment is that of its files, not of their path. Where the files were replaced, it is opened anew.
-Rule 3: what was cut short is not mapped (SIGBUS): the file is as long as it was, or it is not used.
-Rule 4: what a fork inherits is closed and opened anew. No transaction is left in what is kept: to end one in the child
-        would end it for its parent. So a store that is held is not for a child.
+Rule 1: An environment is used only by the holder of its store's lock (``locks``).
+Rule 2: An environment belongs to its files, not to their path. If the files were replaced, it is reopened.
+Rule 3: A truncated file is not mapped (SIGBUS): the file must have at least its recorded size.
+Rule 4: An environment inherited by a fork is closed and reopened. Idle environments have no open transaction: ending
+        one in the child would end it for its parent. A child must not use a store that is open.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ import lmdb
 from tidelog.jobs.store.errors import StoreUnusableError, reported
 
 BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
-SIZES: Final = (1 << 38, 1 << 36, 1 << 34, 1 << 32, 1 << 30)  # of the map: the largest that the system allows
-KEPT: Final = 32  # environments that nobody uses
+SIZES: Final = (1 << 38, 1 << 36, 1 << 34, 1 << 32, 1 << 30)  # of the map: the first one that works
+MOST_IDLE: Final = 32  # most idle environments
 _DATABASES: Final = (b"data", b"due", b"undo", b"meta")
 
 _idle: OrderedDict[Path, StoreEnvironment] = OrderedDict()
@@ -30,7 +30,7 @@ _guard = threading.Lock()
 
 
 def boot_id() -> str:
-    """Of this start of the machine; empty where the system has none, and files are synced instead."""
+    """Return the boot ID of the machine; empty if the system has none, and files are synced instead."""
     try:
         return BOOT_ID.read_text().strip()
     except OSError:
@@ -43,47 +43,47 @@ class StoreEnvironment:
 
     env: lmdb.Environment
     data: lmdb._Database  # stored key: record
-    due: lmdb._Database  # deadline u64 | stored key: nothing
+    due: lmdb._Database  # deadline u64 | stored key: empty
     undo: lmdb._Database  # stored key: its record before the last epoch; empty if there was none
     meta: lmdb._Database
     identity: tuple[int, int, int, int]
     pid: int
 
 
-def take(path: Path, least: int) -> StoreEnvironment:
-    """The environment of the directory, which must have one of ``least`` bytes or more, or none at all.
+def acquire(path: Path, least: int) -> StoreEnvironment:
+    """Return the environment of the directory, whose file must have at least ``least`` bytes or not exist.
 
-    StoreUnusableError where there is something else; StoreFullError where the system has no room.
+    Raises StoreUnusableError if there is something else, and StoreFullError if the system has no room.
     """
     with reported(path):
         with _guard:
-            kept = _idle.pop(path, None)
+            idle = _idle.pop(path, None)
         size = _size(path)
         if size is not None and size < max(least, 2 * 4096):
-            _close(kept)
-            raise StoreUnusableError(f"{path} was cut short: {size} bytes of {max(least, 8192)}")
-        if kept is not None and size is not None and kept.pid == os.getpid() and kept.identity == _identity(path):
-            return kept
-        _close(kept)
+            _close(idle)
+            raise StoreUnusableError(f"{path} is truncated: {size} bytes of {max(least, 8192)}")
+        if idle is not None and size is not None and idle.pid == os.getpid() and idle.identity == _identity(path):
+            return idle
+        _close(idle)
         return _opened(path, size is None)
 
 
-def give_back(path: Path, environment: StoreEnvironment) -> None:
-    """It is not used any more, and kept for the next."""
+def release(path: Path, environment: StoreEnvironment) -> None:
+    """Keep an environment open for the next task."""
     with _guard:
         before = _idle.pop(path, None)
-        late = [_idle.pop(other) for other in list(_idle) if not _size(other)]  # removed: the disk has it until then
+        late = [_idle.pop(other) for other in list(_idle) if not _size(other)]  # deleted: closing frees the space
         _idle[path] = environment
-        late += [_idle.popitem(last=False)[1]] if len(_idle) > KEPT else []
+        late += [_idle.popitem(last=False)[1]] if len(_idle) > MOST_IDLE else []
     for one in (before, *late):
         _close(one)
 
 
 def forget(path: Path) -> None:
-    """Close the environment of a directory that is going to be replaced."""
+    """Close the environment of a directory that will be replaced."""
     with _guard:
-        kept = _idle.pop(path, None)
-    _close(kept)
+        idle = _idle.pop(path, None)
+    _close(idle)
 
 
 def file_size(path: Path) -> int:

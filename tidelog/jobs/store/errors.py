@@ -1,4 +1,4 @@
-"""What can go wrong with a state store, by what can be done about it."""
+"""The errors of state stores, by remedy."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from tidelog.jobs.errors import JobError
 
 
 class StateError(JobError):
-    """A function used its state wrongly. The text names job, space and key, and the remedy."""
+    """A function used its state incorrectly. The text names job, space and key, and the remedy."""
 
 
 class StateValueError(StateError):
-    """A key or a value that can't be stored: a matter of the rows that it was made of."""
+    """A key or a value that can't be stored, because of the rows from which it was computed."""
 
 
 class StoreError(Exception):
-    """A store did not do what it was asked. Nothing of it was done."""
+    """A store operation failed and had no effect."""
 
 
 class StoreLockedError(StoreError):
@@ -28,16 +28,16 @@ class StoreLockedError(StoreError):
 
 
 class StoreUnusableError(StoreError):
-    """What is there can't be trusted: ``Store.create`` makes a new one in its place, and the state is recovered."""
+    """The store can't be trusted: ``StateStore.create`` replaces it, and the state is recovered."""
 
 
 class StoreFullError(StoreError):
-    """The disk, or the largest size of a store, is used up. The store is as it was before."""
+    """The disk is full, or the store has reached its largest size. The store is unchanged."""
 
 
 @contextmanager
 def reported(path: Path) -> Iterator[None]:
-    """Errors of LMDB and the system as those of this module."""
+    """Convert errors of LMDB and the system to those of this module."""
     try:
         yield
     except lmdb.MapFullError as error:

@@ -1,12 +1,12 @@
-"""The bytes of keys and of names of spaces, in bulk.
+"""The bytes of keys and of the names of spaces, in bulk.
 
     stored key    length of the space's name u8 | its name | bytes of the key
 
-A key's bytes are those by which topics are partitioned: a str is its UTF-8, an int its decimal text, bytes are
-themselves, a UUID its text. So 1 and "1" are one key, and keys are in the order of their bytes: "10" before "9".
+The bytes of a key are those that determine a topic's partition: a str is its UTF-8, an int its decimal text, bytes are
+unchanged, a UUID is its text. So 1 and "1" are the same key, and keys are in the order of their bytes: "10" before "9".
 
-Rule 1: the keys of a space are together, in order, and no space's prefix begins another's.
-Rule 2: no key is cut or hashed, so ``scan`` has them all in order. A key of more than LONGEST bytes is an error.
+Rule 1: The keys of a space are contiguous and ordered, and no space's prefix is the start of another's.
+Rule 2: No key is truncated or hashed, so ``scan`` returns all of them in order. A key longer than LONGEST is an error.
 """
 
 from __future__ import annotations
@@ -28,14 +28,17 @@ Keys: TypeAlias = Iterable[Key] | pa.Array | pa.ChunkedArray | np.ndarray[Any, A
 
 
 def prefix_of(space: str, where: str) -> bytes:
-    """With what all stored keys of a space begin."""
+    """Return the prefix of all stored keys of a space."""
     if not _SPACE.fullmatch(space):
-        raise StateError(f"{where}: a space's name has 1 to 64 letters, digits, '_', '-' and '.', not {space!r}")
+        raise StateError(f"{where}: the name of a space must have 1 to 64 letters, digits, '_', '-' and '.': {space!r}")
     return bytes((len(space),)) + space.encode()
 
 
 def stored_keys(keys: Keys, prefix: bytes, where: str) -> list[bytes]:
-    """The stored keys of ``keys``, in their order. StateValueError for what is no key, StateError for what has none."""
+    """Return the stored keys of ``keys``, in their order.
+
+    Raises StateValueError for an invalid key, and StateError if ``keys`` cannot contain keys.
+    """
     try:
         made = _made(keys, prefix)
     except _KindError as error:
@@ -44,18 +47,18 @@ def stored_keys(keys: Keys, prefix: bytes, where: str) -> list[bytes]:
         raise StateValueError(f"{where}: {error}") from None
     if made and max(map(len, made)) > len(prefix) + LONGEST:
         longest = max(made, key=len)[len(prefix) :]
-        text = f"a key of {len(longest)} bytes, {longest[:40]!r}...; at most {LONGEST} are allowed: use a hash of it"
+        text = f"a key of {len(longest)} bytes, {longest[:40]!r}...; at most {LONGEST} are allowed: use a hash"
         raise StateValueError(f"{where}: {text}")
     return made
 
 
 class _KindError(TypeError):
-    """Not one key is wrong, but all that is given."""
+    """The whole argument is invalid, not one key."""
 
 
 def _made(keys: Keys, prefix: bytes) -> list[bytes]:
     if isinstance(keys, (str, bytes)):
-        raise _KindError(f"keys are a list, or an array, of keys, not one {type(keys).__name__}: {keys[:40]!r}")
+        raise _KindError(f"keys must be a list or an array, not one {type(keys).__name__}: {keys[:40]!r}")
     if isinstance(keys, (pa.Array, pa.ChunkedArray)):
         return [prefix + key for key in _arrow(keys)]
     given: list[Any] = keys.tolist() if isinstance(keys, np.ndarray) else list(keys)
@@ -71,7 +74,7 @@ def _made(keys: Keys, prefix: bytes) -> list[bytes]:
 
 
 def _texts(keys: list[str], prefix: bytes) -> list[bytes]:
-    """Joined, encoded and split again, which takes a third of the time; unless a key has the separator."""
+    """Join, encode and split, which takes a third of the time; unless a key contains the separator."""
     start = prefix.decode()  # ASCII
     joined = start + f"\n{start}".join(keys)
     if joined.count("\n") == len(keys) - 1 and b"\n" not in prefix:
@@ -81,7 +84,7 @@ def _texts(keys: list[str], prefix: bytes) -> list[bytes]:
 
 def _arrow(keys: pa.Array | pa.ChunkedArray) -> list[bytes]:
     if keys.null_count:
-        raise TypeError(f"{keys.null_count} of {len(keys)} keys are null: filter them, or fill them in")
+        raise TypeError(f"{keys.null_count} of {len(keys)} keys are null: filter or replace them")
     if pa.types.is_dictionary(keys.type):
         keys = keys.cast(keys.type.value_type)
     if pa.types.is_integer(keys.type):
@@ -89,6 +92,6 @@ def _arrow(keys: pa.Array | pa.ChunkedArray) -> list[bytes]:
     if pa.types.is_string(keys.type) or pa.types.is_large_string(keys.type) or pa.types.is_string_view(keys.type):
         keys = keys.cast(pa.large_binary())
     if not (pa.types.is_binary(keys.type) or pa.types.is_large_binary(keys.type)):
-        raise _KindError(f"a key is str, int or bytes, not {keys.type}")
+        raise _KindError(f"a key must be str, int or bytes, not {keys.type}")
     found: list[bytes] = keys.to_pylist()
     return found

@@ -1,13 +1,13 @@
-"""One process at a time for a store: a file beside its directory, ``<slot>.lock``, with flock.
+"""The lock that lets only one process at a time use a store: ``<slot>.lock``, next to its directory (flock).
 
-It lies beside the directory, so that the directory can be replaced under the lock. It also has the size that the
-store's file had after the last transaction, in decimal: a file that has become shorter was cut, and to map it would end
-in SIGBUS. It is not left for the end: whoever was killed would leave a size that is too small, and if the file were cut
-then, each process that opens it would die of it.
+It is next to the directory, so that the directory can be replaced while the lock is held. It also records, in decimal,
+the size of the store's file after the last transaction: a smaller file has been truncated, and reading it through mmap
+would raise SIGBUS. The size is written after every transaction, not at close: a killed process would otherwise leave a
+size that is too small, a truncation would go unnoticed, and every process that opened the file would be killed too.
 
-Rule 1: a store's files are written only by who holds its lock. Who copies it needs none.
-Rule 2: a lock file is never deleted; two holders of two files of the same name would not know of each other. It goes
-        with its generation (``clearing``), of which nothing counts any more.
+Rule 1: A store's files are written only by the holder of its lock. Copying the files does not require the lock.
+Rule 2: A lock file is never deleted; otherwise two processes could each lock a different file of the same name. It is
+        removed together with its generation (``cleanup``), when nothing uses that generation any more.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tidelog.jobs.store.errors import StoreLockedError
 
 
 class StoreLock:
-    """Held from the moment it is made. StoreLockedError if another holds it."""
+    """Acquired on creation. Raises StoreLockedError if another process or task holds it."""
 
     def __init__(self, path: Path) -> None:
         """``path`` is the store's directory."""
@@ -33,16 +33,16 @@ class StoreLock:
             os.close(self._fd)
             raise StoreLockedError(f"{path} is in use by another process or task") from None
 
-    def seen(self) -> int:
-        """So many bytes had the store's file, at least."""
+    def recorded_size(self) -> int:
+        """Return the recorded size: the store's file has at least this many bytes."""
         text = os.pread(self._fd, 20, 0)
         return int(text) if text.isdigit() else 0
 
-    def see(self, size: int) -> None:
+    def record_size(self, size: int) -> None:
         os.pwrite(self._fd, b"%020d" % size, 0)
 
     def release(self) -> None:
-        """Also where a child has inherited the file: it would hold the lock as long as it lives."""
+        """Unlock explicitly, since a child process that inherited the file would otherwise hold the lock."""
         if self._fd >= 0:
             fcntl.flock(self._fd, fcntl.LOCK_UN)
             os.close(self._fd)

@@ -1,4 +1,4 @@
-"""``MemoryStore``: a store without a disk, for tests of functions. It is gone with the object."""
+"""``MemoryStore``: an in-memory store, for testing functions. Its contents are lost with the object."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tidelog.jobs.store.records import digest
 
 
 class MemoryStore:
-    """Begin and commit as a Store does. There is no undo: who does not commit has changed nothing."""
+    """Supports ``begin`` and ``commit`` like a StateStore. There is no undo: uncommitted changes have no effect."""
 
     def __init__(self) -> None:
         self.epoch = 0
@@ -17,11 +17,11 @@ class MemoryStore:
         self._records: dict[bytes, bytes] = {}
 
     def begin(self, now_ms: int) -> StateChanges:
-        """Changes at the time of a batch; no earlier than that of the last commit."""
+        """Return changes at the time of a batch, or at that of the last commit if it is later."""
         return StateChanges(self, max(now_ms, self.now_ms), True)
 
     def commit(self, changes: StateChanges) -> str:
-        """Make the changes the next version. Returns the digest, as a Store does."""
+        """Make the changes the next version. Returns the digest, like a StateStore."""
         keys = changes.ordered()
         self.epoch += 1
         self.now_ms = changes.now_ms

@@ -1,7 +1,8 @@
-"""Where states are on a machine: ``--state-dir``, which may name environment variables, ``$NAME`` or ``${NAME}``.
+"""The directory of states on a machine: ``--state-dir``, which may contain environment variables.
 
-Rule: the process that uses the folder puts them in, so on a cluster the folder may differ from executor to executor.
-      One that is not set there is an error, not a folder of that name; tasks are tried again, perhaps elsewhere.
+Rule: The process that uses the directory expands the variables, ``$NAME`` or ``${NAME}``, so on a cluster the directory
+      may differ between executors. An unset variable is an error, not a literal name; such tasks are retried, possibly
+      on another executor.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ _VARIABLE: Final = re.compile(r"\$(?:\{(\w+)\}|(\w+))", re.ASCII)
 
 
 def expanded(text: str) -> str:
-    """The folder, with this process's variables put in. StoreError where one is not set, or empty."""
+    """Return the directory with the variables of this process. Raises StoreError if one is unset or empty."""
 
     def value(found: re.Match[str]) -> str:
         name = found[1] or found[2]

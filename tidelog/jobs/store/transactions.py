@@ -1,8 +1,8 @@
-"""What a commit does inside LMDB's transactions: records, pre-images, the index by deadline.
+"""The writes of a commit inside LMDB transactions: records, pre-images, and the index by deadline.
 
-LMDB keeps the pages that a transaction has changed in memory until its end, 4096 bytes for a small record in a large
-store. So an epoch that changes more pages than the memory allows is written in parts, under a mark that says so;
-``store`` takes back what such an epoch had done when it was cut off.
+LMDB holds the pages that a transaction has changed in memory until its end: 4096 bytes for a small record in a large
+store. An epoch that changes more pages than the memory allows is therefore written in several transactions, and the
+store is marked as torn between them; ``store`` rolls back an epoch that was interrupted there.
 """
 
 from __future__ import annotations
@@ -29,7 +29,9 @@ class MutationPart(NamedTuple):
 def parts(
     txn: Txn, env: StoreEnvironment, keys: Sequence[bytes], records: Sequence[Record], memory: int
 ) -> Iterator[MutationPart]:
-    """Mutations in parts that each take about ``memory`` bytes of changed pages, or fewer. At least one part."""
+    """Divide mutations into parts that each take at most about ``memory`` bytes of changed pages. Yields at least one
+    part.
+    """
     stat = txn.stat(env.data)
     pages = min(len(keys), stat["leaf_pages"] + len(keys) // 32)  # of small records
     size = pages * stat["psize"] + sum(map(len, filter(None, records)))
@@ -40,7 +42,7 @@ def parts(
 
 
 def apply(txn: Txn, env: StoreEnvironment, part: MutationPart) -> None:
-    """Write and delete."""
+    """Write and delete records."""
     pairs = list(zip(part.keys, part.records, strict=True))
     if None in part.records:
         for key, record in pairs:
@@ -50,14 +52,14 @@ def apply(txn: Txn, env: StoreEnvironment, part: MutationPart) -> None:
     put(txn, env.data, pairs)  # type: ignore[arg-type]
 
 
-def remember(txn: Txn, env: StoreEnvironment, keys: Sequence[bytes], before: Sequence[Record]) -> None:
-    """Put the pre-images of an epoch in the place of those of the one before. ``keys`` ascend."""
+def store_pre_images(txn: Txn, env: StoreEnvironment, keys: Sequence[bytes], before: Sequence[Record]) -> None:
+    """Replace the pre-images of the previous epoch by those of this one. ``keys`` ascend."""
     txn.drop(env.undo, delete=False)
     put(txn, env.undo, list(zip(keys, [old or b"" for old in before], strict=True)), append=True)
 
 
-def remembered(txn: Txn, env: StoreEnvironment) -> tuple[list[bytes], list[Record]]:
-    """The keys of the last epoch, in order, and what they had before."""
+def pre_images(txn: Txn, env: StoreEnvironment) -> tuple[list[bytes], list[Record]]:
+    """Return the keys that the last epoch changed, in order, and their records before it."""
     pairs = list(txn.cursor(env.undo))
     return [key for key, _ in pairs], [old or None for _, old in pairs]
 
@@ -70,7 +72,7 @@ def put(txn: Txn, db: lmdb._Database, pairs: list[tuple[bytes, bytes]], append: 
 def index(
     txn: Txn, env: StoreEnvironment, keys: Sequence[bytes], records: Sequence[Record], before: Sequence[Record]
 ) -> None:
-    """Give each new record with a deadline an entry in ``due``, unless the one before had a deadline no later."""
+    """Add an entry to ``due`` for each new record with a deadline, unless the record before had one no later."""
     entries = []
     for key, record, old in zip(keys, records, before, strict=True):
         deadline = deadline_of(record) if record else None
@@ -81,8 +83,10 @@ def index(
     put(txn, env.due, sorted(entries))
 
 
-def sweep(txn: Txn, env: StoreEnvironment, horizon: bytes, limit: int) -> None:
-    """Look at ``limit`` entries of ``due`` up to a time; remove what is over, move what has a later deadline."""
+def remove_expired(txn: Txn, env: StoreEnvironment, horizon: bytes, limit: int) -> None:
+    """Check up to ``limit`` entries of ``due`` up to a time; remove expired records, move entries with a later
+    deadline.
+    """
     entries: list[bytes] = []
     for entry in txn.cursor(env.due).iternext(values=False):
         if entry[:8] > horizon or len(entries) >= limit:

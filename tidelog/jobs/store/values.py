@@ -1,8 +1,10 @@
-"""Values of a type as records (``records``) and back, in bulk.
+"""Bulk conversion of values of one type to records (see ``records``) and back.
 
-Rule 1: what is stored says what it is, so a value is never read as another type: StateError names it.
-Rule 2: equal values have equal records, in every process: sets and dicts are encoded in an order of their own. So the
-        digest of an epoch says whether a function is deterministic.
+Rule 1: Every record carries a type tag, so a value is never decoded as another type; a mismatch raises StateError,
+        which names the stored type.
+Rule 2: Equal values encode to equal records in every process; sets and dicts are encoded in a canonical order.
+        Comparing
+        the digests of an epoch therefore shows whether a function is deterministic.
 """
 
 from __future__ import annotations
@@ -24,9 +26,9 @@ _FLOAT: Final = np.dtype([("tag", "u1"), ("value", "<f8")])
 
 
 class ValueCodec:
-    """Records of values of one type.
+    """Converts values of one type to records and back.
 
-    ``encode`` and ``decode`` raise TypeError and ValueError (also msgspec's errors) if one value is not of the type;
+    ``encode`` and ``decode`` raise TypeError and ValueError (including msgspec's errors) if a value is not of the type;
     ``first_wrong`` finds it.
     """
 
@@ -41,18 +43,18 @@ class ValueCodec:
     def decode(self, records: Sequence[bytes]) -> list[Any]:
         return self._decode(records)
 
-    def first_wrong(self, values: Sequence[Any], way: Callable[[list[Any]], Any]) -> int:
-        """The place of the first value that ``encode`` or ``decode`` refuses."""
+    def first_wrong(self, values: Sequence[Any], convert: Callable[[list[Any]], Any]) -> int:
+        """Return the index of the first value that ``convert`` (``encode`` or ``decode``) rejects."""
         for at, value in enumerate(values):
             try:
-                way([value])
+                convert([value])
             except (TypeError, ValueError, OverflowError):
                 return at
         return 0
 
 
 def as_list(values: Values) -> list[Any]:
-    """Values of an array as Python's."""
+    """Return the values of an array as Python objects."""
     if isinstance(values, (pa.Array, pa.ChunkedArray)):
         found: list[Any] = values.to_pylist()
         return found
@@ -71,7 +73,7 @@ def _functions(type_: Any) -> tuple[Callable[[list[Any]], list[bytes]], Callable
     if type_ is float:
         return _from_float, _to_float
     encode = msgspec.msgpack.Encoder(order="deterministic").encode
-    decode = msgspec.msgpack.Decoder(type_).decode  # TypeError for a type that msgspec can't have
+    decode = msgspec.msgpack.Decoder(type_).decode  # raises TypeError for a type that msgspec does not support
     classes = type_ if isinstance(type_, type) else object
 
     def encoded(values: list[Any]) -> list[bytes]:
@@ -84,7 +86,7 @@ def _functions(type_: Any) -> tuple[Callable[[list[Any]], list[bytes]], Callable
 
 
 def _tagged(records: Sequence[bytes], tag: str) -> list[bytes]:
-    """The records without deadlines, if all have the tag."""
+    """Return the records without deadlines. Raises TypeError unless all have the tag."""
     found = {record[0] for record in records}
     if found - {ord(tag)}:
         records = [plain(record) for record in records]

@@ -1,13 +1,14 @@
-"""The calls of a batch job's function, for one epoch of one partition.
+"""Calls a batch job's function, for one epoch of one partition.
 
-Rule 1: a call counts once its result was taken: what it has done to the state before that is dropped with it.
-Rule 2: with ``on_error="deadletter"``, a call that fails is made again with each half of its rows, until the row that
-        fails is alone: it is left out. Rows whose values are not of their type are left out before. What is wrong with
-        the function itself, such as a table for a topic that is no output or a state read as another type, leaves
-        nothing out: that is FunctionError.
-Rule 3: a state that could not be read from the disk is no matter of rows either, whatever the function made of that:
-        the task fails by StoreError.
-Rule 4: an error of the function is shown with the traceback of the function, without our frames.
+Rule 1: A call counts once its result was accepted. If it is rejected, the call's changes of the state are dropped.
+Rule 2: With ``on_error="deadletter"``, a call that fails is repeated with each half of its rows, until the failing row
+        is
+        alone: it is skipped. Rows with values that are not of their type are skipped first. An error of the function
+        itself, such as a table for a topic that is not an output, or a state read as another type, skips nothing: it
+        raises FunctionError.
+Rule 3: A failure to read the state from the disk is not an error of rows either, even if the function suppresses it:
+        the task fails with StoreError.
+Rule 4: An error of the function is shown with its traceback from the function on, without frames of this module.
 """
 
 from __future__ import annotations
@@ -28,18 +29,18 @@ from tidelog.topics import Topic
 
 
 class OutputRowError(ValueError):
-    """What the function returned has a row that can't become an entry: a matter of the rows that it was given."""
+    """The function returned a row that cannot become an entry; attributed to the rows of the call."""
 
 
 @dataclass(frozen=True)
 class CallContext:
-    """Where a call happens, for messages and for batches."""
+    """The context of a call, for error texts and batches."""
 
     job: Job
     partition: int
     epoch: int
     now_ms: int
-    ranges: str  # what the epoch reads, for people
+    ranges: str  # what the epoch reads, for error texts
 
     def __str__(self) -> str:
         return f"job {self.job.name!r}, partition {self.partition}, epoch {self.epoch}"
@@ -47,7 +48,7 @@ class CallContext:
 
 @dataclass(frozen=True)
 class SkippedRow:
-    """A row that was left out."""
+    """A row that was skipped."""
 
     topic: Topic[Any]
     id: str
@@ -56,43 +57,43 @@ class SkippedRow:
 
 @dataclass
 class FunctionCalls:
-    """Makes the calls. ``take`` is given what each returns; RowError of it counts as the function's.
+    """Makes the calls. ``take`` gets each result; an OutputRowError from it counts as an error of the function.
 
-    state: makes the State of changes; None: the job has none.
+    state: creates the State for changes; None: the job has no state.
     """
 
-    place: CallContext
+    context: CallContext
     take: Callable[[Any], None]
     changes: StateChanges | None = None
     state: Callable[[StateChanges], Any] | None = None
     bisects: bool = False  # Rule 2
-    ends: list[tuple[str, str]] = field(default_factory=list)  # of the calls that counted: topic, last ID
+    ends: list[tuple[str, str]] = field(default_factory=list)  # topic and last ID of each call that counted
     skipped: list[SkippedRow] = field(default_factory=list)
     bisected: bool = False
 
     def run(self, rows: Sequence[InputRows], pieces: Sequence[CallRange]) -> None:
-        """Call the function for each piece. FunctionError."""
+        """Call the function for each range. Raises FunctionError."""
         for piece in pieces:
             self._halves(rows[piece.input], piece.start, piece.stop)
 
     def run_empty(self) -> None:
-        """Call the function of a job without inputs. FunctionError."""
-        place, none = self.place, pa.nulls(0, pa.string())
-        empty = MicroBatch(None, pa.table({}), place.partition, place.epoch, place.now_ms, none)
+        """Call the function of a job without inputs. Raises FunctionError."""
+        context, none = self.context, pa.nulls(0, pa.string())
+        empty = MicroBatch(None, pa.table({}), context.partition, context.epoch, context.now_ms, none)
         try:
             self._call(empty)
         except _FailedCallError as failed:
             raise self._error(failed.error, "an empty batch") from failed.error
 
     def decoded(self, rows: InputRows) -> InputRows:
-        """Rows without those whose values are not of their type. FunctionError if the job stops on errors."""
+        """Return the rows whose values are of their types. Raises FunctionError if the job stops on errors."""
         if not rows.bad:
             return rows
         for at, error in sorted(rows.bad.items()):
             if not self.bisects:
                 raise FunctionError(
-                    f"{self.place}: {error}. Mend what writes topic {rows.topic.name!r}, or declare the job with"
-                    f" on_error='deadletter', which leaves such entries out\n{self.place.ranges}"
+                    f"{self.context}: {error}. Correct the producer of topic {rows.topic.name!r}, or declare the job"
+                    f" with on_error='deadletter', which skips such entries\n{self.context.ranges}"
                 ) from None
             self.skipped.append(SkippedRow(rows.topic, rows.ids[at].as_py(), error))
         return rows.without(rows.bad)
@@ -104,7 +105,7 @@ class FunctionCalls:
             try:
                 self._call(self._batch(rows, start, stop))
             except _FailedCallError as failed:
-                if not self.bisects or failed.lasts:
+                if not self.bisects or failed.is_general:
                     what = f"{stop - start:,} entries of topic {rows.topic.name!r},"
                     what = f"{what} {rows.ids[start]} to {rows.ids[stop - 1]}"
                     raise self._error(failed.error, what) from failed.error
@@ -120,13 +121,13 @@ class FunctionCalls:
     def _batch(self, rows: InputRows, start: int, stop: int) -> MicroBatch:
         number = stop - start
         return MicroBatch(
-            rows.topic, rows.table.slice(start, number), self.place.partition, self.place.epoch, self.place.now_ms,
-            rows.ids.slice(start, number),
+            rows.topic, rows.table.slice(start, number), self.context.partition, self.context.epoch,
+            self.context.now_ms, rows.ids.slice(start, number),
         )  # fmt: skip
 
     def _call(self, batch: MicroBatch) -> None:
-        """One call, which counts if it does not raise (Rule 1)."""
-        job = self.place.job
+        """Make one call, which counts if it does not raise (Rule 1)."""
+        job = self.context.job
         savepoint = self.changes
         if self.changes is not None and self.bisects:
             savepoint = self.changes.child()
@@ -137,10 +138,10 @@ class FunctionCalls:
             returned = job.function(*arguments)
         except StoreError:
             raise
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever the user's function raises
-            self._see_disk()
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - the user's function may raise anything
+            self._check_disk()
             raise _FailedCallError(error) from None
-        self._see_disk()
+        self._check_disk()
         try:
             self.take(returned)
         except OutputRowError as error:
@@ -148,17 +149,17 @@ class FunctionCalls:
         if savepoint is not None and savepoint is not self.changes:
             savepoint.merge()
 
-    def _see_disk(self) -> None:
-        """Rule 3."""
+    def _check_disk(self) -> None:
+        """Raise the error in reading the state, if there was one (Rule 3)."""
         if self.changes is not None and self.changes.failed is not None:
             raise self.changes.failed
 
     def _error(self, error: BaseException, what: str) -> FunctionError:
         if isinstance(error, OutputRowError):
-            return FunctionError(f"{self.place}: what the function returned for {what} can't be written: {error}\n"
-                                 f"{self.place.ranges}")  # fmt: skip
+            return FunctionError(f"{self.context}: the result of the function for {what} cannot be written: {error}\n"
+                                 f"{self.context.ranges}")  # fmt: skip
         return FunctionError(
-            f"{self.place}: the function failed with {what}\n{self.place.ranges}\n{user_trace(error)}"
+            f"{self.context}: the function failed with {what}\n{self.context.ranges}\n{user_trace(error)}"
         )  # fmt: skip
 
 
@@ -168,13 +169,13 @@ class _FailedCallError(Exception):
         self.error = error
 
     @property
-    def lasts(self) -> bool:
-        """Whether it is the function's fault, whatever the rows."""
+    def is_general(self) -> bool:
+        """Whether the error is the function's, regardless of the rows."""
         return isinstance(self.error, StateError) and not isinstance(self.error, StateValueError)
 
 
 def user_trace(error: BaseException) -> str:
-    """The traceback of an error, from the user's function on."""
+    """Return the traceback of an error, from the user's function on."""
     trace = error.__traceback__
     while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
         trace = trace.tb_next

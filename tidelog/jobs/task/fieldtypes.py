@@ -1,13 +1,13 @@
-"""The Arrow types of a topic's fields: what a batch's tables have as columns, and what returned tables may have.
+"""The Arrow types of a topic's fields: the columns of a batch's tables, and those that returned tables may have.
 
     str, time, timedelta, uuid, decimal, enum, literal   string        int    int64       float   double
     bool       bool                                      bytes  binary                    date    date32
     datetime   timestamp[us, UTC]
     list[T], set[T]   list<T>      dict[str, T]   map<string, T>       a struct's fields  struct<...>
-    anything else, such as a union, or a list of them    string, that is JSON
+    anything else, such as a union, or a list of them    string with JSON
 
-Rule 1: the types come from the declaration alone, so all batches have the same columns. Only where a topic is declared
-        as ``dict`` do they come from its facts; if these name no field, there is one column: ``fields``, a map, with
+Rule 1: The types depend only on the declaration, so all batches have the same columns. Only if a topic is declared as
+        ``dict`` do they come from its settings; if these contain no field, there is one column: ``fields``, a map, with
         the codec plain, and ``data``, JSON, with the others.
 """
 
@@ -37,7 +37,7 @@ _INFOS: Final[dict[type, pa.DataType]] = {
     inspect.DateTimeType: pa.timestamp("us", "UTC"), inspect.StrType: pa.string(), inspect.TimeType: pa.string(),
     inspect.TimeDeltaType: pa.string(), inspect.UUIDType: pa.string(), inspect.DecimalType: pa.string(),
 }  # fmt: skip
-_KEPT: Final = (bytes, datetime, date)  # what Arrow takes as it is
+_NATIVE: Final = (bytes, datetime, date)  # accepted by Arrow without conversion
 
 Fix = Callable[[Any], Any]
 
@@ -47,17 +47,18 @@ class ColumnField:
     """A field of a topic, and a column of its tables."""
 
     name: str
-    kind: str  # as the facts name it
+    kind: str  # as in the settings of the topic
     type: pa.DataType
-    required: bool = False  # an entry without it can't be read as the declared type
-    nullable: bool = True  # an entry may have null in it
-    is_json: bool = False  # text that is JSON
-    fix: Fix | None = None  # makes builtin values ready for Arrow; None: they are
+    required: bool = False  # an entry without it can't be decoded as the declared type
+    nullable: bool = True  # an entry may contain null
+    is_json: bool = False  # text with JSON
+    fix: Fix | None = None  # converts builtin values for Arrow; None: not needed
 
     def array(self, values: list[Any]) -> pa.Array:
-        """Values of records, None where there is none. ArrowInvalid, TypeError... where one does not fit."""
+        """Return an array of values, None for missing ones. Raises ArrowInvalid, TypeError... if a value does not fit.
+        """
         if self.kind not in ("str", "int", "float", "bool", "bytes", "date", "datetime"):
-            values = msgspec.to_builtins(values, builtin_types=_KEPT, enc_hook=_dumped)
+            values = msgspec.to_builtins(values, builtin_types=_NATIVE, enc_hook=_dumped)
         if self.kind in ("enum", "literal"):
             values = [None if value is None else str(value) for value in values]
         if self.fix is not None:
@@ -66,7 +67,7 @@ class ColumnField:
 
 
 def fields_of(topic: Topic[Any], facts: TopicSettings) -> tuple[ColumnField, ...]:
-    """The fields of a topic; none where nobody says which it has."""
+    """Return the fields of a topic; empty if neither type nor settings define them."""
     shape = topic.codec.shape
     if not shape.fields:
         return tuple(_of_kind(name, kind) for name, kind in facts.fields.items())
@@ -88,7 +89,7 @@ def _of_kind(name: str, kind: str) -> ColumnField:
 
 
 def _infos(record_type: Any) -> dict[str, Any]:
-    """msgspec's view of each field, by its name in entries; pydantic's models have none of their own."""
+    """Return msgspec's description of each field, by its name in entries; also for pydantic's models."""
     if hasattr(record_type, "model_fields"):
         return {name: _info(hint) for name, hint in get_type_hints(record_type).items()}
     info: Any = inspect.type_info(record_type)
@@ -103,7 +104,7 @@ def _info(hint: Any) -> Any:
 
 
 def _of_info(info: Any) -> tuple[pa.DataType, Fix | None, bool]:
-    """The type for a field, what makes its values ready, and whether they are JSON."""
+    """Return the type of a field, the conversion of its values, and whether they are JSON."""
     if isinstance(info, inspect.UnionType):
         rest = [one for one in info.types if not isinstance(one, inspect.NoneType)]
         info = rest[0] if len(rest) == 1 else info
@@ -130,14 +131,14 @@ def _of_info(info: Any) -> tuple[pa.DataType, Fix | None, bool]:
 
 
 def _dumped(value: Any) -> Any:
-    """What msgspec does not know: a model of pydantic. TypeError for anything else."""
+    """Convert a pydantic model, which msgspec does not support. Raises TypeError for anything else."""
     if hasattr(value, "model_dump"):
         return value.model_dump(by_alias=False)
-    raise TypeError(f"{type(value).__name__} is nothing that a column can hold")
+    raise TypeError(f"{type(value).__name__} is not a type that a column can contain")
 
 
 def as_json(value: Any) -> str:
-    """A value as JSON text."""
+    """Return a value as JSON text."""
     return msgspec.json.encode(value).decode()
 
 

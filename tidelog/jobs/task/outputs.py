@@ -1,8 +1,8 @@
-"""Rows of outputs, dead letters and the marker as staged entries.
+"""Output rows, dead letters and the marker as staged entries.
 
-Rule 1: rows of one partition keep their order, within a table and from call to call.
-Rule 2: the marker is in the last stage. What is published without it does not exist for the job.
-Rule 3: a dead letter is published with the epoch that leaves its entry out: both happen, or none.
+Rule 1: Rows of one partition keep their order, within a table and from call to call.
+Rule 2: The marker is in the last stage. Anything published without it does not exist for the job.
+Rule 3: A dead letter is published with the epoch that skips its entry, in one step.
 """
 
 from __future__ import annotations
@@ -33,21 +33,21 @@ from tidelog.topics.partition import canonical
 from tidelog.topics.sending import bulk
 from tidelog.transport.leader import LeaderConnection
 
-KEY: Final = "\0key"  # a column that is not written: the bytes of each row's key
+KEY: Final = "\0key"  # an unwritten column: the bytes of each row's key
 
 
 class OutputWriter:
-    """Makes Parts of what the function returns, for one output."""
+    """Converts the function's results for one output to Parts."""
 
     def __init__(self, output: TaskOutput) -> None:
         self.output = output
         self._entries: dict[tuple[str, ...], TopicEntries] = {}
 
     def parts(self, batch: pa.RecordBatch) -> list[StagedRows]:
-        """The rows as Parts. RowError."""
+        """Return the rows as Parts. Raises OutputRowError."""
         columns = batch.schema.names
         try:
-            if self.output.made_key or not self.output.plain:
+            if self.output.computed_key or not self.output.plain:
                 batch = self._made(batch)
                 columns = [name for name in batch.schema.names if name != KEY] if self.output.plain else [FIELD]
             return list(self._of(columns, self.output.key).parts(batch))
@@ -59,20 +59,20 @@ class OutputWriter:
         if known is None:
             output = self.output
             uuids = key is not None and any(field.name == key and field.kind == "uuid" for field in output.fields)
-            name, by = output.topic.name, KEY if output.made_key or (key is not None and not output.plain) else key
+            name, by = output.topic.name, KEY if output.computed_key or (key is not None and not output.plain) else key
             partitions = output.facts.partitions or 1
-            # What is packed was packed here: one field, as it is.
+            # Packed records are written unchanged, as one field.
             kinds = {field.name: field.kind for field in output.fields}
             known = TopicEntries(name, partitions, list(columns), by, uuids, "plain", kinds)
             self._entries[tuple(columns)] = known
         return known
 
     def _made(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """With the columns that are made of whole rows: keys by a function, and packed records."""
+        """Add the columns that are computed from whole rows: keys by a function, and packed records."""
         rows = batch.to_pylist(maps_as_pydicts="lossy")
         output = self.output
         made = {name: batch.column(name) for name in batch.schema.names} if output.plain else {}
-        if output.made_key:
+        if output.computed_key:
             made[KEY] = pa.array([self._key(row) for row in rows], pa.binary())
         elif output.key is not None:
             made[KEY] = batch.column(output.key)
@@ -86,11 +86,11 @@ class OutputWriter:
         try:
             key = topic.key(row if shape.fields == () else shape.made(self._record(row)))
             return b"" if key is None else canonical(key)
-        except Exception as error:  # noqa: BLE001 - the user's own function
-            raise OutputRowError(f"topic {topic.name!r}: the key of a row can't be made: {error!r}") from None
+        except Exception as error:  # noqa: BLE001 - the user's function may raise anything
+            raise OutputRowError(f"topic {topic.name!r}: the key of a row cannot be computed: {error!r}") from None
 
     def _packed(self, batch: pa.RecordBatch, rows: list[dict[str, Any]]) -> list[bytes]:
-        """Rows as records in the codec of the topic."""
+        """Return rows as records in the codec of the topic."""
         fields = self._named
         if any(
             name in fields and (fields[name].is_json or (batch.column(name).null_count and not fields[name].nullable))
@@ -104,35 +104,36 @@ class OutputWriter:
                 return list(map(self._as_record, rows))
             written = list(map(self._packer.written, rows))
         except CodecError as error:
-            raise OutputRowError(f"topic {name!r}: a row can't be written as {codec}: {error}") from None
+            raise OutputRowError(f"topic {name!r}: a row cannot be encoded as {codec}: {error}") from None
         try:
-            self._read_again(written)
-        except Exception as error:  # noqa: BLE001 - also what the user's own types raise
+            self._verify(written)
+        except Exception as error:  # noqa: BLE001 - the user's types may raise anything
             title = self.output.topic.codec.shape.title
-            raise OutputRowError(f"topic {name!r}: a row is no {title}: {error}") from None
+            raise OutputRowError(f"topic {name!r}: a row is not a {title}: {error}") from None
         return written
 
     def _as_record(self, row: dict[str, Any]) -> bytes:
-        """A row with a column of text that may stand for a number: as a record. RowError, CodecError."""
+        """Return a row as a record, if its text may represent a number. Raises OutputRowError or CodecError."""
         codec = self.output.topic.codec
         try:
             made = codec.shape.made(self._record(row))
         except (ValueError, TypeError) as error:
             raise OutputRowError(
-                f"topic {self.output.topic.name!r}: a row is no {codec.shape.title}: {error}"
+                f"topic {self.output.topic.name!r}: a row is not a {codec.shape.title}: {error}"
             ) from None
         _, (data,) = codec.encode(made)
         return bytes(data) if isinstance(data, bytes | bytearray | memoryview) else str(data).encode()
 
-    def _read_again(self, written: list[bytes]) -> None:
-        """What is no record of the topic's type must not be written. Errors of ``Packed.record``."""
+    def _verify(self, written: list[bytes]) -> None:
+        """Decode records, so that none that is not of the topic's type is written. Raises errors of ``Packed.record``.
+        """
         codec = self.output.topic.codec
         if isinstance(codec, Packed) and codec.shape.fields:
             for data in written:
                 codec.record(data)
 
     def _record(self, row: dict[str, Any]) -> dict[str, Any]:
-        """Without nulls that the type does not have; text that is JSON as what it says."""
+        """Remove nulls that the type does not allow, and decode text with JSON."""
         fields = self._named
         made = {}
         for name, value in row.items():
@@ -143,7 +144,7 @@ class OutputWriter:
                 try:
                     value = msgspec.json.decode(value)
                 except msgspec.DecodeError as error:
-                    raise OutputRowError(f"topic {self.output.topic.name!r}: {name} is no JSON: {error}") from None
+                    raise OutputRowError(f"topic {self.output.topic.name!r}: {name} is not JSON: {error}") from None
             made[name] = value
         return made
 
@@ -154,22 +155,22 @@ class OutputWriter:
     @cached_property
     def _packer(self) -> Packed[dict[str, Any]]:
         made = codec_for(dict[str, Any], self.output.facts.codec)
-        assert isinstance(made, Packed)  # noqa: S101 - all but plain are
+        assert isinstance(made, Packed)  # noqa: S101 - all codecs but plain are packed
         return made
 
 
 class EpochOutput:
-    """Takes what the calls of an epoch return, and keeps it as Parts."""
+    """Collects the results of an epoch's calls as Parts."""
 
-    def __init__(self, place: CallContext, writers: Mapping[str, OutputWriter]) -> None:
-        self._place = place
+    def __init__(self, context: CallContext, writers: Mapping[str, OutputWriter]) -> None:
+        self._context = context
         self._writers = writers
         self._outputs = {name: writer.output for name, writer in writers.items()}
         self.parts: list[StagedRows] = []
 
     def take(self, returned: Any) -> None:
-        """What one call returned. FunctionError, RowError: then nothing of it was taken."""
-        found = tables(self._place, self._outputs, returned)
+        """Accept the result of one call completely, or raise FunctionError or OutputRowError."""
+        found = tables(self._context, self._outputs, returned)
         made = [part for output, batch in found for part in self._writers[output.topic.name].parts(batch)]
         self.parts += made
 
@@ -178,33 +179,35 @@ class EpochOutput:
         return sum(part.rows for part in self.parts)
 
 
-def create_dead_letter_topics(servers: LeaderConnection, place: CallContext, topics: Sequence[str]) -> None:
-    """Make the topics for the dead letters of these topics. JobError where one is something else."""
+def create_dead_letter_topics(servers: LeaderConnection, context: CallContext, topics: Sequence[str]) -> None:
+    """Create the topics for dead letters of these topics. Raises JobError if one of them exists with other settings."""
     for topic in topics:
         try:
             drive(lambda made: servers.ask(*made), deadletters.ready(topic + deadletters.DEAD))
         except TopicError as error:
-            raise JobError(f"{place}: the dead letters of topic {topic!r} can't be written: {error}") from None
+            raise JobError(f"{context}: the dead letters of topic {topic!r} cannot be written: {error}") from None
 
 
-def dead_letter_part(skipped: SkippedRow, partition: int, entry: Entry, place: CallContext, now_ms: int) -> StagedRows:
-    """The dead letter of an entry from this partition of its topic."""
+def dead_letter_part(
+    skipped: SkippedRow, partition: int, entry: Entry, context: CallContext, now_ms: int
+) -> StagedRows:
+    """Return the dead letter of an entry from this partition of its topic."""
     topic = skipped.topic
     try:
         key = topic.key(topic.decode(entry, partition))
-    except Exception:  # noqa: BLE001 - an entry that is no record, or a record without a key
+    except Exception:  # noqa: BLE001 - not a record, or a record without a key
         key = None
     pairs = deadletters.fields_of(
-        skipped.topic.name, partition, entry, key, f"job.{place.job.name}", skipped.error, 1, socket.gethostname(),
+        skipped.topic.name, partition, entry, key, f"job.{context.job.name}", skipped.error, 1, socket.gethostname(),
         now_ms,
     )  # fmt: skip
     return _part(deadletters.stream_of(skipped.topic.name + deadletters.DEAD), pairs)
 
 
-def marker_part(place: CallContext, marker: Marker) -> StagedRows:
-    """The marker of an epoch."""
+def marker_part(context: CallContext, marker: Marker) -> StagedRows:
+    """Return the marker of an epoch."""
     pairs = [(name.encode(), value.encode()) for name, value in marker.fields().items()]
-    return _part(keys.log(place.job.name, place.partition), pairs)
+    return _part(keys.log(context.job.name, context.partition), pairs)
 
 
 def _part(key: str, pairs: Sequence[tuple[bytes, bytes]]) -> StagedRows:

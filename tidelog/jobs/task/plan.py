@@ -1,4 +1,4 @@
-"""What the driver tells a Spark task about one epoch of one partition, and what the task answers. Both are pickled."""
+"""The plan that the driver sends to a Spark task for one epoch of one partition, and its result. Both are pickled."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from tidelog.transport.access import Access
 
 @dataclass(frozen=True)
 class TaskSettings:
-    """What is the same for all tasks of a running job."""
+    """The settings that all tasks of a running job share."""
 
     target: str  # ``module:attribute`` of the Job
-    path: tuple[str, ...]  # what is put in front of sys.path to import it
+    path: tuple[str, ...]  # directories to add at the front of sys.path
     access: Access
     generation: int
-    run: str  # of this engine's run of the job: a UUID
+    run: str  # a UUID that identifies this engine's execution of the job
     partitions: int  # of the job
-    state_dir: str  # on the executor's disk, as ``statedir`` takes it
-    store: str = ""  # URL of the object store, as fsspec takes it; empty: no snapshots
-    cache: int = 64 << 20  # bytes of memory that a state may take, roughly
+    state_dir: str  # on the executor's disk, in the syntax of ``statedir``
+    store: str = ""  # URL of the object store, for fsspec; empty: no snapshots
+    cache: int = 64 << 20  # approximate memory of a state, in bytes
     stage_ttl_ms: int = 600_000
-    topics: Mapping[str, str] = field(default_factory=dict)  # the ID of each topic, as the driver knows it
-    version: str = ""  # of the function, which a worker that has another one imports anew; empty: whatever is there
-    copies: ReplicaAcks = NO_REPLICA_ACKS  # replicas that must have what is staged
+    topics: Mapping[str, str] = field(default_factory=dict)  # the ID of each topic, from the driver
+    version: str = ""  # of the function; a worker that has another version imports it again; empty: any
+    copies: ReplicaAcks = NO_REPLICA_ACKS  # replicas that must have received what is staged
 
 
 @dataclass(frozen=True)
@@ -37,31 +37,31 @@ class TaskPlan:
     where: TaskSettings
     partition: int
     epoch: int
-    last: Marker | None  # of the epoch before, as published; None: this is the first
-    starts: Mapping[str, StreamId]  # by topic: where to go on, the entries after these IDs
-    snapshot: bool = False  # make one of the state as it is after ``last``
-    now_ms: int = 0  # of a job without inputs: the time of this call; 0: the server's clock decides
+    last: Marker | None  # of the previous epoch, as published; None: this is the first epoch
+    starts: Mapping[str, StreamId]  # by topic: the ID after which to read
+    snapshot: bool = False  # create a snapshot of the state after ``last``
+    now_ms: int = 0  # of a job without inputs: the time of the call; 0: the server's time
 
 
 @dataclass(frozen=True)
 class TaskFailure:
-    """Why a task could not do its part."""
+    """Why a task failed."""
 
-    kind: str  # the name of a class in ``errors``, or "" for what may pass when it is tried again
+    kind: str  # the name of a class in ``errors``; "": may be temporary
     text: str
 
 
 @dataclass(frozen=True)
 class TaskResult:
-    """What a task did. With a failure, nothing of the epoch may be published."""
+    """The result of a task. If there is a failure, nothing of the epoch may be published."""
 
     partition: int
-    stages: tuple[str, ...] = ()  # to publish, in this order; the marker is in the last
+    stages: tuple[str, ...] = ()  # to publish in this order; the last one contains the marker
     marker: Marker | None = None
-    more: bool = False  # there was more to read than the limits allow
-    dead: int = 0  # entries that went to the dead letters
+    more: bool = False  # there are more entries than the limits allow
+    dead: int = 0  # entries sent to the dead-letter queue
     keys: int = 0  # in the state
     bytes: int = 0  # of the state on disk
-    recovered: int = 0  # epochs that were replayed before
+    recovered: int = 0  # epochs replayed before this one
     seconds: Mapping[str, float] = field(default_factory=dict)  # read, call, state, stage
     failure: TaskFailure | None = None

@@ -1,14 +1,14 @@
-"""Entries of an input to rows of Arrow: those of a range, or the next ones.
+"""Reads the entries of an input into Arrow tables: those of a range, or the next ones.
 
-    look      TIME, and for each input TCOUNT and TINFO: one round trip says what there is to read
-    read      TRANGE of one input, and TINFO behind it
-    reread    TRANGE of a range that was read before, for a replay
+    inspect_inputs   TIME, and TCOUNT and TINFO of each input: one round trip to see what is unread
+    read             TRANGE of one input, then TINFO
+    reread           TRANGE of a range that was read before, for a replay
 
-Rule 1: no entry is missing. ``evicted_to`` of TINFO never goes back: where it is not after the range's beginning once
-        the range was answered, nothing of the range was evicted before. ``reread`` counts instead: the marker says how
-        many there were. Otherwise InputsLostError.
-Rule 2: a value that is not of its field's type is not made null: its row is in ``bad``, with the error.
-Rule 3: ``inspect_inputs`` asks for the time first. Entries that arrive after it have IDs from that time on.
+Rule 1: No entry is missed. ``evicted_to`` of TINFO never decreases: if it is not after the range's start once the range
+        has been received, nothing of the range was evicted before. ``reread`` counts instead: the marker contains the
+        number of entries. Otherwise InputsLostError is raised.
+Rule 2: A value that is not of its field's type is not replaced by null: its row is in ``bad``, with the error.
+Rule 3: ``inspect_inputs`` asks for the time first. Entries that arrive later have IDs from that time on.
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ from tidelog.transport.leader import LeaderConnection
 
 ZERO: Final = StreamId(0, 0)
 PAGE: Final = 50_000  # rows
-FIRST: Final = 1000  # rows that are asked for while nobody knows how large they are
+FIRST: Final = 1000  # rows of the first request, whose size is unknown
 NO_KEY: Final = "ERR no such key"
 
 
 @dataclass(frozen=True)
 class InputStatus:
-    """What there is to read of one input."""
+    """The unread entries of one input."""
 
-    count: int  # entries after the place where it goes on
-    info: Info | None  # None: the stream has no key
+    count: int  # unread entries
+    info: Info | None  # None: the stream does not exist
 
 
 class TaskInput:
@@ -57,22 +57,23 @@ class TaskInput:
 
     def __init__(self, topic: Topic[Any], facts: TopicSettings, partition: int) -> None:
         self.topic = topic
-        self.shared = facts.partitions == 1  # every partition of the job reads all of it
+        self.shared = facts.partitions == 1  # every partition of the job reads it completely
         self.partition = 0 if self.shared else partition  # of the topic
         self.key = topic.stream(self.partition)
         self.plain = facts.codec == PLAIN
         self.fields = fields_of(topic, facts)
         names = [field.name.encode() for field in self.fields] if self.plain else [FIELD.encode()]
         self._wanted = PageContent(tuple(names), ids=True, fields=self.plain and not self.fields)
-        self._row_bytes = 0.0  # of those that were read last
+        self._row_bytes = 0.0  # average size of the last rows
 
     # -- reading ---------------------------------------------------------------------------------------------
     def read(
         self, servers: LeaderConnection, after: StreamId, status: InputStatus, most: int, most_bytes: int
     ) -> tuple[InputRows, bool]:
-        """The next rows after an ID, and whether there are more: at most ``most`` rows, about ``most_bytes`` of Arrow.
+        """Return the next rows after an ID, and whether there are more: at most ``most`` rows, about ``most_bytes`` of
+        Arrow.
 
-        InputsLostError, OSError, ReplyError.
+        Raises InputsLostError, OSError or ReplyError.
         """
         if status.info is None or not status.count:
             return self._rows([]), False
@@ -94,7 +95,7 @@ class TaskInput:
         return self._rows(pages), rows < status.count
 
     def reread(self, servers: LeaderConnection, span: InputSpan, lost: Callable[[str], InputsLostError]) -> InputRows:
-        """The rows of a range that was read before. ``lost`` makes the error where not all are there any more."""
+        """Return the rows of a range that was read before. ``lost`` creates the error if some do not exist any more."""
         if not span.rows:
             return self._rows([])
 
@@ -111,7 +112,7 @@ class TaskInput:
         return self._rows(servers.attempts(once))
 
     def entry(self, servers: LeaderConnection, at: str) -> Entry:
-        """The entry with this ID, with all its fields. InputsLostError if it is gone."""
+        """Return the entry with this ID, with all its fields. Raises InputsLostError if it was evicted."""
         (entries,) = checked(servers.ask(calls.trange(self.key, at, at)))
         if not entries:
             raise InputsLostError(f"the entry {at} of {self.key!r} was evicted before it was written as a dead letter")
@@ -119,19 +120,19 @@ class TaskInput:
         return found
 
     def lost(self, after: StreamId, info: Info | None) -> InputsLostError | None:
-        """The error if entries after ``after`` were evicted."""
+        """Return an error if entries after ``after`` were evicted."""
         if info is None or info.evicted_to <= after:
             return None
         return InputsLostError(
-            f"entries of {self.key!r} after {after} were evicted, up to {info.evicted_to}, before the job has read"
-            f" them. Its retention must keep what the job has not read: overflow='protect' for topic"
-            f" {self.topic.name!r}. To go on with what is there, reset the job with --from earliest"
+            f"entries of {self.key!r} after {after} were evicted, up to {info.evicted_to}, before the job read"
+            f" them. Its retention must protect unread entries: overflow='protect' for topic"
+            f" {self.topic.name!r}. To continue with the existing entries, reset the job with --to earliest"
         )
 
     def _attempt(
         self, servers: LeaderConnection, after: StreamId, end: StreamId, number: int, most_bytes: int
     ) -> list[Page]:  # fmt: skip
-        """Up to ``number`` rows of (after, end], fewer where they have many bytes. InputsLostError by Rule 1."""
+        """Return up to ``number`` rows of (after, end], fewer if they are large. Raises InputsLostError by Rule 1."""
 
         def once() -> list[Page]:
             wire = servers.leader()
@@ -143,7 +144,7 @@ class TaskInput:
                 pages.append(page)
                 left -= len(page)
                 size += self._size(page)
-                if left and size > 2 * most_bytes:  # they are larger than those before them: the rest is not taken
+                if left and size > 2 * most_bytes:  # larger than expected: the rest is not read
                     servers.close()
                     break
             (info,) = checked(servers.ask(calls.tinfo(self.key)))
@@ -182,7 +183,7 @@ class TaskInput:
 
     @property
     def schema(self) -> pa.Schema:
-        """Of the tables."""
+        """The schema of the tables."""
         if self.fields:
             return pa.schema([(field.name, field.type) for field in self.fields])
         return pa.schema([(FIELDS, pa.map_(pa.string(), pa.binary())) if self.plain else (DATA, pa.string())])
@@ -195,7 +196,7 @@ class TaskInput:
             raw = page.field(column.name.encode())
             made, wrong = values.convert(raw, column.type)
             for at in wrong:
-                what = f"the field {column.name!r} is {raw[at].as_py()!r}, which is no {column.kind}"
+                what = f"the field {column.name!r} is {raw[at].as_py()!r}, which is not a {column.kind}"
                 bad.setdefault(base + at, self._error(ids, at, what))
             columns.append(made)
         return columns
@@ -221,15 +222,15 @@ class TaskInput:
         ]
 
     def _records(
-        self, given: list[bytes | None], ids: pa.Array, base: int, bad: dict[int, UndecodableError]
+        self, contents: list[bytes | None], ids: pa.Array, base: int, bad: dict[int, UndecodableError]
     ) -> list[Any]:  # fmt: skip
-        """The records of entries, None for one that is bad."""
+        """Return the records of entries, None for an invalid one."""
         codec = self.topic.codec
         made: list[Any] = []
-        if isinstance(codec, Packed) and None not in given:
-            with suppress(ValueError, TypeError, RecursionError, ZstdError):  # which one is found below
-                return [codec.record(data) for data in given if data is not None]
-        for at, data in enumerate(given):
+        if isinstance(codec, Packed) and None not in contents:
+            with suppress(ValueError, TypeError, RecursionError, ZstdError):  # the loop below finds the invalid one
+                return [codec.record(data) for data in contents if data is not None]
+        for at, data in enumerate(contents):
             try:
                 entry = Entry(ZERO, () if data is None else (FIELD.encode(), data))
                 made.append(codec.decode(entry, self.key.encode()))
@@ -241,7 +242,9 @@ class TaskInput:
     def _fitting(
         self, column: ColumnField, found: list[Any], ids: pa.Array, base: int, bad: dict[int, UndecodableError]
     ) -> pa.Array:
-        """A column. A value that Arrow can't hold, such as an int of more than 64 bits, makes its row bad."""
+        """Return a column. A value that doesn't fit its Arrow type, such as an int of more than 64 bits, makes its row
+        bad.
+        """
         try:
             return column.array(found)
         except (pa.ArrowException, TypeError, ValueError, OverflowError):
@@ -263,37 +266,38 @@ class TaskInput:
 def inspect_inputs(
     servers: LeaderConnection, inputs: Sequence[TaskInput], afters: Sequence[StreamId], read: Mapping[str, StreamId]
 ) -> tuple[int, list[InputStatus]]:
-    """The server's time, and what there is of each input after an ID.
+    """Return the server's time, and the unread entries of each input after an ID.
 
-    read: by topic, the ID of an entry that was read before. InputsLostError where it is not there, and was neither
-    evicted nor deleted, so that the stream is another one; or where entries after the other ID were evicted. OSError,
-    ReplyError.
+    read: by topic, the ID of an entry that was read before. Raises InputsLostError if it does not exist and was neither
+    evicted nor deleted, so that this is a different stream, or if entries after the other ID were evicted. Raises
+    OSError or ReplyError.
     """
     asked: list[calls.Call[Any]] = [strings.server_time()]
     for one, after in zip(inputs, afters, strict=True):
         known = read.get(one.topic.name, after)
         asked += (calls.tcount(one.key, known, known), calls.tcount(one.key, f"({after}"), calls.tinfo(one.key))
     now, *found = servers.ask(*asked)
-    looks = []
+    statuses = []
     for one, start, *replies in zip(inputs, afters, found[::3], found[1::3], found[2::3], strict=True):
         there, number, info = (_named(one, reply) for reply in replies)
         seen = read.get(one.topic.name)
         if seen is not None and not there and (info is None or not info.may_lack(seen)):
             raise InputsLostError(
-                f"{one.key!r} is not the stream that was read before: the entry {seen} was read, is not there, and was"
-                " neither evicted nor deleted. The stream was made anew, or the server restored from an older backup:"
+                f"{one.key!r} is not the stream that was read: the entry {seen} was read and does not exist, but was"
+                " neither evicted nor deleted. The stream was recreated, or the server restored from an older backup:"
                 " reset the job"
             )
         gone = one.lost(start, info)
         if gone is not None:
             raise gone
-        looks.append(InputStatus(number, info))
+        statuses.append(InputStatus(number, info))
     (ms,) = checked([now])
-    return ms, looks
+    return ms, statuses
 
 
 def _named(one: TaskInput, reply: Any) -> Any:
-    """A reply about an input; None where there is no such stream. ReplyError."""
+    """Return a reply about an input, None if the stream does not exist. Raises ReplyError with the name of the stream.
+    """
     if not isinstance(reply, ReplyError):
         return reply
     if str(reply).startswith(NO_KEY):

@@ -1,14 +1,14 @@
-"""What a batch job's function may return: nothing, or a table for each output; and whether it fits the topic.
+"""Checks what a batch job's function returns: nothing, or a table for each output.
 
     None, {}                    nothing
     {topic: pa.Table, ...}      rows for outputs of the job
     pa.Table                    the same, for a job with one output
 
-Rule 1: what is wrong with every row, such as a column that the topic lacks, is FunctionError: it names job, topic,
-        column and remedy. What is wrong with a row, such as a null where none may be, is RowError (``calling``).
-Rule 2: where a topic says which fields it has, a table has no others, and has those that its readers need.
-Rule 3: columns are made of the types that can be written: dictionaries are spread, large and view types become plain
-        ones, a time of day and finer timestamps become what entries hold.
+Rule 1: An error in every row, such as a column that the topic lacks, is a FunctionError that names job, topic, column
+        and remedy. An error in one row, such as a null where none is allowed, is an OutputRowError (``calls``).
+Rule 2: If a topic defines its fields, a table has no others, and has those that readers require.
+Rule 3: Columns are converted to types that can be written: dictionaries are decoded, large and view types become plain
+        ones, and times of day and finer timestamps become the types of entries.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tidelog.jobs.task.fieldtypes import FIELDS, PLAIN, ColumnField, fields_of
 from tidelog.topics import Topic, TopicSettings
 from tidelog.topics.settings import FUNCTION
 
-#: Kinds of columns that a field of a kind takes besides its own.
+#: Kinds of columns that a field of a kind accepts in addition to its own.
 _TAKES: Final[Mapping[str, tuple[str, ...]]] = {
     "float": ("int",), "time": ("str",), "timedelta": ("str",), "uuid": ("str",), "decimal": ("str", "int"),
     "enum": ("str", "int"), "literal": ("str", "int"),
@@ -35,13 +35,13 @@ _ADVICE: Final = "cast it, such as table['column'].cast(pa.{})"
 
 @dataclass(frozen=True)
 class TaskOutput:
-    """A topic that a job writes."""
+    """An output topic of a job."""
 
     topic: Topic[Any]
     facts: TopicSettings
     fields: tuple[ColumnField, ...]
-    key: str | None  # the column that decides the partition
-    made_key: bool  # keys are made of records, by a function
+    key: str | None  # the column that determines the partition
+    computed_key: bool  # a function computes keys from records
 
     @classmethod
     def of(cls, topic: Topic[Any], facts: TopicSettings) -> TaskOutput:
@@ -57,11 +57,11 @@ class TaskOutput:
 
 
 def tables(
-    place: CallContext, outputs: Mapping[str, TaskOutput], returned: Any
+    context: CallContext, outputs: Mapping[str, TaskOutput], returned: Any
 ) -> list[tuple[TaskOutput, pa.RecordBatch]]:
-    """What the function returned, by output, as it was given; tables without rows are left out.
+    """Return the checked tables by output, in the order of the result; tables without rows are omitted.
 
-    FunctionError, RowError.
+    Raises FunctionError or OutputRowError.
     """
     if returned is None:
         return []
@@ -69,85 +69,87 @@ def tables(
         if len(outputs) != 1:
             listed = ", ".join(map(repr, outputs)) or "none"
             raise FunctionError(
-                f"{place}: the function returned a table, and the job has {len(outputs)} outputs ({listed}): return"
-                " {topic: table}"
+                f"{context}: the function returned a table, but the job has {len(outputs)} outputs ({listed}):"
+                " return {topic: table}"
             )
         returned = {next(iter(outputs.values())).topic: returned}
     if not isinstance(returned, Mapping):
         raise FunctionError(
-            f"{place}: the function returned {_article(returned)}: return {{topic: pa.Table}}, a pa.Table if the job"
+            f"{context}: the function returned {_article(returned)}: return {{topic: pa.Table}}, a pa.Table if the job"
             " has one output, or None"
         )
     return [
-        (output, batch) for topic, table in returned.items() for output, batch in _checked(place, outputs, topic, table)
+        (output, batch)
+        for topic, table in returned.items()
+        for output, batch in _checked(context, outputs, topic, table)
     ]
 
 
 def _checked(
-    place: CallContext, outputs: Mapping[str, TaskOutput], topic: Any, table: Any
+    context: CallContext, outputs: Mapping[str, TaskOutput], topic: Any, table: Any
 ) -> list[tuple[TaskOutput, pa.RecordBatch]]:  # fmt: skip
     output = outputs.get(topic.name) if isinstance(topic, Topic) else None
     if output is None:
-        what = f"topic {topic.name!r}" if isinstance(topic, Topic) else f"{topic!r}, which is no topic"
+        what = f"topic {topic.name!r}" if isinstance(topic, Topic) else f"{topic!r}, which is not a topic"
         listed = ", ".join(map(repr, outputs)) or "none"
         raise FunctionError(
-            f"{place}: the function returned a table for {what}; outputs of the job are {listed}. Name it in"
+            f"{context}: the function returned a table for {what}; outputs of the job are {listed}. Name it in"
             " @job(outputs=[...]), and use the Topic itself as key"
         )
     if not isinstance(table, pa.Table | pa.RecordBatch):
         raise FunctionError(
-            f"{place}: the function returned {_article(table)} for topic {output.topic.name!r}: a pa.Table is needed"
+            f"{context}: the function returned {_article(table)} for topic {output.topic.name!r}: a pa.Table is needed"
             " (pa.table({...}), pa.Table.from_pandas, .to_arrow())"
         )
     if not table.num_rows:
         return []
     whole = pa.Table.from_batches([table]) if isinstance(table, pa.RecordBatch) else table
-    made = _fitting(place, output, whole)
+    made = _fitting(context, output, whole)
     return [(output, batch) for batch in made.combine_chunks().to_batches()]
 
 
-def _fitting(place: CallContext, output: TaskOutput, table: pa.Table) -> pa.Table:
+def _fitting(context: CallContext, output: TaskOutput, table: pa.Table) -> pa.Table:
     names = table.column_names
-    what = f"{place}: the table for topic {output.topic.name!r}"
+    what = f"{context}: the table for topic {output.topic.name!r}"
     if len(set(names)) < len(names):
-        raise FunctionError(f"{what} has two columns of one name: {', '.join(names)}")
+        raise FunctionError(f"{what} has two columns with the same name: {', '.join(names)}")
     known = {field.name: field for field in output.fields}
-    strangers = [name for name in names if known and name not in known]
-    if strangers:
+    unknown = [name for name in names if known and name not in known]
+    if unknown:
         raise FunctionError(
-            f"{what} has a column {strangers[0]!r}, and the topic no such field: it has {', '.join(known)}. Leave it"
-            " out (table.drop_columns), or add the field to the type of the topic"
+            f"{what} has a column {unknown[0]!r}, which is not a field of the topic: {', '.join(known)}. Drop it"
+            " (table.drop_columns), or add the field to the type of the topic"
         )
     needed = [field.name for field in output.fields if field.required and not field.nullable]
     missing = [name for name in needed if name not in names]
     if output.key is not None and output.key not in names:
         missing.insert(0, output.key)
     if missing:
-        raise FunctionError(f"{what} has no column {missing[0]!r}, which every entry needs")
+        raise FunctionError(f"{what} has no column {missing[0]!r}, which every entry requires")
     columns = {}
     for name in names:
         column = _column(f"{what}: column {name!r}", output, known.get(name), name, table.column(name))
         if column is not None:
             columns[name] = column
     if not columns:
-        raise FunctionError(f"{what} has rows, and no column that has values")
+        raise FunctionError(f"{what} has rows, but no column with values")
     for name in needed:
         if name not in columns or columns[name].null_count:
-            raise OutputRowError(f"topic {output.topic.name!r}: {name} is null in a row, and every entry needs it")
+            raise OutputRowError(f"topic {output.topic.name!r}: {name} is null in a row, but every entry requires it")
     if output.key in columns and kind_of(columns[output.key].type) not in ("str", "int", "bytes"):
         raise FunctionError(
-            f"{what}: column {output.key!r} is {columns[output.key].type}, and the partition of a row depends on it: it"
-            " must be a string, a whole number or binary"
+            f"{what}: column {output.key!r} is {columns[output.key].type}, but the partition of a row depends on it: it"
+            " must be a string, an integer or binary"
         )
     if output.key is not None and (output.key not in columns or columns[output.key].null_count):
         raise OutputRowError(
-            f"topic {output.topic.name!r}: {output.key} is null in a row, and its partition depends on that"
+            f"topic {output.topic.name!r}: {output.key} is null in a row, but its partition depends on it"
         )
     return pa.table(columns)
 
 
 def _column(what: str, output: TaskOutput, field: ColumnField | None, name: str, column: pa.ChunkedArray) -> Any:
-    """A column of a type that can be written; None for one that has nothing but nulls, of no type."""
+    """Return a column of a type that can be written; None for one that has only nulls and no type."""
     try:
         column = _simple(column)
         kind = kind_of(column.type)
@@ -157,7 +159,7 @@ def _column(what: str, output: TaskOutput, field: ColumnField | None, name: str,
             return column.cast(pa.map_(pa.string(), pa.binary()))
         if not kind or (output.plain and kind == "json"):
             raise FunctionError(
-                f"{what} is {column.type}, which an entry of the codec {output.facts.codec!r} can't hold: cast it to"
+                f"{what} is {column.type}, which the codec {output.facts.codec!r} does not support: cast it to"
                 " string, or declare the topic with codec='json'"
             )
         if field is None or (field.kind == "json" and field.is_json):
@@ -166,16 +168,16 @@ def _column(what: str, output: TaskOutput, field: ColumnField | None, name: str,
             return column.cast(field.type)
         if kind != field.kind and kind not in _TAKES.get(field.kind, ()):
             raise FunctionError(
-                f"{what} is {column.type}, and the field is {field.kind}: {_ADVICE.format(_call(field.type))}"
+                f"{what} is {column.type}, but the field is {field.kind}: {_ADVICE.format(_call(field.type))}"
             )
     except (pa.ArrowException, NotImplementedError) as error:
-        wanted = f", and the field is {field.kind}, in Arrow {field.type}" if field is not None else ""
+        wanted = f", but the field is {field.kind}, in Arrow {field.type}" if field is not None else ""
         raise FunctionError(f"{what} is {column.type}{wanted}: {error}") from None
     return column
 
 
 def _simple(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """As one of the types that can be written (Rule 3)."""
+    """Convert a column to one of the types that can be written (Rule 3)."""
     kind = column.type
     if pa.types.is_dictionary(kind):
         return _simple(column.cast(kind.value_type))
@@ -193,7 +195,7 @@ def _simple(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def kind_of(kind: pa.DataType) -> str:
-    """The kind of field that a column of this type is; "" for what no entry can hold, "null" for no type."""
+    """Return the kind of field for a column of this type; "" if an entry can't contain it, "null" for no type."""
     known = {
         "int": pa.types.is_integer, "float": pa.types.is_floating, "decimal": pa.types.is_decimal,
         "bool": pa.types.is_boolean, "str": pa.types.is_string, "bytes": pa.types.is_binary, "date": pa.types.is_date32,
@@ -203,7 +205,7 @@ def kind_of(kind: pa.DataType) -> str:
 
 
 def _call(kind: pa.DataType) -> str:
-    """A type as it is written in Python."""
+    """Return a type in the syntax of Python."""
     return "timestamp('us', 'UTC')" if pa.types.is_timestamp(kind) else f"{kind}()"
 
 

@@ -1,9 +1,9 @@
-"""``InputRows``: what was read of one input; and the calls that a function gets it in.
+"""``InputRows``: the rows of one input, and how they are divided into calls of the function.
 
-Rule 1: the calls follow from the rows, ``merge`` and ``max_rows`` alone, or from ``Marker.calls``. A marker has all of
-        that, so a replay makes the same calls.
-Rule 2: with ``merge="time"``, rows have the order of their IDs over all inputs, those of equal IDs that of the inputs,
-        also from batch to batch: see ``bounded``.
+Rule 1: The calls depend only on the rows, ``merge`` and ``max_rows``, or on ``Marker.calls``. A marker contains all of
+        these, so a replay makes the same calls.
+Rule 2: With ``merge="time"``, rows are ordered by ID over all inputs, and by input for equal IDs, also from batch to
+        batch; see ``bounded``.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Numbers = npt.NDArray[np.uint64]
 
 
 class CallRange(NamedTuple):
-    """The rows of one call: of which input, from which one, up to which one (excluded)."""
+    """The rows of one call: their input, the first row, and the end (excluded)."""
 
     input: int
     start: int
@@ -42,23 +42,23 @@ class InputRows:
     topic: Topic[Any]
     table: pa.Table
     ids: pa.Array
-    bad: dict[int, UndecodableError] = field(default_factory=dict)  # rows with values that are not of their type
+    bad: dict[int, UndecodableError] = field(default_factory=dict)  # rows with invalid values
 
     def __len__(self) -> int:
         return len(self.ids)
 
     def without(self, numbers: Collection[int]) -> InputRows:
-        """Without these rows."""
+        """Return the rows without those at these indexes."""
         if not numbers:
             return self
         gone = set(numbers)
         kept = [at for at in range(len(self)) if at not in gone]
-        places = pa.array(kept, pa.int64())
+        indexes = pa.array(kept, pa.int64())
         bad = {new: self.bad[old] for new, old in enumerate(kept) if old in self.bad}
-        return InputRows(self.topic, self.table.take(places), self.ids.take(places), bad)
+        return InputRows(self.topic, self.table.take(indexes), self.ids.take(indexes), bad)
 
     def upto(self, number: int) -> InputRows:
-        """The first ``number`` rows."""
+        """Return the first ``number`` rows."""
         bad = {at: error for at, error in self.bad.items() if at < number}
         return InputRows(self.topic, self.table.slice(0, number), self.ids.slice(0, number), bad)
 
@@ -69,20 +69,20 @@ class InputRows:
 
 
 def shares(counts: Sequence[int], most: int) -> list[int]:
-    """How many rows of each input are read, ``most`` in all: equal shares, and what one leaves goes to the others."""
-    given = [0] * len(counts)
+    """Return how many rows of each input to read, ``most`` in total: equal shares, with unused parts redistributed."""
+    result = [0] * len(counts)
     waiting = sorted((count, at) for at, count in enumerate(counts) if count)
     for number, (count, at) in enumerate(waiting):
-        given[at] = min(count, -(-most // (len(waiting) - number)))
-        most -= given[at]
-    return given
+        result[at] = min(count, -(-most // (len(waiting) - number)))
+        most -= result[at]
+    return result
 
 
 def bounded(rows: Sequence[InputRows], more: Sequence[bool], now_ms: int) -> list[InputRows]:
-    """The rows that no entry can come before any more, by ID: the others wait for the next batch.
+    """Return the rows before which no other entry can be inserted by ID; the others wait for the next batch.
 
-    more: whether an input has entries that were not read. now_ms: the server's time before it was looked what there
-    is: what arrives later has IDs from that time on.
+    more: whether an input has entries that were not read. now_ms: the server's time before the inputs were inspected:
+    entries that arrive later have IDs from that time on.
     """
     bound = StreamId(now_ms - 1, SEQ_MAX)
     for one, is_more in zip(rows, more, strict=True):
@@ -91,39 +91,41 @@ def bounded(rows: Sequence[InputRows], more: Sequence[bool], now_ms: int) -> lis
     return [one.upto(_number_upto(one.ids, bound)) for one in rows]
 
 
-def cut(rows: Sequence[InputRows], merge: Merge, max_rows: int) -> list[CallRange]:
-    """The calls for these rows. max_rows: 0 for no limit."""
+def split_calls(rows: Sequence[InputRows], merge: Merge, max_rows: int) -> list[CallRange]:
+    """Divide these rows into calls. max_rows: 0 for no limit."""
     if merge == "inputs":
-        runs = [CallRange(at, 0, len(one)) for at, one in enumerate(rows) if len(one)]
+        ranges = [CallRange(at, 0, len(one)) for at, one in enumerate(rows) if len(one)]
     else:
-        runs = _merged(rows)
+        ranges = _merged(rows)
     step = max_rows or max((len(one) for one in rows), default=0)
     return [
-        CallRange(at, begin, min(begin + step, stop)) for at, start, stop in runs for begin in range(start, stop, step)
+        CallRange(at, first, min(first + step, stop))
+        for at, start, stop in ranges
+        for first in range(start, stop, step)
     ]  # fmt: skip
 
 
 def recorded(rows: Sequence[InputRows], calls: Sequence[tuple[str, str]]) -> list[CallRange]:
-    """The calls that a marker names. JobError if they do not fit the rows."""
+    """Return a marker's calls. Raises JobError if they do not fit the rows."""
     inputs = {one.topic.name: at for at, one in enumerate(rows)}
-    places = [{text: at for at, text in enumerate(one.ids.to_pylist())} for one in rows]
+    indexes = [{text: at for at, text in enumerate(one.ids.to_pylist())} for one in rows]
     begun = [0] * len(rows)
     made = []
     for topic, last in calls:
         at = inputs.get(topic)
-        place = None if at is None else places[at].get(last)
-        if at is None or place is None or place < begun[at]:
-            raise JobError(f"a call of the function ended with the entry {last} of topic {topic!r}, which is not there")
-        made.append(CallRange(at, begun[at], place + 1))
-        begun[at] = place + 1
+        index = None if at is None else indexes[at].get(last)
+        if at is None or index is None or index < begun[at]:
+            raise JobError(f"a call of the function ended with entry {last} of topic {topic!r}, which does not exist")
+        made.append(CallRange(at, begun[at], index + 1))
+        begun[at] = index + 1
     for one, end in zip(rows, begun, strict=True):
         if end != len(one):
-            raise JobError(f"{len(one) - end} entries of topic {one.topic.name!r} are in no call of the function")
+            raise JobError(f"{len(one) - end} entries of topic {one.topic.name!r} belong to no call of the function")
     return made
 
 
 def id_numbers(ids: pa.Array) -> tuple[Numbers, Numbers]:
-    """IDs as two columns of numbers, which sort as they do."""
+    """Return IDs as two columns of numbers with the same order."""
     if not len(ids):
         return np.zeros(0, np.uint64), np.zeros(0, np.uint64)
     flat = pc.split_pattern(ids, ".").flatten().cast(pa.uint64()).to_numpy().reshape(-1, 2)
@@ -131,7 +133,7 @@ def id_numbers(ids: pa.Array) -> tuple[Numbers, Numbers]:
 
 
 def _number_upto(ids: pa.Array, bound: StreamId) -> int:
-    """How many of these sorted IDs are not above the bound."""
+    """Return how many of these sorted IDs do not exceed the bound."""
     ms, seq = id_numbers(ids)
     low = int(np.searchsorted(ms, np.uint64(bound.ms), "left"))
     high = int(np.searchsorted(ms, np.uint64(bound.ms), "right"))
@@ -139,7 +141,7 @@ def _number_upto(ids: pa.Array, bound: StreamId) -> int:
 
 
 def _merged(rows: Sequence[InputRows]) -> list[CallRange]:
-    """Consecutive rows of one input, in the order of the IDs of all."""
+    """Return ranges of consecutive rows of one input, in the order of all IDs."""
     numbers = [id_numbers(one.ids) for one in rows]
     which = np.concatenate([np.full(len(one), at) for at, one in enumerate(rows)] or [np.zeros(0)]).astype(np.int64)
     if not len(which):
@@ -148,9 +150,9 @@ def _merged(rows: Sequence[InputRows]) -> list[CallRange]:
     order = which[np.lexsort((which, seq, ms))]
     borders = [0, *(np.flatnonzero(np.diff(order)) + 1).tolist(), len(order)]
     begun = [0] * len(rows)
-    runs = []
+    ranges = []
     for start, stop in pairwise(borders):
         at = int(order[start])
-        runs.append(CallRange(at, begun[at], begun[at] + stop - start))
+        ranges.append(CallRange(at, begun[at], begun[at] + stop - start))
         begun[at] += stop - start
-    return runs
+    return ranges

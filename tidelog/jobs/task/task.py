@@ -1,15 +1,16 @@
-"""What a Spark task does: one epoch of one partition of a batch job.
+"""The work of a Spark task: one epoch of one partition of a batch job.
 
-    look -> state at the epoch before -> read -> call -> stage outputs -> commit the state -> stage the marker
+    check fence and topics -> open the state -> recover it -> read -> call -> stage outputs -> commit the state
+    -> stage the marker
 
-It runs in any process, and keeps nothing that counts: a connection, and what it has learned about topics.
+A task can run in any process, which retains only what it can recreate: a connection, and the settings of topics.
 
-Rule 1: nothing is published here. What was staged, and the state's new version, count once the driver has published
-        all partitions of the epoch; otherwise the stages end by themselves, and the next task takes the version back.
-Rule 2: what goes wrong is a Failure in the result. What is raised is a bug.
-Rule 3: a topic that was deleted and made anew is not read as if it were the same: its ID must be the driver's.
-Rule 4: a task does nothing to the state unless its epoch is the next one by the fence, under the store's lock. One that
-        comes late (Spark had begun it before another attempt) would take back, or throw away, what was published.
+Rule 1: Nothing is published here. Stages and the new version of the state count once the driver has published all
+        partitions of the epoch; otherwise the stages expire, and the next task undoes the version.
+Rule 2: Errors are returned as a TaskFailure in the result. An exception is a bug.
+Rule 3: A topic that was deleted and recreated is not read as if it were the same: its ID must be the driver's.
+Rule 4: A task does not change the state unless its epoch is the next one according to the fence, under the store's
+        lock. A late task (which Spark started before another attempt) would undo or discard what was published.
 """
 
 from __future__ import annotations
@@ -45,26 +46,26 @@ from tidelog.jobs.task.outputs import (
 )
 from tidelog.jobs.task.plan import TaskFailure, TaskPlan, TaskResult
 from tidelog.jobs.task.reading import TaskInput, inspect_inputs
-from tidelog.jobs.task.recovery import Recovery, hold, position, ranges, states
+from tidelog.jobs.task.recovery import Recovery, open_store, position, ranges, states
 from tidelog.jobs.task.results import TaskOutput
-from tidelog.jobs.task.rows import InputRows, bounded, cut, shares
+from tidelog.jobs.task.rows import InputRows, bounded, shares, split_calls
 from tidelog.topics import TopicError
 from tidelog.topics.settings import TopicSettings, key_of, read_settings
 from tidelog.transport.access import Access
 from tidelog.transport.errors import ReplyError
 from tidelog.transport.leader import LeaderConnection
 
-NAME: Final = "tidelog-jobs-task"  # of its connection in CLIENT LIST
-TOGETHER: Final = 1 << 20  # bytes of outputs up to which they are staged with the marker
-AHEAD_MS: Final = 1000  # an ID that is so far ahead of the clock: the clock was set back
-HELD: Final = 5  # looks, a few ms apart, for entries that are too new to be merged
+NAME: Final = "tidelog-jobs-task"  # name of the connection in CLIENT LIST
+TOGETHER: Final = 1 << 20  # most bytes of outputs that are staged with the marker
+AHEAD_MS: Final = 1000  # an ID this far ahead of the clock means that the clock was set back
+ATTEMPTS: Final = 5  # attempts, a few ms apart, to read entries that are too new to be merged
 
 log = logging.getLogger(__name__)
 _local = threading.local()
 
 
 def run(plan: TaskPlan) -> TaskResult:
-    """Do one epoch of one partition. What goes wrong is in ``TaskResult.failure`` (Rule 2)."""
+    """Execute one epoch of one partition. Errors are in ``TaskResult.failure`` (Rule 2)."""
     servers = _servers(plan.where.access)
     done = False
     try:
@@ -83,17 +84,17 @@ def run(plan: TaskPlan) -> TaskResult:
         return TaskResult(plan.partition, failure=TaskFailure("", text))
     finally:
         if not done:
-            servers.close()  # a reply may be under way
+            servers.close()  # a reply may be outstanding
 
 
 def _failed(plan: TaskPlan, error: JobError | SupersededError) -> TaskResult:
-    """The failure, named after the class in ``errors`` that it is."""
+    """Return a failure that is named after the class in ``errors``."""
     kind = next(kind for kind in type(error).__mro__ if kind.__module__ == errors.__name__)
     return TaskResult(plan.partition, failure=TaskFailure(kind.__name__, str(error)))
 
 
 def _servers(access: Access) -> LeaderConnection:
-    """The connection of this thread, kept from task to task: to make one takes longer than to read a small batch."""
+    """Return the connection of this thread, which tasks share: connecting takes longer than reading a small batch."""
     known: dict[tuple[int, Access], LeaderConnection] = _local.__dict__.setdefault("servers", {})
     return known.setdefault((os.getpid(), access), LeaderConnection(access, NAME))
 
@@ -108,7 +109,7 @@ class TaskTopics:
 
 @lru_cache(maxsize=4096)
 def _prepared(job: Job, partition: int, texts: tuple[bytes, ...]) -> TaskTopics:
-    """From the facts of all topics. TopicMismatchError where they are not as declared."""
+    """Create them from the settings of all topics. Raises TopicMismatchError if these differ from the declaration."""
     topics = [*job.inputs, *job.outputs]
     facts: dict[str, TopicSettings] = {}
     for topic, text in zip(topics, texts, strict=True):
@@ -128,11 +129,11 @@ class _Task:
 
     def run(self) -> TaskResult:
         if self.job.state is None:
-            return self._epoch(self._looked_up(), None)
+            return self._epoch(self._topics(), None)
         with self._timed("hold"):
-            store = hold(self.plan.where, self.job, self.plan.partition)
+            store = open_store(self.plan.where, self.job, self.plan.partition)
         try:
-            prepared = self._looked_up()
+            prepared = self._topics()
         except BaseException:
             store.close()
             raise
@@ -155,17 +156,17 @@ class _Task:
         now_ms = max([began_ms, plan.last.now_ms if plan.last else 0, *(
             span.end.ms for span in spans.values() if span.rows
         )])  # fmt: skip
-        place = CallContext(job, plan.partition, plan.epoch, now_ms, ranges(prepared.inputs, spans))
-        returned = EpochOutput(place, prepared.writers)
+        context = CallContext(job, plan.partition, plan.epoch, now_ms, ranges(prepared.inputs, spans))
+        returned = EpochOutput(context, prepared.writers)
         changes = recovery.store.begin(now_ms) if recovery is not None else None
-        made = FunctionCalls(place, returned.take, changes, states(job), job.on_error == "deadletter")
+        made = FunctionCalls(context, returned.take, changes, states(job), job.on_error == "deadletter")
         with self._timed("call"):
             if job.is_source:
                 made.run_empty()
             else:
                 rows = [made.decoded(one) for one in read]
-                made.run(rows, cut(rows, job.merge, job.max_rows))
-        parts = returned.parts + self._letters(prepared, place, made.skipped)
+                made.run(rows, split_calls(rows, job.merge, job.max_rows))
+        parts = returned.parts + self._dead_letters(prepared, context, made.skipped)
         stager = Stager(
             plan.where.access, NAME, f"job:{job.name}:{plan.partition}", plan.where.stage_ttl_ms, plan.where.copies,
             servers=self.servers,
@@ -188,7 +189,7 @@ class _Task:
             skipped, tuple(made.ends) if made.bisected else (), job.merge, job.max_rows,
         )  # fmt: skip
         with self._timed("stage"):
-            stager.stage([*parts, marker_part(place, marker)])
+            stager.stage([*parts, marker_part(context, marker)])
             stager.finish()
         return TaskResult(
             plan.partition, tuple(stager.names), marker, self.more, len(made.skipped), keys, size,
@@ -196,14 +197,14 @@ class _Task:
         )  # fmt: skip
 
     # -- reading ---------------------------------------------------------------------------------------------
-    def _looked_up(self) -> TaskTopics:
+    def _topics(self) -> TaskTopics:
         with self._timed("look"):
             return _prepared(self.job, self.plan.partition, self._facts())
 
     def _facts(self) -> tuple[bytes, ...]:
-        """What the server says about the topics, if the epoch is the next one (Rule 4).
+        """Return the settings of the topics from the server, if the epoch is the next one (Rule 4).
 
-        JobError where a topic is gone, or another one (Rule 3).
+        Raises JobError if a topic does not exist any more, or is a different one (Rule 3).
         """
         names = [topic.name for topic in (*self.job.inputs, *self.job.outputs)]
         fence = calls.tfence(keys.fence(self.job.name, self.plan.where.generation))
@@ -211,62 +212,62 @@ class _Task:
         if (last or 0) != self.plan.epoch - 1:
             kind = SupersededError if (last or 0) >= self.plan.epoch else TryAgainError
             raise kind(
-                f"job {self.job.name!r}: epoch {last or 0} was published last, this task of partition"
-                f" {self.plan.partition} was to run epoch {self.plan.epoch}"
+                f"job {self.job.name!r}: epoch {last or 0} was published last, but this task of partition"
+                f" {self.plan.partition} was planned for epoch {self.plan.epoch}"
             )
         for name, text in zip(names, texts, strict=True):
             known = self.plan.where.topics.get(name)
             if text is None:
-                raise JobError(f"job {self.job.name!r}: there is no topic {name!r} any more: it was deleted")
+                raise JobError(f"job {self.job.name!r}: topic {name!r} was deleted")
             if known is not None and (there := read_settings(name, text).id) != known:
                 raise JobError(
-                    f"job {self.job.name!r}: topic {name!r} was deleted and made anew: its ID was {known}, it is"
-                    f" {there} now. To begin again with it: tidelog jobs reset {self.job.name} --from"
-                    " earliest|latest|TIME"
+                    f"job {self.job.name!r}: topic {name!r} was deleted and recreated: its ID was {known} and is"
+                    f" {there} now. To start again with it: tidelog jobs reset {self.job.name} --to"
+                    " earliest|latest|ID|TIME"
                 )
         return tuple(texts)
 
     def _clock(self) -> int:
-        """The time of a call without inputs: the driver's, or the server's."""
+        """Return the time of a call without inputs: the driver's, or the server's."""
         if self.plan.now_ms:
             return self.plan.now_ms
         (now,) = checked(self.servers.ask(strings.server_time()))
         return int(now)
 
     def _read(self, prepared: TaskTopics) -> list[InputRows]:
-        """The next rows of each input."""
+        """Return the next rows of each input."""
         if self.job.is_source:
             return []
-        for _ in range(HELD):
-            rows, held = self._looked(prepared)
-            if not held or any(map(len, rows)):
+        for _ in range(ATTEMPTS):
+            rows, delayed = self._read_once(prepared)
+            if not delayed or any(map(len, rows)):
                 break
-            time.sleep(0.002)  # until the millisecond is over in which entries arrived
-        self.more = self.more or held
+            time.sleep(0.002)  # until the millisecond in which entries arrived has passed
+        self.more = self.more or delayed
         return rows
 
-    def _looked(self, prepared: TaskTopics) -> tuple[list[InputRows], bool]:
-        """The next rows of each input, and whether some are held back by the order of all."""
+    def _read_once(self, prepared: TaskTopics) -> tuple[list[InputRows], bool]:
+        """Return the next rows of each input, and whether the order over all inputs delays some of them."""
         job, inputs = self.job, list(prepared.inputs.values())
         starts = [self.plan.starts[one.topic.name] for one in inputs]
-        now_ms, looks = inspect_inputs(self.servers, inputs, starts, self._known_ends())
-        counts = [one.count for one in looks]
-        given = shares(counts, max(job.max_rows, sum(map(bool, counts))))  # one of each: ``bounded`` needs them
+        now_ms, statuses = inspect_inputs(self.servers, inputs, starts, self._known_ends())
+        counts = [one.count for one in statuses]
+        given = shares(counts, max(job.max_rows, sum(map(bool, counts))))  # at least one of each, for ``bounded``
         busy = sum(map(bool, given)) or 1
         rows, more = [], []
-        for one, start, there, most in zip(inputs, starts, looks, given, strict=True):
+        for one, start, there, most in zip(inputs, starts, statuses, given, strict=True):
             some, is_more = one.read(self.servers, start, there, most, max(1, job.max_bytes // busy))
             rows.append(some)
             more.append(is_more)
         self.more = any(more)
         if job.merge == "inputs" or len(inputs) == 1:
             return rows, False
-        newest = max((there.info.last.ms for there in looks if there.info is not None), default=0)
+        newest = max((there.info.last.ms for there in statuses if there.info is not None), default=0)
         kept = bounded(rows, more, now_ms if newest < now_ms + AHEAD_MS else newest + 1)
         return kept, sum(map(len, kept)) < sum(map(len, rows))
 
     def _known_ends(self) -> dict[str, StreamId]:
-        """By input: the ID of an entry that the last epoch has read. It must be there, or have been evicted."""
+        """Return, by input, the ID of an entry that the last epoch has read. It must exist or have been evicted."""
         last = self.plan.last
         return {} if last is None else {name: span.end for name, span in last.inputs.items() if span.rows}
 
@@ -278,8 +279,8 @@ class _Task:
         return spans
 
     def _snapshot(self, prepared: TaskTopics, store: StateStore) -> None:
-        """Start the process that makes a snapshot. What hinders it delays snapshots, not the job."""
-        from tidelog.jobs.snapshots import SnapshotRequest, start  # here: it loads fsspec
+        """Start the process that creates a snapshot. A failure delays the snapshot, not the job."""
+        from tidelog.jobs.snapshots import SnapshotRequest, start  # here, since it loads fsspec
 
         where, job = self.plan.where, self.job
         shared = tuple(name for name, one in prepared.inputs.items() if one.shared) if where.partitions > 1 else ()
@@ -293,15 +294,15 @@ class _Task:
             log.warning("job %s, partition %d: no snapshot is made: %s", job.name, self.plan.partition, error)
 
     # -- dead letters ----------------------------------------------------------------------------------------
-    def _letters(self, prepared: TaskTopics, place: CallContext, skipped: list[SkippedRow]) -> list[StagedRows]:
+    def _dead_letters(self, prepared: TaskTopics, context: CallContext, skipped: list[SkippedRow]) -> list[StagedRows]:
         if not skipped:
             return []
-        create_dead_letter_topics(self.servers, place, sorted({one.topic.name for one in skipped}))
+        create_dead_letter_topics(self.servers, context, sorted({one.topic.name for one in skipped}))
         made = []
         for one in skipped:
             source = prepared.inputs[one.topic.name]
             entry = source.entry(self.servers, one.id)
-            made.append(dead_letter_part(one, source.partition, entry, place, time.time_ns() // 1_000_000))
+            made.append(dead_letter_part(one, source.partition, entry, context, time.time_ns() // 1_000_000))
         return made
 
     @contextmanager
