@@ -1,17 +1,17 @@
 """The names of a job's keys on the server.
 
-    jobs:registry           stream: all jobs, as a sequence of changes
-    jobs:engines            string: the running engines, in JSON
-    jobs:engine:<engine>    the lease of an engine; epochs of leases and claims come from jobs:epoch
-    job:<name>:owner        the claim of the engine that runs the job
-    job:<name>:log:<p>      stream: the replay log of partition p, one marker for each epoch (``marker``)
-    job:<name>:origin:<g>   string: where generation g started, and the topics at that time, in JSON (``origin``)
-    job:<name>:recovery:<p> string: the progress of the recovery of partition p, in JSON; expires unless renewed
-    job:<name>:snapshots    string: the snapshots, in JSON
-    job:<name>:status       string: the last report of the job's engine, in JSON
-    job:<name>:events       stream: starts, errors and so on, the newest thousand
-    job:<name>:<generation> not a key but a fence: its epoch is the last published one
-    job:<name>              the group of the job in its input topics, which protects entries from eviction
+jobs:registry           stream: all jobs, as a sequence of changes
+jobs:engines            string: the running engines, in JSON
+jobs:engine:<engine>    the lease of an engine; epochs of leases and claims come from jobs:epoch
+job:<name>:owner        the claim of the engine that runs the job
+job:<name>:log:<p>      stream: the replay log of partition p, one marker for each epoch (``marker``)
+job:<name>:origin:<g>   string: where generation g started, and the topics at that time, in JSON (``origin``)
+job:<name>:recovery:<p> string: the progress of the recovery of partition p, in JSON; expires unless renewed
+job:<name>:snapshots    string: the snapshots, in JSON
+job:<name>:status       string: the last report of the job's engine, in JSON
+job:<name>:events       stream: starts, errors and so on, the newest thousand
+job:<name>:<generation> not a key but a fence: its epoch is the last published one
+job:<name>              the group of the job in its input topics, which protects entries from eviction
 """
 
 from __future__ import annotations

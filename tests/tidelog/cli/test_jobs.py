@@ -121,7 +121,7 @@ def test_new_code_goes_on(run: Run, client: Client, folder: Path) -> None:
 @pytest.mark.parametrize(
     ("source", "target", "said"),
     [
-        (SOURCE, "clickjobs", "'clickjobs' does not name a job: write module:attribute"),
+        (SOURCE, "clickjobs", "'clickjobs' does not name a job: use module:attribute"),
         (SOURCE, "nothere:count", "there is no module 'nothere' in "),
         (SOURCE, "other:cuont", "the module other has no 'cuont'"),
         (SOURCE, "other:clicks", "that is Topic, not a job: declare it with @job(...)"),

@@ -198,7 +198,7 @@ def test_an_output_stream_that_is_none(client: Client, tidelog_server: Server, j
         client.redis.set("out:0", "text")
         return results
 
-    with pytest.raises(JobError, match=r"'copy': the server refuses: WRONGTYPE"):
+    with pytest.raises(JobError, match=r"'copy': the server refused: WRONGTYPE"):
         driver(tidelog_server, job, tasks=tasks).step()
     assert epochs(client) == []
 

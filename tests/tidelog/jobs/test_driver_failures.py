@@ -198,7 +198,7 @@ def test_what_was_read_of_a_leader_that_is_gone_is_not_published(
         return results
 
     drive = driver(tidelog_server, job, tasks=tasks)
-    with pytest.raises(TryAgainError, match=r"of 'in:0' was read and is not there any more"):
+    with pytest.raises(TryAgainError, match=r"of 'in:0' was read, and no longer exists"):
         drive.step()
     assert (stages(client), epochs(client)) == (0, [])
     append(client, 3)

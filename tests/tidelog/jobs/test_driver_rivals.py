@@ -140,7 +140,7 @@ def test_a_lost_reply_to_a_publish_is_success(
     drive._by.publish = cut  # type: ignore[method-assign,assignment]
     with caplog.at_level("INFO"):
         assert drive.step().published
-    assert "epoch 1 had been published, its reply was lost" in caplog.text
+    assert "epoch 1 had been published, but its reply was lost" in caplog.text
     assert out(client)[0] == [1]
     assert epochs(client) == [1]
 

@@ -31,7 +31,7 @@ def job(tidelog_server: Server) -> Job:
 
 # -- topics -------------------------------------------------------------------------------------------------------
 def test_a_missing_topic(tidelog_server: Server) -> None:
-    with pytest.raises(JobError, match=r"'copy'.*no topic 'in'.*ready"):
+    with pytest.raises(JobError, match=r"'copy'.*topic 'in' does not exist.*ready"):
         driver(tidelog_server, copy(tidelog_server)).step()
 
 
@@ -73,7 +73,7 @@ def test_a_grown_input(client: Client, tidelog_server: Server, job: Job) -> None
     drive.step()
     grown(client, "in", 3)
     for _ in range(2):
-        with pytest.raises(JobError, match=r"'copy'.*topic 'in' has 3 partitions now, it had 2.* jobs reset copy"):
+        with pytest.raises(JobError, match=r"'copy'.*topic 'in' has 3 partitions now, and had 2.* jobs reset copy"):
             drive.step()
 
 
@@ -85,7 +85,7 @@ def test_an_input_that_is_another_one(client: Client, tidelog_server: Server, jo
     again = copy(tidelog_server)
     made(*again.inputs)
     for each in (drive, driver(tidelog_server, again)):
-        with pytest.raises(JobError, match=r"topic 'in' was deleted and made anew"):
+        with pytest.raises(JobError, match=r"topic 'in' was deleted and recreated"):
             each.step()
 
 
@@ -121,7 +121,7 @@ def test_an_output_that_grows_while_tasks_run(client: Client, tidelog_server: Se
         tidelog_server, copy(tidelog_server, outputs=(numbers("out", tidelog_server, partitions=None),)), tasks=tasks
     )
     made(numbers("out", tidelog_server))
-    with pytest.raises(TryAgainError, match=r"'out' has 3 partitions now, it had 2: nothing was published"):
+    with pytest.raises(TryAgainError, match=r"'out' has 3 partitions now, and had 2: nothing was published"):
         drive.step()
     assert out(client) == [[], []]
     assert drive.step().published

@@ -75,14 +75,14 @@ def test_it_takes_part_before_spark_is_there_and_drains(tidelog_server: Server, 
 def test_no_spark_no_engine(tidelog_server: Server, client: Client, tmp_path: Path) -> None:
     with process(tidelog_server.url, tmp_path, "e1", "--conf", "spark.driver.memory=lots") as it:
         assert it.wait(60) == 1
-        assert "Spark does not start with master 'local[2]'" in log(tmp_path, "e1").read_text()
+        assert "Spark did not start with master 'local[2]'" in log(tmp_path, "e1").read_text()
     assert not client.redis.exists(keys.lease("e1"))
 
 
 def test_no_jvm_any_more_no_engine(tidelog_server: Server, client: Client, tmp_path: Path) -> None:
     """It would hold its jobs and run none of them. It leaves, so that others have them at once."""
     with process(tidelog_server.url, tmp_path, "e1") as it:
-        until(lambda: " is there, master " in log(tmp_path, "e1").read_text(), 100)
+        until(lambda: " is ready, master " in log(tmp_path, "e1").read_text(), 100)
         for children in Path(f"/proc/{it.pid}/task").glob("*/children"):
             for child in children.read_text().split():
                 os.kill(int(child), signal.SIGKILL)

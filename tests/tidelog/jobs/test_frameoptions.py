@@ -52,7 +52,7 @@ def test_where_the_checkpoint_is(store: str, spark: str, url: str) -> None:
 
 
 def test_a_checkpoint_can_not_be_in_memory() -> None:
-    with pytest.raises(JobError, match="job 'split': a frame job's checkpoint can't be in memory://"):
+    with pytest.raises(JobError, match="job 'split': a frame job's checkpoint cannot be in memory://"):
         checkpoint_of(kit.split, replace(PLACE, store="memory://x"))
 
 

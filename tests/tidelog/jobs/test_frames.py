@@ -286,16 +286,16 @@ def test_what_a_function_must_not_return(spark: SparkSession, client: Client, pl
     both = {"outputs": [kit.odd, kit.even]}
     fails(lambda f: None, FunctionError, "job 'wrong': its function returned NoneType: return a DataFrame")
     fails(lambda f: f, FunctionError, "returned one DataFrame, and the outputs are odd, even", **both)
-    fails(lambda f: {kit.hours: f}, FunctionError, "a frame for topic 'hours', none of its outputs")
+    fails(lambda f: {kit.hours: f}, FunctionError, "a frame for topic 'hours', which is not an output")
     fails(lambda f: {kit.odd: 3}, FunctionError, "returned int for topic 'odd'")
-    fails(lambda f: spark.range(3), FunctionError, "topic 'odd' a frame that does not depend on any input")
+    fails(lambda f: spark.range(3), FunctionError, "topic 'odd' a frame that depends on no input")
     fails(lambda f: f.drop("page"), JobError, "topic 'odd': there is no column page, which Click must have")
     fails(lambda f: f.withColumn("x", f.user), JobError, "topic 'odd': column x is no field of Click: drop it")
     fails(lambda f: f.withColumn("user", f.page), JobError, "topic 'odd': .*field 'user' is 'int' .*'str' here.*cast")
     fails(lambda f: f.select("nope"), FunctionError, r"(?s)its function failed:.*nope")
     fails(lambda f: 1 / 0, FunctionError, r"(?s)Traceback.*in wrong.*ZeroDivisionError")
     counts = lambda f: f.groupBy("user").count().withColumnRenamed("count", "clicks")  # noqa: E731
-    fails(counts, JobError, "(?s)job 'wrong': Spark can't run its query: .*watermark", outputs=[kit.even])
+    fails(counts, JobError, "(?s)job 'wrong': Spark cannot run its query: .*watermark", outputs=[kit.even])
     fails(lambda f: f, JobError, "the option topic follows from the job", options={"topic": "x"})
     fails(lambda f: f, JobError, "unknown option tpoic", options={"tpoic": "x"})
     least = {"minOffsetsPerTrigger": "900000"}

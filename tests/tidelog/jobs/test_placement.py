@@ -93,7 +93,7 @@ def test_a_local_master_is_not_asked() -> None:
 
 
 def test_a_process_knows_the_executor_above_it() -> None:
-    ask = "from tidelog.jobs.epochs.placement import this_place; print(this_place())"
+    ask = "from tidelog.jobs.epochs.placement import this_executor; print(this_executor())"
     shell = "import subprocess, sys; subprocess.run([sys.executable, '-c', sys.argv[-1]])"  # as the daemon is
     command = [sys.executable, "-c", shell, "--executor-id", "7", "--hostname", "10.0.0.3", ask]
     assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "executor_10.0.0.3_7\n"

@@ -46,7 +46,7 @@ def test_what_changes_nothing_is_no_entry(client: Client) -> None:
 
 def test_a_job_of_the_same_name_with_other_inputs_is_refused(client: Client) -> None:
     change(client, registry.add(spec(inputs=("clicks",), state="int")))
-    with pytest.raises(JobError, match=r"inputs was clicks, and is orders.*state was int, and is nothing.*jobs reset"):
+    with pytest.raises(JobError, match=r"inputs was clicks and is now orders.*state was int and is now nothing.*reset"):
         change(client, registry.add(spec(inputs=("orders",))))
     change(client, registry.reset(spec(inputs=("orders",), start="latest")))
     assert fold(client).specs["count"] == spec(inputs=("orders",), start="latest", generation=2, revision=2)

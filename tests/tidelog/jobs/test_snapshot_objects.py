@@ -59,9 +59,9 @@ def test_objects(url: str) -> None:
     store.remove("a/1/0/x.json")
     store.remove("a/1/0/x.json")
     assert store.names("a/1/0").keys() == {"big"}
-    with pytest.raises(MissingError, match="it is not there"):
+    with pytest.raises(MissingError, match="it does not exist"):
         store.read("a/1/0/x.json")
-    with pytest.raises(MissingError, match="it is not there"):
+    with pytest.raises(MissingError, match="it does not exist"):
         list(store.pieces("a/1/0/nothing"))
 
 
@@ -89,7 +89,7 @@ def test_check(url: str) -> None:
 def test_check_names_job_url_and_remedy(url: str, request: pytest.FixtureRequest) -> None:
     if url.startswith("s3:"):
         request.getfixturevalue("s3")
-    with pytest.raises(JobError, match="job 'count': its snapshots can't be kept at") as error:
+    with pytest.raises(JobError, match="job 'count': its snapshots can't be stored at") as error:
         check(url, "count")
     assert url in str(error.value)
     assert "Check the URL" in str(error.value)
@@ -123,7 +123,7 @@ def test_an_endpoint_that_says_nothing(s3: str, monkeypatch: pytest.MonkeyPatch)
             lambda: store.names("a"), lambda: store.read("a/x"), lambda: store.write("a/x", b""),
             lambda: store.remove("a/x"), lambda: list(store.pieces("a/x")),
         ):  # fmt: skip
-            with pytest.raises(SnapshotError, match=r"no answer in 1 s"):
+            with pytest.raises(SnapshotError, match=r"no response in 1 s"):
                 ask()
         assert time.monotonic() - began < 10
 

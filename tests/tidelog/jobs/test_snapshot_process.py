@@ -83,7 +83,7 @@ def test_start_returns_at_once_and_leaves_nothing(job: Job, tmp_path: Path) -> N
     until(lambda: free(job))
     until(lambda: not makers(job))
     assert (job.kept(), job.group()) == ([3], job.end(3))
-    assert "1 kept, the oldest of epoch 3" in (job.path.parent / LOG).read_text()
+    assert "1 retained, the oldest of epoch 3" in (job.path.parent / LOG).read_text()
     found = restored(job, 3, tmp_path / "back")
     assert found is not None
     assert found[0] == 3

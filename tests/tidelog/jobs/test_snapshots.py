@@ -269,7 +269,7 @@ def test_an_object_store_that_refuses_is_told(job: Job, tmp_path: Path) -> None:
 def test_a_store_that_is_not_there_is_told(job: Job) -> None:
     with pytest.raises(StoreUnusableError):
         make(job.request)
-    assert "is no state store" in job.record()["error"]
+    assert "is not a state store" in job.record()["error"]
 
 
 def test_a_topic_that_all_partitions_read(tidelog_server: Server, client: Client, tmp_path: Path) -> None:
@@ -359,7 +359,7 @@ def test_a_store_of_another_generation_or_boot(job: Job, monkeypatch: pytest.Mon
     job.change(generation=1)
     with monkeypatch.context() as patch:
         patch.setattr("tidelog.jobs.snapshots.creation.boot_id", lambda: "another")
-        with pytest.raises(StoreUnusableError, match="before the machine was started"):
+        with pytest.raises(StoreUnusableError, match="before the machine was restarted"):
             make(job.request)
     make(job.request)
     assert job.kept() == [1]

@@ -160,7 +160,7 @@ def test_values_of_arrays() -> None:
 )  # fmt: skip
 def test_a_value_of_another_type_is_refused(kind: Any, value: Any) -> None:
     state, good = in_memory(kind, job="count"), next(values for one, values in VALUES if one == kind)
-    with pytest.raises(StateError, match=r"job 'count', state: .* for the key b'second' is no "):
+    with pytest.raises(StateError, match=r"job 'count', state: .* for the key b'second' is not a "):
         state.put_many(["first", "second"], [good[0], value])
     assert list(state.scan()) == []
 
@@ -173,7 +173,7 @@ def test_a_stored_value_of_another_type_is_named(kind: Any, other: Any, ttl: flo
     state.space("a", kind).put_many(["x"], values[:1], ttl)
     wrong = state.space("a", other)
     for read in (lambda: wrong.get_many(["none", "x"]), lambda: list(wrong.scan())):
-        with pytest.raises(StateError, match=r"space 'a': the value of b'x' is no .*another space"):
+        with pytest.raises(StateError, match=r"space 'a': the value of b'x' is not a .*another space"):
             read()
 
 
@@ -204,7 +204,7 @@ def test_names_of_spaces(name: str) -> None:
 
 @pytest.mark.parametrize("ttl", [0, -1, math.nan, math.inf, timedelta(0)])
 def test_times_to_live(ttl: Any) -> None:
-    with pytest.raises(StateError, match="ttl is more than 0 seconds"):
+    with pytest.raises(StateError, match="ttl must be more than 0 seconds"):
         in_memory(int).put_many(["a"], [1], ttl)
 
 

@@ -24,8 +24,9 @@ from tidelog.testing import Server
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 TIMEOUT = 8
 STOPPING = (
-    SOURCE.replace("state=int)", f"state=int, timeout={TIMEOUT})")
-    .replace("    return {totals", "    stop()\n    return {totals")
+    SOURCE.replace("state=int)", f"state=int, timeout={TIMEOUT})").replace(
+        "    return {totals", "    stop()\n    return {totals"
+    )
     + """
 
 def stop():
@@ -86,7 +87,7 @@ def test_one_that_is_stopped_in_an_epoch(
         until(lambda: state(worker) == "T")
         if whom == "daemon":
             said = log(tmp_path, "e1")
-            until(lambda: counted(client, 2) or said.read_text().count("(timeout) and was ended") > 1, 60)
+            until(lambda: counted(client, 2) or said.read_text().count("(timeout) and was cancelled") > 1, 60)
             assert state(worker) == "T"
             os.kill(worker, signal.SIGCONT)  # it ends its task, which nobody waits for any more
             until(lambda: state(worker) != "T")

@@ -133,7 +133,7 @@ def check(storm: Storm) -> None:
             read, put = in_out[name]
             assert [each.rows_in for each in logs] == [len(rows) for rows in read]
             assert sum(each.rows_out for each in logs) == sum(map(len, put))
-    lost, missed = storm.said("had been published, its reply was lost"), sum(each.missed for each in storm.followed)
+    lost, missed = storm.said("had been published, but its reply was lost"), sum(each.missed for each in storm.followed)
     print(f"{storm.counts}; epochs {storm.epochs}, {sum(map(len, clicks))} clicks, {len(raised)} alarms; {lost} replies"
           f" lost, {storm.held} publishes late, {missed} markers not seen")  # fmt: skip
     assert not storm.wrong, "\n".join(storm.wrong)

@@ -229,11 +229,11 @@ async def test_a_name_that_another_engine_has(
     async with supervised(tidelog_server.url, lease=LEASE) as first:
         await soon(lambda: first.lease.held)
         async with supervised(tidelog_server.url, lease=LEASE) as second:
-            await soon(lambda: "another engine has the name 'e1'" in caplog.text)
+            await soon(lambda: "another live engine has the name 'e1'" in caplog.text)
             assert not second.lease.held
             first.stop()
             await soon(lambda: second.lease.held)
-    assert caplog.text.count("another engine has the name") == 1
+    assert caplog.text.count("another live engine has the name") == 1
 
 
 @in_loop

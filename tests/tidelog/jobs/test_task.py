@@ -196,7 +196,7 @@ def test_values_that_are_not_of_their_type_stop_the_job(tidelog_server: Server, 
     bench.client.tappend("clicks:0", {"user": "a", "n": "many"})
     text = bench.failed("FunctionError")
     assert "job 'strict', partition 0, epoch 1" in text
-    assert "'n' is b'many', which is no int" in text
+    assert "'n' is b'many', which is not of type int" in text
     assert "on_error='deadletter'" in text
 
 

@@ -140,17 +140,20 @@ elsewhere: Topic[Total] = Topic("elsewhere", Total, partition_by="user")
     [
         (lambda target: [1], "returned list [1]"),
         (lambda target: {target: [1]}, "returned list [1] for topic 'totals': a pa.Table is needed"),
-        (lambda target: {"totals": pa.table(GOOD)}, "'totals', which is no topic"),
+        (lambda target: {"totals": pa.table(GOOD)}, "'totals', which is not a topic"),
         (lambda target: {elsewhere: pa.table(GOOD)}, "topic 'elsewhere'; outputs of the job are 'totals'"),
-        (lambda target: {target: pa.table({"user": ["a"]})}, "no column 'count', which every entry needs"),
-        (lambda target: {target: pa.table({"count": [1]})}, "no column 'user', which every entry needs"),
-        (lambda target: {target: pa.table({**GOOD, "tpyo": [1]})}, "a column 'tpyo', and the topic no such field"),
-        (lambda target: {target: pa.table({**GOOD, "count": ["1"]})}, "'count' is string, and the field is int"),
+        (lambda target: {target: pa.table({"user": ["a"]})}, "no column 'count', which every entry requires"),
+        (lambda target: {target: pa.table({"count": [1]})}, "no column 'user', which every entry requires"),
+        (lambda target: {target: pa.table({**GOOD, "tpyo": [1]})}, "a column 'tpyo', which is not a field"),
+        (lambda target: {target: pa.table({**GOOD, "count": ["1"]})}, "'count' is string, but the field is int"),
         (lambda target: {target: pa.table({**GOOD, "count": [[1]]})}, "'count' is list"),
         (lambda target: {target: pa.table({**GOOD, "count": pa.nulls(1)})}, "count is null in a row"),
         (lambda target: {target: pa.table({**GOOD, "user": pa.nulls(1)})}, "user is null in a row"),
         (lambda target: {target: pa.table({**GOOD, "count": pa.array([None], pa.int64())})}, "count is null in a row"),
-        (lambda target: {target: pa.table([["a"], [1], [2]], ["user", "count", "count"])}, "two columns of one name"),
+        (
+            lambda target: {target: pa.table([["a"], [1], [2]], ["user", "count", "count"])},
+            "columns with the same name",
+        ),
         (lambda target: {target: pa.table({**GOOD, "count": pa.array([1], pa.duration("s"))})}, "duration[s]"),
     ],
 )
@@ -289,12 +292,12 @@ def test_a_topic_that_was_made_anew_is_another_one(tidelog_server: Server, tmp_p
     bench.topics = {topic.name: topic.facts.id for topic in (source, target)}
     bench.epoch()
     bench.client.redis.delete("topic:totals")
-    assert "there is no topic 'totals' any more" in bench.failed("JobError")
+    assert "topic 'totals' was deleted" in bench.failed("JobError")
     totals().use(sync=bench.client)
     again = totals()
     again.use(sync=bench.client)
     again.sync.ready()
-    assert "topic 'totals' was deleted and made anew: its ID was" in bench.failed("JobError")
+    assert "topic 'totals' was deleted and recreated: its ID was" in bench.failed("JobError")
 
 
 def test_a_topic_that_is_declared_otherwise(tidelog_server: Server, tmp_path: Path) -> None:
@@ -338,9 +341,9 @@ def test_a_stream_that_is_not_the_one_that_was_read(tidelog_server: Server, tmp_
     source.sync.send(Click("a", 1))
     bench.epoch()
     bench.client.redis.delete("clicks:0")
-    assert "'clicks:0' is not the stream that was read before" in bench.failed("InputsLostError")
+    assert "'clicks:0' is not the stream that was read" in bench.failed("InputsLostError")
     source.sync.send(Click("a", 1))
-    assert "'clicks:0' is not the stream that was read before" in bench.failed("InputsLostError")
+    assert "'clicks:0' is not the stream that was read" in bench.failed("InputsLostError")
 
 
 def test_a_server_that_is_gone_may_come_back(tidelog_server: Server, tmp_path: Path) -> None:
@@ -370,8 +373,8 @@ def test_a_server_that_is_gone_may_come_back(tidelog_server: Server, tmp_path: P
     [
         ("nowhere.at_all:job", "there is no module 'nowhere'"),
         ("tests.tidelog.jobs.declared:nobody", "has no 'nobody'"),
-        ("tests.tidelog.jobs.taskkit:Bench", "that is type, not a job"),
-        ("tests.tidelog.jobs.declared", "write module:attribute"),
+        ("tests.tidelog.jobs.taskkit:Bench", "it is a type, not a job"),
+        ("tests.tidelog.jobs.declared", "use module:attribute"),
         ("faulty_jobs:any", "ZeroDivisionError"),
         ("needy_jobs:any", "No module named 'not_installed_here'"),
     ],
@@ -427,7 +430,7 @@ def test_what_is_written_can_be_read(tidelog_server: Server, tmp_path: Path, cod
     ("column", "values", "message"),
     [
         ("value", [1.5, float("nan")], "value of a row is nan: JSON has no NaN"),
-        ("level", ["1", "7"], "a row is no Measured: Invalid enum value"),
+        ("level", ["1", "7"], "a row is not a Measured: Invalid enum value"),
         ("name", ["00000000-0000-0000-0000-000000000001", "x"], "name of a row is 'x', which is no uuid|Invalid UUID"),
     ],
 )

@@ -156,7 +156,7 @@ def test_an_object_store_that_does_not_answer_is_asked_again(
     with monkeypatch.context() as faulty:
         faulty.setattr(snapshots, "restore", refuse)
         text = bench.failed("")
-        assert "job 'count', partition 0: its state is not recovered yet: 503 Slow Down" in text
+        assert "job 'count', partition 0: its state cannot be recovered yet: 503 Slow Down" in text
     (result,) = bench.tasks()
     assert result.recovered == 1
 

@@ -78,5 +78,5 @@ def test_a_job_that_no_module_has_is_refused() -> None:
     @job(inputs=[clicks], outputs=[totals])
     def local(batch: MicroBatch) -> None: ...
 
-    with running_server() as server, pytest.raises(JobError, match="no attribute"), running_engine(server, local):
+    with running_server() as server, pytest.raises(JobError, match="not an attribute"), running_engine(server, local):
         pass

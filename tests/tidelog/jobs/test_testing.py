@@ -114,7 +114,7 @@ def test_merged_by_time() -> None:
     assert [call[3][0] for call in calls] == ["2000000000000.0", "2000000000001.0", "2000000000002.0"]
     test.feed({cities: [City("Rome")]})
     assert calls[-1][3] == ["2000000000003.0"]
-    with pytest.raises(JobError, match="IDs ascend"):
+    with pytest.raises(JobError, match="IDs must ascend"):
         test.feed({cities: [City("Rome")]}, ids={cities: ["5.0"]})
 
 
@@ -157,7 +157,7 @@ def test_time_is_that_of_the_ids() -> None:
     test.advance(60)
     test.feed({clicks: [Click("ann", 3)]}, at=test.now)
     assert calls[-1][5] == later + timedelta(seconds=60)
-    with pytest.raises(JobError, match="does not go back"):
+    with pytest.raises(JobError, match="cannot go back"):
         test.feed({clicks: [Click("ann", 4)]}, at=NOW)
 
 

@@ -278,7 +278,9 @@ class Driver:
         raise kind(f"{text} [partition {partition}, epoch {self._at.epoch + 1}]{more}")
 
     def _publish(self, plans: Sequence[TaskPlan], results: Sequence[TaskResult], stages: Sequence[str]) -> None:
-        """Publish (Rule 1). If it raises, nothing was published, except after an OSError: then the outcome is unknown.
+        """Publish (Rule 1).
+
+        If it raises, nothing was published, except after an OSError: then the outcome is unknown.
         """
         read = {
             (f"{topic}:{self._shape.part(topic, result.partition)}", span.end): None

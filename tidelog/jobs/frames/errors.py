@@ -46,8 +46,7 @@ def explained(name: str, text: str) -> Exception:
 
 
 def last_traceback(text: str) -> str:
-    """Return the last traceback in a text, up to the line of its error; empty if there is none. Reads each line once.
-    """
+    """Return the last traceback in a text, up to the line of its error; empty if there is none."""
     found = ""
     lines: list[str] | None = None  # lines of the current traceback
     for line in text.split("\n"):

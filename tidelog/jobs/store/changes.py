@@ -127,7 +127,9 @@ class StateChanges:
         self.writes.update(dict.fromkeys(keys))
 
     def scan(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """Iterate over keys with the prefix and their records, in order, as of this call: later writes are not visible.
+        """Iterate over keys with the prefix and their records, in order.
+
+        Later writes are not visible.
         """
         self._epoch()
         own: dict[bytes, bytes | None] = {}

@@ -125,8 +125,7 @@ class OutputWriter:
         return bytes(data) if isinstance(data, bytes | bytearray | memoryview) else str(data).encode()
 
     def _verify(self, written: list[bytes]) -> None:
-        """Decode records, so that none that is not of the topic's type is written. Raises errors of ``Packed.record``.
-        """
+        """Raise the errors of ``Packed.record`` if a record is not of the topic's type."""
         codec = self.output.topic.codec
         if isinstance(codec, Packed) and codec.shape.fields:
             for data in written:

@@ -196,7 +196,7 @@ class TaskInput:
             raw = page.field(column.name.encode())
             made, wrong = values.convert(raw, column.type)
             for at in wrong:
-                what = f"the field {column.name!r} is {raw[at].as_py()!r}, which is not a {column.kind}"
+                what = f"the field {column.name!r} is {raw[at].as_py()!r}, which is not of type {column.kind}"
                 bad.setdefault(base + at, self._error(ids, at, what))
             columns.append(made)
         return columns
@@ -296,7 +296,9 @@ def inspect_inputs(
 
 
 def _named(one: TaskInput, reply: Any) -> Any:
-    """Return a reply about an input, None if the stream does not exist. Raises ReplyError with the name of the stream.
+    """Return a reply about an input, None if the stream does not exist.
+
+    Raises ReplyError with the name of the stream.
     """
     if not isinstance(reply, ReplyError):
         return reply

@@ -146,8 +146,8 @@ class Recovery:
         except _UnreachableVersionError as error:
             raise InputsLostError(
                 f"{self._title}: its state cannot be recovered: {error}. No older snapshot helps, and the earlier"
-                f" inputs are unknown: tidelog jobs reset {self.job.name} --to earliest|latest|ID|TIME starts again with"
-                " an empty state"
+                f" inputs are unknown: tidelog jobs reset {self.job.name} --to earliest|latest|ID|TIME starts again"
+                " with an empty state"
             ) from None
 
     # -- the starting version --------------------------------------------------------------------------------------
