@@ -20,6 +20,7 @@ from aiohttp import web
 
 from tests.conftest import RedisServer
 from tests.tidelog.flows.byteskit import until
+from tests.tidelog.flows.serverkit import in_loop
 from tidelog import Client
 from tidelog.flows import Event, registry
 from tidelog.flows.api.connector import DEFERRED, Sink, Source
@@ -664,3 +665,15 @@ def test_a_right_sink_passes() -> None:
         return [(2, "text") if isinstance(each.value, str) else OK for each in events]
 
     check_sink(lambda: Writes(write), VALUES, invalid=["text"])
+
+
+@in_loop
+async def test_an_interruption_at_the_end_of_a_wait_is_not_lost() -> None:
+    source = Numbers()
+    work = asyncio.get_running_loop().create_future()
+    waiting = asyncio.ensure_future(source.wait(work))
+    await asyncio.sleep(0)
+    work.set_result(None)
+    source.interrupt()
+    assert await waiting
+    assert not await source.wait(asyncio.sleep(60))

@@ -112,9 +112,10 @@ class Source(Connector):
             await asyncio.wait((task, other), return_when=asyncio.FIRST_COMPLETED)
             if task.done():
                 task.result()  # raises the exception of ``work``
-            return task.done()
+                return True
+            self._interrupted.clear()  # not if both happened at once: the next wait must notice the interruption
+            return False
         finally:
-            self._interrupted.clear()
             other.cancel()
             if not task.done():
                 task.cancel()
