@@ -11,8 +11,9 @@ import pytest
 import redis
 from click.testing import CliRunner
 
-from tests.tidelog.flows.serverkit import running, until
+from tests.tidelog.flows.serverkit import running
 from tests.tidelog.rightskit import ROWS, granted
+from tests.waiting import until
 from tidelog.cli.program import main
 from tidelog.flows import Flow
 from tidelog.testing import Server

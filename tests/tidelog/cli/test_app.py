@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from tests.tidelog.workers.workerkit import eventually, process
+from tests.tidelog.workers.workerkit import process
+from tests.waiting import eventually
 from tidelog import Client
 from tidelog.cli.program import main
 from tidelog.testing import Server

@@ -16,7 +16,8 @@ from click.testing import CliRunner, Result
 
 pytest.importorskip("pyarrow", reason="no pyarrow here (pip install 'tidelog[spark]')")
 
-from tests.tidelog.jobs.enginekit import change, engine, fold, until
+from tests.tidelog.jobs.enginekit import change, engine, fold
+from tests.waiting import eventually
 from tidelog import Client
 from tidelog.cli.program import main
 from tidelog.client.entries import StreamId
@@ -281,8 +282,8 @@ def test_status_of_a_job_whose_keys_hold_something_else(run: Run, client: Client
 def test_status_and_logs_of_what_runs(run: Run, client: Client, tidelog_server: Server) -> None:
     run("add", "clickjobs:count")
     with engine(tidelog_server.url, "e1", 5) as process:
-        until(lambda: looked(run)["count"]["state"] == "running")
-        until(lambda: (looked(run)["count"]["status"] or {}).get("rows_in"))
+        eventually(lambda: looked(run)["count"]["state"] == "running")
+        eventually(lambda: (looked(run)["count"]["status"] or {}).get("rows_in"))
         seen = looked(run)
         assert seen["engines"] == ["e1"]
         assert seen["count"]["engine"] == "e1"
@@ -290,7 +291,7 @@ def test_status_and_logs_of_what_runs(run: Run, client: Client, tidelog_server: 
         assert output.startswith("engines: e1\njob    state    engine  epoch  behind  age  in/s ")
         assert run("logs", "count").output.split("  ", 1)[1].startswith("e1  start  version ")
         assert run("remove", "count", "--yes").output == "count: removed\n"
-        until(lambda: "stop" in run("logs", "count").output)
+        eventually(lambda: "stop" in run("logs", "count").output)
         process.send_signal(signal.SIGTERM)
         assert process.wait(30) == 0
     assert "there is no job 'x'" in run("logs", "x", ok=False).output

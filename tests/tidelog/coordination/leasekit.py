@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -19,14 +18,6 @@ from tidelog.transport.call import Call
 
 ROOT = Path(__file__).parents[3]
 T = TypeVar("T")
-
-
-def until(met: Callable[[], Any], seconds: float = 60) -> None:
-    """Wait until a condition holds."""
-    deadline = time.monotonic() + seconds
-    while not met():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def lease_of(owner: str, ttl: float = 30, **options: Any) -> Lease:

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 import pytest
 import redis
 
-from tests.tidelog.coordination.leasekit import lease_of, losing, until
+from tests.tidelog.coordination.leasekit import lease_of, losing
+from tests.waiting import eventually
 from tidelog.client import calls
 from tidelog.client.client import Client
 from tidelog.client.steps import run
@@ -94,7 +95,7 @@ def test_an_epoch_counted_before_another_claim_does_not_come_after_it(client: Cl
 def test_releasing_what_another_has_taken(client: Client) -> None:
     one, other = acquired(client, "one", 0.3), acquired(client, "other")
     claim = taken(client, one)
-    until(lambda: not client.redis.exists("lease:one"))
+    eventually(lambda: not client.redis.exists("lease:one"))
     theirs = taken(client, other)
     run(client, release([claim]))
     assert client.redis.get("claim:0") == theirs.value

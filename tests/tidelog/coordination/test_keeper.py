@@ -9,7 +9,8 @@ from collections.abc import Iterator
 import pytest
 
 from tests.replication.proxy import Proxy
-from tests.tidelog.coordination.leasekit import holder, lease_of, until
+from tests.tidelog.coordination.leasekit import holder, lease_of
+from tests.waiting import eventually
 from tidelog.client.client import Client
 from tidelog.client.steps import run
 from tidelog.coordination import Keeper
@@ -35,7 +36,7 @@ def test_it_is_kept_and_released(tidelog_server: Server, client: Client) -> None
     with Keeper(access(tidelog_server), lease) as keeper:
         assert keeper.wait(30)
         first = lease.tenure.until
-        until(lambda: lease.tenure.until > first + TTL)
+        eventually(lambda: lease.tenure.until > first + TTL)
         assert lease.held
         assert lease.epoch == 1
     assert not lease.held
@@ -51,7 +52,7 @@ def test_what_it_costs(tidelog_server: Server, client: Client) -> None:
     with Keeper(access(tidelog_server), lease) as keeper:
         assert keeper.wait(30)
         before, first = renewals(), lease.tenure.until
-        until(lambda: lease.tenure.until > first + TTL)
+        eventually(lambda: lease.tenure.until > first + TTL)
         assert renewals() - before <= 3 * (lease.tenure.until - first) / TTL + 1
 
 
@@ -66,11 +67,11 @@ def test_a_process_that_was_stopped_past_its_lease_holds_nothing(tidelog_server:
         os.kill(it.process.pid, signal.SIGSTOP)
         other = lease_of("other")
         run(client, other.acquire())
-        until(lambda: run(client, take(other, [("claim:0", 0)])).claims)
+        eventually(lambda: run(client, take(other, [("claim:0", 0)])).claims)
         it.write("?")  # is there when it wakes, and answered first of all
         os.kill(it.process.pid, signal.SIGCONT)
         assert it.line().split()[0] == "False"
-        until(lambda: it.asked()[1] > 1)  # the lease is acquired again, as another tenure
+        eventually(lambda: it.asked()[1] > 1)  # the lease is acquired again, as another tenure
         assert it.asked()[0] is False  # which does not revive the claim
         assert run(client, take(other, [("claim:0", 0)])).claims  # its own
 
@@ -82,7 +83,7 @@ def test_a_process_that_was_killed(tidelog_server: Server, client: Client) -> No
         run(client, other.acquire())
         (seen,) = run(client, take(other, [("claim:0", 0)])).held
         assert (seen.lease, 0 < seen.left <= TTL * 1000) == ("lease:w", True)
-        until(lambda: run(client, take(other, [("claim:0", 0)])).claims)
+        eventually(lambda: run(client, take(other, [("claim:0", 0)])).claims)
         assert not client.redis.exists("lease:w")
 
 
@@ -93,7 +94,7 @@ def test_a_server_that_is_killed_and_comes_back_in_time(tidelog_server: Server) 
         tidelog_server.kill()
         tidelog_server.start()
         first = lease.tenure.until
-        until(lambda: lease.tenure.until > first)
+        eventually(lambda: lease.tenure.until > first)
         assert (lease.held, lease.epoch) == (True, 1)
 
 
@@ -103,8 +104,8 @@ def test_a_server_that_is_away_for_longer_than_the_lease(tidelog_server: Server,
         assert keeper.wait(30)
         lease.watch(lambda: changes.append((lease.held, lease.epoch)))
         tidelog_server.kill()
-        until(lambda: not lease.held)
-        until(lambda: changes == [(False, 1)])  # told although no server answers
+        eventually(lambda: not lease.held)
+        eventually(lambda: changes == [(False, 1)])  # told although no server answers
         tidelog_server.start()
         assert keeper.wait(30)
     assert changes == [(False, 1), (True, 2), (False, 2)]
@@ -117,7 +118,7 @@ def test_a_connection_that_hangs_costs_a_renewal_and_not_the_lease(tidelog_serve
             assert keeper.wait(30)
             first = lease.tenure.until
             proxy.down.swallow(0)  # what the server answers is lost, and the connection stays open
-            until(lambda: lease.tenure.until > first)
+            eventually(lambda: lease.tenure.until > first)
             assert (lease.held, lease.epoch) == (True, 1)
 
 
@@ -126,7 +127,7 @@ def test_a_name_that_is_used_twice(tidelog_server: Server, caplog: pytest.LogCap
     with Keeper(access(tidelog_server), one) as first:
         assert first.wait(30)
         with Keeper(access(tidelog_server), other) as second:
-            until(lambda: "used twice" in caplog.text)
+            eventually(lambda: "used twice" in caplog.text)
             assert not second.wait(0)
             first.stop()
             assert second.wait(30)

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 import pytest
 import redis
 
-from tests.tidelog.coordination.leasekit import Hands, lease_of, losing, until
+from tests.tidelog.coordination.leasekit import Hands, lease_of, losing
+from tests.waiting import eventually
 from tidelog.client.client import Client
 from tidelog.client.steps import run
 from tidelog.coordination import Lease
@@ -161,7 +162,7 @@ def test_a_release_after_a_lost_acquisition_leaves_nothing(client: Client) -> No
 def test_the_server_lets_it_end(client: Client) -> None:
     lease, other = Lease("k", "one", 0.3, "epoch"), Lease("k", "other", 30, "epoch")
     run(client, lease.acquire())
-    until(lambda: run(client, other.acquire()))
+    eventually(lambda: run(client, other.acquire()))
     assert not lease.held  # whenever the server gives it to another
 
 

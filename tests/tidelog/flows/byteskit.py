@@ -4,20 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from typing import Any
 
+from tests.waiting import until
 from tidelog.flows import Event, Flow
 from tidelog.flows.api.flowcontext import FlowContext
 from tidelog.flows.runtime.runningflow import RunningFlow
 
 DEADLINE = 20.0  # s
-
-
-async def until(condition: Callable[[], Any]) -> None:
-    async with asyncio.timeout(DEADLINE):
-        while not condition():  # noqa: ASYNC110 - any condition, of whatever
-            await asyncio.sleep(0.005)
 
 
 @contextlib.asynccontextmanager

@@ -90,13 +90,6 @@ def changing(change: Callable[[Event], None]) -> type[Operator]:
     return Changing
 
 
-async def until(true: Callable[[], Any], what: str = "") -> None:
-    """Wait until a condition holds."""
-    async with asyncio.timeout(DEADLINE):
-        while not true():  # noqa: ASYNC110 - of things that tell nobody
-            await asyncio.sleep(0.005)
-
-
 @contextlib.asynccontextmanager
 async def running(flow: Flow, shared: dict[str, Any] | None = None, alias: str = "") -> AsyncIterator[RunningFlow]:
     context = FlowContext(alias or flow.name, debug=True)

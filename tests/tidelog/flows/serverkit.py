@@ -39,10 +39,3 @@ async def running(flow: Flow, alias: str | None = None, **context: Any) -> Async
         await made.stop()
 
 
-async def until(true: Callable[[], Any], what: str = "") -> None:
-    """Wait until a condition holds."""
-    end = asyncio.get_running_loop().time() + PATIENCE
-    while not true():
-        if asyncio.get_running_loop().time() > end:
-            raise AssertionError(f"not within {PATIENCE} s: {what or true}")
-        await asyncio.sleep(0.01)

@@ -28,13 +28,6 @@ def deployed(text: str, server: str | None = None) -> list[DeployedFlow]:
     return [DeployedFlow(spec, "file", document.given[name]) for name, spec in document.flows.items()]
 
 
-async def until(check: Callable[[], Any], seconds: float = LONG) -> None:
-    """Wait until it is true."""
-    async with asyncio.timeout(seconds):
-        while not check():  # noqa: ASYNC110 - nothing tells
-            await asyncio.sleep(0.005)
-
-
 class Asked:
     """An answer."""
 

@@ -10,7 +10,8 @@ import aiohttp
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.tidelog.flows.servicekit import LONG, MAIN, Client, flowing, until
+from tests.tidelog.flows.servicekit import LONG, MAIN, Client, flowing
+from tests.waiting import until
 from tidelog.flows.service import tap
 from tidelog.flows.service.host import FlowHost
 from tidelog.flows.service.openapi import ROUTES

@@ -7,7 +7,8 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from tests.tidelog.flows.servicekit import Client, hosted, served, until
+from tests.tidelog.flows.servicekit import Client, hosted, served
+from tests.waiting import until
 from tidelog.flows import RejectError
 from tidelog.flows.service.host import FlowHost
 from tidelog.testing import Server

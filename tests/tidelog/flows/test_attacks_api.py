@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from tests.tidelog.flows.servicekit import LONG, Client, flowing, until
+from tests.tidelog.flows.servicekit import LONG, Client, flowing
+from tests.waiting import until
 from tidelog.flows import Event
 from tidelog.flows.files import read_flow, yamltext
 from tidelog.flows.service import api, tap

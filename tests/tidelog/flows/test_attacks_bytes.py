@@ -12,7 +12,8 @@ from typing import Any
 import aiohttp
 import pytest
 
-from tests.tidelog.flows.netkit import Seen, feed, given, running, seen, until
+from tests.tidelog.flows.netkit import Seen, feed, given, running, seen
+from tests.waiting import until
 from tidelog.flows import Event, Flow
 from tidelog.flows.codecs.base import codec
 from tidelog.flows.connectors.http import contentencoding

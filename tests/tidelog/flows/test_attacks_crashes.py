@@ -12,7 +12,8 @@ import redis
 import redis.asyncio
 
 from tests.conftest import RedisServer
-from tests.tidelog.flows.serverkit import in_loop, running, until
+from tests.tidelog.flows.serverkit import in_loop, running
+from tests.waiting import until
 from tidelog.flows import Flow
 from tidelog.flows.api.connector import Sink
 from tidelog.flows.api.event import Event

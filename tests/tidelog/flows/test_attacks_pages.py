@@ -13,7 +13,8 @@ import pytest
 from aiohttp import web
 
 from tests.tidelog.flows.browserkit import browsing, require_chromium
-from tests.tidelog.flows.netkit import changing, running, seen, until
+from tests.tidelog.flows.netkit import changing, running, seen
+from tests.waiting import until
 from tidelog.cli.logs import text_formatter
 from tidelog.flows import Flow, FlowFileError
 

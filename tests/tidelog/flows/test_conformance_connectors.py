@@ -19,8 +19,8 @@ import redis
 from aiohttp import web
 
 from tests.conftest import RedisServer
-from tests.tidelog.flows.byteskit import until
 from tests.tidelog.flows.serverkit import in_loop
+from tests.waiting import until
 from tidelog import Client
 from tidelog.flows import Event, registry
 from tidelog.flows.api.connector import DEFERRED, Sink, Source

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.tidelog.flows.serverkit import in_loop, running, until
+from tests.tidelog.flows.serverkit import in_loop, running
+from tests.waiting import until
 from tidelog.flows import Flow, FlowFileError
 from tidelog.flows.connectors.builtin.cron import CronOptions, CronSource
 

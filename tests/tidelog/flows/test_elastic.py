@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from tests.tidelog.flows.netkit import changing, feed, peer, running, seen, until
+from tests.tidelog.flows.netkit import changing, feed, peer, running, seen
+from tests.waiting import until
 from tidelog.flows import Event, Flow, FlowFileError, op
 
 

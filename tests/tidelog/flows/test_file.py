@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 from msgspec.structs import asdict
 
-from tests.tidelog.flows.byteskit import Reader, running, until, write
+from tests.tidelog.flows.byteskit import Reader, running, write
+from tests.waiting import until
 from tidelog.flows import FlowFileError
 from tidelog.flows.connectors.files.appending import FileAppender
 from tidelog.flows.connectors.files.tailing import TailedFile, resume, rotated

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.tidelog.flows.flowkit import Numbers, Taking, flow
-from tests.tidelog.flows.servicekit import until
+from tests.waiting import until
 from tidelog.flows import Event, Flow, RejectError
 from tidelog.flows.api.connector import Outcome
 from tidelog.flows.api.flowcontext import FlowContext

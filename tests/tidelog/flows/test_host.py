@@ -7,7 +7,8 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from tests.tidelog.flows.servicekit import LONG, MAIN, Client, hosted, served, until
+from tests.tidelog.flows.servicekit import LONG, MAIN, Client, hosted, served
+from tests.waiting import until
 from tidelog.flows import FlowFileError
 from tidelog.flows.service.desired import Desired, DesiredDocument, DesiredStateError
 from tidelog.flows.service.host import BusyError, FlowHost, NoFlowError

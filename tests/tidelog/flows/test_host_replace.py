@@ -6,7 +6,8 @@ import asyncio
 
 import pytest
 
-from tests.tidelog.flows.servicekit import LONG, hosted, until
+from tests.tidelog.flows.servicekit import LONG, hosted
+from tests.waiting import until
 from tidelog.flows import Event, Flow
 from tidelog.flows.api.connector import Sink
 from tidelog.flows.service.host import BusyError, DeployedFlow, FlowHost

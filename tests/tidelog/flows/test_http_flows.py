@@ -10,7 +10,8 @@ import pytest
 import uvloop
 from aiohttp import web
 
-from tests.tidelog.flows.netkit import feed, peer, running, seen, until
+from tests.tidelog.flows.netkit import feed, peer, running, seen
+from tests.waiting import until
 from tidelog.flows import Event, Flow, op
 
 

@@ -14,7 +14,8 @@ import aiohttp
 import pytest
 import trustme
 
-from tests.tidelog.flows.netkit import Seen, changing, feed, given, running, seen, until
+from tests.tidelog.flows.netkit import Seen, changing, feed, given, running, seen
+from tests.waiting import until
 from tidelog.flows import Event, Flow, FlowFileError
 from tidelog.flows.api.connector import Outcome, Sink
 from tidelog.flows.api.tokens import DISCARD, OK, REJECT, RETRY

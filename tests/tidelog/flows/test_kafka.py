@@ -12,7 +12,8 @@ import confluent_kafka
 import pytest
 import trustme
 
-from tests.tidelog.flows.serverkit import in_loop, running, until
+from tests.tidelog.flows.serverkit import in_loop, running
+from tests.waiting import until
 from tidelog.flows import Flow, FlowFileError
 from tidelog.flows.api.connectorcontext import ConnectorContext
 from tidelog.flows.api.event import Event

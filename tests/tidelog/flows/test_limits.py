@@ -17,8 +17,9 @@ import pytest
 import trustme
 import uvloop
 
-from tests.tidelog.flows.byteskit import running, until
+from tests.tidelog.flows.byteskit import running
 from tests.tidelog.flows.servicekit import MAIN, hosted, served
+from tests.waiting import until
 from tidelog.flows import Flow
 from tidelog.flows.connectors.http import listener
 from tidelog.flows.connectors.sockets import tcp

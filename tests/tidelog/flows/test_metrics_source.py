@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests.tidelog.flows.netkit import feed, running, seen, until
+from tests.tidelog.flows.netkit import feed, running, seen
+from tests.waiting import until
 from tidelog.flows import Event, Flow, FlowFileError
 from tidelog.flows.codecs.base import codec
 

@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 
 from tests.tidelog.flows.browserkit import Page, browsing, require_chromium
-from tests.tidelog.flows.servicekit import Client, hosted, served, until
+from tests.tidelog.flows.servicekit import Client, hosted, served
 from tests.tidelog.flows.test_api_dead_letters import TEXT, bad
+from tests.waiting import until
 from tidelog.flows.service import api
 from tidelog.flows.service import page as served_page
 from tidelog.flows.service.host import FlowHost

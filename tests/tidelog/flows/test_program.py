@@ -10,14 +10,14 @@ import socket
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.waiting import eventually
 from tidelog.testing import Server
 
 ROOT = Path(__file__).parents[3]
@@ -88,7 +88,7 @@ class Process:
             found = next((match for line in list(self.err) if (match := re.search(pattern, line))), None)
             return found is not None or self.process.poll() is not None
 
-        until(look)
+        eventually(look)
         assert found is not None, self.err
         return found
 
@@ -113,13 +113,6 @@ class Process:
         return code
 
 
-def until(check: Callable[[], Any]) -> None:
-    end = time.monotonic() + LONG
-    while not check():
-        assert time.monotonic() < end, "not within the time"
-        time.sleep(0.01)
-
-
 @contextmanager
 def started(folder: Path, text: str, *args: str, env: dict[str, str] | None = None) -> Iterator[Process]:
     """A process with the flows of a text; killed at the end if it still runs."""
@@ -142,9 +135,9 @@ def running(process: Process, flow: str = "main") -> bool:
 # -- standard input and output -------------------------------------------------------------------------------
 def test_lines_that_are_typed_while_the_flow_is_paused_come_out_when_it_is_resumed(tmp_path: Path) -> None:
     with started(tmp_path, ECHO) as process:
-        until(lambda: running(process))
+        eventually(lambda: running(process))
         process.type("one", "two")
-        until(lambda: process.out == ["one", "two"])
+        eventually(lambda: process.out == ["one", "two"])
         status, body = process.curl("GET", "/v1/flows/main")
         assert (status, body["alias"], body["status"], body["connectors"]) == (200, "main", "running", ["console"])
         status, body = process.curl("PATCH", "/v1/flows/main", '{"status": "paused"}')
@@ -157,7 +150,7 @@ def test_lines_that_are_typed_while_the_flow_is_paused_come_out_when_it_is_resum
         assert process.out == ["one", "two"]
         status, body = process.curl("PATCH", "/v1/flows/main", '{"status": "running"}')
         assert (status, body["status"]) == (200, "running")
-        until(lambda: process.out == ["one", "two", "three", "four"])
+        eventually(lambda: process.out == ["one", "two", "three", "four"])
 
 
 def test_it_ends_at_the_end_of_its_input(tmp_path: Path) -> None:
@@ -200,7 +193,7 @@ def test_it_ends_when_nobody_reads_its_output_any_more(tmp_path: Path) -> None:
 def test_a_signal_drains(tmp_path: Path, number: int) -> None:
     with started(tmp_path, ECHO) as process:
         process.type("one")
-        until(lambda: process.out == ["one"])
+        eventually(lambda: process.out == ["one"])
         process.process.send_signal(number)
         assert process.end() == 0
         assert process.err[1:] == [
@@ -212,7 +205,7 @@ def test_a_signal_drains(tmp_path: Path, number: int) -> None:
 def test_what_is_not_settled_in_time_is_abandoned_and_said(tmp_path: Path) -> None:
     (tmp_path / "hangflows.py").write_text(HANGING.replace("{drain}", '"300ms"'))
     with started(tmp_path, ECHO, "hangflows:hanging") as process:
-        until(lambda: process.curl("GET", "/v1/flows/hanging/unsettled")[1]["count"] == 10)
+        eventually(lambda: process.curl("GET", "/v1/flows/hanging/unsettled")[1]["count"] == 10)
         process.process.terminate()
         assert process.end() == 1
         assert any(re.match(r"hanging: 0 events settled .*; abandoned: 10 of in$", line) for line in process.err)
@@ -222,10 +215,10 @@ def test_what_is_not_settled_in_time_is_abandoned_and_said(tmp_path: Path) -> No
 def test_a_second_signal_stops_at_once(tmp_path: Path) -> None:
     (tmp_path / "hangflows.py").write_text(HANGING.replace("{drain}", "3600"))
     with started(tmp_path, ECHO, "hangflows:hanging") as process:
-        until(lambda: process.curl("GET", "/v1/flows/hanging/unsettled")[1]["count"] == 10)
+        eventually(lambda: process.curl("GET", "/v1/flows/hanging/unsettled")[1]["count"] == 10)
         process.process.terminate()
         process.said("draining")
-        until(lambda: process.curl("GET", "/v1/flows/hanging")[1]["status"] == "draining")
+        eventually(lambda: process.curl("GET", "/v1/flows/hanging")[1]["status"] == "draining")
         assert process.curl("PATCH", "/v1/flows/hanging", '{"status": "paused"}')[0] == 409
         process.process.terminate()
         assert process.end() == 1
@@ -235,8 +228,8 @@ def test_a_second_signal_stops_at_once(tmp_path: Path) -> None:
 def test_a_signal_while_nothing_is_started_yet(tmp_path: Path) -> None:
     text = ECHO.replace("flows:", "server: redis://127.0.0.1:1\nflows:", 1)
     with started(tmp_path, text) as process:
-        until(lambda: process.curl("GET", "/v1/ready")[0] == 503)
-        until(lambda: "nothing is started yet" in "".join(process.err))
+        eventually(lambda: process.curl("GET", "/v1/ready")[0] == 503)
+        eventually(lambda: "nothing is started yet" in "".join(process.err))
         for path in ("/v1/flows/main", "/v1/flows"):
             assert "not started yet: the tidelog server does not tell" in str(process.curl("GET", path)[1])
         process.process.terminate()
@@ -277,11 +270,11 @@ flows:
 
 def test_three_instances_share_a_group(tmp_path: Path, tidelog_server: Server) -> None:
     with tidelog_server.client() as client, started(tmp_path, STREAM, "--server", tidelog_server.url) as process:
-        until(lambda: running(process, "orders"))
+        eventually(lambda: running(process, "orders"))
         for number in range(300):
             client.tappend("orders", {"number": str(number)})
-        until(lambda: client.tlen("done") >= 300 if client.redis.exists("done") else False)
-        until(lambda: client.tpending("orders", "shop").count == 0)
+        eventually(lambda: client.tlen("done") >= 300 if client.redis.exists("done") else False)
+        eventually(lambda: client.tpending("orders", "shop").count == 0)
         found = [dict(entry.fields)[b"number"] for entry in client.trange("done")]
         assert sorted(map(int, found)) == list(range(300))
         body = process.curl("GET", "/v1/flows/orders")[1]
@@ -291,12 +284,12 @@ def test_three_instances_share_a_group(tmp_path: Path, tidelog_server: Server) -
 def test_paused_survives_sigkill_and_pending_entries_come_again(tmp_path: Path, tidelog_server: Server) -> None:
     with tidelog_server.client() as client:
         with started(tmp_path, STREAM, "--server", tidelog_server.url) as process:
-            until(lambda: running(process, "orders"))
+            eventually(lambda: running(process, "orders"))
             assert process.curl("PATCH", "/v1/flows/orders", '{"status": "paused"}')[0] == 200
             client.tappend("orders", {"number": "1"})
         with started(tmp_path, STREAM, "--server", tidelog_server.url) as process:
-            until(lambda: process.curl("GET", "/v1/flows/orders")[1]["status"] == "paused")
+            eventually(lambda: process.curl("GET", "/v1/flows/orders")[1]["status"] == "paused")
             assert not client.redis.exists("done")
             assert process.curl("PATCH", "/v1/flows/orders", '{"status": "running"}')[0] == 200
-            until(lambda: client.redis.exists("done"))
-            until(lambda: client.tpending("orders", "shop").count == 0)
+            eventually(lambda: client.redis.exists("done"))
+            eventually(lambda: client.tpending("orders", "shop").count == 0)

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from tests.tidelog.flows.flowkit import Numbers, Taking, flow
-from tests.tidelog.flows.servicekit import Client, flowing, until
+from tests.tidelog.flows.servicekit import Client, flowing
+from tests.waiting import until
 from tidelog.flows.runtime.runningflow import RunningFlow
 from tidelog.flows.service.host import FlowHost
 from tidelog.flows.testing.virtualloop import VirtualLoop, simulate

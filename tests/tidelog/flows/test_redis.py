@@ -11,7 +11,8 @@ import pytest
 import redis
 
 from tests.conftest import RedisServer
-from tests.tidelog.flows.serverkit import in_loop, running, until
+from tests.tidelog.flows.serverkit import in_loop, running
+from tests.waiting import until
 from tidelog.flows import Flow, FlowFileError
 from tidelog.flows.api.event import Event
 from tidelog.flows.connectors.redis import processinglist

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests.tidelog.flows.serverkit import in_loop, running, until
+from tests.tidelog.flows.serverkit import in_loop, running
+from tests.waiting import until
 from tidelog.flows import Flow
 from tidelog.flows.connectors.tidelog import entrywaiter
 from tidelog.flows.serveraccess import EntryNotifier, access

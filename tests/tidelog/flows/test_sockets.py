@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.tidelog.flows.byteskit import Reader, running, until, write
+from tests.tidelog.flows.byteskit import Reader, running, write
+from tests.waiting import until
 from tidelog.flows import Event, Flow, FlowFileError
 from tidelog.flows.runtime.runningflow import RunningFlow
 

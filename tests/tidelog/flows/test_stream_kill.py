@@ -18,7 +18,8 @@ import pytest
 import redis
 
 from tests.tidelog.flows.flow_process import flow
-from tests.tidelog.flows.serverkit import in_loop, running, until
+from tests.tidelog.flows.serverkit import in_loop, running
+from tests.waiting import until
 from tidelog import Client
 from tidelog.flows import Flow
 from tidelog.testing import Server, running_server

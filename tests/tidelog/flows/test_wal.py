@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.tidelog.flows.serverkit import in_loop, running, until
+from tests.tidelog.flows.serverkit import in_loop, running
+from tests.waiting import until
 from tidelog import Client
 from tidelog.client.alone import run_alone
 from tidelog.client.steps import run

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 import uvloop
 
-from tests.tidelog.flows.servicekit import Client, flowing, until
+from tests.tidelog.flows.servicekit import Client, flowing
+from tests.waiting import until
 from tidelog.flows import Flow
 from tidelog.flows.api.flowcontext import FlowContext
 from tidelog.flows.runtime.runningflow import RunningFlow

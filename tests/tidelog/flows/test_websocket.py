@@ -13,7 +13,8 @@ import aiohttp
 import pytest
 from aiohttp import WSMsgType, web
 
-from tests.tidelog.flows.netkit import changing, feed, peer, running, seen, until
+from tests.tidelog.flows.netkit import changing, feed, peer, running, seen
+from tests.waiting import until
 from tidelog.flows import Event, Flow, FlowFileError
 from tidelog.flows.runtime.runningflow import RunningFlow
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from tests.tidelog.jobs.enginekit import until
+from tests.waiting import eventually
 
 #: JVMs that start in seconds.
 QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto"
@@ -23,7 +23,7 @@ class Standalone:
     def __init__(self, folder: Path, ends: ExitStack) -> None:
         self._folder, self._ends = folder, ends
         log = self._start("master", "master.Master", {})[1]
-        found = until(lambda: _MASTER.search(log.read_text()), 60)
+        found = eventually(lambda: _MASTER.search(log.read_text()), seconds=60)
         self.url: str = found[1]
 
     def worker(self, name: str, **environment: str) -> subprocess.Popen[bytes]:
@@ -31,7 +31,7 @@ class Standalone:
         work = str(self._folder / name)
         words = ["--cores", "1", "--memory", "1g", "--work-dir", work, self.url]
         process, log = self._start(name, "worker.Worker", environment, *words)
-        until(lambda: "Successfully registered with master" in log.read_text(), 60)
+        eventually(lambda: "Successfully registered with master" in log.read_text(), seconds=60)
         return process
 
     def _start(

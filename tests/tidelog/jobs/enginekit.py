@@ -147,15 +147,6 @@ async def soon(met: Callable[[], Any], seconds: float = 30) -> Any:
     return found
 
 
-def until(met: Callable[[], Any], seconds: float = 30) -> Any:
-    """The same without an event loop."""
-    deadline = time.monotonic() + seconds
-    while not (found := met()):
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-    return found
-
-
 @contextmanager
 def engine(url: str, name: str, lease: float) -> Iterator[subprocess.Popen[str]]:
     """An engine of diarists in a process of its own."""

@@ -18,9 +18,10 @@ from typing import Final
 
 import redis
 
-from tests.tidelog.jobs.enginekit import ROOT, until
+from tests.tidelog.jobs.enginekit import ROOT
 from tests.tidelog.jobs.stormengine import LEASE, Engine, send
 from tests.tidelog.jobs.stormjobs import KEPT, PARTITIONS, SOURCE
+from tests.waiting import eventually
 from tidelog.client import Client
 from tidelog.jobs import keys
 from tidelog.testing import Server
@@ -151,7 +152,7 @@ class Storm:
 
     def _wait(self, met: Callable[[], bool], seconds: float, what: str) -> None:
         try:
-            until(met, seconds)
+            eventually(met, seconds=seconds)
         except AssertionError as error:
             raise AssertionError(f"{what}: epochs {self.epochs}; {error}") from error
 

@@ -13,7 +13,8 @@ import pytest
 pytest.importorskip("pyarrow", reason="no pyarrow here (pip install 'tidelog[jobs]')")
 pytest.importorskip("fsspec", reason="no fsspec here (pip install 'tidelog[jobs]')")
 
-from tests.tidelog.jobs.enginekit import Diarist, change, fold, in_loop, soon, supervised, until
+from tests.tidelog.jobs.enginekit import Diarist, change, fold, in_loop, soon, supervised
+from tests.waiting import eventually
 from tidelog import Client
 from tidelog.jobs.engine.cleanup import Cleanup, disks_of
 from tidelog.jobs.engine.session import EngineSettings
@@ -87,10 +88,10 @@ def test_a_reset_leaves_the_new_generation_alone(engine: Engine, client: Client)
     engine.leave("stranger", 1)
     with engine.sweeping() as sweeping:
         sweeping.update(fold(client))
-        until(lambda: engine.there("a") == [2, 3])
+        eventually(lambda: engine.there("a") == [2, 3])
         change(client, registry.reset(spec()))
         sweeping.update(fold(client))
-        until(lambda: engine.there("a") == [3])
+        eventually(lambda: engine.there("a") == [3])
     assert engine.there("stranger") == [1]
 
 
@@ -104,11 +105,11 @@ def test_a_removed_job_leaves_nothing(engine: Engine, client: Client, tmp_path: 
     ObjectStore(own).write("a/1/0/x.json", b"x")
     with engine.sweeping() as sweeping:
         sweeping.update(fold(client))
-        until(lambda: not engine.there("a") and not ObjectStore(own).folders("a"))
+        eventually(lambda: not engine.there("a") and not ObjectStore(own).folders("a"))
         change(client, registry.add(spec()))
         engine.leave("a", 2)
         sweeping.update(fold(client))
-        until(lambda: {"a": 1} in engine.cleared)
+        eventually(lambda: {"a": 1} in engine.cleared)
     assert engine.there("a") == [2]
 
 
@@ -121,7 +122,7 @@ def test_nothing_goes_whose_fence_is_not_closed(engine: Engine, client: Client) 
     engine.leave("b", 1)
     with engine.sweeping() as sweeping:
         sweeping.update(JobRegistry({"a": spec(generation=2)}, {"b": 1}))
-        until(lambda: not engine.there("b"))
+        eventually(lambda: not engine.there("b"))
     assert engine.there("a") == [1]
 
 
@@ -132,7 +133,7 @@ def test_nothing_goes_of_another_servers_job(engine: Engine, client: Client) -> 
     engine.leave("a", 1)
     with engine.sweeping() as sweeping:
         sweeping.update(fold(client))
-        until(lambda: len(engine.cleared) > 1)
+        eventually(lambda: len(engine.cleared) > 1)
     assert sorted(engine.objects.below("a", 10)) == ["a/1/0/x.json", "a/1/owner.json"]
 
 
@@ -142,13 +143,13 @@ def test_what_a_zombie_leaves_is_swept_later(engine: Engine, client: Client) -> 
     engine.leave("a", 1)
     with StateStore.open(engine.slot("a", 1), generation=1), engine.sweeping() as sweeping:
         sweeping.update(fold(client))
-        until(lambda: not engine.objects.folders("a") and len(engine.cleared) > 2)
+        eventually(lambda: not engine.objects.folders("a") and len(engine.cleared) > 2)
         assert engine.slot("a", 1).exists()
     with engine.sweeping(again=1.0) as sweeping:
         sweeping.update(fold(client))
-        until(lambda: not engine.there("a"))
+        eventually(lambda: not engine.there("a"))
         engine.leave("a", 1)  # by what did not know
-        until(lambda: not engine.there("a"))
+        eventually(lambda: not engine.there("a"))
 
 
 def test_an_object_store_that_fails_is_tried_again(engine: Engine, client: Client) -> None:
@@ -158,7 +159,7 @@ def test_an_object_store_that_fails_is_tried_again(engine: Engine, client: Clien
     engine.leave("a", 1)
     with engine.sweeping(store="nosuch://x") as sweeping:
         sweeping.update(fold(client))
-        until(lambda: len(engine.cleared) > 2)
+        eventually(lambda: len(engine.cleared) > 2)
     assert not engine.slot("a", 1).exists()
 
 

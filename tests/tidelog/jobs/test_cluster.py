@@ -15,9 +15,10 @@ import pytest
 pytest.importorskip("pyspark", reason="no pyspark here (pip install 'tidelog[spark]')")
 
 from tests.tidelog.jobs.clusterkit import QUICK, end, executors, home, standalone
-from tests.tidelog.jobs.enginekit import ROOT, until
+from tests.tidelog.jobs.enginekit import ROOT
 from tests.tidelog.jobs.test_engine import cli, process, send
 from tests.tidelog.spark.sparkkit import require_spark
+from tests.waiting import eventually
 from tidelog import Client
 from tidelog.jobs.snapshots import owners
 from tidelog.jobs.snapshots.manifests import folder_of
@@ -105,7 +106,7 @@ def words(folder: Path, master: str, state_dir: str) -> list[str]:
 
 def has(client: Client, sent: list[str], seconds: float = 60) -> None:
     """Wait until everything that was sent is counted: neither less nor more."""
-    until(lambda: read(client)[0].total() >= len(sent), seconds)
+    eventually(lambda: read(client)[0].total() >= len(sent), seconds=seconds)
     assert read(client)[0] == Counter(sent)
 
 
@@ -126,7 +127,7 @@ def spread(client: Client, sent: list[str]) -> tuple[str, str]:
         has(client, sent)
         return None
 
-    found: tuple[str, str] = until(two)
+    found: tuple[str, str] = eventually(two)
     return found
 
 
@@ -158,7 +159,7 @@ def test_an_executor_that_is_killed(
         has(client, sent)
         assert moves(client) == before
         put(client, sent, USERS)
-        until(lambda: read(client)[0].total() > len(sent) - len(USERS) * 0.7)
+        eventually(lambda: read(client)[0].total() > len(sent) - len(USERS) * 0.7)
         os.kill(min(executors(engine.pid)), signal.SIGKILL)
         began = time.monotonic()
         has(client, sent)
@@ -186,9 +187,9 @@ def test_partitions_move_to_another_worker(tidelog_server: Server, client: Clien
         with process(url, folder / "engine", "e1", *given):
             assert set(spread(client, sent)) == {one, two}
             moved = disks(client).index(one)
-            until(lambda: list((folder / "store" / folder_of("count", 1, moved)).glob("*.json")))
+            eventually(lambda: list((folder / "store" / folder_of("count", 1, moved)).glob("*.json")))
             put(client, sent, USERS)
-            until(lambda: read(client)[0].total() > len(sent) - len(USERS) * 0.7)
+            eventually(lambda: read(client)[0].total() > len(sent) - len(USERS) * 0.7)
             end(worker)
             began = time.monotonic()
             has(client, sent)
@@ -212,7 +213,7 @@ def test_a_frame_job_whose_executor_is_killed(
     with process(url, folder / "engine", "e1", *given) as engine:
         has(client, sent, STARTING)
         put(client, sent, USERS)
-        until(lambda: read(client)[0].total() > len(sent) - len(USERS) * 0.9, 100)
+        eventually(lambda: read(client)[0].total() > len(sent) - len(USERS) * 0.9, seconds=100)
         os.kill(min(executors(engine.pid)), signal.SIGKILL)
         has(client, sent, 100)
         put(client, sent, USERS)

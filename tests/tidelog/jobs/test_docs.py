@@ -22,9 +22,10 @@ import pytest
 pytest.importorskip("pyspark", reason="no pyspark here (pip install 'tidelog[jobs]')")
 
 from tests.tidelog import doctables
-from tests.tidelog.jobs.enginekit import ROOT, until
+from tests.tidelog.jobs.enginekit import ROOT
 from tests.tidelog.spark.conftest import spark
 from tests.tidelog.spark.sparkkit import require_spark
+from tests.waiting import eventually
 from tidelog.cli.engine import engine
 from tidelog.cli.jobs import jobs_commands
 from tidelog.jobs import Job, JobError, MicroBatch, State, errors, job
@@ -131,10 +132,10 @@ def test_its_commands_show_what_it_says(shop: types.ModuleType, tidelog_server: 
             if line == background:
                 continue
             if shown := SHOWN.search(line):
-                until(partial(shows, said, line, shown[1]), 90)
+                eventually(partial(shows, said, line, shown[1]), seconds=90)
             else:
                 said(line)
-        until(partial(shows, said, "tidelog jobs status user_days", "state       running"), 90)
+        eventually(partial(shows, said, "tidelog jobs status user_days", "state       running"), seconds=90)
         assert "last error" not in said("tidelog jobs status user_days")
 
 

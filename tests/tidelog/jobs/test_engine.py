@@ -16,8 +16,9 @@ import pytest
 
 pytest.importorskip("pyspark", reason="no pyspark here (pip install 'tidelog[spark]')")
 
-from tests.tidelog.jobs.enginekit import ROOT, until
+from tests.tidelog.jobs.enginekit import ROOT
 from tests.tidelog.spark.sparkkit import require_spark
+from tests.waiting import eventually
 from tidelog import Client
 from tidelog.client import strings
 from tidelog.jobs import keys
@@ -62,9 +63,9 @@ def log(folder: Path, name: str) -> Path:
 def test_it_takes_part_before_spark_is_there_and_drains(tidelog_server: Server, client: Client, tmp_path: Path) -> None:
     began = time.monotonic()
     with process(tidelog_server.url, tmp_path, "e1") as it:
-        until(lambda: client.redis.exists(keys.lease("e1")))
+        eventually(lambda: client.redis.exists(keys.lease("e1")))
         joined = time.monotonic() - began
-        until(lambda: client.redis.exists(keys.ENGINES))
+        eventually(lambda: client.redis.exists(keys.ENGINES))
         it.terminate()
         assert it.wait(60) == 0
     print(f"joined after {joined:.2f} s")
@@ -82,7 +83,7 @@ def test_no_spark_no_engine(tidelog_server: Server, client: Client, tmp_path: Pa
 def test_no_jvm_any_more_no_engine(tidelog_server: Server, client: Client, tmp_path: Path) -> None:
     """It would hold its jobs and run none of them. It leaves, so that others have them at once."""
     with process(tidelog_server.url, tmp_path, "e1") as it:
-        until(lambda: " is ready, master " in log(tmp_path, "e1").read_text(), 100)
+        eventually(lambda: " is ready, master " in log(tmp_path, "e1").read_text(), seconds=100)
         for children in Path(f"/proc/{it.pid}/task").glob("*/children"):
             for child in children.read_text().split():
                 os.kill(int(child), signal.SIGKILL)
@@ -159,16 +160,16 @@ def test_a_job_goes_on_elsewhere_when_its_engine_is_killed(
     send(client, users)
     words = ["--path", str(tmp_path), "--store", f"file://{tmp_path}/store"]
     with process(url, tmp_path / "e1", "e1", *words) as one, process(url, tmp_path / "e2", "e2", *words) as two:
-        until(lambda: totals(client) == Counter(users), 60)
+        eventually(lambda: totals(client) == Counter(users), seconds=60)
         runs = chosen("count", ["e1", "e2"])
-        until(lambda: f" {runs} " in cli(tmp_path, url, "status"), 60)
+        eventually(lambda: f" {runs} " in cli(tmp_path, url, "status"), seconds=60)
         dead, alive = (one, two) if runs == "e1" else (two, one)
         send(client, users)
-        until(lambda: totals(client) == Counter(users * 2), 60)
+        eventually(lambda: totals(client) == Counter(users * 2), seconds=60)
         os.killpg(dead.pid, signal.SIGKILL)
         began = time.monotonic()
         send(client, users)
-        until(lambda: totals(client) == Counter(users * 3), 60)
+        eventually(lambda: totals(client) == Counter(users * 3), seconds=60)
         print(f"the next epoch was published {time.monotonic() - began:.1f} s after SIGKILL, of a lease of 5 s")
         said = cli(tmp_path, url, "status", "count")
         assert "state       running" in said
@@ -176,17 +177,17 @@ def test_a_job_goes_on_elsewhere_when_its_engine_is_killed(
         assert " moved  from " in cli(tmp_path, url, "logs", "count")
 
         send(client, ["poison"])
-        until(lambda: "state       failed" in cli(tmp_path, url, "status", "count"))
+        eventually(lambda: "state       failed" in cli(tmp_path, url, "status", "count"))
         said = cli(tmp_path, url, "logs", "count")
         assert "ValueError: poison in the well" in said
         assert 'clickjobs.py", line 2' in said
         cli(tmp_path, url, "reset", "count", "--from", "latest", "--yes")
         before = totals(client)
         send(client, ["new"])
-        until(lambda: totals(client)["new"] == 1, 60)
+        eventually(lambda: totals(client)["new"] == 1, seconds=60)
         assert totals(client) == before + Counter(["new"])
         cli(tmp_path, url, "pause", "count")
-        until(lambda: "state       paused" in cli(tmp_path, url, "status", "count"))
+        eventually(lambda: "state       paused" in cli(tmp_path, url, "status", "count"))
         assert cli(tmp_path, url, "remove", "count", "--yes") == "count: removed\n"
         alive.terminate()
         assert alive.wait(90) == 0

@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +21,7 @@ pytest.importorskip("pyarrow", reason="no pyarrow here (pip install 'tidelog[job
 pytest.importorskip("fsspec", reason="no fsspec here (pip install 'tidelog[jobs]')")
 
 from tests.tidelog.jobs.snapshotkit import RUN, Job, hanging, restored
+from tests.waiting import eventually
 from tidelog import Client
 from tidelog.jobs.snapshots import make, manifests, start
 from tidelog.jobs.snapshots.process import LOCK, LOG, take_lock
@@ -43,13 +44,6 @@ def client(tidelog_server: Server) -> Iterator[Client]:
 @pytest.fixture
 def job(tidelog_server: Server, client: Client, tmp_path: Path) -> Job:
     return Job(client, tidelog_server.url, tmp_path)
-
-
-def until(condition: Callable[[], object], seconds: float = 30.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.01)
 
 
 def free(job: Job) -> bool:
@@ -80,8 +74,8 @@ def test_start_returns_at_once_and_leaves_nothing(job: Job, tmp_path: Path) -> N
     job.commit(3)
     assert start(job.request)
     assert not start(job.request)  # one is still at work
-    until(lambda: free(job))
-    until(lambda: not makers(job))
+    eventually(lambda: free(job))
+    eventually(lambda: not makers(job))
     assert (job.kept(), job.group()) == ([3], job.end(3))
     assert "1 retained, the oldest of epoch 3" in (job.path.parent / LOG).read_text()
     found = restored(job, 3, tmp_path / "back")
@@ -98,17 +92,17 @@ def test_the_process_is_on_its_own(job: Job) -> None:
             os.set_inheritable(each.fileno(), True)
         job.change(access=replace(job.request.access, urls=(f"redis://{address}",), read_ms=60_000))
         assert start(job.request)
-        until(lambda: makers(job))
+        eventually(lambda: makers(job))
         (pid,) = makers(job)
         lower = min(os.getpriority(os.PRIO_PROCESS, 0) + 10, 19)  # 19 is the lowest: the tests may be nice themselves
-        until(lambda: os.getpriority(os.PRIO_PROCESS, pid) == lower)
+        eventually(lambda: os.getpriority(os.PRIO_PROCESS, pid) == lower)
         assert os.getsid(pid) == pid
         links = [os.readlink(f"/proc/{pid}/fd/{fd}") for fd in os.listdir(f"/proc/{pid}/fd")]
         assert [Path(link).name for link in links if link.startswith("/")].count(LOCK) == 1
         assert __file__ not in links
         assert f"socket:[{os.fstat(sock.fileno()).st_ino}]" not in links
         os.kill(pid, signal.SIGKILL)
-    until(lambda: free(job) and not makers(job))
+    eventually(lambda: free(job) and not makers(job))
 
 
 def run(job: Job, **environment: str) -> subprocess.Popen[bytes]:
@@ -158,7 +152,7 @@ def test_killed_at_any_moment(job: Job, tmp_path: Path) -> None:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
-        until(lambda: free(job))
+        eventually(lambda: free(job))
         complete, half = manifests.listed(job.objects, job.folder)
         needed = min(job.kept())
         assert needed in [each.epoch for each in complete]
@@ -189,7 +183,7 @@ def test_readers_that_were_killed_hold_no_pages(job: Job) -> None:
 
 def _killed_while_it_copies(job: Job) -> None:
     process = run(job)
-    until(lambda: _readers(job) > 0 or process.poll() is not None)
+    eventually(lambda: _readers(job) > 0 or process.poll() is not None)
     process.kill()
     process.wait()
 

@@ -15,9 +15,9 @@ import pytest
 
 pytest.importorskip("pyspark", reason="no pyspark here (pip install 'tidelog[spark]')")
 
-from tests.tidelog.jobs.enginekit import until
 from tests.tidelog.jobs.test_engine import SOURCE, cli, log, process, send, totals
 from tests.tidelog.spark.sparkkit import require_spark
+from tests.waiting import eventually
 from tidelog import Client
 from tidelog.testing import Server
 
@@ -79,23 +79,23 @@ def test_one_that_is_stopped_in_an_epoch(
     words = ["--path", str(tmp_path), "--store", f"file://{tmp_path}/store"]
     with process(url, tmp_path, "e1", *words):
         send(client, USERS)
-        until(lambda: totals(client) == Counter(USERS), 100)
+        eventually(lambda: totals(client) == Counter(USERS), seconds=100)
         mark.write_text(whom)
         send(client, USERS)
         stopped = Path(f"{mark}.stopped")
-        worker, daemon = until(lambda: stopped.exists() and list(map(int, stopped.read_text().split())))
-        until(lambda: state(worker) == "T")
+        worker, daemon = eventually(lambda: stopped.exists() and list(map(int, stopped.read_text().split())))
+        eventually(lambda: state(worker) == "T")
         if whom == "daemon":
             said = log(tmp_path, "e1")
-            until(lambda: counted(client, 2) or said.read_text().count("(timeout) and was cancelled") > 1, 60)
+            eventually(lambda: counted(client, 2) or said.read_text().count("(timeout) and was cancelled") > 1, seconds=60)
             assert state(worker) == "T"
             os.kill(worker, signal.SIGCONT)  # it ends its task, which nobody waits for any more
-            until(lambda: state(worker) != "T")
+            eventually(lambda: state(worker) != "T")
             os.kill(daemon, signal.SIGCONT)
-        until(lambda: totals(client) == Counter(USERS * 2), 100)
+        eventually(lambda: totals(client) == Counter(USERS * 2), seconds=100)
         if state(worker) == "T":  # Spark may have ended it
             os.kill(worker, signal.SIGCONT)
         for number in (3, 4):
             send(client, USERS)
-            until(partial(counted, client, number), 60)
+            eventually(partial(counted, client, number), seconds=60)
         assert "state       running" in cli(tmp_path, url, "status", "count")

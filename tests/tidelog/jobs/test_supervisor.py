@@ -25,8 +25,8 @@ from tests.tidelog.jobs.enginekit import (
     soon,
     supervised,
     supervisor,
-    until,
 )
+from tests.waiting import eventually
 from tidelog import Client
 from tidelog.client import strings
 from tidelog.coordination import Claim
@@ -369,12 +369,12 @@ def test_an_engine_that_was_stopped_past_its_lease(tidelog_server: Server, clien
     add(client, *JOBS)
     with engine(tidelog_server.url, "e1", LEASE) as one, engine(tidelog_server.url, "e2", LEASE):
         expected = {job: chosen(job, ["e1", "e2"]) for job in JOBS}
-        until(lambda: where(client) == expected)
+        eventually(lambda: where(client) == expected)
         os.kill(one.pid, signal.SIGSTOP)
-        until(lambda: set(where(client).values()) == {"e2"})
+        eventually(lambda: set(where(client).values()) == {"e2"})
         written = len(diary(client))
         os.kill(one.pid, signal.SIGCONT)
-        until(lambda: where(client) == expected)  # it is back, under another epoch
+        eventually(lambda: where(client) == expected)  # it is back, under another epoch
         for job in JOBS:
             taken = max(int(each["claim"]) for each in diary(client, job)[:-1] if each["engine"] == "e2")
             late = [each["what"] for each in diary(client)[written:]
@@ -383,13 +383,13 @@ def test_an_engine_that_was_stopped_past_its_lease(tidelog_server: Server, clien
             assert "prepare" not in late
         one.terminate()
         assert one.wait(30) == 0
-        until(lambda: set(where(client).values()) == {"e2"})
+        eventually(lambda: set(where(client).values()) == {"e2"})
 
 
 def test_sigterm_drains(tidelog_server: Server, client: Client) -> None:
     add(client, *JOBS)
     with engine(tidelog_server.url, "e1", 30) as process:
-        until(lambda: len(where(client)) == len(JOBS))
+        eventually(lambda: len(where(client)) == len(JOBS))
         process.terminate()
         assert process.wait(30) == 0
     assert {steps_of(client, job)[-1] for job in JOBS} == {("e1", "close")}

@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -96,14 +96,6 @@ def start(*words: object) -> subprocess.Popen[bytes]:
     """The program as a process of its own."""
     command = [sys.executable, "-m", "tidelog.cli", *map(str, words)]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-
-
-def eventually(done: Callable[[], object]) -> None:
-    """Wait for a condition."""
-    deadline = time.monotonic() + SECONDS
-    while not done():
-        assert time.monotonic() < deadline, "this did not happen"
-        time.sleep(0.005)
 
 
 # -- what is there -------------------------------------------------------------------------------------------

@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from tests.tidelog.moving.movekit import Peer, eventually, fill, running_redis, start, state
+from tests.tidelog.moving.movekit import Peer, fill, running_redis, start, state
+from tests.waiting import eventually
 from tidelog.moving.errors import MovingError
 from tidelog.moving.following import SourceFollower
 from tidelog.moving.move import Plan, move

@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 import redis
 
-from tests.tidelog.moving.movekit import STREAMS, Peer, delivered, eventually, fill, moved, start, state, tidelog
+from tests.tidelog.moving.movekit import STREAMS, Peer, delivered, fill, moved, start, state, tidelog
 from tests.tidelog.moving.test_follow import following, programs, reader, writer
+from tests.waiting import eventually
 from tidelog.moving.groups import SLACK
 from tidelog.testing import Server, running_server
 

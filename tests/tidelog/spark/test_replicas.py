@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.waiting import eventually
 from tidelog.testing import Server, running_server
 
 if TYPE_CHECKING:
@@ -21,15 +21,8 @@ pytest.importorskip("pyspark", reason="no pyspark here (pip install 'tidelog[spa
 def pair() -> Iterator[tuple[Server, Server]]:
     """A leader and a replica that follows it."""
     with running_server() as leader, running_server(replicaof=f"127.0.0.1 {leader.port}") as replica:
-        until(lambda: info(replica)["master_link_status"] == "up")
+        eventually(lambda: info(replica)["master_link_status"] == "up")
         yield leader, replica
-
-
-def until(met: Callable[[], Any]) -> None:
-    deadline = time.monotonic() + 30
-    while not met():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 def info(server: Server) -> dict[str, Any]:
@@ -73,7 +66,7 @@ def test_a_replica_that_lags_or_is_gone_is_passed_over(spark: SparkSession, pair
     with leader.client() as client, replica.client() as follower:
         client.redis.flushall()
         append(leader, *range(10))
-        until(lambda: follower.tlen("a") == 10)
+        eventually(lambda: follower.tlen("a") == 10)
         follower.redis.slaveof("127.0.0.1", 1)  # from here on its leader is a server that does not exist, so it lags
         append(leader, *range(10, 20))
         assert numbers(spark, urls, readFrom="replica") == Counter(range(20))
@@ -85,10 +78,10 @@ def test_a_replica_that_lags_or_is_gone_is_passed_over(spark: SparkSession, pair
 def test_the_leader_is_found_after_it_handed_over(spark: SparkSession) -> None:
     with running_server() as one, running_server(replicaof=f"127.0.0.1 {one.port}") as two:
         append(one, *range(10))
-        until(lambda: info(two)["master_link_status"] == "up")
+        eventually(lambda: info(two)["master_link_status"] == "up")
         with one.client() as client:
             client.redis.execute_command("FAILOVER")
-        until(lambda: info(two)["role"] == "master")
+        eventually(lambda: info(two)["role"] == "master")
         append(two, *range(10, 20))
         frame = spark.createDataFrame([(20,)], "n int")
         frame.write.format("tidelog").mode("append").option("url", f"{one.url},{two.url}").option("key", "a").save()

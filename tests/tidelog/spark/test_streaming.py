@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.waiting import eventually
 from tidelog import Client
 from tidelog.testing import Server
 
@@ -18,13 +19,6 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 PATIENCE = 25.0  # seconds
-
-
-def until(met: Callable[[], Any], what: str = "") -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not met():
-        assert time.monotonic() < deadline, what or "it did not happen"
-        time.sleep(0.02)
 
 
 class Job:
@@ -88,21 +82,21 @@ def append(client: Client, key: str, *numbers: int) -> str:
 def test_following(job: Job, client: Client) -> None:
     append(client, "a", 1, 2, 3)
     job.start()
-    until(lambda: job.got == [1, 2, 3])
+    eventually(lambda: job.got == [1, 2, 3])
     append(client, "a", 4)
-    until(lambda: job.got == [1, 2, 3, 4])
+    eventually(lambda: job.got == [1, 2, 3, 4])
     append(client, "a", 5, 6)
-    until(lambda: job.got == [1, 2, 3, 4, 5, 6])
+    eventually(lambda: job.got == [1, 2, 3, 4, 5, 6])
     assert job.query is not None
-    until(lambda: job.query and job.query.lastProgress and job.query.lastProgress.sources[0].latestOffset)
+    eventually(lambda: job.query and job.query.lastProgress and job.query.lastProgress.sources[0].latestOffset)
 
 
 def test_latest_is_the_default(spark: SparkSession, job: Job, client: Client) -> None:
     append(client, "a", 1, 2, 3)
     job.start(startingOffsets=None)
-    until(lambda: job.query and job.query.lastProgress)
+    eventually(lambda: job.query and job.query.lastProgress)
     append(client, "a", 4)
-    until(lambda: job.got == [4])
+    eventually(lambda: job.got == [4])
 
 
 def test_available_now_ends_and_continues_where_it_was(job: Job, client: Client) -> None:
@@ -119,7 +113,7 @@ def test_once_and_processing_time(job: Job, client: Client) -> None:
     assert job.sizes() == [5]  # the trigger once ignores the limit
     append(client, "a", *range(5, 8))
     job.start(trigger={"processingTime": "100 milliseconds"}, maxOffsetsPerTrigger=2)
-    until(lambda: job.got == list(range(8)))
+    eventually(lambda: job.got == list(range(8)))
     assert job.sizes() == [5, 2, 1]
 
 
@@ -157,14 +151,14 @@ def test_fewer_entries_in_a_batch_than_streams(job: Job, client: Client) -> None
 def test_at_least_so_many_entries_in_a_batch_unless_that_takes_too_long(job: Job, client: Client) -> None:
     append(client, "a", 1)
     job.start(minOffsetsPerTrigger=5, maxTriggerDelay="3s")
-    until(lambda: job.got == [1])  # the first batch does not wait, as in Kafka's source
+    eventually(lambda: job.got == [1])  # the first batch does not wait, as in Kafka's source
     append(client, "a", 2)
     asked = time.monotonic()
     append(client, "a", 3, 4, 5, 6)
-    until(lambda: len(job.got) == 6)
+    eventually(lambda: len(job.got) == 6)
     assert time.monotonic() - asked < 2.5
     append(client, "a", 7)
-    until(lambda: len(job.got) == 7)
+    eventually(lambda: len(job.got) == 7)
     assert 7 in list(job.batches.values())[-1]
     assert time.monotonic() - asked > 2.5
 
@@ -183,12 +177,12 @@ def test_a_failed_batch_is_read_again_with_the_same_entries(job: Job, client: Cl
 def test_new_keys_of_a_pattern_from_their_beginning(job: Job, client: Client) -> None:
     append(client, "t:1", 1, 2)
     query = job.start(subscribePattern="t:.*", startingOffsets="latest")
-    until(lambda: query.lastProgress)
+    eventually(lambda: query.lastProgress)
     append(client, "t:2", 3, 4)
     append(client, "u:2", 99)
-    until(lambda: Counter(job.got) == Counter([3, 4]))
+    eventually(lambda: Counter(job.got) == Counter([3, 4]))
     append(client, "t:1", 5)
-    until(lambda: Counter(job.got) == Counter([3, 4, 5]))
+    eventually(lambda: Counter(job.got) == Counter([3, 4, 5]))
     query.processAllAvailable()  # until the batch is in the checkpoint: otherwise it would be read again
     job.stop()
     append(client, "t:3", 6)
@@ -210,13 +204,13 @@ def test_the_server_is_killed_under_a_running_query(job: Job, client: Client, ti
     append(client, "a", *range(1000))
     options: dict[str, Any] = {"fetchOffset.numRetries": 40, "fetchOffset.retryIntervalMs": 250}
     query = job.start(maxOffsetsPerTrigger=100, **options)
-    until(lambda: len(job.got) >= 200)
+    eventually(lambda: len(job.got) >= 200)
     tidelog_server.kill()
     time.sleep(0.3)
     tidelog_server.start()
     with tidelog_server.client() as again:
         append(again, "a", *range(1000, 1500))
-    until(lambda: len(job.got) >= 1500)
+    eventually(lambda: len(job.got) >= 1500)
     assert query.isActive
     assert job.got == list(range(1500))
 
@@ -294,22 +288,22 @@ def test_how_far_a_query_is_behind(
     try:
         append(client, "a", *range(50))
         job.start(trigger={"processingTime": "100 milliseconds"}, maxOffsetsPerTrigger=20)
-        until(lambda: len(reports) >= 3)
+        eventually(lambda: len(reports) >= 3)
         assert reports[:3] == [{"a": 30}, {"a": 10}, {"a": 0}]
         assert job.query is not None
         assert lag.behind[job.query.id] == {"a": 0}
         tidelog_server.stop()
         job.stop()
-        until(lambda: not lag.behind)
+        eventually(lambda: not lag.behind)
     finally:
         spark.streams.removeListener(lag)
 
 
 def test_a_stream_that_does_not_exist_yet(job: Job, client: Client) -> None:
     job.start()
-    until(lambda: job.query and job.query.lastProgress)
+    eventually(lambda: job.query and job.query.lastProgress)
     append(client, "a", 1)
-    until(lambda: job.got == [1])
+    eventually(lambda: job.got == [1])
     assert job.query is not None
     job.query.stop()
     job.checkpoint += "2"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from tests.tidelog.spark.test_streaming import until
+from tests.waiting import eventually
 from tidelog import Client, StreamId
 from tidelog.spark import topicread
 from tidelog.testing import Server
@@ -168,11 +168,11 @@ class TestStreaming:
     ) -> None:
         send(topic, *range(20))
         job.start()
-        until(lambda: sorted(job.got) == placed(4, *range(20)))
+        eventually(lambda: sorted(job.got) == placed(4, *range(20)))
         admin.grow(client, "orders", 8)
         grown = orders(tidelog_server)
         send(grown, *range(100, 140))
-        until(lambda: sorted(job.got) == sorted(placed(4, *range(20)) + placed(8, *range(100, 140))))
+        eventually(lambda: sorted(job.got) == sorted(placed(4, *range(20)) + placed(8, *range(100, 140))))
         grown.sync.close()
 
     def test_what_a_restart_reads(self, job: Job, topic: Topic[Order], client: Client, tidelog_server: Server) -> None:
@@ -212,7 +212,7 @@ class TestStreaming:
     ) -> None:
         send(topic, *range(20))
         query = job.start()
-        until(lambda: len(job.got) == 20)
+        eventually(lambda: len(job.got) == 20)
         admin.delete(client, "orders")
         again = orders(tidelog_server, partitions=4)
         send(again, *range(100, 120))
@@ -254,10 +254,10 @@ class TestStreaming:
         with pytest.raises(Exception, match="topic names what is no topic here: 'orders'"):
             job.run()
         query = job.start(failOnMissing="false")
-        until(lambda: query.lastProgress)
+        eventually(lambda: query.lastProgress)
         made = orders(tidelog_server, partitions=2)
         send(made, *range(10))
-        until(lambda: sorted(job.got) == placed(2, *range(10)))
+        eventually(lambda: sorted(job.got) == placed(2, *range(10)))
         made.sync.close()
 
     def test_limits_and_lag_count_all_partitions(self, spark: SparkSession, job: Job, topic: Topic[Order]) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from tests.waiting import eventually
 from tidelog import Client
 from tidelog.spark import watch
 from tidelog.spark.offsets import ZERO, Offsets
@@ -43,14 +44,7 @@ def calls_of(client: Client, command: str, which: str = "calls") -> int:
 
 def until_quiet(offsets: Offsets) -> None:
     """Ask as Spark does, until the server waits for us."""
-    until(lambda: offsets.lasts() and offsets._watch.quiet())
-
-
-def until(met: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 20
-    while not met():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    eventually(lambda: offsets.lasts() and offsets._watch.quiet())
 
 
 def test_an_idle_query_asks_nothing_and_sees_the_next_entry(make: Callable[..., Offsets], client: Client) -> None:
@@ -63,10 +57,10 @@ def test_an_idle_query_asks_nothing_and_sees_the_next_entry(make: Callable[..., 
         time.sleep(0.002)
     assert calls_of(client, "tread") - before <= len(KEYS), "one round at most: the wait may have timed out"
     last = client.tappend("s3", {"n": 2})
-    until(lambda: offsets.lasts()["s3"] == last)
+    eventually(lambda: offsets.lasts()["s3"] == last)
     until_quiet(offsets)
     assert offsets.lasts()["s1"] == first
-    until(lambda: client.redis.info("clients")["blocked_clients"] == 1)
+    eventually(lambda: client.redis.info("clients")["blocked_clients"] == 1)
 
 
 def test_while_entries_come_nothing_waits(make: Callable[..., Offsets], client: Client) -> None:
@@ -86,7 +80,7 @@ def test_a_deleted_stream_is_noticed_when_the_wait_times_out(
     offsets = make()
     until_quiet(offsets)
     client.redis.delete("s0")
-    until(lambda: offsets.lasts()["s0"] == ZERO)
+    eventually(lambda: offsets.lasts()["s0"] == ZERO)
 
 
 def test_new_keys_of_a_pattern_are_noticed(make: Callable[..., Offsets], client: Client) -> None:
@@ -94,7 +88,7 @@ def test_new_keys_of_a_pattern_are_noticed(make: Callable[..., Offsets], client:
     offsets = make(subscribePattern="s.*")
     until_quiet(offsets)
     last = client.tappend("s9", {"n": 1})
-    until(lambda: offsets.lasts().get("s9") == last)
+    eventually(lambda: offsets.lasts().get("s9") == last)
 
 
 def test_a_user_that_may_not_wait_asks_until_it_may(
@@ -102,9 +96,9 @@ def test_a_user_that_may_not_wait_asks_until_it_may(
 ) -> None:
     client.redis.execute_command("ACL", "SETUSER", "al", "on", ">pw", "~*", "+@all", "-twait")
     offsets = make(url=tidelog_server.url.replace("://", "://al:pw@"))
-    until(lambda: offsets.lasts() and calls_of(client, "twait", "rejected_calls") == 1)
+    eventually(lambda: offsets.lasts() and calls_of(client, "twait", "rejected_calls") == 1)
     last = client.tappend("s0", {"n": 1})
-    until(lambda: offsets.lasts()["s0"] == last)
+    eventually(lambda: offsets.lasts()["s0"] == last)
     assert client.redis.info("clients")["blocked_clients"] == 0
     for _ in range(100):
         offsets.lasts()
@@ -113,7 +107,7 @@ def test_a_user_that_may_not_wait_asks_until_it_may(
     now = time.monotonic
     monkeypatch.setattr(time, "monotonic", lambda: now() + watch.REFUSED)
     until_quiet(offsets)
-    until(lambda: client.redis.info("clients")["blocked_clients"] == 1)
+    eventually(lambda: client.redis.info("clients")["blocked_clients"] == 1)
 
 
 def test_a_string_among_the_streams_is_an_error(make: Callable[..., Offsets], client: Client) -> None:
@@ -121,7 +115,7 @@ def test_a_string_among_the_streams_is_an_error(make: Callable[..., Offsets], cl
     until_quiet(offsets)
     client.redis.set("s2", "a string")
     with pytest.raises(Exception, match=r"WRONGTYPE .*'s2'"):
-        until(lambda: offsets.lasts() is None)
+        eventually(lambda: offsets.lasts() is None)
 
 
 def test_a_server_that_restarts(make: Callable[..., Offsets], tidelog_server: Server) -> None:
@@ -130,7 +124,7 @@ def test_a_server_that_restarts(make: Callable[..., Offsets], tidelog_server: Se
     tidelog_server.restart()
     with tidelog_server.client() as client:
         last = client.tappend("s0", {"n": 1})
-    until(lambda: offsets.lasts()["s0"] == last)
+    eventually(lambda: offsets.lasts()["s0"] == last)
 
 
 def test_a_server_that_stops_answering_is_asked(

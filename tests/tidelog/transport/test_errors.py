@@ -8,7 +8,7 @@ import pytest
 import redis
 
 from tests.tidelog.refusing import CODES, FULL, Refusing
-from tests.tidelog.workers.workerkit import eventually
+from tests.waiting import eventually
 from tidelog.client import Client, calls
 from tidelog.client.asyncclient import AsyncClient
 from tidelog.testing import Server, running_server

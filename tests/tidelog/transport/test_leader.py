@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import socket
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
+from tests.waiting import eventually
 from tidelog.client import calls
 from tidelog.testing import Server, free_port, running_server
 from tidelog.transport.access import Access
@@ -23,15 +23,8 @@ DEAD = "redis://127.0.0.1:1"
 def pair() -> Iterator[tuple[Server, Server]]:
     """A leader and a replica that follows it."""
     with running_server() as leader, running_server(replicaof=f"127.0.0.1 {leader.port}") as replica:
-        until(lambda: info(replica)["master_link_status"] == "up")
+        eventually(lambda: info(replica)["master_link_status"] == "up")
         yield leader, replica
-
-
-def until(met: Callable[[], Any]) -> None:
-    deadline = time.monotonic() + 30
-    while not met():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 def info(server: Server) -> dict[str, Any]:
@@ -90,7 +83,7 @@ def test_a_single_server_counts_as_the_leader(pair: tuple[Server, Server]) -> No
 
 def test_replicas(pair: tuple[Server, Server]) -> None:
     leader, replica = pair
-    until(lambda: info(leader)["connected_slaves"] == 1)
+    eventually(lambda: info(leader)["connected_slaves"] == 1)
     for urls in ((leader.url,), (replica.url, leader.url)):
         servers = connect(*urls)
         assert servers.replicas() == (replica.url,)
@@ -107,13 +100,13 @@ def test_replicas_have_the_password_of_the_leader() -> None:
 
 def test_a_failover_is_followed() -> None:
     with running_server() as one, running_server(replicaof=f"127.0.0.1 {one.port}") as two:
-        until(lambda: info(two)["master_link_status"] == "up")
+        eventually(lambda: info(two)["master_link_status"] == "up")
         servers = connect(one.url, two.url, retries=100, retry_ms=50)
         assert servers.ask(calls.tstage("s", 60_000, "a", ["n"], [(1,)])) == [1]
         assert servers.leader().url == one.url
         with one.client() as client:
             client.redis.execute_command("FAILOVER")
-        until(lambda: info(two)["role"] == "master")
+        eventually(lambda: info(two)["role"] == "master")
         (published,) = servers.ask(calls.tpublish("f", 1, "s"))  # the old leader answers READONLY
         assert published.now
         assert servers.leader().url == two.url

@@ -5,12 +5,13 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from tests.replication.proxy import Proxy
+from tests.waiting import eventually
 from tidelog import Client
 from tidelog.client.entries import StreamId
 from tidelog.testing import Server, free_port
@@ -46,13 +47,6 @@ def commands(client: Client) -> dict[str, int]:
     return {name: number for name, number in calls.items() if name.partition("|")[0] not in ("info", "config")}
 
 
-def until(true: Callable[[], bool], seconds: float = 20) -> None:
-    end = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < end
-        time.sleep(0.005)
-
-
 def waiting(client: Client) -> int:
     """How many clients the server holds in TWAIT."""
     return int(client.redis.info("clients")["blocked_clients"])
@@ -61,12 +55,12 @@ def waiting(client: Client) -> int:
 def test_a_job_with_news_is_told_once(wake: Waker, told: Told, client: Client) -> None:
     first = client.tappend("a:0", {"n": 1})
     wake.watch("a", {"a:0": first, "a:1": ZERO})
-    until(lambda: waiting(client) == 1)
+    eventually(lambda: waiting(client) == 1)
     assert told.empty()
     client.tappend("a:1", {"n": 2})
     assert told.get(timeout=5) == "a"
     client.tappend("a:0", {"n": 3})
-    until(lambda: waiting(client) == 0)
+    eventually(lambda: waiting(client) == 0)
     assert told.empty()
 
 
@@ -81,10 +75,10 @@ def test_who_is_forgotten_is_not_told(wake: Waker, told: Told, client: Client) -
     wake.watch("a", {"s": ZERO})
     wake.watch("b", {"s": ZERO})
     wake.forget("a")
-    until(lambda: waiting(client) > 0)
+    eventually(lambda: waiting(client) > 0)
     client.tappend("s", {"n": 1})
     assert told.get(timeout=5) == "b"
-    until(lambda: waiting(client) == 0)
+    eventually(lambda: waiting(client) == 0)
     assert told.empty()
 
 
@@ -97,7 +91,7 @@ def test_more_jobs_than_lines_join_at_once(wake: Waker, told: Told, client: Clie
     begun = time.monotonic()
     assert {told.get(timeout=4) for _ in range(50)} == {f"late {number}" for number in range(50)}
     assert time.monotonic() - begun < waker.YOUNG_WAIT_MS / 1000  # not by the end of somebody's wait
-    until(lambda: 0 < waiting(client) <= waker.YOUNG)
+    eventually(lambda: 0 < waiting(client) <= waker.YOUNG)
     for number in range(50):
         client.tappend(f"s{number}", {"n": 1})
     assert {told.get(timeout=4) for _ in range(50)} == {str(number) for number in range(50)}
@@ -105,7 +99,7 @@ def test_more_jobs_than_lines_join_at_once(wake: Waker, told: Told, client: Clie
 
 def test_a_server_that_is_killed(wake: Waker, told: Told, client: Client, tidelog_server: Server) -> None:
     wake.watch("a", {"a": ZERO})
-    until(lambda: waiting(client) == 1)
+    eventually(lambda: waiting(client) == 1)
     tidelog_server.kill()
     wake.watch("b", {"b": ZERO})
     tidelog_server.start()
@@ -127,7 +121,7 @@ def test_a_line_that_is_dead_is_noticed(
         Waker(Access((f"redis://127.0.0.1:{proxy.port}",)), told.put) as wake,
     ):
         wake.watch("a", {"a": ZERO})
-        until(lambda: waiting(client) == 1)
+        eventually(lambda: waiting(client) == 1)
         proxy.down.swallow(after=0)
         client.tappend("a", {"n": 1})
         assert told.get(timeout=10) == "a"
@@ -153,7 +147,7 @@ def test_hundreds_of_idle_jobs_cost_a_few_commands(
         for number in range(300):
             wake.watch(str(number), {f"s{number}:{at}": ZERO for at in range(16)})
         time.sleep(4)  # they grow old
-        until(lambda: waiting(client) == 2)  # 4,800 keys, of which one line takes 4,000
+        eventually(lambda: waiting(client) == 2)  # 4,800 keys, of which one line takes 4,000
         client.redis.config_resetstat()
         busy = time.process_time()
         time.sleep(3)
@@ -205,7 +199,7 @@ def test_nothing_is_missed_while_many_come_and_go(
             if turn % 50 == 0:
                 time.sleep(0.06)
         try:
-            until(lambda: at == last, 5)
+            eventually(lambda: at == last, seconds=5)
         finally:
             stop.set()
             thread.join()

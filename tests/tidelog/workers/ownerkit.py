@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import Callable
 from typing import Any
 
 from tidelog.client.asyncclient import AsyncClient
@@ -16,14 +14,6 @@ from tidelog.workers.coordination.leadership import Leadership
 from tidelog.workers.coordination.ownership import PartitionOwnership
 
 PARTITIONS = 16
-
-
-async def until(met: Callable[[], Any], seconds: float = 60) -> None:
-    """Wait until a condition holds."""
-    deadline = time.monotonic() + seconds
-    while not met():
-        assert time.monotonic() < deadline
-        await asyncio.sleep(0.005)
 
 
 class Notes:

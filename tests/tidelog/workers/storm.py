@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Final
 
 from tests.tidelog.workers.history import Id, id_of
-from tests.tidelog.workers.workerkit import Order, Process, eventually
+from tests.tidelog.workers.workerkit import Order, Process
+from tests.waiting import eventually
 from tidelog.client import Client, calls
 from tidelog.client.entries import Entry, PendingSummary
 from tidelog.testing import Server
@@ -228,7 +229,7 @@ class Storm:
     def _drain(self) -> None:
         self._go_on(float("inf"))
         self._join()
-        eventually(self._idle, f"not idle after {DRAIN:g} s", patience=DRAIN)
+        eventually(self._idle, f"not idle after {DRAIN:g} s", seconds=DRAIN)
         self._look()
         for process in self._working:
             process.signal(signal.SIGTERM)

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.tidelog.workers.workerkit import until
+from tests.waiting import until
 from tidelog.client.steps import arun
 from tidelog.testing import Server
 from tidelog.topics import Topic

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.tidelog.workers.workerkit import until
+from tests.waiting import until
 from tidelog import Client, StreamId
 from tidelog.testing import Server
 from tidelog.transport.access import Access

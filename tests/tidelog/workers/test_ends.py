@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.tidelog.workers.workerkit import Order, pending, until, working
+from tests.tidelog.workers.workerkit import Order, pending, working
+from tests.waiting import until
 from tidelog.client import Client
 from tidelog.client.steps import run
 from tidelog.testing import Server

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from tests.tidelog.workers.workerkit import Order, until, working
+from tests.tidelog.workers.workerkit import Order, working
+from tests.waiting import until
 from tidelog.client import Client, calls
 from tidelog.client.steps import run
 from tidelog.coordination import Claim, Lease

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from tests.tidelog.workers.workerkit import until
+from tests.waiting import until
 from tidelog.testing import Server
 from tidelog.transport.access import Access
 from tidelog.transport.asyncconnection import LostError

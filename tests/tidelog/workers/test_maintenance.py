@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.tidelog.workers.workerkit import Order, pending, until, working
+from tests.tidelog.workers.workerkit import Order, pending, working
+from tests.waiting import until
 from tidelog import AsyncClient, Client
 from tidelog.client import steps, strings
 from tidelog.testing import Server

@@ -7,7 +7,8 @@ from collections import Counter, defaultdict
 
 import pytest
 
-from tests.tidelog.workers.workerkit import Order, until, working
+from tests.tidelog.workers.workerkit import Order, working
+from tests.waiting import until
 from tidelog.client.alone import run_alone
 from tidelog.testing import Server
 from tidelog.topics import deadletters

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.tidelog.coordination.leasekit import until
+from tests.waiting import eventually
 from tidelog.testing import Server
 
 ROOT = Path(__file__).parents[3]
@@ -77,7 +77,7 @@ def shared(members: list[Member]) -> bool:
 def three(tidelog_server: Server) -> Iterator[list[Member]]:
     with ExitStack() as stack:
         members = [stack.enter_context(member(tidelog_server, f"w{number}")) for number in range(3)]
-        until(lambda: shared(members))
+        eventually(lambda: shared(members))
         yield members
 
 
@@ -86,7 +86,7 @@ def test_a_member_that_was_killed(three: list[Member]) -> None:
     had = dict(killed.owned)
     killed.signal(signal.SIGKILL)
     at = time.time()
-    until(lambda: shared(others))
+    eventually(lambda: shared(others))
     last = max(each.begun[partition] for each in others for partition in had if partition in each.owned) - at
     print(f"all went on {last:.3f} s after the kill, lease {TTL} s")
     assert last < TTL + SLACK
@@ -98,7 +98,7 @@ def test_two_of_three_that_were_killed(three: list[Member]) -> None:
     *killed, left = three
     for each in killed:
         each.signal(signal.SIGKILL)
-    until(lambda: shared([left]))
+    eventually(lambda: shared([left]))
 
 
 def test_a_member_that_goes_in_order(three: list[Member]) -> None:
@@ -106,7 +106,7 @@ def test_a_member_that_goes_in_order(three: list[Member]) -> None:
     had = set(going.owned)
     at = time.time()
     going.signal(signal.SIGTERM)
-    until(lambda: shared(others))
+    eventually(lambda: shared(others))
     last = max(each.begun[partition] for each in others for partition in had if partition in each.owned) - at
     print(f"all went on {last:.3f} s after SIGTERM")
     assert going.process.wait(60) == 0
@@ -115,12 +115,12 @@ def test_a_member_that_goes_in_order(three: list[Member]) -> None:
 def test_a_member_that_was_stopped_past_its_lease(three: list[Member]) -> None:
     stopped, *others = three
     stopped.signal(signal.SIGSTOP)
-    until(lambda: shared(others))
+    eventually(lambda: shared(others))
     stopped.ask()
     stopped.signal(signal.SIGCONT)
-    until(lambda: stopped.said)
+    eventually(lambda: stopped.said)
     assert stopped.said[0] == set()  # answered before anything else: it believes nothing of what it had
-    until(lambda: shared(three))  # it takes part again
+    eventually(lambda: shared(three))  # it takes part again
 
 
 def test_a_storm(tidelog_server: Server) -> None:
@@ -133,4 +133,4 @@ def test_a_storm(tidelog_server: Server) -> None:
             time.sleep(chance.uniform(0.0, 0.5))
             if len(there) > 3:
                 there.pop(chance.randrange(len(there))).signal(chance.choice([signal.SIGTERM, signal.SIGKILL]))
-        until(lambda: shared(there))
+        eventually(lambda: shared(there))

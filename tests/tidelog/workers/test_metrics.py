@@ -17,7 +17,8 @@ from typing import Any
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
-from tests.tidelog.workers.workerkit import eventually, process, until
+from tests.tidelog.workers.workerkit import process
+from tests.waiting import eventually, until
 from tidelog.testing import Server, free_port
 from tidelog.topics import Topic
 from tidelog.workers import App

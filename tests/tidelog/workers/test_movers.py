@@ -7,7 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.tidelog.workers.workerkit import Order, until, working
+from tests.tidelog.workers.workerkit import Order, working
+from tests.waiting import until
 from tidelog import Client
 from tidelog.client import strings
 from tidelog.coordination import Lease

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.tidelog.coordination.leasekit import until
+from tests.waiting import eventually
 from tidelog import Client
 from tidelog.client import strings
 from tidelog.testing import Server
@@ -48,7 +48,7 @@ class Fleet:
     def mover(self, client: Client) -> str:
         """Who moves, as soon as somebody does, and has moved a record."""
         before = arrived(client)
-        until(lambda: arrived(client) > before and self.moves(client))
+        eventually(lambda: arrived(client) > before and self.moves(client))
         return self.moves(client) or self.mover(client)
 
     def kill(self, name: str) -> None:
@@ -83,7 +83,7 @@ def arrived(client: Client) -> int:
 
 def check(client: Client, topic: Topic[dict[str, str]], dues: dict[str, int]) -> None:
     """Exactly what was sent arrives, nothing of it early."""
-    until(lambda: arrived(client) >= len(dues))
+    eventually(lambda: arrived(client) >= len(dues))
     entries = [
         (topic.decode(entry, at)["id"], entry.id.ms)
         for at in range(PARTITIONS)
@@ -91,7 +91,7 @@ def check(client: Client, topic: Topic[dict[str, str]], dues: dict[str, int]) ->
     ]
     assert Counter(number for number, _ in entries) == Counter(dues.keys())
     assert [number for number, ms in entries if ms < dues[number]] == []
-    until(lambda: client.tpending("orders:delayed", "mover").count == 0)
+    eventually(lambda: client.tpending("orders:delayed", "mover").count == 0)
     assert arrived(client) == len(dues)
 
 

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from tests.tidelog.refusing import CODES, FULL, Refusing
-from tests.tidelog.workers.workerkit import PATIENCE, Order, until, working
+from tests.tidelog.workers.workerkit import PATIENCE, Order, working
+from tests.waiting import until
 from tidelog.testing import Server, running_server
 from tidelog.workers import App
 

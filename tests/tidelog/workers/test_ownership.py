@@ -9,7 +9,8 @@ import time
 import pytest
 
 from tests.replication.proxy import Proxy
-from tests.tidelog.workers.ownerkit import PARTITIONS, Notes, Worker, shared, until
+from tests.tidelog.workers.ownerkit import PARTITIONS, Notes, Worker, shared
+from tests.waiting import until
 from tidelog.testing import Server, free_port
 from tidelog.workers import keys
 

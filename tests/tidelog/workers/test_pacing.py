@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests.tidelog.workers.workerkit import Order, until, working
+from tests.tidelog.workers.workerkit import Order, working
+from tests.waiting import until
 from tidelog.testing import Server
 from tidelog.workers import App, Take
 from tidelog.workers.execution.prefetch import PrefetchLimit

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests.tidelog.workers.workerkit import Order, eventually
+from tests.tidelog.workers.workerkit import Order
+from tests.waiting import eventually
 from tidelog.testing import Server
 from tidelog.topics import TopicError
 from tidelog.workers import App, Worker

@@ -15,7 +15,8 @@ from typing import Any
 
 import pytest
 
-from tests.tidelog.workers.workerkit import PATIENCE, Order, eventually, process, until
+from tests.tidelog.workers.workerkit import PATIENCE, Order, process
+from tests.waiting import eventually, until
 from tidelog.cli.worker import _supervise
 from tidelog.testing import Server, free_port
 from tidelog.topics import Topic

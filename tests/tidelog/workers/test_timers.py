@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tests.waiting import until
 from tidelog import AsyncClient, Client
 from tidelog.client.steps import arun
 from tidelog.coordination import Claim, Lease
@@ -72,12 +73,6 @@ class Site:
 
     async def is_noted(self) -> bool:
         return bool(await self.noted())
-
-
-async def until(met: Callable[[], bool | Awaitable[bool]], seconds: float = 60) -> None:
-    async with asyncio.timeout(seconds):
-        while not (found if isinstance(found := met(), bool) else await found):  # noqa: ASYNC110 - of any kind
-            await asyncio.sleep(0.005)
 
 
 def near(moment: float) -> Any:

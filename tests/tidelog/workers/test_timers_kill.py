@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.tidelog.coordination.leasekit import until
+from tests.waiting import eventually
 from tidelog import Client
 from tidelog.client import strings
 from tidelog.testing import Server
@@ -47,7 +47,7 @@ class Fleet:
             fresh = self._client.trange("ran")[seen:]
             return found in self.processes and any(entry["worker"] == found.encode() for entry in fresh)
 
-        until(begun)
+        eventually(begun)
         return found
 
     def signal(self, name: str, number: int) -> None:

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests.tidelog.workers.workerkit import Order, eventually, process, until, working
+from tests.tidelog.workers.workerkit import Order, process, working
+from tests.waiting import eventually, until
 from tidelog.client import Client
 from tidelog.testing import Server
 from tidelog.topics import Topic

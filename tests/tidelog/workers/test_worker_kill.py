@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.tidelog.workers.workerkit import Order, eventually, pending, process
+from tests.tidelog.workers.workerkit import Order, pending, process
+from tests.waiting import eventually
 from tidelog.client import Client
 from tidelog.testing import Server
 from tidelog.topics import Topic

@@ -10,7 +10,8 @@ import pytest
 
 from tests.replication.cluster import Node, in_sync
 from tests.replication.sentinels import SERVICE, Watch, watched_pair
-from tests.tidelog.workers.workerkit import Order, until, working
+from tests.tidelog.workers.workerkit import Order, working
+from tests.waiting import until
 from tidelog.transport.access import Access
 from tidelog.workers import App, Event
 

@@ -9,13 +9,13 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
+from tests.waiting import eventually
 from tidelog.client import Client
 from tidelog.testing import Server
 from tidelog.workers import App, Worker
@@ -44,22 +44,6 @@ async def working(app: App, name: str | None = None) -> AsyncIterator[Worker]:
         ready.cancel()
         worker.stop()
         await asyncio.wait_for(task, PATIENCE)
-
-
-async def until(true: Callable[[], Any], what: str = "") -> None:
-    """Wait for a condition in this process."""
-    end = time.monotonic() + PATIENCE
-    while not true():
-        assert time.monotonic() < end, what or "it never happened"
-        await asyncio.sleep(0.01)
-
-
-def eventually(true: Callable[[], Any], what: str = "", patience: float = PATIENCE) -> None:
-    """Wait for a condition that other processes bring about."""
-    end = time.monotonic() + patience
-    while not true():
-        assert time.monotonic() < end, what or "it never happened"
-        time.sleep(0.02)
 
 
 def pending(client: Client, app: App, processor: str) -> int:
