@@ -87,7 +87,9 @@ def test_one_that_is_stopped_in_an_epoch(
         eventually(lambda: state(worker) == "T")
         if whom == "daemon":
             said = log(tmp_path, "e1")
-            eventually(lambda: counted(client, 2) or said.read_text().count("(timeout) and was cancelled") > 1, seconds=60)
+            eventually(
+                lambda: counted(client, 2) or said.read_text().count("(timeout) and was cancelled") > 1, seconds=60
+            )
             assert state(worker) == "T"
             os.kill(worker, signal.SIGCONT)  # it ends its task, which nobody waits for any more
             eventually(lambda: state(worker) != "T")
