@@ -1,4 +1,4 @@
-"""An operation on a connection that nobody else uses meanwhile: for WATCH, and MULTI in more than one step."""
+"""Runs an operation on a connection of its own, as WATCH requires, and MULTI in more than one step."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 def run_alone(client: Client, steps: Steps[T]) -> T:
-    """Drive an operation as ``steps.run`` does, on one connection. It is closed at the end, with what it watches."""
+    """Drive an operation as ``steps.run`` does, on one connection, which is closed at the end."""
     pool = client.redis.connection_pool
     connection: Any = pool.get_connection()
 

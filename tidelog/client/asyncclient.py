@@ -23,24 +23,24 @@ T = TypeVar("T")
 
 
 async def _reply(_: Any, connection: Any, command_name: str | bytes, **options: Any) -> Any:  # noqa: ARG001
-    """In place of redis-py's parse_response: without its callbacks, bytes undecoded."""
+    """Replace redis-py's parse_response: no callbacks, and bytes are not decoded."""
     block: int | None = options["block"]
     if block is None:
         return await connection.read_response(disable_decoding=True)
     patience: float | None = connection.socket_timeout
-    # For redis.asyncio None means the socket timeout, and infinity no timeout.
+    # In redis.asyncio, None means the socket timeout, and infinity means no timeout.
     timeout = math.inf if block == 0 or patience is None else patience + block / 1000
     return await connection.read_response(disable_decoding=True, timeout=timeout)
 
 
 class _Raw(redis.asyncio.Redis):
-    """One command at a time."""
+    """Sends one command at a time."""
 
     parse_response = _reply
 
 
 class _Pipeline(redis.asyncio.client.Pipeline):
-    """Several at once. What redis-py does here besides concerns commands that are never sent this way."""
+    """Sends several commands at once, without redis-py's handling of commands that are never sent this way."""
 
     parse_response = _reply
 
@@ -61,8 +61,8 @@ class AsyncClient(Commands):
     >>> async with AsyncClient("redis://localhost:6379") as client:
     ...     await client.tappend("weather", {"city": "Catania", "celsius": 31.5})
 
-    Cancelling a task in a ``tread`` closes its connection. Entries that a group delivered to it at that moment count as
-    delivered: they are delivered again if the read had ``retry``, and not otherwise.
+    Cancelling a task in a ``tread`` closes its connection. Entries that a group is delivering at that time count as
+    delivered: they are redelivered only if the read had ``retry``.
     """
 
     def __init__(self, url: str | Access = DEFAULT_URL, **options: Any) -> None:
@@ -78,13 +78,13 @@ class AsyncClient(Commands):
 
     @classmethod
     def over(cls, client: redis.asyncio.Redis) -> Self:
-        """A client over the connections of a redis.asyncio.Redis; see ``Client.over``."""
+        """Return a client over the connections of a redis.asyncio.Redis; see ``Client.over``."""
         self = cls.__new__(cls)
         self._use(client)
         return self
 
     async def run(self, call: Call[T]) -> T:
-        """Send a call, made by a function of ``tidelog.calls``, and return what it reads from the reply."""
+        """Send a call, built by a function of ``tidelog.calls``, and return its result."""
         if not call.args:
             return call.read(None)
         if call.packed is not None:
@@ -119,7 +119,7 @@ class AsyncClient(Commands):
     async def pages(
         self, key: Name, start: IdLike = "-", end: IdLike = "+", size: int = PAGE
     ) -> AsyncIterator[list[Entry]]:
-        """A range of any size as lists of up to ``size`` entries, oldest first; bounds as for ``trange``."""
+        """Read a range of any size in lists of up to ``size`` entries, oldest first. Bounds are as for ``trange``."""
         while page := await self.trange(key, start, end, size):
             yield page
             start = f"({page[-1].id}"

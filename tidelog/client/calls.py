@@ -1,10 +1,10 @@
-"""The commands of tidelog-server, each defined once: what is sent, and how the reply is read.
+"""The commands of tidelog-server, each defined once: its arguments, and how its reply is read.
 
 A function here sends nothing: it returns a ``Call``, which ``Client`` and ``AsyncClient`` send. Their methods have the
-signatures and docstrings of these functions, so "returns" in a docstring means what the method returns.
+signatures and docstrings of these functions, so "returns" in a docstring means the result of the method.
 
-Rule 1: a reply may be in RESP2 or RESP3 form; ``read`` takes both.
-Rule 2: bytes stay bytes. Text in arguments is sent as UTF-8, numbers as Python prints them.
+Rule 1: a reply may be in RESP2 or RESP3 form; ``read`` accepts both.
+Rule 2: bytes are not decoded. Text in arguments is sent as UTF-8, numbers in the form that Python prints.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from tidelog.transport.call import Call as Call
 from tidelog.transport.call import Name as Name
 from tidelog.transport.call import Value as Value
 
-#: Names to values. Any: a Mapping's key type is invariant, and keys may be str or bytes.
+#: From names to values. The key type is Any because that of a Mapping is invariant, and keys may be str or bytes.
 Fields = Mapping[Any, Value] | Sequence[tuple[Name, Value]]
-#: What is accepted as an ID: a StreamId, an entry (its ID), text that the command accepts (``ms.seq``, ``-``, ``+``,
+#: Accepted as an ID: a StreamId, an entry (its ID), text that the command accepts (``ms.seq``, ``-``, ``+``,
 #: ``(ms.seq``), milliseconds since 1970, or a time with its zone.
 IdLike = StreamId | Entry | str | bytes | int | datetime
 
@@ -41,8 +41,8 @@ NEW = ""  # as a last ID: only entries that arrive from now on
 
 # -- arguments -----------------------------------------------------------------------------------------------
 def id_text(id: IdLike) -> str | bytes:  # noqa: A002 - its name everywhere else
-    """An ID as it is sent. ValueError for a time without its zone."""
-    if type(id) is str:  # nearly all are
+    """Return an ID in the form that is sent. Raises ValueError for a time without its zone."""
+    if type(id) is str:  # the most frequent case
         return id
     if isinstance(id, Entry):
         return str(id.id)
@@ -84,7 +84,7 @@ def read_span(reply: list[bytes]) -> Span:
 
 
 def _facts(reply: dict[bytes, Any] | list[Any]) -> dict[str, Any]:
-    """A map in RESP3, a flat array of names and values in RESP2."""
+    """Read a map: a map in RESP3, a flat array of names and values in RESP2."""
     pairs = reply.items() if isinstance(reply, dict) else zip(reply[::2], reply[1::2], strict=True)
     return {name.decode(): value for name, value in pairs}
 
@@ -93,7 +93,7 @@ def _facts(reply: dict[bytes, Any] | list[Any]) -> dict[str, Any]:
 def tappend(key: Name, fields: Fields) -> Call[StreamId]:
     """Append an entry and return its ID. ``fields`` is a mapping, or pairs if a field occurs more than once.
 
-    ValueError without fields.
+    Raises ValueError if there are no fields.
     """
     return Call(("TAPPEND", key, *_flat(fields)), _id)
 
@@ -104,7 +104,7 @@ def tappev(
     """Append an entry, then evict all but the newest ``count``, or all that are ``ms`` milliseconds old or older, or
     all with an ID below ``before``.
 
-    Returns the entry's ID. TypeError unless one of the three is given, ValueError without fields.
+    Returns the entry's ID. Raises TypeError unless one of the three is given, and ValueError if there are no fields.
     """
     return Call(("TAPPEV", key, *_limit(count, ms, before), *_flat(fields)), _id)
 
@@ -114,7 +114,7 @@ def ttrim(
 ) -> Call[int]:  # fmt: skip
     """Evict as ``tappev`` does, without appending (TAPPEV without fields). Returns how many entries were evicted.
 
-    TypeError unless one of ``count``, ``ms`` and ``before`` is given.
+    Raises TypeError unless one of ``count``, ``ms`` and ``before`` is given.
     """
     return Call(("TAPPEV", key, *_limit(count, ms, before)), int)
 
@@ -135,7 +135,7 @@ def _limit(count: int | None, ms: int | None, before: IdLike | None) -> tuple[Va
 def tmappend(key: Name, fields: Sequence[Name], rows: Iterable[Sequence[Value]]) -> Call[Span]:
     """Append many entries with the same fields in one command, all or nothing. Returns their first and last ID.
 
-    ValueError if a row has more or fewer values than there are fields, or if there is no row.
+    Raises ValueError if the number of values in a row is not that of the fields, or if there are no rows.
     """
     return Call(("TMAPPEND", key, *_rows(fields, rows)), read_span)
 
@@ -153,27 +153,27 @@ def _rows(fields: Sequence[Name], rows: Iterable[Sequence[Value]]) -> tuple[Valu
 
 # -- staging and publishing ------------------------------------------------------------------------------------
 def tstage(stage: Name, ttl: int, key: Name, fields: Sequence[Name], rows: Iterable[Sequence[Value]]) -> Call[int]:
-    """Keep entries for a stream aside, in a stage, until ``tpublish`` appends them. Returns the stage's entries in all.
+    """Store entries for a stream in a stage until ``tpublish`` appends them. Returns the total entries of the stage.
 
-    The stage ends ``ttl`` ms after the last call that added to it, 0 = never. It may hold entries for several streams,
-    from many calls. A call that is sent twice because its reply was lost stages its rows twice. The count returned
-    shows that: then ``tdrop`` the stage and begin again.
+    The stage expires ``ttl`` ms after the last call that added to it, 0 = never. It may have entries for several
+    streams, from many calls. A call that is sent twice because its reply was lost stages its rows twice. The returned
+    count shows that: drop the stage with ``tdrop`` and start again.
 
-    ValueError if a row has more or fewer values than there are fields, or if there is no row.
+    Raises ValueError if the number of values in a row is not that of the fields, or if there are no rows.
     """
     return Call(("TSTAGE", stage, ttl, key, *_rows(fields, rows)), int)
 
 
 def tpublish(fence: Name, epoch: int, *stages: Name, check: Name = "") -> Call[Published]:
-    """Append everything in these stages, in their order and in one step, and drop the stages: once for each epoch.
+    """Append the entries of these stages, in order and in one step, and drop the stages, once for each epoch.
 
-    The server remembers the last epoch of each fence. The same epoch again appends nothing (``now`` is False in the
-    result), so a call whose reply was lost may be sent again. StaleEpochError for an epoch below the last one,
-    NoStageError if a stage does not exist: in both cases nothing has changed. ValueError without stages.
+    The server stores the last epoch of each fence. Publishing the same epoch again appends nothing (``now`` is False in
+    the result), so a call whose reply was lost may be sent again. Raises StaleEpochError for an epoch below the last
+    one, and NoStageError if a stage does not exist; in both cases nothing changes. Raises ValueError without stages.
 
-    ``check`` says what the epoch stands for, such as a hash of its input, in 1 to 64 bytes. The server keeps it with
-    the epoch: ConflictError where the same epoch comes again with another one, and nothing has changed. An epoch that
-    has no check is not compared.
+    ``check`` identifies the content of the epoch, such as a hash of its input, in 1 to 64 bytes. The server stores it
+    with the epoch. If the same epoch is published again with another check, nothing changes and ConflictError is
+    raised. An epoch without a check is not compared.
     """
     if not stages:
         raise ValueError("nothing to publish")
@@ -182,12 +182,12 @@ def tpublish(fence: Name, epoch: int, *stages: Name, check: Name = "") -> Call[P
 
 
 def tdrop(*stages: Name) -> Call[int]:
-    """Drop stages with their entries. Returns how many of them existed. Without stages nothing is sent."""
+    """Drop stages with their entries. Returns how many of them existed. Without stages, nothing is sent."""
     return Call(("TDROP", *stages), int) if stages else Call((), lambda _: 0)
 
 
 def tfence(fence: Name) -> Call[int | None]:
-    """The epoch that was published last under a fence; None if none was."""
+    """Return the epoch that was published last under a fence, or None."""
     return Call(("TFENCE", fence), lambda reply: reply)
 
 
@@ -206,19 +206,19 @@ def tread(
     deadletter: Name | None = None,
     with_info: bool = False,
 ) -> Call[Batch]:
-    """Read up to ``count`` entries after ``last_id`` (excluded); without it, only entries that arrive from now on.
+    """Read up to ``count`` entries after ``last_id`` (excluded); without it, only new entries.
 
-    block: wait up to so many ms for the first entry, 0 = without limit. If none came, the batch is empty and its
+    block: wait up to this many ms for the first entry, 0 = without limit. If none arrives, the batch is empty and its
         ``timed_out`` is True.
-    group, ttl: share the stream with the other readers of this group: each entry goes to one of them. The server keeps
-        the group's offset; ``last_id`` counts only for a new group. The group ends after ``ttl`` ms without a request,
-        0 = never; a reader blocked on it then gets NoGroupError.
-    retry, expire: entries must be acknowledged with ``tack``. One that wasn't is delivered again, to any reader, every
-        ``retry`` ms, until ``expire`` ms after its first delivery (0 = no limit) or ``max_deliveries`` deliveries. Then
-        it is dropped, or appended to the stream ``deadletter``.
-    with_info: return the stream's first and last ID too, as ``batch.info``.
+    group, ttl: share the stream with the other readers of this group: each entry is delivered to one of them. The
+        server stores the group's offset; ``last_id`` is used only for a new group. The group is deleted after ``ttl``
+        ms without a request, 0 = never; a reader that is blocked on it then gets NoGroupError.
+    retry, expire: entries must be acknowledged with ``tack``. Other entries are redelivered, to any reader, every
+        ``retry`` ms, until ``expire`` ms after the first delivery (0 = no limit) or ``max_deliveries`` deliveries. Then
+        they are dropped, or appended to the stream ``deadletter``.
+    with_info: also return the stream's first and last ID, as ``batch.info``.
 
-    TypeError for ``expire``, ``max_deliveries`` or ``deadletter`` without ``retry``.
+    Raises TypeError for ``expire``, ``max_deliveries`` or ``deadletter`` without ``retry``.
     """
     args: list[Value] = ["TREAD", key, id_text(last_id), count]
     if block is not None:
@@ -252,17 +252,19 @@ def tread(
 def twait(keys: Mapping[Any, IdLike], *, block: int = 0) -> Call[list[bytes]]:
     """Wait up to ``block`` ms, 0 = without limit, until one of these streams has entries after the ID given for it.
 
-    Returns the keys of those that have, none if the time is over. Nothing is read. ValueError without keys.
+    Returns the keys of the streams that have such entries; none after a timeout. Nothing is read. Raises ValueError
+    without keys.
     """
-    pairs = sorted(keys.items(), key=lambda pair: pair[0].upper() in ("GROUP", b"GROUP"))  # first, it is an option
+    # A first key named GROUP would be the option.
+    pairs = sorted(keys.items(), key=lambda pair: pair[0].upper() in ("GROUP", b"GROUP"))
     return _twait([word for key, last_id in pairs for word in (key, id_text(last_id))], block)
 
 
 def twait_group(group: Name, keys: Sequence[Name], *, block: int = 0) -> Call[list[bytes]]:
-    """Wait as ``twait`` does, until there is something for this group to read in one of these streams: new entries, or
-    messages that are due.
+    """Wait as ``twait`` does, until one of these streams has new entries or due redeliveries for this group.
 
-    The group does not end while a client waits. NoGroupError if a stream doesn't have it. ValueError without keys.
+    The group does not expire while a client waits. Raises NoGroupError if a stream does not have the group, and
+    ValueError without keys.
     """
     return _twait(["GROUP", group, *keys] if keys else [], block)
 
@@ -274,15 +276,15 @@ def _twait(words: list[Name], block: int) -> Call[list[bytes]]:
 
 
 def trange(key: Name, start: IdLike = "-", end: IdLike = "+", count: int | None = None) -> Call[list[Entry]]:
-    """The entries from ``start`` to ``end``, both included, oldest first; the first ``count`` of them if it is given.
+    """Return the entries from ``start`` to ``end``, both included, oldest first, and at most ``count`` of them.
 
-    Milliseconds and times stand for the whole millisecond. ``"(ms.seq"`` is a bound that is excluded.
+    Milliseconds and times include the whole millisecond. ``"(ms.seq"`` is an exclusive bound.
     """
     return Call(("TRANGE", key, id_text(start), id_text(end), *_count(count)), _entries)
 
 
 def trevrange(key: Name, end: IdLike = "+", start: IdLike = "-", count: int | None = None) -> Call[list[Entry]]:
-    """As ``trange``, newest first. Note the order of the bounds."""
+    """As ``trange``, but newest first. Note the order of the bounds."""
     return Call(("TREVRANGE", key, id_text(end), id_text(start), *_count(count)), _entries)
 
 
@@ -291,22 +293,22 @@ def _count(count: int | None) -> tuple[Value, ...]:
 
 
 def tlen(key: Name) -> Call[int]:
-    """The number of entries in a stream; 0 if there is no such key."""
+    """Return the number of entries in a stream; 0 if there is no such key."""
     return Call(("TLEN", key), int)
 
 
 def tcount(key: Name, start: IdLike = "-", end: IdLike = "+") -> Call[int]:
-    """The number of entries from ``start`` to ``end``, both included. Reads the index, not the entries."""
+    """Return the number of entries from ``start`` to ``end``, both included. The server reads only the index."""
     return Call(("TCOUNT", key, id_text(start), id_text(end)), int)
 
 
 def tseek(key: Name, last_id: IdLike, n: int) -> Call[StreamId | None]:
-    """The ID of the ``n``-th entry after ``last_id``; of the last one if there are fewer, None if there is none."""
+    """Return the ID of the ``n``-th entry after ``last_id``, or of the last entry if there are fewer, or None."""
     return Call(("TSEEK", key, id_text(last_id), n), _maybe_id)
 
 
 def tinfo(key: Name) -> Call[Info]:
-    """Facts about a stream. redis.ResponseError if there is no such key."""
+    """Describe a stream. Raises redis.ResponseError if there is no such key."""
 
     def read(reply: dict[bytes, Any] | list[Any]) -> Info:
         facts = _facts(reply)
@@ -325,7 +327,7 @@ def tinfo(key: Name) -> Call[Info]:
             redelivered=facts["redelivered"],
             expired=facts["expired"],
             deadlettered=facts["dead-lettered"],
-            deleted=facts.get("deleted", 0),  # earlier servers don't say it
+            deleted=facts.get("deleted", 0),  # missing in replies of earlier servers
             deleted_to=_id(facts.get("deleted-to", b"0.0")),
         )
 
@@ -334,25 +336,25 @@ def tinfo(key: Name) -> Call[Info]:
 
 # -- groups --------------------------------------------------------------------------------------------------
 def tack(key: Name, group: Name, *ids: IdLike) -> Call[int]:
-    """Acknowledge messages: they won't be delivered again. Returns how many of them were pending.
+    """Acknowledge entries: they are not redelivered. Returns how many of them were pending.
 
-    Without IDs nothing is sent.
+    Without IDs, nothing is sent.
     """
     return _on_ids(("TACK", key, group), ids)
 
 
 def tnack(key: Name, group: Name, *ids: IdLike, delay: int = 0) -> Call[int]:
-    """Give messages back: they are due again now, or in ``delay`` ms. Returns how many of them were pending.
+    """Return entries to the group: they are due immediately, or in ``delay`` ms. Returns how many were pending.
 
-    Without IDs nothing is sent.
+    Without IDs, nothing is sent.
     """
     return _on_ids(("TNACK", key, group, "DELAY", delay) if delay else ("TNACK", key, group), ids)
 
 
 def ttouch(key: Name, group: Name, ms: int, *ids: IdLike) -> Call[int]:
-    """Keep messages for longer: they are due again ``ms`` from now. Returns how many of them were pending.
+    """Postpone the redelivery of entries: they become due ``ms`` from now. Returns how many of them were pending.
 
-    Without IDs nothing is sent.
+    Without IDs, nothing is sent.
     """
     return _on_ids(("TTOUCH", key, group, ms), ids)
 
@@ -362,9 +364,9 @@ def _on_ids(head: tuple[Value, ...], ids: tuple[IdLike, ...]) -> Call[int]:
 
 
 def tpending(key: Name, group: Name) -> Call[PendingSummary]:
-    """The pending messages of a group in figures: how many, lowest and highest ID, when the next one is due.
+    """Summarize the pending entries of a group: their number, lowest and highest ID, and the next due time.
 
-    NoGroupError if there is no such group.
+    Raises NoGroupError if there is no such group.
     """
 
     def read(reply: list[Any]) -> PendingSummary:
@@ -376,9 +378,9 @@ def tpending(key: Name, group: Name) -> Call[PendingSummary]:
 def tpending_range(
     key: Name, group: Name, start: IdLike = "-", end: IdLike = "+", count: int = 100
 ) -> Call[list[Pending]]:
-    """The pending messages of a group from ``start`` to ``end``, by ID, at most ``count``.
+    """Return at most ``count`` pending entries of a group from ``start`` to ``end``, ordered by ID.
 
-    NoGroupError if there is no such group.
+    Raises NoGroupError if there is no such group.
     """
 
     def read(reply: list[list[Any]]) -> list[Pending]:
@@ -388,7 +390,7 @@ def tpending_range(
 
 
 def tgroup_list(key: Name) -> Call[list[GroupInfo]]:
-    """The groups of a stream; none if there is no such key."""
+    """Return the groups of a stream; none if there is no such key."""
 
     def read(reply: list[Any]) -> list[GroupInfo]:
         return [
@@ -409,31 +411,31 @@ def tgroup_list(key: Name) -> Call[list[GroupInfo]]:
 
 
 def tgroup_setid(key: Name, group: Name, id: IdLike) -> Call[None]:  # noqa: A002 - its name everywhere else
-    """Move a group's offset, back or on: the next new entry it delivers is the first one after ``id``.
+    """Move a group's offset backward or forward: the next new entry that it delivers is the first one after ``id``.
 
-    Pending messages stay pending.
+    Pending entries remain pending.
     """
     return Call(("TGROUP", "SETID", key, group, id_text(id)), lambda _: None)
 
 
 def tgroup_destroy(key: Name, group: Name) -> Call[bool]:
-    """Remove a group and its pending list. False if there was no such group."""
+    """Delete a group and its pending list. Returns False if there was no such group."""
     return Call(("TGROUP", "DESTROY", key, group), bool)
 
 
 # -- replicas ------------------------------------------------------------------------------------------------
 def wait(replicas: int, timeout: int = 0) -> Call[int]:
-    """Wait until so many replicas have what was written on this connection, at most ``timeout`` ms, 0 = no limit.
+    """Wait until ``replicas`` replicas have the writes of this connection, at most ``timeout`` ms, 0 = no limit.
 
-    Returns how many have it. A client that is shared by threads or tasks has several connections: send the write and
-    ``wait`` on one of them with ``together``.
+    Returns how many have them. A client that threads or tasks share has several connections: send the write and
+    ``wait`` on the same one with ``together``.
     """
     return Call(("WAIT", replicas, timeout), int, timeout)
 
 
 def waitaof(local: int, replicas: int, timeout: int = 0) -> Call[tuple[int, int]]:
-    """As ``wait``, until it is on disk: on the server itself if ``local`` is 1, and on so many replicas.
+    """As ``wait``, until the writes are on disk: on the server itself if ``local`` is 1, and on ``replicas`` replicas.
 
-    Returns how many have it on disk: the server itself (0 or 1), replicas.
+    Returns how many have them on disk: the server itself (0 or 1), and replicas.
     """
     return Call(("WAITAOF", local, replicas, timeout), lambda reply: (reply[0], reply[1]), timeout)

@@ -1,11 +1,11 @@
 """``Client``: the commands of tidelog-server over redis-py. ``AsyncClient`` (aio.py) is the same for asyncio.
 
-Connection pools (many threads can share a client), TLS, unix sockets, RESP2 and RESP3 are redis-py's. Two things are
-different on purpose:
+redis-py provides connection pools (many threads can share a client), TLS, unix sockets, RESP2 and RESP3. Two things
+differ from redis-py on purpose:
 
-- A command is sent once. redis-py repeats a command whose reply was lost, which would append an entry twice. Pass
-  ``retry=redis.retry.Retry(...)`` to get that back.
-- A read with ``block`` waits for as long as it says, whatever the socket timeout is.
+- A command is sent once. redis-py repeats a command if its reply was lost, which would append an entry twice. Pass
+  ``retry=redis.retry.Retry(...)`` to restore that behavior.
+- A read with ``block`` waits for the full time, regardless of the socket timeout.
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ from tidelog.transport.call import Call, Name, is_sent, read_all, read_one
 from tidelog.transport.errors import translated
 from tidelog.transport.pools import pool_options
 
-PAGE = 1000  # entries a command when a range is read in pages
+PAGE = 1000  # entries per command when a range is read in pages
 
 T = TypeVar("T")
 
 
 def packed(connection: Any, args: tuple[Any, ...], options: dict[str, Any]) -> bytes:
-    """A queued command in RESP. redis.DataError for an argument of a type that can't be sent."""
+    """Return a queued command in RESP. Raises redis.DataError for an argument whose type can't be sent."""
     ready: bytes | None = options["packed"]
     if ready is None:
         try:
             ready = hiredis.pack_command(args)
         except TypeError:
-            ready = b"".join(connection.pack_command(*args))  # redis-py says which argument it is
+            ready = b"".join(connection.pack_command(*args))  # its error names the argument
     return ready
 
 
 def _reply(_: Any, connection: Any, command_name: str | bytes, **options: Any) -> Any:  # noqa: ARG001
-    """In place of redis-py's parse_response: without its callbacks, bytes undecoded."""
+    """Replace redis-py's parse_response: no callbacks, and bytes are not decoded."""
     block: int | None = options["block"]
     if block is None:
         return connection.read_response(disable_decoding=True)
@@ -52,13 +52,13 @@ def _reply(_: Any, connection: Any, command_name: str | bytes, **options: Any) -
 
 
 class _Raw(redis.Redis):
-    """One command at a time."""
+    """Sends one command at a time."""
 
     parse_response = _reply
 
 
 class _Pipeline(redis.client.Pipeline):
-    """Several at once. What redis-py does here besides concerns commands that are never sent this way."""
+    """Sends several commands at once, without redis-py's handling of commands that are never sent this way."""
 
     parse_response = _reply
 
@@ -79,13 +79,13 @@ class Client(Commands):
     >>> with Client("redis://localhost:6379") as client:
     ...     client.tappend("weather", {"city": "Catania", "celsius": 31.5})
 
-    ``url`` is an Access or a text as ``Access.of`` accepts it: redis://, rediss:// (TLS) or unix://, with user,
-    password and options, several URLs, or Sentinels. Keyword arguments are redis-py's; options in a URL win.
+    ``url`` is an Access or a text that ``Access.of`` accepts: redis://, rediss:// (TLS) or unix://, with user, password
+    and options, several URLs, or Sentinels. Keyword arguments are those of redis-py; options in a URL take precedence.
     ``client.redis`` is a redis.Redis over the same connections, for all other commands.
 
-    Commands raise redis.ConnectionError and redis.TimeoutError if the server does not answer; it may have carried out
-    the command all the same. They raise redis.ResponseError, with the server's text, if it refuses the command, and its
-    subclasses NoGroupError, NoStageError, StaleEpochError and ConflictError.
+    Commands raise redis.ConnectionError and redis.TimeoutError if the server does not answer. The server may have
+    executed the command anyway. If the server refuses a command, redis.ResponseError or one of its subclasses
+    NoGroupError, NoStageError, StaleEpochError and ConflictError is raised, with the server's text.
     """
 
     def __init__(self, url: str | Access = DEFAULT_URL, **options: Any) -> None:
@@ -101,19 +101,19 @@ class Client(Commands):
 
     @classmethod
     def over(cls, client: redis.Redis) -> Self:
-        """A client over the connections of a redis.Redis, such as one that Sentinel made.
+        """Return a client over the connections of a redis.Redis, such as one that a Sentinel object returned.
 
         >>> sentinel = Sentinel([("10.0.0.1", 26379), ("10.0.0.2", 26379)])
         >>> client = Client.over(sentinel.master_for("tide", retry=Retry(NoBackoff(), 0)))
 
-        What ``client`` repeats after a lost reply is repeated here too: hence the ``retry`` in the example.
+        The ``retry`` in the example prevents that commands are repeated after a lost reply.
         """
         self = cls.__new__(cls)
         self._use(client)
         return self
 
     def run(self, call: Call[T]) -> T:
-        """Send a call, made by a function of ``tidelog.calls``, and return what it reads from the reply."""
+        """Send a call, built by a function of ``tidelog.calls``, and return its result."""
         if not call.args:
             return call.read(None)
         if call.packed is not None:
@@ -127,12 +127,12 @@ class Client(Commands):
         return read_one(call, reply)
 
     def together(self, *calls: Call[Any], raise_on_error: bool = True) -> list[Any]:
-        """Send calls in order on one connection, without waiting in between; returns what each reads from its reply.
+        """Send calls in order on one connection, without waiting in between, and return their results.
 
         >>> entry_id, replicas = client.together(calls.tappend("weather", {"city": "Oslo"}), calls.wait(1, 1000))
 
-        If the server refuses one, it carries out the others all the same; then the first error is raised, or, without
-        ``raise_on_error``, each error is in the place of its result.
+        If the server refuses a call, it executes the others anyway. Then the first error is raised. Without
+        ``raise_on_error``, each error takes the place of its result.
         """
         pipeline: Any = _Pipeline(self.redis.connection_pool, {}, False, None)
         for call in filter(is_sent, calls):
@@ -150,7 +150,7 @@ class Client(Commands):
         self.close()
 
     def pages(self, key: Name, start: IdLike = "-", end: IdLike = "+", size: int = PAGE) -> Iterator[list[Entry]]:
-        """A range of any size as lists of up to ``size`` entries, oldest first; bounds as for ``trange``."""
+        """Read a range of any size in lists of up to ``size`` entries, oldest first. Bounds are as for ``trange``."""
         while page := self.trange(key, start, end, size):
             yield page
             start = f"({page[-1].id}"

@@ -1,4 +1,4 @@
-"""What the clients return: IDs, entries, batches, and what the server tells about streams and groups."""
+"""The results of commands: IDs, entries, batches, and descriptions of streams and groups."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SEQ_MAX: Final = 2**64 - 1
 class StreamId(NamedTuple):
     """The ID of an entry: when it was appended, and a counter within that millisecond. Ordered; prints as ``ms.seq``.
 
-    No entry has the ID ``StreamId(0, 0)``: it stands for the place before the first entry.
+    No entry has the ID ``StreamId(0, 0)``. It represents the position before the first entry.
     """
 
     ms: int  # unix time in milliseconds, unsigned 64 bits
@@ -21,7 +21,7 @@ class StreamId(NamedTuple):
 
     @classmethod
     def parse(cls, text: str | bytes) -> StreamId:
-        """From ``ms.seq``, ``ms-seq`` or plain ``ms`` (seq 0). ValueError for anything else."""
+        """Parse ``ms.seq``, ``ms-seq`` or ``ms`` (seq 0). Raises ValueError for any other text."""
         if isinstance(text, bytes):
             text = text.decode("ascii", "replace")
         ms, dot, seq = text.partition("." if "." in text else "-")
@@ -34,7 +34,7 @@ class StreamId(NamedTuple):
 
     @property
     def time(self) -> datetime:
-        """When the entry was appended, in UTC. OverflowError or ValueError beyond the year 9999."""
+        """The time of the append, in UTC. Raises OverflowError or ValueError beyond the year 9999."""
         seconds, ms = divmod(self.ms, 1000)
         return datetime.fromtimestamp(seconds, UTC).replace(microsecond=ms * 1000)
 
@@ -68,7 +68,7 @@ class Entry:
         return dict(self.pairs)
 
     def text(self, errors: str = "strict") -> dict[str, str]:
-        """The fields decoded as UTF-8. ``errors`` is as for bytes.decode: UnicodeDecodeError if it is strict."""
+        """Return the fields decoded as UTF-8. ``errors`` is as for bytes.decode; strict: raises UnicodeDecodeError."""
         return {field.decode("utf-8", errors): value.decode("utf-8", errors) for field, value in self.pairs}
 
     def __getitem__(self, name: str | bytes) -> bytes:
@@ -95,10 +95,10 @@ class Entry:
 
 @final
 class Missing:
-    """A marker in a batch, in place of entries that were evicted before this reader or group got them.
+    """A marker in a batch for entries that were evicted before they were delivered to this reader or group.
 
-    First in a batch: entries between the given ID (or the group's offset) and the first one returned were evicted; how
-    many is unknown. Elsewhere: a message that was due for redelivery was evicted. False as a condition.
+    At the start of a batch: an unknown number of entries was evicted between the given ID (or the group's offset) and
+    the first entry returned. Elsewhere: an entry that was due for redelivery was evicted. It is false as a condition.
     """
 
     __slots__ = ()
@@ -116,8 +116,8 @@ MISSING: Final = Missing()
 class Span(NamedTuple):
     """A first and a last ID.
 
-    From WITHINFO: ``first`` is None while the stream has no entry; ``last`` is the newest ID ever generated, 0.0 if
-    there is none, and can be passed as the next ``last_id``.
+    From WITHINFO: ``first`` is None if the stream has no entry. ``last`` is the newest ID ever generated, or 0.0, and
+    can be passed as the next ``last_id``.
     """
 
     first: StreamId | None
@@ -125,15 +125,15 @@ class Span(NamedTuple):
 
 
 class Published(NamedTuple):
-    """What ``tpublish`` did."""
+    """The result of ``tpublish``."""
 
-    now: bool  # False: this epoch had been published before, so nothing was appended
+    now: bool  # False: this epoch was published earlier, so nothing was appended
     entries: int  # appended by this call
 
 
 @final
 class Batch(list[Entry | Missing]):
-    """What one ``tread`` returned: a list of entries and ``MISSING`` markers."""
+    """The result of one ``tread``: a list of entries and ``MISSING`` markers."""
 
     __slots__ = ("info", "timed_out")
 
@@ -144,7 +144,7 @@ class Batch(list[Entry | Missing]):
 
     @property
     def entries(self) -> list[Entry]:
-        """The entries alone, without ``MISSING`` markers."""
+        """The entries without the ``MISSING`` markers."""
         return [item for item in self if isinstance(item, Entry)]
 
     @property
@@ -158,39 +158,39 @@ NOTHING: Final = StreamId(0, 0)
 
 @dataclass(frozen=True, slots=True)
 class Info:
-    """A stream, as TINFO describes it."""
+    """The description of a stream by TINFO."""
 
-    length: int  # entries now
+    length: int  # current number of entries
     first: StreamId | None  # None if there is no entry
-    last: StreamId  # newest ID ever generated, 0.0 if none; it stays when that entry is evicted
-    entries_added: int  # since the stream began
-    evicted: int  # since the stream began
+    last: StreamId  # newest ID ever generated, 0.0 if none; it remains after that entry is evicted
+    entries_added: int  # since the stream was created
+    evicted: int  # since the stream was created
     evicted_to: StreamId  # ID of the newest evicted entry, 0.0 if none
-    nodes: int  # macro nodes: some hundred entries each
+    nodes: int  # macro nodes, with several hundred entries each
     memory_bytes: int
     disk_bytes: int
     groups: int
-    pending: int  # messages delivered with RETRY and not acknowledged, in all groups
-    redelivered: int  # in all groups, as are the next two
+    pending: int  # entries delivered with RETRY and not acknowledged, in all groups
+    redelivered: int  # this and the next two: in all groups
     expired: int
     deadlettered: int
-    deleted: int = 0  # entries deleted one by one (XDEL), since the stream began
+    deleted: int = 0  # entries deleted individually (XDEL), since the stream was created
     deleted_to: StreamId = NOTHING  # the highest of their IDs, 0.0 if none
 
     def may_lack(self, id: StreamId) -> bool:  # noqa: A002
-        """Whether an entry with this ID can have been there, and be gone: evicted, or deleted."""
+        """Whether an entry with this ID may have existed and been evicted or deleted."""
         return id <= max(self.evicted_to, self.deleted_to)
 
 
 @dataclass(frozen=True, slots=True)
 class GroupInfo:
-    """A group, as TGROUP LIST describes it."""
+    """The description of a group by TGROUP LIST."""
 
     name: bytes
-    offset: StreamId  # ID of the newest entry delivered, or the ID that it was set to
-    ttl: int  # ms without a request until it ends; 0 = never
-    pending: int  # messages delivered with RETRY and not acknowledged
-    readers: int  # clients blocked on it now
+    offset: StreamId  # ID of the newest entry delivered, or the ID to which it was set
+    ttl: int  # ms without a request after which it is deleted; 0 = never
+    pending: int  # entries delivered with RETRY and not acknowledged
+    readers: int  # clients that are blocked on it
     redelivered: int
     expired: int
     deadlettered: int
@@ -198,20 +198,20 @@ class GroupInfo:
 
 @dataclass(frozen=True, slots=True)
 class PendingSummary:
-    """The pending messages of a group, as TPENDING describes them without a range. None where nothing is pending."""
+    """The summary of a group's pending entries by TPENDING. The IDs are None if nothing is pending."""
 
     count: int
     lowest: StreamId | None
     highest: StreamId | None
-    next_due: int | None  # ms since 1970; also None if no message will be delivered again
+    next_due: int | None  # ms since 1970; also None if no entry will be redelivered
 
 
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """A pending message: delivered with RETRY and not acknowledged. Times are in ms since 1970."""
+    """A pending entry: delivered with RETRY and not acknowledged. Times are in ms since 1970."""
 
     id: StreamId
     deliveries: int
     first_delivered: int
-    due: int  # when it may be delivered again
-    expire: int  # when it is dropped; 0 = never
+    due: int  # the time from which it may be redelivered
+    expire: int  # the time at which it is dropped; 0 = never

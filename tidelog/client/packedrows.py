@@ -1,7 +1,7 @@
-"""TMAPPEND and TSTAGE of rows that the caller has packed: no value is looked at again.
+"""TMAPPEND and TSTAGE for rows that the caller has already packed: the values are not inspected again.
 
 *8 TMAPPEND orders FIELDS 2 id item VALUES  $1 7 $3 tea ...
-made here                                   the caller's: RESP bulk strings, row by row
+built here                                  from the caller: RESP bulk strings, row by row
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ T = TypeVar("T")
 
 
 def tmappend_packed(key: Name, fields: Sequence[Name], rows: int, values: bytes) -> Call[Span]:
-    """``calls.tmappend`` of packed rows: ``values`` are RESP bulk strings, ``rows * len(fields)`` of them."""
+    """Return ``calls.tmappend`` for packed rows: ``values`` has ``rows * len(fields)`` RESP bulk strings."""
     return _packed_rows(("TMAPPEND", key), fields, rows, values, read_span)
 
 
 def tstage_packed(
     stage: Name, ttl: int, key: Name, fields: Sequence[Name], rows: int, values: bytes
 ) -> Call[int]:  # fmt: skip
-    """``calls.tstage`` of packed rows: ``values`` are RESP bulk strings, ``rows * len(fields)`` of them."""
+    """Return ``calls.tstage`` for packed rows: ``values`` has ``rows * len(fields)`` RESP bulk strings."""
     return _packed_rows(("TSTAGE", stage, ttl, key), fields, rows, values, int)
 
 

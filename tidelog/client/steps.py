@@ -1,8 +1,8 @@
 """Operations as generators of calls.
 
-A generator yields lists of calls and is sent what was read from their replies, with an error in the place of a reply
-that was one. It does no I/O, so each operation exists once: ``run`` drives it over a Client, ``arun`` over an
-AsyncClient, ``drive`` over whatever sends calls (``Lane.run`` in topics is a fourth).
+A generator yields lists of calls and receives their results; an error reply takes the place of a result. It does no
+I/O, so each operation exists once: ``run`` drives it over a Client, ``arun`` over an AsyncClient, ``drive`` over any
+function that sends calls, and ``CallPipeline.run`` over the connection that the tasks of an event loop share.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from tidelog.client.client import Client
 from tidelog.transport.call import Call
 
 T = TypeVar("T")
-LOST: Final = (redis.ConnectionError, redis.TimeoutError, OSError)  # the connection, not the server's answer
+LOST: Final = (redis.ConnectionError, redis.TimeoutError, OSError)  # errors of the connection, not error replies
 Steps = Generator[Sequence[Call[Any]], list[Any], T]
 
 
 class CallSender(Protocol):
-    """What ``arun`` needs of a client: an AsyncClient has it."""
+    """The part of AsyncClient that ``arun`` uses. AsyncConnection has it, too."""
 
     async def together(self, *calls: Call[Any], raise_on_error: bool = True) -> list[Any]:
-        """Send calls in order on one connection; an error is raised, or in the place of its result."""
+        """Send calls in order on one connection. An error is raised, or takes the place of its result."""
 
 
 def drive(send: Callable[[Sequence[Call[Any]]], list[Any]], steps: Steps[T]) -> T:
-    """Drive an operation by a function that sends calls; returns what it returns.
+    """Drive an operation with a function that sends calls, and return its result.
 
-    ``send`` returns what the calls read, with errors in their place. Errors of the connection are thrown into the
-    operation: those of LOST.
+    ``send`` returns the results of the calls; an error takes the place of a result. Errors of the connection (LOST) are
+    thrown into the operation.
     """
     try:
         calls = next(steps)
@@ -48,7 +48,7 @@ def drive(send: Callable[[Sequence[Call[Any]]], list[Any]], steps: Steps[T]) -> 
 
 
 def run(client: Client, steps: Steps[T]) -> T:
-    """Drive an operation over a client; returns what it returns. Errors of the connection are thrown into it."""
+    """Drive an operation over a client and return its result. Errors of the connection are thrown into it."""
 
     def send(calls: Sequence[Call[Any]]) -> list[Any]:
         return client.together(*calls, raise_on_error=False)
@@ -57,7 +57,7 @@ def run(client: Client, steps: Steps[T]) -> T:
 
 
 async def arun(link: CallSender, steps: Steps[T]) -> T:
-    """As ``run``, over an AsyncClient. A cancellation closes the operation; what has left, the server carries out."""
+    """As ``run``, over an AsyncClient. A cancellation closes the operation; the server executes calls already sent."""
     try:
         calls = next(steps)
         while True:
@@ -75,7 +75,7 @@ async def arun(link: CallSender, steps: Steps[T]) -> T:
 
 
 def checked(replies: list[Any]) -> list[Any]:
-    """The replies. The first error among them is raised."""
+    """Return the results. Raises the first error among them."""
     for reply in replies:
         if isinstance(reply, Exception):
             raise reply
@@ -83,7 +83,7 @@ def checked(replies: list[Any]) -> list[Any]:
 
 
 def single(call: Call[T]) -> Steps[T]:
-    """The operation of one call."""
+    """Return the operation that consists of one call."""
     (result,) = checked((yield [call]))
     done: T = result
     return done

@@ -1,7 +1,7 @@
-"""Calls for strings that programs agree by: set if absent, set if equal, counters; times of keys, and of the server.
+"""Calls for the strings that programs coordinate by: set if absent, set if equal, counters, and times.
 
-Each swap returns the value before it, so that whoever repeats one after a lost reply sees whether the first had come
-through.
+Each conditional SET returns the previous value. A caller that repeats one after a lost reply can therefore see whether
+the first one was executed.
 """
 
 from __future__ import annotations
@@ -13,42 +13,42 @@ from tidelog.transport.call import Call, Name, plain
 
 
 def get(key: Name) -> Call[bytes | None]:
-    """The value of a key, or None."""
+    """Return the value of a key, or None."""
     return Call(("GET", key), _maybe)
 
 
 def mget(*keys: Name) -> Call[list[bytes | None]]:
-    """The values of several keys, None for one that isn't there. Without keys nothing is sent."""
+    """Return the values of several keys, None for a missing one. Without keys, nothing is sent."""
     return Call(("MGET", *keys), list) if keys else Call((), lambda _: [])
 
 
 def set_absent(key: Name, value: bytes, ms: int | None = None) -> Call[bytes | None]:
-    """Set a key that isn't there, for ``ms`` milliseconds if given; returns the value before: None if it was set."""
+    """Set a missing key, for ``ms`` milliseconds if given. Returns the previous value: None if the key was set."""
     return Call(("SET", key, value, "NX", "GET", *_px(ms)), _maybe)
 
 
 def set_equal(key: Name, value: bytes, old: bytes, ms: int | None = None) -> Call[bytes | None]:
-    """Set a key whose value is ``old``; returns the value before: ``old`` if it was set."""
+    """Set a key whose value is ``old``. Returns the previous value: ``old`` if the key was set."""
     return Call(("SET", key, value, "IFEQ", old, "GET", *_px(ms)), _maybe)
 
 
 def delete_equal(key: Name, old: bytes) -> Call[bool]:
-    """Delete a key whose value is ``old``; whether it was deleted."""
+    """Delete a key whose value is ``old``. Returns whether it was deleted."""
     return Call(("DELEX", key, "IFEQ", old), bool)
 
 
 def increment(key: Name, amount: int = 1) -> Call[int]:
-    """Add to a counter, 0 where there is none; returns the sum."""
+    """Add to a counter, which starts at 0. Returns the sum."""
     return Call(("INCRBY", key, amount), int)
 
 
 def remaining_ms(key: Name) -> Call[int]:
-    """The milliseconds that are left of a key's time: -1 if it has no end, -2 if there is no such key."""
+    """Return a key's remaining time to live in ms: -1 if it does not expire, -2 if there is no such key."""
     return Call(("PTTL", key), int)
 
 
 def server_time() -> Call[int]:
-    """The server's clock, in ms since 1970."""
+    """Return the server's time, in ms since 1970."""
     return Call(("TIME",), lambda reply: int(reply[0]) * 1000 + int(reply[1]) // 1000)
 
 
