@@ -44,7 +44,7 @@ class Keeper:
         self.lease = lease
         ms = round(max(lease.ttl / PATIENCE, LEAST_PATIENCE) * 1000)
         self.denied = ""  # what the server said, where it denies what is needed
-        self._servers = LeaderConnection(access.single_attempt(ms), name, given=("OOM",))  # which the lease gets round
+        self._servers = LeaderConnection(access.single_attempt(ms), name, returned=("OOM",))  # the lease handles OOM
         self._stopping = threading.Event()
         self._acquired = threading.Event()
         self._trouble = ""  # what was logged last, so that an outage is one line

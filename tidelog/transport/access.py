@@ -1,4 +1,4 @@
-"""``Access``: where the servers are, and how to connect to them."""
+"""``Access``: the addresses of the servers, and the settings for connections to them."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from tidelog.transport.address import (
 __all__ = ["DEFAULT_URL", "Access", "is_url", "without_credentials"]
 
 DEFAULT_URL: Final = "redis://localhost:6379"
-SENTINEL_MS: Final = 2000  # a Sentinel that is slower than this is passed over for the next one
+SENTINEL_MS: Final = 2000  # a Sentinel that takes longer is skipped
 SENTINEL_PORT: Final = 26379
-_NEXT: Final = re.compile(r",\s*(?=\w+://)")  # between two URLs: a comma in a password is none
+_NEXT: Final = re.compile(r",\s*(?=\w+://)")  # between two URLs; other commas may be part of a password
 _SENTINELS: Final = re.compile(r"(rediss?)\+sentinel://")
 
 
@@ -43,28 +43,28 @@ class Access:
     to all of them. Fields below take precedence over options of URLs. An ``Access`` is immutable and can be pickled.
 
     Raises ValueError if there is no URL, if a URL is malformed or has an unknown option, if options contradict each
-    other, or if there are Sentinels without a service.
+    other, or if Sentinels are given without a service.
     """
 
     urls: tuple[str, ...] = (DEFAULT_URL,)
     username: str | None = None  # None: the one in the URL, if any
     password: str | None = field(default=None, repr=False)  # None: the one in the URL, if any
-    tls: bool = False  # TLS for all URLs; rediss:// in one of them asks for it too
+    tls: bool = False  # TLS for all URLs; rediss:// in one of them has the same effect
     ca_file: str | None = None  # the authority's certificate, PEM; None: the system's authorities
     cert_file: str | None = None  # the client's certificate, PEM
     key_file: str | None = None  # its key, PEM; None: it is in ``cert_file``
     verify: bool = True  # False: any certificate is accepted
-    connect_ms: int = 10_000  # for connecting
-    read_ms: int = 120_000  # without a byte from the server
-    retries: int = 60  # attempts after the first one: Sentinels take half a minute to notice a death, then fail over
-    retry_ms: int = 1000  # between two attempts
+    connect_ms: int = 10_000  # timeout for connecting
+    read_ms: int = 120_000  # maximum time without a byte from the server
+    retries: int = 60  # attempts after the first one: Sentinels take half a minute to detect a failure
+    retry_ms: int = 1000  # delay between two attempts
     sentinels: tuple[str, ...] = ()  # URLs of Sentinels; rediss:// in one of them means TLS for it
-    service: str = ""  # the name under which Sentinels know the leader
+    service: str = ""  # the name by which the Sentinels identify the leader
     sentinel_username: str | None = None
     sentinel_password: str | None = field(default=None, repr=False)  # None: the one in the Sentinel's URL, if any
     key_password: str | None = field(default=None, repr=False)  # of ``key_file``
     check_hostname: bool = True  # False: the certificate may be for another name
-    #: What the caller's users call these fields, such as ``{"ca_file": "tlsCaFile"}``: error messages say it so.
+    #: Names of these fields for the caller's users, such as ``{"ca_file": "tlsCaFile"}``. Error messages use them.
     names: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -93,14 +93,14 @@ class Access:
 
     @classmethod
     def of(cls, text: str, **settings: Any) -> Access:
-        """Parse a text as ``--url`` and ``url=`` accept it everywhere; ``settings``: more fields.
+        """Parse a text of the form that ``--url`` and ``url=`` accept everywhere; ``settings``: further fields.
 
             redis://host:port                   one server; rediss:// and unix:// as well
             redis://host:port,redis://host:port     the leader among these servers
             redis+sentinel://host:port,host:port/service      the leader that these Sentinels name
 
-        The last form, and rediss+sentinel:// for TLS, accept user, password and options like the others: they apply to
-        the servers. ``sentinel_username`` and ``sentinel_password`` apply to the Sentinels.
+        The last form, and rediss+sentinel:// for TLS, accept user, password and options, which apply to the servers.
+        ``sentinel_username`` and ``sentinel_password`` apply to the Sentinels.
         """
         if _SENTINELS.match(text) is None:
             return cls(tuple(each.strip() for each in _NEXT.split(text.strip())), **settings)
@@ -108,7 +108,7 @@ class Access:
 
     @property
     def options(self) -> dict[str, Any]:
-        """The options of all URLs: each applies to all of them. Raises ValueError if two URLs have different values."""
+        """The options of all URLs. Each applies to all URLs. Raises ValueError if two URLs have different values."""
         found: dict[str, Any] = {}
         for url in () if self.sentinels else self.urls:
             address = address_of(url)
@@ -119,7 +119,7 @@ class Access:
         return found
 
     def address(self, url: str) -> Address:
-        """The settings for ``url``, which need not be one of ``urls``: its own, completed by this Access."""
+        """Return the settings for ``url``, which need not be one of ``urls``: its own, completed by this Access."""
         said = address_of(url)
         common = self.options | {name: value for name in COMMON if (value := getattr(said, name)) is not None}
         given: dict[str, Any] = {
@@ -127,7 +127,7 @@ class Access:
             "verify": None if self.verify else False, "check_hostname": None if self.check_hostname else False,
         }  # fmt: skip
         made = replace(said, **common | {name: value for name, value in given.items() if value is not None})
-        if self.cert_file:  # with its own key: that of another certificate would not fit
+        if self.cert_file:  # with its own key: the key of another certificate would not match
             made = replace(made, key_file=self.key_file, key_password=self.key_password)
         return replace(
             made, tls=not made.path and self.secure, verify=made.verify is not False,
@@ -166,13 +166,13 @@ class Access:
 
     @property
     def places(self) -> str:
-        """Where leaders are looked for, without users and passwords."""
+        """The servers or Sentinels, for messages: without users and passwords."""
         if self.sentinels:
             return f"{self.service} of the Sentinels {', '.join(map(without_credentials, self.sentinels))}"
         return ", ".join(map(without_credentials, self.urls))
 
     def of_sentinel(self, url: str) -> Access:
-        """How to connect to a Sentinel."""
+        """Return the settings for a connection to a Sentinel."""
         plain: dict[str, Any] = {} if address_of(url).tls else dict.fromkeys(_FOR_TLS)
         return replace(
             self, urls=(url,), username=self.sentinel_username, password=self.sentinel_password, tls=False,
@@ -186,20 +186,20 @@ class Access:
 
     @property
     def files(self) -> tuple[str, ...]:
-        """The files on this machine that connections use, such as certificates and sockets."""
+        """The local files that connections use, such as certificates and sockets."""
         named = {file for url in (*self.urls, *self.sentinels) for file in address_of(url).files}
         own = {file for file in (self.ca_file, self.cert_file, self.key_file) if file}
         return tuple(sorted(named | own))
 
     def called(self, name: str) -> str:
-        """What the field ``name`` is called in error messages."""
+        """Return the name of a field in error messages."""
         return self.names.get(name, name)
 
 
 def _sentinels(text: str) -> dict[str, Any]:
     """Parse a URL of Sentinels into fields. Raises AddressError if it is malformed or has unknown options."""
     matched = _SENTINELS.match(text)
-    assert matched is not None  # noqa: S101 - the caller has looked
+    assert matched is not None  # noqa: S101 - the caller has checked it
     scheme = matched[1]
     before, _, query = text[matched.end() :].partition("?")
     user, at, places = before.rpartition("@")
@@ -230,7 +230,7 @@ def _with_port(host: str) -> str:
 
 
 _FOR_TLS: Final = ("ca_file", "cert_file", "key_file", "key_password")
-#: What a URL may leave to the Access that it is compared with.
+#: The fields of a URL that are compared with those of an Access, if the URL has them.
 _SAID: Final = tuple(each.name for each in fields(Address) if each.name not in ("tls", "connect_ms", "read_ms"))
 _FIELDS: Final = frozenset(each.name for each in fields(Access))
 _DEFAULTS: Final = {each.name: each.default for each in fields(Access)}

@@ -1,4 +1,4 @@
-"""Parses URLs of servers for all programs.
+"""Parses the URLs of servers, for all programs.
 
     redis://[user[:password]@]host[:port][/db][?options]
     rediss://...                                          the same over TLS
@@ -23,7 +23,7 @@ _TRUE: Final = frozenset({"1", "t", "true", "y", "yes"})
 
 
 class AddressError(ValueError):
-    """A URL that can't be used. The text says why, without user and password."""
+    """An invalid URL. The text gives the reason, without user and password."""
 
 
 def is_url(text: str) -> bool:
@@ -32,16 +32,16 @@ def is_url(text: str) -> bool:
 
 
 def without_credentials(url: str) -> str:
-    """A URL for messages: without user and password, which its query can contain as well."""
+    """Return a URL for messages: without user and password, which its query can contain as well."""
     before, _, query = url.partition("?")
-    if "@" in query and "@" not in before:  # a ? in a password, or an @ in the query: nobody knows
+    if "@" in query and "@" not in before:  # ambiguous: a ? in a password, or an @ in the query
         return f"{before.partition('://')[0]}://***"
     return before.rpartition("@")[2]
 
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """The parts of one URL. None: it does not contain that part."""
+    """The parts of one URL. None: the URL does not contain that part."""
 
     host: str  # "" for a unix socket
     port: int
@@ -59,16 +59,16 @@ class Address:
     check_hostname: bool | None = None
     connect_ms: int | None = None
     read_ms: int | None = None
-    protocol: int | None = None  # of RESP, for ``Client``; what it returns is the same in both
+    protocol: int | None = None  # version of RESP, for ``Client``, whose results do not depend on it
 
     @property
     def files(self) -> tuple[str, ...]:
-        """The files of this machine that it names."""
+        """The local files that the URL names."""
         return tuple(filter(None, (self.path, *(getattr(self, name) for name in _FILES))))
 
     @property
     def tls_options(self) -> list[str]:
-        """Names of the options that it gives and that are for TLS only."""
+        """Names of the options in the URL that are for TLS only."""
         return [name for name, (field, _) in OPTIONS.items() if name in _FOR_TLS and getattr(self, field) is not None]
 
 
@@ -97,7 +97,7 @@ def _flag(text: str) -> bool:
 def _verified(text: str) -> bool:
     if text not in ("none", "optional", "required"):
         raise ValueError("none, optional or required")
-    return text != "none"  # a client that gets a certificate verifies it under "optional" too
+    return text != "none"  # with "optional", a client also verifies a certificate that it receives
 
 
 def _filled(text: str) -> str:
@@ -110,7 +110,7 @@ def _protocol(text: str) -> int:
     return int(text)
 
 
-#: By name in a URL: the field of Address, and what reads the value. ValueError from it says what a value must be.
+#: By name in a URL: the field of Address, and its parser. The text of the parser's ValueError describes valid values.
 OPTIONS: Final[Mapping[str, tuple[str, Callable[[str], Any]]]] = {
     "username": ("username", _filled),
     "password": ("password", _filled),
@@ -128,7 +128,7 @@ OPTIONS: Final[Mapping[str, tuple[str, Callable[[str], Any]]]] = {
 }
 _FOR_TLS: Final = frozenset(name for name in OPTIONS if name.startswith("ssl_"))
 _FILES: Final = ("ca_file", "ca_path", "cert_file", "key_file")
-#: The fields that several URLs of one program must not say differently, by their options' names.
+#: Fields that must have the same value in all URLs of one program, with the names of their options.
 COMMON: Final = {field: name for name, (field, _) in OPTIONS.items() if name not in ("username", "password")}
 
 
@@ -137,16 +137,17 @@ def address_of(url: str) -> Address:
     """Parse a URL. Raises AddressError if it is not a URL, or if an option is unknown or malformed."""
     if not is_url(url):
         raise AddressError(
-            f"{without_credentials(url)!r} is no URL of a server: it must be redis://host:port, rediss://host:port or unix:///path"
+            f"{without_credentials(url)!r} is not the URL of a server: it must be redis://host:port, rediss://host:port"
+            " or unix:///path"
         )
     try:
         parts = urlsplit(url)
         port = parts.port
     except ValueError:  # its text may quote a part of the password
-        text = "host and port can't be read: write / ? # @ and % in a password as %2F %3F %23 %40 %25"
+        text = "host and port can't be parsed: write / ? # @ and % in a password as %2F %3F %23 %40 %25"
         raise _wrong(url, text) from None
     if parts.fragment or "#" in url:
-        raise _wrong(url, "there is a #: write it as %23")
+        raise _wrong(url, "it contains a #, which must be written as %23")
     unix = parts.scheme == "unix"
     if unix and not parts.path.strip("/"):
         raise _wrong(url, "the path of the socket is missing")
@@ -166,7 +167,7 @@ def address_of(url: str) -> Address:
 
 
 def options_of(url: str, query: str) -> dict[str, Any]:
-    """Parse the options of a query, by fields of Address. ``url`` is for messages. Raises AddressError as above."""
+    """Parse the options of a query to fields of Address. ``url`` is for messages. Raises AddressError."""
     found: dict[str, Any] = {}
     for name, text in parse_qsl(query, keep_blank_values=True):
         if name not in OPTIONS:
@@ -189,7 +190,7 @@ def _db(url: str, parts: SplitResult) -> int:
         return _number(text)
     except ValueError:
         said = "the path" if "@" in text else repr(text)  # there may be a / in the password
-        raise _wrong(url, f"{said} is no number of a database") from None
+        raise _wrong(url, f"{said} is not the number of a database") from None
 
 
 def _wrong(url: str, why: str) -> AddressError:

@@ -1,10 +1,10 @@
-"""One connection to one server for asyncio. Requests of many tasks are pipelined; replies are given out in order.
+"""``AsyncConnection``: one connection for asyncio. It pipelines the requests of many tasks.
 
-Rule 1: the calls of one request leave together, so a MULTI in it is not mixed with other tasks' calls.
-Rule 2: a temporary refusal (``refusals``) closes the connection: the same request may succeed later, perhaps on another
-        server.
+Rule 1: the calls of one request are sent together, so a MULTI in it is not mixed with the calls of other tasks.
+Rule 2: a temporary error (``errors.is_temporary``) closes the connection: the same request may succeed later, perhaps
+        on another server.
 Rule 3: a lost connection is not reopened here. Every request in flight raises LostError, since it is unknown whether
-        the server executed it. So the state of a connection, such as a WATCH, ends visibly.
+        the server executed it. The loss of the connection's state, such as a WATCH, is therefore visible.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from tidelog.transport.leader import leader_url
 
 
 class LostError(redis.ConnectionError, ConnectionError):
-    """The server did not answer, or can't serve requests now. It may have carried out the last ones all the same."""
+    """The server did not answer, or can't serve requests now. It may have executed the last requests anyway."""
 
     def __init__(self, text: str, refusal: bool = False) -> None:
         super().__init__(text)
-        self.refusal = refusal  # the text is what the server has said
+        self.refusal = refusal  # whether the text is that of an error reply
 
 
 class _Request:
@@ -42,26 +42,26 @@ class _Request:
         self.calls = calls
         self.future = future
         self.replies: list[Any] = []
-        self.timer = timer  # ends the connection if the replies take too long
+        self.timer = timer  # closes the connection if the replies take too long
 
 
 class AsyncConnection(asyncio.Protocol):
-    """A connection, made by ``connect``."""
+    """A connection. Create it by ``connect`` or ``connect_to_leader``."""
 
-    def __init__(self, place: str, patience: float) -> None:
+    def __init__(self, place: str, timeout: float) -> None:
         self.place = place
-        self._patience = patience  # seconds without the reply to a request
+        self._timeout = timeout  # seconds within which a request must be answered
         self._reader = hiredis.Reader()
         self._waiting: deque[_Request] = deque()
         self._transport: asyncio.Transport | None = None
         self._loop = asyncio.get_running_loop()
-        self.lost: LostError | None = None  # why the connection is gone
-        self.refused = False  # it is, since the server can't serve requests now
+        self.lost: LostError | None = None  # why the connection was lost
+        self.refused = False  # whether it was lost because the server can't serve requests now
 
     def send(self, calls: Sequence[Call[Any]]) -> asyncio.Future[list[Any]]:
-        """Send calls together, none of them empty. The future has what each reads, an error in the place of one.
+        """Send calls together. None of them may be empty. The future returns their results, including errors.
 
-        LostError from the future if the connection is lost. A cancelled future does not stop the server.
+        The future raises LostError if the connection is lost. Cancelling it does not stop the server.
         """
         future: asyncio.Future[list[Any]] = self._loop.create_future()
         if self.lost is not None or self._transport is None:
@@ -73,8 +73,8 @@ class AsyncConnection(asyncio.Protocol):
         data = b"".join(
             [call.packed if call.packed is not None else hiredis.pack_command(call.args) for call in calls]  # type: ignore[arg-type]
         )
-        patience = self._patience + sum(call.block or 0 for call in calls) / 1000
-        timer = self._loop.call_later(patience, self.close, "no reply in time")
+        timeout = self._timeout + sum(call.block or 0 for call in calls) / 1000
+        timer = self._loop.call_later(timeout, self.close, "no reply in time")
         self._waiting.append(_Request(calls, future, timer))
         self._transport.write(data)
         return future
@@ -92,7 +92,7 @@ class AsyncConnection(asyncio.Protocol):
         return results
 
     def close(self, why: str = "closed") -> None:
-        """End the connection, and with LostError every request under way."""
+        """Close the connection. Every request in flight raises LostError."""
         if self.lost is None:
             self.lost = LostError(f"{self.place}: {why}", self.refused)
         while self._waiting:
@@ -109,7 +109,7 @@ class AsyncConnection(asyncio.Protocol):
         self._transport = transport
 
     def connection_lost(self, exc: Exception | None) -> None:  # asyncio's signature
-        try:  # a server with too many clients says so before it is asked anything
+        try:  # a server with too many clients sends an error before any request
             last = self._reader.gets() if not self._waiting else False
         except hiredis.ProtocolError:
             last = False
@@ -151,14 +151,14 @@ class AsyncConnection(asyncio.Protocol):
                     for call, found in zip(request.calls, request.replies, strict=True)
                 ]
             )
-        except Exception as error:  # noqa: BLE001 - a reply of another form than the call expects: its caller's error
+        except Exception as error:  # noqa: BLE001 - a reply of an unexpected form is an error of this request only
             request.future.set_exception(error)
 
 
 async def connect(access: Access, url: str, name: str) -> AsyncConnection:
-    """A connection, authenticated, listed as ``name``. LostError or OSError where no server answers.
+    """Open a connection, authenticated, and listed as ``name`` in CLIENT LIST.
 
-    redis.ResponseError for a wrong password.
+    Raises LostError or OSError if no server answers, redis.ResponseError for a wrong password.
     """
     address = access.address(url)
     loop = asyncio.get_running_loop()

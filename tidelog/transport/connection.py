@@ -1,14 +1,15 @@
-"""One connection to one server. Commands can be pipelined, and a long range arrives in pages of bounded size.
+"""``BlockingConnection``: pipelined commands, and long ranges in pages of bounded size.
 
-redis-py holds a whole reply in memory. A TRANGE of a million entries must not be held at once. Its header is read here;
-the bytes after it go, as they arrive, to a ``PageBuilder`` of the caller's, which makes pages of entries of them.
+redis-py reads a whole reply into memory, which is not acceptable for a TRANGE of a million entries. Here, only the
+header of the reply is parsed. The bytes after it are passed, as they arrive, to a ``PageBuilder`` of the caller, which
+builds pages of entries.
 
-    *1000000\\r\\n                         read here: the number of entries
-    *3\\r\\n$17\\r\\n1700000000000.0\\r\\n...    for the Gather: the first entry
+    *1000000\\r\\n                         parsed here: the number of entries
+    *3\\r\\n$17\\r\\n1700000000000.0\\r\\n...    for the PageBuilder: the first entry
     *3\\r\\n...                              the second
 
 Rule 1: RESP2 only.
-Rule 2: after an OSError the connection can't be used any more: close it.
+Rule 2: after an OSError, the connection can't be used any more: close it.
 """
 
 from __future__ import annotations
@@ -27,38 +28,38 @@ from tidelog.transport.call import Call, Value, fill_in, is_sent, read_one
 from tidelog.transport.errors import ReplyError
 
 CHUNK: Final = 1 << 18  # bytes read from the socket at a time, at most
-PAGE_BYTES: Final = 1 << 24  # a page ends once so many bytes were received for it
+PAGE_BYTES: Final = 1 << 24  # a page ends once this many bytes were received for it
 #: The largest entry, in bytes. With a page and a chunk it stays below 2^31, the limit of an Arrow column.
 ENTRY_BYTES: Final = (1 << 31) - (1 << 25)
 
 
 class NotAnEntryError(Exception):
-    """The peer sent something else where an entry should be. The text says what."""
+    """The peer sent something else in place of an entry. The text describes it."""
 
 
 P_co = TypeVar("P_co", covariant=True)
 
 
 class PageBuilder(Protocol[P_co]):
-    """Makes pages of entries from the bytes of a range; one object for each range."""
+    """Builds pages of entries from the bytes of a range. There is one object for each range."""
 
     def feed(self, data: bytes) -> None:
-        """Take the next bytes, cut anywhere."""
+        """Append received bytes, which may end anywhere."""
 
     def parse(self, limit: int) -> int:
         """Add complete entries to the page until it has ``limit``; returns how many it has.
 
-        NotAnEntryError where something else follows, ReplyError where it is an error reply.
+        Raises ReplyError for an error reply, and NotAnEntryError for anything else that is not an entry.
         """
 
     def page(self) -> P_co:
-        """Return the page and begin the next one. Called only when the page has entries."""
+        """Return the page and begin the next one. It is only called if the page has entries."""
 
 
 class BlockingConnection:
     """A connection to the server at ``url``, authenticated, and listed as ``name`` in CLIENT LIST.
 
-    ``url`` need not be one of ``access.urls``. OSError where no server answers, ReplyError for a wrong password.
+    ``url`` need not be one of ``access.urls``. Raises OSError if no server answers, ReplyError for a wrong password.
     """
 
     def __init__(self, access: Access, url: str, name: str) -> None:
@@ -87,27 +88,27 @@ class BlockingConnection:
         self._sock.close()
 
     def fileno(self) -> int:
-        """Of the socket, for selectors: when it can be read, ``poll`` may find a reply."""
+        """Return the socket's descriptor, for selectors: when it is readable, ``poll`` may return a reply."""
         return self._sock.fileno()
 
     # -- requests and replies -----------------------------------------------------------------------------------
     def send(self, *commands: tuple[Value, ...]) -> None:
-        """Send commands without waiting; take a reply for each afterwards."""
+        """Send commands without waiting. Read a reply for each of them later."""
         self._sock.sendall(b"".join(map(_pack, commands)))
 
     def send_raw(self, data: bytes) -> None:
-        """Send commands that are encoded in RESP already."""
+        """Send commands that are already encoded in RESP."""
         self._sock.sendall(data)
 
     def reply(self) -> Any:
-        """The next reply. ReplyError if it is an error."""
+        """Return the next reply. Raises ReplyError if it is an error."""
         reply = self.take()
         if isinstance(reply, hiredis.ReplyError):
             raise ReplyError(str(reply))
         return reply
 
     def take(self) -> Any:
-        """The next reply; an error is returned as a hiredis.ReplyError."""
+        """Return the next reply. An error is returned as a hiredis.ReplyError."""
         try:
             while (reply := self._reader.gets()) is False:
                 self._reader.feed(self._receive())
@@ -116,7 +117,7 @@ class BlockingConnection:
         return reply
 
     def poll(self) -> Any:
-        """As ``take``, but without waiting: False if the next reply is not there yet, or not all of it."""
+        """As ``take``, but without waiting. Returns False if the next reply has not arrived completely."""
         self._sock.settimeout(0)
         try:
             return self.take()
@@ -126,7 +127,7 @@ class BlockingConnection:
             self._sock.settimeout(self._patience)
 
     def ask(self, *command: Value) -> Any:
-        """Send one command and return its reply. ReplyError if it is an error."""
+        """Send one command and return its reply. Raises ReplyError if it is an error."""
         self.send(command)
         return self.reply()
 
@@ -146,9 +147,9 @@ class BlockingConnection:
 
     # -- long ranges --------------------------------------------------------------------------------------------
     def header(self) -> tuple[int, bytes]:
-        """The number of elements of the next reply, an array, and the bytes received after that number.
+        """Return the number of elements of the next reply, an array, and the bytes received after that number.
 
-        Take all replies before it first. ReplyError if the reply is an error.
+        Read all earlier replies first. Raises ReplyError if the reply is an error.
         """
         data = b""
         while b"\n" not in data:
@@ -160,10 +161,10 @@ class BlockingConnection:
         return int(line[1:]), rest
 
     def elements(self) -> Iterator[Any]:
-        """The elements of the next reply, an array, one by one as they arrive; an error is a hiredis.ReplyError.
+        """Yield the elements of the next reply, an array, as they arrive; an error is a hiredis.ReplyError.
 
-        Take all replies before it first, and all elements before anything else. None come of a null.
-        ReplyError if the reply is an error.
+        Read all earlier replies first, and all elements before anything else. A null reply has no elements.
+        Raises ReplyError if the reply is an error.
         """
         number, first = self.header()
         self._reader.feed(first)
@@ -171,10 +172,10 @@ class BlockingConnection:
             yield self.take()
 
     def pages(self, number: int, first: bytes, gather: PageBuilder[P_co], size: int) -> Iterator[P_co]:
-        """``number`` entries as they arrive, in pages of at most ``size`` entries and about PAGE_BYTES bytes.
+        """Yield ``number`` entries as they arrive, in pages of at most ``size`` entries and about PAGE_BYTES bytes.
 
-        ``number`` and ``first`` are what ``header`` returned. Close the connection if you stop before the end.
-        ConnectionError where something else than entries arrives, OverflowError for an entry above ENTRY_BYTES.
+        ``header`` returned ``number`` and ``first``. Close the connection if you stop before the end. Raises
+        ConnectionError if anything but entries arrives, and OverflowError for an entry larger than ENTRY_BYTES.
         """
         received, left = len(first), number
         gather.feed(first)
@@ -225,7 +226,7 @@ def _connect(access: Access, address: Address) -> socket.socket:
 
 
 def tls_context(access: Access, address: Address) -> ssl.SSLContext:
-    """The TLS settings of ``address``, which ``access`` has completed. Raises FileNotFoundError for a missing file."""
+    """Return the TLS settings of ``address``, which ``access`` has completed. Raises FileNotFoundError."""
     for name in ("ca_file", "ca_path", "cert_file", "key_file"):
         path = getattr(address, name)
         if path and not os.path.exists(path):

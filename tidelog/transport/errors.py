@@ -1,11 +1,11 @@
-"""Classifies error replies: temporary ones, after which the request is sent again, and those that concern the user.
+"""Error replies: their classes, and whether a request is repeated after one.
 
-    passes   the server can't serve requests now: it starts, its disk is full, it has lost its leader, it is at its
-             limit of clients
-    denies   this program lacks the permission: a wrong password, a user without the right
+    is_temporary   the server can't serve requests at present: it is starting, its disk is full, it has lost its leader,
+                   or it has too many clients
+    is_denied      this program lacks a permission: a wrong password, or a user without the permission
 
-Every program uses this classification. After a temporary refusal, the request is repeated with growing pauses, and each
-outage is logged once. A denial ends the program, since only people can correct its cause.
+Every program uses this classification. After a temporary error, the request is repeated with growing delays, and each
+outage is logged once. A denial ends the program, since only a person can correct its cause.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ class ReplyError(Exception):
 
 
 class NoGroupError(redis.ResponseError):
-    """There is no such group, or it ended while a reader was blocked on it."""
+    """There is no such group, or it was deleted while a reader was blocked on it."""
 
 
 class NoStageError(redis.ResponseError):
-    """There is no such stage: it never existed, its time to live was over, or it was published or dropped."""
+    """There is no such stage: it never existed, it expired, or it was published or dropped."""
 
 
 class StaleEpochError(redis.ResponseError):
-    """A later epoch has been published under this fence."""
+    """A later epoch was already published under this fence."""
 
 
 class ConflictError(redis.ResponseError):
-    """This epoch of the fence was published with another ``check``: for something else."""
+    """This epoch of the fence was published with another ``check``, so its content was different."""
 
 
 _CLASSES = {
@@ -46,12 +46,12 @@ _CLASSES = {
 
 
 def translated(error: redis.ResponseError) -> redis.ResponseError:
-    """The error as an instance of its own class, if there is one for its code."""
+    """Return the error as an instance of the class for its code, if there is one."""
     known = _CLASSES.get(str(error).partition(" ")[0])
     return known(str(error)) if known is not None else error
 
 
-#: The first words of errors that pass.
+#: The first words of temporary errors.
 PASSING: Final = frozenset(
     {
         "LOADING", "MASTERDOWN", "READONLY", "TRYAGAIN", "BUSY", "NOREPLICAS", "MISCONF", "OOM", "CLUSTERDOWN",
@@ -60,34 +60,34 @@ PASSING: Final = frozenset(
 )  # fmt: skip
 _DENYING: Final = frozenset({"WRONGPASS", "NOAUTH", "NOPERM", "DENIED"})
 _FULL: Final = "ERR max number of clients"  # Redis adds more in a cluster
-_NO_LOGIN: Final = ("ERR AUTH ", "ERR invalid password", "ERR Client sent AUTH")  # before Redis 6, and without users
+_NO_LOGIN: Final = ("ERR AUTH ", "ERR invalid password", "ERR Client sent AUTH")  # Redis before 6, or without users
 
 
 class DeniedError(Exception):
-    """The server denies a permission that this program requires. The text is the server's."""
+    """The server denies a permission that this program requires. The text is that of the reply."""
 
 
 def is_temporary(error: BaseException | str) -> bool:
-    """Whether the same request may succeed later. ``error``: the server's message, or an exception with it."""
+    """Whether the same request may succeed later. ``error``: the message of the server, or an exception with it."""
     text = message_of(error)
     return text.partition(" ")[0] in PASSING or text.startswith(_FULL)
 
 
 def is_denied(error: BaseException | str) -> bool:
-    """Whether the server refuses this user, so that repeating is useless. ``error``: as for ``is_temporary``."""
+    """Whether the server denies a permission, so that repeating is useless. ``error``: as for ``is_temporary``."""
     text = message_of(error)
     return text.partition(" ")[0] in _DENYING or text.startswith(_NO_LOGIN)
 
 
 def is_retryable(error: BaseException) -> bool:
-    """Whether to try again: no server answers, or the server's refusal is temporary."""
-    if isinstance(error, redis.ConnectionError | redis.TimeoutError | OSError):  # redis-py counts logins among these
+    """Whether to retry: no server answers, or the error reply is temporary."""
+    if isinstance(error, redis.ConnectionError | redis.TimeoutError | OSError):  # includes redis-py's login errors
         return not is_denied(error)
     return is_temporary(error)
 
 
 def message_of(error: BaseException | str) -> str:
-    """The server's message. For an exception that is not the server's: its text."""
+    """Return the message of an error reply, or the text of another exception."""
     text = str(error)
-    code: str | None = getattr(error, "status_code", None)  # redis-py takes the code away where it knows it
+    code: str | None = getattr(error, "status_code", None)  # redis-py removes codes that it knows from the text
     return f"{code} {text}" if code and not text.startswith(f"{code} ") else text

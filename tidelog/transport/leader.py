@@ -1,11 +1,11 @@
-"""Finding the leader, and trying again when it does not answer.
+"""``LeaderConnection``: finds the leader, and retries while it does not answer.
 
-Rule 1: what a stream holds is asked of the leader only. A replica may lag: an entry that it lacks may well exist.
-Rule 2: with one URL, that server counts as the leader, whatever its role is. With several, it is the one whose ROLE
-        says so. With Sentinels it is the one that they name, if its ROLE agrees. It is looked for again after each
-        failure, so requests follow a failover.
-Rule 3: ``ask`` may send a request twice. Use it only for what may be repeated: reads, and TPUBLISH, TDROP and eviction,
-        which change nothing the second time.
+Rule 1: the contents of a stream are read from the leader only. A replica may lag, so an entry that it lacks may exist.
+Rule 2: with one URL, that server counts as the leader, whatever its role is. With several URLs, the leader is the
+        server whose ROLE is master. With Sentinels, it is the server that they name, if its ROLE agrees. The lookup is
+        repeated after each failure, so requests follow a failover.
+Rule 3: ``ask`` may send a request twice. Use it only for requests that may be repeated: reads, and TPUBLISH, TDROP and
+        eviction, which change nothing the second time.
 """
 
 from __future__ import annotations
@@ -27,29 +27,29 @@ log = logging.getLogger(__name__)
 
 
 class UnreachableError(ConnectionError):
-    """No attempt succeeded. The text says how many there were and how the last one failed."""
+    """No attempt succeeded. The text has the number of attempts and the last error."""
 
 
 class LeaderConnection:
-    """The servers of an ``Access``, and one connection to their leader, made when it is first needed.
+    """A connection to the leader among the servers of an ``Access``. It is opened by the first request.
 
-    ``name`` is the name of the connection in CLIENT LIST; ``given``: see ``ask``. Not for several threads at a time.
+    ``name`` is the name of the connection in CLIENT LIST; ``returned``: see ``ask``. Not thread-safe.
     """
 
-    def __init__(self, access: Access, name: str, given: Collection[str] = ()) -> None:
+    def __init__(self, access: Access, name: str, returned: Collection[str] = ()) -> None:
         self.access = access
         self.name = name
-        self._given = given
+        self._returned = returned
         self._leader: BlockingConnection | None = None
 
     def close(self) -> None:
-        """Close the connection; the next request makes another."""
+        """Close the connection. The next request opens another one."""
         if self._leader is not None:
             self._leader.close()
             self._leader = None
 
     def attempts(self, do: Callable[[], T]) -> T:
-        """Call ``do`` until it succeeds, ``access.retries`` times more at most; returns what it returns.
+        """Call ``do`` until it succeeds, with at most ``access.retries`` further attempts, and return its result.
 
         Another attempt follows an OSError or a temporary ReplyError; the connection is closed first.
         Other errors are raised immediately. Raises UnreachableError after the last attempt.
@@ -71,7 +71,7 @@ class LeaderConnection:
         raise AssertionError("the last attempt returns or raises")
 
     def _tried(self) -> str:
-        """How often, for a message. One attempt is not counted, unless its user can ask for more."""
+        """Return the number of attempts for a message; empty for a single one, unless its user can configure more."""
         access = self.access
         if not access.retries and "retries" not in access.names:
             return ""
@@ -79,31 +79,31 @@ class LeaderConnection:
         return f" in {access.retries + 1} attempt{'s' if access.retries else ''} ({limits}); the last one"
 
     def leader(self) -> BlockingConnection:
-        """The connection to the leader. OSError where no leader answers, ReplyError for a wrong password."""
+        """Return the connection to the leader. Raises OSError if no leader answers, ReplyError for a wrong password."""
         if self._leader is None:
             self._leader = self._find()
         return self._leader
 
     def ask(self, *calls: Call[Any]) -> list[Any]:
-        """Send calls to the leader, all at once; returns what each reads from its reply. See Rule 3.
+        """Send calls to the leader in one pipeline and return their results (Rule 3).
 
-        An error reply is not raised: a ReplyError is in its place in the list. UnreachableError as ``attempts``. Errors
-        that pass are tried again, but for those whose code is in ``given``: they are in the list, too.
+        An error reply is not raised: a ReplyError takes the place of the result. Temporary errors are retried, except
+        those whose code is in ``returned``. Raises UnreachableError as ``attempts`` does.
         """
 
         def once() -> list[Any]:
             replies = self.leader().run(*calls)
             for reply in replies:
-                if isinstance(reply, ReplyError) and reply.code not in self._given and is_temporary(reply):
+                if isinstance(reply, ReplyError) and reply.code not in self._returned and is_temporary(reply):
                     raise reply
             return replies
 
         return self.attempts(once) if calls else []
 
     def replicas(self) -> tuple[str, ...]:
-        """URLs of the leader's replicas: with several URLs, those that are not the leader; with one, those in ROLE.
+        """Return the URLs of the replicas: with several URLs, those that are not the leader; with one, those in ROLE.
 
-        If the only URL is a replica's, it is that one. UnreachableError as ``attempts``.
+        If the only URL is that of a replica, it is returned. Raises UnreachableError as ``attempts`` does.
         """
 
         def once() -> tuple[str, ...]:
@@ -142,7 +142,7 @@ class LeaderConnection:
         raise ConnectionError(f"no leader among {self.access.called('urls')} ({'; '.join(met)})")
 
     def _named(self) -> BlockingConnection:
-        """A connection to the leader that a Sentinel names."""
+        """Connect to the leader that a Sentinel names."""
         access, met = self.access, []
         for sentinel in access.sentinels:
             try:
@@ -163,7 +163,7 @@ class LeaderConnection:
         raise ConnectionError(f"no leader by {access.called('sentinels')} for {access.service!r} ({'; '.join(met)})")
 
     def _asked(self, sentinel: str) -> str:
-        """The leader's URL as this Sentinel has it, "" if it does not know the service. OSError if it is not there."""
+        """Return the leader's URL from a Sentinel, or "" if it does not know the service. Raises OSError."""
         wire = BlockingConnection(self.access.of_sentinel(sentinel), sentinel, self.name)
         try:
             found = wire.ask("SENTINEL", "GET-MASTER-ADDR-BY-NAME", self.access.service)

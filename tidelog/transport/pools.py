@@ -1,7 +1,7 @@
-"""redis-py's connections for an ``Access``, used by ``Client`` and ``AsyncClient``.
+"""Connections of redis-py for an ``Access``, used by ``Client`` and ``AsyncClient``.
 
 Rule 1: with several URLs, or Sentinels, each new connection is opened to the current leader. If its server becomes a
-        replica, the connection is closed at the first refusal (READONLY), so that the next one finds the new leader.
+        replica, the connection is closed at the first READONLY error, so that the next one finds the new leader.
 Rule 2: options in a URL take precedence over keyword arguments, as in redis-py; fields of an Access take precedence
         over its URLs.
 """
@@ -23,19 +23,19 @@ from tidelog.transport.address import Address
 from tidelog.transport.errors import ReplyError
 from tidelog.transport.leader import leader_url
 
-NAME: Final = "tidelog-client"  # of connections that look for the leader
-MOVED: Final = "the server is a replica now: another one leads"
+NAME: Final = "tidelog-client"  # of connections for the leader lookup
+MOVED: Final = "the server is a replica now: another server is the leader"
 
 
 def access_of(where: str | Access) -> Access:
-    """The argument of a client, an Access or a text for ``Access.of``, as an Access."""
+    """Return the argument of a client, which is an Access or a text for ``Access.of``, as an Access."""
     return Access.of(where) if isinstance(where, str) else where
 
 
 def pool_options(where: str | Access, options: dict[str, Any], module: Any) -> dict[str, Any]:
-    """The keyword arguments for a pool of connections; ``module`` is redis or redis.asyncio.
+    """Return the keyword arguments for a connection pool; ``module`` is redis or redis.asyncio.
 
-    Raises ValueError if a URL can't be used, or if several servers include a socket.
+    Raises ValueError if a URL is invalid, or if one of several servers is a unix socket.
     """
     access = access_of(where)
     address = access.address(access.urls[0])
@@ -80,18 +80,18 @@ def _tls(address: Address) -> dict[str, Any]:
 
 
 def _leader(access: Access) -> Address:
-    """The address of the server that leads now. Raises redis.RedisError if none is found."""
+    """Return the address of the current leader. Raises redis.RedisError if there is none."""
     try:
         return access.address(leader_url(access, NAME))
     except ReplyError as error:
         kind = redis.AuthenticationError if error.code in ("WRONGPASS", "NOAUTH") else redis.ResponseError
         raise kind(str(error)) from None
-    except OSError as error:  # redis-py would add an address that nobody has tried
+    except OSError as error:  # redis-py would add an address to which no connection was attempted
         raise redis.ConnectionError(str(error)) from error
 
 
 class _ToLeader(redis.Connection):
-    """A connection to whoever leads when it is made."""
+    """A connection to the server that is the leader when the connection is opened."""
 
     def __init__(self, *, access: Access, **options: Any) -> None:
         self._access = access

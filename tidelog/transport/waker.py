@@ -1,18 +1,21 @@
-"""``Waker``: which jobs have news. One thread, and a few connections on which the server waits (TWAIT).
+"""``Waker``: notifies idle readers of new entries, with one thread and a few connections.
 
-A job is whoever reads streams and has nothing to read now: a job of ``tidelog.jobs``, a source of a flow.
+A reader is anything that reads streams and has nothing to read at present, such as a job or a source of a flow. On each
+connection, the server waits (TWAIT) for the streams of some readers.
 
-    young line    jobs that became idle lately: few keys, so that waiting anew costs little
-    old line      jobs that have been idle for OLD seconds: thousands of keys, asked once every OLD_WAIT_MS
+    young wait    readers that became idle recently: few keys, so that restarting the wait costs little
+    old wait      readers that have been idle for OLD seconds: thousands of keys, one TWAIT every OLD_WAIT_MS
 
-A job that becomes idle gets a young line that is free, or joins the one with the fewest keys, whose wait is ended for
-that (CLIENT UNBLOCK). When a young line's wait is over, its jobs are old, and join an old line in the same way.
+A reader that becomes idle is assigned to an unused young wait. If there is none, it joins the one with the fewest keys,
+which is interrupted for that (CLIENT UNBLOCK). When the TWAIT of a young wait times out, its readers have become old
+and join an old wait in the same way.
 
-Rule 1: nothing is missed: TWAIT answers at once where there are entries after the given ID, however late it comes.
-Rule 2: a job is told once, and is watched no more until ``watch`` is called again. It may be told without news.
-Rule 3: where the server does not answer, jobs wait in line, and are asked for again, later each time.
-Rule 4: where the server refuses (a key is no stream), all jobs of that line are told, after REFUSED seconds: each finds
-        out by itself, and the others come back.
+Rule 1: no entry is missed: TWAIT replies immediately if there are entries after the given ID.
+Rule 2: a reader is notified once and then not watched until ``watch`` is called again. It may be notified without new
+        entries.
+Rule 3: while the server does not answer, readers remain unassigned, and the waits are retried with growing delays.
+Rule 4: if the server refuses a wait (a key is not a stream), all its readers are notified after REFUSED seconds. Each
+        reader then gets the error itself, and the others call ``watch`` again.
 """
 
 from __future__ import annotations
@@ -37,15 +40,15 @@ from tidelog.transport.connection import BlockingConnection
 from tidelog.transport.errors import ReplyError, is_temporary
 from tidelog.transport.leader import LeaderConnection
 
-YOUNG: Final = 4  # young lines
+YOUNG: Final = 4  # maximum number of young waits
 YOUNG_WAIT_MS: Final = 5_000
 OLD_WAIT_MS: Final = 15_000
-OLD: Final = 4.0  # seconds; less than a young line's wait, so that after one its jobs are old
-MOST: Final = 4_000  # keys of a line; the server takes 10,000
-GRACE: Final = 5.0  # seconds for a reply that is due to arrive
+OLD: Final = 4.0  # seconds; less than YOUNG_WAIT_MS, so that readers are old after one young wait
+MOST: Final = 4_000  # keys of a wait; the server accepts 10,000
+GRACE: Final = 5.0  # seconds in which a reply must arrive after the timeout of its TWAIT
 BACKOFF: Final = Backoff(first=0.1, most=5.0)  # while the server does not answer
-REFUSED: Final = 1.0
-SOON: Final = 0.005
+REFUSED: Final = 1.0  # seconds, see Rule 4
+SOON: Final = 0.005  # seconds until an interruption is retried
 
 Position = tuple[int, int]  # the parts of an entry's ID, such as a StreamId
 
@@ -53,45 +56,45 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(eq=False)
-class _Job:
+class _Reader:
     name: str
     streams: Mapping[bytes, Position]
     since: float  # monotonic: idle since then
 
 
-class _Line:
-    """A connection on which the server waits for some jobs."""
+class _Wait:
+    """A connection on which the server waits for the streams of some readers."""
 
     def __init__(self, access: Access, name: str, old: bool) -> None:
         self.old = old
         self.servers = LeaderConnection(access, name)
-        self.wire: BlockingConnection | None = None
+        self.connection: BlockingConnection | None = None
         self.id = 0  # of the connection, on the server
-        self.jobs: set[_Job] = set()  # of the wait that is under way
-        self.joining: set[_Job] = set()  # of the next one
+        self.readers: set[_Reader] = set()  # of the current TWAIT
+        self.joining: set[_Reader] = set()  # of the next one
         self.waiting = False
-        self.recalled = False
-        self.until = 0.0  # monotonic: when the reply must have come
+        self.interrupted = False
+        self.until = 0.0  # monotonic: the deadline of the reply
 
     @property
     def keys(self) -> int:
-        return sum(len(job.streams) for jobs in (self.jobs, self.joining) for job in jobs)
+        return sum(len(reader.streams) for readers in (self.readers, self.joining) for reader in readers)
 
     def connect(self) -> BlockingConnection:
-        if self.wire is None:
-            wire = self.servers.leader()
-            self.id = wire.ask("CLIENT", "ID")
-            self.wire = wire
-        return self.wire
+        if self.connection is None:
+            connection = self.servers.leader()
+            self.id = connection.ask("CLIENT", "ID")
+            self.connection = connection
+        return self.connection
 
-    def wait(self) -> None:
-        """Let the server wait for all jobs of the line. OSError, ReplyError."""
-        self.jobs |= self.joining
+    def begin(self) -> None:
+        """Send TWAIT for all readers. Raises OSError or ReplyError."""
+        self.readers |= self.joining
         self.joining = set()
-        self.recalled = False
+        self.interrupted = False
         wanted: dict[bytes, Position] = {}
-        for job in self.jobs:
-            for stream, after in job.streams.items():
+        for reader in self.readers:
+            for stream, after in reader.streams.items():
                 wanted[stream] = min(after, wanted.get(stream, after))
         block = OLD_WAIT_MS if self.old else YOUNG_WAIT_MS
         self.connect().send(_twait(wanted, block))
@@ -100,8 +103,8 @@ class _Line:
 
     def close(self) -> None:
         self.servers.close()
-        self.wire = None
-        self.waiting = self.recalled = False
+        self.connection = None
+        self.waiting = self.interrupted = False
 
 
 def _twait(wanted: Mapping[bytes, Position], block: int) -> tuple[Value, ...]:
@@ -111,223 +114,225 @@ def _twait(wanted: Mapping[bytes, Position], block: int) -> tuple[Value, ...]:
 
 
 class Waker:
-    """Tells which jobs have news, by calling ``told`` with a job's name in the waker's own thread; it must not block.
+    """Calls ``notify`` with the name of a reader that may have new entries.
 
-    A context manager: the thread runs between entry and exit. ``name`` is that of the connections in CLIENT LIST.
+    ``notify`` runs in the waker's thread and must not block. The waker is a context manager: the thread runs between
+    entry and exit. ``name`` is the name of the connections in CLIENT LIST.
     """
 
-    def __init__(self, access: Access, told: Callable[[str], None], name: str = "tidelog-waker") -> None:
+    def __init__(self, access: Access, notify: Callable[[str], None], name: str = "tidelog-waker") -> None:
         self._access = access
-        self._told = told
+        self._notify_reader = notify
         self._name = name
-        self._asked: deque[tuple[str, Mapping[bytes, Position] | None]] = deque()  # None: forget it
-        self._jobs: dict[str, _Job] = {}
-        self._free: dict[_Job, None] = {}  # in no line, oldest first
-        self._later: list[tuple[float, _Job]] = []  # refused: when to tell it
-        self._lines: list[_Line] = []
+        self._requests: deque[tuple[str, Mapping[bytes, Position] | None]] = deque()  # None: forget the reader
+        self._readers: dict[str, _Reader] = {}
+        self._unassigned: dict[_Reader, None] = {}  # not part of a wait, oldest first
+        self._later: list[tuple[float, _Reader]] = []  # refused: when to notify them
+        self._waits: list[_Wait] = []
         self._control = LeaderConnection(access, name)
-        self._not_before = 0.0  # monotonic: the server did not answer
+        self._not_before = 0.0  # monotonic: end of the delay after the server did not answer
         self._delays = Delays(BACKOFF)
         self._selector = selectors.DefaultSelector()
-        self._bell, self._rung = socket.socketpair()
+        self._wakeup_send, self._wakeup_receive = socket.socketpair()
         self._ending = False
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def __enter__(self) -> Self:
-        self._rung.setblocking(False)
-        self._bell.setblocking(False)
-        self._selector.register(self._rung, selectors.EVENT_READ)
+        self._wakeup_receive.setblocking(False)
+        self._wakeup_send.setblocking(False)
+        self._selector.register(self._wakeup_receive, selectors.EVENT_READ)
         self._thread.start()
         return self
 
     def __exit__(self, *error: object) -> None:
         self._ending = True
-        self._ring()
+        self._wake()
         self._thread.join()
 
     # -- for callers, in any thread -------------------------------------------------------------------------------
-    def watch(self, job: str, streams: Mapping[str, Position]) -> None:
-        """Tell this job when a stream has entries after the ID given for it. Replaces what was told before."""
-        self._asked.append((job, {stream.encode(): after for stream, after in streams.items()}))
-        self._ring()
+    def watch(self, reader: str, streams: Mapping[str, Position]) -> None:
+        """Notify this reader once when a stream has entries after its ID. Replaces the reader's earlier streams."""
+        self._requests.append((reader, {stream.encode(): after for stream, after in streams.items()}))
+        self._wake()
 
-    def forget(self, job: str) -> None:
-        """Tell this job nothing any more. It may be told once more, just now."""
-        self._asked.append((job, None))
-        self._ring()
+    def forget(self, reader: str) -> None:
+        """Stop watching for this reader. A notification that is in progress may still arrive."""
+        self._requests.append((reader, None))
+        self._wake()
 
-    def _ring(self) -> None:
-        with contextlib.suppress(OSError):  # it is full, so it has rung; or the waker has ended
-            self._bell.send(b"!")
+    def _wake(self) -> None:
+        with contextlib.suppress(OSError):  # the buffer is full, so the thread will wake up; or the waker has ended
+            self._wakeup_send.send(b"!")
 
     # -- the thread -----------------------------------------------------------------------------------------------
     def _run(self) -> None:
         try:
             while not self._ending:
-                self._take_in()
+                self._take_requests()
                 if time.monotonic() >= self._not_before:
-                    self._place()
-                self._listen(self._patience())
-                self._tell_later()
+                    self._assign()
+                self._listen(self._timeout())
+                self._notify_later()
         except Exception:
-            log.exception("the waker ends: jobs are told nothing any more")
+            log.exception("the waker ends: readers are no longer notified")
             raise
         finally:
-            for line in list(self._lines):
-                self._drop(line)
+            for wait in list(self._waits):
+                self._drop(wait)
             self._control.close()
             self._selector.close()
-            self._bell.close()
-            self._rung.close()
+            self._wakeup_send.close()
+            self._wakeup_receive.close()
 
-    def _take_in(self) -> None:
-        while self._asked:
-            name, streams = self._asked.popleft()
+    def _take_requests(self) -> None:
+        while self._requests:
+            name, streams = self._requests.popleft()
             self._forget(name)
             if streams:
-                job = self._jobs[name] = _Job(name, streams, time.monotonic())
-                self._free[job] = None
+                reader = self._readers[name] = _Reader(name, streams, time.monotonic())
+                self._unassigned[reader] = None
 
     def _forget(self, name: str) -> None:
-        job = self._jobs.pop(name, None)
-        if job is None:
+        reader = self._readers.pop(name, None)
+        if reader is None:
             return
-        self._free.pop(job, None)
-        for line in self._lines:  # the server may still wait for it: nobody is told then
-            line.jobs.discard(job)
-            line.joining.discard(job)
+        self._unassigned.pop(reader, None)
+        for wait in self._waits:  # the server may still wait for its streams: nobody is notified then
+            wait.readers.discard(reader)
+            wait.joining.discard(reader)
 
-    def _patience(self) -> float | None:
-        """Seconds until there is something to do besides what the server says."""
+    def _timeout(self) -> float | None:
+        """Return the seconds until there is work even if no reply arrives; None: no limit."""
         now = time.monotonic()
-        times = [line.until for line in self._lines if line.waiting] + [at for at, _ in self._later]
-        if self._free or any(not line.waiting and line.keys for line in self._lines):
+        times = [wait.until for wait in self._waits if wait.waiting] + [at for at, _ in self._later]
+        if self._unassigned or any(not wait.waiting and wait.keys for wait in self._waits):
             times.append(self._not_before)
-        if any(line.joining and not line.recalled for line in self._lines):
+        if any(wait.joining and not wait.interrupted for wait in self._waits):
             times.append(max(self._not_before, now + SOON))
         return max(0.0, min(times) - now) if times else None
 
-    # -- lines ----------------------------------------------------------------------------------------------------
-    def _place(self) -> None:
-        """Give each job that has no line one, and let the server wait."""
+    # -- waits ----------------------------------------------------------------------------------------------------
+    def _assign(self) -> None:
+        """Assign the unassigned readers to waits, and begin the waits that are due."""
         now = time.monotonic()
-        while self._free:
-            job = next(iter(self._free))
-            del self._free[job]
-            self._line_for(job, now - job.since >= OLD).joining.add(job)
-        for line in list(self._lines):
-            if line.waiting:
-                if line.joining and not line.recalled:
-                    self._recall(line)
-            elif line.joining or line.jobs:
-                self._attempt(line, line.wait)
-            elif line.old or sum(not each.old for each in self._lines) > YOUNG:
-                self._drop(line)
+        while self._unassigned:
+            reader = next(iter(self._unassigned))
+            del self._unassigned[reader]
+            self._wait_for(reader, now - reader.since >= OLD).joining.add(reader)
+        for wait in list(self._waits):
+            if wait.waiting:
+                if wait.joining and not wait.interrupted:
+                    self._interrupt(wait)
+            elif wait.joining or wait.readers:
+                self._attempt(wait, wait.begin)
+            elif wait.old or sum(not each.old for each in self._waits) > YOUNG:
+                self._drop(wait)
 
-    def _line_for(self, job: _Job, old: bool) -> _Line:
-        size = len(job.streams)
-        lines = [line for line in self._lines if line.old == old and line.keys + size <= MOST]
-        idle = [line for line in lines if not line.waiting and not line.joining]
+    def _wait_for(self, reader: _Reader, old: bool) -> _Wait:
+        size = len(reader.streams)
+        waits = [wait for wait in self._waits if wait.old == old and wait.keys + size <= MOST]
+        idle = [wait for wait in waits if not wait.waiting and not wait.joining]
         if idle and not old:
             return idle[0]
-        if lines and (old or len(lines) >= YOUNG):
-            return min(lines, key=lambda line: line.keys) if not old else max(lines, key=lambda line: line.keys)
-        line = _Line(self._access, self._name, old)
-        self._lines.append(line)
-        return line
+        if waits and (old or len(waits) >= YOUNG):
+            return min(waits, key=lambda wait: wait.keys) if not old else max(waits, key=lambda wait: wait.keys)
+        wait = _Wait(self._access, self._name, old)
+        self._waits.append(wait)
+        return wait
 
-    def _recall(self, line: _Line) -> None:
-        """End the line's wait, so that it begins anew with those who join.
+    def _interrupt(self, wait: _Wait) -> None:
+        """End the current TWAIT, so that the next one includes the readers that join.
 
-        The server says no where the reply is on its way, or the command did not reach it yet: it is told again soon.
+        The server returns 0 if the reply was already sent or the TWAIT has not arrived yet; the command is then
+        repeated after SOON seconds.
         """
 
         def unblock() -> None:
-            line.recalled = bool(self._control.leader().ask("CLIENT", "UNBLOCK", line.id))
+            wait.interrupted = bool(self._control.leader().ask("CLIENT", "UNBLOCK", wait.id))
 
-        self._attempt(line, unblock)
+        self._attempt(wait, unblock)
 
-    def _attempt(self, line: _Line, do: Callable[[], None]) -> None:
-        """Call what may fail by the connection."""
+    def _attempt(self, wait: _Wait, do: Callable[[], None]) -> None:
+        """Call ``do`` and handle errors of the connection and of the server."""
         try:
-            before = line.wire
+            before = wait.connection
             do()
-            if line.wire is not None and line.wire is not before:
-                self._selector.register(line.wire, selectors.EVENT_READ, line)
+            if wait.connection is not None and wait.connection is not before:
+                self._selector.register(wait.connection, selectors.EVENT_READ, wait)
         except OSError as error:
-            self._lost(line, error)
+            self._lost(wait, error)
         except ReplyError as error:
-            self._refused(line, error)
+            self._refused(wait, error)
 
-    def _lost(self, line: _Line, error: Exception) -> None:
+    def _lost(self, wait: _Wait, error: Exception) -> None:
         """The server does not answer (Rule 3)."""
         now = time.monotonic()
-        if now >= self._not_before:  # else this is another line of the same server
+        if now >= self._not_before:  # otherwise this is another wait on the same server
             delay = self._delays.next()
             self._not_before = now + delay
             log.log(logging.INFO if delay < BACKOFF.most else logging.WARNING, "can't wait for entries: %s", error)
-        self._free |= dict.fromkeys(sorted(line.jobs | line.joining, key=lambda job: job.since))
-        self._drop(line)
+        self._unassigned |= dict.fromkeys(sorted(wait.readers | wait.joining, key=lambda reader: reader.since))
+        self._drop(wait)
         self._control.close()
 
-    def _refused(self, line: _Line, error: ReplyError) -> None:
-        """The server does not take the command (Rule 4)."""
+    def _refused(self, wait: _Wait, error: ReplyError) -> None:
+        """The server refuses the command (Rule 4)."""
         if is_temporary(error):
-            self._lost(line, error)
+            self._lost(wait, error)
             return
-        log.warning("the server refuses to wait for %d jobs: %s", len(line.jobs), error)
+        log.warning("the server refuses to wait for %d readers: %s", len(wait.readers), error)
         at = time.monotonic() + REFUSED
-        self._later += [(at, job) for job in line.jobs | line.joining]
-        self._drop(line)
+        self._later += [(at, reader) for reader in wait.readers | wait.joining]
+        self._drop(wait)
 
-    def _drop(self, line: _Line) -> None:
-        if line.wire is not None:
+    def _drop(self, wait: _Wait) -> None:
+        if wait.connection is not None:
             with contextlib.suppress(KeyError):  # it failed before it was registered
-                self._selector.unregister(line.wire)
-        line.close()
-        self._lines.remove(line)
+                self._selector.unregister(wait.connection)
+        wait.close()
+        self._waits.remove(wait)
 
-    # -- news -----------------------------------------------------------------------------------------------------
-    def _listen(self, patience: float | None) -> None:
-        for key, _ in self._selector.select(patience):
+    # -- replies --------------------------------------------------------------------------------------------------
+    def _listen(self, timeout: float | None) -> None:
+        for key, _ in self._selector.select(timeout):
             if key.data is None:
-                self._rung.recv(4096)
-            elif key.data in self._lines:
-                self._attempt(key.data, lambda line=key.data: self._heard(line))  # type: ignore[misc]
+                self._wakeup_receive.recv(4096)
+            elif key.data in self._waits:
+                self._attempt(key.data, lambda wait=key.data: self._received(wait))  # type: ignore[misc]
         now = time.monotonic()
-        for line in [line for line in self._lines if line.waiting and now > line.until]:
-            self._lost(line, TimeoutError("the server did not end its wait in time"))
+        for wait in [wait for wait in self._waits if wait.waiting and now > wait.until]:
+            self._lost(wait, TimeoutError("the server did not end its wait in time"))
 
-    def _heard(self, line: _Line) -> None:
-        if line.wire is None:
+    def _received(self, wait: _Wait) -> None:
+        if wait.connection is None:
             return
-        reply: Any = line.wire.poll()
+        reply: Any = wait.connection.poll()
         if reply is False:
             return
         if isinstance(reply, hiredis.ReplyError):
             raise ReplyError(str(reply))
-        if not line.waiting:
-            raise ConnectionError("a reply to nothing")
-        line.waiting = False
+        if not wait.waiting:
+            raise ConnectionError("a reply without a request")
+        wait.waiting = False
         self._delays.reset()
         keys = set(reply or ())
-        self._tell([job for job in line.jobs if not keys.isdisjoint(job.streams)])
-        if not line.old and not keys and not line.recalled:  # its time is over
+        self._notify([reader for reader in wait.readers if not keys.isdisjoint(reader.streams)])
+        if not wait.old and not keys and not wait.interrupted:  # it has timed out
             now = time.monotonic()
-            aged = {job for job in line.jobs if now - job.since >= OLD}
-            line.jobs -= aged
-            self._free |= dict.fromkeys(aged)
+            aged = {reader for reader in wait.readers if now - reader.since >= OLD}
+            wait.readers -= aged
+            self._unassigned |= dict.fromkeys(aged)
 
-    def _tell_later(self) -> None:
+    def _notify_later(self) -> None:
         now = time.monotonic()
-        due = [job for at, job in self._later if at <= now]
-        self._later = [(at, job) for at, job in self._later if at > now]
-        self._tell([job for job in due if self._jobs.get(job.name) is job])
+        due = [reader for at, reader in self._later if at <= now]
+        self._later = [(at, reader) for at, reader in self._later if at > now]
+        self._notify([reader for reader in due if self._readers.get(reader.name) is reader])
 
-    def _tell(self, jobs: Iterable[_Job]) -> None:
-        for job in jobs:
-            self._forget(job.name)
+    def _notify(self, readers: Iterable[_Reader]) -> None:
+        for reader in readers:
+            self._forget(reader.name)
             try:
-                self._told(job.name)
+                self._notify_reader(reader.name)
             except Exception:
-                log.exception("job %s could not be told that it has news", job.name)
+                log.exception("the notification of %s failed", reader.name)

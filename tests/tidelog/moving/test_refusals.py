@@ -24,11 +24,11 @@ def refused(*words: object) -> str:
 
 @pytest.mark.parametrize("url", ["localhost:6379", "http://localhost", "redis://", "orders"])
 def test_no_url(target: Peer, url: str) -> None:
-    assert "is no URL of a server" in refused(url, "--url", target.url)
+    assert "is not the URL of a server" in refused(url, "--url", target.url)
 
 
 def test_a_database_that_is_no_number(target: Peer) -> None:
-    assert "'first' is no number of a database" in refused("redis://localhost/first", "--url", target.url)
+    assert "'first' is not the number of a database" in refused("redis://localhost/first", "--url", target.url)
 
 
 def test_nobody_answers(target: Peer) -> None:

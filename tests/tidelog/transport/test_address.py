@@ -40,15 +40,15 @@ def test_what_a_url_says(url: str, expected: Address) -> None:
 
 
 WRONG = [
-    ("http://h", "is no URL of a server: it must be redis://"),
-    ("redis://", "is no URL of a server"),
-    ("redis://h:x", "host and port can't be read"),
-    ("redis://h:99999", "host and port can't be read"),
-    ("redis://:secr/et@h:1", "host and port can't be read"),
+    ("http://h", "is not the URL of a server: it must be redis://"),
+    ("redis://", "is not the URL of a server"),
+    ("redis://h:x", "host and port can't be parsed"),
+    ("redis://h:99999", "host and port can't be parsed"),
+    ("redis://:secr/et@h:1", "host and port can't be parsed"),
     ("redis://:secr#et@h:1", "can't be read"),
     ("redis://h#x", "write it as %23"),
-    ("redis://h/x", "'x' is no number of a database"),
-    ("redis://user:123/secr-et@h", "the path is no number of a database"),
+    ("redis://h/x", "'x' is not the number of a database"),
+    ("redis://user:123/secr-et@h", "the path is not the number of a database"),
     ("redis://h/1?db=2", "db is given twice"),
     ("redis://:a@h?password=b", "password is given twice"),
     ("redis://h?db=1&db=1", "the option db is given twice"),
