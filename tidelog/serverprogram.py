@@ -1,4 +1,4 @@
-"""The ``tidelog-server`` that is installed beside this package: how to start it."""
+"""How to start the ``tidelog-server`` that is installed with this package."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import tidelog
 
 
 def server_command() -> list[str]:
-    """What starts it; arguments follow."""
+    """Return the command that starts it, without arguments."""
     return [sys.executable, "-P", "-m", "_tidelog_server"]
 
 
 def server_environment() -> dict[str, str]:
-    """Ours, with the folder that holds this package first in PYTHONPATH."""
+    """Return this process's environment, with the directory of this package first in PYTHONPATH."""
     here = str(Path(tidelog.__file__).parent.parent)
     path = os.environ.get("PYTHONPATH")
     return os.environ | {"PYTHONPATH": f"{here}{os.pathsep}{path}" if path else here, "PYTHONUNBUFFERED": "1"}

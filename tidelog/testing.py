@@ -1,4 +1,4 @@
-"""A real tidelog-server for tests: a process of its own on a free port, with a data directory of its own.
+"""A real tidelog-server for tests: a separate process on a free port, with its own data directory.
 
 With pytest, one line in the ``conftest.py`` at the top of your tests::
 
@@ -9,7 +9,7 @@ and then::
     def test_orders(tidelog_server):
         with tidelog_server.client() as client:
             client.tappend("orders", {"item": "tea"})
-            tidelog_server.kill()     # SIGKILL: what was acknowledged survives it
+            tidelog_server.kill()     # SIGKILL: acknowledged writes survive it
             tidelog_server.start()
             assert client.tlen("orders") == 1
 
@@ -36,17 +36,17 @@ from tidelog.client.client import Client
 from tidelog.serverprogram import server_command, server_environment
 
 READY = "Ready to accept connections"
-SETTLE = 30.0  # seconds that a start or an orderly stop may take
+SETTLE = 30.0  # seconds that a start or a regular stop may take
 
 
 class ServerError(Exception):
-    """The server did not start, did not stop, or is not running. The text ends with its last lines of output."""
+    """The server did not start, did not stop, or is not running. The text ends with the last lines of its output."""
 
 
 class Server:
-    """A tidelog-server process and its data directory. Made by ``running_server()``, which also removes it.
+    """A tidelog-server process and its data directory. ``running_server()`` creates it and removes it.
 
-    Address and directory stay the same across restarts, so clients reconnect and the data is still there.
+    Address and directory are the same after a restart, so clients reconnect and the data still exists.
     """
 
     def __init__(self, directory: Path, config: dict[str, str | int], command: Sequence[str] | None = None) -> None:
@@ -54,10 +54,10 @@ class Server:
         self.config = config
         self.host = "127.0.0.1"
         self.port = free_port()
-        self.output: list[str] = []  # lines of the current process, standard error included
+        self.output: list[str] = []  # lines of the current process, including standard error
         self._command = list(command or server_command())
         self._process: subprocess.Popen[str] | None = None
-        self._reader = threading.Thread()  # follows the process's output
+        self._reader = threading.Thread()  # reads the output of the process
         self._ready = threading.Event()  # set by the line READY, or by the end of the output
 
     @property
@@ -66,7 +66,7 @@ class Server:
 
     @property
     def pid(self) -> int:
-        """The process ID. ServerError if the server is not running."""
+        """The process ID. Raises ServerError if the server is not running."""
         if self._process is None:
             raise ServerError("the server is not running")
         return self._process.pid
@@ -76,11 +76,11 @@ class Server:
         return self._process is not None and self._process.poll() is None
 
     def client(self, **options: Any) -> Client:
-        """A new client of this server. ``options`` are those of Client."""
+        """Return a new client of this server. ``options`` are those of Client."""
         return Client(self.url, **options)
 
     def start(self) -> None:
-        """Start, and return when it accepts connections. Nothing happens if it is running. ServerError if it can't."""
+        """Start the server unless it is running, and return when it accepts connections. Raises ServerError."""
         if self.running:
             return
         flags = {"bind": self.host, "port": self.port, "dir": str(self.directory), **self.config}
@@ -104,7 +104,7 @@ class Server:
             raise self._error("the server did not start")
 
     def stop(self) -> None:
-        """Stop in an orderly way (SIGTERM). ServerError if that takes longer than SETTLE or ends with an error."""
+        """Stop the server (SIGTERM). Raises ServerError if this takes longer than SETTLE or fails."""
         if self._process is None:
             return
         self._process.terminate()
@@ -118,14 +118,14 @@ class Server:
             raise self._error(f"the server ended with status {status}")
 
     def kill(self) -> None:
-        """Stop as in a crash: SIGKILL."""
+        """Kill the server (SIGKILL), as in a crash."""
         if self._process is not None:
             self._process.send_signal(signal.SIGKILL)
             self._process.wait()
             self._gone()
 
     def restart(self) -> None:
-        """Stop in an orderly way and start again."""
+        """Stop the server and start it again."""
         self.stop()
         self.start()
 
@@ -146,7 +146,7 @@ class Server:
 
 
 def free_port() -> int:
-    """A TCP port of this machine that is free at the moment."""
+    """Return a local TCP port that is currently unused."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
@@ -154,7 +154,7 @@ def free_port() -> int:
 
 
 def _start_somewhere(server: Server) -> None:
-    """Start it for the first time; on another port if somebody else has taken its port meanwhile. ServerError."""
+    """Start the server for the first time, on another port if its port is in use by now. Raises ServerError."""
     for attempts_left in (2, 1, 0):
         try:
             server.start()
@@ -169,12 +169,12 @@ def _start_somewhere(server: Server) -> None:
 def running_server(
     directory: str | Path | None = None, command: Sequence[str] | None = None, **config: str | int
 ) -> Iterator[Server]:
-    """A running server. It is stopped at the end, and its directory is removed unless you gave one.
+    """Run a server. It is stopped at the end, and its directory is removed unless you passed one.
 
-    ``config`` are the server's directives, with underscores for dashes: ``running_server(appendfsync="everysec")``; a
-    replica is ``running_server(replicaof=f"{leader.host} {leader.port}")``. ``command`` is started in place of the
-    tidelog-server installed beside this package; the flags are appended to it. ServerError if the server does not
-    start, or does not stop at the end.
+    ``config`` has directives of the server, with underscores for dashes: ``running_server(appendfsync="everysec")``.
+    A replica is ``running_server(replicaof=f"{leader.host} {leader.port}")``. ``command`` replaces the tidelog-server
+    that is installed with this package; the flags are appended to it. Raises ServerError if the server does not start,
+    or does not stop at the end.
     """
     settings = {name.replace("_", "-"): value for name, value in config.items()}
     where = Path(tempfile.mkdtemp(prefix="tidelog-")) if directory is None else Path(directory)
@@ -197,13 +197,13 @@ else:
 
     @pytest.fixture(scope="session")
     def tidelog_process() -> Iterator[Server]:
-        """One server for the whole test session. Tests use ``tidelog_server``, which empties it."""
+        """A server for the whole test session. Tests use ``tidelog_server``, which deletes its data first."""
         with running_server() as server:
             yield server
 
     @pytest.fixture
     def tidelog_server(tidelog_process: Server) -> Server:
-        """A running tidelog-server without data: a ``Server``, shared by the tests of a session, emptied for each.
+        """A running tidelog-server without data: a ``Server`` that the tests of a session share.
 
         Tests may stop, kill and restart it.
         """

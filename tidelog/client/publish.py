@@ -1,13 +1,13 @@
-"""Publishing rows exactly once: they are staged on the server, where nobody sees them, then published in one step.
+"""Publishing rows exactly once: they are staged invisibly on the server, then published in one step.
 
-    any number of Stagers    TSTAGE a rows ...   TSTAGE b rows ...    in processes of their own, at the same time
+    any number of Stagers    TSTAGE a rows ...   TSTAGE b rows ...    in separate processes, concurrently
     one Publisher            TPUBLISH fence epoch a b ...             one record in the log: all rows appear together
 
 Rule 1: the name of a stage is never used twice. Rows are staged in chunks, each under a new name. If a reply is lost,
-        it is unknown what the server holds under that name: the chunk is staged again under another new name, and the
-        first stage is never published. It ends when its time to live is over.
-Rule 2: TPUBLISH is sent again, with the same epoch, until there is a reply. The server skips an epoch that it has
-        published before.
+        it is unknown which rows the server has under that name: the chunk is staged again under another new name. The
+        first stage is never published, and expires.
+Rule 2: TPUBLISH is repeated, with the same epoch, until there is a reply. The server skips an epoch that was already
+        published.
 Rule 3: with ``ReplicaAcks``, a chunk counts as staged, and publish() returns, once replicas have it too (WAIT).
         Acknowledged rows therefore survive a failover to one of them.
 Rule 4: dropping stages only frees memory early. Nothing depends on it, so its failure is logged, not raised.
@@ -32,35 +32,35 @@ from tidelog.transport.call import Call, Name
 from tidelog.transport.errors import ConflictError, ReplyError, StaleEpochError, is_temporary
 from tidelog.transport.leader import LeaderConnection
 
-AHEAD: Final = 3  # chunks sent before their replies are read: the server works while the caller makes the next one
-CHUNK: Final = 500  # commands a chunk. Unread replies must fit into the sockets' buffers, or both ends would block
-CLAIM_MS: Final = 600_000  # how long a claimed epoch stays claimed; a job that takes longer to publish it fails
+AHEAD: Final = 3  # chunks sent before their replies are read: the server works while the caller builds the next one
+CHUNK: Final = 500  # commands per chunk. Unread replies must fit into the socket buffers, or both ends would block
+CLAIM_MS: Final = 600_000  # how long an epoch remains claimed; a job that takes longer to publish it fails
 
 log = logging.getLogger(__name__)
 
 
 class NotReplicatedError(Exception):
-    """Rows were staged or published, but too few replicas have acknowledged them in time."""
+    """Rows were staged or published, but too few replicas acknowledged them in time."""
 
 
 @dataclass(frozen=True)
 class ReplicaAcks:
-    """How many replicas must have what was written, before it counts as written."""
+    """The number of replicas that must have a write before it counts as complete."""
 
     replicas: int = 0
     wait_ms: int = 30_000
-    needed: bool = True  # False: where too few replicas answer in time, that is logged, and the work goes on
+    needed: bool = True  # False: if too few replicas answer in time, this is logged, and the work continues
 
     @property
     def call(self) -> Call[int]:
         return Call(("WAIT", self.replicas, self.wait_ms), int)
 
     def missed(self, replicas: int) -> None:
-        """Too few have answered: NotCopiedError if they are needed, else a line in the log."""
-        text = f"{replicas} of {self.replicas} replicas have acknowledged what was written, after {self.wait_ms} ms"
+        """Handle a missing acknowledgement: raises NotReplicatedError if it is needed, otherwise logs it."""
+        text = f"{replicas} of {self.replicas} replicas have acknowledged the write after {self.wait_ms} ms"
         if self.needed:
             raise NotReplicatedError(text)
-        log.warning("%s; going on without", text)
+        log.warning("%s; continuing without it", text)
 
 
 NO_REPLICA_ACKS: Final = ReplicaAcks()
@@ -76,26 +76,26 @@ class StagedRows:
     values: bytes  # RESP bulk strings, row by row: rows * len(fields) of them
 
     def command(self, stage: str, ttl_ms: int) -> bytes:
-        """The TSTAGE command in RESP."""
+        """Return the TSTAGE command in RESP."""
         packed = tstage_packed(stage, ttl_ms, self.key, self.fields, self.rows, self.values).packed
         assert packed is not None  # noqa: S101
         return packed
 
 
 class Stager:
-    """Stages the rows of one writer. Not for several threads at a time.
+    """Stages the rows of one writer. Not thread-safe.
 
     ``name`` is the name of its connection in CLIENT LIST. Names of stages begin with ``prefix``. A stage that is not
-    published ends after ``ttl_ms`` without rows.
+    published expires ``ttl_ms`` after its last rows.
 
-    After ``finish``, ``names`` are the stages to publish, in the order of the rows, and ``rows`` their number of rows.
+    After ``finish``, ``names`` has the stages to publish, in the order of the rows, and ``rows`` the number of rows.
     """
 
     def __init__(
         self, access: Access, name: str, prefix: str, ttl_ms: int, copies: ReplicaAcks = NO_REPLICA_ACKS,
         servers: LeaderConnection | None = None,
     ) -> None:  # fmt: skip
-        """servers: the caller's, who uses them for nothing else meanwhile, and closes them; None: its own."""
+        """Use the connection ``servers`` of the caller, who closes it, exclusively; None: open and close a new one."""
         self.copies = copies
         self.prefix = prefix
         self.ttl_ms = ttl_ms
@@ -103,20 +103,20 @@ class Stager:
         self.rows = 0
         self._servers = servers or LeaderConnection(access, name)
         self._own = servers is None
-        # chunks sent whose replies were not read yet: stage, content, whether a WAIT follows
+        # chunks whose replies have not been read yet: stage, content, whether a WAIT follows
         self._waiting: list[tuple[str, Sequence[StagedRows], bool]] = []
 
     def stage(self, parts: Sequence[StagedRows]) -> None:
-        """Stage some rows. ReplyError where the server refuses rows, UnreachableError where it does not answer.
+        """Stage some rows.
 
-        NotCopiedError where too few replicas have them. Each may come from an earlier call's rows: replies are read
-        later.
+        Raises ReplyError if the server refuses rows, UnreachableError if it does not answer, and NotReplicatedError if
+        too few replicas have them. Replies are read later, so the error may concern the rows of an earlier call.
         """
         for at in range(0, len(parts), CHUNK):
             self._stage(parts[at : at + CHUNK])
 
     def finish(self) -> None:
-        """Return when all rows are staged, and close the connection if it is its own. Errors as for ``stage``."""
+        """Return when all rows are staged, and close its own connection. Raises the errors of ``stage``."""
         try:
             while self._waiting:
                 self._settle_first()
@@ -147,7 +147,7 @@ class Stager:
             wire.send(self.copies.call.args)
 
     def _settle_first(self) -> None:
-        """Read the replies for the chunk that was sent first."""
+        """Read the replies to the oldest chunk."""
         name, parts, waits = self._waiting[0]
         wire = self._servers.leader()
         replies = [wire.take() for _ in parts]
@@ -164,10 +164,10 @@ class Stager:
         del self._waiting[0]
 
     def _again(self, error: OSError | ReplyError) -> None:
-        """Stage the chunks that have no reply once more, under new names (Rule 1)."""
+        """Stage the chunks without a reply again, under new names (Rule 1)."""
         if isinstance(error, ReplyError) and not is_temporary(error):
             raise error
-        log.warning("staging again what has no answer: %s", error)
+        log.warning("staging rows again, since there was no reply: %s", error)
         self._servers.close()
 
         def once() -> None:
@@ -180,10 +180,10 @@ class Stager:
 
 
 class Publisher:
-    """Publishes or drops what Stagers staged, and evicts. A context manager; ``close`` closes its connection.
+    """Publishes or drops stages, and evicts. It is a context manager; ``close`` closes its connection.
 
-    ``name`` is the name of the connection in CLIENT LIST. Every method raises UnreachableError where no leader answers,
-    and ReplyError where the server refuses the command, unless it says something else.
+    ``name`` is the name of the connection in CLIENT LIST. Unless documented otherwise, every method raises
+    UnreachableError if no leader answers, and ReplyError if the server refuses the command.
     """
 
     def __init__(self, access: Access, name: str, copies: ReplicaAcks = NO_REPLICA_ACKS) -> None:
@@ -191,14 +191,15 @@ class Publisher:
         self._servers = LeaderConnection(access, name)
 
     def publish(self, fence: str, epoch: int, stages: Sequence[str], check: str = "") -> Published:
-        """Append the rows of the stages, in order, in one step: once for each epoch of a fence.
+        """Append the rows of the stages, in order and in one step, once for each epoch of a fence.
 
-        ``check`` says what the epoch stands for, in up to 64 bytes: ConflictError where it was published with another.
+        ``check`` identifies the content of the epoch, in up to 64 bytes. ``now`` is False in the result if this epoch
+        was published earlier. The stages are deleted.
 
-        Stages that are published are gone. ``now`` is False in the result where this epoch was published before.
-        NotCopiedError where it was published and too few replicas have it: when it is repeated, it is skipped.
-        StaleEpochError where a later epoch of the fence was published; ReplyError with the code NOSTAGE where a stage
-        does not exist; in both cases nothing has changed. ValueError without stages.
+        Raises ConflictError if the epoch was published with another ``check``, StaleEpochError if a later epoch of the
+        fence was published, and ReplyError with the code NOSTAGE if a stage does not exist; nothing has changed then.
+        Raises NotReplicatedError if the rows were published but too few replicas have them; a repeated call is skipped.
+        Raises ValueError without stages.
         """
         publish = calls.tpublish(fence, epoch, *stages, check=check)
         reply, *replicas = self._servers.ask(publish, *([self.copies.call] if self.copies.replicas else []))
@@ -214,44 +215,44 @@ class Publisher:
         return published
 
     def publish_once(self, prefix: str, stages: Sequence[str]) -> None:
-        """Publish stages under a fence and an epoch that no other job uses: for a job that is never repeated.
+        """Publish stages under a fence and an epoch that no other job uses, for a job that is never repeated.
 
-        Jobs on one machine share a fence, ``<prefix>:<host name>``, so that fences don't pile up on the server. An
-        epoch is the time in nanoseconds. The server would take a second job with the same epoch for a repetition and
-        drop its rows, so a job claims its epoch first: it sets the key ``<fence>:<epoch>``, which expires after
-        CLAIM_MS. If another job has published a later epoch in the meantime, the next attempt takes a new one.
+        Jobs on one machine share a fence, ``<prefix>:<host name>``, so that fences do not accumulate on the server. An
+        epoch is the time in nanoseconds. The server would treat a second job with the same epoch as a repetition and
+        drop its rows. A job therefore claims its epoch first: it sets the key ``<fence>:<epoch>``, which expires after
+        CLAIM_MS. If another job has published a later epoch in the meantime, the next attempt uses a new one.
         """
         fence = f"{prefix}:{socket.gethostname()}"
         for attempt in range(5):
             try:
                 epoch = self._claimed(fence)
                 if not self.publish(fence, epoch, stages).now:
-                    log.debug("epoch %d had been published: by us, and the reply was lost", epoch)
+                    log.debug("epoch %d was already published by this job; the reply was lost", epoch)
                 return
             except StaleEpochError:
-                if attempt == 3:  # another machine of this name, whose clock is ahead
+                if attempt == 3:  # another machine with this name has a clock that is ahead
                     fence = f"{fence}:{uuid4().hex}"
             except ReplyError as error:
                 if error.code == "NOSTAGE" and attempt:
-                    return  # the attempt before had published, and its reply was lost
+                    return  # the previous attempt published the stages, and its reply was lost
                 raise
         raise AssertionError("a new fence has no epoch")
 
     def ask(self, *calls: Call[Any]) -> list[Any]:
-        """Calls that may be repeated, to the leader; see ``LeaderConnection.ask``."""
+        """Send calls that may be repeated to the leader; see ``LeaderConnection.ask``."""
         return self._servers.ask(*calls)
 
     def drop(self, stages: Sequence[str]) -> None:
-        """Drop stages that will not be published. Raises nothing: stages also end by themselves (Rule 4)."""
+        """Drop stages that will not be published. Raises nothing, since stages also expire by themselves (Rule 4)."""
         try:
             self._servers.ask(*([calls.tdrop(*stages)] if stages else []))
         except (OSError, ReplyError) as error:
-            log.warning("stages were not dropped, they will end when their time to live is over: %s", error)
+            log.warning("stages were not dropped; they will expire: %s", error)
 
     def evict(self, keys: Iterable[Name], *, count: int | None = None, ms: int | None = None) -> None:
-        """Evict from each stream all but the newest ``count`` entries, or all whose age isn't under ``ms``.
+        """Evict from each stream all but the newest ``count`` entries, or all entries that are ``ms`` old or older.
 
-        One of the two: TypeError otherwise. Evicting again does no harm.
+        Raises TypeError unless exactly one of the two is given. The call may be repeated.
         """
         for reply in self._servers.ask(*[calls.ttrim(key, count=count, ms=ms) for key in keys]):
             if isinstance(reply, ReplyError):
@@ -267,7 +268,7 @@ class Publisher:
         self.close()
 
     def _claimed(self, fence: str) -> int:
-        """An epoch that no other job has: the time in nanoseconds, claimed by a key that holds a token of ours."""
+        """Return an epoch that no other job uses: the time in nanoseconds, claimed by a key with a unique token."""
         token = uuid4().hex.encode()
         while True:
             epoch = time.time_ns()
@@ -277,7 +278,7 @@ class Publisher:
                 wire = self._servers.leader()
                 wire.send(("SET", claim, token, "NX", "PX", CLAIM_MS), ("GET", claim))
                 wire.reply()
-                return bool(wire.reply() == token)  # also True where an earlier attempt's reply was lost
+                return bool(wire.reply() == token)  # also True if the reply to an earlier attempt was lost
 
             if self._servers.attempts(claimed):
                 return epoch

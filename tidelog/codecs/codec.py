@@ -17,30 +17,30 @@ NAMES: Final = ("plain", "json", "msgpack", "json+zstd", "msgpack+zstd")
 
 
 class Codec(Protocol[R]):
-    """From a record to an entry and back."""
+    """Converts records to entries and back."""
 
     @property
     def name(self) -> str: ...
     @property
     def shape(self) -> RecordSchema: ...
     def encode(self, record: R) -> tuple[tuple[str, ...], tuple[Value, ...]]:
-        """Names and values of the entry. CodecError for a record that is not of the codec's type."""
+        """Return the names and values of the entry. Raises CodecError if the record does not have the codec's type."""
 
     def encode_alike(self, records: Sequence[R]) -> tuple[tuple[str, ...], Sequence[tuple[Value, ...]]] | None:
-        """Names and values of many entries with the same names, cheaper than one by one. None: ``encode`` each.
+        """Return the names and values of many entries with the same names, which costs less than single calls.
 
-        It is also None where a record can't be encoded: ``encode`` says why.
+        Returns None if the names differ or a record can't be encoded: call ``encode`` for each record then.
         """
 
     def decode(self, entry: Entry, key: bytes) -> R:
-        """The record. UndecodableError if the entry is not one; ``key`` is its stream, for the message."""
+        """Return the record. Raises UndecodableError if the entry is invalid; ``key`` is its stream, for the message."""
 
 
 def codec_for(record_type: Any, name: str | None = None) -> Codec[Any]:
-    """The codec of that name; without one: ``plain`` if the type is flat, else ``json``.
+    """Return the codec with that name. Default: ``plain`` if the type is flat, otherwise ``json``.
 
-    A type is flat if each of its fields is one scalar, or None. CodecError for a type that is no record type, an
-    unknown name, or ``plain`` for a type that is not flat.
+    A type is flat if each of its fields is one scalar or None. Raises CodecError if the type is not a record type, if
+    the name is unknown, or for ``plain`` if the type is not flat.
     """
     shape = schema_of(record_type)
     if name is None:

@@ -1,10 +1,10 @@
-"""The packed form: the record is one field, ``data``, in JSON or MessagePack, compressed with zstd if wanted.
+"""The packed form: the record is one field, ``data``, in JSON or MessagePack, optionally compressed with zstd.
 
-It takes what the plain form can't: nested records, lists, unions. A record type that is all of these is read by
-msgspec, or by pydantic if it is a pydantic model.
+Unlike the plain form, it supports nested records, lists and unions. msgspec decodes the records, or pydantic if the
+type is a pydantic model.
 
-Rule 1: each encoded record is decoded immediately and compared with the original: JSON has no NaN, a value may have
-        another type than its field, a serializer may hide or lose data. This costs about as much as encoding.
+Rule 1: each encoded record is decoded immediately and compared with the original: JSON has no NaN, a value may not have
+        the type of its field, a serializer may hide or lose data. This costs about as much as encoding.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from tidelog.transport.call import Value
 
 R = TypeVar("R")
 FIELD: Final = "data"
-LARGEST: Final = 512 << 20  # bytes of a record after decompression: what one bulk string may hold
+LARGEST: Final = 512 << 20  # bytes of a record after decompression: the limit of a bulk string
 _FIELDS: Final = (FIELD,)
-#: Without computed fields, which models that forbid more fields would not read. Instead of warnings, it is read again.
+#: Without computed fields, which models that forbid extra fields reject. Warnings are redundant (Rule 1).
 _WHOLE: Final[dict[str, Any]] = {"by_alias": False, "round_trip": True, "warnings": False}
 _REMEDY: Final = "Declare a type that has this value, or send a value of the declared type"
 
 
 class _Zstd(threading.local):
-    """A pair for each thread: neither can be used by two at a time."""
+    """A compressor and a decompressor for each thread, since they are not thread-safe."""
 
     def __init__(self) -> None:
         self.compressor = zstandard.ZstdCompressor()
@@ -39,7 +39,7 @@ class _Zstd(threading.local):
 
 
 class Packed(Generic[R]):
-    """A packed codec. ``form`` is ``json`` or ``msgpack``."""
+    """The packed codec of a record type. ``form`` is ``json`` or ``msgpack``."""
 
     def __init__(self, shape: RecordSchema, form: str, compressed: bool) -> None:
         self.shape = shape
@@ -51,21 +51,21 @@ class Packed(Generic[R]):
         self._zstd = _Zstd() if compressed else None
 
     def encode(self, record: R) -> tuple[tuple[str, ...], tuple[Value, ...]]:
-        """Name and value of the entry. Raises CodecError if decoding would not return the same record."""
+        """Return the name and value of the entry. Raises CodecError if decoding would not return the same record."""
         self.shape.check(record)
         data = self._written(record)
         try:
             back = self._parse(data)
             same = back == record
-        except Exception as error:  # noqa: BLE001 - also what the user's own types raise
-            self._look_closer(record, data, error)
+        except Exception as error:  # noqa: BLE001 - user-defined types may raise anything
+            self._compare_parts(record, data, error)
         else:
             if not same and (found := difference(record, back)):
                 raise CodecError(f"{self.shape.title}: decoding would not return the same record: {found}. {_REMEDY}")
         return _FIELDS, (self._compressed(data),)
 
     def written(self, record: R) -> bytes:
-        """The value of the field, without the comparison. Raises CodecError if the record can't be encoded."""
+        """Return the value of the field, without the comparison. Raises CodecError if the record can't be encoded."""
         return self._compressed(self._written(record))
 
     def _written(self, record: R) -> bytes:
@@ -77,7 +77,7 @@ class Packed(Generic[R]):
     def _compressed(self, data: bytes) -> bytes:
         return data if self._zstd is None else self._zstd.compressor.compress(data)
 
-    def _look_closer(self, record: R, data: bytes, error: Exception) -> None:
+    def _compare_parts(self, record: R, data: bytes, error: Exception) -> None:
         """Raises CodecError unless decoding returns the record and only the comparison itself fails."""
         try:
             back = self._parse(data)
@@ -89,11 +89,11 @@ class Packed(Generic[R]):
             raise CodecError(f"{self.shape.title}: decoding would not return the same record: {found}. {_REMEDY}")
 
     def encode_alike(self, records: Sequence[R]) -> tuple[tuple[str, ...], list[tuple[Value, ...]]]:
-        """Name and values of the entries. CodecError as ``encode``."""
+        """Return the name and the values of the entries. Raises CodecError as ``encode`` does."""
         return _FIELDS, [self.encode(record)[1] for record in records]
 
     def decode(self, entry: Entry, key: bytes) -> R:
-        """The record. UndecodableError if the entry is not one; ``key`` is its stream, for the message."""
+        """Return the record. Raises UndecodableError if the entry is invalid; ``key`` is its stream, for the message."""
         data = entry.get(FIELD)
         if data is None:
             raise UndecodableError(key, entry, f"no field {FIELD!r}, so it was not written with the codec {self.name}")
@@ -105,7 +105,7 @@ class Packed(Generic[R]):
             raise UndecodableError(key, entry, f"not a {self.shape.title} in {self.name}: {error}") from None
 
     def record(self, data: bytes) -> R:
-        """The record that is the value of the field. ZstdError, ValueError, TypeError, RecursionError if it is none."""
+        """Decode the value of the field. Raises ZstdError, ValueError, TypeError or RecursionError."""
         if self._zstd is not None:
             data = self._zstd.decompressor.decompress(data, max_output_size=min(LARGEST, _size(data)))
         made: R = self._parse(data)
@@ -113,10 +113,10 @@ class Packed(Generic[R]):
 
 
 def _size(data: bytes) -> int:
-    """The size that a zstd frame gives for its content. ZstdError if it gives none, or more than LARGEST."""
+    """Return the content size in a zstd frame. Raises ZstdError if it is missing or more than LARGEST."""
     size = zstandard.frame_content_size(data)
     if not 0 <= size <= LARGEST:
-        raise zstandard.ZstdError(f"the frame says {size} bytes, at most {LARGEST} are taken")
+        raise zstandard.ZstdError(f"the frame has {size} bytes, at most {LARGEST} are accepted")
     return size
 
 

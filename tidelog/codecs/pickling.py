@@ -1,8 +1,8 @@
 """Makes record types picklable, for other processes.
 
 msgspec caches its data about a dataclass or a TypedDict in an attribute of the class, which can't be pickled. Spark and
-joblib pickle the classes of a script or a notebook by value, with all attributes. So the attribute is removed: msgspec
-creates it again when it needs it, and existing decoders keep their data.
+joblib pickle the classes of a script or a notebook by value, with all attributes. The attribute is therefore removed:
+msgspec creates it again on demand, and existing decoders keep their data.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ def make_portable(record_type: Any) -> None:
     """Remove the attributes that prevent a type, and the types of its fields, from being pickled by value."""
     try:
         info = inspect.type_info(record_type)
-    except (TypeError, ValueError, NameError):  # of pydantic: such types have no cache
+    except (TypeError, ValueError, NameError):  # raised for pydantic models, which have no cache
         return
     _walk(info, set())
 

@@ -1,17 +1,17 @@
 """The plain form: every field of a record is a field of the entry, its value as text.
 
     str    UTF-8            bool                   true, false
-    bytes  as they are      datetime, date, time   ISO 8601
+    bytes  unchanged        datetime, date, time   ISO 8601
     int    decimal          timedelta              ISO 8601 (PT5S)
-    float  as repr()        UUID, Decimal, Enum    their text, or value
-    None   the field is left out
+    float  repr()           UUID, Decimal, Enum    text, or value
+    None   the field is omitted
 
 Decoding returns every value of these types unchanged. If a type can reject values (by a constraint, a Literal, a
 validator), each encoded record is decoded immediately and compared.
 
-Rule 1: records with the same types of values share a plan, so types are checked once for each combination, not for
-        each record.
-Rule 2: fields that the type does not have are skipped when an entry is read: a newer program may have added them.
+Rule 1: records with the same types of values share a plan, so types are checked once per combination, not once per
+        record.
+Rule 2: fields that the type does not have are ignored when an entry is decoded: a newer program may have added them.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ from tidelog.codecs.roundtrip import difference
 from tidelog.transport.call import Value
 
 R = TypeVar("R")
-_PLANS: Final = 1000  # combinations of types that are remembered
-_SENT_AS_THEY_ARE: Final = (str, bytes, int, float)
+_PLANS: Final = 1000  # combinations of types that are cached
+_SENT_UNCHANGED: Final = (str, bytes, int, float)
 
 
 class _Plan(NamedTuple):
-    """How records with certain types of values are written."""
+    """How records with certain types of values are encoded."""
 
     fields: tuple[str, ...]
-    texts: tuple[int, ...]  # places of values that are str
-    steps: tuple[tuple[int, Callable[[Any], Value] | None], ...] | None  # None: the values are sent as they are
+    texts: tuple[int, ...]  # indexes of values that are str
+    steps: tuple[tuple[int, Callable[[Any], Value] | None], ...] | None  # None: the values are sent unchanged
 
 
 class Plain(Generic[R]):
-    """The plain codec of a record type. CodecError if the type has no plain form."""
+    """The plain codec of a record type. Raises CodecError if the type has no plain form."""
 
     name = "plain"
 
@@ -53,16 +53,16 @@ class Plain(Generic[R]):
         self._plans: dict[tuple[Any, ...], _Plan] = {}
         self._get = shape.getter() if shape.fields and not shape.mapping else None
         self._named = {field.name: field for field in shape.fields}
-        self._read: dict[bytes, tuple[str, bool]] = {  # name in the entry -> name for msgspec, whether it stays bytes
+        self._read: dict[bytes, tuple[str, bool]] = {  # name in the entry -> name for msgspec, whether it is bytes
             field.name.encode(): (field.name, field.kind == "bytes") for field in shape.fields
         }
-        #: The names of the last entry that had text only, each name once and known, and their names for msgspec.
+        #: The names of the last entry with text only and with distinct, known names, and their names for msgspec.
         self._usual: tuple[tuple[bytes, ...], tuple[str, ...]] = ((), ())
-        #: Fields that are None where an entry lacks them, though the type has no default.
+        #: Fields without a default that are None if an entry lacks them.
         self._nulls = [field.name for field in shape.fields if field.required and field.nullable]
 
     def encode(self, record: R) -> tuple[tuple[str, ...], tuple[Value, ...]]:
-        """Names and values of the entry. CodecError for a record that is not of this type."""
+        """Return the names and values of the entry. Raises CodecError if the record does not have this type."""
         self.shape.check(record)
         kinds: tuple[Any, ...]
         if self._get is not None:
@@ -89,7 +89,7 @@ class Plain(Generic[R]):
         return plan.fields, row
 
     def encode_alike(self, records: Sequence[R]) -> tuple[tuple[str, ...], Sequence[tuple[Value, ...]]] | None:
-        """Names and values of entries whose values have the same types, column by column. None if they haven't."""
+        """Return the names and values of entries, encoded by column. Returns None if the types of values differ."""
         if not records or not self.shape.all_are(records):
             return None
         names: tuple[str, ...] = ()
@@ -121,7 +121,7 @@ class Plain(Generic[R]):
         return plan.fields, written
 
     def decode(self, entry: Entry, key: bytes) -> R:
-        """The record. UndecodableError if the entry is not one; ``key`` is its stream, for the message."""
+        """Return the record. Raises UndecodableError if the entry is invalid; ``key`` is its stream, for the message."""
         flat = entry.flat
         try:
             made: R = self.shape.made(self._values(flat[::2], flat[1::2]))
@@ -138,7 +138,7 @@ class Plain(Generic[R]):
             raw = value_field.kind == "bytes"
             pairs = zip(names, values, strict=True)
             return {name.decode(): value if raw else value.decode() for name, value in pairs}
-        usual, fields = self._usual  # read at once: threads share a codec
+        usual, fields = self._usual  # one read: threads share a codec
         if names == usual:
             return dict(zip(fields, [value.decode() for value in values], strict=True))
         found: dict[str, Any] = dict.fromkeys(self._nulls)
@@ -152,7 +152,7 @@ class Plain(Generic[R]):
         return found
 
     def _plan(self, kinds: tuple[Any, ...], names: tuple[str, ...], values: tuple[Any, ...]) -> _Plan:
-        """The plan of records with these types, of which ``values`` are one's. CodecError as ``encode``."""
+        """Return the plan for records with these types; ``values`` are those of one record. Raises CodecError."""
         plan = self._plans.get(kinds)
         if plan is None:
             plan = self._planned(names, values)
@@ -163,7 +163,7 @@ class Plain(Generic[R]):
 
     # -- writing ---------------------------------------------------------------------------------------------
     def _planned(self, names: tuple[str, ...], values: tuple[Any, ...]) -> _Plan:
-        """Check the types of one record's values, and say how such records are written."""
+        """Check the types of the values of one record, and return the plan for such records."""
         fields = list(self.shape.fields) if self._get is not None else [self._field(name) for name in names]
         if self.shape.mapping:
             missing = [field.name for field in self.shape.fields if field.required and field.name not in names]
@@ -173,7 +173,7 @@ class Plain(Generic[R]):
         for at, (field, value) in enumerate(zip(fields, values, strict=True)):
             if value is None and field.nullable:
                 continue
-            other = isinstance(value, bool) and bool not in field.accepts  # a bool is an int, a datetime a date
+            other = isinstance(value, bool) and bool not in field.accepts  # bool is a subclass of int, datetime of date
             other = other or (field.kind == "date" and isinstance(value, datetime))
             if other or not isinstance(value, field.accepts):
                 raise CodecError(
@@ -190,13 +190,13 @@ class Plain(Generic[R]):
         texts = tuple(at for at, _ in kept if isinstance(values[at], str))
         return _Plan(tuple(written[at] for at, _ in kept), texts, None if direct else tuple(kept))
 
-    # -- what would not come back --------------------------------------------------------------------------------
+    # -- checks --------------------------------------------------------------------------------------------------
     def _read_again(self, record: R, fields: tuple[str, ...], row: tuple[Value, ...]) -> None:
         """Raises CodecError unless decoding returns the same record."""
         names = tuple(name.encode() for name in fields)
         try:
             back = self.shape.made(self._values(names, tuple(map(_bytes, row))))
-        except Exception as error:  # noqa: BLE001 - also what the user's own types raise
+        except Exception as error:  # noqa: BLE001 - user-defined types may raise anything
             raise CodecError(f"{self.shape.title}: a record could not be read again: {error}") from None
         if found := difference(record, back):
             raise self._inexact(found)
@@ -220,16 +220,16 @@ class Plain(Generic[R]):
 
 
 class InexactError(ValueError):
-    """A value that decoding would not return unchanged. The text says how."""
+    """Decoding would not return a value unchanged. The text describes the difference."""
 
 
 def _bytes(value: Value) -> bytes:
-    """What the server gets."""
+    """Return a value as it is sent to the server."""
     return bytes(value) if isinstance(value, bytes | bytearray | memoryview) else str(value).encode()
 
 
 def _whole(value: int) -> int:
-    """A whole number for a field that is float."""
+    """Encode an int for a field that is float."""
     try:
         same = float(value) == value
     except OverflowError:
@@ -240,7 +240,7 @@ def _whole(value: int) -> int:
 
 
 def _moment(value: Any) -> Value:
-    """A time. ISO 8601 has no seconds in the difference to UTC, which some zones had before they had a standard."""
+    """Encode a time. ISO 8601 has no seconds in the difference to UTC, which some historical zones have."""
     if value.tzinfo is not None:
         offset = value.utcoffset()
         if offset is not None and offset.total_seconds() % 60:
@@ -249,12 +249,12 @@ def _moment(value: Any) -> Value:
 
 
 def _writer(kind: type, field: str) -> Callable[[Any], Value] | None:
-    """From a value of this type to what is sent for a field of this kind; None: it is sent as it is."""
+    """Return a function that encodes values of this type for a field of this kind; None: they are sent unchanged."""
     if field == "float" and issubclass(kind, int):
         return _whole
     if field in ("datetime", "time"):
         return _moment
-    if kind in _SENT_AS_THEY_ARE:
+    if kind in _SENT_UNCHANGED:
         return None
     if kind is bool:
         return lambda value: b"true" if value else b"false"
@@ -262,7 +262,7 @@ def _writer(kind: type, field: str) -> Callable[[Any], Value] | None:
         return bytes
     if issubclass(kind, Enum):
         return lambda value: _text(value.value)
-    for base in _SENT_AS_THEY_ARE:
+    for base in _SENT_UNCHANGED:
         if issubclass(kind, base):
             return base.__str__ if base is str else base
     return _text

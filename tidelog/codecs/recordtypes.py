@@ -1,4 +1,4 @@
-"""What a record type looks like: its fields, their types, and how to get the values out of a record.
+"""Record types: their fields, the types of the fields, and how values are read from a record.
 
 Record types are msgspec Structs, dataclasses, TypedDicts, pydantic models, and dicts with names as keys.
 """
@@ -22,26 +22,26 @@ from msgspec import inspect
 
 from tidelog.client.entries import Entry
 
-#: Scalars: what msgspec calls the type -> its name here, and the Python types whose values it accepts.
+#: Scalars: from msgspec's name of the type to its name here.
 _SCALARS: Final[dict[str, str]] = {
     "StrType": "str", "IntType": "int", "FloatType": "float", "BoolType": "bool", "BytesType": "bytes",
     "ByteArrayType": "bytes", "DateTimeType": "datetime", "DateType": "date", "TimeType": "time",
     "TimeDeltaType": "timedelta", "UUIDType": "uuid", "DecimalType": "decimal", "EnumType": "enum",
     "LiteralType": "literal",
 }  # fmt: skip
-#: The names of scalars here, in an order for people.
+#: The names of the scalars, in display order.
 KINDS: Final = tuple(dict.fromkeys(_SCALARS.values()))
 _BYTES: Final = (bytes,)
-#: What msgspec calls the constraints of a type.
+#: The names of constraints in msgspec.
 _CONSTRAINTS: Final = ("gt", "ge", "lt", "le", "multiple_of", "min_length", "max_length", "pattern", "tz")
 
 
 class CodecError(TypeError):
-    """A record type, or a record, that a codec can't write. The text names the type, the field and the way out."""
+    """A codec can't encode a record type or a record. The text names the type, the field and a remedy."""
 
 
 class UndecodableError(ValueError):
-    """An entry that is not a record of the type asked for. ``key`` is its stream, ``entry`` the entry as it came."""
+    """An entry is not a record of the expected type. ``key`` is its stream, ``entry`` the original entry."""
 
     def __init__(self, key: bytes, entry: Entry, reason: str) -> None:
         super().__init__(f"entry {entry.id} of {key.decode(errors='backslashreplace')}: {reason}")
@@ -59,39 +59,39 @@ class RecordField:
 
     attribute: str  # its name in Python
     name: str  # its name in an entry
-    kind: str  # a value of _SCALARS, or "json" for anything that is not one scalar
-    nullable: bool  # None is a value of it
-    default_is_none: bool  # it may be missing, and is None then
+    kind: str  # a value of _SCALARS, or "json" for anything that is not a single scalar
+    nullable: bool  # whether it can be None
+    default_is_none: bool  # whether it is None if it is missing
     required: bool
     accepts: tuple[type, ...]  # Python types of its values; empty unless it is a scalar
-    narrower: bool  # there are values of these types that it does not have
+    narrower: bool  # whether it rejects some values of these types
 
 
 @dataclass(frozen=True, slots=True)
 class RecordSchema:
-    """A record type."""
+    """The fields and properties of a record type."""
 
-    type: Any  # the type as declared
+    type: Any  # the declared type
     title: str  # its name in messages
     fields: tuple[RecordField, ...]  # in the order of declaration; empty: a dict, with any names
     mapping: bool  # records are dicts: a TypedDict, or a dict
     pydantic: bool
-    value: RecordField | None  # of a dict: what its values are
+    value: RecordField | None  # the values of a dict
     why_not_flat: str  # why it has no plain form; "" if it has one
-    reads_back: bool  # whether a record of the right types may be another one when it is read, or none
+    reads_back: bool  # whether a decoded record may differ from the original or be invalid, so that it must be compared
 
     def made(self, values: dict[str, Any]) -> Any:
-        """A record from the values of its fields, by their names in entries.
+        """Construct a record from the values of its fields, by their names in entries.
 
-        Text is read as a number, a time and so on where the type asks for it, bytes are taken as they are; where there
-        is text for bytes it is base64. ValueError or TypeError with what is wrong.
+        Text is converted to numbers, times and so on according to the type. Bytes are used unchanged; text for a field
+        with bytes is base64. Raises ValueError or TypeError if a value is invalid.
         """
         if self.pydantic:
             return self.type.model_validate(values, strict=False, by_name=True, by_alias=False)
         return msgspec.convert(values, self.type, strict=False, builtin_types=_BYTES)
 
     def check(self, record: object) -> None:
-        """CodecError unless the record is of this type. A subclass is another type: its own fields would be lost."""
+        """Raises CodecError unless the record has this type. Subclasses are refused: their fields would be lost."""
         if self.mapping:
             if not isinstance(record, dict):
                 raise CodecError(f"a record must be a dict ({self.title}), not {shown(record)}")
@@ -99,18 +99,18 @@ class RecordSchema:
             raise CodecError(f"a record must be a {self.title}, not {shown(record)}")
 
     def all_are(self, records: Sequence[object]) -> bool:
-        """Whether ``check`` takes all of these records; for dicts it may be False though it does."""
+        """Whether ``check`` accepts all of these records. For dicts, it may be False although ``check`` accepts them."""
         return set(map(type, records)) == {dict if self.mapping else get_origin(self.type) or self.type}
 
     def getter(self) -> Callable[[Any], tuple[Any, ...]]:
-        """A function from a record that is not a dict to its values, in the order of ``fields``."""
+        """Return a function from a record that is not a dict to its values, in the order of ``fields``."""
         names = [field.attribute for field in self.fields]
         get = attrgetter(*names)
         return get if len(names) > 1 else lambda record: (get(record),)
 
 
 def schema_of(record_type: Any) -> RecordSchema:
-    """The shape of a record type. CodecError if it is none."""
+    """Return the schema of a record type. Raises CodecError if it is not a record type."""
     if record_type is dict or get_origin(record_type) is dict:
         return _dict_shape(record_type)
     if _is_pydantic(record_type):
@@ -139,7 +139,7 @@ def schema_of(record_type: Any) -> RecordSchema:
 
 
 def _is_pydantic(record_type: Any) -> bool:
-    """Whether it is a pydantic model. pydantic need not be installed: then nothing is one."""
+    """Whether the type is a pydantic model. pydantic need not be installed."""
     pydantic = sys.modules.get("pydantic")
     return pydantic is not None and isinstance(record_type, type) and issubclass(record_type, pydantic.BaseModel)
 
@@ -165,7 +165,7 @@ def _shape(
 
 
 def _check_readable(record_type: Any) -> None:
-    """Raises CodecError if msgspec describes a type and can't decode it, such as one with an Enum of tuples."""
+    """Raises CodecError if msgspec can describe a type but not decode it, such as one with an Enum of tuples."""
     try:
         msgspec.json.Decoder(record_type)
     except TypeError as error:
@@ -173,7 +173,7 @@ def _check_readable(record_type: Any) -> None:
 
 
 def _has_code(record_type: Any) -> bool:
-    """Whether making a record runs code of the type's own, or leaves out fields."""
+    """Whether constructing a record runs code of the type, or omits fields."""
     kind = get_origin(record_type) or record_type
     left_out = dataclasses.is_dataclass(kind) and not all(field.init for field in dataclasses.fields(kind))
     return left_out or hasattr(kind, "__post_init__")
@@ -213,7 +213,7 @@ def _made(attribute: str, name: str, info: Any, required: bool, default_is_none:
 
 
 def _narrower(kind: str, info: Any) -> bool:
-    """Whether a field has fewer values than the types that it accepts."""
+    """Whether a field rejects some values of the types that it accepts."""
     if kind == "enum":
         return issubclass(info.cls, Flag)
     return kind == "literal" or any(getattr(info, name, None) is not None for name in _CONSTRAINTS)
@@ -241,6 +241,6 @@ def _title(record_type: Any) -> str:
 
 
 def shown(value: object) -> str:
-    """A value in a message: its type, and the beginning of what it is."""
+    """Return a value for a message: its type, and the start of its repr()."""
     text = repr(value)
     return f"{type(value).__name__} {text[:60] + '...' if len(text) > 60 else text}"

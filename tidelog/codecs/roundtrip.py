@@ -1,7 +1,7 @@
-"""Compares a record with its decoded form: which field differs, and how.
+"""Compares a record with its decoded form, and describes the first difference.
 
 Rule 1: values that compare equal are the same. If values of a type never compare equal, or do not compare by their
-        contents, their fields are compared.
+        content, their fields are compared.
 Rule 2: parts that a type excludes from comparisons (private attributes of pydantic models, ``compare=False``) may
         differ.
 """
@@ -17,18 +17,18 @@ from typing import Any, Final
 import msgspec
 
 NO_NUMBER: Final = "JSON has no NaN and no infinity: codec='msgpack' has"
-_DEEPEST: Final = 200  # levels that are compared one by one; beyond it, values that are not equal differ
+_DEEPEST: Final = 200  # nesting depth up to which parts are compared
 
 
 def difference(sent: Any, back: Any) -> str:
-    """The path and the kind of the first difference; "" if there is none."""
+    """Describe the first difference, with its path; "" if there is none."""
     return "" if _equal(sent, back) else _compared(sent, back, "", 0)
 
 
 def _equal(sent: Any, back: Any) -> bool:
     try:
         return bool(sent == back)
-    except Exception:  # noqa: BLE001 - a signalling NaN, naive and aware times, a comparison of the user's: look closer
+    except Exception:  # noqa: BLE001 - a signalling NaN, naive and aware times, user code: compare the parts
         return False
 
 
@@ -48,7 +48,7 @@ def _compared(sent: Any, back: Any, path: str, depth: int) -> str:
 
 
 def _methods(value: Any) -> set[str]:
-    """What the type of a value defines, itself or by a base."""
+    """Return the names that the type of a value or its base classes define."""
     return {name for kind in type(value).__mro__[:-1] for name in vars(kind)}
 
 
@@ -60,7 +60,7 @@ _Find = Callable[[Any, Any, str, int], str]
 
 
 def _finder(value: Any) -> _Find | None:
-    """What compares the parts of two values of the type of this one; None: it has no parts."""
+    """Return a function that compares the parts of two such values; None: the value has no parts."""
     if isinstance(value, dict):
         return _in_dicts
     if isinstance(value, list | tuple):
@@ -72,7 +72,7 @@ def _finder(value: Any) -> _Find | None:
 
 
 def _names(value: Any) -> list[str]:
-    """The fields of a Struct, a dataclass or a model."""
+    """Return the names of the fields of a Struct, a dataclass or a model."""
     if isinstance(value, msgspec.Struct):
         return list(value.__struct_fields__)
     if dataclasses.is_dataclass(value):
@@ -120,6 +120,6 @@ def _in_sequences(sent: Any, back: Any, path: str, depth: int) -> str:
 def _shown(value: object) -> str:
     try:
         text = repr(value)
-    except Exception:  # noqa: BLE001 - it is the user's
+    except Exception:  # noqa: BLE001 - user code
         text = "..."
     return f"{type(value).__name__} {text[:60] + '...' if len(text) > 60 else text}"

@@ -1,16 +1,16 @@
-"""``Claim``: a key that belongs to the holder of a lease for as long as that lease lasts.
+"""``Claim``: a key that belongs to the holder of a lease for as long as the lease lasts.
 
     app:shop:owner:bill:3 = "app:shop:lease:w1|w1:17|42"      lease key, lease value, claim epoch
-    app:shop:owner:bill:3 = "||42"                            released; the epoch stays
+    app:shop:owner:bill:3 = "||42"                            released; the epoch remains
 
-Rule 1: a claim is valid while the lease key that it names holds exactly the value that it names. It has no time of its
-        own, so renewing the lease doesn't touch it, and a WATCH on it fails only if somebody else has taken it.
-Rule 2: a claim changes hands by SET IFEQ on exactly the value that was found dead or released. No value occurs twice,
-        so of many who try one succeeds.
-Rule 3: the claim epoch grows with each claim of a key: it is taken from the counter after the value was read that it
-        replaces. For the same reason a released claim leaves its epoch behind, and the key is not deleted.
-Rule 4: a claim that names one's own tenure is one's own: a reply was lost. It is swapped for one with a new epoch, so
-        that what is still under way with the old one can't succeed.
+Rule 1: a claim is valid while the lease key that it names has exactly the value that it names. It does not expire by
+        itself, so renewing the lease does not change it, and a WATCH on it fails only if another process has taken it.
+Rule 2: a claim is taken by SET IFEQ on exactly the expired or released value that was read. No value occurs twice, so
+        only one of several processes succeeds.
+Rule 3: the claim epoch increases with each claim of a key: it is taken from the counter after the previous value was
+        read. For the same reason, a released key is not deleted but retains its epoch.
+Rule 4: a claim that names the process's own tenure is its own: a reply was lost. It is replaced by one with a new
+        epoch, so that requests in flight with the old epoch can't succeed.
 """
 
 from __future__ import annotations
@@ -29,50 +29,50 @@ from tidelog.transport.call import Call
 from tidelog.transport.errors import is_denied, is_retryable
 
 _unreadable: Final = UnreadableDocuments(logging.getLogger(__name__))
-REFUSED_MS: Final = 5000  # until a key of another type is looked at again
-UNENDING: Final = 1000  # ms that count as left where somebody has made a lease's key last for ever
+REFUSED_MS: Final = 5000  # until a key of another type is checked again
+UNENDING: Final = 1000  # ms that count as remaining if a lease's key was made persistent
 
 
 @dataclass(slots=True, eq=False)
 class Claim:
-    """A claim that was taken. ``epoch`` and ``value`` change if it is claimed again."""
+    """A claim of this process. ``epoch`` and ``value`` change if it is claimed again."""
 
     key: str
     partition: int
     tenure: Tenure
-    epoch: int  # of the claim; grows with each claim of the key: the fencing token
+    epoch: int  # the fencing token: it increases with each claim of the key
     value: bytes  # of the key
-    lost: bool = False  # somebody else has it, or it is gone
-    inherited: bool = False  # whoever had it before has not released it: it has died, or was taken for dead
+    lost: bool = False  # another process has it, or it was deleted
+    inherited: bool = False  # the previous owner did not release it: it died, or its lease expired
 
     @property
     def held(self) -> bool:
-        """Whether the claim is valid at this moment. Checked before each effect that needs it."""
+        """Whether the claim is valid now. It is checked before each effect that requires it."""
         return not self.lost and self.tenure.held
 
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """Who has a claim that could not be taken."""
+    """The owner of a claim that could not be taken."""
 
     partition: int
-    lease: str  # the key of the lease; empty: it changed hands at this moment, so try again
-    left: int  # milliseconds until that lease ends, unless it is renewed
+    lease: str  # the key of the lease; empty: another process has just taken the claim, so try again
+    left: int  # milliseconds until that lease expires, unless it is renewed
 
 
 @dataclass(frozen=True, slots=True)
 class ClaimResult:
-    """What came of ``take``."""
+    """The result of ``take``."""
 
-    claims: list[Claim]
-    held: list[Holder]
+    claims: list[Claim]  # those that were taken
+    held: list[Holder]  # the owners of the others
 
 
 def take(lease: Lease, wanted: Sequence[tuple[str, int]]) -> Steps[ClaimResult]:
-    """Claim keys, each with its partition. Those of living leases of others are left alone.
+    """Claim keys, each with its partition, except those that valid leases of other processes hold.
 
-    An invalid claim is reported, and its key is free: its owner, if there is one, finds another's claim there. A key
-    that the server refuses because of its type is reported and left out.
+    An invalid claim is reported, and its key counts as free: its owner, if any, then finds another claim. A key that
+    has another type is reported and skipped.
 
     Raises LeaseLostError if ``lease`` is not held.
     """
@@ -109,7 +109,7 @@ def take(lease: Lease, wanted: Sequence[tuple[str, int]]) -> Steps[ClaimResult]:
         if isinstance(there, Exception):
             if is_retryable(there) or is_denied(there):
                 raise there
-            _unreadable.tell(claim.key, there)
+            _unreadable.report(claim.key, there)
             held.append(Holder(claim.partition, claim.key, REFUSED_MS))
     claims = [claim for claim, there in zip(claims, found, strict=True) if not isinstance(there, Exception)]
     free = [each for each, there in zip(free, found, strict=True) if not isinstance(there, Exception)]
@@ -120,19 +120,19 @@ def take(lease: Lease, wanted: Sequence[tuple[str, int]]) -> Steps[ClaimResult]:
 
 
 def release(claims: Sequence[Claim], also: Sequence[Call[Any]] = ()) -> Steps[None]:
-    """Give claims up; ``also``: calls that are sent behind. Claims that others have taken stay theirs."""
+    """Release claims. Claims that others have taken are not changed. ``also``: calls that are sent afterwards."""
     for claim in claims:
         claim.lost = True
     freed = [strings.set_equal(each.key, b"||%d" % each.epoch, each.value) for each in claims]
-    for each, reply in zip(claims, (yield [*freed, *also]), strict=False):  # what is sent behind are hints
+    for each, reply in zip(claims, (yield [*freed, *also]), strict=False):  # the replies to ``also`` don't matter
         if isinstance(reply, Exception):
             if is_retryable(reply) or is_denied(reply):
                 raise reply
-            _unreadable.tell(each.key, reply)  # it is nobody's claim any more
+            _unreadable.report(each.key, reply)  # it is no longer a claim
 
 
 def check(claims: Sequence[Claim]) -> Steps[list[Claim]]:
-    """Compare claims with the server; those that aren't there any more become lost, and are returned."""
+    """Compare claims with the server. Those that no longer exist become lost and are returned."""
     if not claims:
         return []
     (values,) = checked((yield [strings.mget(*[claim.key for claim in claims])]))
@@ -143,9 +143,9 @@ def check(claims: Sequence[Claim]) -> Steps[list[Claim]]:
 
 
 def reclaim(lease: Lease, claim: Claim) -> Steps[bool]:
-    """Claim again what is one's own, under a new epoch; False if it is lost.
+    """Replace a claim of this process by one with a new epoch. Returns False if the claim is lost.
 
-    When it returns, a transaction that watched the key with the old epoch has happened or never will.
+    After that, a transaction that watched the key with the old epoch has either been executed or will fail.
     """
     ours = _name(lease.key, claim.tenure)
     epoch = yield from add_epochs(lease.epochs, 1)
@@ -158,7 +158,7 @@ def reclaim(lease: Lease, claim: Claim) -> Steps[bool]:
             break
         if there is None or _lease_of(claim.key, there) != ours:
             claim.lost = True
-        old = there or b""  # an attempt before this one, whose reply was lost
+        old = there or b""  # the value of an earlier attempt whose reply was lost
     return claim.held
 
 
@@ -173,7 +173,7 @@ def _name(lease_key: str, tenure: Tenure) -> bytes:
 
 
 def _lease_of(key: str, value: bytes | None) -> bytes:
-    """The part of a claim that names a tenure; ``|`` if the key is free. What is no claim is reported, and is free."""
+    """Return the part of a claim that names a tenure; ``|`` if the key is free. An invalid claim is reported."""
     if value is None:
         return b"|"
     name, _, epoch = value.rpartition(b"|")
@@ -182,12 +182,12 @@ def _lease_of(key: str, value: bytes | None) -> bytes:
             return name
     except UnicodeDecodeError:
         pass
-    _unreadable.tell(key, f"{value[:60]!r} is no claim")
+    _unreadable.report(key, f"{value[:60]!r} is not a claim")
     return b"|"
 
 
 def _living(names: Sequence[bytes]) -> Steps[dict[bytes, int]]:
-    """Those tenures whose leases last, with the milliseconds that are left of them."""
+    """Return the tenures whose leases have not expired, with their remaining milliseconds."""
     if not names:
         return {}
     keys = [name.partition(b"|")[0].decode() for name in names]

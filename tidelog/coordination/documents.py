@@ -66,9 +66,9 @@ def decode(
         if found == version:
             return msgspec.json.decode(text, type=kind)
     except (ValueError, RecursionError) as failure:
-        unreadable.tell(key, failure)
+        unreadable.report(key, failure)
         return None
     if found < version:
-        unreadable.tell(key, f"its version is {found}")
+        unreadable.report(key, f"its version is {found}")
         return None
     raise error(f"{key!r} has version {found}, this program supports {version}: it is too old")

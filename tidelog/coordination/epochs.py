@@ -1,4 +1,4 @@
-"""The counter that leases and claims get their epochs from.
+"""The counter that supplies the epochs of leases and claims.
 
 Rule 1: an epoch is never used twice, and later ones are higher.
 Rule 2: a counter that is not a number would block all programs. It is reported, and restarts at the server's time in
@@ -20,7 +20,7 @@ _NUMBERS: Final = ("ERR value is not an integer", "ERR increment or decrement wo
 
 
 def add_epochs(key: str, count: int) -> Steps[int]:
-    """Take so many epochs; returns the last one."""
+    """Reserve ``count`` epochs and return the last one."""
     while True:
         (epoch,) = yield [strings.increment(key, count)]
         if not isinstance(epoch, Exception):
@@ -30,5 +30,5 @@ def add_epochs(key: str, count: int) -> Steps[int]:
             raise epoch
         there, now = checked((yield [strings.get(key), strings.server_time()]))
         if there is not None:
-            _unreadable.tell(key, f"{there[:60]!r} is no counter; it goes on at {now}")
+            _unreadable.report(key, f"{there[:60]!r} is not a counter; it continues at {now}")
             checked((yield [strings.set_equal(key, b"%d" % now, there)]))

@@ -1,9 +1,9 @@
-"""``Keeper``: a thread with its own connection that keeps a lease, whatever the rest of the process does.
+"""``Keeper``: a thread with its own connection that renews a lease, independently of the rest of the process.
 
-A main thread that computes for minutes doesn't lose the lease: Python gives this thread its turn every few
-milliseconds. Only code that doesn't let other threads run (an extension that keeps the interpreter's lock) can.
+The lease is not lost if the main thread computes for minutes, since Python switches threads every few milliseconds. It
+can only be lost through code that does not release the interpreter's lock.
 
-Rule 1: a lease that is lost is acquired again, as a new tenure, until ``stop``.
+Rule 1: a lost lease is acquired again, as a new tenure, until ``stop``.
 Rule 2: errors of the server or the connection never end the thread.
 """
 
@@ -23,15 +23,15 @@ from tidelog.transport.errors import ReplyError, is_denied, message_of
 from tidelog.transport.leader import LeaderConnection
 
 log = logging.getLogger(__name__)
-RENEWALS: Final = 3  # in one ttl
-ATTEMPTS: Final = 20  # in one ttl, while the server does not answer or another holds the lease
-MOST: Final = 2.0  # seconds between two attempts at most, once the lease has ended
-PATIENCE: Final = 4  # a server that hasn't answered after ttl / PATIENCE is asked again on another connection
+RENEWALS: Final = 3  # per ttl
+ATTEMPTS: Final = 20  # per ttl, while the server does not answer or another process holds the lease
+MOST: Final = 2.0  # maximum delay in seconds between two attempts after the lease has expired
+PATIENCE: Final = 4  # if a server has not answered after ttl / PATIENCE, another connection is opened
 LEAST_PATIENCE: Final = 0.5  # seconds
 
 
 class Keeper:
-    """Keeps ``lease`` on the server of ``access``; Sentinels are followed.
+    """Renews ``lease`` on the server of ``access``. It follows a failover.
 
     >>> with Keeper(Access(("redis://localhost:6379",)), lease) as keeper:
     ...     keeper.wait(10)
@@ -43,17 +43,17 @@ class Keeper:
     def __init__(self, access: Access, lease: Lease, name: str = "tidelog-lease") -> None:
         self.lease = lease
         ms = round(max(lease.ttl / PATIENCE, LEAST_PATIENCE) * 1000)
-        self.denied = ""  # what the server said, where it denies what is needed
+        self.denied = ""  # the server's message if it denies a required permission
         self._servers = LeaderConnection(access.single_attempt(ms), name, returned=("OOM",))  # the lease handles OOM
         self._stopping = threading.Event()
         self._acquired = threading.Event()
-        self._trouble = ""  # what was logged last, so that an outage is one line
+        self._trouble = ""  # the last text logged, so that each outage is logged once
         self._delays = Delays(Backoff(lease.ttl / ATTEMPTS, max(lease.ttl / ATTEMPTS, MOST)))
         self._thread = threading.Thread(target=self._run, name=f"{name} {lease.key}", daemon=True)
         self._unwatch = lease.watch(self._changed)
 
     def start(self) -> None:
-        """Begin to acquire the lease."""
+        """Start acquiring the lease."""
         self._thread.start()
 
     def wait(self, seconds: float | None = None) -> bool:
@@ -61,7 +61,7 @@ class Keeper:
         return self._acquired.wait(seconds)
 
     def stop(self) -> None:
-        """End the tenure, release the lease, end the thread. If no server answers, the key ends by itself."""
+        """End the tenure, release the lease and stop the thread. If no server answers, the key expires by itself."""
         self._stopping.set()
         if self._thread.ident is not None:
             self._thread.join()
@@ -84,13 +84,13 @@ class Keeper:
                 wait = self._turn()
             except (OSError, ReplyError) as error:
                 wait = self._failed(error)
-        for left in (1, 0):  # once more, since the connection may have been lost long ago
+        for left in (1, 0):  # with a second attempt, since the connection may have been lost long ago
             try:
                 drive(self._send, self.lease.release())
                 break
             except (OSError, ReplyError) as error:
                 if not left:
-                    log.info("lease %s: not released (%s); it ends within %g s", self.lease.key, error, self.lease.ttl)
+                    log.info("lease %s: not released (%s); expires in %g s", self.lease.key, error, self.lease.ttl)
         self._servers.close()
 
     def _turn(self) -> float:

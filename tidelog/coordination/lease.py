@@ -1,15 +1,15 @@
-"""``Lease``: a key with an owner and a time.
+"""``Lease``: a key with an owner and a time to live.
 
     app:shop:lease:w1 = "w1:17", PX 10000        17: the epoch, from the counter app:shop:epoch
 
-Acquired by SET NX GET PX, renewed by SET IFEQ GET PX, released by DELEX IFEQ. Each may be repeated when its reply was
-lost.
+It is acquired by SET NX GET PX, renewed by SET IFEQ GET PX, and released by DELEX IFEQ. Each command may be repeated if
+its reply was lost.
 
-Rule 1: a lease is held until ``sent + ttl - margin``. ``sent`` is this machine's clock just before the last renewal
-        that succeeded was sent. So the holder stops before the server gives the lease to anybody else, whatever is lost
-        or late, as long as the two clocks don't drift apart by more than the margin within one ttl.
+Rule 1: a lease is held until ``sent + ttl - margin``. ``sent`` is this machine's clock just before the last successful
+        renewal was sent. The holder therefore stops before the server can grant the lease to another process, even if
+        messages are lost or late, as long as the two clocks do not drift by more than the margin within one ttl.
 Rule 2: a tenure that has ended never begins again. Its successor has another epoch.
-Rule 3: one thread acquires, renews and releases. Any thread may ask whether it is held.
+Rule 3: one thread acquires, renews and releases the lease. Any thread may check whether it is held.
 """
 
 from __future__ import annotations
@@ -31,33 +31,33 @@ from tidelog.transport.call import Call
 
 log = logging.getLogger(__name__)
 _unreadable: Final = UnreadableDocuments(log)
-SHORTEST: Final = 0.2  # seconds, of a ttl
-MARGIN: Final = 0.1  # of the ttl
+SHORTEST: Final = 0.2  # seconds: the minimum ttl
+MARGIN: Final = 0.1  # fraction of the ttl
 LEAST_MARGIN: Final = 0.05  # seconds
 
 
 class LeaseLostError(RuntimeError):
-    """The lease is not held: it has ended, or was never acquired."""
+    """The lease is not held: it has expired, or was never acquired."""
 
 
 def now() -> float:
-    """Seconds on a clock that never goes back, and goes on while the machine is suspended."""
+    """Return the seconds of a monotonic clock that continues while the machine is suspended."""
     return time.clock_gettime(_CLOCK)
 
 
-# Linux's CLOCK_MONOTONIC stands still while the machine sleeps; a lease doesn't.
+# On Linux, CLOCK_MONOTONIC stops while the machine is suspended, but a lease expires.
 _CLOCK: Final = time.CLOCK_BOOTTIME if sys.platform == "linux" else time.CLOCK_MONOTONIC
 
 
 class Tenure:
-    """One holding of a lease, from its acquisition to its end."""
+    """The time during which a lease is held, from its acquisition to its end."""
 
     __slots__ = ("_clock", "epoch", "until", "value")
 
     def __init__(self, epoch: int, value: bytes, clock: Callable[[], float]) -> None:
         self.epoch = epoch
         self.value = value  # of the lease's key
-        self.until = -math.inf  # on ``clock``: held before it
+        self.until = -math.inf  # time of ``clock`` until which it is held
         self._clock = clock
 
     @property
@@ -66,10 +66,10 @@ class Tenure:
 
 
 class Lease:
-    """A lease that ``owner`` wants on ``key`` for ``ttl`` seconds at a time; ``epochs`` is the key of the counter.
+    """A lease of ``owner`` on ``key`` for ``ttl`` seconds at a time; ``epochs`` is the key of the epoch counter.
 
-    The operations are ``Steps``. What they raise is what the server answered, or the error of the connection; the
-    lease is then as it was, and the operation may be repeated. ValueError for a ttl or a name that can't be used.
+    The operations are ``Steps``. They raise error replies and the errors of the connection. The lease is then
+    unchanged, and the operation may be repeated. Raises ValueError for an invalid ttl or name.
     """
 
     def __init__(
@@ -87,13 +87,13 @@ class Lease:
         self.epochs = epochs
         self.clock = clock
         self.tenure = Tenure(0, b"", clock)  # the current one, or the last
-        self._ended = True  # whether the end of ``tenure`` was told
-        self._next: Tenure | None = None  # one whose SET NX may have come through
-        self._told: dict[object, Callable[[], None]] = {}  # by tokens of their own
+        self._ended = True  # whether listeners were notified of the end of ``tenure``
+        self._next: Tenure | None = None  # one whose SET NX may have been executed
+        self._listeners: dict[object, Callable[[], None]] = {}  # by token
 
     @property
     def held(self) -> bool:
-        """Whether the lease is held at this moment."""
+        """Whether the lease is held now."""
         return self.tenure.held
 
     @property
@@ -103,22 +103,22 @@ class Lease:
 
     @property
     def value(self) -> bytes:
-        """What the key holds while the lease is held."""
+        """The value of the key while the lease is held."""
         return self.tenure.value
 
     def watch(self, changed: Callable[[], None]) -> Callable[[], None]:
-        """Call ``changed`` after each acquisition and each end, in the lease's thread; returns what stops that."""
+        """Call ``changed`` after each acquisition and each end, in the lease's thread. Returns a function to stop that."""
         token = object()
-        self._told[token] = changed
+        self._listeners[token] = changed
 
         def unwatch() -> None:
-            self._told.pop(token, None)
+            self._listeners.pop(token, None)
 
         return unwatch
 
     # -- operations ---------------------------------------------------------------------------------------------
     def acquire(self) -> Steps[bool]:
-        """Begin a tenure; False if another owner holds the key. Nothing happens if the lease is held."""
+        """Begin a tenure. Returns False if another owner holds the key. Nothing happens if the lease is held."""
         if self.held:
             return True
         self.end()
@@ -129,7 +129,7 @@ class Lease:
         sent = self.clock()
         (there,) = checked((yield [strings.set_absent(self.key, tenure.value, ms)]))
         if there is not None:
-            # An attempt before this one had come through at an unknown time, or the last tenure is still there.
+            # An earlier attempt was executed at an unknown time, or the value of the last tenure still exists.
             if there not in (tenure.value, self.tenure.value) and self._is_lease(there):
                 return False
             sent = self.clock()
@@ -139,19 +139,19 @@ class Lease:
         self._next = None
         tenure.until = sent + self.ttl - self.margin
         self.tenure, self._ended = tenure, False
-        self._tell()
+        self._notify()
         return True
 
     def _is_lease(self, value: bytes) -> bool:
-        """Whether a process may hold the key by this value. Anything else is reported, and taken over."""
+        """Whether the value may be that of a lease. Any other value is reported, and the key is taken over."""
         _, colon, epoch = value.rpartition(b":")
         if colon and epoch.isdigit():
             return True
-        _unreadable.tell(self.key, f"{value[:60]!r} is no lease")
+        _unreadable.report(self.key, f"{value[:60]!r} is not a lease")
         return False
 
     def renew(self) -> Steps[bool]:
-        """Hold the lease for another ttl; False if it is lost: too late, or the key is another's or gone."""
+        """Extend the lease by another ttl. Returns False if it is lost: expired, deleted, or held by another owner."""
         tenure = self.tenure
         sent = self.clock()
         if sent < tenure.until and (yield from self._prolong(tenure.value)) and self.clock() < tenure.until:
@@ -165,13 +165,13 @@ class Lease:
         if not _out_of_memory(there):
             checked([there])
             return bool(there == value)
-        # A server that refuses whatever may add data still prolongs. If the key was another's, it is prolonged too,
-        # which harms nobody; values are never used twice, so ours after PEXPIRE was ours at PEXPIRE.
+        # A server without memory refuses SET but not PEXPIRE. Extending the lease of another owner does no harm.
+        # Values are never reused, so if the value is ours after PEXPIRE, it was ours at PEXPIRE.
         prolonged, there = checked((yield [Call(("PEXPIRE", self.key, self._ms()), bool), strings.get(self.key)]))
         return bool(prolonged and there == value)
 
     def release(self) -> Steps[bool]:
-        """End the tenure and delete the key; whether it was there."""
+        """End the tenure and delete the key. Returns whether the key existed."""
         value = self.tenure.value
         self.end()
         candidates = [value] if self._next is None else [value, self._next.value]
@@ -179,14 +179,14 @@ class Lease:
         return any(checked((yield [strings.delete_equal(self.key, each) for each in candidates if each])))
 
     def end(self) -> None:
-        """End the tenure here: from now on it isn't held. The key on the server stays until its time is over."""
+        """End the tenure in this process only. The key on the server remains until it expires."""
         self.tenure.until = -math.inf
         if not self._ended:
             self._ended = True
-            self._tell()
+            self._notify()
 
-    def _tell(self) -> None:
-        for changed in tuple(self._told.values()):
+    def _notify(self) -> None:
+        for changed in tuple(self._listeners.values()):
             try:
                 changed()
             except Exception:

@@ -1,8 +1,8 @@
 """Hides secrets in texts for people: logs, errors, status.
 
-``redacted`` takes any text with URLs in it. It hides the user and the password of each URL, and the secret parameters
-of its query and its fragment. A parameter is secret by its name (``token``, ``sig``, ``code``, ``X-Amz-Signature``), or
-if its value looks like a key. The time is linear in the length of the text.
+``redacted`` accepts any text with URLs in it. It hides the user and the password of each URL, and the secret parameters
+of its query and its fragment. A parameter is secret because of its name (``token``, ``sig``, ``code``,
+``X-Amz-Signature``), or if its value looks like a key. The time is linear in the length of the text.
 """
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ from urllib.parse import unquote_plus
 HIDDEN: Final = "***"
 KEY_LENGTH: Final = 20  # characters of a value that counts as a key, if it has letters and digits
 
-#: Anywhere in a name. They are matched one after the other: a regular expression of them would be searched again and
-#: again in a long name.
+#: Anywhere in a name. Each part is searched separately, which takes linear time, unlike a regular expression.
 _PARTS: Final = (
     "pass", "token", "secret", "auth", "bearer", "credential", "cookie", "signature", "apikey", "accesskey", "private",
     "headers",
@@ -30,7 +29,7 @@ _SPLIT: Final = re.compile(r"(\s|[\"'<>])")
 _SCHEME: Final = re.compile(r"[A-Za-z0-9+.\-]{1,40}\Z")
 _SAID: Final = re.compile(r"[A-Za-z0-9+/_.~%=-]+")
 _WEB: Final = ("http", "https", "ws", "wss")
-_LONGEST: Final = 200  # characters of a name that is looked into
+_LONGEST: Final = 200  # characters of a name that are checked
 
 
 def is_secret(name: str) -> bool:
@@ -40,14 +39,14 @@ def is_secret(name: str) -> bool:
 
 
 def redacted(text: str) -> str:
-    """Text with the secrets of its URLs replaced by ``***``."""
+    """Return a text with the secrets of its URLs replaced by ``***``."""
     if "://" not in text:
         return text
     return "".join(_urls(each) if "://" in each else each for each in _SPLIT.split(text))
 
 
 def _urls(text: str) -> str:
-    """Text without spaces: one URL, or several that are separated by commas."""
+    """Redact a text without spaces: one URL, or several that are separated by commas."""
     first, *rest = text.split("://")
     made = [first]
     scheme = _scheme(first)
@@ -62,13 +61,13 @@ def _urls(text: str) -> str:
 
 
 def _scheme(text: str) -> str:
-    """The scheme of a URL whose ``://`` follows this text."""
+    """Return the scheme of a URL whose ``://`` follows this text."""
     found = _SCHEME.search(text[-40:])
     return "" if found is None else found[0]
 
 
 def _url(text: str, *, web: bool) -> str:
-    """What follows ``://``. web: / and ? end the host. Passwords of other URLs are often not escaped."""
+    """Redact the part after ``://``. ``web``: / and ? end the host. Passwords in other URLs are often not escaped."""
     authority = text
     if web:
         for mark in "/?#":
@@ -103,7 +102,7 @@ def _secret_parameter(name: str) -> bool:
 
 
 def _looks_secret(value: str) -> bool:
-    """Whether a value is long, and of letters and digits that were mixed by chance."""
+    """Whether a value is long and a random mixture of letters and digits."""
     if len(value) < KEY_LENGTH or not _SAID.fullmatch(value[:_LONGEST]):
         return False
     digits = sum(map(str.isdigit, value[:_LONGEST]))

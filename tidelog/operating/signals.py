@@ -1,11 +1,10 @@
-"""Installs signal handlers in a program with an event loop for a time. They are restored, and never inherited by
-children.
+"""Signal handlers of a program with an event loop, installed for a time and not inherited by child processes.
 
-    with signals.handling(ENDING, told):     told(number) is called in the event loop
+    with signals.handling(ENDING, handle):     handle(number) is called in the event loop
         ...
 
 Rule 1: at the end, the previous handlers are restored, unless other code has set another handler meanwhile.
-Rule 2: several parts of a program can handle the same signal. All of them are called.
+Rule 2: several parts of a program can handle the same signal. All their handlers are called.
 Rule 3: a forked child starts with the handlers of a new program, and without the wakeup descriptor. Otherwise it would
         write its own signals into the parent's event loop, and survive them. Signals that arrive between the fork and
         the reset are delayed until the reset.
@@ -22,9 +21,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
-#: What asks a program to end. SIGHUP: its terminal is gone; a program under ``nohup`` ignores it.
+#: The signals that stop a program. SIGHUP: its terminal was closed; a program under ``nohup`` ignores it.
 ENDING: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-Told = Callable[[signal.Signals], None]
+Handler = Callable[[signal.Signals], None]
 
 
 class _Taken:
@@ -33,16 +32,16 @@ class _Taken:
     def __init__(self, number: signal.Signals, loop: asyncio.AbstractEventLoop) -> None:
         self.number = number
         self.loop = loop
-        self.told: dict[object, Told] = {}
+        self.handlers: dict[object, Handler] = {}
         self.before = signal.getsignal(number)
         loop.add_signal_handler(number, self._call)
         self._ours = signal.getsignal(number)
 
     def _call(self) -> None:
-        for told in tuple(self.told.values()):
-            told(self.number)
+        for handle in tuple(self.handlers.values()):
+            handle(self.number)
 
-    def give_back(self) -> None:
+    def restore(self) -> None:
         if signal.getsignal(self.number) is self._ours:
             self.loop.remove_signal_handler(self.number)
             signal.signal(self.number, signal.SIG_DFL if self.before is None else self.before)
@@ -52,10 +51,10 @@ _taken: dict[signal.Signals, _Taken] = {}  # of the process
 
 
 @contextmanager
-def handling(numbers: Sequence[signal.Signals], told: Told) -> Iterator[None]:
-    """Call ``told`` in the running event loop, which is that of the main thread, when one of the signals arrives.
+def handling(numbers: Sequence[signal.Signals], handle: Handler) -> Iterator[None]:
+    """Call ``handle`` in the running event loop, which is that of the main thread, when one of the signals arrives.
 
-    Without signals it does nothing. Raises RuntimeError in another thread. An ignored SIGHUP stays ignored.
+    It does nothing if there are no signals. Raises RuntimeError in another thread. SIGHUP remains ignored if it was.
     """
     if numbers and not in_main_thread():
         raise RuntimeError("signals can be handled in the main thread only")
@@ -68,19 +67,19 @@ def handling(numbers: Sequence[signal.Signals], told: Told) -> Iterator[None]:
                 if number == signal.SIGHUP and signal.getsignal(number) == signal.SIG_IGN:
                     continue
                 found = _taken[number] = _Taken(number, loop)
-            found.told[token] = told
+            found.handlers[token] = handle
             entered.append(found)
         yield
     finally:
         for found in entered:
-            found.told.pop(token, None)
-            if not found.told and _taken.get(found.number) is found:
+            found.handlers.pop(token, None)
+            if not found.handlers and _taken.get(found.number) is found:
                 del _taken[found.number]
-                found.give_back()
+                found.restore()
 
 
 def unhandled(numbers: Sequence[signal.Signals]) -> bool:
-    """Whether ``handling`` would replace no handler of another part, in the main thread."""
+    """Whether ``handling`` would not replace a handler of other code. False outside the main thread."""
     return in_main_thread() and all(number in _taken or _is_default(number) for number in numbers)
 
 
@@ -90,7 +89,7 @@ def in_main_thread() -> bool:
 
 def _is_default(number: signal.Signals) -> bool:
     handler: Any = signal.getsignal(number)
-    if handler == signal.SIG_IGN:  # by the parent: nohup, or a shell for ``program &`` in a script
+    if handler == signal.SIG_IGN:  # set by the parent: nohup, or a shell for ``program &`` in a script
         return True
     if isinstance(handler, functools.partial):  # asyncio.run sets its own for Ctrl-C
         return getattr(handler.func, "__func__", None) is asyncio.Runner._on_sigint  # type: ignore[attr-defined]
@@ -101,7 +100,7 @@ def _is_default(number: signal.Signals) -> bool:
 
 # -- children ------------------------------------------------------------------------------------------------
 class _Forking(threading.local):
-    """The mask of a thread that is about to fork."""
+    """The signal mask of a thread that is about to fork."""
 
     mask: set[signal.Signals | int] | None = None
 

@@ -118,7 +118,7 @@ def test_what_has_no_reply_is_staged_again(
     stager.stage([part("a", n) for n in range(12, 60)])
     stager.finish()
     assert proxy.down.fired.is_set()
-    assert "staging again what has no answer" in caplog.text
+    assert "staging rows again, since there was no reply" in caplog.text
     assert stages(client) > len(stager.names), "what was staged under the old names is still there"
     with Publisher(through(proxy), "publisher") as publisher:
         publisher.publish("job", 1, stager.names)

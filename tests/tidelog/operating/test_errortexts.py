@@ -74,8 +74,8 @@ def test_once(caplog: pytest.LogCaptureFixture) -> None:
     for text in ("a", "a", "b", "a"):
         once.warn(text)
     assert [record.getMessage() for record in caplog.records] == ["a", "b"]
-    assert once.well()
-    assert not once.well()
+    assert once.succeeded()
+    assert not once.succeeded()
     once.warn("a")
     assert len(caplog.records) == 3
 
@@ -86,5 +86,5 @@ def test_once_with_a_quiet_time(caplog: pytest.LogCaptureFixture) -> None:
     for _ in range(3):
         once.warn("a 1", "a")
         once.warn("a 2", "a")
-        once.well()
+        once.succeeded()
     assert [record.getMessage() for record in caplog.records] == ["a 1"]

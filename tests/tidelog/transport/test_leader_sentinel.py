@@ -64,11 +64,11 @@ def test_what_replicas_have(made: tuple[Watch, Node, Node], caplog: pytest.LogCa
 
     assert written(1, ReplicaAcks(1, 10_000)) == Published(True, 4)
     assert replica.say("TLEN", "a") == 4
-    with pytest.raises(NotReplicatedError, match="1 of 2 replicas have acknowledged what was written, after 50 ms"):
+    with pytest.raises(NotReplicatedError, match="1 of 2 replicas have acknowledged the write after 50 ms"):
         written(2, ReplicaAcks(2, 50))
     assert not caplog.records
     assert written(2, ReplicaAcks(2, 50, needed=False)).now
-    assert sum("going on without" in record.message for record in caplog.records) == 2  # once for each of the two
+    assert sum("continuing without" in record.message for record in caplog.records) == 2  # once for each of the two
     stager = Stager(access, "test", "test", 60_000)
     stager.stage([part])
     stager.finish()

@@ -152,7 +152,7 @@ class Desired:
         except (ValueError, RecursionError) as error:
             text = f"the key {self.key!r} holds something else than what flows keep there: {text_of(error)}"
             raise _NoDocumentError(text) from None
-        self._trouble.well()
+        self._trouble.succeeded()
         return kept
 
     def _ignored(self, error: Exception) -> DesiredDocument:

@@ -162,7 +162,7 @@ class Supervisor:
         except Exception:
             log.exception("engine %s: a round failed; retrying", self.name)
             return RETRY
-        self._trouble.well()
+        self._trouble.succeeded()
         self._pause = 0.0
         return change.after
 
@@ -254,7 +254,7 @@ class Supervisor:
                 try:
                     found = await line.run(registry.read(found))
                     self.specs, self._followed, pause = dict(found.specs), True, RETRY
-                    trouble.well()
+                    trouble.succeeded()
                     if self._on_registry is not None:
                         self._on_registry(found)
                     self._wake.set()

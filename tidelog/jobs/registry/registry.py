@@ -111,7 +111,7 @@ class JobRegistry:
                 self.specs[name] = spec
                 self.gone.pop(name, None)
         except (KeyError, ValueError, RecursionError) as error:
-            _unreadable.tell(f"{keys.REGISTRY} {entry.id}", summary_of(error))
+            _unreadable.report(f"{keys.REGISTRY} {entry.id}", summary_of(error))
 
     def find(self, name: str) -> JobSpec:
         """Return the job's spec. Raises JobError if there is no such job."""

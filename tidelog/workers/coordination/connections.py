@@ -54,7 +54,7 @@ class WorkerConnector:
                 self.deny(error)
                 raise
             else:
-                if self._away.well():
+                if self._away.succeeded():
                     log.info("%s: connected again", self.access.places)
                 return made
 

@@ -130,7 +130,7 @@ class ControlStream:
                 await asyncio.sleep(delays.next())
                 continue
             delays.reset()
-            self._trouble.well()
+            self._trouble.succeeded()
             self.feed(batch)
 
     def _notify(self, concerned: set[str], lost: bool) -> None:

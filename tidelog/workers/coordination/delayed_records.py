@@ -80,7 +80,7 @@ class DelayedRecordSender:
                 await self._settle(work)
                 while True:
                     await self._turn(work, wait)
-                    self._trouble.well()
+                    self._trouble.succeeded()
                     delays.reset()
             except LeaseLostError:
                 self._movers.clear()

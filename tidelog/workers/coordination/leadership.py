@@ -112,7 +112,7 @@ class Leadership:
         except Exception:
             log.exception("app %s: unexpected error in the leadership; trying again", self._app)
         else:
-            self._trouble.well()
+            self._trouble.succeeded()
             return wait
         self._hinted = self._doubt = True
         return AGAIN

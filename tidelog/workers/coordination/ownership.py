@@ -151,7 +151,7 @@ class PartitionOwnership:
             log.exception("%s: unexpected error in a turn; trying again", self._name)
             self._hinted = self._doubt = True
             return AGAIN
-        self._trouble.well()
+        self._trouble.succeeded()
         self._act(view)
         return view.after
 

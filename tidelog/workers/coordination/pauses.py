@@ -75,5 +75,5 @@ def decoded(text: bytes | None, key: str) -> PauseEntries:
     try:
         return msgspec.json.decode(text, type=PauseEntries)
     except (ValueError, RecursionError) as error:
-        _unreadable.tell(key, error)
+        _unreadable.report(key, error)
         return {}

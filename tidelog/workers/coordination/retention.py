@@ -69,7 +69,7 @@ class RetentionTask:
                     self._trouble.warn(f"app {self._app}: retention: {text_of(error)}; trying again")
                 wait = min(self._most, wait * 2)
                 continue
-            self._trouble.well()
+            self._trouble.succeeded()
             if self.evicted > before:
                 wait = self._least
             else:
