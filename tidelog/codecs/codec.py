@@ -33,7 +33,7 @@ class Codec(Protocol[R]):
         """
 
     def decode(self, entry: Entry, key: bytes) -> R:
-        """Return the record. Raises UndecodableError if the entry is invalid; ``key`` is its stream, for the message."""
+        """Return the record. Raises UndecodableError if the entry is invalid. ``key``: its stream, for the message."""
 
 
 def codec_for(record_type: Any, name: str | None = None) -> Codec[Any]:

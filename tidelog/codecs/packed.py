@@ -93,7 +93,7 @@ class Packed(Generic[R]):
         return _FIELDS, [self.encode(record)[1] for record in records]
 
     def decode(self, entry: Entry, key: bytes) -> R:
-        """Return the record. Raises UndecodableError if the entry is invalid; ``key`` is its stream, for the message."""
+        """Return the record. Raises UndecodableError if the entry is invalid. ``key``: its stream, for the message."""
         data = entry.get(FIELD)
         if data is None:
             raise UndecodableError(key, entry, f"no field {FIELD!r}, so it was not written with the codec {self.name}")

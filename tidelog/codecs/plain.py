@@ -121,7 +121,7 @@ class Plain(Generic[R]):
         return plan.fields, written
 
     def decode(self, entry: Entry, key: bytes) -> R:
-        """Return the record. Raises UndecodableError if the entry is invalid; ``key`` is its stream, for the message."""
+        """Return the record. Raises UndecodableError if the entry is invalid. ``key``: its stream, for the message."""
         flat = entry.flat
         try:
             made: R = self.shape.made(self._values(flat[::2], flat[1::2]))

@@ -91,7 +91,7 @@ class RecordSchema:
         return msgspec.convert(values, self.type, strict=False, builtin_types=_BYTES)
 
     def check(self, record: object) -> None:
-        """Raises CodecError unless the record has this type. Subclasses are refused: their fields would be lost."""
+        """Raises CodecError unless the record has this type. Fields of a subclass would be lost, so it is refused."""
         if self.mapping:
             if not isinstance(record, dict):
                 raise CodecError(f"a record must be a dict ({self.title}), not {shown(record)}")

@@ -107,7 +107,7 @@ class Lease:
         return self.tenure.value
 
     def watch(self, changed: Callable[[], None]) -> Callable[[], None]:
-        """Call ``changed`` after each acquisition and each end, in the lease's thread. Returns a function to stop that."""
+        """Call ``changed`` after each acquisition and end, in the lease's thread. Returns a function to stop that."""
         token = object()
         self._listeners[token] = changed
 

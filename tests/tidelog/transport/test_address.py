@@ -45,7 +45,7 @@ WRONG = [
     ("redis://h:x", "host and port can't be parsed"),
     ("redis://h:99999", "host and port can't be parsed"),
     ("redis://:secr/et@h:1", "host and port can't be parsed"),
-    ("redis://:secr#et@h:1", "can't be read"),
+    ("redis://:secr#et@h:1", "can't be parsed"),
     ("redis://h#x", "write it as %23"),
     ("redis://h/x", "'x' is not the number of a database"),
     ("redis://user:123/secr-et@h", "the path is not the number of a database"),
