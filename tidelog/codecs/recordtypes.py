@@ -99,7 +99,7 @@ class RecordSchema:
             raise CodecError(f"a record must be a {self.title}, not {shown(record)}")
 
     def all_are(self, records: Sequence[object]) -> bool:
-        """Whether ``check`` accepts all of these records. For dicts, it may be False although ``check`` accepts them."""
+        """Whether ``check`` accepts all of these records. For dicts, False does not mean that it refuses one."""
         return set(map(type, records)) == {dict if self.mapping else get_origin(self.type) or self.type}
 
     def getter(self) -> Callable[[Any], tuple[Any, ...]]:

@@ -46,7 +46,7 @@ WRONG = [
     ("redis://h:99999", "host and port can't be parsed"),
     ("redis://:secr/et@h:1", "host and port can't be parsed"),
     ("redis://:secr#et@h:1", "can't be parsed"),
-    ("redis://h#x", "write it as %23"),
+    ("redis://h#x", "must be written as %23"),
     ("redis://h/x", "'x' is not the number of a database"),
     ("redis://user:123/secr-et@h", "the path is not the number of a database"),
     ("redis://h/1?db=2", "db is given twice"),
