@@ -3,6 +3,7 @@
     units    ``Duration`` and ``Size``: ``5s``, ``64KB``
     start    ``StartPosition``: the option ``start``
     retry    ``RetryOptions``: the options ``attempts``, ``first``, ``most``, ``growth`` and ``jitter``
+    onerror  ``ErrorPolicy``: the option ``on_error``
     structs  options as structures of msgspec: all errors are reported together, each with its path
 
 A range or a pattern of an option is part of its type, so documentation can be generated from the type::

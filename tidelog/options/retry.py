@@ -29,6 +29,10 @@ class RetryOptions(Struct):
     growth: Annotated[float, msgspec.Meta(ge=1, le=1000)] = 2.0  # factor between consecutive delays
     jitter: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.1  # random fraction by which a delay is shortened
 
+    def __post_init__(self) -> None:
+        if self.first > self.most:
+            raise ValueError(f"first is {self.first:g} s: it must be at most {self.most:g} s, the value of most")
+
     @property
     def backoff(self) -> Backoff:
         """The delays that these options describe."""

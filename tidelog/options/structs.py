@@ -17,7 +17,6 @@ import msgspec
 
 from tidelog.operating.redaction import redacted
 from tidelog.options.start import StartPosition
-from tidelog.options.units import Duration, Size
 
 S = TypeVar("S", bound=msgspec.Struct)
 
@@ -128,8 +127,6 @@ def _is_struct(kind: Any) -> bool:
 
 
 def _hook(kind: type, value: Any) -> Any:
-    if issubclass(kind, (Duration, Size)):
-        return kind.read(value)
     if issubclass(kind, StartPosition):
         return kind(value)
-    raise NotImplementedError(kind)
+    return kind.read(value)  # type: ignore[attr-defined] # Duration, Size, ErrorPolicy

@@ -17,7 +17,7 @@ DEADLINE = 20.0  # s
 
 @contextlib.asynccontextmanager
 async def running(flow: Flow, *, started: bool = True) -> AsyncIterator[RunningFlow]:
-    one = RunningFlow(flow.spec(), FlowContext(flow.name, debug=True, letters=None))
+    one = RunningFlow(flow.spec(), FlowContext(flow.name, debug=True, dead_letters=None))
     await one.start()
     try:
         if started:
@@ -47,7 +47,7 @@ class Reader:
             self.bad.append(event)
 
         self.flow = Flow("reader")
-        self.flow.connector("in", kind, retry_delay=0.01, **options)
+        self.flow.connector("in", kind, on_error={"retry": {"first": 0.01}}, **options)
         self.flow.connector("out", keep)
         self.flow.connector("bad", keep_bad)
         self.flow.connect("in -> out", "in.err -> bad")

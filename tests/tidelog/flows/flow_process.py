@@ -28,7 +28,7 @@ class Mark(Operator):
 def flow(url: str, max_unsettled: int) -> Flow:
     """Retries soon, so that tests don't wait."""
     made = Flow("orders", server=url, drain_timeout="10s")
-    reconnect = {"retry": {"interval": "50ms", "max_interval": "500ms"}}
+    reconnect = {"retry": {"first": "50ms", "most": "500ms"}}
     made.connector(
         "in", "stream", key="orders", group="shop", retry="1s", max_unsettled=max_unsettled, codec="json",
         reconnect=reconnect,

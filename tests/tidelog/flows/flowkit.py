@@ -8,17 +8,17 @@ from typing import Any
 
 from tidelog.flows import Event
 from tidelog.flows.api.connector import Connector, Deferred, Outcome, Sink, Source
-from tidelog.flows.api.connectoroptions import ConnectorOptions, Reconnect
+from tidelog.flows.api.connectoroptions import ConnectorOptions, ReconnectOptions, ReconnectRetryOptions
 from tidelog.flows.api.flowcontext import FlowContext
 from tidelog.flows.api.operator import Operator
-from tidelog.flows.api.reconnect import Retry
 from tidelog.flows.api.tokens import RETRY, Token
 from tidelog.flows.runtime.runningflow import RunningFlow
 from tidelog.flows.spec import ConnectorSpec, Edge, FlowSpec, OperatorSpec, PipelineSpec
 from tidelog.flows.testing.virtualloop import VirtualLoop
+from tidelog.options.structs import Problems, read
 from tidelog.options.units import Duration
 
-SOON = Reconnect(retry=Retry(interval=Duration(0.1), jitter="none"))
+SOON = ReconnectOptions(retry=ReconnectRetryOptions(first=Duration(0.1), jitter=0))
 
 
 class Numbers(Source):
@@ -82,6 +82,15 @@ def _operator(made: Operator) -> OperatorSpec:
     return OperatorSpec("x", lambda: made, made.ports(), made.guards)
 
 
+def _options(given: Mapping[str, Any]) -> ConnectorOptions:
+    problems = Problems()
+    made = read(ConnectorOptions, given, "options", problems)
+    assert made is not None, problems.found
+    if "reconnect" not in given:
+        made.reconnect = SOON
+    return made
+
+
 def flow(
     loop: VirtualLoop,
     connectors: Mapping[str, Connector],
@@ -92,7 +101,7 @@ def flow(
     **spec: Any,
 ) -> RunningFlow:
     """links: ``"in p"``, ``"p.err out"``. options: of connectors, by name. Not started. In debug mode."""
-    given = {name: ConnectorOptions(**{"reconnect": SOON, **(options or {}).get(name, {})}) for name in connectors}
+    given = {name: _options((options or {}).get(name, {})) for name in connectors}
     made = []
     for each in links:
         left, right = each.split()
@@ -107,6 +116,6 @@ def flow(
         **spec,
     )  # fmt: skip
     context = FlowContext(
-        "flow", debug=True, queue=declared.queue, now_ns=loop.now_ns, random=loop.random, letters=letters
+        "flow", debug=True, queue=declared.queue, now_ns=loop.now_ns, random=loop.random, dead_letters=letters
     )
     return RunningFlow(declared, context)

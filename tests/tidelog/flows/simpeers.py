@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from tests.tidelog.flows.simoperators import ids
-from tidelog.flows.api.connectoroptions import Reconnect
+from tidelog.flows.api.connectoroptions import ReconnectOptions
 from tidelog.flows.api.errors import RetryError
 from tidelog.flows.connectors.http.client import HttpClient, HttpClientOptions
 from tidelog.flows.connectors.http.requests import HttpResponse
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 MANNERS = ("ok", "501", "closed", "refuses", "hangs", "sometimes")
 
 
-def peer_options(reconnect: Reconnect) -> HttpClientOptions:
+def peer_options(reconnect: ReconnectOptions) -> HttpClientOptions:
     return HttpClientOptions(
         url="http://127.0.0.1:1/", reconnect=reconnect, request_timeout=Duration(0.5), concurrency=3
     )

@@ -20,10 +20,14 @@ from tests.tidelog.flows.simpeers import Peer, peer_options
 from tidelog.flows import Event, op
 from tidelog.flows.api.breaker import Breaker
 from tidelog.flows.api.connector import Deferred, Outcome, Source
-from tidelog.flows.api.connectoroptions import ConnectorOptions, Reconnect
+from tidelog.flows.api.connectoroptions import (
+    ConnectorOptions,
+    ReconnectOptions,
+    ReconnectRetryOptions,
+    SourceErrorPolicy,
+)
 from tidelog.flows.api.flowcontext import FlowContext
 from tidelog.flows.api.operator import Operator
-from tidelog.flows.api.reconnect import Retry
 from tidelog.flows.api.signals import PAUSED, WINDOW_FULL, Signal
 from tidelog.flows.api.tokens import DISCARD, OK, REJECT, RETRY, Token
 from tidelog.flows.connectors.builtin.script import ScriptConnector, ScriptOptions
@@ -111,9 +115,11 @@ TOPOLOGIES: dict[str, Topology] = {
         {"p": (_shipped("batch", count=4, timeout="500ms"), _shipped("unbatch"))}, ("s0 p", "p k0", "p k1"),
         lambda _: {"k0", "k1"},
     ),
-    "shipped retry": Topology({"p": (_shipped("retry", tries=2),)}, ("s0 p", "p k0", "p k1"), lambda _: {"k0", "k1"}),
+    "shipped retry": Topology(
+        {"p": (_shipped("retry", attempts=2),)}, ("s0 p", "p k0", "p k1"), lambda _: {"k0", "k1"}
+    ),
     "shipped retry of batches": Topology(
-        {"p": (_shipped("batch", count=3, timeout="1s"), _shipped("retry", tries=1, delay="0s"))}, ("s0 p", "p k0"),
+        {"p": (_shipped("batch", count=3, timeout="1s"), _shipped("retry", attempts=1, first="0s"))}, ("s0 p", "p k0"),
     ),
     "shipped backpressure": Topology(
         {"p": (_shipped("backpressure", timeout="200ms", steps=["50ms", "1s"]),)}, ("s0 p", "p k0"),
@@ -319,7 +325,7 @@ class Never(Watched):
 # -- a flow of the case --------------------------------------------------------------------------------------
 def spec(world: World) -> FlowSpec:
     one = world.case
-    reconnect = Reconnect(retry=Retry(interval=Duration(0.05), max_interval=Duration(1.0)))
+    reconnect = ReconnectOptions(retry=ReconnectRetryOptions(first=Duration(0.05), most=Duration(1.0)))
     links = [*world.shape.links]
     connectors: dict[str, ConnectorSpec] = {}
     if one.beside:
@@ -327,7 +333,9 @@ def spec(world: World) -> FlowSpec:
     for name in {end for each in links for end in each.split()}:
         if name[0] == "s":
             options = ConnectorOptions(
-                reconnect=reconnect, max_unsettled=one.max_unsettled, max_deliveries=20, retry_delay=Duration(0.05)
+                reconnect=reconnect,
+                max_unsettled=one.max_unsettled,
+                on_error=SourceErrorPolicy.read({"retry": {"attempts": 19, "first": 0.05}}),
             )
             connectors[name] = ConnectorSpec(name, "log", partial(Log, world, name), options, True, False)
         elif name[0] == "k" or name == "beside":
@@ -371,7 +379,12 @@ def begin(world: World) -> RunningFlow:
         return True
 
     context = FlowContext(
-        "sim", debug=True, queue=declared.queue, now_ns=world.loop.now_ns, random=world.loop.random, letters=letters
+        "sim",
+        debug=True,
+        queue=declared.queue,
+        now_ns=world.loop.now_ns,
+        random=world.loop.random,
+        dead_letters=letters,
     )
     running = RunningFlow(declared, context)
     for node in running.graph.sources.values():

@@ -21,7 +21,7 @@ from tidelog.flows import RetryError
 Delivery = tuple[str, str, int]
 
 BATCH: Final = 10
-SOON: Final = {"retry": {"interval": "50ms", "max_interval": "300ms", "min_uptime": "200ms"}}
+SOON: Final = {"retry": {"first": "50ms", "most": "300ms", "min_uptime": "200ms"}}
 SOURCES: Final = ("stream", "instances", "file", "http", "wal", "file_wal")
 SINKS: Final = ("http", "stream", "file")
 _tried: set[int] = set()
@@ -112,8 +112,10 @@ SHAPES: Final[dict[str, tuple[dict[str, Any], list[str], int]]] = {
         1,
     ),
     "unnested": (
-        {"a": [{"batch": {"count": 4, "timeout": "50ms"}}, {"batch": {"count": 3, "timeout": "50ms"}}, "unbatch"],
-         "b": ["split", {"python": f"{_MODULE}:mark"}]},
+        {
+            "a": [{"batch": {"count": 4, "timeout": "50ms"}}, {"batch": {"count": 3, "timeout": "50ms"}}, "unbatch"],
+            "b": ["split", {"python": f"{_MODULE}:mark"}],
+        },
         ["in -> a -> b -> out0"],
         1,
     ),
@@ -131,8 +133,11 @@ SHAPES: Final[dict[str, tuple[dict[str, Any], list[str], int]]] = {
         2,
     ),
     "wide": (
-        {"a": [{"roundrobin": {"outputs": ["x", "y"], "probe_after": "100ms", "most": 20}}],
-         "b": [{"batch": {"count": 5, "timeout": "50ms"}}, "fallback"], "c": [{"backpressure": "300ms"}]},
+        {
+            "a": [{"roundrobin": {"outputs": ["x", "y"], "probe_after": "100ms", "most": 20}}],
+            "b": [{"batch": {"count": 5, "timeout": "50ms"}}, "fallback"],
+            "c": [{"backpressure": "300ms"}],
+        },
         ["in -> a", "a.x -> b -> out0", "b.fallback -> out1", "a.y -> c -> out1"],
         2,
     ),
@@ -235,11 +240,11 @@ class Case:
         if self.source.startswith("file"):
             return {
                 "type": "file", "path": str(self.file(name)), "tail": True, "poll": "20ms", "linger": "300ms",
-                "retry_delay": "50ms", **common,
+                "on_error": {"retry": {"first": "50ms"}}, **common,
             }  # fmt: skip
         return {
             "type": "stream", "key": self.stream(name), "group": "g", "retry": "1s", "codec": "json",
-            "retry_delay": "50ms", **common,
+            "on_error": {"retry": {"first": "50ms"}}, **common,
         }  # fmt: skip
 
     def _sink(self, name: str) -> dict[str, Any]:

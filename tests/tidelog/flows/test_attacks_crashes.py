@@ -32,7 +32,7 @@ def client(url: str) -> Iterator[Any]:
 
 def reading(kind: str, sink: Any, **options: Any) -> Flow:
     flow = Flow("orders")
-    flow.connector("in", kind, reconnect={"retry": {"interval": "10ms"}}, **options)
+    flow.connector("in", kind, reconnect={"retry": {"first": "10ms"}}, **options)
     flow.connector("out", sink)
     flow.connect("in -> out")
     return flow
@@ -66,7 +66,7 @@ async def test_an_element_is_not_lost_where_an_equal_one_was_acknowledged_twice(
             await (gate if len(seen) == 1 else asyncio.Event()).wait()
 
     flow = Flow("orders")
-    flow.connector("in", "redis_list", url=url, key="jobs", reconnect={"retry": {"interval": "10ms"}})
+    flow.connector("in", "redis_list", url=url, key="jobs", reconnect={"retry": {"first": "10ms"}})
     flow.connector("out", Two)
     flow.connect("in -> out")
     async with running(flow) as made:

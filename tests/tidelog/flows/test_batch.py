@@ -259,7 +259,7 @@ def test_a_drain_can_give_back_instead() -> None:
 
 def test_what_is_tried_again_in_a_drain_is_not_kept() -> None:
     async def body() -> None:
-        async with flow_of(op("batch", 100), source=Remembering, retry_delay="1ms") as kit:
+        async with flow_of(op("batch", 100), source=Remembering, on_error={"retry": {"first": "1ms"}}) as kit:
             answers = iter([RETRY, RETRY])
             kit.out.answer = lambda event: next(answers, OK)
             kit.feed.put(*range(5))
@@ -388,7 +388,7 @@ def test_items_get_their_own_events_back_through_operators_that_look_at_settleme
 
 
 def test_what_is_tried_again_of_a_batch_has_its_own_events() -> None:
-    with PipelineTest(op("batch", 3), op("retry", delay="1s"), op("unbatch")) as test:
+    with PipelineTest(op("batch", 3), op("retry", first="1s"), op("unbatch")) as test:
         test.answers(lambda event: "retry" if event.id == "z" and event.attempt == 1 else "ok")
         test.feed(Event("a", {}, "x"), Event("b", {}, "y"), Event("c", {"number": 3}, "z"))
         test.read()

@@ -115,5 +115,5 @@ def test_what_is_settled_in_the_middle_is_let_go_of() -> None:
         for each in batch:
             each.settle()
         under_way.forget()
-        assert len(under_way._sent) <= 65
+        assert len(under_way) <= 65
     assert under_way.oldest() == 0.0

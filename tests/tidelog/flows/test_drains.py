@@ -81,7 +81,7 @@ def test_a_pause_during_a_drain_ends_it() -> None:
         async def no(events: list[Event]) -> list[int]:
             return [RETRY] * len(events)
 
-        options = {"in": {"retry_delay": 20.0}}
+        options = {"in": {"on_error": {"retry": {"first": 20.0}}}}
         source = Numbers(1, ends=False, owns_policy=False)
         running = flow(loop, {"in": source, "out": Taking(no)}, {}, "in out", options=options)
         await running.start()

@@ -129,7 +129,7 @@ def test_what_is_tried_again_comes_until_it_is_taken() -> None:
         cluster.refuse = refuse
         async with peer(cluster.answer) as url:
             flow = _flow(url, event_id=True)
-            source = feed(flow, remembers=True, retry_delay="10ms")
+            source = feed(flow, remembers=True, on_error={"retry": {"first": "10ms"}})
             flow.connect("in -> search")
             async with running(flow):
                 source.give(*(Event({"n": each}, None, each) for each in range(100)))
@@ -334,7 +334,7 @@ def test_a_conflict_of_an_update_is_tried_again() -> None:
         cluster._do = conflicting  # type: ignore[method-assign]
         async with peer(cluster.answer) as url:
             flow = _flow(url, action="update", id_field="id", upsert=True, retry_on_conflict=5)
-            source = feed(flow, remembers=True, retry_delay="10ms")
+            source = feed(flow, remembers=True, on_error={"retry": {"first": "10ms"}})
             flow.connect("in -> search")
             async with running(flow) as one:
                 source.give(

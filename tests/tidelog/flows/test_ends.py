@@ -356,11 +356,11 @@ def test_memory_is_flat_while_one_event_is_tried_again_for_a_day() -> None:
         running = flow(loop, {"in": source, "out": Taking(refuses)}, {}, "in out")
         await running.start()
         await asyncio.sleep(3600)
-        sent = running.graph.sources["in"]._sent
+        sent = running.graph.sources["in"].in_flight
         sink = running.graph.connectors["out"]
         assert isinstance(sink, Taking)
         await asyncio.sleep(23 * 3600)
-        assert len(sent._sent) <= 128
+        assert len(sent) <= 128
         assert running.unsettled().count == 1
         await running.stop()
 
@@ -382,7 +382,7 @@ def test_dead_letters_have_reason_and_attempts() -> None:
         async def some(events: list[Event]) -> list[tuple[int, str]]:
             return [((OK, RETRY, REJECT)[each.id], "because") for each in events]
 
-        options = {"in": {"max_deliveries": 3}}
+        options = {"in": {"on_error": {"retry": {"attempts": 2}}}}
         running = flow(loop, {"in": source, "out": Taking(some)}, {}, "in out", letters=write, options=options)
         await running.start()
         await running.finished()
@@ -467,7 +467,7 @@ def test_a_flow_that_was_stopped_is_let_go_of(owns_policy: bool) -> None:
 
         sink = Taking(mixed, concurrency=3)
         connectors = {"in": Numbers(10_000, ends=False, owns_policy=owns_policy), "out": sink}
-        options = {"in": {"max_unsettled": 5000, "retry_delay": 1e6}}
+        options = {"in": {"max_unsettled": 5000, "on_error": {"retry": {"first": 1e6, "most": 1e6}}}}
         running = flow(loop, connectors, {"p": [Batch(3, 1e9)]}, "in p", "p out", queue=2, options=options)
         await running.start()
         await asyncio.sleep(10)

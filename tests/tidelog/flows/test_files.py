@@ -40,7 +40,7 @@ def test_a_file() -> None:
             queue: 16
             drain_timeout: 1m30s
             connectors:
-              in: {type: null, count: 5, retry_delay: 200ms}
+              in: {type: null, count: 5, on_error: {retry: {first: 200ms}}}
               out: {type: null, authoritative: false}
               other: null
               more: "null"
@@ -64,7 +64,9 @@ def test_a_file() -> None:
     assert spec.server == "redis://localhost:7379"
     assert list(spec.connectors) == ["in", "out", "other", "more"]
     assert {each.type for each in spec.connectors.values()} == {"null"}
-    assert spec.connectors["in"].options.retry_delay == 0.2
+    policy = spec.connectors["in"].options.on_error
+    assert policy.retry is not None
+    assert policy.retry.first == 0.2
     assert [each.type for each in spec.pipelines["enrich"].operators] == ["passthrough"] * 2
     assert len(spec.links) == 5
 
@@ -104,7 +106,7 @@ flows:
         "f.yaml:4: flows.main.conectors: unknown key 'conectors'; did you mean 'connectors'?",
         "f.yaml:5: flows.main.instances: Expected `int`",
         "f.yaml:7: flows.main.connectors.in.coutn: unknown option 'coutn'; did you mean 'count'?",
-        "f.yaml:8: flows.main.connectors.out: max_unsettled is 0",
+        "f.yaml:8: flows.main.connectors.out.max_unsettled: Expected `int` >= 1",
         "f.yaml:9: flows.main.connectors.bad: a connector is its type, or a mapping with the key 'type'",
         "f.yaml:10: flows.main.connectors.web: there is no connector of type 'htp_client'; did you mean 'http_client'?",
         "f.yaml:15: flows.main.pipelines.echo[1].speed: unknown option 'speed'",

@@ -204,8 +204,8 @@ def test_a_flapping_server_loses_nothing() -> None:
 
         async with peer(answer) as url:
             port = int(url.rpartition(":")[2])
-        flow = _flow(url, reconnect={"retry": {"interval": "10ms", "max_interval": "50ms"}})
-        source = feed(flow, remembers=True, retry_delay="10ms")
+        flow = _flow(url, reconnect={"retry": {"first": "10ms", "most": "50ms"}})
+        source = feed(flow, remembers=True, on_error={"retry": {"first": "10ms"}})
         async with running(flow) as one:
             source.give(*(Event(number, None, number) for number in range(300)))
             while len(source.outcomes) < 300:
@@ -244,8 +244,8 @@ def test_a_peer_that_is_killed_loses_nothing(tmp_path: Path) -> None:
             port = url.rpartition(":")[2]
         seen_file = tmp_path / "seen"
         seen_file.touch()
-        flow = _flow(url, reconnect={"retry": {"interval": "20ms", "max_interval": "100ms"}}, concurrency=8)
-        source = feed(flow, remembers=True, retry_delay="10ms")
+        flow = _flow(url, reconnect={"retry": {"first": "20ms", "most": "100ms"}}, concurrency=8)
+        source = feed(flow, remembers=True, on_error={"retry": {"first": "10ms"}})
         async with running(flow):
             source.give(*(Event(number, None, number) for number in range(2000)))
             for kill_at in (300, 900, None):
@@ -272,8 +272,8 @@ def test_while_the_server_is_away_nothing_is_tried() -> None:
 
         async with peer(answer) as url:
             port = int(url.rpartition(":")[2])
-        flow = _flow(url, reconnect={"retry": {"interval": "20ms", "max_interval": "50ms"}})
-        source = feed(flow, remembers=True, retry_delay="10ms", max_deliveries=2)
+        flow = _flow(url, reconnect={"retry": {"first": "20ms", "most": "50ms"}})
+        source = feed(flow, remembers=True, on_error={"retry": {"attempts": 1, "first": "10ms"}})
         async with running(flow) as one:
             source.give(*(Event(each, None, each) for each in range(50)))
             await until(lambda: one.graph.connections["search"].error)
@@ -447,7 +447,7 @@ def test_wrong_credentials_are_an_outage_and_cost_no_event(status: int) -> None:
 
         async with peer(answer) as url:
             flow = _flow(url)
-            source = feed(flow, remembers=True, retry_delay="10ms", max_deliveries=50)
+            source = feed(flow, remembers=True, on_error={"retry": {"attempts": 49, "first": "10ms"}})
             async with running(flow) as one:
                 source.give(*(Event(number, None, number) for number in range(30)))
                 node = one.graph.sources["in"]
@@ -476,7 +476,7 @@ def test_an_event_that_alone_is_refused_is_rejected_in_the_end(status: int) -> N
 
         async with peer(answer) as url:
             flow = _flow(url)
-            source = feed(flow, remembers=True, retry_delay="10ms")
+            source = feed(flow, remembers=True, on_error={"retry": {"first": "10ms"}})
             async with running(flow) as one:
                 sink = one.graph.sinks["search"]
                 source.give(Event("attack", None, "attack"))

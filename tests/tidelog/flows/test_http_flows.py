@@ -93,7 +93,7 @@ def test_a_batch_is_one_request_and_one_answer_for_all() -> None:
             flow = Flow("lines")
             flow.connector("out", "http_client", url=url, codec="jsonl")
             flow.pipeline("gather", op("batch", count=3))
-            source = feed(flow, remembers=True, retry_delay="10ms")
+            source = feed(flow, remembers=True, on_error={"retry": {"first": "10ms"}})
             flow.connect("in -> gather -> out")
             async with running(flow):
                 source.give(*(Event(number, None, number) for number in range(3)))

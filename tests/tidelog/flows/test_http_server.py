@@ -196,7 +196,7 @@ def test_accepted_answers_at_once_and_the_runtime_tries_again() -> None:
                     raise RuntimeError("not yet")
 
         flow = Flow("web")
-        flow.connector("in", "http_server", port=0, answer="accepted", retry_delay="10ms")
+        flow.connector("in", "http_server", port=0, answer="accepted", on_error={"retry": {"first": "10ms"}})
         made = Fails()
         flow.connector("out", given(made))
         flow.connect("in -> out")

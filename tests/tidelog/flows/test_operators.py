@@ -102,7 +102,7 @@ def test_sample_of_every_so_many() -> None:
 
 def test_sample_chooses_again_what_is_tried_again() -> None:
     async def body() -> None:
-        async with flow_of(op("sample", every=3), source=Remembering, retry_delay="1ms") as kit:
+        async with flow_of(op("sample", every=3), source=Remembering, on_error={"retry": {"first": "1ms"}}) as kit:
             tried: dict[int, int] = {}
 
             def answer(event: Event) -> int:

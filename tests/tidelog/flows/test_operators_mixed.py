@@ -105,7 +105,7 @@ def test_any_pipeline(names: list[str], max_unsettled: int, failing: float, drai
 
     async def body() -> None:
         async with flow_of(
-            *operators, source=Remembering, queue=1, max_unsettled=max_unsettled, retry_delay="1ms"
+            *operators, source=Remembering, queue=1, max_unsettled=max_unsettled, on_error={"retry": {"first": "1ms"}}
         ) as kit:
             await run(kit, 3 * max_unsettled, random.Random(seed), failing, drain)
 
@@ -115,7 +115,9 @@ def test_any_pipeline(names: list[str], max_unsettled: int, failing: float, drai
 @pytest.mark.parametrize("name", sorted(PARTS))
 def test_each_alone(name: str) -> None:
     async def body() -> None:
-        async with flow_of(*PARTS[name], source=Remembering, queue=1, max_unsettled=6, retry_delay="1ms") as kit:
+        async with flow_of(
+            *PARTS[name], source=Remembering, queue=1, max_unsettled=6, on_error={"retry": {"first": "1ms"}}
+        ) as kit:
             await run(kit, 40, random.Random(name), 0.2, drain=False)
 
     asyncio.run(body())
@@ -133,7 +135,9 @@ def test_a_function_that_gives_back_at_random() -> None:
 
     async def body() -> None:
         parts = [op("batch", 3), op("unbatch"), fails]
-        async with flow_of(*parts, source=Remembering, queue=1, max_unsettled=5, retry_delay="1ms") as kit:
+        async with flow_of(
+            *parts, source=Remembering, queue=1, max_unsettled=5, on_error={"retry": {"first": "1ms"}}
+        ) as kit:
             await run(kit, 60, chance, 0.1, drain=False)
 
     asyncio.run(body())

@@ -210,7 +210,7 @@ def test_what_a_process_cannot_hand_back_fails_its_own_event() -> None:
 def test_a_process_that_dies_gives_back_its_events_and_another_begins(tmp_path: Path) -> None:
     async def body() -> None:
         one = op("python", call=opfunctions.dies_once, **{"in": "process"})
-        async with flow_of(one, source=Remembering, retry_delay="1ms") as kit:
+        async with flow_of(one, source=Remembering, on_error={"retry": {"first": "1ms"}}) as kit:
             kit.feed.put(*[str(tmp_path / "mark")] * 3)
             await kit.until(lambda: kit.out.values == ["alive"] * 3)
             await kit.finished()

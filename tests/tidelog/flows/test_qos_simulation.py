@@ -15,7 +15,7 @@ from tidelog.flows.operators.backpressure import BackpressureOperator, Backpress
 from tidelog.flows.operators.fallback import FallbackOperator, FallbackOptions
 from tidelog.flows.operators.percentile import PercentileOperator, PercentileOptions
 from tidelog.flows.operators.ratelimit import RateLimitOperator, RateLimitOptions
-from tidelog.flows.operators.retry import RetryOperator, RetryOptions
+from tidelog.flows.operators.retry import RetryOperator, RetryOperatorOptions
 from tidelog.flows.operators.roundrobin import RoundrobinOperator, RoundrobinOptions
 from tidelog.options.units import Duration
 
@@ -33,7 +33,7 @@ def discard() -> Operator:
 
 
 def again() -> Operator:
-    return RetryOperator(RetryOptions(tries=2, delay=Duration(0.05), most=5))
+    return RetryOperator(RetryOperatorOptions(attempts=2, first=Duration(0.05), max_copies=5))
 
 
 def robin() -> Operator:
@@ -69,7 +69,7 @@ SHAPES = {
         {"p": (again, robin), "q": (pause,), "r": (pause,)}, ("s0 p", "p.a q", "p.b r", "q k0", "r k1"), anywhere
     ),
     "fallback": Topology(
-        {"p": (lambda: FallbackOperator(FallbackOptions(most=5)),)}, ("s0 p", "p k0", "p.fallback k1"), anywhere
+        {"p": (lambda: FallbackOperator(FallbackOptions(max_copies=5)),)}, ("s0 p", "p k0", "p.fallback k1"), anywhere
     ),
     "fallback that waits": Topology(
         {"p": (three, lambda: FallbackOperator(FallbackOptions(outage="wait")))},

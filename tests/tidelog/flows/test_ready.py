@@ -108,7 +108,7 @@ def test_a_taken_port_that_becomes_free(taken: int, tmp_path: Path) -> None:
 flows:
   main:
     connectors:
-      in: {{type: file, path: {str(path)!r}, codec: string, reconnect: {{retry: {{interval: 50ms}}}}}}
+      in: {{type: file, path: {str(path)!r}, codec: string, reconnect: {{retry: {{first: 50ms}}}}}}
       more: {{type: metronome, interval: 1h}}
       out: "null"
     connect: [in -> out, more -> out]
@@ -209,7 +209,7 @@ def test_a_full_channel_is_a_reason_when_it_lasts() -> None:
         await asyncio.sleep(0.5)
         assert reasons(running) == {}
         await asyncio.sleep(5)
-        assert reasons(running) == {"channel_full:out": "4 events wait before it"}
+        assert reasons(running) == {"channel_full:out": "4 events wait in its channel"}
         await running.stop()
 
     simulate(story)
@@ -242,7 +242,7 @@ def test_an_event_that_waits_to_be_tried_again_has_an_age() -> None:
         source = Numbers(1, ends=False, owns_policy=False)
         running = flow(
             loop, {"in": source, "out": Taking(fails)}, {}, "in out",
-            options={"in": {"retry_delay": 100.0}, "out": {}},
+            options={"in": {"on_error": {"retry": {"first": 100.0, "most": 100.0}}}, "out": {}},
         )  # fmt: skip
         await running.start()
         for seconds in (10, 20, 50):

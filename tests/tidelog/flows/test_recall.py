@@ -121,7 +121,7 @@ def test_what_a_write_has_not_begun_is_taken_back_from_it() -> None:
         [op("batch", count=3, timeout="1s"), op("unbatch")],
         [op("batch", bytes=100_000)],
         [op("delay", "1h")],
-        [op("retry", tries=5, delay="1h")],
+        [op("retry", attempts=5, first="1h", most="1h")],
         [op("ratelimit", rate=1, per="1h")],
         [op("backpressure", "1s")],
         [op("split", path="[@, @]")],
@@ -163,7 +163,7 @@ def test_what_waits_to_be_tried_again_is_not_tried_at_the_broken_output() -> Non
         for name in "ab":
             flow.connector(name, Target)
         flow.pipeline("line", robin())
-        flow.pipeline("behind", op("retry", tries=5, delay="1h"))
+        flow.pipeline("behind", op("retry", attempts=5, first="1h", most="1h"))
         flow.connect("in -> line", "line.a -> behind -> a", "line.b -> b")
         it = Lab(RunningFlow(flow.spec(), FlowContext("f", None, debug=True, random=loop.random)))
         it.sink("a").answer = lambda event: (RETRY, "not yet")
@@ -184,7 +184,7 @@ def test_it_counts_as_no_try() -> None:
     """An event with one try is no dead letter because its output left the rotation before its turn."""
 
     async def story(loop: VirtualLoop) -> None:
-        options = {"max_deliveries": 1}
+        options = {"on_error": "dead_letter"}
         async with lab(robin(), sinks=WAYS, sink=Slow, options=options) as it:
             await all_connected(it)
             it.feed.feed(0, 1)
@@ -261,7 +261,9 @@ def test_with_wait_it_starts_with_its_primary_and_not_before() -> None:
 
 def test_a_flow_does_not_stop_because_its_fallback_is_down() -> None:
     async def story(loop: VirtualLoop) -> None:
-        async with lab(op("fallback"), sinks=BACK, before=down("b"), options={"retry_delay": "1s"}) as it:
+        async with lab(
+            op("fallback"), sinks=BACK, before=down("b"), options={"on_error": {"retry": {"first": "1s"}}}
+        ) as it:
             await it.connected()
             it.feed.feed(1)
             await it.until(lambda: it.sink("a").values == [1])

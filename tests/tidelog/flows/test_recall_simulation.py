@@ -17,7 +17,7 @@ from tidelog.flows.operators.delay import DelayOperator, DelayOptions
 from tidelog.flows.operators.fallback import FallbackOperator, FallbackOptions
 from tidelog.flows.operators.passthrough import PassthroughOperator
 from tidelog.flows.operators.ratelimit import RateLimitOperator, RateLimitOptions
-from tidelog.flows.operators.retry import RetryOperator, RetryOptions
+from tidelog.flows.operators.retry import RetryOperator, RetryOperatorOptions
 from tidelog.flows.operators.roundrobin import RoundrobinOperator, RoundrobinOptions
 from tidelog.options.units import Duration
 
@@ -33,7 +33,7 @@ def robin() -> Operator:
 
 
 def again() -> Operator:
-    return RetryOperator(RetryOptions(tries=3, delay=Duration(1.0)))
+    return RetryOperator(RetryOperatorOptions(attempts=3, first=Duration(1.0)))
 
 
 def fallback() -> Operator:

@@ -43,7 +43,7 @@ def writing(kind: str, values: list[Any], **options: Any) -> Flow:
             yield value
 
     flow = Flow("orders")
-    flow.connector("in", source, max_deliveries=1)
+    flow.connector("in", source, on_error="dead_letter")
     flow.connector("out", kind, **options)
     flow.connect("in -> out")
     return flow
@@ -248,7 +248,7 @@ async def test_an_element_that_fails_is_tried_again_by_the_runtime(url: str, cli
             raise OSError("busy")
 
     client.rpush("jobs", 7)
-    async with running(reading("redis_list", sink, url=url, key="jobs", retry_delay="10ms")):
+    async with running(reading("redis_list", sink, url=url, key="jobs", on_error={"retry": {"first": "10ms"}})):
         await until(lambda: len(attempts) == 3 and not client.exists("jobs:processing:orders.in"))
     assert attempts == [1, 2, 3]
 
@@ -263,7 +263,7 @@ async def test_a_lost_connection_is_made_again_without_duplicates(url: str, clie
         seen.append(value)
 
     client.rpush("jobs", 1, 2, 3)
-    flow = reading("redis_list", sink, url=url, key="jobs", reconnect={"retry": {"interval": "10ms"}})
+    flow = reading("redis_list", sink, url=url, key="jobs", reconnect={"retry": {"first": "10ms"}})
     async with running(flow) as made:
         await until(lambda: client.llen("jobs:processing:orders.in") == 3)
         await until(lambda: client.info("clients")["blocked_clients"] == 1)  # else nothing is lost with the connection

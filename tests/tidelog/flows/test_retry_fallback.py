@@ -53,7 +53,7 @@ def fails(times: int, status: int = RETRY) -> Any:
 
 def test_what_fails_is_tried_again_without_the_source_hearing_of_it() -> None:
     async def story(loop: VirtualLoop) -> None:
-        async with lab(op("retry", tries=3, delay="1s", jitter=0), source=OwnFeed) as it:
+        async with lab(op("retry", attempts=3, first="1s", jitter=0), source=OwnFeed) as it:
             it.sink("a").answer = fails(3)
             it.feed.feed("x")
             await it.until(lambda: it.feed.told)
@@ -92,7 +92,7 @@ def test_a_reject_is_not_tried_again() -> None:
 
 def test_an_outage_costs_no_tries() -> None:
     async def story(loop: VirtualLoop) -> None:
-        async with lab(op("retry", tries=1, delay="10ms"), source=OwnFeed) as it:
+        async with lab(op("retry", attempts=1, first="10ms"), source=OwnFeed) as it:
             await it.connected()
             sink = it.sink("a")
             sink.delay = 1.0
@@ -112,7 +112,7 @@ def test_an_outage_costs_no_tries() -> None:
 
 def test_the_copy_is_as_the_event_was() -> None:
     async def story(loop: VirtualLoop) -> None:
-        async with lab(op("retry", delay="10ms"), Spoils, source=OwnFeed) as it:
+        async with lab(op("retry", first="10ms"), Spoils, source=OwnFeed) as it:
             it.sink("a").answer = fails(1)
             it.feed.feed({"list": []})
             await it.until(lambda: it.feed.told)
@@ -123,7 +123,7 @@ def test_the_copy_is_as_the_event_was() -> None:
 
 def test_of_a_batch_only_what_failed_is_tried_again() -> None:
     async def story(loop: VirtualLoop) -> None:
-        async with lab(Four, op("retry", tries=2, delay="10ms"), source=OwnFeed, sinks={"a": "out"}) as it:
+        async with lab(Four, op("retry", attempts=2, first="10ms"), source=OwnFeed, sinks={"a": "out"}) as it:
             sink = it.sink("a")
 
             def answer(event: Event) -> Any:
@@ -142,7 +142,7 @@ def test_of_a_batch_only_what_failed_is_tried_again() -> None:
 
 def test_what_comes_when_there_are_enough_copies_goes_without() -> None:
     async def story(loop: VirtualLoop) -> None:
-        async with lab(op("retry", most=2, delay="10ms"), source=OwnFeed) as it:
+        async with lab(op("retry", max_copies=2, first="10ms"), source=OwnFeed) as it:
             it.sink("a").answer = fails(1)
             it.feed.feed(*range(5))
             await it.until(lambda: len(it.feed.told) == 5)
@@ -153,7 +153,7 @@ def test_what_comes_when_there_are_enough_copies_goes_without() -> None:
 
 def test_a_drain_sends_what_waits_at_once_and_gives_back_what_fails_then() -> None:
     async def story(loop: VirtualLoop) -> None:
-        async with lab(op("retry", delay="1h", max_delay="1h")) as it:
+        async with lab(op("retry", first="1h", most="1h")) as it:
             it.sink("a").answer = fails(2)
             it.feed.feed(*range(20))
             await it.until(lambda: it.operator.kept() == 20)
@@ -245,8 +245,8 @@ def test_with_wait_an_outage_stops_the_source() -> None:
 
 def test_a_storm_loses_nothing() -> None:
     async def story(loop: VirtualLoop) -> None:
-        line = (op("retry", tries=2, delay="20ms"), op("backpressure", timeout="1s"), op("fallback"))
-        async with lab(*line, sinks=WAYS, queue=1, options={"retry_delay": "10ms"}) as it:
+        line = (op("retry", attempts=2, first="20ms"), op("backpressure", timeout="1s"), op("fallback"))
+        async with lab(*line, sinks=WAYS, queue=1, options={"on_error": {"retry": {"first": "10ms"}}}) as it:
             await it.connected()
             sinks = [it.sink(name) for name in WAYS]
             for sink in sinks:
@@ -284,9 +284,9 @@ def test_fallback_that_leads_nowhere_is_an_error() -> None:
 @pytest.mark.parametrize(
     ("operator", "options", "text"),
     [
-        ("retry", {"tries": 0}, "tries is 0"),
-        ("retry", {"growth": 0.5}, "growth is 0.5"),
-        ("retry", {"jitter": 2}, "jitter is 2"),
+        ("retry", {"attempts": 0}, "attempts: Expected `int` >= 1"),
+        ("retry", {"growth": 0.5}, "growth: Expected `float` >= 1"),
+        ("retry", {"jitter": 2}, "jitter: Expected `float` <= 1"),
         ("fallback", {"on": []}, "on is empty"),
         ("fallback", {"outage": "stop"}, "outage"),
     ],

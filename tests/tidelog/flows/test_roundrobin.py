@@ -104,7 +104,9 @@ def test_an_output_that_is_gone_gets_nothing_until_it_is_back() -> None:
 
 def test_failures_in_a_row_take_an_output_out_and_a_probe_brings_it_back() -> None:
     async def story(loop: VirtualLoop) -> None:
-        async with lab(robin(failures=3, probe_after="2s"), sinks=WAYS, options={"retry_delay": "10ms"}) as it:
+        async with lab(
+            robin(failures=3, probe_after="2s"), sinks=WAYS, options={"on_error": {"retry": {"first": "10ms"}}}
+        ) as it:
             await it.until(lambda: all(each.connected for each in it.running.graph.connections.values()))
             sink = it.sink("a")
             sink.answer = lambda event: (RETRY, "broken")
@@ -132,7 +134,9 @@ def test_failures_in_a_row_take_an_output_out_and_a_probe_brings_it_back() -> No
 
 def test_no_output_left_by_failures_stops_the_source_until_a_probe() -> None:
     async def story(loop: VirtualLoop) -> None:
-        async with lab(robin(failures=1, probe_after="5s"), sinks=WAYS, options={"retry_delay": "10ms"}) as it:
+        async with lab(
+            robin(failures=1, probe_after="5s"), sinks=WAYS, options={"on_error": {"retry": {"first": "10ms"}}}
+        ) as it:
             await it.until(lambda: all(each.connected for each in it.running.graph.connections.values()))
             for name in WAYS:
                 it.sink(name).answer = lambda event: (RETRY, "broken")
@@ -195,7 +199,7 @@ def test_storm_with_queues_of_one_loses_nothing() -> None:
     async def story(loop: VirtualLoop) -> None:
         ways = {"a": "a", "b": "b", "c": "c"}
         operator = robin(outputs=["a", "b", "c"], most=20, probe_after="100ms")
-        async with lab(operator, sinks=ways, queue=1, options={"retry_delay": "10ms"}) as it:
+        async with lab(operator, sinks=ways, queue=1, options={"on_error": {"retry": {"first": "10ms"}}}) as it:
             sinks = [it.sink(name) for name in ways]
             for sink in sinks:
                 sink.delay = 0.005

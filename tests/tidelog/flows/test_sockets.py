@@ -84,7 +84,7 @@ def test_a_server_writes_to_all_and_to_one() -> None:
                 yield await go.get()
 
         flow = Flow("news")
-        flow.connector("in", source, max_deliveries=1)
+        flow.connector("in", source, on_error="dead_letter")
         flow.connector("out", "tcp_server", port=0, codec="string")
         flow.connect("in -> out")
         async with running(flow) as one:
@@ -218,7 +218,7 @@ def test_a_client_writes_reads_and_connects_again() -> None:
 
         server = await asyncio.start_server(serve, "127.0.0.1", 0)
         port = server.sockets[0].getsockname()[1]
-        reader = Reader("tcp_client", port=port, codec="string", reconnect={"retry": {"interval": 0.01}})
+        reader = Reader("tcp_client", port=port, codec="string", reconnect={"retry": {"first": 0.01}})
         async with running(reader.flow):
             await until(lambda: reader.values == ["welcome 1"])
             writers[0].close()
@@ -301,7 +301,7 @@ def test_a_udp_client_writes_and_rejects_what_does_not_fit() -> None:
         peer = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         peer.bind(("127.0.0.1", 0))
         peer.settimeout(20)
-        options: dict[str, Any] = {"port": peer.getsockname()[1], "codec": "string", "max_deliveries": 1}
+        options: dict[str, Any] = {"port": peer.getsockname()[1], "codec": "string", "on_error": "dead_letter"}
         one = await write(["a", "x" * 70_000, "b"], "udp_client", **options)
         assert [await asyncio.to_thread(peer.recv, 100) for _ in range(2)] == [b"a", b"b"]
         assert one.graph.sinks["out"].counts["rejected"] == 1

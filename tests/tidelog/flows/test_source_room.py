@@ -27,7 +27,7 @@ def made(request: pytest.FixtureRequest, tidelog_server: Server, tmp_path: Path)
         path = tmp_path / "in.jsonl"
         path.write_text("".join(f"{json.dumps({'n': number})}\n" for number in range(COUNT)))
         about = {"tail": True, "poll": "20ms"}
-        window = {"max_unsettled": WINDOW, "retry_delay": "10ms"}
+        window = {"max_unsettled": WINDOW, "on_error": {"retry": {"first": "10ms"}}}
         if request.param == "wal":
             made.connector("first", "file", path=str(path), **about)
             made.connector("in", "wal", **window)

@@ -120,7 +120,7 @@ async def test_what_fails_comes_again_with_its_attempt_and_a_growing_delay(
             raise OSError("busy")
 
     client.tappend("orders", {"n": 1})
-    async with running(flow_of(tidelog_server, sink, retry_delay="50ms")):
+    async with running(flow_of(tidelog_server, sink, on_error={"retry": {"first": "50ms"}})):
         await until(lambda: len(seen) == 4 and done(client, 1))
     assert [attempt for _, attempt in seen] == [1, 2, 3, 4]
     waits = [later[0] - before[0] for before, later in pairwise(seen)]
@@ -141,7 +141,7 @@ async def test_poison_reaches_the_dead_letters_with_reason_and_attempts(tidelog_
             raise ValueError("always")
 
     ids = {name: client.tappend("orders", {"n": name, "item": "tea"}) for name in ("good", "reject", "fail")}
-    flow = flow_of(tidelog_server, sink, max_deliveries=3, retry_delay="10ms")
+    flow = flow_of(tidelog_server, sink, on_error={"retry": {"attempts": 2, "first": "10ms"}})
     async with running(flow) as made:
         await until(lambda: done(client, 3))
         await until(lambda: made.graph.sources["in"].counts.get("dead") == 2)  # the replies are on their way
@@ -172,7 +172,7 @@ async def test_an_entry_that_ends_its_process_is_given_up_unseen(tidelog_server:
     async def sink(value: Any) -> None:
         seen.append(value)
 
-    async with running(flow_of(tidelog_server, sink, max_deliveries=2)):
+    async with running(flow_of(tidelog_server, sink, on_error={"retry": {"attempts": 1}})):
         await until(lambda: done(client, 1))
     (letter,) = letters_of(client)
     assert not seen
@@ -346,7 +346,7 @@ def writing(server: Server, values: list[Any], **options: Any) -> Flow:
         for value in values:
             yield value
 
-    flow.connector("in", source, max_deliveries=1)
+    flow.connector("in", source, on_error="dead_letter")
     flow.connector("out", "stream", **{"key": "out", **options})
     flow.connect("in -> out")
     return flow
@@ -360,7 +360,7 @@ async def written(server: Server, values: list[Any], **options: Any) -> list[str
         given_up.extend(reason for _, reason in pairs)
         return True
 
-    async with running(writing(server, values, **options), letters=letters) as made:
+    async with running(writing(server, values, **options), dead_letters=letters) as made:
         async with asyncio.timeout(20):
             await made.finished()
     return given_up
@@ -426,7 +426,7 @@ async def test_a_stream_of_another_type_is_tried_again(tidelog_server: Server, c
         yield {"n": 1}
 
     flow = Flow("writes", server=tidelog_server.url)
-    flow.connector("in", source, retry_delay="20ms")
+    flow.connector("in", source, on_error={"retry": {"first": "20ms"}})
     flow.connector("out", "stream", key="out")
     flow.connect("in -> out")
     async with running(flow) as made:

@@ -127,7 +127,7 @@ async def test_a_wal_survives_its_server_and_its_process(server: Server) -> None
     def wal(source: Any, sink: Any) -> Flow:
         made = Flow("orders", server=server.url)
         made.connector("in", source)
-        made.connector("log", "wal", reconnect={"retry": {"interval": "50ms", "max_interval": "500ms"}})
+        made.connector("log", "wal", reconnect={"retry": {"first": "50ms", "most": "500ms"}})
         made.connector("out", sink)
         made.connect("in -> log -> out")
         return made
@@ -176,8 +176,10 @@ def test_letters_are_written_once_although_the_reply_is_lost(server: Server) -> 
             for number in range(50):
                 client.tappend("orders", {"n": number})
         made = Flow("orders", server=server.url)
-        reconnect = {"retry": {"interval": "20ms", "max_interval": "100ms"}}
-        made.connector("in", "stream", key="orders", group="shop", max_deliveries=1, retry="1s", reconnect=reconnect)
+        reconnect = {"retry": {"first": "20ms", "most": "100ms"}}
+        made.connector(
+            "in", "stream", key="orders", group="shop", on_error="dead_letter", retry="1s", reconnect=reconnect
+        )
         made.connector("out", sink)
         made.connect("in -> out")
         async with running(made):

@@ -19,7 +19,7 @@ Counts = dict[str, int]
 
 def begun(loop: VirtualLoop, flow: Flow, letters: Any = None) -> RunningFlow:
     spec = flow.spec()
-    context = FlowContext(flow.name, debug=True, now_ns=loop.now_ns, random=loop.random, letters=letters)
+    context = FlowContext(flow.name, debug=True, now_ns=loop.now_ns, random=loop.random, dead_letters=letters)
     return RunningFlow(spec, context)
 
 
@@ -30,8 +30,8 @@ def scripted(
 
     async def story(loop: VirtualLoop) -> tuple[ScriptConnector, float, Counts, Counts]:
         flow = Flow("f")
-        flow.connector("in", "script", values=list(range(values)), max_deliveries=4, retry_delay="1s")
-        flow.connector("out", "script", reconnect={"retry": {"interval": "1s", "jitter": "none"}}, **sink)
+        flow.connector("in", "script", values=list(range(values)), on_error={"retry": {"attempts": 3, "first": "1s"}})
+        flow.connector("out", "script", reconnect={"retry": {"first": "1s", "jitter": 0}}, **sink)
         flow.connect("in -> out")
 
         async def write(source: str, pairs: Any) -> bool:
@@ -234,7 +234,7 @@ def test_a_generator_that_lost_its_connection_is_begun_anew() -> None:
             values.append(value)
 
         flow = Flow("f")
-        flow.connector("in", numbers, reconnect={"retry": {"interval": "1s"}})
+        flow.connector("in", numbers, reconnect={"retry": {"first": "1s"}})
         flow.connector("out", take)
         flow.connect("in -> out")
         running = begun(loop, flow)

@@ -166,12 +166,12 @@ async def test_letters_of_other_sources_are_kept_with_reason_and_attempts(
         raise ValueError("always")
 
     flow = Flow("orders", server=tidelog_server.url)
-    flow.connector("in", source, max_deliveries=3, retry_delay="10ms")
+    flow.connector("in", source, on_error={"retry": {"attempts": 2, "first": "10ms"}})
     flow.connector("out", sink)
     flow.connect("in -> out")
     letters = DeadLetterQueue("orders", tidelog_server.url)
     try:
-        async with running(flow, letters=letters) as made, asyncio.timeout(20):
+        async with running(flow, dead_letters=letters) as made, asyncio.timeout(20):
             await made.finished()
     finally:
         letters.close()

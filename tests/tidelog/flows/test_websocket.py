@@ -266,9 +266,9 @@ def test_a_client_reads_writes_and_connects_again() -> None:
             flow = Flow("chat")
             flow.connector(
                 "out", "websocket_client", url=url.replace("http", "ws", 1), auth={"bearer": "x"},
-                reconnect={"retry": {"interval": "10ms"}},
+                reconnect={"retry": {"first": "10ms"}},
             )  # fmt: skip
-            source, sink = feed(flow, remembers=True, retry_delay="10ms"), seen(flow)
+            source, sink = feed(flow, remembers=True, on_error={"retry": {"first": "10ms"}}), seen(flow)
             flow.connect("in -> out", "out -> seen")
             async with running(flow) as one:
                 source.give(Event(1, None, 1))

@@ -233,7 +233,7 @@ def test_what_is_tried_again_is_not_late() -> None:
 
     async def body() -> None:
         one = by_time()
-        async with flow_of(one, source=Remembering, retry_delay="1ms", ports=["late"]) as kit:
+        async with flow_of(one, source=Remembering, on_error={"retry": {"first": "1ms"}}, ports=["late"]) as kit:
             answers = iter([RETRY, RETRY])
             kit.out.answer = lambda event: next(answers, OK)
             kit.feed.put(at(1, v=1), at(2, v=2), at(25, v=100))

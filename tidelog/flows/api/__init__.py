@@ -10,7 +10,6 @@
     connectoroptions  the options that every connector has
     operator          ``Operator``, and what the runtime offers it
     flowcontext       what all entities of an instance of a flow share
-    reconnect         the delays before a connector connects again
     givenup           the log messages about events that are not retried
     cancellation      tells apart who cancelled a task
 """

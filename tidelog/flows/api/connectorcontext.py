@@ -24,22 +24,23 @@ class SourceEntity(ConnectorEntity, Protocol):
     """What ``SourceNode`` offers its connector."""
 
     def room_changed(self) -> None: ...
+    def escalate(self, action: str, reason: str) -> None: ...
 
     @property
-    def taking(self) -> bool: ...
+    def accepting(self) -> bool: ...
     @property
-    def over(self) -> bool: ...
+    def ended(self) -> bool: ...
     @property
-    def tells(self) -> bool: ...
+    def settles(self) -> bool: ...
     @property
-    def leading(self) -> Collection[str]: ...
+    def connected_ports(self) -> Collection[str]: ...
 
 
 class SinkEntity(ConnectorEntity, Protocol):
     """What ``SinkNode`` offers its connector."""
 
     @property
-    def responding(self) -> Collection[str]: ...
+    def connected_ports(self) -> Collection[str]: ...
     def answer(self, event: Event, status: int, reason: str = "") -> bool: ...
     def respond(self, events: list[Event], port: str) -> None: ...
     def trigger(self, kind: str, detail: str = "") -> None: ...
@@ -77,7 +78,7 @@ class ConnectorContext:
 
     def responds(self, port: str = "out") -> bool:
         """Whether a response port of the sink is connected."""
-        return self.sink is not None and port in self.sink.responding
+        return self.sink is not None and port in self.sink.connected_ports
 
     def disconnected(self, error: BaseException) -> None:
         """Report that the connection was lost outside of a call. The runtime reconnects."""
@@ -86,27 +87,27 @@ class ConnectorContext:
                 node.lost(error)
 
     @property
-    def taking(self) -> bool:
+    def accepting(self) -> bool:
         """Whether the source would currently send an event. False if the flow is paused or draining, or a sink is
         disconnected.
         """
-        return self.source is not None and self.source.taking
+        return self.source is not None and self.source.accepting
 
     @property
-    def over(self) -> bool:
+    def ended(self) -> bool:
         """Whether the flow has ended, so that no event will be settled any more and a closing source may return its
         events.
         """
-        return self.source is not None and self.source.over
+        return self.source is not None and self.source.ended
 
     @property
-    def tells(self) -> bool:
+    def settles(self) -> bool:
         """Whether ``settled`` will be called. False if the flow has ``settle: false``."""
-        return self.source is not None and self.source.tells
+        return self.source is not None and self.source.settles
 
-    def leads(self, port: str) -> bool:
+    def is_connected(self, port: str) -> bool:
         """Whether a port of the source is connected."""
-        return self.source is not None and port in self.source.leading
+        return self.source is not None and port in self.source.connected_ports
 
     def wake(self) -> None:
         """Notify the runtime that the sink's ``concurrency`` has changed."""
@@ -117,6 +118,11 @@ class ConnectorContext:
         """Notify the runtime that the source's ``room`` has changed without a settlement."""
         if self.source is not None:
             self.source.room_changed()
+
+    def escalate(self, action: str, reason: str) -> None:
+        """Perform the action ``pause`` or ``halt`` of ``on_error``, for a source that owns its policy."""
+        if self.source is not None:
+            self.source.escalate(action, reason)
 
     def trigger(self, kind: str, detail: str = "") -> None:
         """Stop the sources above, because the sink cannot accept events for this reason."""

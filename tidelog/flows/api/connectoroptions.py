@@ -2,37 +2,58 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import Annotated, ClassVar, Literal
 
 import msgspec
 
-from tidelog.flows.api.reconnect import Retry
+from tidelog.options.onerror import ErrorPolicy
+from tidelog.options.retry import RetryOptions
 from tidelog.options.structs import Struct
 from tidelog.options.units import Duration
 
 
-class Reconnect(Struct):
+class ReconnectRetryOptions(RetryOptions):
+    """The option ``reconnect: {retry: {...}}``."""
+
+    growth: Annotated[float, msgspec.Meta(ge=1, le=1000)] = 1.5
+    jitter: Annotated[float, msgspec.Meta(ge=0, le=1)] = 1.0
+    min_uptime: Duration = Duration(5.0)  # a connection that lasted this long resets the delays
+
+
+class ReconnectOptions(Struct):
     """The option ``reconnect``, unless it is ``none``."""
 
-    retry: Retry = msgspec.field(default_factory=Retry)
+    retry: ReconnectRetryOptions = msgspec.field(default_factory=ReconnectRetryOptions)
+
+
+class SourceRetryOptions(RetryOptions):
+    """The retries of an event by its source."""
+
+    first: Duration = Duration(0.1)
+    jitter: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.0
+
+
+class SourceErrorPolicy(ErrorPolicy):
+    """The option ``on_error`` of a source."""
+
+    Retry = SourceRetryOptions
+    unsupported: ClassVar[Mapping[str, str]] = {"park": "events of flows have no keys"}
 
 
 class ConnectorOptions(Struct):
     """Options for the runtime. The options of each connector type derive from this class."""
 
-    reconnect: Reconnect | Literal["none"] = msgspec.field(default_factory=Reconnect)
+    reconnect: ReconnectOptions | Literal["none"] = msgspec.field(default_factory=ReconnectOptions)
     # after an error; none: the connector fails
     paused: bool = False  # initially
     # of a source
-    max_unsettled: int = 10_000  # maximum number of events in flight
-    max_deliveries: int | None = None  # attempts until an event becomes a dead letter; null: unlimited
-    retry_delay: Duration = Duration(0.1)  # before the second attempt of an event; then doubled each time, up to 30 s
+    max_unsettled: Annotated[int, msgspec.Meta(ge=1)] = 10_000  # maximum number of events in flight
+    on_error: SourceErrorPolicy = msgspec.field(default_factory=lambda: SourceErrorPolicy(SourceRetryOptions()))
+    # retries of failed events, and the final action
     # of a sink
     authoritative: bool = True  # false: the outcome of events in this sink is ignored
     timeout: Duration | None = None  # of one write; null: unlimited
 
     def __post_init__(self) -> None:
-        if self.max_unsettled < 1:
-            raise ValueError(f"max_unsettled is {self.max_unsettled}: it must be at least 1")
-        if self.max_deliveries is not None and self.max_deliveries < 1:
-            raise ValueError(f"max_deliveries is {self.max_deliveries}: it must be at least 1, or null")
+        """Raise ValueError for invalid combinations. Subclasses extend this."""

@@ -31,7 +31,7 @@ class FlowContext:
     queue: int = 128  # batches in a channel
     now_ns: Callable[[], int] = time.time_ns  # ns since 1970
     random: random.Random = field(default_factory=random.Random)
-    letters: Callable[[str, Sequence[tuple[Event, str]]], Awaitable[bool]] | None = None
+    dead_letters: Callable[[str, Sequence[tuple[Event, str]]], Awaitable[bool]] | None = None
     # Writes dead letters: (source, [(event, reason)]); returns True once they are stored. None: no dead letters.
     lost: list[str] = field(default_factory=list)  # tokens that were collected unsettled, in debug mode
     shared: dict[str, Any] = field(default_factory=dict)  # by all flows of the process, such as HTTP routes

@@ -28,13 +28,13 @@ class FallbackOptions(Struct):
 
     on: tuple[Literal["retry", "reject"], ...] = ("retry", "reject")  # what counts as failed
     outage: Literal["fallback", "wait"] = "fallback"  # while out can't be used
-    most: int = 10_000  # events of which copies are kept
+    max_copies: int = 10_000  # events in flight that can take the other output if they fail
 
     def __post_init__(self) -> None:
         if not self.on:
             raise ValueError("on is empty: nothing would go to the port fallback; give retry, reject or both")
-        if self.most < 1:
-            raise ValueError(f"most is {self.most}: it must be at least 1")
+        if self.max_copies < 1:
+            raise ValueError(f"max_copies is {self.max_copies}: it must be at least 1")
 
 
 class FallbackOperator(Operator):
@@ -49,7 +49,7 @@ class FallbackOperator(Operator):
         self._out = Breaker()  # of out, while its messages end here
         self._spare = Breaker()  # of fallback
         statuses = frozenset(STATUSES.index(each) for each in self._options.on)
-        self._copies = RetainedCopies(self, self._options.most, statuses, self._failed)
+        self._copies = RetainedCopies(self, self._options.max_copies, statuses, self._failed)
         self._recall = Recall(self, self._lost, self._taken_back)
         self._began = False
         self._open = False  # sources above may send

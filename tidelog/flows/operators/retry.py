@@ -7,7 +7,9 @@ Rule 2: when nothing more comes nothing waits: it is sent at once, and what fail
 from __future__ import annotations
 
 from asyncio import TimerHandle
-from typing import Final
+from typing import Annotated, Final
+
+import msgspec
 
 from tidelog.flows.api.breaker import Breaker
 from tidelog.flows.api.event import BATCH, Event, EventPredicate
@@ -16,44 +18,36 @@ from tidelog.flows.api.signals import Restore, Trigger
 from tidelog.flows.api.tokens import RETRY, Token
 from tidelog.flows.operators.copies import RetainedCopies, RetainedCopy
 from tidelog.flows.operators.hops import now
-from tidelog.options.structs import Struct
+from tidelog.options.retry import RetryOptions
 from tidelog.options.units import Duration
 
 _RETRIED: Final = frozenset((RETRY,))
 
 
-class RetryOptions(Struct):
+class RetryOperatorOptions(RetryOptions):
     """Its options."""
 
-    tries: int = 3  # after the first
-    delay: Duration = Duration(0.1)  # before the second try
-    growth: float = 2.0  # each delay is so many times the one before
-    max_delay: Duration = Duration(10.0)
-    jitter: float = 0.1  # part of a delay that is left to chance
-    most: int = 10_000  # events of which copies are kept
-
-    def __post_init__(self) -> None:
-        for name in ("tries", "most", "growth"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}: it must be at least 1")
-        if not 0 <= self.jitter <= 1:
-            raise ValueError(f"jitter is {self.jitter}: it must be from 0 to 1")
+    attempts: Annotated[int, msgspec.Meta(ge=1)] = 3  # further attempts after the first one
+    first: Duration = Duration(0.1)
+    most: Duration = Duration(10.0)
+    max_copies: Annotated[int, msgspec.Meta(ge=1)] = 10_000  # events that can be retried at the same time
 
 
 class RetryOperator(Operator):
     """The operator."""
 
     type = "retry"
-    short = "tries"
-    Options = RetryOptions
+    short = "attempts"
+    Options = RetryOperatorOptions
 
-    def __init__(self, options: RetryOptions | None = None) -> None:
-        self._options = options or RetryOptions()
+    def __init__(self, options: RetryOperatorOptions | None = None) -> None:
+        self._options = options or RetryOperatorOptions()
+        self._backoff = self._options.backoff
         self._waiting: dict[int, tuple[RetainedCopy, TimerHandle]] = {}  # by id(): their delay runs
         self._due: list[RetainedCopy] = []  # their delay is over, and a reason stands
         self._below = Breaker()
         self._drains = False
-        self._copies = RetainedCopies(self, self._options.most, _RETRIED, self._failed)
+        self._copies = RetainedCopies(self, self._options.max_copies, _RETRIED, self._failed)
 
     def process(self, events: list[Event]) -> None:
         if not self._drains:
@@ -79,16 +73,14 @@ class RetryOperator(Operator):
         self._copies.settled(tokens)
 
     def _failed(self, copy: RetainedCopy) -> None:
-        options = self._options
-        if self._drains or copy.tries >= options.tries:
+        if self._drains or copy.tries >= self._options.attempts:
             self._copies.done()
             self.node.count("given_up")
             copy.give_up()
             return
         copy.narrowed()
         copy.tries += 1
-        delay = min(options.delay * options.growth ** min(copy.tries - 1, 100), options.max_delay)
-        delay *= 1 - options.jitter * self.node.context.random.random()
+        delay = self._backoff.delay(copy.tries, self.node.context.random.random)
         self._waiting[id(copy)] = copy, self.node.after(delay, lambda: self._wait_is_over(copy))
 
     def _wait_is_over(self, copy: RetainedCopy) -> None:

@@ -8,10 +8,11 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 from tidelog.flows.api.cancellation import from_outside
+from tidelog.flows.api.connectoroptions import ReconnectRetryOptions
 from tidelog.flows.api.flowcontext import FlowContext
-from tidelog.flows.api.reconnect import ReconnectDelays, Retry
 from tidelog.operating.errortexts import summary_of
 from tidelog.operating.redaction import redacted
+from tidelog.transport.backoff import Backoff, Delays
 
 CLOSING: Final = 10.0  # s that a connector may take to close
 
@@ -28,7 +29,9 @@ class Connectable(Protocol):
 class ConnectorConnection:
     """``on_change`` is called whenever ``connected`` or ``failed`` has changed."""
 
-    def __init__(self, name: str, connector: Connectable, retry: Retry | None, context: FlowContext) -> None:
+    def __init__(
+        self, name: str, connector: Connectable, retry: ReconnectRetryOptions | None, context: FlowContext
+    ) -> None:
         self.name = name
         self.connector = connector
         self.connected = False
@@ -37,7 +40,8 @@ class ConnectorConnection:
         self.connects = 0
         self.on_change: list[Callable[[], None]] = []
         self._context = context
-        self._delays = ReconnectDelays(retry, context.random)
+        self._retry = retry
+        self._delays = Delays(Backoff() if retry is None else retry.backoff, context.random.random)
         self._lost: asyncio.Event = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
@@ -82,14 +86,14 @@ class ConnectorConnection:
                 self.connects += 1
                 self._changed()
                 await self._lost.wait()
-                self._delays.ended(loop.time() - since)
+                if self._retry is not None and loop.time() - since >= self._retry.min_uptime:
+                    self._delays.reset()
             await self._close()
-            wait = self._delays.next()
-            if wait is None:
+            if self._retry is None or self._delays.exhausted:
                 self.failed = True
                 self._changed()
                 return
-            await asyncio.sleep(wait)
+            await asyncio.sleep(self._delays.next())
 
     async def _close(self) -> None:
         try:

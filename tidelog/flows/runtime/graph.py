@@ -84,7 +84,7 @@ def _connector(
         if options.paused:
             sink.pause()
     if as_source and isinstance(made, Source):
-        given = SourceOptions(options.max_unsettled, options.max_deliveries, options.retry_delay, settle=spec.settle)
+        given = SourceOptions(options.max_unsettled, options.on_error, settle=spec.settle)
         source = own.source = graph.sources[one.name] = SourceNode(one.name, made, connection, context, given)
         if options.paused:
             source.pause(one.name)

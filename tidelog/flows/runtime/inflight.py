@@ -22,6 +22,10 @@ class InFlight:
         self._looked = 0  # tokens of the first batch that are known to be settled
         self._most = _SOME  # batches after which settled ones are taken out of the middle
 
+    def __len__(self) -> int:
+        """The number of batches."""
+        return len(self._sent)
+
     def add(self, when: float, tokens: Sequence[Token | WeakToken]) -> None:
         """The list is not the caller's any more."""
         self._sent.append((when, tokens))

@@ -109,7 +109,7 @@ class RunningFlow:
                 continue
             reason = f"{DISCONNECTED}:{name}"
             holds_up = any(reason in each.breaker for each in sources.values())
-            if holds_up or (name in sources and not sources[name].ended):
+            if holds_up or (name in sources and not sources[name].exhausted):
                 found[name] = connection.error
         return found
 

@@ -285,7 +285,7 @@ class SinkNode(FlowNode):
             self.context.given_up.add(self.name, reason, event.id, event.value)
 
     @property
-    def responding(self) -> Collection[str]:
+    def connected_ports(self) -> Collection[str]:
         """Ports where something is connected."""
         return self.outputs.keys()
 

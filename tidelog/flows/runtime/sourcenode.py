@@ -1,32 +1,33 @@
-"""The entity that a source is.
+"""The entity of a source.
 
-Rule 1: it pulls, and sends, while its breaker is empty. A pull under way is not cancelled when that changes: what it
-        brings is kept, and sent when the breaker is empty again.
-Rule 2: ``pause`` is in force when it returns: there is nothing between the look at the breaker and the sending, and
-        what is sent has room in the channels, so nothing is held back on its way out.
-Rule 3: at most ``max_unsettled`` events are under way. When that many are, ``window_full`` stands; it holds up pulls
-        only.
-Rule 4: what is tried again waits for the breaker as what is new does, so an outage costs no attempts.
-Rule 5: where it reads nothing more until something is settled, and operators keep all that is unsettled until more
-        comes (a batch larger than ``max_unsettled``), they are told to send it on.
-Rule 6: after a reason that ended by time the source begins slowly (``ramp.py``).
+Rule 1: The source pulls and sends while its breaker is empty. A pull in progress is not cancelled when a reason is
+        added: its events are kept, and sent when the breaker is empty again. So a pause loses nothing.
+Rule 2: ``pause`` is in effect when it returns: there is no wait between the check of the breaker and the sending of a
+        batch, and a batch is only sent if the channels have room for it.
+Rule 3: At most ``max_unsettled`` events are in flight. At this number the reason ``window_full`` is added, which only
+        stops pulls.
+Rule 4: Retries wait for the breaker in the same way as new events, so an outage costs no attempts.
+Rule 5: If the source waits for settlements, and all unsettled events are stored in operators that wait for more events
+        (such as a batch larger than ``max_unsettled``), the operators are requested to release them (``gathering``).
+Rule 6: After a reason that ended by time, the source starts slowly (``slowstart``).
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
 from tidelog.flows.api.breaker import Breaker, BreakerReason
 from tidelog.flows.api.cancellation import from_outside
 from tidelog.flows.api.connector import Source
+from tidelog.flows.api.connectoroptions import SourceErrorPolicy, SourceRetryOptions
+from tidelog.flows.api.errors import FlowError
 from tidelog.flows.api.event import BATCH, Event
-from tidelog.flows.api.flowcontext import FlowContext, Gatherer
+from tidelog.flows.api.flowcontext import FlowContext
 from tidelog.flows.api.signals import (
     CHANNEL_FULL,
     DISCONNECTED,
@@ -42,32 +43,30 @@ from tidelog.flows.api.signals import (
 from tidelog.flows.api.tokens import DISCARD, OK, REJECT, STATUSES, Token, WatchedToken, WeakToken, Withheld
 from tidelog.flows.runtime.channel import EventChannel
 from tidelog.flows.runtime.connection import ConnectorConnection
+from tidelog.flows.runtime.gathering import GatheredRelease
 from tidelog.flows.runtime.inflight import InFlight
-from tidelog.flows.runtime.node import FlowNode
+from tidelog.flows.runtime.node import FlowNode, fail
+from tidelog.flows.runtime.retries import RetryQueue
+from tidelog.flows.runtime.settlement import SettlementReporter
 from tidelog.flows.runtime.slowstart import SlowStart
+from tidelog.transport.backoff import Backoff
 
 log = logging.getLogger("tidelog.flows")
 
-AGAIN: Final = 1.0  # s until tokens are handed again to a ``settled`` that failed; grows to AGAIN_MOST
-AGAIN_MOST: Final = 30.0  # s
-MOMENT: Final = 1.0  # s for which nothing may be sent without a reason that is told
-GATHERED: Final = 0.05  # s until it is looked whether all that is unsettled waits for more; grows to GATHERED_MOST
-GATHERED_MOST: Final = 1.0  # s
+MOMENT: Final = 1.0  # s after which a source that sends nothing reports a reason for it
 
 
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
-    """Options of connectors that mean sources."""
+    """The options of a connector that apply to its source."""
 
-    max_unsettled: int = 10_000  # events under way
-    max_deliveries: int | None = None  # tries of one event; None: for ever
-    retry_delay: float = 0.1  # s before the second try; then twice as long each time
-    retry_delay_most: float = 30.0
+    max_unsettled: int = 10_000
+    on_error: SourceErrorPolicy = field(default_factory=lambda: SourceErrorPolicy(SourceRetryOptions()))
     settle: bool = True  # False: events have no tokens
 
 
 class SourceNode(FlowNode):
-    """Its connector does the reading."""
+    """Pulls events from its connector, sends them, and reports their settlement to the connector."""
 
     kind = "source"
 
@@ -79,40 +78,37 @@ class SourceNode(FlowNode):
         self.connection = connection
         self.options = options
         self.breaker = Breaker()
-        self.unsettled = 0  # events that were sent, or wait to be sent again, and that the source has not been told of
-        self.ended = False  # there will never be an event again
+        self.unsettled = 0  # events that were sent or wait for a retry, and whose settlement was not reported
+        self.exhausted = False  # the connector will return no further events
         self.finished = asyncio.Event()  # DRAIN was sent
+        policy = options.on_error
         self._token = WatchedToken if context.debug else Token
-        self._counts_tokens = options.settle
-        self._remembers = source.remembers and not source.owns_policy
-        self._keeps = self._remembers or (context.letters is not None and not source.owns_policy)  # a copy, for letters
+        self._retried = source.remembers and not source.owns_policy  # by the runtime
+        # copies of events, as the keys of their tokens: for retries, or for dead letters
+        self._copies = self._retried or (context.dead_letters is not None and not source.owns_policy)
         self._full = f"{WINDOW_FULL}:{name}"
         self._unreadable = f"{name}.err"  # the path of events that the codec could not read
-        self._pulled: list[Event] = []  # brought by a pull, and not sent
-        self._again: deque[Event] = deque()  # due to be sent again
-        self._waiting = 0  # events whose delay runs
-        self._failed: dict[int, float] = {}  # of events that were tried and are not settled, by id(): the first try
-        self._untold: float | None = None  # s of the loop's clock: since when the source can't be told what is settled
-        self._withheld: list[Token] = []  # given back by a drain; not sent again
-        self._sent = InFlight()
-        self._settled: list[Token] = []  # for Source.settled
-        self._letters: list[Token] = []  # for the dead letters
-        self._settler: asyncio.Event = asyncio.Event()
-        self._began = 0.0  # s of the loop's clock: when the flow started
-        self._connected: asyncio.Event = asyncio.Event()  # the connection came again
-        self._ramp = SlowStart()
+        self._pulled: list[Event] = []  # not sent yet
+        self.in_flight = InFlight()
+        self._retries = RetryQueue(policy.retry.backoff if policy.retry else Backoff(), context.random.random)
+        self._settlement = SettlementReporter(
+            self, source, connection, self._retries,
+            copies=self._copies, skip=policy.action == "skip", reported=self._reported,
+        )  # fmt: skip
+        self._release = GatheredRelease(self, self._waits_for_settlement, self._stuck_on)
+        self._slow_start = SlowStart()
+        self._started = 0.0  # event loop time
         self._stopping = False
         self._pump_waiter: asyncio.Future[None] | None = None
         self._pulling = False
-        self._looking = 0.0  # s until the next look at what is gathered; 0: none is to come
-        self._idle: float | None = None  # s of the loop's clock: since when nothing may be pulled or sent
+        self._idle: float | None = None  # event loop time since which nothing could be pulled or sent
         connection.on_change.append(self._connection_changed)
 
     def begin(self) -> None:
-        self._began = self._now()
-        self.breaker.begin(self._began)
+        self._started = self._now()
+        self.breaker.begin(self._started)
         self.spawn(self._pump())
-        self.spawn(self._settle())
+        self.spawn(self._settlement.run())
 
     def step(self) -> bool:
         if super().step():
@@ -121,105 +117,112 @@ class SourceNode(FlowNode):
         return False
 
     # -- the breaker -----------------------------------------------------------------------------------------
-    def on_breaker(self, message: Trigger | Restore, channel: EventChannel) -> None:  # noqa: ARG002 - one is as good as another
+    def on_breaker(self, message: Trigger | Restore, channel: EventChannel) -> None:  # noqa: ARG002 - all are equal
         if isinstance(message, Trigger):
             if self.breaker.trigger(message, self._now()):
                 self.count(f"breaker_{message.reason.partition(':')[0]}")
         elif self.breaker.restore(message):
-            if message.probe and self._counts_tokens:
-                self._ramp.begin()
+            if message.probe and self.options.settle:
+                self._slow_start.begin()
             self._poke()
 
     def pause(self, owner: str) -> None:
-        """owner: ``api`` for the whole flow, or this connector's name: each resumes its own."""
-        self._own(PAUSED, True, owner)
+        """Add the reason PAUSED. ``owner``: ``api`` for the flow, or the connector's name. Each resumes its own."""
+        self._set_reason(PAUSED, True, owner)
         self.source.interrupt()
         self._poke()
-        self.context.changed()  # a drain may wait for nothing else
+        self.context.changed()  # a drain may only wait for this
 
     def resume(self, owner: str) -> None:
-        self._own(PAUSED, False, owner)
+        self._set_reason(PAUSED, False, owner)
+
+    def escalate(self, action: str, reason: str) -> None:
+        """Perform the action ``pause`` or ``halt`` of ``on_error``."""
+        log.error("%s: %s: on_error: %s: %s", self.context.flow, self.name, action, reason)
+        if action == "halt":
+            self.later(partial(fail, FlowError(f"on_error: halt: {reason}")))
+        else:
+            self.pause(self.name)
 
     @property
     def paused(self) -> bool:
         return any(each.reason.startswith(PAUSED) for each in self.breaker.reasons)
 
-    def _own(self, kind: str, stands: bool, owner: str = "", detail: str = "") -> None:
-        """A reason that this source has by itself."""
+    def _set_reason(self, kind: str, active: bool, owner: str = "", detail: str = "") -> None:
+        """Add or remove a reason of this source."""
         reason = f"{kind}:{owner or self.name}"
-        if stands:
+        if active:
             self.breaker.trigger(Trigger(reason, self.context.version(), detail), self._now())
         elif self.breaker.restore(Restore(reason, self.context.version())):
             self._poke()
 
     def _blocked(self) -> bool:
-        """Whether nothing may be sent, new or again."""
-        standing = len(self.breaker)
-        return standing > 1 or (standing == 1 and self._full not in self.breaker)
+        """Whether no event may be sent, neither new ones nor retries."""
+        active = len(self.breaker)
+        return active > 1 or (active == 1 and self._full not in self.breaker)
 
     def reasons(self) -> tuple[BreakerReason, ...]:
-        """Why nothing is sent: what stands in the breaker, and what holds this source up without a message from others.
+        """Why nothing is sent: the reasons of the breaker, and those for which no entity has sent a message.
 
-        Momentary ones are left out: a channel may be full for a moment whenever much is sent.
+        Reasons of the second kind are omitted for a short time, because a channel is often full for a moment.
         """
         found = list(self.breaker.reasons)
         name, connection = self.name, self.connection
         if not connection.connects and not connection.failed and not self._stopping:
-            found.append(BreakerReason(f"{STARTING}:{name}", self._began, connection.error or "not connected yet"))
+            found.append(BreakerReason(f"{STARTING}:{name}", self._started, connection.error or "not connected yet"))
         if connection.failed:
             found = [each for each in found if each.reason != f"{DISCONNECTED}:{name}"]
             found.append(BreakerReason(f"{FAILED}:{name}", 0.0, connection.error))
-        if not found and self._idle is not None and not self.ended and self._now() - self._idle > MOMENT:
-            found += self._held_up(self._idle)
+        if not found and self._idle is not None and not self.exhausted and self._now() - self._idle > MOMENT:
+            found += self._idle_reasons(self._idle)
         return tuple(each._replace(detail=self._why_full()) if each.reason == self._full else each for each in found)
 
-    def _held_up(self, since: float) -> list[BreakerReason]:
-        if self._counts_tokens and self._window() <= 0:
-            return [BreakerReason(self._full, since, "")]
-        if self._has_room():
-            awaited = len(self._ramp.awaited())
-            detail = f"after a pause few events go first: {awaited} of them are not settled"
-            return [BreakerReason(f"{PROBING}:{self.name}", since, detail)] if awaited else []
-        full = [each for channels in self.outputs.values() for each in channels if each.authoritative and each.full]
-        return [
-            BreakerReason(f"{CHANNEL_FULL}:{each.consumer.name}", since, f"{each.events} events wait before it")
-            for each in full
-        ]
+    def _idle_reasons(self, since: float) -> Iterable[BreakerReason]:
+        if self.options.settle and self._window() <= 0:
+            yield BreakerReason(self._full, since, "")
+        elif self._has_room():
+            if awaited := len(self._slow_start.awaited()):
+                detail = f"few events are sent first after a pause: {awaited} of them are not settled"
+                yield BreakerReason(f"{PROBING}:{self.name}", since, detail)
+        else:
+            for each in (each for channels in self.outputs.values() for each in channels):
+                if each.authoritative and each.full:
+                    detail = f"{each.events} events wait in its channel"
+                    yield BreakerReason(f"{CHANNEL_FULL}:{each.consumer.name}", since, detail)
 
     def _why_full(self) -> str:
         room, most = self.source.room, self.options.max_unsettled
         if self.unsettled < most and room is not None and room <= 0:
-            return f"{most:,} events lie behind the first one that is not settled"
-        waits = self._waiting + len(self._again)
+            return f"{most:,} events follow the first one that is not settled"
+        waiting = self._retries.waiting
         text = f"{self.unsettled:,} events are not settled, max_unsettled is {most:,}"
-        return f"{text}; {waits:,} of them wait to be tried again" if waits else text
+        return f"{text}; {waiting:,} of them wait for a retry" if waiting else text
 
     @property
-    def taking(self) -> bool:
-        """Whether an event that came now would be sent soon: no reason stands, and nothing drains."""
+    def accepting(self) -> bool:
+        """Whether a new event would be sent soon: the breaker is empty, and the flow does not drain."""
         return not (self._stopping or self._ended or self._blocked())
 
     @property
-    def over(self) -> bool:
-        """Whether the flow has ended: what is under way will never be settled."""
+    def ended(self) -> bool:
+        """Whether the flow has ended, so that no event will be settled any more."""
         return self._ended
 
     @property
-    def tells(self) -> bool:
-        """Whether the source is told what became of its events."""
-        return self._counts_tokens
+    def settles(self) -> bool:
+        """Whether settlement is reported to the source."""
+        return self.options.settle
 
     @property
-    def leading(self) -> Collection[str]:
-        """Ports where something is connected."""
+    def connected_ports(self) -> Collection[str]:
         return self.outputs.keys()
 
     def _connection_changed(self) -> None:
         connection = self.connection
         if connection.connected:
-            self._connected.set()
-        self._own(DISCONNECTED, not connection.connected, detail=connection.error)
-        if connection.failed and not self.ended:
+            self._settlement.reconnected.set()
+        self._set_reason(DISCONNECTED, not connection.connected, detail=connection.error)
+        if connection.failed and not self.exhausted:
             self.error = ConnectionError(connection.error)
         self._poke()
         self.context.changed()
@@ -229,16 +232,16 @@ class SourceNode(FlowNode):
 
     # -- pulling ---------------------------------------------------------------------------------------------
     def _limit(self) -> int:
-        """Events that a pull may bring now; 0: none."""
-        room = self._window() if self._counts_tokens else BATCH
+        """The number of events to pull now; 0: none."""
+        room = self._window() if self.options.settle else BATCH
         if (room <= 0) is not (self._full in self.breaker):
-            self._own(WINDOW_FULL, room <= 0)
+            self._set_reason(WINDOW_FULL, room <= 0)
         if room <= 0 or self._pulled or self._blocked() or not self.connection.connected or not self._has_room():
             return 0
-        return min(room, self._ramp.room(self._now()), BATCH)
+        return min(room, self._slow_start.room(self._now()), BATCH)
 
     def _window(self) -> int:
-        """Events that may be sent until others are settled."""
+        """The number of events that may be sent before others are settled."""
         room = self.options.max_unsettled - self.unsettled
         more = self.source.room
         return room if more is None else min(room, more)
@@ -255,24 +258,24 @@ class SourceNode(FlowNode):
             if not limit:
                 if self._idle is None:
                     self._idle = self._now()
-                self._look_later(GATHERED)
+                self._release.watch()
                 await self._until_poked()
                 continue
             self._idle = None
             events = await self._pull(limit)
             if events is None:
-                self.ended = True
+                self.exhausted = True
                 break
             if events:
                 self._pulled = events
-                del events  # they are not to live as long as the next pull takes
+                del events  # otherwise they would live until the next pull returns
                 self._send_waiting()
             await asyncio.sleep(0)
         while self._pulled and not self._stuck:
             if not self._send_waiting():
                 await self._until_poked()
         self.later(self._finish)
-        while not self._ended:  # what is tried again
+        while not self._ended:  # only retries
             if not self._send_waiting():
                 await self._until_poked()
 
@@ -292,7 +295,7 @@ class SourceNode(FlowNode):
         return []
 
     def _has_room(self) -> bool:
-        """Whether a batch can leave by any port now."""
+        """Whether a batch can be sent on any port now."""
         if self._held:
             return False
         for channels in self.outputs.values():
@@ -301,16 +304,17 @@ class SourceNode(FlowNode):
                     return False
         return True
 
+    # -- sending ---------------------------------------------------------------------------------------------
     def _send_waiting(self) -> bool:
-        """Send a batch of what waits to be sent, if that is allowed. Whether something was sent."""
-        if not (self._again or self._pulled) or self._blocked() or not self._has_room():
+        """Send a batch of retries or pulled events, if this is permitted. Return whether events were sent."""
+        if not (self._retries.due or self._pulled) or self._blocked() or not self._has_room():
             return False
-        room = self._ramp.room(self._now())
+        room = self._slow_start.room(self._now())
         if not room:
             return False
         self._idle = None
-        if self._again:
-            self._send_again([self._again.popleft() for _ in range(min(len(self._again), room))])
+        if self._retries.due:
+            self._send_again(self._retries.take(room))
         else:
             events = self._pulled
             self._pulled = events[room:] if len(events) > room else []
@@ -330,28 +334,28 @@ class SourceNode(FlowNode):
             elif event.path == "err":
                 event.path = self._unreadable
                 bad = True
-        if self._counts_tokens:
+        if self.options.settle:
             since = self._now()
-            make, remembers = self._token, self._keeps
+            make, copies = self._token, self._copies
             tokens: list[Token] = []
             for event in events:
-                event.token = token = make(self, event.remembered() if remembers else event.id)
+                event.token = token = make(self, event.remembered() if copies else event.id)
                 tokens.append(token)
-            self._under_way(since, tokens)
+            self._track(since, tokens)
             self.unsettled += len(tokens)
         if bad:
-            self._route(events)
+            self._send_unreadable(events)
         else:
             self.emit(events)
 
-    def _under_way(self, since: float, tokens: list[Token]) -> None:
-        seen = [WeakToken(each) for each in tokens] if self.debug else tokens
-        self._ramp.sent(seen)
-        self._sent.add(since, seen)
-        self._sent.forget()
+    def _track(self, since: float, tokens: list[Token]) -> None:
+        tracked = [WeakToken(each) for each in tokens] if self.debug else tokens
+        self._slow_start.sent(tracked)
+        self.in_flight.add(since, tracked)
+        self.in_flight.forget()
 
-    def _route(self, events: list[Event]) -> None:
-        """Events that the codec could not read (path "err") go another way."""
+    def _send_unreadable(self, events: list[Event]) -> None:
+        """Send events, some of which the codec could not read (path "err")."""
         bad = [each for each in events if each.path == self._unreadable]
         self.emit([each for each in events if each.path != self._unreadable])
         self.count("unreadable", len(bad))
@@ -365,50 +369,35 @@ class SourceNode(FlowNode):
             else:
                 self.context.given_up.add(self.name, reason, event.id, event.value)
 
-    def _send_again(self, kept: list[Event]) -> None:
-        self.count("again", len(kept))
+    def _send_again(self, copies: list[Event]) -> None:
+        self.count("again", len(copies))
         since = self._now()
         events = []
         tokens = []
-        for each in kept:
+        for each in copies:
             each.attempt += 1
             event = each.remembered()
             event.token = token = self._token(self, each)
             tokens.append(token)
             events.append(event)
-        self._under_way(since, tokens)
+        self._track(since, tokens)
         bad = [each for each in events if each.path == self._unreadable]
         if bad:
             events = [each for each in events if each.path != self._unreadable]
             self.emit(bad, "err")
         self.emit(events)
 
-    # -- what waits for more ---------------------------------------------------------------------------------
-    def _waits(self) -> bool:
-        """Whether nothing more is read until something is settled."""
-        return self._counts_tokens and (self._window() <= 0 or bool(self._ramp.awaited()))
+    def _waits_for_settlement(self) -> bool:
+        """Whether nothing is read until events are settled."""
+        return self.options.settle and (self._window() <= 0 or bool(self._slow_start.awaited()))
 
-    def _look_later(self, seconds: float) -> None:
-        if not self._looking and self.context.gatherers and self._waits():
-            self._looking = seconds
-            self.after(seconds, self._look_at_gathered)
-
-    def _look_at_gathered(self) -> None:
-        wait, self._looking = self._looking, 0.0
-        if self._waits() and not self._blocked():
-            found = [(each, self._gathered_by(each)) for each in self.context.gatherers]
-            gathered = set().union(*(tokens for _, tokens in found))
-            awaited = self._ramp.awaited()
-            full = self._window() <= 0
-            if (full and len(gathered) >= self.unsettled) or (awaited and awaited <= gathered):
-                for gatherer, tokens in found:
-                    if tokens:
-                        gatherer.release(self.name, "max_unsettled")
-                wait = GATHERED / 2
-        self._look_later(min(wait * 2, GATHERED_MOST))
-
-    def _gathered_by(self, gatherer: Gatherer) -> set[int]:
-        return {id(token) for token in gatherer.gathered(self)}
+    def _stuck_on(self, gathered: set[int]) -> bool:
+        """Whether the source only waits for the tokens with these id()."""
+        if self._blocked():
+            return False
+        awaited = self._slow_start.awaited()
+        full = self._window() <= 0
+        return (full and len(gathered) >= self.unsettled) or (bool(awaited) and awaited <= gathered)
 
     async def _until_poked(self) -> None:
         self._pump_waiter = asyncio.get_running_loop().create_future()
@@ -418,7 +407,7 @@ class SourceNode(FlowNode):
         waiter, self._pump_waiter = self._pump_waiter, None
         if waiter is not None and not waiter.done():
             waiter.set_result(None)
-        elif self._pulling and self._send_waiting():  # the pump waits for what is new
+        elif self._pulling and self._send_waiting():  # the pump is waiting for new events
             self.later(self._poke)
 
     # -- settlement ------------------------------------------------------------------------------------------
@@ -427,143 +416,77 @@ class SourceNode(FlowNode):
         if len(others) < len(tokens):
             self.count(STATUSES[OK], len(tokens) - len(others))
         if not others or self.source.owns_policy:
-            self._settled += tokens
+            self._settlement.add(tokens)
             for token in others:
                 self.count(STATUSES[token.status])
         else:
-            self._settled += [each for each in tokens if each.status == OK]
-            self._unhappy(others)
-        rest = self._ramp.settled(self._now())
+            self._settlement.add([each for each in tokens if each.status == OK])
+            self._apply_policy(others)
+        rest = self._slow_start.settled(self._now())
         if rest:
             self.after(rest, self._poke)
-        self._settler.set()
-        self._sent.forget()
+        self._settlement.changed.set()
+        self.in_flight.forget()
         if others and self.draining:
             self.context.changed()
 
-    def _unhappy(self, tokens: list[Token]) -> None:
-        """What is not ok, of a source whose policy is the runtime's."""
-        most = self.options.max_deliveries
-        again: dict[float, list[Event]] = {}  # by delay
+    def _apply_policy(self, tokens: list[Token]) -> None:
+        """Apply ``on_error`` to tokens with a status other than OK."""
+        policy = self.options.on_error
+        most = policy.max_attempts
+        retried: list[Event] = []
         for token in tokens:
             self.count(STATUSES[token.status])
             if token.status == DISCARD:
-                self._settled.append(token)
-            elif not self._remembers:
+                self._settlement.add((token,))
+            elif not self._retried:
                 self.count("dropped")
-                self._letters.append(token)
+                self._settlement.fail(token)
             elif isinstance(token.reason, Withheld):
-                self._withheld.append(token)
-            elif token.status == REJECT or (most is not None and token.key.attempt >= most):
-                self._letters.append(token)
+                self._retries.withheld += 1
+            elif token.status != REJECT and (most is None or token.key.attempt < most):
+                retried.append(token.key)
+            elif policy.action in ("pause", "halt"):
+                self._retries.due.append(token.key)
+                self.escalate(policy.action, f"{token.key.id!r}: {token.reason}")
             else:
-                self._failed.setdefault(id(token.key), self._first_try(token.key))
-                again.setdefault(self._delay(token.key.attempt), []).append(token.key)
-        for delay, events in again.items():
-            self._waiting += len(events)
-            self.after(delay, partial(self._due, events))
+                self._settlement.fail(token)
+        for delay, events in self._retries.add(retried, self._arrival).items():
+            self.after(delay, partial(self._retry, events))
 
-    def _first_try(self, event: Event) -> float:
+    def _arrival(self, event: Event) -> float:
+        """The event loop time at which an event arrived."""
         return self._now() - max(0, self.context.now_ns() - event.ingest_ns) / 1e9
 
-    def _delay(self, attempt: int) -> float:
-        return min(self.options.retry_delay * 2.0 ** min(attempt - 1, 60), self.options.retry_delay_most)
-
-    def _due(self, events: list[Event]) -> None:
-        self._waiting -= len(events)
-        self._again += events
+    def _retry(self, events: list[Event]) -> None:
+        self._retries.ready(events)
         self._poke()
 
-    async def _settle(self) -> None:
-        """Tell the source, in bulk: whatever came while it was busy comes in the next call."""
-        wait = AGAIN
-        while not self._ended:
-            if not self._settled and not self._letters:
-                self._settler.clear()
-                await self._settler.wait()
-                continue
-            tokens, self._settled = self._settled, []
-            letters, self._letters = self._letters, []
-            try:
-                if letters:
-                    await self._write_letters(letters)
-                    tokens += letters
-                    letters = []
-                if self._keeps:
-                    for token in tokens:
-                        if isinstance(token.key, Event):
-                            if self._failed:
-                                self._failed.pop(id(token.key), None)
-                            token.key = token.key.id
-                await self._tell(tokens)
-            except Exception as error:  # noqa: BLE001 - what it is does not matter: they are handed over again
-                log.warning("%s: %s: settling: %s: %s", self.context.flow, self.name, type(error).__name__, error)
-                self.count("settle_errors")
-                self._settled = tokens + self._settled
-                self._letters = letters + self._letters
-                if self._untold is None:
-                    self._untold = self._now()
-                self._connected.clear()
-                try:
-                    async with asyncio.timeout(wait):
-                        await self._connected.wait()
-                except TimeoutError:
-                    wait = min(wait * 2, AGAIN_MOST)
-            else:
-                wait = AGAIN
-                self._untold = None
-                self.unsettled -= len(tokens)
-                self._poke()
-                self.context.changed()
+    def _reported(self, count: int) -> None:
+        self.unsettled -= count
+        self._poke()
+        self.context.changed()
 
-    async def _tell(self, tokens: Sequence[Token]) -> None:
-        connects = self.connection.connects
-        try:
-            await self.source.settled(tokens)
-        except OSError as error:  # as from a pull: there may be none that would notice
-            self.lost(error, connects)
-            raise
-        except asyncio.CancelledError:
-            if from_outside():
-                raise
-            raise RuntimeError("it was cancelled from inside") from None
-
-    async def _write_letters(self, tokens: Sequence[Token]) -> None:
-        letters = self.context.letters
-        if letters is not None and not await letters(self.name, [(each.key, each.reason) for each in tokens]):
-            raise OSError("the dead letters were not written")
-        for token in tokens:
-            event = token.key
-            if isinstance(event, Event):
-                self.context.given_up.add(self.name, token.reason, event.id, event.value)
-            else:
-                self.context.given_up.add(self.name, token.reason, event)
-        self.count("dead", len(tokens))
-
-    # -- what is under way -----------------------------------------------------------------------------------
     def oldest(self) -> float | None:
-        """Seconds since the oldest event was sent that is not settled, or that waits to be sent again."""
+        """The age in seconds of the oldest event that is in flight or waits for a retry."""
         if not self.unsettled:
             return None
-        sent = self._sent.oldest()
-        known = [] if sent is None else [sent]
-        known += self._failed.values()
-        if self._untold is not None:
-            known.append(self._untold)
+        sent, failing = self.in_flight.oldest(), self._settlement.failing_since
+        known = [each for each in (sent, failing) if each is not None]
+        known += self._retries.oldest()
         return max(0.0, self._now() - min(known, default=self._now()))
 
     # -- the end ---------------------------------------------------------------------------------------------
     def forget(self) -> None:
         super().forget()
         self._pulled = []
-        self._again.clear()
-        self._sent = InFlight()
-        self._ramp = SlowStart()
-        self._settled, self._letters, self._withheld = [], [], []
-        self._failed.clear()
+        self.in_flight = InFlight()
+        self._slow_start = SlowStart()
+        self._retries.clear()
+        self._settlement.clear()
 
     def drain(self) -> None:
-        """Pull nothing more. What is under way is waited for elsewhere."""
+        """Stop pulling. The caller waits for the events in flight."""
         self._stopping = True
         self.source.interrupt()
         self._poke()
@@ -576,25 +499,20 @@ class SourceNode(FlowNode):
 
     @property
     def at_rest(self) -> bool:
-        """Nothing will be sent any more, and nothing that was sent is under way. What a source that is paused or has
-        failed would try again does not go anywhere either.
-        """
+        """Whether no events are in flight and none will be sent. Retries of a source that is stuck do not count."""
         if not self.finished.is_set():
             return False
-        waits = self._waiting + len(self._again) if self._stuck else 0
-        return self.unsettled == waits + len(self._withheld)
+        waiting = self._retries.waiting if self._stuck else 0
+        return self.unsettled == waiting + self._retries.withheld
 
     @property
     def _stuck(self) -> bool:
-        """Whether nothing will be sent any more.
-
-        A source that is paused goes on when somebody resumes it, unless the flow is draining.
-        """
+        """Whether no event will be sent any more: the connector has failed, or a paused source drains."""
         return self.connection.failed or (self.paused and self.context.draining)
 
     @property
     def kept(self) -> int:
-        """Events that a pull brought and that were not sent."""
+        """The number of events that were pulled and not sent."""
         return len(self._pulled)
 
     def _now(self) -> float:

@@ -152,7 +152,7 @@ class FlowHost:
             context = FlowContext(alias, spec.server, debug=spec.debug, queue=spec.queue, shared=self.shared)
             if spec.server is not None:
                 letters = DeadLetterQueue(alias, spec.server)
-                context.letters = letters
+                context.dead_letters = letters
                 deployed.letters.append(letters)
             running = RunningFlow(dataclasses.replace(spec, paused=paused), context)
             made.append(running)

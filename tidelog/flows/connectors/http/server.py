@@ -121,7 +121,7 @@ class HttpServer(Source, Sink):
             raise ValueError("answer is response, and no events are written to it: connect the source of the responses")
         flow = self.context.flow.partition(".")[0]
         owner = (flow, self.context.name)
-        self._route = HttpRoute(self._options.path, owner, self._handle, lambda: self.context.taking)
+        self._route = HttpRoute(self._options.path, owner, self._handle, lambda: self.context.accepting)
         self._listener = await join(self.context.flow_context.shared, self._options.listening(), self._route)
         self.context.described["url"] = self._listener.url("http", self._route)
 
@@ -186,7 +186,7 @@ class HttpServer(Source, Sink):
             return response
         if (request.content_length or 0) > options.max_body:
             return self._error(413, f"a body can have at most {options.max_body} bytes")
-        if self._listener is None or (options.when_paused == "refuse" and not self.context.taking):
+        if self._listener is None or (options.when_paused == "refuse" and not self.context.accepting):
             self.context.count("refused")
             return self._unavailable("no requests are accepted now")
         if len(self._mine) >= options.max_waiting or self._bytes >= options.max_waiting_bytes:
@@ -246,11 +246,11 @@ class HttpServer(Source, Sink):
         except ValueError as error:
             return self._error(400, str(error))
         bad = next((each for each in events if each.path == "err"), None)
-        if bad is not None and not self.context.leads("err"):
+        if bad is not None and not self.context.is_connected("err"):
             return self._error(400, str(bad.meta.get("error", "it can't be read")))
         for number, event in enumerate(events):
             event.id = waiting.ident if len(events) == 1 else f"{waiting.ident}.{number}"
-        waiting.accepted = options.answer == "accepted" or (options.answer == "settled" and not self.context.tells)
+        waiting.accepted = options.answer == "accepted" or (options.answer == "settled" and not self.context.settles)
         if not events:
             return web.Response(status=202 if waiting.accepted else 200)
         waiting.events = events

@@ -148,7 +148,7 @@ class _Streams(Source):
         self._parked = 0  # connections with bytes that are not decoded yet
 
     def _count_answers(self) -> None:
-        self._answered = self.context.source is not None and self.context.sink is not None and self.context.tells
+        self._answered = self.context.source is not None and self.context.sink is not None and self.context.settles
 
     @property
     def backlog(self) -> int:
@@ -218,7 +218,7 @@ class _Streams(Source):
         if events:
             connection.since = asyncio.get_running_loop().time()
             if self._answered:
-                leads = self.context.leads("err")
+                leads = self.context.is_connected("err")
                 connection.unsettled += sum(leads or each.path != "err" for each in events)
             self._found += [(each, connection) for each in events]
             self._wanted.clear()

@@ -2,7 +2,7 @@
 
     ok, discard   TACK
     retry         TNACK, with a delay that grows with the entry's deliveries
-    reject        a dead letter and the acknowledgement in one MULTI; the same for a retry after ``max_deliveries``
+    reject        a dead letter and the acknowledgement in one MULTI; also after the last retry of ``on_error``
 
 Rule 1: Entries in flight are touched (TTOUCH) before their ``retry`` time expires, so they are not delivered to another
         reader while this process lives. If the process dies, its entries are redelivered after ``retry``.
@@ -12,7 +12,7 @@ Rule 3: If a read returns entries after the source was paused, they are returned
         source holds no entries. Events that were sent before the pause continue.
 Rule 4: An event's attempts are the deliveries that the server counts, so they survive this process. The count is read
         only for entries that are not new, which are those up to the group's offset before the read. An entry that was
-        delivered more than ``max_deliveries`` times and never settled may have ended its process. It becomes a dead
+        delivered more often than ``on_error`` permits and never settled may have ended its process. It becomes a dead
         letter and is not sent.
 """
 
@@ -29,6 +29,7 @@ import redis
 from tidelog.client import calls
 from tidelog.client.entries import Entry, StreamId
 from tidelog.flows.api.connectorcontext import ConnectorContext
+from tidelog.flows.api.connectoroptions import SourceErrorPolicy
 from tidelog.flows.api.event import Event
 from tidelog.flows.api.tokens import DISCARD, REJECT, Token
 from tidelog.flows.connectors.tidelog import deadletters
@@ -37,9 +38,9 @@ from tidelog.flows.connectors.tidelog.entrywaiter import EntryWaiter
 from tidelog.flows.connectors.tidelog.fieldcodec import EntryCodec
 from tidelog.options.start import StartPosition
 from tidelog.transport.access import Access
+from tidelog.transport.backoff import Backoff
 from tidelog.transport.call import Call
 
-DELAY_MOST: Final = 30.0  # s
 FAREWELL: Final = 2.0  # s to return entries in flight when the flow ends
 ZERO: Final = StreamId(0)
 
@@ -53,15 +54,16 @@ class GroupReader:
 
     def __init__(
         self, where: Access, name: str, keys: list[str], group: str, start: StartPosition, codec: EntryCodec,
-        context: ConnectorContext, *, retry: float, max_deliveries: int | None, delay: float, letters: str,
+        context: ConnectorContext, *, retry: float, policy: SourceErrorPolicy, letters: str,
     ) -> None:  # fmt: skip
         self._keys = keys
         self._group = group
         self._codec = codec
         self._context = context
         self._retry = retry
-        self._most = max_deliveries
-        self._delay = delay
+        self._most = policy.max_attempts
+        self._action = policy.action
+        self._backoff = policy.retry.backoff if policy.retry is not None else Backoff()
         self._waiter = EntryWaiter(where, name, group)
         self._box = DeadLetterWriter(letters)
         self._about = {} if codec.name == "plain" else {"codec": codec.name}
@@ -88,7 +90,7 @@ class GroupReader:
             keeper.cancel()
             await asyncio.gather(keeper, return_exceptions=True)
         channel = self._waiter.channel
-        if self._context.over and self._held and channel is not None and channel.lost is None:
+        if self._context.ended and self._held and channel is not None and channel.lost is None:
             try:
                 async with asyncio.timeout(FAREWELL):
                     await self._waiter.send(self._nacks({0: list(self._held)}))
@@ -144,7 +146,7 @@ class GroupReader:
         if new:
             self._reads.append((asyncio.get_running_loop().time() + self._retry / 2, new))
             self._kept.set()
-        if new and not self._context.taking:  # Rule 3
+        if new and not self._context.accepting:  # Rule 3
             ids = [each for each in new if each in self._held]
             await self._waiter.send(self._nacks({0: ids}))
             self._drop(ids)
@@ -196,7 +198,7 @@ class GroupReader:
         for event in events:
             attempt = self._attempts.get(event.id, 1)
             event.attempt = attempt
-            if self._most is not None and attempt > self._most:
+            if self._most is not None and attempt > self._most and self._action not in ("pause", "halt"):
                 reason = f"delivered {attempt} times and never settled: it may have ended its process"
                 spent[event.id] = (False, reason)
         if spent:
@@ -232,14 +234,16 @@ class GroupReader:
                 continue
             if status <= DISCARD:
                 good.append(name)
-            elif status == REJECT:
-                spent[name] = (True, token.reason)
-            elif self._most is not None and self._attempts.get(name, 1) >= self._most:
-                spent[name] = (False, token.reason)
-            else:
-                tries = self._attempts.get(name, 1)
-                delay = min(self._delay * 2 ** min(tries - 1, 60), DELAY_MOST)
+                continue
+            attempt = self._attempts.get(name, 1)
+            if status != REJECT and (self._most is None or attempt < self._most):
+                delay = self._backoff.delay(attempt, self._context.flow_context.random.random)
                 back.setdefault(round(delay * 1000), []).append(name)
+            elif self._action in ("pause", "halt"):
+                back.setdefault(0, []).append(name)
+                self._context.escalate(self._action, f"{name}: {token.reason}")
+            else:
+                spent[name] = (status == REJECT, token.reason)
         if spent:
             await self._bury(spent)
         await self._waiter.send([*self._acks(good), *self._nacks(back)])
@@ -289,15 +293,23 @@ class GroupReader:
                 attempts.pop(name, None)
 
     async def _bury(self, spent: dict[str, tuple[bool, str]]) -> None:
-        """Write dead letters. An entry that is no longer pending has one, or was settled by another reader."""
+        """Write dead letters, or only acknowledge if the action is ``skip``.
+
+        An entry that is no longer pending has a dead letter, or was settled by another reader.
+        """
         channel = self._waiter.channel
         if channel is None:
             raise ConnectionError("not connected")
         found = await self._waiter.send([self._pending(name) for name in spent])
+        skip = self._action == "skip"
         made, names = [], []
         for (name, (rejected, reason)), pending in zip(spent.items(), found, strict=True):
             row = self._held.get(name)
             if not pending or row is None:
+                continue
+            names.append(name)
+            if skip:
+                self._context.flow_context.given_up.add(self._context.name, reason, name, row[1:])
                 continue
             key, at = self._place(name)
             fields = deadletters.fields_of(
@@ -305,8 +317,10 @@ class GroupReader:
                 self._attempts.get(name, 1), rejected=rejected,
             )  # fmt: skip
             made.append(fields)
-            names.append(name)
-        if made:
+        if skip and names:
+            await self._waiter.send(self._acks(names))
+            self._context.count("skipped", len(names))
+        elif made:
             try:
                 await self._box.write(channel, made, self._acks(names))
             except redis.ResponseError as error:

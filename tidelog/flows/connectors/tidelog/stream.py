@@ -105,7 +105,7 @@ class StreamConnector(Source, Sink):
                 if options.group is not None:
                     self._reader = GroupReader(
                         self._where(), name, self._keys, options.group, options.start, codec, context,
-                        retry=options.retry, max_deliveries=options.max_deliveries, delay=options.retry_delay,
+                        retry=options.retry, policy=options.on_error,
                         letters=options.dead_letters or topic_of(context.flow),
                     )  # fmt: skip
                 else:
