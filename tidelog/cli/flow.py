@@ -97,7 +97,7 @@ def check(files: tuple[str, ...], server: str | None) -> None:
     for each in found:
         echo(f"warning: {each}", err=True)
     count = len(document.flows)
-    result = f"no errors, {len(found)} warning{'' if len(found) == 1 else 's'}" if found else "nothing is wrong"
+    result = f"no errors, {len(found)} warning{'' if len(found) == 1 else 's'}" if found else "no errors"
     echo(f"{count} flow{'' if count == 1 else 's'}: {result}")
 
 

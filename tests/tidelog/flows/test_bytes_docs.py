@@ -62,7 +62,6 @@ def _check(title: str, kind: Any, without: Any) -> None:
 
 
 def test_options_of_all() -> None:
-    _check("## Options of all connectors", ConnectorOptions, None)
     _check("## Options of connectors that carry bytes", PayloadOptions, ConnectorOptions)
 
 

@@ -178,7 +178,7 @@ def test_when_the_server_dies_and_comes_back_nothing_is_lost(tidelog_server: Ser
 
 def test_so_many_wait_and_no_more(tidelog_server: Server) -> None:
     async def story() -> None:
-        async with lab(op("dedup", key="k", most=10), server=tidelog_server.url, queue=1) as it:
+        async with lab(op("dedup", key="k", max_waiting=10), server=tidelog_server.url, queue=1) as it:
             it.sink("a").answer = lambda event: None
             it.feed.feed({"k": 0})
             await it.until(lambda: it.sink("a").held, WAIT)

@@ -15,7 +15,6 @@ import pytest
 
 from tests.tidelog import doctables
 from tidelog.cli.flow import flow_commands
-from tidelog.flows.api.connectoroptions import ConnectorOptions, ReconnectRetryOptions
 from tidelog.flows.declare import FlowOptions
 from tidelog.flows.files import read_files
 from tidelog.flows.files.document import PARTS, FileHeader
@@ -156,8 +155,6 @@ def default(value: object) -> set[str]:
     [
         ("| key of a file |", FileHeader, {"flows", "environment"}),
         ("| key of a flow |", FlowOptions, set(PARTS)),
-        ("| option of a connector |", ConnectorOptions, set()),
-        ("| option of `reconnect.retry` |", ReconnectRetryOptions, set()),
     ],
 )
 def test_every_key_is_there_with_its_default(title: str, kind: type[msgspec.Struct], more: set[str]) -> None:
@@ -165,7 +162,7 @@ def test_every_key_is_there_with_its_default(title: str, kind: type[msgspec.Stru
     fields = {each.encode_name: each for each in msgspec.structs.fields(kind)}
     assert documented.keys() == fields.keys() | more
     for name, text in documented.items():
-        if name in more or (kind is FileHeader and text != "none") or name in ("reconnect", "on_error"):
+        if name in more or (kind is FileHeader and text != "none"):
             continue
         assert text in default(fields[name].default), name
 

@@ -18,7 +18,7 @@ class ReconnectRetryOptions(RetryOptions):
 
     growth: Annotated[float, msgspec.Meta(ge=1, le=1000)] = 1.5
     jitter: Annotated[float, msgspec.Meta(ge=0, le=1)] = 1.0
-    min_uptime: Duration = Duration(5.0)  # a connection that lasted this long resets the delays
+    min_uptime: Duration = Duration(5.0)  # A connection that lasts this long resets the delays.
 
 
 class ReconnectOptions(Struct):
@@ -45,15 +45,14 @@ class ConnectorOptions(Struct):
     """Options for the runtime. The options of each connector type derive from this class."""
 
     reconnect: ReconnectOptions | Literal["none"] = msgspec.field(default_factory=ReconnectOptions)
-    # after an error; none: the connector fails
-    paused: bool = False  # initially
-    # of a source
-    max_unsettled: Annotated[int, msgspec.Meta(ge=1)] = 10_000  # maximum number of events in flight
+    # Reconnecting after an error. `none`: the connector fails.
+    paused: bool = False  # Whether the connector is paused initially, unless it was resumed since.
+    max_unsettled: Annotated[int, msgspec.Meta(ge=1)] = 10_000
+    # Source: maximum number of events in flight. While they are, nothing is read.
     on_error: SourceErrorPolicy = msgspec.field(default_factory=lambda: SourceErrorPolicy(SourceRetryOptions()))
-    # retries of failed events, and the final action
-    # of a sink
-    authoritative: bool = True  # false: the outcome of events in this sink is ignored
-    timeout: Duration | None = None  # of one write; null: unlimited
+    # Source: [retries and the final action](flows.md#errors) for events that failed.
+    authoritative: bool = True  # Sink: `false`: the outcome of events in this sink is ignored.
+    timeout: Duration | None = None  # Sink: maximum duration of one write. `null`: unlimited.
 
     def __post_init__(self) -> None:
         """Raise ValueError for invalid combinations. Subclasses extend this."""

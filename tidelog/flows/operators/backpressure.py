@@ -31,11 +31,18 @@ QUANTILE: Final = 0.95
 class BackpressureOptions(Struct):
     """Its options."""
 
-    timeout: Duration  # latency above which a step is taken
+    timeout: Duration
+    # The maximum acceptable latency, from the time an event leaves this operator until it is settled. The short form:
+    # `backpressure: 200ms`.
     method: Literal["pause", "discard"] = "pause"
-    steps: tuple[Duration, ...] = STEPS  # how long a pause lasts: the first, the next one ...
-    restore_after: int = 3  # settlements in time, one after the other, until the next step is the first again
-    window: int = 100  # latest settlements whose 95th percentile is compared with the timeout
+    # `pause`: the sources above stop, and no event is lost. `discard`: the sources continue, and events are sent to the
+    # port `overflow`.
+    steps: tuple[Duration, ...] = STEPS
+    # The durations of the first step, the second step, and so on. The last one is used for all further steps.
+    restore_after: int = 3
+    # After this many consecutive on-time settlements, the delay is reset to the first step. Events that are settled
+    # together count as one.
+    window: int = 100  # The number of recent settlements that are evaluated.
 
     def __post_init__(self) -> None:
         if self.timeout <= 0:

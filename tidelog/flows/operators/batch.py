@@ -27,10 +27,14 @@ MOST: Final = 1_000_000  # events in a batch
 class BatchOperatorOptions(Struct):
     """Its options: one of the first three at least."""
 
-    count: int | None = None  # events
-    bytes: Size | None = None  # of the values, strings and bytes as they are, others as JSON; a larger one goes alone
-    timeout: Duration | None = None  # after the first event
-    flush_on_drain: bool = True  # false: what is not full is given back to its source
+    count: int | None = None  # Maximum number of events in a batch, from 1 to 1,000,000. The short form: `batch: 100`.
+    bytes: Size | None = None
+    # Maximum size of the values in a batch. A larger value forms a batch of its own. Strings and bytes count with their
+    # own size, other values with that of their JSON.
+    timeout: Duration | None = None  # Maximum time from the first event of a batch until it is emitted.
+    flush_on_drain: bool = True
+    # Whether a drain emits an incomplete batch. `false`: its events are returned to their source, which sends them
+    # again after the flow has been restarted.
 
     def __post_init__(self) -> None:
         if self.count is None and self.bytes is None and self.timeout is None:

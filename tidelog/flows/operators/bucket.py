@@ -27,11 +27,13 @@ BUCKET: Final = "bucket"  # the reason of what is discarded
 class BucketOptions(Struct):
     """Its options."""
 
-    class_: str | None = msgspec.field(default=None, name="class")  # JMESPath; null: meta["class"]
-    rate: float | None = None  # events a second of each group; null: meta["rate"]
-    dimensions: list[str] | None = None  # JMESPath, of what makes a group; null: meta["dimensions"], or one group
-    cardinality: int = 1000  # groups of a class that are known
-    classes: int = 100  # that are known
+    class_: str | None = msgspec.field(default=None, name="class")  # A JMESPath expression. `null`: `meta["class"]`.
+    rate: float | None = None  # Events per second in each group. `null`: `meta["rate"]`, where 0 lets no event pass.
+    dimensions: list[str] | None = None
+    # JMESPath expressions. Events with equal values in all of them form a group. `null`: `meta["dimensions"]`, any
+    # value; without it, each class is one group.
+    cardinality: int = 1000  # Maximum number of groups per class; the least recently used group is forgotten.
+    classes: int = 100  # Maximum number of classes; the least recently used class is forgotten.
 
     def __post_init__(self) -> None:
         if self.rate is not None and not 0 < self.rate < float("inf"):

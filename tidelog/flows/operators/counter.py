@@ -22,9 +22,11 @@ _RUNTIMES: Final = frozenset(("in", "out", "failed", "discarded", "unconnected",
 class CounterOptions(Struct):
     """Its options."""
 
-    name: str = "counted"  # of the number, in the API and in /metrics
-    every: Duration | None = None  # between counts on the port counts; null: none are sent
-    wrap: bool = False  # true: the value becomes {count, event}, the count of this event and its value
+    name: str = "counted"  # The name of the counter: a to z, digits and `_`. The short form: `counter: orders`.
+    every: Duration | None = None
+    # The interval at which a count is sent to the port `counts`: `{name, total, count, seconds}`, where `count` is the
+    # number of events in the last `seconds`.
+    wrap: bool = False  # `true`: the value becomes `{count, event}`, with the number of this event and its value.
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):

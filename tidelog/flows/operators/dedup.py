@@ -6,7 +6,7 @@
 Rule 1: a key is done when its event is settled ok or discarded; where that failed the mark is taken away again. Only
         then the source hears of it. So an event whose first try failed is not taken for a duplicate of itself.
 Rule 2: an event whose key is under way waits until it is known what becomes of the first: it is a duplicate then, or
-        its turn has come. At most ``most`` wait; after that nothing more is taken. When nothing more comes they are
+        its turn has come. At most ``max_waiting`` wait; after that nothing more is taken. When nothing more comes they are
         given back.
 Rule 3: of a process that died the marks end with their lease.
 Rule 4: a mark belongs to one event, so a call that is sent again after a lost reply makes no difference.
@@ -39,18 +39,21 @@ LOOK_MOST: Final = 1.0  # s
 class DedupOptions(Struct):
     """Its options."""
 
-    key: str  # JMESPath
-    ttl: Duration = Duration(3600.0)  # for which an event that arrived is known
-    lease: Duration = Duration(60.0)  # for which one that is under way is waited for; longer than its longest way
-    name: str | None = None  # of what is known; null: the flow's and the operator's
-    most: int = 1000  # events that wait until it is known what becomes of another
+    key: str  # A JMESPath expression. The short form: `dedup: order_id`.
+    ttl: Duration = Duration(3600.0)  # How long a key is remembered after its event is delivered.
+    lease: Duration = Duration(60.0)  # How long duplicates wait for an event that is in flight.
+    name: str | None = None
+    # Name of the set of keys. `null`: derived from the flow's name and the operator's position in it. Flows that use
+    # the same name share their keys.
+    max_waiting: int = 1000
+    # Maximum number of waiting events. When that many are waiting, the operator accepts no more events.
 
     def __post_init__(self) -> None:
         for name in ("ttl", "lease"):
             if getattr(self, name) < 0.001:
                 raise ValueError(f"{name} is {getattr(self, name):g} s: it must be at least 1ms")
-        if self.most < 1:
-            raise ValueError(f"most is {self.most}: it must be at least 1")
+        if self.max_waiting < 1:
+            raise ValueError(f"max_waiting is {self.max_waiting}: it must be at least 1")
 
 
 class Item:
@@ -98,7 +101,7 @@ class DedupOperator(Operator):
         self.spawn(self._serve())
 
     def busy(self) -> bool:
-        return bool(self._came) or len(self._waiting) + self._asking >= self._options.most
+        return bool(self._came) or len(self._waiting) + self._asking >= self._options.max_waiting
 
     def kept(self) -> int:
         return len(self._came) + len(self._waiting) + self._asking

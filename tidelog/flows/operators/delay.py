@@ -14,8 +14,9 @@ from tidelog.options.units import Duration
 class DelayOptions(Struct):
     """Its options."""
 
-    time: Duration  # from when it came here
-    max_kept: int = 10_000  # events that wait; while there are as many, none is taken
+    time: Duration  # The delay. The short form: `delay: 5s`.
+    max_kept: int = 10_000
+    # When this many events are waiting, no further batch is accepted. A batch has up to 512 events.
 
     def __post_init__(self) -> None:
         if self.max_kept < 1:

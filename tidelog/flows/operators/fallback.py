@@ -26,9 +26,11 @@ FALLBACK: Final = "fallback"
 class FallbackOptions(Struct):
     """Its options."""
 
-    on: tuple[Literal["retry", "reject"], ...] = ("retry", "reject")  # what counts as failed
-    outage: Literal["fallback", "wait"] = "fallback"  # while out can't be used
-    max_copies: int = 10_000  # events in flight that can take the other output if they fail
+    on: tuple[Literal["retry", "reject"], ...] = ("retry", "reject")  # The outcomes that count as failures.
+    outage: Literal["fallback", "wait"] = "fallback"
+    # What happens while `out` cannot be used because it is disconnected or a `backpressure` below pauses it.
+    # `fallback`: all events are sent to the port `fallback`. `wait`: the sources stop.
+    max_copies: int = 10_000  # Maximum number of events in flight for which a copy is retained.
 
     def __post_init__(self) -> None:
         if not self.on:

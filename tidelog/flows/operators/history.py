@@ -14,7 +14,7 @@ MOST: Final = 100  # names; older ones are left out
 class HistoryOptions(Struct):
     """Its options."""
 
-    name: str | None = None  # null: the operator's own, as in enrich.2
+    name: str | None = None  # The name to append. `null`: the name of the operator, such as `enrich.2`.
 
 
 class HistoryOperator(Operator):

@@ -25,9 +25,12 @@ SHED: Final = "percentile"
 class PercentileOptions(Struct):
     """Its options."""
 
-    timeout: Duration  # latency above which an event is late
-    step_down: float = 0.05  # taken off the share of events that are let through
-    step_up: float = 0.001  # added to it
+    timeout: Duration  # The maximum acceptable latency. The short form: `percentile: 200ms`.
+    step_down: float = 0.05
+    # Subtracted from the share if an event is late or fails, or a sink below reports an outage. It is not subtracted
+    # again until an event that was sent afterwards is late.
+    step_up: float = 0.001
+    # Added to the share for each on-time settlement. Events that are settled together count as one.
 
     def __post_init__(self) -> None:
         if self.timeout <= 0:

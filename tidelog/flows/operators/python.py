@@ -27,9 +27,14 @@ CONCURRENCY: Final = 10_000  # the most
 class PythonOperatorOptions(Struct):
     """Its options."""
 
-    call: Any  # a function, a class, or "module:name" of one
-    concurrency: int = 1  # calls at a time; more than one only of an async function, or in threads or processes
-    in_: Literal["loop", "thread", "process"] = msgspec.field(default="loop", name="in")  # where it runs
+    call: Any
+    # A function or class, or its name as `module:function`. The short form: `python: "shop.flows:f"`; in Python the
+    # function itself.
+    concurrency: int = 1
+    # Number of concurrent calls, from 1 to 10,000. More than one requires an async function, threads or processes. The
+    # order of events is preserved.
+    in_: Literal["loop", "thread", "process"] = msgspec.field(default="loop", name="in")
+    # Where the function runs: in the event loop, in threads, or in processes.
 
     def __post_init__(self) -> None:
         if not 1 <= self.concurrency <= CONCURRENCY:

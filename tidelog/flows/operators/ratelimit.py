@@ -31,14 +31,21 @@ LEAST: Final = 0.001  # s: the shortest wait
 class RateLimitOptions(Struct):
     """Its options."""
 
-    rate: float  # events in the time ``per``
-    per: Duration = Duration(1.0)
-    burst: int | None = None  # events at once after a pause; null: those of one ``per``
-    key: str | None = None  # JMESPath; a bucket for each value of it. null: one for all events
+    rate: float  # Events in the time `per`. The short form: `ratelimit: 100`.
+    per: Duration = Duration(1.0)  # The time to which `rate` refers.
+    burst: int | None = None
+    # Maximum number of events that pass at once after an idle time. `null`: the same as `rate`.
+    key: str | None = None
+    # A JMESPath expression; each of its values has its own bucket. `null`: one bucket for all events.
     method: Literal["block", "discard"] = "block"
-    keys: int = 10_000  # that are known; not of a shared limit
-    shared: bool = False  # one limit for all instances, kept on the tidelog server
-    name: str | None = None  # of a shared limit; null: the flow's and the operator's
+    # `block`: events wait. `discard`: events are sent to the port `overflow`.
+    keys: int = 10_000
+    # Maximum number of keys; the least recently used one is forgotten. It does not apply to a shared limit.
+    shared: bool = False
+    # Whether all instances share one limit, which is stored on the tidelog server and uses its clock.
+    name: str | None = None
+    # Name of a shared limit. `null`: derived from the flow's name and the operator's position in it. Flows that use the
+    # same name share the limit.
 
     def __post_init__(self) -> None:
         if not 0 < self.rate < float("inf") or self.per <= 0:

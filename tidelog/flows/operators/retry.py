@@ -27,10 +27,12 @@ _RETRIED: Final = frozenset((RETRY,))
 class RetryOperatorOptions(RetryOptions):
     """Its options."""
 
-    attempts: Annotated[int, msgspec.Meta(ge=1)] = 3  # further attempts after the first one
-    first: Duration = Duration(0.1)
-    most: Duration = Duration(10.0)
-    max_copies: Annotated[int, msgspec.Meta(ge=1)] = 10_000  # events that can be retried at the same time
+    attempts: Annotated[int, msgspec.Meta(ge=1)] = 3
+    # Number of further attempts after the first one. The short form: `retry: 3`.
+    first: Duration = Duration(0.1)  # Delay before the first further attempt.
+    most: Duration = Duration(10.0)  # Maximum delay.
+    max_copies: Annotated[int, msgspec.Meta(ge=1)] = 10_000
+    # Maximum number of events in flight for which a copy is retained.
 
 
 class RetryOperator(Operator):

@@ -43,10 +43,12 @@ PROBE_MOST: Final = 30.0  # s between probes of an output that keeps failing, or
 class RoundrobinOptions(Struct):
     """Its options."""
 
-    outputs: list[str]  # names of the ports
-    failures: int = 3  # in a row, after which an output is out of rotation
-    probe_after: Duration = Duration(1.0)  # until it gets an event again; twice as long after each that fails, to 30 s
-    most: int = 1000  # events under way at one output
+    outputs: list[str]  # Names of ports, which must be connected. The short form: `roundrobin: [a, b]`.
+    failures: int = 3  # After this many consecutive events that must be retried, an output is out of rotation.
+    probe_after: Duration = Duration(1.0)
+    # How long an output is out of rotation. It then gets one event. If it fails, the time is doubled, up to 30 s; if
+    # not, the output gets two events, then four, and so on.
+    most: int = 1000  # Maximum number of events in flight at one output.
 
     def __post_init__(self) -> None:
         if not self.outputs or len(set(self.outputs)) < len(self.outputs):

@@ -16,9 +16,10 @@ from tidelog.options.structs import Struct
 class SampleOptions(Struct):
     """Its options: one of the first two."""
 
-    probability: float | None = None  # of each event: 0 to 1
-    every: int | None = None  # the first of so many goes on
-    seed: int | None = None  # of the chances; null: others each time
+    probability: float | None = None
+    # Probability that an event is passed on, from 0 to 1. The short form: `sample: 0.01`.
+    every: int | None = None  # Passes on the first of every this many events.
+    seed: int | None = None  # Seed of the random numbers, for repeatable choices.
 
     def __post_init__(self) -> None:
         if (self.probability is None) == (self.every is None):

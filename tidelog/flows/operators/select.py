@@ -11,7 +11,7 @@ from tidelog.options.structs import Struct
 class SelectOptions(Struct):
     """Its options."""
 
-    expression: str  # JMESPath, of the event's value
+    expression: str  # A JMESPath expression. The short form: `select: "..."`.
 
 
 class SelectOperator(Operator):

@@ -20,8 +20,10 @@ from tidelog.options.structs import Struct
 class SplitOptions(Struct):
     """Its options."""
 
-    path: str | None = None  # JMESPath of the list in the value; null: the value is the list
-    max_items: int = 100_000  # a longer list is an error
+    path: str | None = None
+    # A JMESPath expression that returns the list. `null`: the value is the list. The short form: `split:
+    # "order.items"`.
+    max_items: int = 100_000  # Maximum number of items. An event with a longer list fails.
 
     def __post_init__(self) -> None:
         if self.max_items < 1:

@@ -40,17 +40,25 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 class WindowOptions(Struct):
     """Its options: ``count`` or ``time``."""
 
-    aggregates: dict[str, str | dict[str, str]]  # by name: count, or {kind: JMESPath}
-    count: int | None = None  # events of a window
-    time: Duration | None = None  # length of a window; they begin at multiples of it since 1970, UTC
-    key: str | None = None  # JMESPath: windows of each key are apart; null: there is one
-    at: str | None = None  # JMESPath of the event's time: a number, or a string of ISO 8601; null: the clock
-    unit: Literal["s", "ms", "us", "ns"] = "s"  # of a time that is a number, since 1970
-    lateness: Duration = Duration(0.0)  # how much older than the newest an event may be
-    ahead: Duration | None = None  # how far ahead of the clock an event's time may be: others are errors; null: any
-    idle: Duration | None = None  # without an event after which windows by event time end; null: they wait
-    max_open: int = 10_000  # windows
-    flush_on_drain: bool = True  # false: events of open windows are given back to their source
+    aggregates: dict[str, str | dict[str, str]]
+    # Aggregates by name: `count`, or a kind with a JMESPath expression, such as `{sum: amount}`.
+    count: int | None = None  # Number of events in a window.
+    time: Duration | None = None  # Duration of a window. Windows start at multiples of it since 1970, in UTC.
+    key: str | None = None  # A JMESPath expression; each of its values has its own windows. `null`: a single key, null.
+    at: str | None = None
+    # A JMESPath expression for the event time: a number, or an ISO 8601 string (UTC unless it names a zone). `null`:
+    # the time of the clock.
+    unit: Literal["s", "ms", "us", "ns"] = "s"
+    # Unit of an event time that is a number, counted from 1970: `s`, `ms`, `us`, `ns`.
+    lateness: Duration = Duration(0.0)
+    # How much older than the newest event an event may be. Windows stay open for this much longer.
+    ahead: Duration | None = None
+    # An event whose time is further ahead of the clock fails. `null`: any time is accepted.
+    idle: Duration | None = None
+    # After this time without an event, windows by event time end. `null`: they wait for the next event.
+    max_open: int = 10_000  # Maximum number of open windows. When it is exceeded, the window that would end first ends.
+    flush_on_drain: bool = True
+    # Whether a drain ends open windows. `false`: their events are returned to their source.
 
     def __post_init__(self) -> None:
         if (self.count is None) == (self.time is None):
