@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Write the option tables of docs/flows*.md from the declarations; ``--check`` only reports whether they are up to date.
+"""Write the option tables of docs/flows*.md from the declarations; ``--check`` only reports outdated pages.
 
 A table follows a line such as ``<!-- options: tidelog.flows.operators.batch:BatchOperatorOptions -->`` and ends at the
 next blank line. The description of an option is the comment after its field, continued in the comment lines below it.
@@ -72,8 +72,8 @@ def shown(value: Any) -> str:
     if isinstance(value, ErrorPolicy):
         return f"`[retry: {{}}, {value.action}]`" if value.retry else f"`[{value.action}]`"
     if isinstance(value, msgspec.Struct):
-        nested = [each for each in msgspec.structs.fields(value) if isinstance(getattr(value, each.name), msgspec.Struct)]
-        return "`{" + ", ".join(f"{each.encode_name}: {{}}" for each in nested) + "}`"
+        fields = [each for each in value.__struct_fields__ if isinstance(getattr(value, each), msgspec.Struct)]
+        return "`{" + ", ".join(f"{each}: {{}}" for each in fields) + "}`"
     if isinstance(value, list | tuple) and value and isinstance(value[0], Duration):
         return "`[" + ", ".join(shown(each).strip("`") for each in value) + "]`"
     return f"`{value}`" if isinstance(value, str) and value else f"`{msgspec.json.encode(value).decode()}`"

@@ -1,4 +1,4 @@
-"""``tidelog flow``: flows in files are checked and run; those that run are looked at and steered over HTTP."""
+"""``tidelog flow``: checks and runs flow files; inspects and controls running flows over HTTP, or on the server."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 import json
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -14,7 +14,8 @@ import click
 
 from tidelog.cli import flowoutput
 from tidelog.cli.collector import collect_less
-from tidelog.cli.flowhttp import FlowApiClient
+from tidelog.cli.connect import connected
+from tidelog.cli.flowhttp import FlowApiClient, NoProcessError
 from tidelog.cli.lines import printable
 from tidelog.cli.logs import configure
 from tidelog.cli.modules import Declaration, import_from_here
@@ -22,30 +23,35 @@ from tidelog.cli.output import echo
 from tidelog.flows import Flow, FlowError, FlowFileError
 from tidelog.flows.declare import warnings
 from tidelog.flows.files import FlowDocument, diagram, no_server, read_files
-from tidelog.flows.service import process
+from tidelog.flows.service import process, streamgroups
 from tidelog.flows.service.api import DEFAULT
+from tidelog.flows.service.desired import Desired, DesiredDocument
 from tidelog.flows.service.host import DeployedFlow
+from tidelog.options.start import StartPosition
+from tidelog.transport.errors import DeniedError
 
 F = TypeVar("F", bound=Callable[..., Any])
+T = TypeVar("T")
 NONE: Final = "none"  # no HTTP API
-DRAINING: Final = 3600.0  # s that a drain may take until this program gives up waiting
+DRAINING: Final = 3600.0  # s after which the command stops waiting for a drain
 
 
 @click.group("flow")
 def flow_commands() -> None:
-    """Run flows: events in through connectors, through pipelines, out through connectors.
+    """Run flows, which pass events from sources through pipelines to sinks.
 
     \b
-      tidelog flow check flows.yaml          what is wrong with a file, all at once
-      tidelog flow run flows.yaml            run it, until SIGTERM or until all sources end
-      tidelog flow graph flows.yaml          the flows as Mermaid
-      tidelog flow list                      what runs: asked over HTTP
-      tidelog flow status main               why does nothing move?
-      tidelog flow pause main                no source sends any more, until
+      tidelog flow check flows.yaml          report all errors in a file
+      tidelog flow run flows.yaml            run it until SIGTERM, or until all sources end
+      tidelog flow graph flows.yaml          print the flows in Mermaid
+      tidelog flow list                      list the flows of a process
+      tidelog flow status main               show why a flow does not send
+      tidelog flow pause main                stop its sources, until
       tidelog flow resume main
-      tidelog flow drain main                read nothing more, finish, then end
+      tidelog flow drain main                complete the events in flight, then delete the flow
+      tidelog flow reset main --to earliest  read its streams again
 
-    A file, to begin with: lines of standard input come out again.
+    A first flow, which copies standard input to standard output:
 
     \b
       flows:
@@ -60,36 +66,45 @@ def _files(command: F) -> F:
     return click.argument("files", nargs=-1, required=True, metavar="FILE...")(command)
 
 
-def _server(command: F) -> F:
+def _url(command: F) -> F:
     return click.option(
-        "--server", metavar="URL",
-        help="The tidelog server, instead of the file's: redis://, rediss:// or unix://. Else: TIDELOG_URL.",
+        "--url",
+        help="The tidelog server, overriding that of the file: redis://, rediss:// or unix://. Default: TIDELOG_URL.",
     )(command)  # fmt: skip
 
 
 def _api(command: F) -> F:
-    """Options of commands that ask a running process."""
+    """Add the options of commands that use a running process."""
     command = click.option(
-        "--token-file", envvar="TIDELOG_FLOWS_TOKEN_FILE", show_envvar=True,
-        help="A file with the token that the API wants.",
+        "--token-file", envvar="TIDELOG_FLOWS_TOKEN_FILE", show_envvar=True, help="A file with the token of the API.",
     )(command)  # fmt: skip
     return click.option(
-        "--api", "url", envvar="TIDELOG_FLOWS", default=f"http://{DEFAULT}", show_default=True, show_envvar=True,
-        help="Where the process listens.",
+        "--api", envvar="TIDELOG_FLOWS", default=f"http://{DEFAULT}", show_default=True, show_envvar=True,
+        help="The URL of the process's HTTP API.",
     )(command)  # fmt: skip
+
+
+def _stored(command: F) -> F:
+    """Add the options of commands that use the server if no process responds."""
+    command = click.option(
+        "--name", "process_name", default="default", show_default=True, help="The name of the process (see run)."
+    )(command)
+    return click.option(
+        "--url", envvar="TIDELOG_URL", show_envvar=True, help="The tidelog server, used if no process responds."
+    )(command)
 
 
 # -- files ---------------------------------------------------------------------------------------------------
 @flow_commands.command()
 @_files
-@_server
-def check(files: tuple[str, ...], server: str | None) -> None:
+@_url
+def check(files: tuple[str, ...], url: str | None) -> None:
     """Report all errors in flow files, with file, line and path. Nothing is started, and no server is contacted.
 
     Files and directories that do not exist on this machine are reported as warnings. The exit status is 1 if there
     are errors.
     """
-    document = _read(files, server)
+    document = _read(files, url)
     found: list[str] = []
     for spec in document.flows.values():
         echo(flowoutput.summary(spec))
@@ -103,37 +118,37 @@ def check(files: tuple[str, ...], server: str | None) -> None:
 
 @flow_commands.command()
 @click.argument("files", nargs=-1, metavar="[FILE...]")
-@_server
-@click.option("--listen", metavar="HOST:PORT|none", help=f"The HTTP API's address. Default: the file's, or {DEFAULT}.")
-@click.option("--token-file", help="A file with the token that the API is to want; needed where others can connect.")
-@click.option("--name", help="Under which name the server keeps what is paused. Default: the file's, or 'default'.")
-@click.option("--stay", is_flag=True, help="Also when all flows have ended, or there is none.")
-@click.option("--allow-local", is_flag=True, help="Flows that come over HTTP may name Python functions and files.")
+@_url
+@click.option("--listen", metavar="HOST:PORT|none", help=f"Address of the HTTP API. Default: the file's, or {DEFAULT}.")
+@click.option("--token-file", help="A file with the token of the API; required if other hosts can connect.")
+@click.option("--name", help="The name under which the desired state is stored. Default: the file's, or 'default'.")
+@click.option("--stay", is_flag=True, help="Keep running when all flows have ended, or if there are none.")
+@click.option("--allow-local", is_flag=True, help="Flows deployed over HTTP can use Python functions and files.")
 @click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="warning",
               show_default=True)  # fmt: skip
 @click.option("--log-json", is_flag=True, help="Log JSON lines.")
 def run(
-    files: tuple[str, ...], server: str | None, listen: str | None, token_file: str | None, name: str | None,
+    files: tuple[str, ...], url: str | None, listen: str | None, token_file: str | None, name: str | None,
     stay: bool, allow_local: bool, log_level: str, log_json: bool,
 ) -> None:  # fmt: skip
-    """Run the flows of files, or of Python as module:flow, all in one process.
+    """Run the flows of files, or of Python objects as module:flow, in one process.
 
     \b
       tidelog flow run flows.yaml
-      tidelog flow run orders.yaml search.yaml --server redis://localhost:7379
+      tidelog flow run orders.yaml search.yaml --url redis://localhost:7379
       tidelog flow run shop.flows:orders
-      tidelog flow run --stay                 none yet; POST /v1/flows/NAME deploys them
+      tidelog flow run --stay                 without flows; POST /v1/flows/NAME deploys them
 
-    It ends by itself when all flows have ended: at the end of standard input, say. On SIGTERM or Ctrl-C it drains:
-    reads nothing more, finishes what is under way, and says what was settled and what was abandoned. A second one stops
-    it at once; what was under way then comes again, from sources that can give it again.
+    The process ends when all flows have ended, for example at the end of standard input. On SIGTERM or Ctrl-C it
+    drains: it stops reading, completes the events in flight, and reports the settled and abandoned events. A second
+    signal stops it immediately. Sources that can redeliver events then deliver the unsettled ones again.
 
-    The exit status is 0; 1 where a flow has failed, or something was abandoned.
+    The exit status is 1 if a flow has failed or events were abandoned.
     """
-    document = _read(files, server)
+    document = _read(files, url)
     head = document.head
     if not document.flows and not stay:
-        raise click.UsageError("there is no flow to run: name a file that has one, or say --stay")
+        raise click.UsageError("there is no flow to run: name a file with a flow, or use --stay")
     configure(log_level, log_json)
     listening = listen or head.listen or DEFAULT
     try:
@@ -155,43 +170,43 @@ def run(
 
 @flow_commands.command()
 @click.argument("what", metavar="FILE|NAME")
-@_server
+@_url
 @_api
-def graph(what: str, server: str | None, url: str, token_file: str | None) -> None:
-    """Print flows as Mermaid flowcharts: those of a file, or one that runs, by its name.
+def graph(what: str, url: str | None, api: str, token_file: str | None) -> None:
+    """Print the flows of a file, or a running flow, as Mermaid flowcharts.
 
-    A dotted arrow leads to a sink that does not count (authoritative: false).
+    A dotted arrow leads to a sink whose outcome is ignored (authoritative: false).
     """
-    if _is_place(what):
-        for spec in _read((what,), server).flows.values():
+    if _is_file(what):
+        for spec in _read((what,), url).flows.values():
             echo(f"%% {spec.name}\n{diagram.mermaid(asyncio.run(diagram.of_spec(spec)))}", nl=False)
     else:
-        echo(diagram.mermaid(FlowApiClient(url, token_file).get(f"/v1/flows/{what}/graph")), nl=False)
+        echo(diagram.mermaid(FlowApiClient(api, token_file).get(f"/v1/flows/{what}/graph")), nl=False)
 
 
-def _is_place(what: str) -> bool:
-    """Whether a file or a Flow in Python is meant, and not the name of one that runs."""
+def _is_file(what: str) -> bool:
+    """Return whether this is a file or a Python object, and not the name of a running flow."""
     return Path(what).exists() or ":" in what or what.endswith((".yaml", ".yml")) or "/" in what
 
 
-def _read(files: Sequence[str], server: str | None) -> FlowDocument:
-    """Flows of files and of modules. What is wrong goes to standard error."""
-    import_from_here()  # files name functions as module:function
+def _read(files: Sequence[str], url: str | None) -> FlowDocument:
+    """Read flows from files and modules. Errors are printed on standard error."""
+    import_from_here()  # files can name functions as module:function
     modules = [each for each in files if ":" in each and not Path(each).exists()]
     found: list[Flow] = [Declaration[Flow](Flow, "shop.flows:orders").convert(each, None, None) for each in modules]
     problems: list[str] = []
     try:
-        document = read_files([each for each in files if each not in modules], server=server)
+        document = read_files([each for each in files if each not in modules], server=url)
     except FlowFileError as error:
         document = FlowDocument()
         problems += error.problems
     for each in found:
-        if server is None and each.server is not None and (wrong := no_server(each.server)):
+        if url is None and each.server is not None and (wrong := no_server(each.server)):
             problems.append(f"{each.name}: server: {wrong}")
-        each.server = server or each.server or document.head.server
+        each.server = url or each.server or document.head.server
         document.head.server = document.head.server or each.server
         if each.name in document.flows:
-            problems.append(f"{each.name}: there is a flow of this name already")
+            problems.append(f"{each.name}: there is already a flow with this name")
         try:
             document.flows[each.name] = each.spec()
         except FlowFileError as error:
@@ -203,13 +218,18 @@ def _read(files: Sequence[str], server: str | None) -> FlowDocument:
     return document
 
 
-# -- what runs -----------------------------------------------------------------------------------------------
+# -- a process, or its state on the server -------------------------------------------------------------------
 @flow_commands.command("list")
 @_api
-@click.option("--json", "as_json", is_flag=True, help="What the API answers.")
-def list_flows(url: str, token_file: str | None, as_json: bool) -> None:
+@_stored
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def list_flows(api: str, token_file: str | None, url: str | None, process_name: str, as_json: bool) -> None:
     """List the flows of a process."""
-    found = FlowApiClient(url, token_file).get("/v1/flows")
+    try:
+        found = FlowApiClient(api, token_file).get("/v1/flows")
+    except NoProcessError as error:
+        document = _document(url, process_name, error)
+        found = [flowoutput.stored_flow(document, name) for name in sorted({*document.sources, *document.deployed})]
     if as_json:
         echo(json.dumps(found))
     else:
@@ -219,25 +239,34 @@ def list_flows(url: str, token_file: str | None, as_json: bool) -> None:
 @flow_commands.command()
 @click.argument("name", required=False)
 @_api
-@click.option("--watch", is_flag=True, help="Again and again, until Ctrl-C.")
-@click.option("--interval", type=click.FloatRange(0.1), default=1.0, show_default=True, help="Seconds between looks.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object for each look.")
-def status(name: str | None, url: str, token_file: str | None, watch: bool, interval: float, as_json: bool) -> None:
-    """Show how a flow is, or all: connectors, what is under way and where, and why nothing moves.
+@_stored
+@click.option("--watch", is_flag=True, help="Repeat until Ctrl-C.")
+@click.option("--interval", type=click.FloatRange(0.1), default=1.0, show_default=True, help="Seconds between updates.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per update.")
+def status(
+    name: str | None, api: str, token_file: str | None, url: str | None, process_name: str, watch: bool,
+    interval: float, as_json: bool,
+) -> None:  # fmt: skip
+    """Show the status of a flow, or of all flows: connectors, events in flight, and reasons for not sending.
+
+    If no process responds, the groups of the flow's stream sources are shown, from the server.
 
     \b
-    reasons that stand at a source, each with its owner:
-    starting:search       the sink was never connected
-    disconnected:search   its connection is lost; it is made again
-    paused:api            somebody has paused the flow; paused:in: that connector
-    window_full:in        max_unsettled events are under way
-    backpressure:p.0      an operator holds sources back
+    reasons of a source, each with its owner:
+    starting:search       the sink has not connected yet
+    disconnected:search   its connection was lost and is being reopened
+    paused:api            the flow was paused; paused:in: that connector was paused
+    window_full:in        max_unsettled events are in flight
+    backpressure:p.0      an operator has stopped its sources
     """
-    api = FlowApiClient(url, token_file)
+    client = FlowApiClient(api, token_file)
     try:
         while True:
-            names = [name] if name else [each["alias"] for each in api.get("/v1/flows")]
-            found = [_look(api, each) for each in names]
+            try:
+                names = [name] if name else [each["alias"] for each in client.get("/v1/flows")]
+                found = [_state(client, each) for each in names]
+            except NoProcessError as error:
+                found = _stored_states(name, url, process_name, error)
             if watch and not as_json and sys.stdout.isatty():
                 click.clear()
             if as_json:
@@ -254,57 +283,161 @@ def status(name: str | None, url: str, token_file: str | None, watch: bool, inte
         return
 
 
-def _look(api: FlowApiClient, name: str) -> dict[str, Any]:
-    """What the API tells of a flow, together."""
+def _state(client: FlowApiClient, name: str) -> dict[str, Any]:
     path = f"/v1/flows/{name}"
     return {
-        "flow": api.get(path), "connectors": api.get(f"{path}/connectors"), "breaker": api.get(f"{path}/breaker"),
-        "unsettled": api.get(f"{path}/unsettled"),
+        "flow": client.get(path), "connectors": client.get(f"{path}/connectors"),
+        "breaker": client.get(f"{path}/breaker"), "unsettled": client.get(f"{path}/unsettled"),
     }  # fmt: skip
 
 
+def _stored_states(
+    name: str | None, url: str | None, process_name: str, error: NoProcessError
+) -> list[dict[str, Any]]:
+    document = _document(url, process_name, error)
+    names = [_known(document, name)] if name else sorted({*document.sources, *document.deployed})
+    with connected(str(url)) as client:
+        return [
+            {
+                "flow": flowoutput.stored_flow(document, each),
+                "groups": [one.plain() for one in streamgroups.states(client, document.sources.get(each, []))],
+            }
+            for each in names
+        ]  # fmt: skip
+
+
 @flow_commands.command()
 @click.argument("name")
 @click.argument("connector", required=False)
 @_api
-def pause(name: str, connector: str | None, url: str, token_file: str | None) -> None:
+@_stored
+def pause(
+    name: str, connector: str | None, api: str, token_file: str | None, url: str | None, process_name: str
+) -> None:  # fmt: skip
     """Pause a flow, an instance of it (orders.2), or one CONNECTOR.
 
-    When this returns no source sends any more; what is under way is finished. It is kept on the tidelog server, where
-    there is one, so it holds after a restart.
+    When the command returns, no source sends events any more. Events in flight are completed. The pause is stored on
+    the tidelog server, if there is one, so it persists after a restart.
     """
-    _steer(name, connector, url, token_file, "paused")
+    _set_status(name, connector, api, token_file, url, process_name, "paused")
 
 
 @flow_commands.command()
 @click.argument("name")
 @click.argument("connector", required=False)
 @_api
-def resume(name: str, connector: str | None, url: str, token_file: str | None) -> None:
-    """Let a flow, an instance, or one CONNECTOR go on. A connector that was paused by itself stays paused when its flow
-    resumes."""
-    _steer(name, connector, url, token_file, "running")
+@_stored
+def resume(
+    name: str, connector: str | None, api: str, token_file: str | None, url: str | None, process_name: str
+) -> None:  # fmt: skip
+    """Resume a flow, an instance, or one CONNECTOR.
+
+    A connector that was paused separately stays paused when its flow is resumed.
+    """
+    _set_status(name, connector, api, token_file, url, process_name, "running")
 
 
-def _steer(name: str, connector: str | None, url: str, token_file: str | None, status: str) -> None:
+def _set_status(
+    name: str, connector: str | None, api: str, token_file: str | None, url: str | None, process_name: str, status: str
+) -> None:  # fmt: skip
     path = f"/v1/flows/{name}" + (f"/connectors/{connector}" if connector else "")
-    found = FlowApiClient(url, token_file).send("PATCH", path, {"status": status})
-    echo(f"{name}{f' {connector}' if connector else ''}: {found['status']}")
+    about = f"{name}{f' {connector}' if connector else ''}"
+    try:
+        found = FlowApiClient(api, token_file).send("PATCH", path, {"status": status})
+    except NoProcessError as error:
+        flow = _known(_document(url, process_name, error), name)
+
+
+        def change(document: DesiredDocument) -> None:
+            document.set(flow, name, status, connector)
+
+        _on_server(url, process_name, lambda desired: desired.change(change))
+        echo(f"{about}: {status} after the next start; no process responds")
+    else:
+        echo(f"{about}: {found['status']}")
 
 
 @flow_commands.command()
 @click.argument("name")
 @click.option("--timeout", type=click.FloatRange(0.0, DRAINING), help="Seconds. Default: the flow's drain_timeout.")
 @_api
-def drain(name: str, timeout: float | None, url: str, token_file: str | None) -> None:
-    """End a flow: read nothing more, finish what is under way, and forget it.
+def drain(name: str, timeout: float | None, api: str, token_file: str | None) -> None:
+    """Drain and delete a flow: stop reading, complete the events in flight, and delete the flow from the process.
 
-    The exit status is 1 where something was abandoned: it was not settled in time, and comes again from sources that
-    can give it again. A flow of a file is back when the process is started again.
+    The exit status is 1 if events were abandoned because they were not settled in time. Sources that can redeliver
+    them do so. A flow of a file runs again when the process is restarted.
     """
     query = "" if timeout is None else f"?timeout={timeout}"
-    found = FlowApiClient(url, token_file, DRAINING).send("DELETE", f"/v1/flows/{name}{query}")
+    found = FlowApiClient(api, token_file, DRAINING).send("DELETE", f"/v1/flows/{name}{query}")
     for each in found["drained"]:
         echo(flowoutput.drained(each))
     if not all(each["complete"] for each in found["drained"]):
         raise SystemExit(1)
+
+
+@flow_commands.command()
+@click.argument("name")
+@click.option("--to", required=True, metavar="earliest|latest|ID|TIME", help="The new position of its groups.")
+@click.option("--dry-run", is_flag=True, help="Only print what would be reset.")
+@click.option("--yes", is_flag=True, help="Don't ask for confirmation.")
+@click.option("--name", "process_name", default="default", show_default=True, help="The name of the process (see run).")
+@click.option("--url", envvar="TIDELOG_URL", show_envvar=True, required=True, help="The tidelog server.")
+def reset(name: str, to: str, dry_run: bool, yes: bool, process_name: str, url: str) -> None:
+    """Move the groups of a flow's stream sources to another position.
+
+    \b
+    earliest  the first entry
+    latest    after the last entry: only new entries are read
+    ID        such as 1795354158671.0: after this entry
+    TIME      such as 2026-11-21T08:00Z: the first entry from this time on
+
+    The entries that will be read again or skipped are shown first. Pending entries are not affected. Pause or stop the
+    flow before, because its processes continue to read during the reset.
+    """
+    try:
+        start = StartPosition(to)
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint="--to") from None
+    document = _on_server(url, process_name, lambda desired: desired.read())
+    sources = document.sources.get(_known(document, name), [])
+    with connected(url) as client:
+        found = streamgroups.preview(client, sources, start)
+        flowoutput.print_reset(found)
+        for each in sources:
+            if not each.group:
+                echo(f"{each.connector}: not reset, because a source of type {each.type} has no group on the server")
+        if dry_run or not found:
+            return
+        if not yes:
+            click.confirm(f"Reset {name} to {to}?", abort=True)
+        streamgroups.reset(client, found)
+        echo(f"{name}: {len(found):,} group{'' if len(found) == 1 else 's'} reset")
+
+
+def _document(url: str | None, process_name: str, error: NoProcessError) -> DesiredDocument:
+    """The desired state on the server. Raises the error if no server is named."""
+    if url is None:
+        raise error
+    return _on_server(url, process_name, lambda desired: desired.read())
+
+
+def _on_server(url: str | None, process_name: str, call: Callable[[Desired], Coroutine[Any, Any, T]]) -> T:
+    async def work() -> T:
+        desired = Desired(str(url), process_name)
+        try:
+            return await call(desired)
+        finally:
+            desired.close()
+
+    try:
+        return asyncio.run(work())
+    except (FlowError, DeniedError, ValueError) as error:
+        raise click.ClickException(str(error)) from None
+
+
+def _known(document: DesiredDocument, alias: str) -> str:
+    """The flow of a name or an alias. Raises ClickException if the server does not know it."""
+    flow = alias if alias in document.sources or alias in document.deployed else alias.partition(".")[0]
+    if flow not in document.sources and flow not in document.deployed:
+        raise click.ClickException(f"there is no flow {alias!r} on the server; --name is the name of its process")
+    return flow

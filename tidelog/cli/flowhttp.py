@@ -1,4 +1,4 @@
-"""What ``tidelog flow`` asks of a process that runs flows, over its HTTP API."""
+"""A client of the HTTP API of a process that runs flows."""
 
 from __future__ import annotations
 
@@ -11,8 +11,12 @@ from typing import Any, Final
 
 import click
 
-ANSWER: Final = 30.0  # s that an answer may take
-BODY: Final = 64 << 20  # bytes of one
+ANSWER: Final = 30.0  # s: the timeout of a response
+BODY: Final = 64 << 20  # bytes: the maximum size of a response
+
+
+class NoProcessError(click.ClickException):
+    """No process responds at the URL."""
 
 
 class FlowApiClient:
@@ -21,7 +25,7 @@ class FlowApiClient:
     def __init__(self, url: str, token_file: str | None = None, answer: float = ANSWER) -> None:
         parts = urllib.parse.urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.netloc:
-            raise click.BadParameter(f"{url!r} is no URL such as http://127.0.0.1:9898", param_hint="--api")
+            raise click.BadParameter(f"{url!r} is not a URL such as http://127.0.0.1:9898", param_hint="--api")
         self._url = url.rstrip("/")
         self._answer = answer
         self._headers = {"Accept": "application/json"}
@@ -31,13 +35,13 @@ class FlowApiClient:
             except OSError as error:
                 raise click.BadParameter(f"{token_file}: {error.strerror}", param_hint="--token-file") from None
             self._headers["Authorization"] = f"Bearer {token}"
-        self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # this goes to no proxy
+        self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # without a proxy
 
     def get(self, path: str) -> Any:
         return self.send("GET", path)
 
     def send(self, method: str, path: str, body: Any = None) -> Any:
-        """The answer's JSON. ClickException: no answer, or an error."""
+        """Return the JSON of the response. Raises NoProcessError, or ClickException for an error response."""
         headers = dict(self._headers)
         data = None
         if body is not None:
@@ -53,8 +57,8 @@ class FlowApiClient:
                 raise click.ClickException(_said(error.code, error.read(BODY))) from None
         except (OSError, ValueError) as error:
             reason = getattr(error, "reason", error)
-            raise click.ClickException(
-                f"no answer from {self._url}: {reason}; is there a tidelog flow run? --api says where"
+            raise NoProcessError(
+                f"no answer from {self._url}: {reason}; is a tidelog flow process running there? See --api"
             ) from None
 
 
@@ -62,8 +66,8 @@ def _said(code: int, body: bytes) -> str:
     try:
         found = json.loads(body)
     except ValueError:
-        return f"the answer is {code}"
+        return f"the response is {code}"
     text = found.get("error") if isinstance(found, dict) else None
     if code == 401:
-        return f"{text}; --token-file names a file that holds it"
-    return str(text or f"the answer is {code}")
+        return f"{text}; --token-file names a file that contains it"
+    return str(text or f"the response is {code}")

@@ -1,4 +1,4 @@
-"""What ``tidelog flow`` prints."""
+"""Prints the state of flows."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ from typing import Any
 from tidelog.cli.lines import printable
 from tidelog.cli.output import echo
 from tidelog.cli.report import print_pairs, table
+from tidelog.flows.service.desired import DesiredDocument
+from tidelog.flows.service.streamgroups import GroupReset
 from tidelog.flows.spec import FlowSpec
 
 
 def summary(spec: FlowSpec) -> str:
-    """A line about a flow that is declared."""
+    """A line about a declared flow."""
     operators = sum(len(each.operators) for each in spec.pipelines.values())
     instances = "" if spec.instances == 1 else f", {spec.instances} instances"
     counts = ", ".join(
@@ -37,7 +39,10 @@ def print_flows(flows: Sequence[dict[str, Any]]) -> None:
 
 
 def print_flow(found: dict[str, Any]) -> None:
-    """All that the API tells of one flow."""
+    """The state of one flow, from the API or from the server."""
+    if "groups" in found:
+        _print_stored(found)
+        return
     flow, under_way = found["flow"], found["unsettled"]
     facts = {"flow": flow["alias"], "status": flow["status"]}
     if flow["error"]:
@@ -49,7 +54,7 @@ def print_flow(found: dict[str, Any]) -> None:
     facts["unsettled"] = f"{under_way['count']:,}{oldest}" + (f": {where}" if where else "")
     stored = ", ".join(f"{count:,} in {name}" for name, count in under_way.get("stored", {}).items())
     if stored:
-        facts["stored"] = f"{stored}, not sent on yet"
+        facts["stored"] = f"{stored}, not sent yet"
     print_pairs(facts)
     echo()
     head = ["connector", "type", "status", "connectivity", "events", "error"]
@@ -62,8 +67,39 @@ def print_flow(found: dict[str, Any]) -> None:
     ]
     if rows:
         echo()
-        table(["instance", "source", "does not send because of", "for", "detail"], rows)
+        table(["instance", "source", "reason for not sending", "for", "detail"], rows)
     echo()
+
+
+def stored_flow(document: DesiredDocument, name: str) -> dict[str, Any]:
+    """A flow that no process runs, in the form of the API."""
+    return {
+        "alias": name, "status": "stopped", "desired": document.status(name, name) or "running", "instances": [],
+        "unsettled": 0, "from": "api" if name in document.deployed else "file", "error": "",
+    }  # fmt: skip
+
+
+def _print_stored(found: dict[str, Any]) -> None:
+    flow = found["flow"]
+    status = f"{flow['status']}; no process responds"
+    print_pairs({"flow": flow["alias"], "status": status, "desired": flow["desired"]})
+    echo()
+    rows = [
+        [each["connector"], each["stream"], each["group"], each["position"] or "-", f"{each['lag']:,}",
+         f"{each['pending']:,}"]
+        for each in found["groups"]
+    ]  # fmt: skip
+    table(["connector", "stream", "group", "position", "lag", "pending"], rows)
+    echo()
+
+
+def print_reset(found: Sequence[GroupReset]) -> None:
+    rows = [
+        [each.state.connector, each.state.stream, each.state.group, str(each.state.position), str(each.position),
+         f"{each.again:,}", f"{each.skipped:,}", f"{each.state.pending:,}"]
+        for each in found
+    ]  # fmt: skip
+    table(["connector", "stream", "group", "position", "new position", "read again", "skipped", "pending"], rows)
 
 
 def _connector(each: dict[str, Any]) -> list[str]:
@@ -76,7 +112,7 @@ def _connector(each: dict[str, Any]) -> list[str]:
 
 
 def _seconds(since: float | None) -> str:
-    return "from the beginning" if since is None else f"{since:.1f} s"
+    return "since the start" if since is None else f"{since:.1f} s"
 
 
 def drained(each: dict[str, Any]) -> str:

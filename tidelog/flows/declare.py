@@ -72,7 +72,7 @@ class Flow:
         self.options = made
         self._connectors: dict[str, ConnectorSpec] = {}
         self._pipelines: dict[str, PipelineSpec] = {}
-        self._links: list[tuple[Edge, str]] = []
+        self._edges: list[tuple[Edge, str]] = []
 
     def connector(self, name: str, what: str | type[Connector] | Callable[..., Any], /, **options: Any) -> None:
         """what: a type's name, with its options; a class of Source or Sink, made once for each instance of the flow;
@@ -98,14 +98,14 @@ class Flow:
         problems = Problems()
         for chain in chains:
             at = f"{self.name}.connect"
-            self._links += [(each, at) for each in edges.parse(chain, at, problems)]
+            self._edges += [(each, at) for each in edges.parse(chain, at, problems)]
         _raise(problems)
 
     def spec(self) -> FlowSpec:
         """The whole, checked. FlowFileError with all that is wrong."""
         problems = Problems()
         made = finish(
-            self.name, self.options, self._connectors, self._pipelines, self._links, self.server, self.name, problems
+            self.name, self.options, self._connectors, self._pipelines, self._edges, self.server, self.name, problems
         )  # fmt: skip
         _raise(problems)
         return made
@@ -168,7 +168,7 @@ def warnings(spec: FlowSpec) -> list[str]:
     """What does not work on this machine at the moment, each with the path of its connector."""
     return [
         f"flows.{spec.name}.connectors.{connector.name}: {text}"
-        for connector, source in _ends(spec.connectors, [(link, "") for link in spec.links])
+        for connector, source in _ends(spec.connectors, [(link, "") for link in spec.edges])
         for text in connector.make.warnings(source)
     ]
 

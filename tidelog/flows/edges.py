@@ -46,7 +46,7 @@ def parse(text: str, path: str, problems: Problems) -> list[Edge]:
 
 
 def check(
-    links: Iterable[tuple[Edge, str]],
+    edges: Iterable[tuple[Edge, str]],
     connectors: Mapping[str, ConnectorSpec],
     pipelines: Mapping[str, PipelineSpec],
     path: str,
@@ -57,19 +57,19 @@ def check(
     """Names, ports, directions, circles, dead ends. links: with the path of each."""
     known = [*connectors, *pipelines]
     good = []
-    for link, at in links:
+    for link, at in edges:
         missing = [each for each in (link.source, link.target) if each not in known]
         for name in missing:
             problems.unknown(at, f"there is no connector or pipeline {name!r}", name, known)
         if not missing and _ports(link, at, connectors, pipelines, problems):
             good.append(link)
     _circle(good, connectors, path, problems)
-    lefts = {each.source for each, _ in links}
-    rights = {each.target for each, _ in links}
+    lefts = {each.source for each, _ in edges}
+    rights = {each.target for each, _ in edges}
     for name in pipelines:
         if name not in rights:
             problems.add(f"{path}.pipelines.{name}", f"nothing leads into the pipeline {name!r}")
-        out = {each.port for each, _ in links if each.source == name}
+        out = {each.port for each, _ in edges if each.source == name}
         named = {port for each in pipelines[name].operators for port in each.ports}
         if settle and not out & ({"out"} | (named - {"overflow"})):
             problems.add(
@@ -77,14 +77,14 @@ def check(
                 f"a dead end: nothing is connected to {name}.out, so events would be settled without having got"
                 " anywhere; connect it to a connector (null, if that is meant)",
             )
-        _operators(name, pipelines[name], links, path, problems)
+        _operators(name, pipelines[name], edges, path, problems)
     for name in connectors:
         if name not in lefts | rights:
             problems.add(f"{path}.connectors.{name}", f"the connector {name!r} is connected to nothing")
 
 
 def _operators(
-    name: str, pipeline: PipelineSpec, links: Iterable[tuple[Edge, str]], path: str, problems: Problems
+    name: str, pipeline: PipelineSpec, edges: Iterable[tuple[Edge, str]], path: str, problems: Problems
 ) -> None:
     """Ports that must lead somewhere; nothing after an operator from which nothing leaves by ``out``."""
     for place, operator in enumerate(pipeline.operators):
@@ -93,7 +93,7 @@ def _operators(
             ports = ", ".join(operator.ports)
             problems.add(at, f"{operator.type} must be the last operator: its events leave by {ports}, not by out")
         for port in operator.required:
-            ways = [each.place for each, _ in links if (each.source, each.port) == (name, port)]
+            ways = [each.place for each, _ in edges if (each.source, each.port) == (name, port)]
             if None not in ways and place not in ways:
                 problems.add(at, f"the port {port!r} of {operator.type} leads nowhere: connect {name}.{port}")
 
@@ -131,11 +131,11 @@ def _ports(
     return good
 
 
-def _circle(links: Iterable[Edge], connectors: Mapping[str, ConnectorSpec], path: str, problems: Problems) -> None:
+def _circle(edges: Iterable[Edge], connectors: Mapping[str, ConnectorSpec], path: str, problems: Problems) -> None:
     """Among pipelines and what sinks answer. A connector's two halves are two ends."""
     answering = {name: f"{name}.responses" if each.is_source else name for name, each in connectors.items()}
     ways: dict[str, list[str]] = {}
-    for each in links:
+    for each in edges:
         one = connectors.get(each.source)
         if one is None or not one.is_source or each.port == "responses":
             source = answering.get(each.source, each.source)

@@ -63,7 +63,7 @@ class FlowSpec:
     name: str
     connectors: dict[str, ConnectorSpec]
     pipelines: dict[str, PipelineSpec]
-    links: tuple[Edge, ...]
+    edges: tuple[Edge, ...]
     instances: int = 1
     paused: bool = False  # from the beginning
     queue: int = 128  # batches in each channel

@@ -21,7 +21,10 @@ from tests.tidelog.flows.servicekit import hosted
 from tidelog.cli.collector import GENERATIONS
 from tidelog.cli.flow import flow_commands
 from tidelog.cli.program import main
+from tidelog.client import Client as TidelogClient
+from tidelog.client.entries import StreamId
 from tidelog.flows.service.api import FlowApiServer
+from tidelog.testing import Server
 
 ROOT = Path(__file__).parents[3]
 Run = Callable[..., Result]
@@ -110,7 +113,7 @@ def ask(run: Run, api: str, tmp_path: Path) -> Run:
 # -- files ---------------------------------------------------------------------------------------------------
 def test_check(run: Run) -> None:
     assert run("check", "flows.yaml").output.splitlines() == [
-        "orders: 3 connectors, 1 pipeline, 2 operators, 2 instances", "1 flow: nothing is wrong",
+        "orders: 3 connectors, 1 pipeline, 2 operators, 2 instances", "1 flow: no errors",
     ]  # fmt: skip
     found = run("check", "bad.yaml", "nothere.yaml", ok=False, code=1).output.splitlines()
     assert found[0] == "nothere.yaml: No such file or directory"
@@ -164,7 +167,7 @@ def test_run_looks_for_circles_as_often_as_a_worker_does(run: Run) -> None:
 @pytest.mark.parametrize(
     ("args", "said"),
     [
-        ((), "there is no flow to run: name a file that has one, or say --stay"),
+        ((), "there is no flow to run: name a file with a flow, or use --stay"),
         (("ends.yaml", "--listen", "0.0.0.0:0"), "where others can connect a token is needed"),
         (("ends.yaml", "--listen", "9898"), "it must be HOST:PORT, such as 127.0.0.1:9898"),
         (("ends.yaml", "--token-file", "nothere"), "the token can't be read from nothere"),
@@ -178,7 +181,7 @@ def test_what_does_not_run(run: Run, args: tuple[str, ...], said: str) -> None:
 @pytest.mark.parametrize("url", ["localhost:6379", "http://user:secret@a:1", "redis+sentinel://a:1", "redis://a:1,"])
 def test_a_server_whose_url_is_none(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, url: str) -> None:
     for args in (("check", "ends.yaml"), ("run", "ends.yaml"), ("check", "shopflows:orders"), ("run", "--stay")):
-        said = run(*args, "--server", url, ok=False, code=1).output
+        said = run(*args, "--url", url, ok=False, code=1).output
         assert "redis://HOST:PORT" in said or "redis+sentinel://HOST:PORT" in said
         assert "secret" not in said
     monkeypatch.setenv("TIDELOG_URL", url)
@@ -200,7 +203,7 @@ def test_list_and_status(ask: Run) -> None:
     assert json.loads(ask("list", "--json").output)[0]["alias"] == "orders"
     output = ask("status").output
     assert "flow        orders\nstatus      running\ninstances   orders.1 running, orders.2 running\n" in output
-    assert "does not send" not in output
+    assert "reason for not sending" not in output
     found = json.loads(ask("status", "orders.2", "--json").output)["flows"][0]
     assert [each["alias"] for each in found["flow"]["instances"]] == ["orders.2"]
 
@@ -235,8 +238,42 @@ def test_errors_of_what_is_asked(run: Run, ask: Run, api: str) -> None:
     assert "the flow 'orders' has no connector 'nope'" in ask("pause", "orders", "nope", ok=False).output
     assert "a token is needed" in run("list", "--api", api, ok=False).output
     assert "no answer from http://127.0.0.1:1: " in run("list", "--api", "http://127.0.0.1:1", ok=False).output
-    assert "is no URL such as http://127.0.0.1:9898" in run("list", "--api", "x", ok=False).output
+    assert "is not a URL such as http://127.0.0.1:9898" in run("list", "--api", "x", ok=False).output
     assert "nothere" in run("list", "--token-file", "nothere", ok=False).output
+
+
+# -- the state on the server, without a process --------------------------------------------------------------
+def test_a_flow_without_a_process(run: Run, tidelog_server: Server, tmp_path: Path) -> None:
+    client = TidelogClient(tidelog_server.url)
+    for number in range(5):
+        client.tappend("orders", {"n": str(number)})
+    (tmp_path / "stream.yaml").write_text(
+        "name: shop\nflows:\n  orders:\n    connectors:\n"
+        "      in: {type: stream, key: orders, group: g}\n      clock: {type: metronome, interval: 1h}\n"
+        "      out: 'null'\n      gone: {type: exit, what: flow}\n"
+        "    connect: [in -> out, in -> gone, clock -> out]\n"
+    )
+    server = ("--url", tidelog_server.url, "--name", "shop")
+    away = ("--api", "http://127.0.0.1:1", *server)
+    run("run", "stream.yaml", "--url", tidelog_server.url, "--listen", "none")
+    assert run("list", *away).output.splitlines()[1].split()[:2] == ["orders", "stopped"]
+    position = str(client.tinfo("orders").last)
+    table = run("status", "orders", *away).output
+    assert table.splitlines()[-2].split() == ["in", "orders", "g", position, "0", "0"]
+    assert json.loads(run("status", "--json", *away).output)["flows"][0]["groups"][0]["lag"] == 0
+    preview = run("reset", "orders", "--to", "earliest", "--dry-run", *server).output
+    assert preview.splitlines()[1].split() == ["in", "orders", "g", position, "0.0", "5", "0", "0"]
+    assert "clock: not reset" in preview
+    assert "Aborted!" in run("reset", "orders", "--to", "earliest", *server, ok=False).output
+    assert client.tgroup_list("orders")[0].offset == client.tinfo("orders").last
+    assert "orders: 1 group reset" in run("reset", "orders", "--to", "earliest", "--yes", *server).output
+    assert client.tgroup_list("orders")[0].offset == StreamId(0, 0)
+    assert " 0 " in run("reset", "orders", "--to", "latest", "--yes", *server).output
+    assert client.tgroup_list("orders")[0].offset == client.tinfo("orders").last
+    assert "paused after the next start" in run("pause", "orders", *away).output
+    assert "desired     paused" in run("status", "orders", *away).output
+    assert "there is no flow 'nope'" in run("reset", "nope", "--to", "latest", "--yes", *server, ok=False).output
+    assert "start must be earliest, latest" in run("reset", "orders", "--to", "x", *server, ok=False).output
 
 
 def test_help_teaches(run: Run) -> None:

@@ -87,7 +87,7 @@ class Storm:
                 await self._start()
 
     async def _start(self) -> None:
-        words = ["flow", "run", "flows.yaml", "--server", self._server.url, "--listen", self._api]
+        words = ["flow", "run", "flows.yaml", "--url", self._server.url, "--listen", self._api]
         words += ["--allow-local", "--stay", "--name", self._folder.name]
         environment = {name: value for name, value in os.environ.items() if name != "TIDELOG_URL"}
         with self._log.open("ab") as log:

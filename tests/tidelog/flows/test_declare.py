@@ -46,7 +46,7 @@ def test_a_flow_is_what_was_declared() -> None:
     spec = flow.spec()
     assert spec.name == "orders"
     assert [each.type for each in spec.pipelines["p"].operators] == ["passthrough", "passthrough"]
-    assert spec.links == (
+    assert spec.edges == (
         Edge("in", "out", "p"), Edge("p", "out", "out"), Edge("p", "err", "out", 1), Edge("p", "err", "out"),
     )  # fmt: skip
     assert spec.connectors["in"].given == {"count": 3}
@@ -161,7 +161,7 @@ def test_what_a_sink_answers_goes_out_of_its_port() -> None:
     flow.connector("peer", "null")
     flow.connector("out", "null")
     flow.connect("in -> peer", "peer.responses -> out")
-    assert flow.spec().links[1] == Edge("peer", "responses", "out")
+    assert flow.spec().edges[1] == Edge("peer", "responses", "out")
 
 
 def test_functions_and_classes_are_connectors() -> None:
@@ -203,7 +203,7 @@ def test_a_connection_that_is_given_twice_is_one() -> None:
         flow.connector(name, "null")
     flow.pipeline("p")
     flow.connect("in -> p -> a", "in -> p -> b")
-    assert [(each.source, each.target) for each in flow.spec().links] == [("in", "p"), ("p", "a"), ("p", "b")]
+    assert [(each.source, each.target) for each in flow.spec().edges] == [("in", "p"), ("p", "a"), ("p", "b")]
 
 
 def test_a_circle_through_the_responses_of_a_sink_is_found() -> None:

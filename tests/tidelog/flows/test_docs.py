@@ -195,7 +195,7 @@ def test_examples_are_right(path: Path) -> None:
     environment = os.environ | {"PYTHONPATH": str(ROOT), "TIDELOG_URL": "redis://localhost:6379"}
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=LONG)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.endswith("nothing is wrong\n")
+    assert done.stdout.endswith("no errors\n")
 
 
 def test_three_instances_share_a_group() -> None:

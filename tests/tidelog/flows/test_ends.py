@@ -423,13 +423,13 @@ def test_a_breaker_message_comes_once_however_many_ways_there_are() -> None:
     async def story(loop: VirtualLoop) -> None:
         source, sink = Numbers(1, ends=False), Taking()
         pipelines: dict[str, list[Operator]] = {}
-        links = ["in a0"]
+        edges = ["in a0"]
         for number in range(10):
             for name in "abcd":
                 pipelines[f"{name}{number}"] = [PassthroughOperator()]
-            links += [f"{pair[0]}{number} {pair[1]}{number}" for pair in ("ab", "ac", "bd", "cd")]
-            links.append(f"d{number} a{number + 1}" if number < 9 else f"d{number} out")
-        running = flow(loop, {"in": source, "out": sink}, pipelines, *links)
+            edges += [f"{pair[0]}{number} {pair[1]}{number}" for pair in ("ab", "ac", "bd", "cd")]
+            edges.append(f"d{number} a{number + 1}" if number < 9 else f"d{number} out")
+        running = flow(loop, {"in": source, "out": sink}, pipelines, *edges)
         await running.start()
         await asyncio.sleep(10)
         steps = loop.steps

@@ -68,7 +68,7 @@ def test_a_file() -> None:
     assert policy.retry is not None
     assert policy.retry.first == 0.2
     assert [each.type for each in spec.pipelines["enrich"].operators] == ["passthrough"] * 2
-    assert len(spec.links) == 5
+    assert len(spec.edges) == 5
 
 
 def test_all_problems_at_once_each_with_its_line() -> None:

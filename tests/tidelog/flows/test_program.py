@@ -269,7 +269,7 @@ flows:
 
 
 def test_three_instances_share_a_group(tmp_path: Path, tidelog_server: Server) -> None:
-    with tidelog_server.client() as client, started(tmp_path, STREAM, "--server", tidelog_server.url) as process:
+    with tidelog_server.client() as client, started(tmp_path, STREAM, "--url", tidelog_server.url) as process:
         eventually(lambda: running(process, "orders"))
         for number in range(300):
             client.tappend("orders", {"number": str(number)})
@@ -283,11 +283,11 @@ def test_three_instances_share_a_group(tmp_path: Path, tidelog_server: Server) -
 
 def test_paused_survives_sigkill_and_pending_entries_come_again(tmp_path: Path, tidelog_server: Server) -> None:
     with tidelog_server.client() as client:
-        with started(tmp_path, STREAM, "--server", tidelog_server.url) as process:
+        with started(tmp_path, STREAM, "--url", tidelog_server.url) as process:
             eventually(lambda: running(process, "orders"))
             assert process.curl("PATCH", "/v1/flows/orders", '{"status": "paused"}')[0] == 200
             client.tappend("orders", {"number": "1"})
-        with started(tmp_path, STREAM, "--server", tidelog_server.url) as process:
+        with started(tmp_path, STREAM, "--url", tidelog_server.url) as process:
             eventually(lambda: process.curl("GET", "/v1/flows/orders")[1]["status"] == "paused")
             assert not client.redis.exists("done")
             assert process.curl("PATCH", "/v1/flows/orders", '{"status": "running"}')[0] == 200

@@ -111,7 +111,7 @@ def test_a_wrong_password_ends_every_program_alike(tmp_path: Path, program: str)
             "worker": lambda: ended(tmp_path, "worker", "shopapp:app"),
             "crons": lambda: ended(tmp_path, "worker", "shopapp:app"),
             "engine": lambda: ended(tmp_path, "jobs", "engine", "--url", url, "--state-dir", str(tmp_path / "state")),
-            "flow": lambda: ended(tmp_path, "flow", "run", "flow.yaml", "--server", url, "--listen", "none"),
+            "flow": lambda: ended(tmp_path, "flow", "run", "flow.yaml", "--url", url, "--listen", "none"),
             "topics": lambda: ended(tmp_path, "topics", "list", "--url", url),
         }[program]()
     assert said == "Error: the server replied: WRONGPASS invalid username-password pair or user is disabled."

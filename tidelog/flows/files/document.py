@@ -199,7 +199,7 @@ def read_flow(
     made = read(FlowOptions, options, path, problems)
     connectors = _connectors(given, path, problems, outside)
     pipelines = _pipelines(given, path, connectors, problems, outside)
-    found = _links(given.get("connect", []), f"{path}.connect", problems)
+    found = _edges(given.get("connect", []), f"{path}.connect", problems)
     if not given.get("connect"):
         problems.add(path, "a flow needs 'connect': a list of chains such as 'in -> enrich -> search'")
     if len(problems.found) > before and (made is None or _missing(given, connectors, pipelines)):
@@ -308,7 +308,7 @@ def _operators(given: Any, path: str, problems: Problems, outside: bool) -> tupl
     return tuple(found) if len(found) == len(given) else None
 
 
-def _links(given: Any, path: str, problems: Problems) -> list[tuple[Edge, str]]:
+def _edges(given: Any, path: str, problems: Problems) -> list[tuple[Edge, str]]:
     if isinstance(given, str):
         given = [given]
     if not isinstance(given, list) or not all(isinstance(each, str) for each in given):

@@ -1,15 +1,15 @@
-"""``dedup``: of events with the same key one goes on; the others are discarded once it has arrived.
+"""``dedup``: passes on one event per key. Later events are discarded once it has been delivered.
 
-    tidelog:flows:dedup:<name>:<key>    <mark>    an event with this key is under way; for ``lease``
-                                        done      it has arrived; for ``ttl``
+    tidelog:flows:dedup:<name>:<key>    <marker>  an event with this key is in flight; expires after ``lease``
+                                        done      it was delivered; expires after ``ttl``
 
-Rule 1: a key is done when its event is settled ok or discarded; where that failed the mark is taken away again. Only
-        then the source hears of it. So an event whose first try failed is not taken for a duplicate of itself.
-Rule 2: an event whose key is under way waits until it is known what becomes of the first: it is a duplicate then, or
-        its turn has come. At most ``max_waiting`` wait; after that nothing more is taken. When nothing more comes they are
-        given back.
-Rule 3: of a process that died the marks end with their lease.
-Rule 4: a mark belongs to one event, so a call that is sent again after a lost reply makes no difference.
+Rule 1: A key is set to done when its event is settled as OK or DISCARD. Otherwise it is deleted. The source is notified
+        after that, so an event whose first attempt failed is not mistaken for its own duplicate.
+Rule 2: An event whose key is in flight waits for the outcome of the first event. It is then discarded as a duplicate or
+        passed on instead. At most ``max_waiting`` events wait; while they do, no further events are accepted. A drain
+        returns them to their source.
+Rule 3: The markers of a process that died expire with their lease.
+Rule 4: A marker belongs to one event, so a call can be repeated if its reply was lost.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from tidelog.transport.call import Call
 
 DEDUP: Final = "dedup"
 DONE: Final = b"done"
-LOOK: Final = 0.05  # s until it is looked again at what waits; grows to LOOK_MOST
+LOOK: Final = 0.05  # s until waiting events are checked again; doubled up to LOOK_MOST
 LOOK_MOST: Final = 1.0  # s
 
 

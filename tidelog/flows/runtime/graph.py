@@ -46,8 +46,8 @@ class Graph:
 def build(spec: FlowSpec, context: FlowContext) -> Graph:
     """Entities, not started. The declaration was checked."""
     graph = Graph()
-    lefts = {each.source for each in spec.links}
-    rights = {each.target for each in spec.links}
+    lefts = {each.source for each in spec.edges}
+    rights = {each.target for each in spec.edges}
     for name, one in spec.connectors.items():
         if name in lefts or name in rights:
             _connector(graph, one, context, spec, as_source=name in lefts, as_sink=name in rights)
@@ -56,7 +56,7 @@ def build(spec: FlowSpec, context: FlowContext) -> Graph:
         graph.operators[name] = line
         for producer, consumer in pairwise(line):
             _connect(graph, producer, "out", consumer, context)
-    for link in spec.links:
+    for link in spec.edges:
         target: FlowNode = (
             graph.sinks[link.target] if link.target in spec.connectors else graph.operators[link.target][0]
         )

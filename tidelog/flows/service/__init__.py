@@ -2,6 +2,7 @@
 
     host           ``FlowHost``: flows by name, their instances
     desired        the desired state (paused, deployed), stored on the tidelog server
+    streamgroups   the groups of stream sources: state, reset
     views          the state of flows as plain values: bodies of the API
     tap            samples of passing events
     deadletters    lists and replays dead letters

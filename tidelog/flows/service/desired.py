@@ -24,6 +24,7 @@ from tidelog.client.steps import drive
 from tidelog.coordination import documents
 from tidelog.flows.api.errors import FlowError
 from tidelog.flows.serveraccess import access
+from tidelog.flows.service.streamgroups import FlowSource
 from tidelog.operating.errortexts import FailureLog, text_of
 from tidelog.transport.call import Call
 from tidelog.transport.errors import DeniedError, ReplyError, is_denied, message_of
@@ -49,6 +50,7 @@ class DesiredDocument(msgspec.Struct):
 
     wanted: dict[str, DesiredStatus] = {}
     deployed: dict[str, dict[str, Any]] = {}
+    sources: dict[str, list[FlowSource]] = {}  # of the flows that were started, by name
 
     def status(self, name: str, alias: str) -> str | None:
         """What is wanted of an instance: what was said of it, else of its flow."""
@@ -75,6 +77,7 @@ class DesiredDocument(msgspec.Struct):
 
     def forget(self, name: str) -> None:
         self.deployed.pop(name, None)
+        self.sources.pop(name, None)
         for alias in [each for each in self.wanted if each == name or each.startswith(f"{name}.")]:
             del self.wanted[alias]
 

@@ -20,6 +20,7 @@ from tidelog.flows.connectors.tidelog.deadletters import DeadLetterQueue
 from tidelog.flows.files import no_server, read_flow
 from tidelog.flows.runtime.runningflow import DrainReport, RunningFlow
 from tidelog.flows.service.desired import Desired, DesiredDocument, DesiredStateError
+from tidelog.flows.service.streamgroups import sources_of
 from tidelog.flows.service.watchdog import Watchdog
 from tidelog.flows.spec import FlowSpec
 from tidelog.options.structs import Problems
@@ -164,7 +165,17 @@ class FlowHost:
         deployed.watchers = [asyncio.create_task(self._watch(each), name=f"{each.alias}/watch") for each in made]
         for each in made:
             await each.start()
+        await self._record_sources(spec)
         log.info("%s: started, %s", spec.name, ", ".join(f"{each.alias} is {each.status}" for each in made))
+
+    async def _record_sources(self, spec: FlowSpec) -> None:
+        """Store the sources of a flow on the server, so that their groups are known while no process runs."""
+        if self.desired is None:
+            return
+        try:
+            await self.desired.change(lambda document: document.sources.update({spec.name: sources_of(spec)}))
+        except DesiredStateError as error:
+            log.warning("%s: its sources were not recorded: %s", spec.name, error)
 
     async def _watch(self, running: RunningFlow) -> None:
         """Give back what an instance holds when all its sources have ended."""

@@ -109,7 +109,7 @@ def _connector_status(running: RunningFlow, name: str) -> str:
 def _neighbours(spec: FlowSpec, name: str) -> dict[str, list[dict[str, str]]]:
     """What is connected to a connector, by its port: a pipeline or a connector, and the port there."""
     found: dict[str, list[dict[str, str]]] = {}
-    for link in spec.links:
+    for link in spec.edges:
         if link.source == name:
             found.setdefault(link.port, []).append({"alias": link.target, "port": "in"})
         if link.target == name:

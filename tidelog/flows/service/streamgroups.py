@@ -1,0 +1,126 @@
+"""The groups of a flow's ``stream`` sources on its tidelog server: state and reset, with or without a running process.
+
+Each process records the groups of its flows in its desired state (``desired``), so they are known by the flow's name.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from tidelog.client import Client
+from tidelog.client.entries import SEQ_MAX, GroupInfo, StreamId
+from tidelog.flows.spec import FlowSpec
+from tidelog.options.start import StartPosition
+
+FIRST = StreamId(0, 0)
+LAST = StreamId((1 << 64) - 1, SEQ_MAX)
+
+
+class FlowSource(msgspec.Struct, frozen=True):
+    """A connected source of a flow. ``group`` is empty if the flow's server does not store its position."""
+
+    connector: str
+    type: str
+    keys: tuple[str, ...] = ()
+    group: str = ""
+
+
+def sources_of(spec: FlowSpec) -> list[FlowSource]:
+    """Return the connected sources of a flow."""
+    connected = {each.source for each in spec.edges}
+    found = []
+    for each in spec.connectors.values():
+        if each.is_source and each.name in connected:
+            options = each.options
+            keys, group = getattr(options, "key", ()), getattr(options, "group", None)
+            if each.type == "stream" and group and getattr(options, "url", None) is None:
+                found.append(FlowSource(each.name, each.type, (keys,) if isinstance(keys, str) else tuple(keys), group))
+            else:
+                found.append(FlowSource(each.name, each.type))
+    return found
+
+
+@dataclass(frozen=True)
+class GroupState:
+    """A group of a source on one stream. ``position`` is None if the group does not exist yet."""
+
+    connector: str
+    stream: str
+    group: str
+    position: StreamId | None
+    lag: int  # entries after the position
+    pending: int
+
+    def plain(self) -> dict[str, Any]:
+        """The values as JSON has them."""
+        position = None if self.position is None else str(self.position)
+        return {**dataclasses.asdict(self), "position": position}
+
+
+@dataclass(frozen=True)
+class GroupReset:
+    """The reset of a group: the entries between the old and the new position."""
+
+    state: GroupState
+    position: StreamId  # new
+    again: int  # entries that will be read again
+    skipped: int  # entries that will not be read
+
+
+def states(client: Client, sources: Sequence[FlowSource]) -> list[GroupState]:
+    """Return the groups of the sources, with one entry per stream."""
+    found = []
+    for source, stream in _streams(sources):
+        info = _group(client, stream, source.group)
+        position = info.offset if info is not None else None
+        lag = _count(client, stream, position or FIRST, LAST)
+        found.append(GroupState(source.connector, stream, source.group, position, lag, info.pending if info else 0))
+    return found
+
+
+def preview(client: Client, sources: Sequence[FlowSource], start: StartPosition) -> list[GroupReset]:
+    """Return what ``reset`` would do. Groups that do not exist are omitted."""
+    found = []
+    for state in states(client, sources):
+        if state.position is None:
+            continue
+        target = start.after
+        if target is None:
+            target = client.tinfo(state.stream).last
+        found.append(
+            GroupReset(
+                state, target, _count(client, state.stream, target, state.position),
+                _count(client, state.stream, state.position, target),
+            )
+        )  # fmt: skip
+    return found
+
+
+def reset(client: Client, resets: Sequence[GroupReset]) -> None:
+    """Move groups to their new positions. Pending entries are not affected."""
+    for each in resets:
+        client.tgroup_setid(each.state.stream, each.state.group, each.position)
+
+
+def _streams(sources: Sequence[FlowSource]) -> Iterator[tuple[FlowSource, str]]:
+    for each in sources:
+        if each.group:
+            for key in each.keys:
+                yield each, key
+
+
+def _group(client: Client, stream: str, group: str) -> GroupInfo | None:
+    return next((each for each in client.tgroup_list(stream) if each.name == group.encode()), None)
+
+
+def _count(client: Client, stream: str, after: StreamId, until: StreamId) -> int:
+    """The number of entries after an ID, up to another one."""
+    if after >= until:
+        return 0
+    begin = StreamId(after.ms + 1, 0) if after.seq == SEQ_MAX else StreamId(after.ms, after.seq + 1)
+    return client.tcount(stream, begin, until)
