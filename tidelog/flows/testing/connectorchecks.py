@@ -48,11 +48,10 @@ class _Entity:
     def __init__(self, context: FlowContext) -> None:
         self.name = "tested"
         self.context = context
-        self.taking = True
-        self.over = False
-        self.tells = True
-        self.leading: tuple[str, ...] = ("err",)
-        self.responding: tuple[str, ...] = ()
+        self.accepting = True
+        self.ended = False
+        self.settles = True
+        self.connected_ports: tuple[str, ...] = ("err",)
         self.answers: list[tuple[Event, int]] = []
         self.changed = asyncio.Event()
         self.done: list[Token] = []  # with the next three: the owner of tokens
@@ -72,6 +71,7 @@ class _Entity:
     def lost(self, error: BaseException) -> None: ...
     def count(self, name: str, more: int = 1) -> None: ...
     def room_changed(self) -> None: ...
+    def escalate(self, action: str, reason: str) -> None: ...
     def respond(self, events: list[Event], port: str) -> None: ...
     def trigger(self, kind: str, detail: str = "") -> None: ...
     def restore(self, kind: str, *, probe: bool = False) -> None: ...
