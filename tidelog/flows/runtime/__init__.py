@@ -3,7 +3,10 @@
     graph         builds entities and channels from a declaration
     runningflow   ``RunningFlow``: one instance of a flow: start, pause, drain, stop, state
     node          ``FlowNode``: the task of an entity, its channels, contraflow
-    sourcenode    the entity of a source: pulls, sends, settles, retries
+    sourcenode    the entity of a source: pulls and sends
+    retries       events of a source that are sent again
+    settlement    reports settled events to a source, and its dead letters
+    gathering     releases events that operators store, if their source waits for them
     operatornode  the entity of an operator
     sinknode      the entity of a sink: writes, settles
     slowstart     limits what a source sends after a pause
