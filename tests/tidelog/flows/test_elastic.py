@@ -307,10 +307,10 @@ def test_results_leave_by_out() -> None:
 
 def test_what_is_wrong_is_said_at_declaration() -> None:
     for options, text in (
-        ({"url": []}, "there is none"),
+        ({"url": []}, "give at least one"),
         ({"url": "localhost"}, "must have the form http"),
-        ({"url": "http://h?a=b"}, "without a query"),
-        ({"url": "http://h", "index": "a-{"}, "lone"),
+        ({"url": "http://h?a=b"}, "must not have a query"),
+        ({"url": "http://h", "index": "a-{"}, "a single"),
         ({"url": "http://h", "id_field": "a", "event_id": True}, "one of them"),
         ({"url": "http://h", "action": "drop"}, "action"),
     ):

@@ -370,7 +370,7 @@ def test_why_nothing_moves_in_words(tmp_path: Path) -> None:
         reasons = await page.run("document.querySelector('#reasons').textContent")
         assert "starting:search" in reasons
         assert "search has not been connected yet." in reasons
-        assert "refused, by chance" in reasons
+        assert "refused at random" in reasons
         assert "not connected" in await page.run("document.querySelector('[data-entity=search]').textContent")
 
     shown(test, tmp_path, STUCK)

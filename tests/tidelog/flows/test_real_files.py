@@ -124,7 +124,7 @@ FILES: list[tuple[dict[str, Any], bytes, list[Any]]] = [
 
 def _read(options: LinePayloadOptions, data: bytes, portion: int) -> list[Any]:
     reading = PayloadReader(options)
-    if not reading.cuts:  # the file is one message
+    if not reading.splits:  # the file is one message
         return [event.value for event in reading.feed(data)]
     events = [event for at in range(0, len(data), portion) for event in reading.feed(data[at : at + portion])]
     return [None if event.path == "err" else event.value for event in events + reading.end()]
@@ -141,8 +141,8 @@ def test_files_of_real_programs(options: dict[str, Any], data: bytes, values: li
 def test_each_record_of_csv_says_which_bytes_it_took(portion: int) -> None:
     data = b'a,"b\nc"\r\n\n"open\n' + b"x" * 30 + b"\nlast"
     reading = PayloadReader(LinePayloadOptions(codec="csv", max_bytes=20))  # type: ignore[arg-type]
-    found = [each for at in range(0, len(data), portion) for each in reading.cut(data[at : at + portion])]
-    assert sum(size for size, _ in found + reading.cut_end()) == len(data)
+    found = [each for at in range(0, len(data), portion) for each in reading.split(data[at : at + portion])]
+    assert sum(size for size, _ in found + reading.split_end()) == len(data)
 
 
 def test_a_quote_without_an_end_takes_linear_time() -> None:

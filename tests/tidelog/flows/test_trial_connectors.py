@@ -103,7 +103,7 @@ def test_twice_and_late_count_once() -> None:
 def test_hangs_and_after_cancel_end_by_the_timeout() -> None:
     letters: list[Any] = []
     assert scripted(1, letters, act="hangs", timeout="2s")[0].delivered == []
-    assert letters == [(0, 4, "out: TimeoutError: no response within 2 s")]
+    assert letters == [(0, 4, "out: TimeoutError: no answer within 2 s")]
     sink, _, source, _ = scripted(1, act="after_cancel", timeout="2s")
     assert sink.delivered == [(0, 0)]  # it answered before the write had ended
     assert source["ok"] == 1
@@ -209,8 +209,8 @@ def test_a_hanging_source_is_cancelled_by_a_stop() -> None:
 def test_options_of_trial_connectors_are_checked() -> None:
     flow = Flow("f")
     for kind, options, text in (
-        ("fault", {"errors": 1.5}, "errors is 1.5: it is a probability, from 0 to 1"),
-        ("script", {"p": -1}, "p is -1.0: it is a probability, from 0 to 1"),
+        ("fault", {"errors": 1.5}, "errors is 1.5: it must be a probability, from 0 to 1"),
+        ("script", {"p": -1}, "p is -1.0: it must be a probability, from 0 to 1"),
         ("script", {"act": "explodes"}, "Invalid enum value 'explodes'"),
         ("metronome", {}, "the option 'interval' is missing"),
     ):

@@ -1,7 +1,8 @@
 """``csv``: one record is one message.
 
-With column names a record is a dict, without them a list. All values are read as text. The codec replaces ``separate``
-without options by its own splitter (``csvrecords``), because a quoted field may contain line breaks.
+A record is a dict if the column names are known, and otherwise a list. All values are decoded as text. The codec
+replaces ``separate`` without options by its own splitter (``csvrecords``), because a quoted field may contain line
+breaks.
 """
 
 from __future__ import annotations
@@ -23,14 +24,14 @@ class CsvOptions(Struct):
 
     delimiter: str = ","  # one character
     quote: str = '"'  # one character
-    columns: list[str] | None = None  # names; null: those of the header, or of the first dict that is written
-    header: bool = False  # the first record of each file or connection has the names
-    encoding: str = "utf-8"  # as in Python; it must contain ASCII
+    columns: list[str] | None = None  # names; null: from the header, or from the first dict that is written
+    header: bool = False  # true: the first record of each file or connection has the column names
+    encoding: str = "utf-8"  # a name in Python; it must contain ASCII
 
     def __post_init__(self) -> None:
         for name in ("delimiter", "quote"):
             if len(getattr(self, name)) != 1 or getattr(self, name) in "\r\n":
-                raise ValueError(f"{name} is {getattr(self, name)!r}: it must be one character, and no line break")
+                raise ValueError(f"{name} is {getattr(self, name)!r}: it must be one character, not a line break")
         if self.delimiter == self.quote:
             raise ValueError(f"delimiter and quote are both {self.quote!r}")
         check_encoding(self.encoding, self.delimiter + self.quote)
@@ -39,7 +40,7 @@ class CsvOptions(Struct):
 
 
 class CsvCodec:
-    """``names`` are columns, once they are known."""
+    """Decodes and encodes records. ``names``: the column names, once they are known."""
 
     Options = CsvOptions
     delimited: ClassVar[bool] = False
@@ -50,15 +51,15 @@ class CsvCodec:
         self._encoding = options.encoding
         self.header = options.header
         self.names = options.columns
-        self._seen = False  # the header was read
-        self._written = not options.header  # the header was written, or there is none
+        self._seen = False  # the header was decoded
+        self._written = not options.header  # the header was encoded, or there is none
 
     def begun(self) -> None:
-        """The header is there already."""
+        """Omit the header, because the stream already has one."""
         self._written = True
 
-    def cutter(self, most: int) -> CsvRecordSplitter:
-        """What cuts a stream into records. most: bytes of one record."""
+    def splitter(self, most: int) -> CsvRecordSplitter:
+        """Return a preprocessor that splits a stream into records. most: maximum size of a record in bytes."""
         delimiter, quote = (self._format[each].encode(self._encoding) for each in ("delimiter", "quotechar"))
         return CsvRecordSplitter(delimiter, quote, most)
 
@@ -67,7 +68,7 @@ class CsvCodec:
         try:
             rows = list(csv.reader(io.StringIO(text, newline=""), strict=True, **self._format))
         except csv.Error as error:
-            raise ValueError(f"no CSV: {error}") from None
+            raise ValueError(f"not CSV: {error}") from None
         if not any(rows):
             return NOTHING  # an empty line
         if len(rows) != 1:
@@ -95,11 +96,11 @@ class CsvCodec:
                 raise RejectError(f"{len(value)} fields for {len(self.names)} columns")
             row = list(value)
         else:
-            raise RejectError(f"the codec csv writes dicts and lists, not {type(value).__name__}")
+            raise RejectError(f"the codec csv encodes dicts and lists, not {type(value).__name__}")
         line = self._line([_text(each) for each in row])
         if not self._written:
             if self.names is None:
-                raise RejectError("the header's names are not known: give the option columns, or write dicts")
+                raise RejectError("the column names are not known: give the option columns, or write dicts")
             line = self._line(self.names) + b"\n" + line
             self._written = True
         return line
@@ -107,20 +108,20 @@ class CsvCodec:
     def _row(self, value: Mapping[Any, Any]) -> list[Any]:
         if self.names is None:
             if not all(isinstance(each, str) for each in value):
-                raise RejectError("names of columns must be text")
+                raise RejectError("column names must be text")
             self.names = list(value)
         unknown = [str(each) for each in value if each not in self.names]
         if unknown:
-            raise RejectError(f"there is no column {', '.join(unknown)}: there are {', '.join(self.names)}")
+            raise RejectError(f"there is no column {', '.join(unknown)}: the columns are {', '.join(self.names)}")
         return [value.get(each) for each in self.names]
 
     def _line(self, row: list[str]) -> bytes:
         out = io.StringIO(newline="")
         try:
-            csv.writer(out, lineterminator="\r\n", **self._format).writerow(row)  # it quotes what ends lines
+            csv.writer(out, lineterminator="\r\n", **self._format).writerow(row)  # so that it quotes both characters
             return out.getvalue().removesuffix("\r\n").encode(self._encoding)
         except (csv.Error, UnicodeEncodeError) as error:
-            raise RejectError(f"not writable as CSV: {error}") from error
+            raise RejectError(f"not encodable as CSV: {error}") from error
 
 
 def _text(value: Any) -> str:

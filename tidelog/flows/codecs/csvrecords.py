@@ -1,4 +1,4 @@
-"""Splits a stream of CSV into records (RFC 4180): a line end within quotes is part of a field.
+"""Splits a stream of CSV into records (RFC 4180): a line break within quotes is part of a field.
 
 Rule 1: a quote opens a quoted field only where a field begins. Elsewhere it is text, as in ``5" disk``.
 Rule 2: a record that exceeds the limit, or that has no closing quote at the end of the stream, is split into its lines.
@@ -15,18 +15,18 @@ BOM: Final = b"\xef\xbb\xbf"
 
 
 class CsvRecordSplitter:
-    """A cutter, as ``separate`` is (``interceptors.base.Cutter``). most: bytes of one record."""
+    """A preprocessor that splits a stream, such as ``separate``. most: maximum size of a record in bytes."""
 
     def __init__(self, delimiter: bytes, quote: bytes, most: int) -> None:
         self._delimiter = delimiter
         self._quote = quote
         self._most = most
         self._buffer = bytearray()
-        self._looked = 0  # bytes of the buffer whose lines were looked at: they belong to the record that is open
-        self._searched = 0  # bytes of the buffer without a line end behind ``_looked``
-        self._quoted = False  # at ``_looked``: within quotes
-        self._first = True  # nothing was cut yet: a byte order mark may come
-        self._skipped = 0  # bytes of a line that is too long, which are gone; they count to the next one's size
+        self._looked = 0  # bytes of the buffer with examined lines, which belong to the current record
+        self._searched = 0  # bytes of the buffer that have no line break after ``_looked``
+        self._quoted = False  # whether ``_looked`` is within quotes
+        self._first = True  # no record was returned yet, so a byte order mark is possible
+        self._skipped = 0  # dropped bytes of a line that is too long, which count to the size of the next one
         self._skipping = False
         self.sizes: list[int] = []
 
@@ -34,7 +34,7 @@ class CsvRecordSplitter:
         self.sizes = []
         self._buffer += data
         pieces: list[bytes] = []
-        at = 0  # where the record begins
+        at = 0  # the beginning of the record
         while (end := self._buffer.find(b"\n", self._searched)) >= 0:
             if self._skipping:
                 self._skipped += end + 1 - at
@@ -54,7 +54,7 @@ class CsvRecordSplitter:
         self._searched = len(self._buffer)
         if self._skipping:
             self._skip()
-        elif len(self._buffer) > self._most + 1:  # a \r may be part of the line's end
+        elif len(self._buffer) > self._most + 1:  # a \r may be part of the line break
             self._too_long(pieces)
         return pieces
 
@@ -70,7 +70,7 @@ class CsvRecordSplitter:
         return pieces
 
     def _open(self, line: bytes) -> bool:
-        """Whether the quotes of a field are still open at the end of a line."""
+        """Return whether the quotes of a field are still open at the end of a line."""
         quote, delimiter, quoted, at = self._quote, self._delimiter, self._quoted, 0
         if not quoted and quote not in line:
             return False
@@ -103,7 +103,7 @@ class CsvRecordSplitter:
         pieces.append(record if len(record) <= self._most else BadMessage.of(record[: self._most], text))
 
     def _lines(self, data: bytes | bytearray, pieces: list[bytes]) -> None:
-        """Rule 2."""
+        """Split a record into its lines (Rule 2)."""
         lines = bytes(data).split(b"\n")
         rest = lines.pop()
         for each in lines:
@@ -113,7 +113,7 @@ class CsvRecordSplitter:
         self._quoted = False
 
     def _too_long(self, pieces: list[bytes]) -> None:
-        """The buffer holds more than a record may have, and no line end behind ``_looked``."""
+        """Handle a buffer that exceeds the limit and has no line break after ``_looked``."""
         self._lines(self._buffer[: self._looked], pieces)
         del self._buffer[: self._looked]
         self._looked = 0

@@ -1,10 +1,10 @@
-r"""``influx``: a line of InfluxDB's line protocol.
+r"""``influx``: a line of the InfluxDB line protocol.
 
     measurement[,tag=value...] field=value[,field=value...] [timestamp]
 
-A value has ``measurement`` (text), ``tags`` (texts by name), ``fields`` (numbers, texts, true or false by name) and
-``timestamp`` (ns since 1970, or None). Commas, spaces and (but for measurements) = are escaped by a backslash; in a
-text only " and the backslash are. A backslash before anything else is itself.
+A value has ``measurement`` (text), ``tags`` (text by name), ``fields`` (numbers, text, true or false by name) and
+``timestamp`` (ns since 1970, or None). Commas, spaces and, except in measurements, = are escaped by a backslash; in
+quoted text only " and the backslash. A backslash before any other character is literal.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ _BOOLEANS: Final = {
 class InfluxOptions(Struct):
     """Options of ``influx``."""
 
-    precision: Literal["ns", "us", "ms", "s"] = "ns"  # of timestamps in lines
+    precision: Literal["ns", "us", "ms", "s"] = "ns"  # unit of timestamps in lines
 
 
 class InfluxCodec:
-    """A line that begins with # is a comment: no event."""
+    """Decodes and encodes lines. A line that begins with # is a comment, without an event."""
 
     Options = InfluxOptions
     delimited: ClassVar[bool] = False
@@ -53,7 +53,7 @@ class InfluxCodec:
             return NOTHING
         found = _MEASUREMENT.match(text)
         if found is None:
-            raise ValueError("no measurement at the line's beginning")
+            raise ValueError("the line does not begin with a measurement")
         measurement = re.sub(r"\\([, ])", r"\1", found[0])
         at = found.end()
         tags: dict[str, str] = {}
@@ -75,16 +75,16 @@ class InfluxCodec:
             at += 1
         rest = text[_spaces(text, at) :]
         if rest and (text[at] != " " or not _STAMP.fullmatch(rest)):
-            raise ValueError(f"{rest[:40]!r} is no timestamp")
+            raise ValueError(f"{rest[:40]!r} is not a timestamp")
         timestamp = int(rest) * self._unit if rest else None
         return {"measurement": measurement, "tags": tags, "fields": fields, "timestamp": timestamp}
 
     def encode(self, value: Any, meta: Mapping[str, Any]) -> bytes:  # noqa: ARG002
         if not isinstance(value, Mapping) or not isinstance(value.get("measurement"), str):
-            raise RejectError("the codec influx writes dicts with measurement, tags, fields, timestamp")
+            raise RejectError("the codec influx encodes dicts with measurement, tags, fields, timestamp")
         tags, fields = value.get("tags") or {}, value.get("fields")
         if not isinstance(tags, Mapping) or not isinstance(fields, Mapping) or not fields:
-            raise RejectError("fields must be a dict with at least one field, tags a dict")
+            raise RejectError("fields must be a dict with at least one field, and tags a dict")
         line = _escaped(value["measurement"], ", ", "the measurement")
         if line.startswith("#"):
             raise RejectError("a measurement that begins with # would be a comment")
@@ -95,12 +95,12 @@ class InfluxCodec:
         timestamp = value.get("timestamp")
         if timestamp is not None:
             if not isinstance(timestamp, int) or isinstance(timestamp, bool):
-                raise RejectError(f"the timestamp {timestamp!r} is no integer (ns since 1970)")
+                raise RejectError(f"the timestamp {timestamp!r} is not an integer (ns since 1970)")
             line += f" {timestamp // self._unit}"
         try:
             return line.encode()
         except UnicodeEncodeError as error:
-            raise RejectError(f"not writable as UTF-8: {error}") from error
+            raise RejectError(f"not encodable as UTF-8: {error}") from error
 
 
 def _name(text: str, at: int, what: str) -> tuple[str, int]:
@@ -127,7 +127,7 @@ def _field(text: str, at: int, key: str) -> tuple[Any, int]:
         return re.sub(r'\\(["\\])', r"\1", found[1]), found.end()
     found = _SCALAR.match(text, at)
     if found is None:
-        raise ValueError(f"the value of the field {key!r} is missing at character {at}, or its text has no end")
+        raise ValueError(f"the value of the field {key!r} is missing at character {at}, or its quotes are not closed")
     given = found[0]
     if given in _BOOLEANS:
         return _BOOLEANS[given], found.end()
@@ -135,14 +135,14 @@ def _field(text: str, at: int, key: str) -> tuple[Any, int]:
         return int(integer[1]), found.end()
     if _FLOAT.fullmatch(given):
         return float(given), found.end()
-    raise ValueError(f"{given[:40]!r} is no value of a field: a text stands in double quotes")
+    raise ValueError(f"{given[:40]!r} is not a field value: text must be in double quotes")
 
 
 def _escaped(given: Any, special: str, what: str) -> str:
     if not isinstance(given, str) or not given:
-        raise RejectError(f"{what} is {given!r}: it must be a text, and not empty")
+        raise RejectError(f"{what} is {given!r}: it must be text, and not empty")
     if "\n" in given or given.endswith("\\"):
-        raise RejectError(f"{what} is {given!r}: the line protocol can't say a line break, or a backslash at the end")
+        raise RejectError(f"{what} is {given!r}: it can't contain a line break, or end with a backslash")
     return re.sub(f"([{special}])", r"\\\1", given)
 
 
@@ -155,8 +155,8 @@ def _written(value: Any, key: str) -> str:
         return f"{value}{'i' if value < 1 << 63 else 'u'}"
     if isinstance(value, float):
         if not math.isfinite(value):
-            raise RejectError(f"the field {key!r} is {value}: the line protocol can't say it")
+            raise RejectError(f"the field {key!r} is {value}: the line protocol can't represent it")
         return repr(value)
     if isinstance(value, str):
         return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
-    raise RejectError(f"the field {key!r} is {type(value).__name__}: it must be a number, a text, true or false")
+    raise RejectError(f"the field {key!r} is {type(value).__name__}: it must be a number, text, true or false")

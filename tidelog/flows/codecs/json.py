@@ -1,6 +1,6 @@
-"""``json`` and ``jsonl``, by msgspec.
+"""``json`` and ``jsonl``, implemented with msgspec.
 
-Numbers of any length are read; NaN and infinities are written as null, bytes as base64, times in RFC 3339.
+Numbers of any length are decoded. NaN and infinities are encoded as null, bytes as base64, and times in RFC 3339.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from tidelog.options.structs import Struct
 
 _DECODER: Final = msgspec.json.Decoder()
 _ENCODER: Final = msgspec.json.Encoder()
-_BOM: Final = b"\xef\xbb\xbf"  # which Windows puts at the beginning of a file in UTF-8
+_BOM: Final = b"\xef\xbb\xbf"  # at the beginning of UTF-8 files from Windows
 
 
 class JsonCodec:
-    """One JSON value is one message."""
+    """Decodes and encodes one JSON value per message."""
 
     Options = NoCodecOptions
     delimited: ClassVar[bool] = False
@@ -38,12 +38,13 @@ class JsonCodec:
 class JsonLinesOptions(Struct):
     """Options of ``jsonl``."""
 
-    list: bool = False  # a message is read as a list, also where it has one line
+    list: bool = False  # true: a message is decoded as a list even if it has one line
 
 
 class JsonLinesCodec:
-    """A JSON value a line. A list is written as a line for each of its items, each with its line's end; several lines
-    in one message are read as a list.
+    """Decodes and encodes one JSON value per line.
+
+    A list is encoded as one line for each item. Several lines in one message are decoded as a list.
     """
 
     Options = JsonLinesOptions
@@ -57,7 +58,7 @@ class JsonLinesCodec:
         if self._list:
             return values
         if not values:
-            raise ValueError("no JSON: all lines are empty")
+            raise ValueError("not JSON: all lines are empty")
         return values[0] if len(values) == 1 else values
 
     def encode(self, value: Any, meta: Mapping[str, Any]) -> bytes:  # noqa: ARG002
@@ -67,7 +68,7 @@ class JsonLinesCodec:
 
 
 def read_json(data: bytes) -> Any:
-    """ValueError: it is none, or nested too deeply."""
+    """Decode a value. Raises ValueError if it is not valid, or nested too deeply."""
     try:
         value = _DECODER.decode(data.removeprefix(_BOM))
     except RecursionError:
@@ -78,8 +79,8 @@ def read_json(data: bytes) -> Any:
 
 
 def write_json(value: Any) -> bytes:
-    """RejectError: it can't be written."""
+    """Encode a value. Raises RejectError if that is not possible."""
     try:
         return _ENCODER.encode(value)
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
-        raise RejectError(f"not writable as JSON: {error}") from error
+        raise RejectError(f"not encodable as JSON: {error}") from error

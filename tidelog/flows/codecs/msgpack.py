@@ -1,4 +1,4 @@
-"""``msgpack``, by msgspec. Its time type is a datetime; other extension types are refused."""
+"""``msgpack``, implemented with msgspec. Its time type is decoded as a datetime; other extension types are rejected."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _ENCODER: Final = msgspec.msgpack.Encoder()
 
 
 class MsgpackCodec:
-    """One MessagePack value is one message."""
+    """Decodes and encodes one MessagePack value per message."""
 
     Options = NoCodecOptions
     delimited: ClassVar[bool] = False
@@ -33,7 +33,7 @@ class MsgpackCodec:
             value = _DECODER.decode(data)
         except RecursionError:
             raise ValueError(f"nested more than {DEPTH} deep") from None
-        except TypeError as error:  # a map's key that is a map
+        except TypeError as error:  # a map as a key of a map
             raise ValueError(str(error)) from None
         if len(data) > DEPTH:
             check_depth(value)
@@ -43,4 +43,4 @@ class MsgpackCodec:
         try:
             return _ENCODER.encode(value)
         except (TypeError, ValueError, OverflowError, RecursionError) as error:
-            raise RejectError(f"not writable as MessagePack: {error}") from error
+            raise RejectError(f"not encodable as MessagePack: {error}") from error

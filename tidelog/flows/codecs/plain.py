@@ -14,21 +14,21 @@ from tidelog.options.structs import Struct
 class StringOptions(Struct):
     """Options of ``string``."""
 
-    encoding: str = "utf-8"  # as in Python; it must contain ASCII
+    encoding: str = "utf-8"  # a name in Python; it must contain ASCII
 
     def __post_init__(self) -> None:
         check_encoding(self.encoding)
 
 
 class StringCodec:
-    """Text. A value of another type is written as JSON."""
+    """Decodes text. Encodes text, and values of other types as JSON."""
 
     Options = StringOptions
     delimited: ClassVar[bool] = False
 
     def __init__(self, options: StringOptions | None = None) -> None:
         self._encoding = (options or StringOptions()).encoding
-        self._begun = False  # the first message was read
+        self._begun = False  # the first message was decoded
 
     def decode(self, data: bytes, meta: dict[str, Any]) -> str:  # noqa: ARG002 - a codec's signature
         text = str(data, self._encoding)
@@ -42,14 +42,14 @@ class StringCodec:
             try:
                 return value.encode(self._encoding)
             except UnicodeEncodeError as error:
-                raise RejectError(f"not writable as {self._encoding}: {error}") from error
+                raise RejectError(f"not encodable as {self._encoding}: {error}") from error
         if isinstance(value, (bytes, bytearray, memoryview)):
             return bytes(value)
         return write_json(value)
 
 
 class BinaryCodec:
-    """Bytes as they are; text is written in UTF-8."""
+    """Decodes and encodes bytes unchanged. Text is encoded as UTF-8."""
 
     Options = NoCodecOptions
     delimited: ClassVar[bool] = False
@@ -67,5 +67,5 @@ class BinaryCodec:
             try:
                 return value.encode()
             except UnicodeEncodeError as error:
-                raise RejectError(f"not writable as UTF-8: {error}") from error
-        raise RejectError(f"the codec binary writes bytes and text, not {type(value).__name__}")
+                raise RejectError(f"not encodable as UTF-8: {error}") from error
+        raise RejectError(f"the codec binary encodes bytes and text, not {type(value).__name__}")

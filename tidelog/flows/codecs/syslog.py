@@ -1,13 +1,13 @@
-"""``syslog``: RFC 5424, and RFC 3164 as far as programs keep to it.
+"""``syslog``: RFC 5424, and RFC 3164 with common deviations.
 
     <PRI>1 TIMESTAMP HOSTNAME APP-NAME PROCID MSGID STRUCTURED-DATA MSG       5424
-    <PRI>Mmm dd hh:mm:ss HOSTNAME TAG[PID]: MSG                               3164, also with a time of RFC 3339, a
+    <PRI>Mmm dd hh:mm:ss HOSTNAME TAG[PID]: MSG                               3164, also with an RFC 3339 time, a
                                                                               year, a fraction, or without HOSTNAME
 
 A value has ``protocol`` ("RFC5424" or "RFC3164"), ``facility`` and ``severity`` (names), ``timestamp`` (ns since
 1970), ``hostname``, ``appname``, ``procid``, ``msgid``, ``structured_data`` ({id: {name: value, or a list of values}})
-and ``msg``. Missing parts of a message are None. A time without a zone is read as UTC. A time without
-a year is read as the nearest such date.
+and ``msg``. Missing parts of a message are None. A time without a zone is read as UTC, and a time without a year as the
+nearest such date.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ MONTHS: Final = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", 
 
 _PRI: Final = re.compile(r"<(\d{1,3})>")
 _HEADER: Final = re.compile(r"1 (\S+) (\S+) (\S+) (\S+) (\S+) ")
-_STAMP: Final = re.compile(  # RFC 5424 allows 6 digits of a fraction; .NET and Go write 7 and 9
+_STAMP: Final = re.compile(  # RFC 5424 allows 6 digits in a fraction; .NET and Go write 7 and 9
     r"(\d{4})-(\d\d)-(\d\d)T(\d\d):(\d\d):(\d\d)(?:\.(\d{1,9}))?(?:Z|([+-])(\d\d):?(\d\d))", re.ASCII
 )
-_OLD: Final = re.compile(  # Cisco's have a year, syslog-ng's may have a fraction
+_OLD: Final = re.compile(  # Cisco adds a year, and syslog-ng a fraction
     rf"({'|'.join(MONTHS)}) ([ \d]?\d) (?:(\d{{4}}) )?(\d\d):(\d\d):(\d\d)(?:\.(\d{{1,9}}))?:? ", re.ASCII
 )
 _HOST: Final = re.compile(r"(\S{1,255})(?: |$)")
 _TAG: Final = re.compile(r"([^\s\[\]:]{1,64})(?:\[([^\]\s]{1,128})\])?: ?")
-_SD_NAME: Final = re.compile(r'[!#-<>-\\^-~]{1,32}')  # printable ASCII but " = ] and space
+_SD_NAME: Final = re.compile(r'[!#-<>-\\^-~]{1,32}')  # printable ASCII except " = ] and space
 _SD_VALUE: Final = re.compile(r'"((?:[^"\\\]]++|\\.)*+)"', re.DOTALL)
 _ATOM: Final = re.compile(r"[!-~]+")
 _LENGTHS: Final = {"hostname": 255, "appname": 48, "procid": 128, "msgid": 32}
@@ -49,11 +49,11 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 class SyslogOptions(Struct):
     """Options of ``syslog``."""
 
-    protocol: Literal["RFC5424", "RFC3164"] = "RFC5424"  # of what is written, where the value does not say
+    protocol: Literal["RFC5424", "RFC3164"] = "RFC5424"  # of encoded messages, unless the value has ``protocol``
 
 
 class SyslogCodec:
-    """Which of both a message is, is seen from its beginning."""
+    """Decodes both formats, which it distinguishes by the beginning of a message, and encodes one of them."""
 
     Options = SyslogOptions
     delimited: ClassVar[bool] = False
@@ -66,7 +66,7 @@ class SyslogCodec:
         text = str(data, "utf-8").removeprefix("\ufeff").rstrip("\r\n\0")
         found = _PRI.match(text)
         if found is None or int(found[1]) > 191:
-            raise ValueError("a syslog message begins with its priority, <0> to <191>")
+            raise ValueError("a syslog message must begin with its priority, <0> to <191>")
         facility, severity = divmod(int(found[1]), 8)
         value: dict[str, Any] = {
             "protocol": "RFC5424", "facility": FACILITIES[facility], "severity": SEVERITIES[severity],
@@ -88,7 +88,7 @@ class SyslogCodec:
             return
         value["timestamp"] = stamp
         tag = _TAG.match(rest, at)
-        # Programs that log to /dev/log name no host. 2001:db8::1 is a host and no tag.
+        # Messages for /dev/log have no host. 2001:db8::1 is a host, not a tag.
         named = tag is not None and (tag.end() == len(rest) or rest[tag.end() - 1] == " ")
         if not named and (host := _HOST.match(rest, at)):
             value["hostname"] = None if host[1] == "-" else host[1]
@@ -100,10 +100,10 @@ class SyslogCodec:
         value["msg"] = rest[at:]
 
     def _old_stamp(self, rest: str) -> tuple[int | None, int]:
-        """(ns since 1970, where the host begins). None: the message does not begin with a time."""
+        """Return (ns since 1970, index of the host). The time is None if the message does not begin with one."""
         if (found := _OLD.match(rest)) is not None:
             return self._near(found), found.end()
-        stamp, space, _ = rest[:64].partition(" ")  # rsyslog's RSYSLOG_ForwardFormat has times of RFC 3339
+        stamp, space, _ = rest[:64].partition(" ")  # RSYSLOG_ForwardFormat of rsyslog has RFC 3339 times
         return (_timestamp(stamp) if space else None), len(stamp) + 1
 
     def _near(self, found: re.Match[str]) -> int | None:
@@ -120,14 +120,14 @@ class SyslogCodec:
 
     def encode(self, value: Any, meta: Mapping[str, Any]) -> bytes:  # noqa: ARG002
         if not isinstance(value, Mapping):
-            raise RejectError(f"the codec syslog writes dicts, not {type(value).__name__}")
+            raise RejectError(f"the codec syslog encodes dicts, not {type(value).__name__}")
         if not any(each in value for each in _KNOWN):
             raise RejectError(f"the dict has none of {', '.join(_KNOWN)}")
         protocol = value.get("protocol") or self._protocol
-        priority = 8 * _place(value, "facility", FACILITIES, "user") + _place(value, "severity", SEVERITIES, "notice")
+        priority = 8 * _index(value, "facility", FACILITIES, "user") + _index(value, "severity", SEVERITIES, "notice")
         msg = value.get("msg")
         if msg is not None and not isinstance(msg, str):
-            raise RejectError(f"msg is {type(msg).__name__}: it must be a text")
+            raise RejectError(f"msg is {type(msg).__name__}: it must be text")
         stamp = value.get("timestamp")
         if stamp is not None and (not isinstance(stamp, int) or isinstance(stamp, bool)):
             raise RejectError(f"timestamp is {stamp!r}: it must be an integer, ns since 1970")
@@ -140,7 +140,7 @@ class SyslogCodec:
         try:
             return line.encode()
         except UnicodeEncodeError as error:
-            raise RejectError(f"not writable as UTF-8: {error}") from error
+            raise RejectError(f"not encodable as UTF-8: {error}") from error
 
     def _write_new(self, value: Mapping[Any, Any], priority: int, stamp: int | None, msg: str | None) -> str:
         when = "-"
@@ -157,7 +157,7 @@ class SyslogCodec:
         appname, procid = _atom(value, "appname"), _atom(value, "procid")
         if appname:
             if set(appname + (procid or "")) & set("[]:"):
-                raise RejectError("appname and procid of RFC 3164 can't have [, ] or : in them")
+                raise RejectError("appname and procid of RFC 3164 can't contain [, ] or :")
             line += f"{appname}[{procid}]: " if procid else f"{appname}: "
         return line + msg
 
@@ -165,7 +165,7 @@ class SyslogCodec:
 def _new(rest: str, value: dict[str, Any]) -> None:
     found = _HEADER.match(rest)
     if found is None:
-        raise ValueError("a message of RFC 5424 has a time, a host, a program, a process, an ID and structured data")
+        raise ValueError("an RFC 5424 message needs a time, a host, a program, a process, an ID and structured data")
     stamp = found[1]
     if stamp != "-":
         value["timestamp"] = _rfc3339(stamp)
@@ -190,7 +190,7 @@ def _data(rest: str, at: int) -> tuple[dict[str, dict[str, Any]], int]:
         if name is None:
             raise ValueError(f"an ID must follow [, at character {at}")
         if name[0] in found:
-            raise ValueError(f"structured data {name[0]!r} is there twice")
+            raise ValueError(f"the structured data {name[0]!r} occurs twice")
         one = found[name[0]] = {}
         at = name.end()
         while rest[at : at + 1] == " ":
@@ -225,7 +225,7 @@ def _write_data(given: Any) -> str:
         for key, each in one.items():
             for text in each if isinstance(each, (list, tuple)) else (each,):
                 if not isinstance(text, str):
-                    raise RejectError(f"structured_data: {key!r} is {type(text).__name__}: it must be a text")
+                    raise RejectError(f"structured_data: {key!r} is {type(text).__name__}: it must be text")
                 escaped = re.sub(r'(["\\\]])', r"\\\1", text)
                 made += f' {_sd_name(key)}="{escaped}"'
         made += "]"
@@ -234,11 +234,11 @@ def _write_data(given: Any) -> str:
 
 def _sd_name(given: Any) -> str:
     if not isinstance(given, str) or not _SD_NAME.fullmatch(given):
-        raise RejectError(f'{given!r} is no name in structured data: 1 to 32 printable ASCII characters, none of " = ]')
+        raise RejectError(f'{given!r} is not a name: 1 to 32 printable ASCII characters, without " = ]')
     return given
 
 
-def _place(value: Mapping[Any, Any], name: str, known: tuple[str, ...], otherwise: str) -> int:
+def _index(value: Mapping[Any, Any], name: str, known: tuple[str, ...], otherwise: str) -> int:
     given = value.get(name) or otherwise
     if given not in known:
         raise RejectError(f"{name} is {given!r}: it must be one of {', '.join(known)}")
@@ -262,7 +262,7 @@ def _rfc3339(given: str) -> int:
 
 
 def _timestamp(given: str) -> int | None:
-    """ns since 1970, of a time of RFC 3339. None: it is none."""
+    """Return the ns since 1970 of an RFC 3339 time; None: it is not valid."""
     found = _STAMP.fullmatch(given)
     stamp = None if found is None else _ns(*(int(found[place]) for place in range(1, 7)))
     if found is None or stamp is None:
@@ -275,7 +275,7 @@ def _timestamp(given: str) -> int | None:
 
 
 def _fraction(digits: str | None) -> int:
-    """ns, of the digits behind the point of a second."""
+    """Return the ns of the digits after the decimal point of a second."""
     return int((digits or "").ljust(9, "0"))
 
 

@@ -1,6 +1,6 @@
-"""``yaml``: one document is one message, by PyYAML's safe loader with the core schema of YAML 1.2.
+"""``yaml``: one document is one message. Uses PyYAML's safe loader with the core schema of YAML 1.2.
 
-Aliases are refused: a few lines of them stand for gigabytes once a value is copied or written.
+Aliases are rejected, because a few lines of them can expand to gigabytes when a value is copied or encoded.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from tidelog.flows.api.errors import RejectError
 from tidelog.flows.codecs import yamlscalars
 from tidelog.flows.codecs.base import DEPTH, NoCodecOptions, check_depth
 
-NUMBER: Final = 1000  # characters of a number
-_ESCAPED: Final = re.compile("[\x85\u2028\u2029\ufeff]")  # line breaks of YAML 1.1: unescaped, they are read as blanks
+NUMBER: Final = 1000  # most characters of a number
+_ESCAPED: Final = re.compile("[\x85\u2028\u2029\ufeff]")  # line breaks of YAML 1.1, which are read as spaces
 
 
 class _Loader(yaml.SafeLoader):
@@ -28,7 +28,7 @@ class _Loader(yaml.SafeLoader):
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         if self.check_event(yaml.AliasEvent):
-            raise ValueError("aliases (*name) are not taken")
+            raise ValueError("aliases (*name) are not accepted")
         self._depth += 1
         if self._depth > DEPTH + 1:
             raise ValueError(f"nested more than {DEPTH} deep")
@@ -38,17 +38,17 @@ class _Loader(yaml.SafeLoader):
             self._depth -= 1
 
     def number(self, node: yaml.ScalarNode) -> Any:
-        """Python reads an integer in time that grows with the square of its length."""
+        """Parse a number of limited length, because Python's time to parse an integer is quadratic."""
         text = node.value
         if len(text) > NUMBER:
-            raise ValueError(f"a number of {len(text)} characters: at most {NUMBER} are taken")
+            raise ValueError(f"a number of {len(text)} characters: at most {NUMBER} are accepted")
         if node.tag.endswith(":int"):
             return yamlscalars.integer(text)
         return float(text.replace(".", "", 1) if yamlscalars.SPECIAL.fullmatch(text) else text)
 
 
 def _check_text(value: Any) -> None:
-    """ValueError: there is text that is no Unicode, which nothing can write: half a surrogate pair, by its escape."""
+    """Raises ValueError if text has an escaped half of a surrogate pair, which can't be encoded."""
     left = [value]
     while left:
         one = left.pop()
@@ -65,7 +65,7 @@ for _kind in ("int", "float"):
 
 
 class _Dumper(yaml.SafeDumper):
-    """Text that YAML 1.1 or 1.2 reads as something else is quoted."""
+    """Quotes text that YAML 1.1 or 1.2 would read as another type."""
 
     def ignore_aliases(self, data: Any) -> bool:  # noqa: ARG002 - PyYAML's signature
         return True
@@ -83,12 +83,12 @@ for _kind, _pattern, _first in (
     ("float", yamlscalars.SPECIAL, list("-+.")),
 ):
     for _class in (_Loader, _Dumper):
-        # PyYAML matches from the beginning only
+        # PyYAML does not match the whole text
         _class.add_implicit_resolver(f"tag:yaml.org,2002:{_kind}", re.compile(f"(?:{_pattern.pattern})$"), _first)
 
 
 class YamlCodec:
-    """Times and dates are written as Python's and read as text."""
+    """Decodes and encodes one document per message. Times and dates are encoded as in Python, and decoded as text."""
 
     Options = NoCodecOptions
     delimited: ClassVar[bool] = True
@@ -98,11 +98,11 @@ class YamlCodec:
 
     def decode(self, data: bytes, meta: dict[str, Any]) -> Any:  # noqa: ARG002 - a codec's signature
         try:
-            value = yaml.load(str(data, "utf-8"), _Loader)  # it derives from the safe one
+            value = yaml.load(str(data, "utf-8"), _Loader)  # derives from the safe loader
         except yaml.YAMLError as error:
             raise ValueError(" ".join(str(error).split())) from None
         except (RecursionError, TypeError, OverflowError, AttributeError) as error:
-            raise ValueError(f"not readable as YAML: {error}") from None
+            raise ValueError(f"not YAML: {error}") from None
         check_depth(value)
         if b"\\u" in data or b"\\U" in data:
             _check_text(value)
@@ -114,5 +114,5 @@ class YamlCodec:
                 value, Dumper=_Dumper, encoding="utf-8", allow_unicode=True, sort_keys=False, explicit_start=False
             )
         except (yaml.YAMLError, ValueError, TypeError, RecursionError) as error:
-            raise RejectError(f"not writable as YAML: {error}") from error
+            raise RejectError(f"not encodable as YAML: {error}") from error
         return made

@@ -1,6 +1,6 @@
-"""Plain scalars of YAML 1.2's core schema (YAML 1.2.2, 10.3.2): ``yes``, ``12:30`` and ``2026-05-01`` are text.
+"""Plain scalars of the core schema of YAML 1.2 (YAML 1.2.2, 10.3.2): ``yes``, ``12:30`` and ``2026-05-01`` are text.
 
-Flow files and the codec ``yaml`` both use it. PyYAML's own resolvers follow YAML 1.1, where ``12:30`` is 750.
+Flow files and the codec ``yaml`` use this module. PyYAML's own resolvers follow YAML 1.1, where ``12:30`` is 750.
 """
 
 from __future__ import annotations
@@ -20,5 +20,5 @@ WORDS: Final[dict[str, Any]] = {**dict.fromkeys(NULLS), **BOOLEANS}
 
 
 def integer(text: str) -> int:
-    """The value of what INT matches."""
+    """Return the value of text that INT matches."""
     return int(text, 0 if text[:2] in ("0x", "0o") else 10)

@@ -1,9 +1,10 @@
-"""Connectors that carry bytes: from what is read to events, and from events to what is written.
+"""The payload of connectors that carry bytes: decodes bytes to events, and encodes events as bytes.
 
     bytes -> preprocessors, one after the other -> codec -> event
     event -> codec -> postprocessors, one after the other -> bytes
 
-Preprocessors cut a stream into messages and undo what was done to each; postprocessors are their opposites.
+Preprocessors split a stream into messages and decode each message, for example decompress it. Postprocessors do the
+opposite.
 """
 
 from __future__ import annotations
@@ -30,24 +31,24 @@ from tidelog.flows.interceptors.base import (
 )
 from tidelog.options.units import Size
 
-PORTION: Final = 4096  # bytes that a stream's reader is given at a time, by those who count events
+PORTION: Final = 4096  # bytes that ``portions`` returns at a time
 
 NameOrOptions = str | dict[str, Any]  # "json", or {"csv": {"delimiter": ";"}}
 
 
 class PayloadOptions(ConnectorOptions):
-    """Options of connectors that carry bytes. The first two lists are in the order in which data passes."""
+    """Options of connectors that carry bytes."""
 
-    codec: NameOrOptions = "json"
-    preprocessors: list[NameOrOptions] = field(default_factory=list)
-    postprocessors: list[NameOrOptions] = field(default_factory=list)
-    max_bytes: Size = Size(1 << 20)  # of one message, packed or unpacked: a longer one is an error
+    codec: NameOrOptions = "json"  # how one message is decoded and encoded
+    preprocessors: list[NameOrOptions] = field(default_factory=list)  # before the codec decodes, in this order
+    postprocessors: list[NameOrOptions] = field(default_factory=list)  # after the codec has encoded, in this order
+    max_bytes: Size = Size(1 << 20)  # maximum size of one message, compressed or decompressed
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.max_bytes < 1:
             raise ValueError("max_bytes is 0: it must be at least 1")
-        codec(self.codec)  # ValueError: what is wrong
+        codec(self.codec)  # raises ValueError if it is not valid
         for each in self.preprocessors:
             preprocessor(each, self.max_bytes)
         for each in self.postprocessors:
@@ -55,65 +56,66 @@ class PayloadOptions(ConnectorOptions):
 
 
 class LinePayloadOptions(PayloadOptions):
-    """Of connectors whose bytes are a stream: lines, unless told otherwise."""
+    """Options of connectors whose bytes are a stream. By default, messages are lines."""
 
     preprocessors: list[NameOrOptions] = field(default_factory=lambda: ["separate"])
     postprocessors: list[NameOrOptions] = field(default_factory=lambda: ["separate"])
 
 
 class PayloadReader:
-    """One stream of bytes: of a file, of a connection. Not shared: preprocessors keep beginnings of messages."""
+    """Decodes one stream of bytes, such as a file or a connection. Preprocessors keep state, so it can't be shared."""
 
     def __init__(self, options: PayloadOptions) -> None:
         self._codec: MessageCodec = codec(options.codec)
         self._options = options
         self._before: list[Preprocessor] = [self._made(each) for each in options.preprocessors]
         self._most = options.max_bytes
-        self.broken = ""  # why the stream can't be read on
-        self._told = False  # that was raised
+        self.broken = ""  # why the rest of the stream can't be read
+        self._raised = False  # the error was raised
 
     def _made(self, each: NameOrOptions) -> Preprocessor:
-        """A codec that knows where its messages end cuts them where ``separate`` without options would."""
-        cutter = getattr(self._codec, "cutter", None)
-        if each == "separate" and cutter is not None:
-            made: Preprocessor = cutter(self._options.max_bytes)
+        """Return a preprocessor. A codec with its own splitter replaces ``separate`` without options."""
+        splitter = getattr(self._codec, "splitter", None)
+        if each == "separate" and splitter is not None:
+            made: Preprocessor = splitter(self._options.max_bytes)
             return made
         return preprocessor(each, self._options.max_bytes)
 
     @property
-    def cuts(self) -> bool:
-        """Whether a preprocessor cuts the stream into messages. If not, each ``feed`` is a message."""
+    def splits(self) -> bool:
+        """Return whether a preprocessor splits the stream into messages. If not, each ``feed`` is a message."""
         return any(splits_streams(each) for each in self._before)
 
     @property
-    def cuts_first(self) -> bool:
-        """Whether it is the first one, so that ``cut`` can tell where each message ended."""
+    def splits_first(self) -> bool:
+        """Return whether the first preprocessor splits, so that ``split`` knows the size of each message."""
         return bool(self._before) and splits_streams(self._before[0])
 
     def portions(self, data: bytes) -> Iterable[bytes]:
-        """Data in such parts for ``feed`` that no part brings many events: each byte may be one. Where the first
-        preprocessor does not cut, the whole: it takes messages, not parts of them.
+        """Return data in portions for ``feed`` that limit the number of events, of which each byte may be one.
+
+        If the first preprocessor does not split, it needs whole messages: the only portion is ``data``.
         """
-        if len(data) <= PORTION or not self.cuts_first:
+        if len(data) <= PORTION or not self.splits_first:
             return (data,)
         return (data[at : at + PORTION] for at in range(0, len(data), PORTION))
 
     @property
     def header(self) -> bool:
-        """Whether the codec needs the stream's first message, also where reading goes on in its middle."""
+        """Return whether the codec needs the first message even if reading continues in the middle of the stream."""
         return bool(getattr(self._codec, "header", False))
 
     def prime(self, beginning: bytes) -> None:
-        """Show the codec the stream's first message. beginning: bytes of the stream, the first preprocessor cuts."""
+        """Pass the first message to the codec. beginning: bytes at the beginning of a stream that is split."""
         first = self._made(self._options.preprocessors[0]).feed(beginning)[:1]
         self._events(self._through(1, first), None)
 
     def feed(self, data: bytes, meta: Mapping[str, Any] | None = None) -> list[Event]:
-        """Events that are complete now. One that can't be read has the path ``err``, its bytes as value, and
-        ``meta["error"]``.
+        """Return the events that are complete. An invalid message is an event with the path ``err``, the bytes as
+        value, and ``meta["error"]``.
 
-        The stream itself may be broken (a length that can't be): then ``broken`` says why, and events that came before
-        are returned. Where there are none, and from then on, ValueError is raised. Close it.
+        If the rest of the stream can't be read, ``broken`` is the reason, and the events before the error are returned.
+        If there are none, and in later calls, ValueError is raised. Close the connection in that case.
         """
         self._check()
         events = self._events(self._through(0, [data]), meta)
@@ -122,44 +124,45 @@ class PayloadReader:
         return events
 
     def end(self, meta: Mapping[str, Any] | None = None) -> list[Event]:
-        """The stream has ended: what is left. After this another stream may begin.
+        """Return the remaining events at the end of the stream. After this, another stream may begin.
 
-        Where ``feed`` found it broken and has not raised that yet, it is an event with the path ``err``.
+        An error that ``feed`` found and did not raise yet becomes an event with the path ``err``.
         """
         pieces = self._end(0)
-        broken, told, self.broken, self._told = self.broken, self._told, "", False
+        broken, raised, self.broken, self._raised = self.broken, self._raised, "", False
         if not broken:
             return self._events(pieces, meta)
-        return [] if told else [Event(b"", {**(meta or {}), "error": broken}, path="err")]
+        return [] if raised else [Event(b"", {**(meta or {}), "error": broken}, path="err")]
 
-    def cut(self, data: bytes, meta: Mapping[str, Any] | None = None) -> list[tuple[int, list[Event]]]:
-        """For streams whose first preprocessor is a cutter: (bytes that a message took, its events). Events may be
-        none, bytes may be 0 (a message that is too long is told of before it has ended).
+    def split(self, data: bytes, meta: Mapping[str, Any] | None = None) -> list[tuple[int, list[Event]]]:
+        """Return (size in the stream, events) of each message, if the first preprocessor splits the stream.
+
+        A message may have no events. The size is 0 for a message that is too long and has not ended yet.
         """
         self._check()
-        cutter: Any = self._before[0]
+        splitter: Any = self._before[0]
         try:
-            pieces = cutter.feed(data)
+            pieces = splitter.feed(data)
         except BrokenStreamError as error:
             self.broken = str(error)
             pieces = error.pieces
         if not pieces:
             self._check()
-        return self._sized(pieces, cutter.sizes, meta)
+        return self._sized(pieces, splitter.sizes, meta)
 
-    def cut_end(self, meta: Mapping[str, Any] | None = None) -> list[tuple[int, list[Event]]]:
-        """The same for the end of the stream."""
-        cutter: Any = self._before[0]
-        pieces = cutter.end()
-        found = self._sized(pieces, cutter.sizes, meta)
+    def split_end(self, meta: Mapping[str, Any] | None = None) -> list[tuple[int, list[Event]]]:
+        """Return the same as ``split`` for the end of the stream."""
+        splitter: Any = self._before[0]
+        pieces = splitter.end()
+        found = self._sized(pieces, splitter.sizes, meta)
         if more := self._events(self._end(1), meta):
             found.append((0, more))
-        self.broken, self._told = "", False
+        self.broken, self._raised = "", False
         return found
 
     def _check(self) -> None:
         if self.broken:
-            self._told = True
+            self._raised = True
             raise ValueError(self.broken)
 
     def _sized(
@@ -172,9 +175,9 @@ class PayloadReader:
             (size, self._events(self._through(1, [piece]), meta)) for size, piece in zip(sizes, pieces, strict=True)
         ]
 
-    def _through(self, place: int, pieces: list[bytes]) -> list[bytes]:
-        """Pieces after the preprocessors from a place on."""
-        for each in self._before[place:]:
+    def _through(self, start: int, pieces: list[bytes]) -> list[bytes]:
+        """Return the output of the preprocessors from index ``start`` on."""
+        for each in self._before[start:]:
             made: list[bytes] = []
             for one in pieces:
                 if type(one) is BadMessage:
@@ -189,9 +192,9 @@ class PayloadReader:
             pieces = made
         return pieces
 
-    def _end(self, place: int) -> list[bytes]:
+    def _end(self, start: int) -> list[bytes]:
         pieces: list[bytes] = []
-        for number in range(place, len(self._before)):
+        for number in range(start, len(self._before)):
             pieces += self._through(number + 1, self._before[number].end())
         return pieces
 
@@ -216,24 +219,24 @@ class PayloadReader:
 
 
 class CollectedError(RejectError):
-    """Several events that were collected can't be written."""
+    """Several events that were collected can't be encoded."""
 
 
 class PayloadWriter:
-    """One stream of bytes that is written. begun: its first line is there already, as in a file that is appended to."""
+    """Encodes events for one stream of bytes. begun: the stream already has a first line, such as an existing file."""
 
     def __init__(self, options: PayloadOptions, *, begun: bool = False) -> None:
         self._codec: MessageCodec = codec(options.codec)
         self._after: list[Postprocessor] = [
             postprocessor(each)
-            for place, each in enumerate(options.postprocessors)
-            if not (place == 0 and each == "separate" and self._codec.delimited)  # its lines have their ends
+            for number, each in enumerate(options.postprocessors)
+            if not (number == 0 and each == "separate" and self._codec.delimited)  # the lines already have line breaks
         ]
         if begun and hasattr(self._codec, "begun"):
             self._codec.begun()
 
     def encode(self, event: Event) -> list[bytes]:
-        """Pieces to write, in order; none where a postprocessor collects. RejectError: it can't be written."""
+        """Return the bytes to write, or nothing if a postprocessor collects. Raises RejectError if that fails."""
         pieces = [self._codec.encode(event.value, event.meta)]
         collected = False
         for each in self._after:
@@ -242,22 +245,23 @@ class PayloadWriter:
             try:
                 pieces = [piece for one in pieces for piece in each.process(one)]
             except RejectError as error:
-                if collected:  # what can't be written was made of earlier events as well
+                if collected:  # the error concerns earlier events too
                     raise CollectedError(str(error)) from error
                 raise
             collected = collected or hasattr(each, "collects")
         return pieces
 
     def end(self) -> list[bytes]:
-        """What postprocessors have collected."""
+        """Return the bytes that postprocessors have collected."""
         pieces: list[bytes] = []
         for each in self._after:
             pieces = [piece for one in pieces for piece in each.process(one)] + each.end()
         return pieces
 
     def batch(self, events: Sequence[Event]) -> tuple[list[bytes], list[Outcome]]:
-        """(pieces to write, an outcome for each event once they are written). Nothing stays collected. RejectError:
-        none can be written.
+        """Return (the bytes to write, an outcome for each event after writing). Postprocessors are emptied.
+
+        Raises RejectError if no event can be encoded.
         """
         pieces: list[bytes] = []
         outcomes: list[Outcome] = []

@@ -1,7 +1,7 @@
-"""The settled prefix of a source's positions: up to where all is settled, whatever the order in which it was.
+"""The settled prefix of a source: the position up to which all messages are settled, in whatever order.
 
-A source that can only say "I am done up to here" (a file, a partition of Kafka) adds positions in the order in which it
-reads, and stores ``position`` after each settlement. What lies after it is read again after a crash.
+A source that can only acknowledge a position (a file, a partition of Kafka) adds positions in the order of reading, and
+stores ``position`` after each settlement. Messages after it are read again after a crash.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ P = TypeVar("P")
 
 
 class SettledPrefix(Generic[P]):
-    """``position`` is where reading would go on after a crash.
+    """``position`` is the position at which reading continues after a crash.
 
     >>> prefix = Prefix(0); prefix.add("a", 10); prefix.add("b", 25)
     >>> prefix.settle("b"), prefix.position, prefix.settle("a"), prefix.position
@@ -23,22 +23,22 @@ class SettledPrefix(Generic[P]):
 
     def __init__(self, position: P) -> None:
         self.position = position
-        self._order: deque[Hashable] = deque()  # keys that are not part of the prefix, as they were added
-        self._open: dict[Hashable, tuple[P, int]] = {}  # (position after it, settlements that are missing)
+        self._order: deque[Hashable] = deque()  # keys after the prefix, in the order of ``add``
+        self._open: dict[Hashable, tuple[P, int]] = {}  # (position after the key, missing settlements)
 
     def __len__(self) -> int:
-        """Keys that are not part of the prefix yet."""
+        """Return the number of keys after the prefix."""
         return len(self._order)
 
     def missing(self) -> list[tuple[Hashable, int]]:
-        """(key, settlements that are missing) of what is not settled."""
+        """Return (key, number of missing settlements) of unsettled keys."""
         return [(key, count) for key, (_, count) in self._open.items() if count > 0]
 
     def add(self, key: Hashable, after: P, events: int = 1) -> bool:
-        """What was read: ``after`` is the position behind it, ``events`` how often ``settle`` will be called for it.
+        """Add a message. ``after``: the position after it. ``events``: how often ``settle`` will be called for it.
 
-        None at all is settled at once. Whether the position moved. ValueError: the key is not settled since it was
-        added before.
+        A message without events is settled immediately. Returns whether the position moved. Raises ValueError if the
+        key was added before and is not settled.
         """
         if key in self._open:
             raise ValueError(f"{key!r} was added before, and is not settled")
@@ -47,7 +47,7 @@ class SettledPrefix(Generic[P]):
         return self._move() if events <= 0 else False
 
     def settle(self, key: Hashable) -> bool:
-        """Whether the position moved. A key that is not known (added before a ``restart``) changes nothing."""
+        """Settle one event of a key. Returns whether the position moved. An unknown key is ignored."""
         found = self._open.get(key)
         if found is None or found[1] <= 0:
             return False
@@ -62,7 +62,7 @@ class SettledPrefix(Generic[P]):
         return moved
 
     def restart(self, position: P) -> None:
-        """Reading begins anew here: nothing that was added before counts any more."""
+        """Start again at a position. Keys that were added before are forgotten."""
         self.position = position
         self._order.clear()
         self._open.clear()

@@ -1,9 +1,10 @@
-"""Compressed messages: gzip, zlib, zstd, lz4 (frames), and ``decompress``, which sees which it is.
+"""Compression: gzip, zlib, zstd, lz4 (frames), and ``decompress``, which detects the format.
 
-Rule 1: output is made bit by bit and counted: what grows beyond the limit costs little more than the limit.
-Rule 2: consecutive members or frames are one message, as in files. Skippable frames (RFC 8878, 3.1.2), which pzstd and
+Rule 1: Output is produced in small steps and counted, so output beyond the limit costs little more than the limit.
+Rule 2: Consecutive members or frames are one message, as in files. Skippable frames (RFC 8878, 3.1.2), which pzstd and
         seekable files contain, and zero bytes that pad gzip files, are ignored.
-Rule 3: with ``stream: true`` the bytes are one compressed stream that comes in any portions. It stands before a cutter.
+Rule 3: With ``stream: true`` the bytes are one compressed stream in portions of any size. The preprocessor is placed
+        before the one that splits the stream.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ import zstandard
 from tidelog.flows.interceptors.base import BadMessage, BrokenStreamError
 from tidelog.options.structs import Struct
 
-STEP: Final = 64 << 10  # bytes made at a time
-GIVEN: Final = 4 << 10  # bytes taken at a time: what follows a member is copied, and there may be thousands
-ZSTD_STEP: Final = 1 << 10  # bytes given to zstd at a time; it makes at most 32 MB of so many
-ZSTD_WINDOW: Final = 8 << 20  # bytes of memory that a frame may ask for (RFC 8878, 3.1.1.1.2)
-PORTION: Final = 64  # of a stream: times the limit that one portion may become
+STEP: Final = 64 << 10  # bytes of output at a time
+GIVEN: Final = 4 << 10  # bytes of input at a time: the rest after a member is copied, and there can be thousands
+ZSTD_STEP: Final = 1 << 10  # bytes of input for zstd at a time, which become at most 32 MB
+ZSTD_WINDOW: Final = 8 << 20  # most bytes of memory for a frame (RFC 8878, 3.1.1.1.2)
+PORTION: Final = 64  # for a stream: limit of the output of one portion, as a multiple of ``most``
 
 GZIP, ZSTD, LZ4 = b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"\x04\x22\x4d\x18"
 SKIPPABLE: Final = b"\x2a\x4d\x18"  # of zstd and lz4, after a byte from 0x50 to 0x5f
@@ -31,11 +32,11 @@ SKIPPABLE: Final = b"\x2a\x4d\x18"  # of zstd and lz4, after a byte from 0x50 to
 class _Member(Protocol):
     """One member or frame."""
 
-    rest: bytes  # after its end: what belongs to the next one
-    eof: bool  # it is complete
+    rest: bytes  # the bytes after its end
+    eof: bool  # whether it is complete
 
     def run(self, data: bytes) -> Iterator[bytes]:
-        """What is made of it, in small pieces. ValueError: it is broken."""
+        """Yield the output in small pieces. Raises ValueError if the input is not valid."""
 
 
 class _Zlib:
@@ -105,11 +106,11 @@ class _Lz4:
 
 
 class _Skipped:
-    """A skippable frame: its magic number, its size in 4 bytes, and so many bytes of no content."""
+    """A skippable frame: a magic number, the size in 4 bytes, and content of that size to ignore."""
 
     def __init__(self) -> None:
         self._head = b""
-        self._left = 0  # bytes of the frame, once its size is known
+        self._left = 0  # remaining bytes, once the size is known
         self.rest = b""
         self.eof = False
 
@@ -139,24 +140,27 @@ def _lz4() -> Any:
 class DecompressOptions(Struct):
     """Options of preprocessors that decompress."""
 
-    stream: bool = False  # false: each message by itself; true: one compressed stream
+    stream: bool = False  # false: each message is compressed by itself; true: one compressed stream
 
 
 class _Decompress:
     Options = DecompressOptions
     name = ""
     padded = False  # zero bytes may follow a member
-    skippable = False  # skippable frames may stand before, between and after the others
+    skippable = False  # skippable frames are allowed before, between and after the others
 
     def __init__(self, options: DecompressOptions, most: int) -> None:
         self._stream = options.stream
         self._most = most
         self._member: _Member | None = None
-        self._head = b""  # of a stream: bytes that are too few to see what it is
-        self._begun = False  # a member or frame came
+        self._head = b""  # of a stream: bytes that are too few to detect the format
+        self._begun = False  # a member or frame has begun
 
     def member(self, head: bytes) -> _Member | None:
-        """For what begins with these bytes. None: more are needed. ValueError: it is nothing known."""
+        """Return the decoder for input that begins with these bytes; None: more bytes are needed.
+
+        Raises ValueError if the format is unknown.
+        """
         raise NotImplementedError
 
     def feed(self, data: bytes) -> list[bytes]:
@@ -171,7 +175,7 @@ class _Decompress:
             self._portion(data, self._most, pieces)
             made = b"".join(pieces)
             if self._member is not None or self._head:
-                raise ValueError("it ends too early")
+                raise ValueError("the data ends too early")
         except ValueError as error:
             return [BadMessage.of(data, f"{self.name}: {error}")]
         finally:
@@ -198,7 +202,7 @@ class _Decompress:
                 for piece in self._member.run(left):
                     size += len(piece)
                     if size > most:
-                        raise ValueError(f"it becomes more than {most} bytes")
+                        raise ValueError(f"decompressed, it has more than {most} bytes")
                     pieces.append(piece)
                 left = b""
                 if self._member.eof:
@@ -216,17 +220,17 @@ class _Decompress:
 
 
 class Gunzip(_Decompress):
-    """gzip, one member or several."""
+    """Decompresses gzip with one or several members."""
 
     name = "gzip"
     padded = True
 
-    def member(self, head: bytes) -> _Member:  # noqa: ARG002 - only decompress needs to look
+    def member(self, head: bytes) -> _Member:  # noqa: ARG002 - only decompress inspects it
         return _Zlib(31)
 
 
 class Unzlib(_Decompress):
-    """zlib (RFC 1950)."""
+    """Decompresses zlib (RFC 1950)."""
 
     name = "zlib"
     padded = True
@@ -236,7 +240,7 @@ class Unzlib(_Decompress):
 
 
 class Unzstd(_Decompress):
-    """Zstandard. A frame that asks for a window of more than 8 MB is refused."""
+    """Decompresses Zstandard. A frame that needs a window of more than 8 MB is rejected."""
 
     name = "zstd"
     skippable = True
@@ -246,7 +250,7 @@ class Unzstd(_Decompress):
 
 
 class Unlz4(_Decompress):
-    """LZ4 frames."""
+    """Decompresses LZ4 frames."""
 
     name = "lz4"
     skippable = True
@@ -260,7 +264,7 @@ class Unlz4(_Decompress):
 
 
 class Decompress(_Decompress):
-    """Whichever it is."""
+    """Detects the format and decompresses."""
 
     name = "decompress"
     padded = True
@@ -277,18 +281,18 @@ class Decompress(_Decompress):
             return _Zlib(15)
         if len(head) < 4 and (len(head) < 2 or any(each.startswith(head) for each in (ZSTD, LZ4))):
             return None
-        raise ValueError(f"it begins with {head[:4].hex(' ')}: neither gzip, zlib, zstd nor lz4")
+        raise ValueError(f"the data begins with {head[:4].hex(' ')}: it is neither gzip, zlib, zstd nor lz4")
 
 
-# -- the way out ---------------------------------------------------------------------------------------------
+# -- postprocessors ------------------------------------------------------------------------------------------
 class CompressionOptions(Struct):
     """Options of postprocessors that compress."""
 
-    level: int | None = None  # null: what the format's library takes by itself
+    level: int | None = None  # null: the default of the format's library
 
 
 class _Compress:
-    """Each message becomes a member or frame of its own: written one after the other they can be read as one file."""
+    """Compresses each message into a member or frame of its own. Together they form a valid file."""
 
     Options = CompressionOptions
     levels = (0, 9)
@@ -304,21 +308,21 @@ class _Compress:
 
 
 class Gzip(_Compress):
-    """gzip, without a time: the same message gives the same bytes."""
+    """Compresses as gzip without a time, so the same message gives the same bytes."""
 
     def process(self, data: bytes) -> list[bytes]:
         return [gzip.compress(data, 6 if self._level is None else self._level, mtime=0)]
 
 
 class Zlib(_Compress):
-    """zlib (RFC 1950)."""
+    """Compresses as zlib (RFC 1950)."""
 
     def process(self, data: bytes) -> list[bytes]:
         return [zlib.compress(data, -1 if self._level is None else self._level)]
 
 
 class Zstd(_Compress):
-    """Zstandard. From level 20 on readers need more memory than ``zstd`` here allows."""
+    """Compresses as Zstandard. Higher levels are not allowed, because reading needs more memory than Unzstd allows."""
 
     levels = (1, 19)
 
@@ -331,7 +335,7 @@ class Zstd(_Compress):
 
 
 class Lz4(_Compress):
-    """LZ4 frames."""
+    """Compresses as LZ4 frames."""
 
     levels = (0, 16)
 

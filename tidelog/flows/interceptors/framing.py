@@ -1,8 +1,8 @@
-"""A stream cut into messages, and messages written so that they can be told apart.
+"""Framing: splits a stream into messages, and delimits messages in a stream.
 
-    separate                 each message ends with a line end or a delimiter; after the last one it may be missing
-    length_prefixed          its length in 1, 2, 4 or 8 bytes, then the message
-    textual_length_prefixed  its length in decimal digits, a space, then the message (RFC 6587, 3.4.1: octet counting)
+    separate                 a line break or a delimiter after each message; optional after the last one
+    length_prefixed          the length in 1, 2, 4 or 8 bytes before each message
+    textual_length_prefixed  the length in decimal digits and a space before each message (RFC 6587, 3.4.1)
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from tidelog.flows.interceptors.base import BadMessage, BrokenStreamError, NoInt
 from tidelog.options.structs import Struct
 from tidelog.options.units import Size
 
-DIGITS: Final = 10  # of a textual length, at most
+DIGITS: Final = 10  # most digits of a textual length
 
 
 class SeparateOptions(Struct):
     """Options of the preprocessor ``separate``."""
 
-    delimiter: str | None = None  # in UTF-8, "\u0000" is a null byte; null: a line end, \n or \r\n
-    max_length: Size | None = None  # bytes of one message; null: the connector's max_bytes
+    delimiter: str | None = None  # in UTF-8, such as "\u0000" for a null byte; null: \n or \r\n
+    max_length: Size | None = None  # of one message; null: the connector's max_bytes
 
     def __post_init__(self) -> None:
         if self.delimiter is not None and not self.delimiter:
@@ -29,7 +29,10 @@ class SeparateOptions(Struct):
 
 
 class Separate:
-    """A message that is too long is ``BadMessage`` as soon as that is known, and skipped up to the next delimiter."""
+    """Splits a stream at delimiters.
+
+    A message that is too long is returned as BadMessage as soon as that is known. The rest of it is skipped.
+    """
 
     Options = SeparateOptions
 
@@ -38,7 +41,7 @@ class Separate:
         self._delimiter = (options.delimiter or "\n").encode()
         self._most = most if options.max_length is None else min(most, options.max_length)
         self._buffer = bytearray()
-        self._skipped = 0  # bytes of a message that is too long, which are gone; they count to the next one's size
+        self._skipped = 0  # dropped bytes of a message that is too long, which count to the size of the next one
         self._skipping = False
         self.sizes: list[int] = []
 
@@ -68,7 +71,7 @@ class Separate:
                     pieces = [each if len(each) <= self._most else self._bad(each) for each in found]
         if self._skipping:
             self._skip()
-        elif len(buffer) > self._most + len(delimiter) - 1 + self._lines:  # a \r may be part of the line's end
+        elif len(buffer) > self._most + len(delimiter) - 1 + self._lines:  # a \r may be part of the line break
             pieces.append(self._bad(buffer))
             sizes.append(0)
             self._skipping = True
@@ -76,7 +79,7 @@ class Separate:
         return pieces
 
     def _skip(self) -> None:
-        keep = len(self._delimiter) - 1  # they may be the beginning of a delimiter
+        keep = len(self._delimiter) - 1  # possibly the beginning of a delimiter
         gone = max(0, len(self._buffer) - keep)
         del self._buffer[:gone]
         self._skipped += gone
@@ -101,7 +104,7 @@ class AddSeparatorOptions(Struct):
     """Options of the postprocessor ``separate``."""
 
     delimiter: str = "\n"
-    within: Literal["write", "reject"] = "write"  # a message with the delimiter in it: for readers it is several
+    within: Literal["write", "reject"] = "write"  # for a message that contains the delimiter; readers would split it
 
     def __post_init__(self) -> None:
         if not self.delimiter:
@@ -109,7 +112,7 @@ class AddSeparatorOptions(Struct):
 
 
 class AddSeparator:
-    """The delimiter after each message."""
+    """Adds the delimiter after each message."""
 
     Options = AddSeparatorOptions
 
@@ -119,7 +122,7 @@ class AddSeparator:
 
     def process(self, data: bytes) -> list[bytes]:
         if self._reject and self._delimiter in data:
-            raise RejectError(f"the message has the delimiter {self._delimiter!r} in it")
+            raise RejectError(f"the message contains the delimiter {self._delimiter!r}")
         return [data + self._delimiter]
 
     def end(self) -> list[bytes]:
@@ -130,11 +133,11 @@ class LengthPrefixOptions(Struct):
     """Options of ``length_prefixed``."""
 
     width: Literal[1, 2, 4, 8] = 8  # bytes of the length
-    order: Literal["big", "little"] = "big"
+    order: Literal["big", "little"] = "big"  # byte order
 
 
 class LengthPrefixed:
-    """A length above the limit ends the stream: what follows can't be trusted to be a message."""
+    """Splits a stream at binary lengths. A length above the limit ends the stream."""
 
     Options = LengthPrefixOptions
 
@@ -154,8 +157,7 @@ class LengthPrefixed:
             while len(buffer) - at >= width:
                 length = int.from_bytes(buffer[at : at + width], self._order)
                 if length > self._most:
-                    text = f"a message of {length} bytes is announced: at most {self._most} are taken"
-                    raise BrokenStreamError(text, pieces)
+                    raise BrokenStreamError(f"a message of {length} bytes exceeds the limit of {self._most}", pieces)
                 if len(buffer) - at - width < length:
                     break
                 pieces.append(bytes(buffer[at + width : at + width + length]))
@@ -172,7 +174,7 @@ class LengthPrefixed:
 
 
 class AddLengthPrefix:
-    """The length before each message."""
+    """Adds the length before each message."""
 
     Options = LengthPrefixOptions
 
@@ -184,14 +186,14 @@ class AddLengthPrefix:
         try:
             return [len(data).to_bytes(self._width, self._order) + data]
         except OverflowError:
-            raise RejectError(f"{len(data)} bytes: a length of {self._width} bytes can't say so") from None
+            raise RejectError(f"{len(data)} bytes exceed a length of {self._width} bytes") from None
 
     def end(self) -> list[bytes]:
         return []
 
 
 class TextualLengthPrefixed:
-    """As ``length_prefixed``, the length in decimal digits and a space."""
+    """Splits a stream at lengths in decimal digits, followed by a space."""
 
     Options = NoInterceptorOptions
 
@@ -224,11 +226,11 @@ class TextualLengthPrefixed:
 
     def _wrong(self, digits: bytes, complete: bool) -> str:
         if digits and not (digits.isdigit() and len(digits) <= DIGITS):
-            return f"{digits!r} is no length: a message begins with its length in digits and a space"
+            return f"{digits!r} is not a length: a message must begin with its length in digits and a space"
         if complete and not digits:
             return "a message begins with a space: its length is missing"
         if complete and int(digits) > self._most:
-            return f"a message of {int(digits)} bytes is announced: at most {self._most} are taken"
+            return f"a message of {int(digits)} bytes exceeds the limit of {self._most}"
         return ""
 
     def end(self) -> list[bytes]:
@@ -238,7 +240,7 @@ class TextualLengthPrefixed:
 
 
 class AddTextualLengthPrefix:
-    """The length in digits and a space before each message."""
+    """Adds the length in digits and a space before each message."""
 
     Options = NoInterceptorOptions
 

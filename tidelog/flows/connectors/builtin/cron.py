@@ -1,4 +1,4 @@
-"""``cron``: an event at each time of a cron expression. It needs no server, and remembers nothing across a restart."""
+"""``cron``: an event at each time of a cron expression. It needs no server, and stores no state for a restart."""
 
 from __future__ import annotations
 
@@ -14,37 +14,37 @@ from tidelog.flows.api.connector import Source
 from tidelog.flows.api.connectoroptions import ConnectorOptions
 from tidelog.flows.api.event import Event
 
-LOOK: Final = 30.0  # s: after so long the clock is looked at again, so a clock that was set is noticed
-LATE: Final = timedelta(seconds=5)  # a time that is over for longer was missed
+LOOK: Final = 30.0  # s between two reads of the clock, to notice when it was set
+LATE: Final = timedelta(seconds=5)  # a time that passed longer ago was missed
 
 
 class CronOptions(ConnectorOptions, kw_only=True):
     """Options of ``cron``."""
 
-    schedule: str  # five fields, or six with seconds in front
-    timezone: str = "UTC"  # as Europe/Oslo
+    schedule: str  # five fields, or six with seconds first
+    timezone: str = "UTC"  # such as Europe/Oslo
     value: Any = None  # of each event; null: {"time": ...}
     missed: Literal["skip", "once", "all"] = "once"  # times that passed while the source was paused or stopped
-    max_missed: int = 1000  # of "all": the newest so many
+    max_missed: int = 1000  # for ``all``: how many of the newest times produce events
 
     def __post_init__(self) -> None:
         super().__post_init__()
         try:
             zone = ZoneInfo(self.timezone)
         except (ZoneInfoNotFoundError, ValueError):
-            raise ValueError(f"timezone is {self.timezone!r}: no zone of that name, as Europe/Oslo") from None
+            raise ValueError(f"timezone is {self.timezone!r}: it must name a zone, such as Europe/Oslo") from None
         try:
             next(CronSim(self.schedule, datetime(2026, 1, 1, tzinfo=zone)))
         except CronSimError as error:
             raise ValueError(f"schedule is {self.schedule!r}: {error}") from None
         except StopIteration:
-            raise ValueError(f"schedule is {self.schedule!r}: there is no such time") from None
+            raise ValueError(f"schedule is {self.schedule!r}: it never matches") from None
         if self.max_missed < 1:
             raise ValueError(f"max_missed is {self.max_missed}: it must be at least 1")
 
 
 class CronSource(Source):
-    """``event.id`` is the time it is for, in ISO 8601."""
+    """Produces events whose ``id`` is their time in ISO 8601."""
 
     type = "cron"
     Options = CronOptions
@@ -75,12 +75,12 @@ class CronSource(Source):
         return None
 
     def _due(self, now: datetime, limit: int) -> list[Event]:
-        """Events for the times that have come."""
+        """Return events for the times that have passed."""
         times: list[datetime] = []
         most = min(self._options.max_missed, limit)
         while self._next is not None and self._next <= now:
             if len(times) == most and self._options.missed == "all" and limit < self._options.max_missed:
-                break  # the next pull goes on
+                break  # the next pull continues
             times.append(self._next)
             self._next = self._following()
             if self._options.missed != "all" or len(times) > self._options.max_missed:

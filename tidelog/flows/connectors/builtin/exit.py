@@ -1,4 +1,4 @@
-"""``exit``: a sink that ends its flow, or the whole process, when an event arrives. What is under way is drained."""
+"""``exit``: a sink that ends its flow or the process when an event arrives. Events in flight are drained."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from tidelog.options.units import Duration
 class ExitOptions(ConnectorOptions):
     """Options of ``exit``."""
 
-    what: Literal["flow", "process"] = "process"  # flow: this instance of it; process: by SIGTERM to itself
-    code: int = 0  # of the process; an event {"exit": 3} says another
-    delay: Duration = Duration(0)  # after the event's arrival
+    what: Literal["flow", "process"] = "process"  # flow: only this instance; process: by a SIGTERM to itself
+    code: int = 0  # exit status of the process; an event {"exit": 3} overrides it
+    delay: Duration = Duration(0)  # after the arrival of the event
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -28,7 +28,7 @@ class ExitOptions(ConnectorOptions):
 
 
 class ExitSink(Sink):
-    """The first event counts. All are settled as delivered, before anything ends."""
+    """Ends the flow or the process at the first event. All events are settled before the end."""
 
     type = "exit"
     Options = ExitOptions

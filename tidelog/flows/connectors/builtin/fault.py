@@ -1,7 +1,7 @@
-"""``fault``: a source and a sink that are slow and break, by chance that can be repeated. For trying out a flow.
+"""``fault``: a source and a sink that delay and fail at random, to try out a flow.
 
-All shares are probabilities, from 0 to 1: of events, but ``hangs`` and ``disconnects`` of writes and pulls, ``refuses``
-of connects.
+All rates are probabilities from 0 to 1: for an event, but ``hangs`` and ``disconnects`` for a write or a pull, and
+``refuses`` for a connect.
 """
 
 from __future__ import annotations
@@ -17,27 +17,27 @@ from tidelog.options.units import Duration
 
 
 class FaultOptions(ConnectorOptions):
-    """What goes wrong, and how often."""
+    """Options of ``fault``."""
 
     latency: Duration = Duration(0)  # of each pull and write
-    jitter: Duration = Duration(0)  # anything from none to this is added
-    errors: float = 0.0  # events that are given back
-    rejects: float = 0.0  # events that will never work
-    hangs: float = 0.0  # writes and pulls that never end
-    disconnects: float = 0.0  # writes and pulls in which the connection is lost
-    refuses: float = 0.0  # connects that fail
-    count: int | None = None  # events that the source makes; null: no end
-    seed: int | None = None  # null: another one each time
+    jitter: Duration = Duration(0)  # most random addition to ``latency``
+    errors: float = 0.0  # rate of events that must be retried
+    rejects: float = 0.0  # rate of rejected events
+    hangs: float = 0.0  # rate of pulls and writes that never return
+    disconnects: float = 0.0  # rate of pulls and writes that lose the connection
+    refuses: float = 0.0  # rate of failed connects
+    count: int | None = None  # source: number of events; null: unlimited
+    seed: int | None = None  # the same number gives the same failures; null: random
 
     def __post_init__(self) -> None:
         super().__post_init__()
         for name in ("errors", "rejects", "hangs", "disconnects", "refuses"):
             if not 0 <= getattr(self, name) <= 1:
-                raise ValueError(f"{name} is {getattr(self, name)}: it is a probability, from 0 to 1")
+                raise ValueError(f"{name} is {getattr(self, name)}: it must be a probability, from 0 to 1")
 
 
 class FaultConnector(Source, Sink):
-    """An event of the source is {"number": from 0}."""
+    """Produces values {"number": 0}, {"number": 1} and so on."""
 
     type = "fault"
     Options = FaultOptions
@@ -50,7 +50,7 @@ class FaultConnector(Source, Sink):
 
     async def connect(self) -> None:
         if self._happens(self._options.refuses):
-            raise ConnectionRefusedError("refused, by chance")
+            raise ConnectionRefusedError("refused at random")
 
     async def pull(self, limit: int) -> list[Event] | None:
         most = self._options.count
@@ -69,9 +69,9 @@ class FaultConnector(Source, Sink):
         outcomes: list[Outcome] = []
         for _ in events:
             if self._happens(self._options.rejects):
-                outcomes.append((REJECT, "rejected, by chance"))
+                outcomes.append((REJECT, "rejected at random"))
             elif self._happens(self._options.errors):
-                outcomes.append((RETRY, "given back, by chance"))
+                outcomes.append((RETRY, "failed at random"))
             else:
                 outcomes.append(OK)
         return outcomes
@@ -82,7 +82,7 @@ class FaultConnector(Source, Sink):
         if self._happens(options.hangs):
             await asyncio.get_running_loop().create_future()
         if self._happens(options.disconnects):
-            raise ConnectionResetError("reset, by chance")
+            raise ConnectionResetError("reset at random")
 
-    def _happens(self, share: float) -> bool:
-        return self._random.random() < share
+    def _happens(self, rate: float) -> bool:
+        return self._random.random() < rate

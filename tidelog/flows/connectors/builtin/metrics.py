@@ -1,10 +1,10 @@
-"""``metrics``: what the flows of this process count, as events, each so many seconds.
+"""``metrics``: the metrics of the flows in this process as events, at a fixed interval.
 
-    tidelog_flow        {flow}                   status, unsettled, oldest (s), reasons (why a source sends nothing)
-    tidelog_entity      {flow, entity, kind}     what it has counted since its flow began: in, out, ok, ...
+    tidelog_flow        {flow}                   status, unsettled, oldest (s), reasons (why sources are stopped)
+    tidelog_entity      {flow, entity, kind}     counters since the start of the flow: in, out, ok, ...
     tidelog_channel     {flow, channel}          passed, dropped, waiting
 
-Values have the shape of the codec ``influx``: measurement, tags, fields, timestamp.
+Values have the form of the codec ``influx``: measurement, tags, fields, timestamp.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from tidelog.flows.api.connectoroptions import ConnectorOptions
 from tidelog.flows.api.event import Event
 from tidelog.options.units import Duration
 
-_RUNNING: Final = "running"  # the key in what a process shares: its flows by alias
+_RUNNING: Final = "running"  # the key in ``FlowContext.shared``: running flows by alias
 
 
 class MetricsOptions(ConnectorOptions, kw_only=True):
     """Options of ``metrics``."""
 
-    interval: Duration = Duration(10.0)
-    flows: list[str] | None = None  # names of flows; null: all of the process
+    interval: Duration = Duration(10.0)  # between two measurements; the first is immediate
+    flows: list[str] | None = None  # names of flows; null: all flows of the process
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -35,7 +35,7 @@ class MetricsOptions(ConnectorOptions, kw_only=True):
 
 
 class MetricsSource(Source):
-    """A source that nobody tells what became of its events: the next ones say more."""
+    """Produces metrics. Failed events are not retried, because the next ones have newer values."""
 
     type = "metrics"
     Options = MetricsOptions
@@ -45,7 +45,7 @@ class MetricsSource(Source):
         super().__init__()
         self._options = options
         self._ready: deque[Event] = deque()
-        self._next = 0.0  # s of the loop's clock
+        self._next = 0.0  # loop time of the next measurement
         self._number = 0
 
     async def pull(self, limit: int) -> list[Event] | None:
@@ -73,7 +73,7 @@ class MetricsSource(Source):
 
 
 def _figures(one: Any) -> list[tuple[str, dict[str, str], dict[str, Any]]]:
-    """(measurement, tags, fields) of a running flow."""
+    """Return (measurement, tags, fields) of a running flow."""
     unsettled = one.unsettled()
     reasons = sorted({each.reason for standing in one.reasons().values() for each in standing})
     fields = {"status": one.status, "unsettled": unsettled.count, "oldest": unsettled.oldest or 0.0}

@@ -1,6 +1,6 @@
-"""``metronome``: an event each so many seconds, whatever became of the last one.
+"""``metronome``: an event at a fixed interval, regardless of the outcome of earlier events.
 
-Ticks that a pause or a full channel held up are left out, not made up for.
+Times that pass while the flow is paused or a channel is full are skipped.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from tidelog.options.units import Duration
 
 
 class MetronomeOptions(ConnectorOptions, kw_only=True):
-    """When, and what."""
+    """Options of ``metronome``."""
 
-    interval: Duration  # between events; the first comes after one
+    interval: Duration  # between events, and before the first one
     value: Any = None  # of each event; null: {"id": its number from 0, "ingest_ns": the time in ns since 1970}
 
     def __post_init__(self) -> None:
@@ -27,7 +27,7 @@ class MetronomeOptions(ConnectorOptions, kw_only=True):
 
 
 class MetronomeSource(Source):
-    """Nobody wants to know what becomes of its events."""
+    """Produces events. Failed events are not retried."""
 
     type = "metronome"
     Options = MetronomeOptions
@@ -36,7 +36,7 @@ class MetronomeSource(Source):
     def __init__(self, options: MetronomeOptions) -> None:
         super().__init__()
         self._options = options
-        self._next: float | None = None  # s of the loop's clock
+        self._next: float | None = None  # loop time of the next event
         self._number = 0
 
     async def pull(self, limit: int) -> list[Event] | None:  # noqa: ARG002 - one at a time

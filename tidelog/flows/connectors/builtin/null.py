@@ -1,4 +1,4 @@
-"""``null``: a source of events as fast as they are taken, a sink that takes everything."""
+"""``null``: a source that produces events as fast as they are accepted, and a sink that accepts all events."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from tidelog.flows.api.event import Event
 
 
 class NullOptions(ConnectorOptions):
-    """What the source makes."""
+    """Options of ``null``. They apply to the source."""
 
-    count: int | None = None  # events that the source makes; null: no end
-    value: Any = None  # of each
+    count: int | None = None  # number of events; null: unlimited
+    value: Any = None  # of each event
 
 
 class NullConnector(Source, Sink):
-    """What it makes can't be made again: what is given back is dropped."""
+    """Produces or accepts events. Failed events are not retried."""
 
     type = "null"
     Options = NullOptions

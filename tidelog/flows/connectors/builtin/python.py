@@ -1,4 +1,4 @@
-"""Sources and sinks that are functions or classes of a program."""
+"""Sources and sinks from Python functions and classes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tidelog.operating.errortexts import summary_of, text_of
 class PythonConnectorOptions(ConnectorOptions):
     """Options of functions and classes."""
 
-    concurrency: int = 1  # of a function that is a sink: calls at a time; more than one gives up order
+    concurrency: int = 1  # concurrent calls of a sink's function; more than one gives up the order of events
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -28,9 +28,9 @@ class PythonConnectorOptions(ConnectorOptions):
 
 
 class GeneratorSource(Source):
-    """An async generator. What it yields is a value, or an Event; when it returns the source has ended.
+    """A source from an async generator, which yields values or Events. The source ends when the generator returns.
 
-    After a ConnectionError or OSError it is begun anew. Any other exception fails the flow.
+    After a ConnectionError or OSError, the generator is started again. Any other exception fails the flow.
     """
 
     def __init__(self, function: Callable[[], AsyncIterator[Any]]) -> None:
@@ -59,7 +59,7 @@ class GeneratorSource(Source):
         while len(found) < limit:
             if self._next is None:
                 self._next = asyncio.ensure_future(anext(self._iterator))
-                await asyncio.sleep(0)  # one that need not wait is done after this
+                await asyncio.sleep(0)  # a generator that does not wait is done after this
             if not self._next.done():
                 if found:
                     break
@@ -83,13 +83,13 @@ class GeneratorSource(Source):
 
 
 class FunctionSink(Sink):
-    """An async function of a value."""
+    """A sink from an async function of a value or an event."""
 
     def __init__(self, function: Callable[[Any], Any], concurrency: int = 1) -> None:
         self._function = function
-        self._calls = concurrency  # at a time
+        self._calls = concurrency
         self._takes_event = _takes_event(function)
-        self._left: deque[tuple[int, Event]] = deque()  # of the write under way: (place, event), not begun
+        self._left: deque[tuple[int, Event]] = deque()  # (index, event) of the current write that have not started
 
     async def write(self, events: list[Event]) -> list[tuple[int, str]]:
         outcomes = [(OK, "")] * len(events)
@@ -97,8 +97,8 @@ class FunctionSink(Sink):
 
         async def caller() -> None:
             while left:
-                place, event = left.popleft()
-                outcomes[place] = await self._call(event)
+                at, event = left.popleft()
+                outcomes[at] = await self._call(event)
 
         if self._calls == 1 or len(events) == 1:
             await caller()
@@ -112,8 +112,8 @@ class FunctionSink(Sink):
         waiting = list(self._left)
         self._left.clear()
         self._left.extend(each for each in waiting if not wanted(each[1]))
-        left = {place for place, _ in self._left}
-        return [event for place, event in waiting if place not in left]
+        left = {at for at, _ in self._left}
+        return [event for at, event in waiting if at not in left]
 
     async def _call(self, event: Event) -> tuple[int, str]:
         try:
@@ -131,7 +131,7 @@ def _takes_event(function: Callable[..., Any]) -> bool:
 
 
 def python_connector(what: Any, concurrency: int = 1) -> tuple[Callable[[], Connector], bool, bool] | None:
-    """(what makes one, is it a source, is it a sink); None: it is no connector."""
+    """Return (a factory, whether it is a source, whether it is a sink); None: ``what`` is not a connector."""
     if isinstance(what, type) and issubclass(what, (Source, Sink)):
         return what, issubclass(what, Source), issubclass(what, Sink)
     if inspect.isasyncgenfunction(what):

@@ -1,17 +1,17 @@
-"""``script``: a source of given events, and a sink that does with each event what it is told. For tests.
+"""``script``: a source of given values, and a sink with a configured outcome for each event. For tests.
 
-What the sink does with an event is the option ``act``, or the event's ``meta["script"]``:
+The outcome of an event is the option ``act``, or the event's ``meta["script"]``:
 
-    ok, discard, reject, retry   the answer, at once
+    ok, discard, reject, retry   this status, immediately
     fails                        retry, ``times`` times for each ID, then ok
-    sometimes                    retry with the probability ``p``, else ok
-    one                          retry for ever where the ID is ``id``, else ok
-    slow                         ok after ``delay``; other events don't wait for it
-    blocks                       ok after ``delay``; the sink takes nothing else meanwhile
-    hangs                        no answer, ever
-    twice                        ok, and after ``delay`` ok once more
-    late                         ok after ``delay``, which is meant to be longer than ``timeout``
-    after_cancel                 no answer until it is cancelled (``timeout``), then ok
+    sometimes                    retry with the probability ``p``, otherwise ok
+    one                          always retry for the ID ``id``, otherwise ok
+    slow                         ok after ``delay``; other events do not wait
+    blocks                       ok after ``delay``; the sink accepts no other event meanwhile
+    hangs                        no outcome
+    twice                        ok, and ok again after ``delay``
+    late                         ok after ``delay``, which should be longer than ``timeout``
+    after_cancel                 ok when the write is cancelled (``timeout``)
     disconnects                  the connection is lost, the first ``times`` times for each ID
     raises                       an exception, the first ``times`` times for each ID
 """
@@ -38,24 +38,24 @@ _PLAIN = {"ok": OK, "discard": DISCARD, "reject": REJECT, "retry": RETRY}
 
 
 class ScriptOptions(ConnectorOptions):
-    """Of the source: ``values``. The rest is the sink's."""
+    """Options of ``script``."""
 
-    values: list[Any] = []  # noqa: RUF012 - a structure of msgspec copies it
-    act: Act = "ok"
-    times: int = 1  # of fails, disconnects, raises
-    p: float = 0.1  # of sometimes
-    id: Any = None  # of one
-    delay: Duration = Duration(1.0)
-    seed: int = 0  # of sometimes
+    values: list[Any] = []  # noqa: RUF012 - source: one event for each value
+    act: Act = "ok"  # sink: see below
+    times: int = 1  # sink: for ``fails``, ``disconnects`` and ``raises``, for each ID
+    p: float = 0.1  # sink: the probability for ``sometimes``
+    id: Any = None  # sink: the ID for ``one``
+    delay: Duration = Duration(1.0)  # sink: for ``slow``, ``blocks``, ``twice`` and ``late``
+    seed: int = 0  # sink: of the random numbers for ``sometimes``
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if not 0 <= self.p <= 1:
-            raise ValueError(f"p is {self.p}: it is a probability, from 0 to 1")
+            raise ValueError(f"p is {self.p}: it must be a probability, from 0 to 1")
 
 
 class ScriptConnector(Source, Sink):
-    """``delivered``: the IDs and values that were answered ok, in this order."""
+    """``delivered``: the IDs and values that were settled ok, in this order."""
 
     type = "script"
     Options = ScriptOptions

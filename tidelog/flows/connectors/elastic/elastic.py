@@ -1,17 +1,17 @@
-"""``elastic``: documents to Elasticsearch or OpenSearch by their bulk API, each settled by its own result.
+"""``elastic``: writes documents to Elasticsearch or OpenSearch by the bulk API. Each is settled by its own result.
 
-    result of an item                   what becomes of its event
-    2xx                                 ok
-    404 of delete                       ok: it is gone
-    409 of create                       discard: it is there, most likely by an earlier try
-    409 of update                       retry, unless the event itself names a version: a version conflict
-    401, 403: no right, a block         retry: all events would be refused until somebody changes that on the server
-    429, 5xx                            retry
-    all others                          reject
-    no answer, or none for each item    retry
+    result of an item                     outcome of its event
+    2xx                                   ok
+    404 of delete                         ok: the document does not exist
+    409 of create                         discard: the document exists, probably from an earlier attempt
+    409 of update                         retry, unless the event itself names a version: a version conflict
+    401, 403: no permission, a block      retry: all events fail until this is changed on the server
+    429, 5xx                              retry
+    all others                            reject
+    no response, or not one per item      retry
 
-A request that is refused as a whole is cut in halves while that may help (400, 413): one bad document costs no other
-its place. An event that a ``batch`` made is as many documents as it has members, and each member is settled by itself.
+If a whole request fails with 400 or 413, it is split in halves and repeated, so that one bad document does not affect
+the others. A batch of the operator ``batch`` has one document for each member, and each member is settled by itself.
 """
 
 from __future__ import annotations
@@ -37,44 +37,44 @@ from tidelog.flows.connectors.http.requests import (
 from tidelog.flows.connectors.templates import Template
 from tidelog.options.units import Size
 
-HALVED: Final = frozenset((400, 413))  # statuses of a whole request that a part of it may cause
+HALVED: Final = frozenset((400, 413))  # status codes of a request that a single document can cause
 _NAMES: Final = {  # in meta["elastic"]: in the bulk API
     "index": "_index", "id": "_id", "routing": "routing", "pipeline": "pipeline", "version": "version",
     "version_type": "version_type", "if_seq_no": "if_seq_no", "if_primary_term": "if_primary_term",
     "require_alias": "require_alias", "retry_on_conflict": "retry_on_conflict",
 }  # fmt: skip
-_VERSIONS: Final = frozenset(("version", "if_seq_no", "if_primary_term"))  # a conflict with these is there to stay
+_VERSIONS: Final = frozenset(("version", "if_seq_no", "if_primary_term"))  # a conflict with these is permanent
 _ACTIONS: Final = frozenset(("index", "create", "update", "delete"))
 
 
 class ElasticOptions(HttpRequestOptions, kw_only=True):
     """Options of ``elastic``."""
 
-    url: str | list[str]  # of one node, or of several that take turns
-    index: str | None = None  # {name} is the event's meta; meta["elastic"]["index"] goes before it
+    url: str | list[str]  # of one node, or of several nodes that are used in turn
+    index: str | None = None  # {name} is replaced by the event's meta; meta["elastic"]["index"] has priority
     action: Literal["index", "create", "update", "delete"] = "index"
-    id_field: str | None = None  # of the document, as customer.id: its value is the _id
-    event_id: bool = False  # the event's ID is the _id: an event that is sent twice is one document
-    upsert: bool = False  # of update: a document that isn't there is made
-    retry_on_conflict: int = 0  # of update: tries by the server itself where another writer was faster
+    id_field: str | None = None  # the field of the document with the _id, such as customer.id
+    event_id: bool = False  # true: the event's ID is the _id, so an event that is sent twice is one document
+    upsert: bool = False  # true: update creates a document that does not exist
+    retry_on_conflict: int = 0  # for update: how often the server itself retries after a version conflict
     pipeline: str | None = None  # an ingest pipeline
-    refresh: Literal["false", "true", "wait_for"] = "false"  # when searches see it; all but false are slow
-    max_bulk: Size = Size(8 << 20)  # bytes of a request's body, and of a document
-    max_response: Size = Size(32 << 20)
+    refresh: Literal["false", "true", "wait_for"] = "false"  # when searches see documents; all but false are slow
+    max_bulk: Size = Size(8 << 20)  # of a request's body; a larger document is rejected
+    max_response: Size = Size(32 << 20)  # of one response, decompressed
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if not self.urls:
-            raise ValueError("url: there is none")
+            raise ValueError("url is empty: give at least one")
         for each in self.urls:
             if check_url(each, self.tls).query_string:
-                raise ValueError(f"url: {each!r}: without a query")
+                raise ValueError(f"url: {each!r}: it must not have a query")
         if self.index is not None:
             Template(self.index)
         if self.retry_on_conflict < 0:
             raise ValueError(f"retry_on_conflict is {self.retry_on_conflict}: it must be 0 or more")
         if self.id_field is not None and self.event_id:
-            raise ValueError("id_field and event_id: the _id can be one of them only")
+            raise ValueError("id_field and event_id are exclusive: give one of them")
 
     @property
     def urls(self) -> list[str]:
@@ -83,20 +83,20 @@ class ElasticOptions(HttpRequestOptions, kw_only=True):
 
 @dataclass
 class BulkItem:
-    """A document on its way."""
+    """A document of a bulk request."""
 
     action: str
     data: bytes  # its lines of the body
     outcome: tuple[int, str] = (RETRY, "it was not sent")
-    result: dict[str, Any] | None = None  # as the server told it
-    versioned: bool = False  # the event says which version of the document it is for
+    result: dict[str, Any] | None = None  # from the response
+    versioned: bool = False  # the event names a version of the document
     own_index: bool = False  # the event chose the index
-    begun: bool = False  # a request with it has begun
-    withdrawn: bool = False  # it is not to be sent
+    begun: bool = False  # a request with it has started
+    withdrawn: bool = False  # it must not be sent
 
 
 class ElasticSink(HttpRequestSink):
-    """The sink."""
+    """Sends documents in bulk requests."""
 
     type = "elastic"
     Options = ElasticOptions
@@ -107,8 +107,8 @@ class ElasticSink(HttpRequestSink):
         self._options = options
         self._index = None if options.index is None else Template(options.index)
         self._id_field = None if options.id_field is None else options.id_field.split(".")
-        self._writes: dict[int, tuple[list[Event], list[list[BulkItem] | BulkItem]]] = {}  # under way, by id()
-        self._turn = 0  # the node that is asked next
+        self._writes: dict[int, tuple[list[Event], list[list[BulkItem] | BulkItem]]] = {}  # in progress, by id()
+        self._turn = 0  # the next node
         query = [] if options.refresh == "false" else [f"refresh={options.refresh}"]
         self._path = "/_bulk" + ("?" + "&".join(query) if query else "")
         self._headers = options.headers | {"Content-Type": "application/x-ndjson", "Accept": "application/json"}
@@ -123,7 +123,7 @@ class ElasticSink(HttpRequestSink):
             except RetryError as error:
                 problem = f"{node}: {error}"
                 continue
-            if answer.status < 400 or answer.status == 403:  # 403: it may write, and see nothing else
+            if answer.status < 400 or answer.status == 403:  # 403: it may still have permission to write
                 self.limit.open()
                 return
             problem = f"{node}: {answer.excerpt}"
@@ -161,7 +161,7 @@ class ElasticSink(HttpRequestSink):
         return found
 
     def _items(self, event: Event) -> list[BulkItem] | BulkItem:
-        """The documents of an event: one, or as many as a batch has members."""
+        """Return the documents of an event: one, or one for each member of a batch."""
         token = event.token
         if not isinstance(event.value, list):
             return self._item(event.value, event.meta, event.id)
@@ -191,11 +191,11 @@ class ElasticSink(HttpRequestSink):
         return BulkItem(action, data, versioned=not _VERSIONS.isdisjoint(about), own_index=own_index)
 
     def _action(self, value: Any, meta: Mapping[str, Any], ident: Any) -> tuple[str, dict[str, Any]]:
-        """What is to be done, and with what. RejectError: it isn't clear."""
+        """Return the action and its parameters. Raises RejectError if they are not valid."""
         options = self._options
         given = meta.get("elastic") or {}
         if not isinstance(given, Mapping):
-            raise RejectError("meta: elastic is no object")
+            raise RejectError("meta: elastic is not an object")
         action = given.get("action", options.action)
         if not isinstance(action, str) or action not in _ACTIONS:
             raise RejectError(f"meta: elastic: there is no action {action!r}")
@@ -223,7 +223,7 @@ class ElasticSink(HttpRequestSink):
     def _conflict(self, action: str, about: dict[str, Any]) -> None:
         if action != "update":
             about.pop("retry_on_conflict", None)
-        elif self._options.retry_on_conflict and _VERSIONS.isdisjoint(about):  # the server refuses both
+        elif self._options.retry_on_conflict and _VERSIONS.isdisjoint(about):  # the server rejects both together
             about.setdefault("retry_on_conflict", self._options.retry_on_conflict)
 
     def _id(self, value: Any, ident: Any) -> str | None:
@@ -242,11 +242,11 @@ class ElasticSink(HttpRequestSink):
 
     # -- requests --------------------------------------------------------------------------------------------
     async def _deliver(self, items: list[BulkItem]) -> None:
-        """Send documents in as few requests as ``max_bulk`` allows, in order, and note the outcome of each."""
+        """Send documents in as few requests as ``max_bulk`` allows, in order, and set their outcomes."""
         part: list[BulkItem] = []
         size = 0
         for each in items:
-            if not each.action:  # it was rejected already
+            if not each.action:  # it is already rejected
                 continue
             if part and size + len(each.data) > self._options.max_bulk:
                 await self._send(part)
@@ -261,13 +261,13 @@ class ElasticSink(HttpRequestSink):
         if began is None:
             return
         items = [each for each in items if not each.withdrawn]
-        if not items:  # taken back when its turn had come
+        if not items:  # all were withdrawn
             self.limit.end()
             return
         for each in items:
             each.begun = True
         try:
-            answer = await self._ask(b"".join(each.data for each in items))
+            answer = await self._request(b"".join(each.data for each in items))
             halve = self._judge(items, answer, began)
         except RetryError as error:
             self.limit.bad(began, str(error))
@@ -280,8 +280,8 @@ class ElasticSink(HttpRequestSink):
             await self._send(items[:middle])
             await self._send(items[middle:])
 
-    async def _ask(self, body: bytes) -> HttpResponse:
-        """Ask one node, and where it doesn't answer the next. RetryError: none does."""
+    async def _request(self, body: bytes) -> HttpResponse:
+        """Send a request to one node, or if it does not respond to the next one. Raises RetryError if none does."""
         problem = RetryError("not connected")
         self._turn += 1
         for number in range(len(self._nodes)):
@@ -293,7 +293,7 @@ class ElasticSink(HttpRequestSink):
         raise problem
 
     def _judge(self, items: list[BulkItem], answer: HttpResponse, began: float) -> bool:
-        """Note what became of each. True: it has to be sent in two parts. RetryError: the answer makes no sense."""
+        """Set the outcomes. Returns True if the request must be split. Raises RetryError if the response is invalid."""
         if answer.status in HALVED:
             self.limit.good(began)
             if len(items) > 1:
@@ -312,7 +312,7 @@ class ElasticSink(HttpRequestSink):
             results = [next(iter(each.values())) for each in results]
             statuses = [int(each["status"]) for each in results]
         except (ValueError, LookupError, TypeError, AttributeError, StopIteration) as error:
-            raise RetryError(f"not an answer of the bulk API: {type(error).__name__}: {error}") from error
+            raise RetryError(f"not a response of the bulk API: {type(error).__name__}: {error}") from error
         if len(results) != len(items):
             raise RetryError(f"{len(results)} results for {len(items)} documents")
         for each, result, status in zip(items, results, statuses, strict=True):
@@ -328,7 +328,7 @@ class ElasticSink(HttpRequestSink):
 
     # -- responses -------------------------------------------------------------------------------------------
     def _response(self, event: Event, items: list[BulkItem] | BulkItem) -> Event | None:
-        """The results as an event, if the server took one of the documents at least."""
+        """Return the results as an event, if the server accepted at least one of the documents."""
         each = items if isinstance(items, list) else [items]
         if not any(one.outcome[0] <= DISCARD for one in each):
             return None
@@ -347,7 +347,7 @@ def _outcome(item: BulkItem, status: int, result: Mapping[str, Any]) -> tuple[in
     if 200 <= status < 300 or (item.action == "delete" and status == 404):
         return OK, ""
     if item.action == "create" and status == 409:
-        return DISCARD, "it is there already"
+        return DISCARD, "the document already exists"
     error = result.get("error")
     kind = error.get("type") if isinstance(error, Mapping) else None
     text = f"{kind}: {error.get('reason')}" if isinstance(error, Mapping) else str(error or "")

@@ -55,7 +55,7 @@ class FileOptions(LinePayloadOptions, kw_only=True):
         super().__post_init__()
         if not self.path or "\0" in self.path:
             raise ValueError(f"path is {self.path!r}: it must name a file")
-        if self.tail and not PayloadReader(self).cuts_first:
+        if self.tail and not PayloadReader(self).splits_first:
             raise ValueError("tail requires that the first preprocessor splits messages, such as separate")
         if self.keep is not None and self.keep < 0:
             raise ValueError(f"keep is {self.keep}: it must be 0 or more")
@@ -251,14 +251,14 @@ class FileConnector(Source, Sink):
     def _take(self, file: TailedFile, data: bytes) -> None:
         reading = self._reader
         meta = {"path": str(file.path)}
-        if reading.cuts_first:
+        if reading.splits_first:
             try:
-                for size, events in reading.cut(data, meta):
+                for size, events in reading.split(data, meta):
                     self._at += size
                     self._add(events, (file, self._at))
             except ValueError as error:
                 self._broken(file, str(error))
-        elif reading.cuts:
+        elif reading.splits:
             try:
                 self._add(reading.feed(data, meta), (file, 0))
             except ValueError as error:
@@ -280,13 +280,13 @@ class FileConnector(Source, Sink):
     def _end_of(self, file: TailedFile) -> None:
         meta = {"path": str(file.path)}
         reading = self._reader
-        if reading.cuts_first:
-            for size, events in reading.cut_end(meta):
+        if reading.splits_first:
+            for size, events in reading.split_end(meta):
                 self._at += size
                 self._add(events, (file, self._at))
         else:
             events = []
-            if not reading.cuts:
+            if not reading.splits:
                 try:
                     events = reading.feed(bytes(self._whole), meta)
                 except ValueError as error:
