@@ -24,5 +24,4 @@
     lines     entries as JSON lines and as text
     report    the output of tidelog info
     progress  a progress bar
-    output    terminal output without control characters
 """

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final, TypeVar
@@ -13,11 +11,12 @@ import click
 from tidelog.cli.connect import choose, connected, reported, url_option
 from tidelog.cli.lines import printable
 from tidelog.cli.modules import Declaration
-from tidelog.cli.output import echo
-from tidelog.cli.report import table
 from tidelog.cli.status import print_status, to_json
 from tidelog.client.entries import StreamId
 from tidelog.client.steps import Steps, drive
+from tidelog.operating.tables import table
+from tidelog.operating.terminal import echo
+from tidelog.operating.watch import StatusOptions, show_status, status_options
 from tidelog.options.start import StartPosition
 from tidelog.topics import TopicError
 from tidelog.transport.errors import ReplyError
@@ -62,10 +61,7 @@ _url = click.option("--url", help="The server, instead of the app's: redis://, r
 @_app
 @_url
 @click.option("--processors", metavar="NAME,NAME", help="Only these processors. Default: all.")
-@click.option("--watch", is_flag=True, help="Repeat until Ctrl-C.")
-@click.option("--interval", type=click.FloatRange(0.0), default=1.0, show_default=True,
-              help="Seconds between two readings, which yield the rates. 0: one reading, no rates.")  # fmt: skip
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per reading.")
+@status_options
 def status(app: App, url: str | None, processors: str | None, watch: bool, interval: float, as_json: bool) -> None:
     """Show the workers of APP, the owners of its partitions, and the progress of each processor.
 
@@ -74,7 +70,7 @@ def status(app: App, url: str | None, processors: str | None, watch: bool, inter
     age       the age of the oldest unfinished entry
     pending   entries that were delivered and not acknowledged, including those of parked keys
     parked    parked keys; "tidelog app resume" resumes them
-    sent/s, finished/s   rates between two readings
+    sent/s, finished/s   rates between two readings; --interval 0 reads once, without rates
 
     The owner "w1 -> w2" means that the partition is moving from w1 to w2.
     """
@@ -82,25 +78,19 @@ def status(app: App, url: str | None, processors: str | None, watch: bool, inter
     if watch and not interval:
         raise click.UsageError("--watch needs an --interval")
     with asking(app, url) as ask:
-        before: AppStatus | None = None
-        seen: AppStatus = ask(read_status(app, names))
-        try:
-            while True:
-                if interval:
-                    time.sleep(interval)
-                    before, seen = seen, ask(read_status(app, names))
-                if watch and not as_json and sys.stdout.isatty():
-                    click.clear()
-                if as_json:
-                    echo(to_json(seen, before))
-                else:
-                    print_status(seen, before)
-                if not watch:
-                    return
-                if not as_json:
-                    echo()
-        except KeyboardInterrupt:
-            return
+        last: AppStatus = ask(read_status(app, names))
+
+        def read() -> tuple[AppStatus | None, AppStatus]:
+            nonlocal last
+            if not interval:
+                return None, last
+            before, last = last, ask(read_status(app, names))
+            return before, last
+
+        show_status(
+            StatusOptions(watch, interval, as_json), read, lambda seen: print_status(seen[1], seen[0]),
+            lambda seen: to_json(seen[1], seen[0]), first_wait=interval,
+        )  # fmt: skip
 
 
 @app_commands.command()

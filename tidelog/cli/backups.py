@@ -15,9 +15,9 @@ from tidelog.backup import restore as reading
 from tidelog.backup.manifest import BackupManifest
 from tidelog.backup.targets import BackupError, BackupTarget, target_at
 from tidelog.cli.connect import reported, url_option
-from tidelog.cli.output import echo
 from tidelog.cli.progress import Progress
-from tidelog.cli.report import size, table
+from tidelog.operating.tables import size, table
+from tidelog.operating.terminal import echo
 
 SECONDS = len("2026-11-21T08:00:00")
 

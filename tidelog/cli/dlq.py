@@ -12,12 +12,12 @@ import redis
 
 from tidelog.cli import lines
 from tidelog.cli.connect import connected, url_option
-from tidelog.cli.output import echo
-from tidelog.cli.report import print_pairs, table
 from tidelog.client import Client
 from tidelog.client.alone import run_alone
 from tidelog.client.entries import Entry, StreamId
 from tidelog.client.steps import run
+from tidelog.operating.tables import print_pairs, table
+from tidelog.operating.terminal import echo
 from tidelog.topics import TopicError, admin, deadletters
 from tidelog.topics.deadletters import DeadLetterRecord, DeadLetterResult, NotADeadLetterError
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import sys
-import time
 from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -19,7 +17,6 @@ from tidelog.cli.flowhttp import FlowApiClient, NoProcessError
 from tidelog.cli.lines import printable
 from tidelog.cli.logs import configure
 from tidelog.cli.modules import Declaration, import_from_here
-from tidelog.cli.output import echo
 from tidelog.flows import Flow, FlowError, FlowFileError
 from tidelog.flows.declare import warnings
 from tidelog.flows.files import FlowDocument, diagram, no_server, read_files
@@ -27,6 +24,8 @@ from tidelog.flows.service import process, streamgroups
 from tidelog.flows.service.api import DEFAULT
 from tidelog.flows.service.desired import Desired, DesiredDocument
 from tidelog.flows.service.host import DeployedFlow
+from tidelog.operating.terminal import echo
+from tidelog.operating.watch import StatusOptions, show_status, status_options
 from tidelog.options.start import StartPosition
 from tidelog.transport.errors import DeniedError
 
@@ -240,9 +239,7 @@ def list_flows(api: str, token_file: str | None, url: str | None, process_name: 
 @click.argument("name", required=False)
 @_api
 @_stored
-@click.option("--watch", is_flag=True, help="Repeat until Ctrl-C.")
-@click.option("--interval", type=click.FloatRange(0.1), default=1.0, show_default=True, help="Seconds between updates.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per update.")
+@status_options
 def status(
     name: str | None, api: str, token_file: str | None, url: str | None, process_name: str, watch: bool,
     interval: float, as_json: bool,
@@ -260,27 +257,21 @@ def status(
     backpressure:p.0      an operator has stopped its sources
     """
     client = FlowApiClient(api, token_file)
-    try:
-        while True:
-            try:
-                names = [name] if name else [each["alias"] for each in client.get("/v1/flows")]
-                found = [_state(client, each) for each in names]
-            except NoProcessError as error:
-                found = _stored_states(name, url, process_name, error)
-            if watch and not as_json and sys.stdout.isatty():
-                click.clear()
-            if as_json:
-                echo(json.dumps({"flows": found}))
-            else:
-                for each in found:
-                    flowoutput.print_flow(each)
-                if not found:
-                    echo("no flows")
-            if not watch:
-                return
-            time.sleep(interval)
-    except KeyboardInterrupt:
-        return
+
+    def read() -> list[dict[str, Any]]:
+        try:
+            names = [name] if name else [each["alias"] for each in client.get("/v1/flows")]
+            return [_state(client, each) for each in names]
+        except NoProcessError as error:
+            return _stored_states(name, url, process_name, error)
+
+    def show(found: list[dict[str, Any]]) -> None:
+        for each in found:
+            flowoutput.print_flow(each)
+        if not found:
+            echo("no flows")
+
+    show_status(StatusOptions(watch, interval, as_json), read, show, lambda found: json.dumps({"flows": found}))
 
 
 def _state(client: FlowApiClient, name: str) -> dict[str, Any]:

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from tidelog.cli.lines import printable
-from tidelog.cli.output import echo
-from tidelog.cli.report import print_pairs, table
 from tidelog.flows.service.desired import DesiredDocument
 from tidelog.flows.service.streamgroups import GroupReset
 from tidelog.flows.spec import FlowSpec
+from tidelog.operating.tables import print_pairs, table
+from tidelog.operating.terminal import echo
 
 
 def summary(spec: FlowSpec) -> str:

@@ -1,11 +1,10 @@
-"""``tidelog jobs``: which jobs there are, what they are doing, and what people do to them."""
+"""``tidelog jobs``: manages the jobs of a server and runs engines."""
 
 from __future__ import annotations
 
 import getpass
 import os
 import socket
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -17,8 +16,6 @@ import click
 from tidelog.cli.connect import url_option
 from tidelog.cli.engine import engine
 from tidelog.cli.jobstatus import print_job, print_jobs
-from tidelog.cli.output import echo
-from tidelog.cli.report import table
 from tidelog.client import calls, strings
 from tidelog.client.entries import Entry, StreamId
 from tidelog.client.steps import Steps, checked, single
@@ -27,62 +24,66 @@ from tidelog.jobs.declare import Job
 from tidelog.jobs.engine.connection import ANSWER_MS, LOST, EngineConnection
 from tidelog.jobs.loading import load, load_module
 from tidelog.jobs.registry import registry
-from tidelog.jobs.registry.overview import overview, owner
+from tidelog.jobs.registry.overview import ResetPreview, overview, owner, preview_reset
 from tidelog.jobs.registry.registry import Decide, JobRegistry, JobSpec, RegistryChange
 from tidelog.jobs.registry.status import decoded
 from tidelog.jobs.registry.targets import describe, jobs_of
+from tidelog.operating.tables import table
+from tidelog.operating.terminal import echo
+from tidelog.operating.watch import StatusOptions, show_status, status_options
+from tidelog.options.start import StartPosition
 from tidelog.transport.access import Access
 from tidelog.transport.call import Call
 
 Ask = Callable[[Steps[Any]], Any]
-POLL_MS: Final = 5_000  # that one TREAD of events waits
-LEAVING: Final = 60.0  # seconds that a removed job may take to end
+POLL_MS: Final = 5_000  # timeout of one TREAD of events
+LEAVING: Final = 60.0  # seconds within which a removed job must end
 
 
 @click.group("jobs")
 def jobs_commands() -> None:
-    """Functions over topics, run by Spark, exactly once: what runs, and what you do to it.
+    """Manage jobs: functions over topics, run by Spark, exactly once.
 
     \b
-      tidelog jobs add shop.jobs:count              from now on there is this job
-      tidelog jobs add --all shop.jobs              all jobs of a module
-      tidelog jobs engine --state-dir /var/lib/jobs run jobs, here; any number of engines share them
-      tidelog jobs status --watch                   what each is doing, and how far it is
-      tidelog jobs logs count -f                    starts, failures with their tracebacks
-      tidelog jobs pause count                      no new epoch, until
-      tidelog jobs resume count                     also for a job that has failed: it is tried again
-      tidelog jobs reset count --from earliest      everything once more, with empty state
+      tidelog jobs add shop.jobs:count              register a job
+      tidelog jobs add --all shop.jobs              register all jobs of a module
+      tidelog jobs engine --state-dir /var/lib/jobs run jobs here; any number of engines share them
+      tidelog jobs status --watch                   show the state and the progress of each job
+      tidelog jobs logs count -f                    show starts, and failures with their tracebacks
+      tidelog jobs pause count                      start no new epochs
+      tidelog jobs resume count                     resume a paused job, or retry a failed one
+      tidelog jobs reset count --to earliest        process everything again, with empty state
       tidelog jobs remove count
 
-    A job is a function with @job in a Python module. "add" writes into the registry, a stream on the server; engines
-    follow it. The current folder is looked in first for modules.
+    A job is a function with @job in a Python module. "add" registers it in a stream on the server, which all engines
+    follow. The current directory is searched first for modules.
     """
 
 
 jobs_commands.add_command(engine)
 _url = url_option
 _path = click.option("--path", multiple=True, type=click.Path(exists=True, file_okay=False),
-                     help="A folder to look for modules in, before the current one. May be repeated.")  # fmt: skip
+                     help="A directory to search for modules before the current one. May be repeated.")  # fmt: skip
 
 
 @jobs_commands.command()
 @click.argument("targets", nargs=-1, metavar="[MODULE:JOB]...")
-@click.option("--all", "module", metavar="MODULE", help="All jobs of this module.")
-@click.option("--store", default="", metavar="URL", help="Object store for snapshots; default: the engine's.")
+@click.option("--all", "module", metavar="MODULE", help="Add all jobs of this module.")
+@click.option("--store", default="", metavar="URL", help="Object store for snapshots. Default: the engine's.")
 @_path
 @_url
 def add(targets: tuple[str, ...], module: str | None, store: str, path: tuple[str, ...], url: str) -> None:
-    """Add jobs: MODULE:JOB, such as shop.jobs:count. Engines begin them within seconds.
+    """Add jobs by MODULE:JOB, such as shop.jobs:count. Engines start them within seconds.
 
-    A job of this name that is there already gets the new code and goes on with its state, from the next epoch. One with
-    other inputs, another number of partitions, or another type of state can't: that is refused. Engines import the
-    module anew for that, but not what it imports: restart them where that is what has changed.
+    An existing job with this name gets the new code and continues with its state, from the next epoch. The command
+    fails if the inputs, the number of partitions or the type of the state differ. Engines reload the job's module and
+    the changed modules of its directory; restart them if other packages have changed.
 
-    Before anything is written: modules are imported, topics are compared with the server (those that aren't there are
-    made), inputs must have as many partitions each, and the object store must be writable.
+    Before anything is registered, the modules are imported, topics are compared with the server (missing ones are
+    created), and the object store must be writable. All inputs must have the same number of partitions.
     """
     if bool(targets) == (module is not None):
-        raise click.UsageError("name jobs, MODULE:JOB, or say --all MODULE")
+        raise click.UsageError("specify jobs as MODULE:JOB, or --all MODULE")
     with asking(url) as ask:
         found = _found(targets, module, _paths(path))
         if store:
@@ -91,34 +92,34 @@ def add(targets: tuple[str, ...], module: str | None, store: str, path: tuple[st
         specs = [ask(describe(job, target, store)) for target, job in found]
         for spec in specs:
             registered, changed = _change(ask, registry.add(spec))
-            echo(_told(registered.specs[spec.name], changed))
+            echo(_summary(registered.specs[spec.name], changed))
 
 
 @jobs_commands.command()
 @click.argument("name")
-@click.option("--yes", is_flag=True, help="Don't ask.")
+@click.option("--yes", is_flag=True, help="Don't ask for confirmation.")
 @_url
 def remove(name: str, yes: bool, url: str) -> None:
-    """Remove the job NAME. What it has put out stays. Engines remove its snapshots and states, from a minute later on.
+    """Remove the job NAME. Its outputs remain. Engines delete its snapshots and states, a minute later at the earliest.
 
-    Its progress is forgotten: added again, it begins anew, as another generation. Its groups on its inputs are
-    destroyed when it has ended, so that they hold no entries back any more.
+    Its progress is deleted: if it is added again, it starts from scratch, as another generation. After it has ended,
+    its groups on its inputs are destroyed, so that they no longer protect entries from eviction.
     """
     with asking(url) as ask:
         known: JobRegistry = ask(registry.read())
-        # one that was removed before may have left something, where that was interrupted
+        # an earlier removal may have been interrupted
         spec: JobSpec | None = None if name in known.specs else ask(registry.removed(name))
         if spec is None:
             spec = known.find(name)
             if not yes:
-                click.confirm(f"Remove {name}, and forget how far it is?", abort=True)
+                click.confirm(f"Remove {name} and its progress?", abort=True)
             _change(ask, registry.remove(name))
         engine_name = _until_ended(lambda: ask(owner(name)))
         if engine_name:
             raise click.ClickException(
-                f"{name} is removed. But engine {engine_name} has not ended it yet, so its group"
-                f" {keys.group(name)!r} is still on its inputs, and holds entries back. Say it again later: tidelog"
-                f" jobs remove {name}"
+                f"{name} is removed, but engine {engine_name} has not ended it yet, so its group"
+                f" {keys.group(name)!r} still protects entries of its inputs. Repeat the command later: tidelog jobs"
+                f" remove {name}"
             )
         ask(_cleared(spec))
     echo(f"{name}: removed")
@@ -128,7 +129,7 @@ def remove(name: str, yes: bool, url: str) -> None:
 @click.argument("names", nargs=-1, required=True, metavar="NAME...")
 @_url
 def pause(names: tuple[str, ...], url: str) -> None:
-    """Let jobs begin no new epoch, until "tidelog jobs resume". Their inputs wait: they are not evicted."""
+    """Start no new epochs of jobs until "tidelog jobs resume". Unread entries are not evicted."""
     with asking(url) as ask:
         for name in names:
             _, changed = _change(ask, registry.pause(name))
@@ -139,7 +140,7 @@ def pause(names: tuple[str, ...], url: str) -> None:
 @click.argument("names", nargs=-1, required=True, metavar="NAME...")
 @_url
 def resume(names: tuple[str, ...], url: str) -> None:
-    """Let jobs go on: those that are paused, and those that have failed, which are tried again."""
+    """Resume paused jobs, and retry failed ones."""
     with asking(url) as ask:
         for name in names:
             _change(ask, registry.resume(name))
@@ -148,45 +149,64 @@ def resume(names: tuple[str, ...], url: str) -> None:
 
 @jobs_commands.command()
 @click.argument("name")
-@click.option("--from", "start", required=True, metavar="earliest|latest|TIME", help="Where it begins.")
-@click.option("--target", metavar="MODULE:JOB", help="Another function than before.")
-@click.option("--store", default="", metavar="URL", help="Another object store than before.")
-@click.option("--yes", is_flag=True, help="Don't ask.")
+@click.option("--to", required=True, metavar="earliest|latest|ID|TIME", help="The new position; see above.")
+@click.option("--target", metavar="MODULE:JOB", help="Use another function.")
+@click.option("--store", default="", metavar="URL", help="Use another object store.")
+@click.option("--dry-run", is_flag=True, help="Only show which entries would be read again.")
+@click.option("--yes", is_flag=True, help="Don't ask for confirmation.")
 @_path
 @_url
 def reset(
-    name: str, start: str, target: str | None, store: str, yes: bool, path: tuple[str, ...], url: str
+    name: str, to: str, target: str | None, store: str, dry_run: bool, yes: bool, path: tuple[str, ...], url: str
 ) -> None:  # fmt: skip
-    """Begin the job NAME anew: another generation, with empty state.
+    """Restart the job NAME as a new generation with empty state.
 
     \b
-    earliest   with the oldest entries there are
-    latest     with what is sent from now on
-    TIME       such as 2026-11-21T08:00Z: with entries from then on
+    earliest   from the oldest entry
+    latest     after the newest entry: only entries that are sent from now on
+    ID         such as 1795354158671.0: after this entry
+    TIME       such as 2026-11-21T08:00Z: from the first entry at or after that time
 
-    What was put out stays, and from "earliest" it is put out once more. Nothing of the former generation is published
-    from this moment, whatever still runs.
+    Before you confirm, the command shows how many entries will be read again or skipped.
+
+    Existing output remains, and entries that are read again produce output again. From this moment, nothing of the
+    former generation can be published, even if it is still running.
     """
-    begin = _start(start)
+    try:
+        start = StartPosition(to)
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint="--to") from None
     with asking(url) as ask:
         old: JobSpec = ask(registry.read()).find(name)
+        if dry_run or not yes:
+            _print_reset(ask(preview_reset(old, start)))
+        if dry_run:
+            return
         job = load(target or old.target, _paths(path))
         if job.name != name:
             raise JobError(f"{target} is the job {job.name!r}, not {name!r}")
-        if begin == "latest":
-            begin = _iso(ask(single(strings.server_time())))
-        spec = ask(describe(job, target or old.target, store, begin))
+        begin = _iso(ask(single(strings.server_time()))) if start == "latest" else start
+        spec = ask(describe(job, target or old.target, store, str(begin)))
         if not yes:
-            click.confirm(f"Reset {name} to {start}, and forget its state?", abort=True)
+            click.confirm(f"Reset {name} to {to} and delete its state?", abort=True)
         registered, _ = _change(ask, registry.reset(spec))
         _clear_former(ask, old, registered.specs[name])
-        echo(f"{name}: generation {registered.specs[name].generation}, from {start}")
+        echo(f"{name}: generation {registered.specs[name].generation}, from {to}")
+
+
+def _print_reset(found: Sequence[ResetPreview]) -> None:
+    rows = [
+        [str(each.partition), each.stream, str(each.before), str(each.after), f"{each.read_again:,}",
+         f"{each.skipped:,}"]
+        for each in found
+    ]  # fmt: skip
+    table(["partition", "input", "position", "new position", "read again", "skipped"], rows)
 
 
 @jobs_commands.command("list")
 @_url
 def list_jobs(url: str) -> None:
-    """List the jobs of the registry."""
+    """List the registered jobs."""
     with asking(url) as ask:
         found: JobRegistry = ask(registry.read())
     if not found.specs:
@@ -206,50 +226,36 @@ def list_jobs(url: str) -> None:
 
 @jobs_commands.command()
 @click.argument("names", nargs=-1, metavar="[NAME]...")
-@click.option("--watch", is_flag=True, help="Again and again, until Ctrl-C.")
-@click.option("--interval", type=click.FloatRange(0.1), default=1.0, show_default=True, help="Seconds between looks.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object for each look.")
+@status_options
 @_url
 def status(names: tuple[str, ...], watch: bool, interval: float, as_json: bool, url: str) -> None:
-    """Show what jobs are doing, and how far they are; with one NAME, everything about it.
+    """Show the state and the progress of jobs; with one NAME, all details of this job.
 
     \b
-    state      starting, running, recovering; failing: it is tried again; failed: "tidelog jobs logs" says why, and
-               "resume" tries again; paused; no engine: none has taken it (yet)
-    behind     entries of its inputs that it has not read
-    age        of the oldest of them
-    in/s       rows that it read and put out, in the last seconds
-    snapshot   age of the last one
+    state      starting, running, recovering, failing (is retried), failed ("tidelog jobs logs" shows the error,
+               "tidelog jobs resume" retries), paused, or no engine (none has claimed the job yet)
+    behind     unread entries of its inputs
+    age        the age of the oldest unread entry
+    in/s       rows read per second, in the last few seconds; out/s: rows written
+    snapshot   the age of the last snapshot
     """
     with asking(url) as ask:
-        try:
-            while True:
-                seen = ask(overview(names))
-                if watch and not as_json and sys.stdout.isatty():
-                    click.clear()
-                if as_json:
-                    echo(seen.written())
-                elif len(names) == 1:
-                    print_job(seen.jobs[0], seen.at)
-                else:
-                    print_jobs(seen)
-                if not watch:
-                    return
-                if not as_json:
-                    echo()
-                time.sleep(interval)
-        except KeyboardInterrupt:
-            return
+        show_status(
+            StatusOptions(watch, interval, as_json), lambda: ask(overview(names)),
+            lambda seen: print_job(seen.jobs[0], seen.at) if len(names) == 1 else print_jobs(seen),
+            lambda seen: seen.written(),
+        )  # fmt: skip
 
 
 @jobs_commands.command()
 @click.argument("name")
-@click.option("-f", "--follow", is_flag=True, help="Then new ones as they come, until Ctrl-C.")
-@click.option("-n", "--lines", "number", type=click.IntRange(0), default=20, show_default=True, help="The newest.")
+@click.option("-f", "--follow", is_flag=True, help="Also show new events as they arrive, until Ctrl-C.")
+@click.option("-n", "--lines", "number", type=click.IntRange(0), default=20, show_default=True,
+              help="Number of events.")  # fmt: skip
 @_url
 def logs(name: str, follow: bool, number: int, url: str) -> None:
-    """Show what happened to the job NAME: starts, moves, failures with their tracebacks, recoveries, snapshots that
-    failed. The newest thousand are kept, also of a job that was removed.
+    """Show the events of the job NAME: starts, moves to other engines, failures with their tracebacks, recoveries, and
+    failed snapshots. The newest thousand events are retained, also those of a removed job.
     """
     key = keys.events(name)
     with asking(url, POLL_MS) as ask:
@@ -279,7 +285,7 @@ def _event(entry: Entry) -> str:
 # -- what the commands share -----------------------------------------------------------------------------------
 @contextmanager
 def asking(url: str, block_ms: int = 0) -> Iterator[Ask]:
-    """What drives operations on the server, with errors as messages of the program."""
+    """Yield a function that drives operations on the server. Errors become error messages of the CLI."""
     try:
         access = Access.of(url)
         line = EngineConnection(access, "tidelog-jobs-program", ANSWER_MS + block_ms)
@@ -312,7 +318,7 @@ def _found(targets: Sequence[str], module: str | None, path: Sequence[str]) -> l
     return [(f"{module}:{attribute}", job) for attribute, job in found]
 
 
-def _told(spec: JobSpec, changed: RegistryChange | None) -> str:
+def _summary(spec: JobSpec, changed: RegistryChange | None) -> str:
     reads, writes = ", ".join(spec.inputs) or "nothing", ", ".join(spec.outputs) or "nothing"
     what = "unchanged" if changed is None else changed.kind
     parts = "1 partition" if spec.partitions == 1 else f"{spec.partitions} partitions"
@@ -320,7 +326,7 @@ def _told(spec: JobSpec, changed: RegistryChange | None) -> str:
 
 
 def _cleared(spec: JobSpec) -> Steps[None]:
-    """Forget how far a job was: it has ended."""
+    """Delete the progress of a job that has ended."""
     name, partitions = spec.name, range(spec.partitions)
     gone = [keys.status(name), keys.snapshots(name), keys.origin(name, spec.generation)]
     gone += [key(name, at) for key in (keys.log, keys.recovery) for at in partitions]
@@ -329,7 +335,7 @@ def _cleared(spec: JobSpec) -> Steps[None]:
 
 
 def _clear_former(ask: Ask, old: JobSpec, new: JobSpec) -> None:
-    """Forget what the new generation of a job does not go on with: the old one's would be there for ever."""
+    """Delete what the new generation of a job does not use; otherwise it would never be deleted."""
     name = new.name
     gone = [keys.origin(name, old.generation)]
     gone += [key(name, at) for key in (keys.log, keys.recovery) for at in range(new.partitions, old.partitions)]
@@ -361,7 +367,7 @@ def _all(asked: Sequence[Call[Any]]) -> Steps[None]:
 
 
 def _until_ended(runs: Callable[[], str]) -> str:
-    """Wait until no engine runs a job; the one that still does, after LEAVING seconds."""
+    """Wait until no engine runs a job. Returns the engine that still runs it after LEAVING seconds."""
     until = time.monotonic() + LEAVING
     while (engine_name := runs()) and time.monotonic() < until:
         time.sleep(0.1)
@@ -370,18 +376,6 @@ def _until_ended(runs: Callable[[], str]) -> str:
 
 def _paths(path: Sequence[str]) -> list[str]:
     return [*map(os.path.abspath, path), os.getcwd()]
-
-
-def _start(text: str) -> str:
-    if text in ("earliest", "latest"):
-        return text
-    try:
-        at = datetime.fromisoformat(text)
-    except ValueError as error:
-        raise click.BadParameter(f"{text!r} is not earliest, latest or a time: {error}", param_hint="--from") from None
-    if at.tzinfo is None:
-        raise click.BadParameter(f"{text!r} needs its zone, such as {text}Z", param_hint="--from")
-    return text
 
 
 def _iso(ms: int) -> str:

@@ -1,19 +1,19 @@
-"""What ``tidelog jobs status`` prints."""
+"""Prints the status of jobs, for ``tidelog jobs status``."""
 
 from __future__ import annotations
 
 from typing import Any, Final
 
-from tidelog.cli.output import echo
-from tidelog.cli.report import print_pairs, size, table
 from tidelog.jobs.registry.overview import JobOverview, JobsOverview
 from tidelog.jobs.registry.status import version_text
+from tidelog.operating.tables import duration, print_pairs, size, table
+from tidelog.operating.terminal import echo
 
-SHOWN: Final = 64  # partitions of a job
+SHOWN: Final = 64  # most partitions of a job
 
 
 def print_jobs(seen: JobsOverview) -> None:
-    """All jobs, a line each."""
+    """Print all jobs, one per line."""
     engines = ", ".join(seen.engines) or "none; start one: tidelog jobs engine"
     echo(f"engines: {engines}")
     if not seen.jobs:
@@ -39,7 +39,7 @@ def _row(job: JobOverview, now: int) -> list[str]:
 
 
 def print_job(job: JobOverview, now: int) -> None:
-    """Everything about one job."""
+    """Print all details of one job."""
     spec, said = job.spec, job.said
     facts = {
         "job": f"{spec.name}, a {spec.kind} job, {spec.target}",
@@ -50,14 +50,14 @@ def print_job(job: JobOverview, now: int) -> None:
         "reads": ", ".join(spec.inputs) or "-",
         "writes": ", ".join(spec.outputs) or "-",
         "epoch": _epoch(job),
-        "behind": f"{job.lag:,} entries, the oldest is {_seconds(job.lag_ms)} old" if job.lag else "0",
+        "behind": f"{job.lag:,} entries, the oldest is {duration(job.lag_ms)} old" if job.lag else "0",
     }
     if said is not None:
-        since = _seconds(now - said.since)
-        facts["rows"] = f"{said.rows_in:,} in, {said.rows_out:,} out since it began here, {since} ago"
+        since = duration(now - said.since)
+        facts["rows"] = f"{said.rows_in:,} in, {said.rows_out:,} out since its start on this engine, {since} ago"
         facts["rates"] = f"{said.in_rate:,.0f}/s in, {said.out_rate:,.0f}/s out"
         if said.dead:
-            facts["dead"] = f"{said.dead:,} entries went to the dead letters"
+            facts["dead"] = f"{said.dead:,} entries sent to the dead-letter queue"
         if spec.state:
             facts["keys"] = f"{_number(said.facts.get('keys'))}, {_size(said.facts.get('bytes'))}"
             facts["snapshot"] = _snapshot(job, now)
@@ -70,24 +70,24 @@ def print_job(job: JobOverview, now: int) -> None:
     if job.partitions:
         rows = [
             [f"  {each.partition}", "-" if each.epoch is None else f"{each.epoch:,}", f"{each.lag:,}",
-             _seconds(each.lag_ms), _recovery(each.recovery)]
+             duration(each.lag_ms), _recovery(each.recovery)]
             for each in job.partitions[:SHOWN]
         ]  # fmt: skip
         table(["  partition", "epoch", "behind", "age", "recovery"], rows)
         if len(job.partitions) > SHOWN:
-            echo(f"  and {len(job.partitions) - SHOWN:,} more; --json has them all")
+            echo(f"  and {len(job.partitions) - SHOWN:,} more; --json prints all")
     if said is not None and said.error:
-        echo(f"last error, {_seconds(now - said.error_at)} ago:")
+        echo(f"last error, {duration(now - said.error_at)} ago:")
         for line in said.error.splitlines():
             echo(f"    {line}")
 
 
 def _lag(job: JobOverview) -> list[str]:
-    return [f"{job.lag:,}", _seconds(job.lag_ms)] if job.spec.inputs else ["-", "-"]
+    return [f"{job.lag:,}", duration(job.lag_ms)] if job.spec.inputs else ["-", "-"]
 
 
 def _epoch(job: JobOverview) -> str:
-    """By the log; of a frame job, as its engine says."""
+    """Return the last epoch according to the log; for a frame job, according to its engine."""
     last = max((each.epoch for each in job.partitions if each.epoch is not None), default=None)
     if last is None and job.said is not None and job.spec.kind == "frame":
         last = job.said.epoch
@@ -104,7 +104,7 @@ def _recovery(facts: Any) -> str:
 
 def _snapshot(job: JobOverview, now: int) -> str:
     found = job.snapshots
-    shown = f"{_seconds(max(1, now - found.at))}, epoch {found.epoch:,}" if found.at else "-"
+    shown = f"{duration(max(1, now - found.at))}, epoch {found.epoch:,}" if found.at else "-"
     return f"{shown} FAILS" if found.error else shown
 
 
@@ -117,13 +117,7 @@ def _size(count: Any) -> str:
 
 
 def _first(text: str) -> str:
-    """The line that says most: the last one of a traceback."""
+    """Return the most informative line: the last one of a traceback, otherwise the first one."""
     lines = text.splitlines()
     line = lines[-1] if any(each.startswith("Traceback") for each in lines) else lines[0]
     return line if len(line) <= 60 else f"{line[:57]}..."
-
-
-def _seconds(ms: int) -> str:
-    if ms <= 0:
-        return "-"
-    return f"{ms / 1000:.1f} s" if ms < 60_000 else f"{ms // 60_000:,} min"

@@ -11,9 +11,9 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from tidelog.cli.lines import printable
-from tidelog.cli.output import echo
 from tidelog.operating.errortexts import traceback_of
 from tidelog.operating.redaction import redacted
+from tidelog.operating.terminal import echo
 from tidelog.workers.logs import LogFields
 
 FORMAT: Final = "%(asctime)s %(levelname)s %(name)s: %(message)s"

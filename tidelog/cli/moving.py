@@ -15,14 +15,14 @@ import click
 
 from tidelog.cli.connect import url_option
 from tidelog.cli.lines import printable
-from tidelog.cli.output import echo
 from tidelog.cli.progress import Progress
-from tidelog.cli.report import table
 from tidelog.moving.descriptions import dashed, text
 from tidelog.moving.errors import MovingError
 from tidelog.moving.move import PAGE, Plan, move
 from tidelog.moving.outcome import LISTED, CopyOutcome, StreamOutcome
 from tidelog.moving.streams import CopiedStream
+from tidelog.operating.tables import table
+from tidelog.operating.terminal import echo
 from tidelog.transport.access import without_credentials
 
 F = TypeVar("F", bound=Callable[..., Any])

@@ -23,7 +23,6 @@ from tidelog.cli.dlq import dlq
 from tidelog.cli.lazygroup import LazyGroup
 from tidelog.cli.load import BadRow, Format, Loader, guess_format, read_rows
 from tidelog.cli.moving import export_command, import_command
-from tidelog.cli.output import SafeGroup, echo
 from tidelog.cli.progress import Progress
 from tidelog.cli.report import print_server, print_stream
 from tidelog.cli.sending import send, sendmany
@@ -31,6 +30,7 @@ from tidelog.cli.topics import topics
 from tidelog.cli.worker import worker
 from tidelog.client import PAGE, Client
 from tidelog.client.entries import Batch, StreamId
+from tidelog.operating.terminal import SafeGroup, echo
 
 P = ParamSpec("P")
 T = TypeVar("T")

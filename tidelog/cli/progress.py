@@ -7,7 +7,7 @@ import time
 from types import TracebackType
 from typing import Self
 
-from tidelog.cli.report import size
+from tidelog.operating.tables import size
 
 EVERY = 0.1  # seconds between two updates of the bar
 WIDTH = 30  # characters of the bar

@@ -8,9 +8,10 @@ from typing import Any
 
 import click
 
-from tidelog.cli.output import echo
 from tidelog.client import Client
 from tidelog.client.entries import GroupInfo, StreamId
+from tidelog.operating.tables import print_pairs, size, table
+from tidelog.operating.terminal import echo
 
 SHOWN = 50  # streams listed by name
 
@@ -89,16 +90,6 @@ def _stream(client: Client, key: bytes) -> list[str]:
     return [_name(key), f"{client.tlen(key):,}", _id(span.last if span else None)]
 
 
-def size(count: int) -> str:
-    """Format a number of bytes with its unit."""
-    amount = float(count)
-    for unit in ("bytes", "KiB", "MiB", "GiB"):
-        if amount < 1024:
-            return f"{amount:.0f} {unit}" if unit == "bytes" else f"{amount:.1f} {unit}"
-        amount /= 1024
-    return f"{amount:.1f} TiB"
-
-
 def _ago(seconds: int) -> str:
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
@@ -114,16 +105,3 @@ def _id(at: StreamId | None) -> str:
 
 def _name(raw: bytes) -> str:
     return raw.decode("utf-8", "backslashreplace")
-
-
-def print_pairs(pairs: dict[str, str]) -> None:
-    """Print one name and value per line."""
-    for name, value in pairs.items():
-        echo(f"{name:<12}{value}")
-
-
-def table(head: list[str], rows: list[list[str]]) -> None:
-    """Print rows of cells in columns."""
-    widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
-    for row in [head, *rows]:
-        echo("  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip())

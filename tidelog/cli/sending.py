@@ -18,9 +18,9 @@ import redis
 from tidelog.cli.connect import choose, connected
 from tidelog.cli.load import BadRow, guess_format, json_lines, read_rows
 from tidelog.cli.modules import Declaration
-from tidelog.cli.output import echo
 from tidelog.cli.progress import Progress
 from tidelog.codecs import CodecError
+from tidelog.operating.terminal import echo
 from tidelog.topics import SyncTopic, Topic, TopicError
 from tidelog.transport.access import Access
 

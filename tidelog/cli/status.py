@@ -9,8 +9,8 @@ from typing import Any, Final
 import msgspec
 
 from tidelog.cli.lines import printable
-from tidelog.cli.output import echo
-from tidelog.cli.report import table
+from tidelog.operating.tables import duration, table
+from tidelog.operating.terminal import echo
 from tidelog.workers.operate.status import AppStatus, PartitionStatus, ProcessorStatus, Rates, rates
 
 SHOWN: Final = 64  # partitions per processor; if there are more, those with the most unfinished entries
@@ -38,7 +38,7 @@ def _print_processor(processor: ProcessorStatus, rate: Rates | None, now: int) -
         echo("  the topic does not exist yet: nobody has sent records, and no worker has run")
         return
     behind, pending = sum(each.lag for each in partitions), sum(each.pending for each in partitions)
-    values = [f"behind {behind:,}", f"age {_seconds(max(each.lag_ms for each in partitions))}", f"pending {pending:,}"]
+    values = [f"behind {behind:,}", f"age {duration(max(each.lag_ms for each in partitions))}", f"pending {pending:,}"]
     if rate is not None:
         values += [f"sent {_rate(rate.sent)}", f"finished {_rate(rate.finished)}"]
     echo(f"  {'   '.join(values)}")
@@ -59,8 +59,8 @@ def _print_members(processor: ProcessorStatus, now: int) -> None:
     for member in processor.members:
         owns = [str(each.partition) for each in processor.partitions if each.owner == member.worker]
         listed = ", ".join(owns[:NAMED]) + (f", ... ({len(owns)})" if len(owns) > NAMED else "")
-        age = _seconds(max(0, now - member.joined)) if member.joined else "-"
-        lease = f"expires in {_seconds(member.lease_ms)}" if member.lease_ms else "DEAD"
+        age = duration(max(0, now - member.joined)) if member.joined else "-"
+        lease = f"expires in {duration(member.lease_ms)}" if member.lease_ms else "DEAD"
         rows.append([f"  {printable(member.worker)}", age, lease, listed or "-"])
     if rows:
         table(["  worker", "joined ago", "lease", "partitions"], rows)
@@ -75,7 +75,7 @@ def _print_partitions(processor: ProcessorStatus) -> None:
         found = sorted(found[:SHOWN], key=lambda each: each.partition)
     rows = [
         [
-            f"  {each.partition}", _owner(processor, each), f"{each.lag:,}", _seconds(each.lag_ms), f"{each.pending:,}",
+            f"  {each.partition}", _owner(processor, each), f"{each.lag:,}", duration(each.lag_ms), f"{each.pending:,}",
             f"{len(each.parked):,}", "-" if each.paused is None else _why(each.paused),
         ]
         for each in found
@@ -113,14 +113,6 @@ def _why(details: Mapping[str, Any], what: str = "reason") -> str:
 
 def _counted(count: int, what: str) -> str:
     return f"{count:,} {what}{'' if count == 1 else 's'}"
-
-
-def _seconds(ms: int) -> str:
-    seconds = ms / 1000
-    for unit, size in (("d", 86_400), ("h", 3600), ("min", 60)):
-        if seconds >= 2 * size:
-            return f"{seconds / size:.0f} {unit}"
-    return f"{seconds:.1f} s" if ms else "-"
 
 
 def _rate(rate: float) -> str:

@@ -8,8 +8,8 @@ import click
 import redis
 
 from tidelog.cli.connect import connected, url_option
-from tidelog.cli.output import echo
-from tidelog.cli.report import print_pairs, table
+from tidelog.operating.tables import print_pairs, table
+from tidelog.operating.terminal import echo
 from tidelog.topics import Retention, TopicError, admin
 from tidelog.topics.settings import TopicSettings
 

@@ -20,9 +20,9 @@ import uvloop
 from tidelog.cli.collector import collect_less
 from tidelog.cli.logs import configure
 from tidelog.cli.modules import Declaration
-from tidelog.cli.output import echo
 from tidelog.codecs import CodecError
 from tidelog.operating.signals import ENDING
+from tidelog.operating.terminal import echo
 from tidelog.topics import TopicError
 from tidelog.transport.backoff import Backoff, Delays
 from tidelog.transport.errors import message_of

@@ -12,6 +12,7 @@ from typing import Any, Final, Literal
 
 from tidelog.jobs.code import version_of
 from tidelog.jobs.errors import JobError
+from tidelog.options.start import StartPosition
 from tidelog.topics import Topic
 
 NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
@@ -84,6 +85,10 @@ class Job:
         for what in ("snapshot_every", "timeout"):
             if not getattr(self, what) > 0:
                 return f"{what} must be more than 0 seconds: {getattr(self, what)!r}"
+        try:
+            StartPosition(self.start)
+        except ValueError as error:
+            return str(error)
         return self._wrong_topics() or (self._wrong_frame() if self.kind == "frame" else self._wrong_source())
 
     def _wrong_topics(self) -> str:

@@ -1,8 +1,12 @@
-"""What running programs need besides their data: texts for logs and errors, and signals.
+"""What running programs need besides their data: texts for logs and errors, status displays, metrics and signals.
 
-    errortexts  texts of exceptions, even if their own code fails; repeated failures are logged once
-    redaction   URLs without their secrets, for logs, errors and status
-    signals     signal handlers that are installed for a time and not inherited by child processes
+    errortexts     texts of exceptions, even if their own code fails; repeated failures are logged once
+    redaction      URLs without their secrets, for logs, errors and status
+    signals        signal handlers that are installed for a time and not inherited by child processes
+    terminal       output without control characters
+    tables         tables, pairs, sizes and durations
+    watch          ``--watch``, ``--interval`` and ``--json`` of status commands
+    metricsserver  the HTTP server of ``/metrics``
 
 Rule 1: Nothing here sends a request to a server.
 """

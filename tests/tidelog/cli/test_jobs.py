@@ -125,7 +125,7 @@ def test_new_code_goes_on(run: Run, client: Client, folder: Path) -> None:
         (SOURCE, "clickjobs", "'clickjobs' does not name a job: use module:attribute"),
         (SOURCE, "nothere:count", "there is no module 'nothere' in "),
         (SOURCE, "other:cuont", "the module other has no 'cuont'"),
-        (SOURCE, "other:clicks", "that is Topic, not a job: declare it with @job(...)"),
+        (SOURCE, "other:clicks", "it is a Topic, not a job: declare it with @job(...)"),
         ("1 / 0", "other:count", "ZeroDivisionError: division by zero"),
         ("import nothing_of_this_name", "other:count", "No module named 'nothing_of_this_name'"),
         (SOURCE.replace("inputs=[clicks]", "inputs=[clicks, others]"), "other:count",
@@ -157,16 +157,16 @@ def test_another_job_of_the_same_name(run: Run, client: Client, folder: Path) ->
     run("add", "clickjobs:count")
     (folder / "other.py").write_text(SOURCE.replace("inputs=[clicks]", "inputs=[others]"))
     output = run("add", "other:count", ok=False).output
-    assert "inputs was clicks, and is others" in output
-    assert "tidelog jobs reset count --from earliest --target other:count" in output
-    run("reset", "count", "--from", "earliest", "--target", "other:count", "--yes")
+    assert "inputs was clicks and is now others" in output
+    assert "tidelog jobs reset count --to earliest --target other:count" in output
+    run("reset", "count", "--to", "earliest", "--target", "other:count", "--yes")
     spec = fold(client).specs["count"]
     assert (spec.inputs, spec.generation, spec.start, spec.partitions) == (("others",), 2, "earliest", 2)
 
 
 def test_add_needs_to_be_told_what(run: Run) -> None:
-    assert "name jobs, MODULE:JOB, or say --all MODULE" in run("add", ok=False).output
-    assert "name jobs, MODULE:JOB, or say --all MODULE" in run("add", "a:b", "--all", "c", ok=False).output
+    assert "specify jobs as MODULE:JOB, or --all MODULE" in run("add", ok=False).output
+    assert "specify jobs as MODULE:JOB, or --all MODULE" in run("add", "a:b", "--all", "c", ok=False).output
 
 
 def test_help_teaches(run: Run) -> None:
@@ -196,14 +196,18 @@ def test_pause_resume_reset(run: Run, client: Client) -> None:
     assert looked(run)["count"]["state"] == "paused"
     assert run("resume", "count").output == "count: resumed\n"
     assert looked(run)["count"]["state"] == "no engine"
-    assert "Aborted" in run("reset", "count", "--from", "earliest", text="n\n", ok=False).output
-    output = run("reset", "count", "--from", "2026-01-01T00:00Z", "--yes").output
+    assert "Aborted" in run("reset", "count", "--to", "earliest", text="n\n", ok=False).output
+    sent = client.tappend("clicks:0", {"user": "ann"})
+    preview = run("reset", "count", "--to", str(sent), "--dry-run").output.splitlines()
+    assert preview[1].split() == ["0", "clicks:0", "0.0", str(sent), "0", "1"]
+    assert fold(client).specs["count"].generation == 1
+    output = run("reset", "count", "--to", "2026-01-01T00:00Z", "--yes").output
     assert output == "count: generation 2, from 2026-01-01T00:00Z\n"
-    run("reset", "count", "--from", "latest", "--yes")
+    run("reset", "count", "--to", "latest", "--yes")
     assert fold(client).specs["count"].start.startswith("20")  # the time of now
-    for wrong, said in (("yesterday", "is not earliest, latest or a time"), ("2026-01-01", "needs its zone")):
-        assert said in run("reset", "count", "--from", wrong, ok=False).output
-    for command in (["pause", "x"], ["resume", "x"], ["remove", "x", "--yes"], ["reset", "x", "--from", "latest"]):
+    for wrong in ("yesterday", "2026-01-01"):
+        assert "start must be earliest, latest, an ID" in run("reset", "count", "--to", wrong, ok=False).output
+    for command in (["pause", "x"], ["resume", "x"], ["remove", "x", "--yes"], ["reset", "x", "--to", "latest"]):
         assert "there is no job 'x'; jobs: count" in run(*command, ok=False).output
 
 
@@ -238,7 +242,7 @@ def test_reset_leaves_nothing_on_inputs_that_are_not_read_any_more(run: Run, cli
     client.tappend(keys.log("count", 3), {"a": "b"})
     client.redis.set(keys.origin("count", 1), "{}")
     (folder / "other.py").write_text(SOURCE.replace("inputs=[clicks]", "inputs=[others]"))
-    run("reset", "count", "--from", "earliest", "--target", "other:count", "--yes")
+    run("reset", "count", "--to", "earliest", "--target", "other:count", "--yes")
     assert client.tgroup_list("clicks:0") == client.tgroup_list("clicks:3") == []
     assert [each.name for each in client.tgroup_list("others:0")] == [keys.group("count").encode()]
     assert not client.redis.exists(keys.log("count", 3), keys.origin("count", 1))

@@ -13,8 +13,8 @@ import pytest
 from click.testing import CliRunner
 
 import tidelog.cli
-from tidelog.cli.output import SafeGroup, safe
 from tidelog.cli.program import main
+from tidelog.operating.terminal import SafeGroup, safe
 
 
 @pytest.mark.parametrize("char", ["\x1b", "\x07", "\r", "\x7f", "\x9b", "\u202e", "\u2066", "\0"])

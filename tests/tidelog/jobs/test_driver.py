@@ -132,10 +132,8 @@ def test_a_time(client: Client, tidelog_server: Server) -> None:
 
 @pytest.mark.parametrize("start", ["2026-01-31T12:00:00", "soon"])
 def test_no_time(tidelog_server: Server, start: str) -> None:
-    job = copy(tidelog_server, start=start)
-    made(*job.inputs)
     with pytest.raises(JobError, match=r"'copy'.*a time with its zone"):
-        driver(tidelog_server, job).step()
+        copy(tidelog_server, start=start)
 
 
 def test_a_new_generation_begins_anew_and_the_former_one_is_closed(

@@ -181,7 +181,7 @@ def test_a_job_goes_on_elsewhere_when_its_engine_is_killed(
         said = cli(tmp_path, url, "logs", "count")
         assert "ValueError: poison in the well" in said
         assert 'clickjobs.py", line 2' in said
-        cli(tmp_path, url, "reset", "count", "--from", "latest", "--yes")
+        cli(tmp_path, url, "reset", "count", "--to", "latest", "--yes")
         before = totals(client)
         send(client, ["new"])
         eventually(lambda: totals(client)["new"] == 1, seconds=60)

@@ -32,9 +32,10 @@ def test_options_go_where_they_belong() -> None:
 
 
 def test_where_a_job_begins() -> None:
-    assert starting(replace(kit.split, start="latest")) == {"startingOffsets": "latest"}
-    for text in ("2026-01-31T10:00:00", "2026-01-31T11:00:00+01:00"):
-        assert starting(replace(kit.split, start=text))["startingTimestamp"] == "1769853600000"
+    assert starting(replace(kit.split, start="latest"), []) == {"startingOffsets": "latest"}
+    for text in ("2026-01-31T10:00:00Z", "2026-01-31T11:00:00+01:00"):
+        assert starting(replace(kit.split, start=text), [])["startingTimestamp"] == "1769853600000"
+    assert starting(replace(kit.split, start="7.3"), ["a:0", "a:1"]) == {"startingOffsets": '{"a:0":"7.4","a:1":"7.4"}'}
 
 
 @pytest.mark.parametrize(

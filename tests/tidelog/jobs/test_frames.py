@@ -279,9 +279,9 @@ def test_what_a_function_must_not_return(spark: SparkSession, client: Client, pl
         def wrong(clicks: DataFrame) -> Any:
             return function(clicks)
 
-        made = job(**{"inputs": [kit.clicks], "outputs": [kit.odd], "name": "wrong"} | changes)(wrong)
+        options = {"inputs": [kit.clicks], "outputs": [kit.odd], "name": "wrong"} | changes
         with pytest.raises(kind, match=text):
-            FrameRunner(spark, made, place).start()
+            FrameRunner(spark, job(**options)(wrong), place).start()
 
     both = {"outputs": [kit.odd, kit.even]}
     fails(lambda f: None, FunctionError, "job 'wrong': its function returned NoneType: return a DataFrame")
@@ -296,12 +296,12 @@ def test_what_a_function_must_not_return(spark: SparkSession, client: Client, pl
     fails(lambda f: 1 / 0, FunctionError, r"(?s)Traceback.*in wrong.*ZeroDivisionError")
     counts = lambda f: f.groupBy("user").count().withColumnRenamed("count", "clicks")  # noqa: E731
     fails(counts, JobError, "(?s)job 'wrong': Spark cannot run its query: .*watermark", outputs=[kit.even])
-    fails(lambda f: f, JobError, "the option topic follows from the job", options={"topic": "x"})
+    fails(lambda f: f, JobError, "the option topic is set by the job", options={"topic": "x"})
     fails(lambda f: f, JobError, "unknown option tpoic", options={"tpoic": "x"})
     least = {"minOffsetsPerTrigger": "900000"}
     fails(lambda f: f, JobError, r"(?s)job 'wrong', topic 'clicks': .*minOffsetsPerTrigger \(900000\)", options=least)
-    fails(lambda f: f, JobError, "outputMode is append or update", options={"outputMode": "complete"})
-    fails(lambda f: f, JobError, "start must be earliest, latest or a time", start="yesterday")
+    fails(lambda f: f, JobError, "outputMode must be append or update", options={"outputMode": "complete"})
+    fails(lambda f: f, JobError, "start must be earliest, latest, an ID", start="yesterday")
     client.redis.set("topic:clicks", replace(kit.clicks.declared, partitions=5).complete().written())
     fails(lambda f: f, JobError, "job 'wrong': topic 'clicks': partitions is 5 on the server, 2 here")
 

@@ -61,7 +61,7 @@ def test_an_engine(
             assert client.tlen("orders.dead:0") == 1
             for words in (
                 "list", "status", "status count", "logs count", "pause count", "resume count",
-                "reset count --from earliest --yes", "remove count --yes",
+                "reset count --to earliest --yes", "remove count --yes",
             ):  # fmt: skip
                 result = CliRunner().invoke(main, ["jobs", *words.split(), "--url", user.url])
                 assert result.exit_code == 0, (words, result.output, user.denied())

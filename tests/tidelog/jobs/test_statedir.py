@@ -69,7 +69,7 @@ def test_a_task_puts_them_in_where_it_runs(
     [
         ("local[2]", "${DISK}/jobs", "needs the environment variable DISK"),
         ("spark://127.0.0.1:1", "jobs", "jobs would be in a working directory that Spark deletes"),
-        ("local-cluster[2,1,1024]", "./jobs", "give an absolute path"),
+        ("local-cluster[2,1,1024]", "./jobs", "use an absolute path"),
     ],
 )
 def test_an_engine_checks_it(master: str, folder: str, said: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tidelog.workers.operate import metrics_server
+from tidelog.operating import metricsserver
 
 
 def answer(_: Any, start: Any) -> list[bytes]:
@@ -20,10 +20,10 @@ def answer(_: Any, start: Any) -> list[bytes]:
 
 @pytest.fixture
 def port(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
-    monkeypatch.setattr(metrics_server, "CONNECTIONS", 3)
-    monkeypatch.setattr(metrics_server._Handler, "timeout", 0.5)
-    monkeypatch.setattr(metrics_server, "WHOLE", 1.0)
-    server, thread = metrics_server.serve(answer, 0, "127.0.0.1")
+    monkeypatch.setattr(metricsserver, "CONNECTIONS", 3)
+    monkeypatch.setattr(metricsserver._Handler, "timeout", 0.5)
+    monkeypatch.setattr(metricsserver, "WHOLE", 1.0)
+    server, thread = metricsserver.serve(answer, 0, "127.0.0.1")
     yield server.server_port
     server.shutdown()
     server.server_close()
@@ -91,7 +91,7 @@ def test_ipv6() -> None:
     if not socket.has_ipv6:
         pytest.skip("no IPv6 here")
     try:
-        server, thread = metrics_server.serve(answer, 0, "::1")
+        server, thread = metricsserver.serve(answer, 0, "::1")
     except OSError:
         pytest.skip("no ::1 here")
     with urllib.request.urlopen(f"http://[::1]:{server.server_port}/", timeout=20) as found:

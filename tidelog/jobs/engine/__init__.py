@@ -9,6 +9,7 @@
     factory     creates runners on this engine's Spark
     session     the settings of an engine, and its Spark session
     daemon      the parent process of Spark's Python workers
+    metrics     ``/metrics`` for Prometheus
     cleanup     removes the states and snapshots of former generations
     connection  a connection for the operations of the supervisor
 """

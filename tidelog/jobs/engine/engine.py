@@ -19,6 +19,7 @@ from tidelog.jobs.engine.cleanup import Cleanup, disks_of
 from tidelog.jobs.engine.factory import RunnerFactory
 from tidelog.jobs.engine.session import EngineSettings
 from tidelog.jobs.engine.supervisor import Supervisor
+from tidelog.jobs.registry.status import Status
 from tidelog.transport.errors import DeniedError
 
 if TYPE_CHECKING:
@@ -41,6 +42,15 @@ class Engine:
         self._supervisor: Supervisor | None = None
         self._leaving = threading.Event()
         self._lost = ""  # why Spark ended; empty while it runs
+
+    @property
+    def lease_held(self) -> bool:
+        return self._supervisor is not None and self._supervisor.lease.held
+
+    def statuses(self) -> list[Status]:
+        """Return the statuses of the jobs on this engine. May be called in any thread."""
+        running = self._supervisor.running if self._supervisor is not None else {}
+        return [job.reporter.status for job in list(running.values())]
 
     def stop(self) -> None:
         """Drain and stop. A second call does not wait for running jobs."""

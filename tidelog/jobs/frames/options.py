@@ -14,14 +14,18 @@ The same applies to ``gs://`` and ``abfs://``.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Final
 
+import msgspec
+
+from tidelog.client.entries import SEQ_MAX
 from tidelog.jobs.declare import Job
 from tidelog.jobs.errors import JobError
 from tidelog.jobs.store.statedir import expanded
 from tidelog.jobs.task.plan import TaskSettings
+from tidelog.options.start import StartPosition
 from tidelog.spark.optionvalues import BOTH, BY_NAME, SINK, SOURCE
 
 #: Options that the runner sets.
@@ -65,19 +69,15 @@ def options_of(job: Job) -> FrameOptions:
     return FrameOptions(source, sink, settings, mode, rest.get("trigger", ""))
 
 
-def starting(job: Job) -> dict[str, str]:
-    """Return source options for the start of a job without a checkpoint. Raises JobError if ``start`` is invalid."""
-    if job.start in ("earliest", "latest"):
-        return {"startingOffsets": job.start}
-    try:
-        at = datetime.fromisoformat(job.start)
-    except ValueError:
-        raise JobError(
-            f"job {job.name!r}: start must be earliest, latest or a time in ISO 8601: {job.start!r}"
-        ) from None  # fmt: skip
-    at = at if at.tzinfo is not None else at.replace(tzinfo=UTC)
-    ms = max(0, int(at.timestamp() * 1000))
-    return {"startingTimestamp": str(ms), "startingOffsetsByTimestampStrategy": "latest"}
+def starting(job: Job, streams: Sequence[str]) -> dict[str, str]:
+    """Return source options for the start of a job without a checkpoint. ``streams``: of the input."""
+    start = StartPosition(job.start)
+    if start in ("earliest", "latest") or start.after is None:
+        return {"startingOffsets": start}
+    if start.after.seq == SEQ_MAX:  # a time
+        return {"startingTimestamp": str(start.after.ms + 1), "startingOffsetsByTimestampStrategy": "latest"}
+    first = f"{start.after.ms}.{start.after.seq + 1}"
+    return {"startingOffsets": msgspec.json.encode(dict.fromkeys(streams, first)).decode()}
 
 
 def checkpoint_of(job: Job, where: TaskSettings) -> tuple[str, str]:

@@ -194,10 +194,11 @@ class FrameRunner:
         return session
 
     def _input(self, session: SparkSession, topic: Topic[Any], facts: TopicSettings) -> DataFrame:
-        most = self.job.max_rows * (facts.partitions or 1)
+        streams = [topic.stream(at) for at in range(facts.partitions or 1)]
+        most = self.job.max_rows * len(streams)
         options = {
             "groupIdPrefix": f"tidelog-job-{self.job.name}", "mode": "failfast", "maxOffsetsPerTrigger": str(most),
-            **starting(self.job), **self.options.source, **given_of(self.where.access), "topic": topic.name,
+            **starting(self.job, streams), **self.options.source, **given_of(self.where.access), "topic": topic.name,
         }  # fmt: skip
         try:
             for_source(OptionValues(options), STREAM)  # Spark reads them only when the query runs

@@ -22,6 +22,7 @@ from tidelog.jobs.registry import registry, status
 from tidelog.jobs.registry.registry import JobRegistry, JobSpec
 from tidelog.jobs.registry.status import SnapshotSummary, Status
 from tidelog.jobs.replaylog.marker import Marker, read_marker
+from tidelog.options.start import StartPosition
 from tidelog.topics import TopicError
 from tidelog.topics.settings import key_of, read_settings
 from tidelog.transport.call import Call
@@ -189,13 +190,11 @@ def _partitions(found: _Found, now: int) -> Steps[list[PartitionOverview]]:
     """Return the progress of each partition of a job."""
     spec = found.spec
     recovering = yield from _sent(strings.get(keys.recovery(spec.name, at)) for at in range(spec.partitions))
-    lasts = yield from _lasts(spec)
-    begun = yield from _begun(found)
+    lasts, positions = yield from _positions(found)
     asked: list[Call[Any]] = []
-    for at, last in enumerate(lasts):
+    for at in range(spec.partitions):
         for topic, stream in found.streams[at]:
-            span = last.inputs.get(topic) if last is not None else None
-            after = span.end if span is not None else begun.get((topic, stream), StreamId(0))
+            after = positions[at, topic]
             asked += [calls.tcount(stream, f"({after}"), calls.trange(stream, f"({after}", "+", 1)]
     replies = iter((yield from _sent(asked)))
     progress = []
@@ -209,6 +208,51 @@ def _partitions(found: _Found, now: int) -> Steps[list[PartitionOverview]]:
         epoch = last.epoch if last else None
         progress.append(PartitionOverview(at, epoch, lag, age, _recovery(recovering[at], epoch)))
     return progress
+
+
+def _positions(found: _Found) -> Steps[tuple[list[Marker | None], dict[tuple[int, str], StreamId]]]:
+    """Return the last marker of each partition, and its position in each input, by partition and topic."""
+    lasts = yield from _lasts(found.spec)
+    begun = yield from _begun(found)
+    positions = {}
+    for at, last in enumerate(lasts):
+        for topic, stream in found.streams[at]:
+            span = last.inputs.get(topic) if last is not None else None
+            positions[at, topic] = span.end if span is not None else begun.get((topic, stream), StreamId(0))
+    return lasts, positions
+
+
+@dataclass(frozen=True)
+class ResetPreview:
+    """The effect of a reset on one input of one partition."""
+
+    partition: int
+    stream: str
+    before: StreamId  # the current position
+    after: StreamId  # the new one
+    read_again: int  # entries that were read and will be read again
+    skipped: int  # unread entries that will not be read
+
+
+def preview_reset(spec: JobSpec, start: StartPosition) -> Steps[list[ResetPreview]]:
+    """Return the entries that a job reads again or skips if it is reset to ``start``."""
+    found = _Found(spec)
+    yield from _streams([found])
+    _, positions = yield from _positions(found)
+    rows = [(at, stream, positions[at, topic]) for at in found.streams for topic, stream in found.streams[at]]
+    infos = yield from _sent(calls.tinfo(stream) for _, stream, _ in rows)
+    asked: list[Call[Any]] = []
+    targets = []
+    for (_, stream, before), info in zip(rows, infos, strict=True):
+        last = StreamId(0) if isinstance(info, Exception) else info.last
+        target = last if start.after is None else start.after
+        targets.append(target)
+        asked += [calls.tcount(stream, f"({target}", before), calls.tcount(stream, f"({before}", target)]
+    counts = [each if isinstance(each, int) else 0 for each in (yield from _sent(asked))]
+    return [
+        ResetPreview(at, stream, before, target, again, skipped)
+        for (at, stream, before), target, again, skipped in zip(rows, targets, counts[::2], counts[1::2], strict=True)
+    ]
 
 
 def _lasts(spec: JobSpec) -> Steps[list[Marker | None]]:

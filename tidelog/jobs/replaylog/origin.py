@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Final
 
 import msgspec
@@ -27,6 +26,7 @@ from tidelog.jobs import keys
 from tidelog.jobs.declare import Job
 from tidelog.jobs.errors import JobError
 from tidelog.jobs.topics import Ask, JobTopics, reset_hint
+from tidelog.options.start import StartPosition
 from tidelog.transport.errors import ReplyError
 
 CLOSED: Final = 2**63 - 1  # the epoch of a closed fence, under which nothing can be published
@@ -86,8 +86,8 @@ def _positions(ask: Ask, job: Job, start: str, streams: Sequence[str]) -> list[S
     earliest = [ZERO if info is None else info.evicted_to for info in infos]
     if start == "earliest":
         return earliest
-    since = StreamId(_ms(job, start))
-    newest = checked(ask(*[calls.trevrange(stream, f"({since}", "-", 1) for stream in streams]))
+    after = _position(job, start)
+    newest = checked(ask(*[calls.trevrange(stream, after, "-", 1) for stream in streams]))
     return [entries[0].id if entries else first for entries, first in zip(newest, earliest, strict=True)]
 
 
@@ -100,15 +100,11 @@ def info_of(reply: Info | ReplyError) -> Info | None:
     return reply
 
 
-def _ms(job: Job, start: str) -> int:
-    wrong = f"job {job.name!r}: start is 'earliest', 'latest' or a time with its zone, 2026-01-31T12:00:00Z: {start!r}"
+def _position(job: Job, start: str) -> StreamId:
     try:
-        time = datetime.fromisoformat(start)
-    except ValueError:
-        raise JobError(wrong) from None
-    if time.tzinfo is None or time.timestamp() < 0:
-        raise JobError(wrong)
-    return round(time.timestamp() * 1000)
+        return StartPosition(start).after or ZERO
+    except ValueError as error:
+        raise JobError(f"job {job.name!r}: {error}") from None
 
 
 def _read(job: Job, key: str, text: bytes) -> Origin:

@@ -30,6 +30,7 @@ from dataclasses import fields
 from typing import Any, Final
 
 from tidelog.client.steps import drive
+from tidelog.operating import metricsserver
 from tidelog.topics import TopicError
 from tidelog.transport.errors import ReplyError
 from tidelog.transport.leader import LeaderConnection
@@ -39,7 +40,6 @@ from tidelog.workers.declare.builtin_middleware import EXTRA
 from tidelog.workers.declare.errors import AppError
 from tidelog.workers.execution.stats import Stats
 from tidelog.workers.execution.worker import Worker
-from tidelog.workers.operate.metrics_server import serve
 from tidelog.workers.operate.status import AppStatus, PartitionStatus, read_status
 
 log = logs.get(__name__)
@@ -60,20 +60,13 @@ def serving(worker: Worker, port: int, host: str = "127.0.0.1") -> Iterator[int]
         import prometheus_client
     except ImportError:
         raise AppError(f"--metrics needs prometheus-client: {EXTRA}") from None
-    registry = prometheus_client.REGISTRY
     collector = Collector(worker, prometheus_client)
-    server, thread = serve(prometheus_client.make_wsgi_app(registry), port, host)
-    registry.register(collector)
     delays = asyncio.get_running_loop().create_task(collector.watch_loop())
     try:
-        log.info("metrics: http://%s:%d/metrics", host, server.server_port)
-        yield server.server_port
+        with metricsserver.serving(collector, port, host) as served:
+            yield served
     finally:
         delays.cancel()
-        registry.unregister(collector)
-        server.shutdown()
-        server.server_close()
-        thread.join()
         collector.close()
 
 

@@ -6,14 +6,17 @@ Rule 1: at most CONNECTIONS are open; further ones are closed. A peer that sends
 
 from __future__ import annotations
 
+import logging
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from socketserver import ThreadingMixIn
 from typing import Any, Final
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
+log = logging.getLogger(__name__)
 CONNECTIONS: Final = 32
 SILENT: Final = 5.0  # s
 WHOLE: Final = 15.0  # s
@@ -70,3 +73,24 @@ def serve(app: Callable[..., Any], port: int, host: str) -> tuple[WSGIServer, th
     thread = threading.Thread(target=server.serve_forever, name="tidelog-metrics-http", daemon=True)
     thread.start()
     return server, thread
+
+
+@contextmanager
+def serving(collector: Any, port: int, host: str) -> Iterator[int]:
+    """Serve ``/metrics`` of a collector and of the default registry; yields the port, which is free if ``port`` is 0.
+
+    Raises ImportError without prometheus-client, and OSError if the port is in use.
+    """
+    import prometheus_client
+
+    registry = prometheus_client.REGISTRY
+    server, thread = serve(prometheus_client.make_wsgi_app(registry), port, host)
+    registry.register(collector)
+    try:
+        log.info("metrics: http://%s:%d/metrics", host, server.server_port)
+        yield int(server.server_port)
+    finally:
+        registry.unregister(collector)
+        server.shutdown()
+        server.server_close()
+        thread.join()

@@ -1,0 +1,39 @@
+"""Text for status displays: tables, pairs, sizes and durations."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from tidelog.operating.terminal import echo
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Print rows of cells in columns."""
+    widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
+    for row in [head, *rows]:
+        echo("  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip())
+
+
+def print_pairs(pairs: Mapping[str, str]) -> None:
+    """Print a name and a value per line."""
+    for name, value in pairs.items():
+        echo(f"{name:<12}{value}")
+
+
+def size(count: int) -> str:
+    """Return a number of bytes with its unit."""
+    amount = float(count)
+    for unit in ("bytes", "KiB", "MiB", "GiB"):
+        if amount < 1024:
+            return f"{amount:.0f} {unit}" if unit == "bytes" else f"{amount:.1f} {unit}"
+        amount /= 1024
+    return f"{amount:.1f} TiB"
+
+
+def duration(ms: int) -> str:
+    """Return a number of milliseconds with a unit, "-" if it is 0 or less."""
+    seconds = ms / 1000
+    for unit, length in (("d", 86_400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * length:
+            return f"{seconds / length:.0f} {unit}"
+    return f"{seconds:.1f} s" if ms > 0 else "-"
