@@ -72,12 +72,6 @@ def run(folder: Path) -> Run:
     return run
 
 
-@pytest.fixture
-def client(tidelog_server: Server) -> Iterator[Client]:
-    with tidelog_server.client() as client:
-        yield client
-
-
 def send(*records: tuple[int, str]) -> None:
     import shopapp  # type: ignore[import-not-found]  # made by the fixture
 

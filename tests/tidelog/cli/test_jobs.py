@@ -77,12 +77,6 @@ def run(folder: Path) -> Run:
     return run
 
 
-@pytest.fixture
-def client(tidelog_server: Server) -> Iterator[Client]:
-    with tidelog_server.client() as client:
-        yield client
-
-
 def looked(run: Run, *names: str) -> dict[str, Any]:
     facts = json.loads(run("status", "--json", *names).output)
     return {each["job"]["name"]: each for each in facts["jobs"]} | {"engines": facts["engines"]}

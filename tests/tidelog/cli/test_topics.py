@@ -54,12 +54,6 @@ def run(tidelog_server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         sys.modules.pop(name, None)
 
 
-@pytest.fixture
-def client(tidelog_server: Server) -> Iterator[Client]:
-    with tidelog_server.client() as client:
-        yield client
-
-
 def lengths(client: Client, name: str, partitions: int) -> list[int]:
     return [client.tlen(f"{name}:{at}") for at in range(partitions)]
 

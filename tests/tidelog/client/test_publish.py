@@ -21,12 +21,6 @@ HOUR = 3_600_000
 
 
 @pytest.fixture
-def client(tidelog_server: Server) -> Iterator[Client]:
-    with tidelog_server.client() as client:
-        yield client
-
-
-@pytest.fixture
 def access(tidelog_server: Server) -> Access:
     return Access((tidelog_server.url,), retry_ms=1)
 

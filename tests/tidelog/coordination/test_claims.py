@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 import redis
 
@@ -14,15 +12,8 @@ from tidelog.client.client import Client
 from tidelog.client.steps import run
 from tidelog.coordination import Claim, Lease, LeaseLostError
 from tidelog.coordination.claims import check, reclaim, release, take
-from tidelog.testing import Server
 
 WANTED = [("claim:0", 0), ("claim:1", 1)]
-
-
-@pytest.fixture
-def client(tidelog_server: Server) -> Iterator[Client]:
-    with tidelog_server.client() as client:
-        yield client
 
 
 def acquired(client: Client, owner: str, ttl: float = 30) -> Lease:

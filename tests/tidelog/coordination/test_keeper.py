@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
 
 import pytest
 
@@ -19,12 +18,6 @@ from tidelog.testing import Server, free_port
 from tidelog.transport.access import Access
 
 TTL = 2.0  # two busy cores keep a thread waiting for tenths of a second
-
-
-@pytest.fixture
-def client(tidelog_server: Server) -> Iterator[Client]:
-    with tidelog_server.client() as client:
-        yield client
 
 
 def access(server: Server) -> Access:

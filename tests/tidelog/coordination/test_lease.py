@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 import redis
 
@@ -12,13 +10,6 @@ from tests.waiting import eventually
 from tidelog.client.client import Client
 from tidelog.client.steps import run
 from tidelog.coordination import Lease
-from tidelog.testing import Server
-
-
-@pytest.fixture
-def client(tidelog_server: Server) -> Iterator[Client]:
-    with tidelog_server.client() as client:
-        yield client
 
 
 def test_one_owner_at_a_time(client: Client) -> None:

@@ -6,7 +6,6 @@ import asyncio
 import json
 import time
 from collections import Counter
-from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
 
@@ -23,12 +22,6 @@ from tidelog.flows.api.event import Event
 from tidelog.flows.api.operator import Operator
 from tidelog.testing import Server
 from tidelog.topics import deadletters
-
-
-@pytest.fixture
-def client(tidelog_server: Server) -> Iterator[Client]:
-    with tidelog_server.client() as client:
-        yield client
 
 
 def flow_of(server: Server, sink: Any, name: str = "orders", **options: Any) -> Flow:

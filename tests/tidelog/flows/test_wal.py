@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from typing import Any
-
-import pytest
 
 from tests.tidelog.flows.serverkit import in_loop, running
 from tests.waiting import until
@@ -20,12 +17,6 @@ from tidelog.testing import Server
 from tidelog.topics import deadletters
 
 KEY = "flow:orders:wal:log"
-
-
-@pytest.fixture
-def client(tidelog_server: Server) -> Iterator[Client]:
-    with tidelog_server.client() as client:
-        yield client
 
 
 def flow_of(server: Server, source: Any, sink: Any, **options: Any) -> Flow:

@@ -16,12 +16,6 @@ STREAMS = ["a:0", "a:1"]
 
 
 @pytest.fixture
-def client(tidelog_server: Server) -> Iterator[Client]:
-    with tidelog_server.client() as client:
-        yield client
-
-
-@pytest.fixture
 def servers(tidelog_server: Server) -> Iterator[LeaderConnection]:
     servers = LeaderConnection(Access((tidelog_server.url,), retries=0), "test")
     yield servers

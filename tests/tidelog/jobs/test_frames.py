@@ -21,7 +21,7 @@ import pytest
 pytest.importorskip("pyspark", reason="no pyspark here (pip install 'tidelog[spark]')")
 
 from tests.tidelog.jobs import framekit as kit
-from tests.tidelog.spark.conftest import client, spark  # noqa: F401 - fixtures
+from tests.tidelog.spark.conftest import spark  # noqa: F401 - fixtures
 from tests.tidelog.spark.sparkkit import ROOT
 from tidelog import Client
 from tidelog.client import steps

@@ -9,7 +9,6 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -33,12 +32,6 @@ PROGRAM = [sys.executable, "-P", "-m", "tidelog.jobs.snapshots"]
 KILLS = 8
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture
-def client(tidelog_server: Server) -> Iterator[Client]:
-    with tidelog_server.client() as client:
-        yield client
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -25,12 +25,6 @@ from tidelog.jobs.store import StateStore, StoreUnusableError, transactions
 from tidelog.jobs.store.environments import StoreEnvironment, forget
 from tidelog.testing import Server
 from tidelog.transport.leader import LeaderConnection
-
-
-@pytest.fixture
-def client(tidelog_server: Server) -> Iterator[Client]:
-    with tidelog_server.client() as client:
-        yield client
 
 
 @pytest.fixture

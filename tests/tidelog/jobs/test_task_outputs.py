@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from enum import Enum
 from pathlib import Path
@@ -17,18 +16,11 @@ pytest.importorskip("pyspark", reason="no pyspark here (pip install 'tidelog[spa
 
 from tests.tidelog.jobs.taskdecl import Click, Seen, Total, clicks, noted, totals  # noqa: E402 - needs pyarrow
 from tests.tidelog.jobs.taskkit import Bench, texts  # noqa: E402 - needs pyarrow
-from tidelog import Client  # noqa: E402
 from tidelog.jobs import MicroBatch, job  # noqa: E402
 from tidelog.jobs.state import State  # noqa: E402
 from tidelog.jobs.task.task import run  # noqa: E402
 from tidelog.testing import Server  # noqa: E402
 from tidelog.topics import Topic, partition_of  # noqa: E402
-
-
-@pytest.fixture
-def client(tidelog_server: Server) -> Iterator[Client]:
-    with tidelog_server.client() as client:
-        yield client
 
 
 # -- outputs -------------------------------------------------------------------------------------------------

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -18,16 +17,9 @@ pytest.importorskip("pyspark", reason="no pyspark here (pip install 'tidelog[spa
 
 from tests.tidelog.jobs.taskdecl import Click, totals  # noqa: E402 - needs pyarrow
 from tests.tidelog.jobs.taskkit import Bench, entries  # noqa: E402 - needs pyarrow
-from tidelog import Client  # noqa: E402
 from tidelog.jobs import MicroBatch, job  # noqa: E402
 from tidelog.testing import Server  # noqa: E402
 from tidelog.topics import Topic, partition_of  # noqa: E402
-
-
-@pytest.fixture
-def client(tidelog_server: Server) -> Iterator[Client]:
-    with tidelog_server.client() as client:
-        yield client
 
 
 class Inner(msgspec.Struct):

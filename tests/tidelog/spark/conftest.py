@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.tidelog.spark.sparkkit import new_session, require_spark
-from tidelog import Client
 from tidelog.testing import Server
 
 if TYPE_CHECKING:
@@ -21,12 +20,6 @@ def spark() -> Iterator[SparkSession]:
     session = new_session()
     yield session
     session.stop()
-
-
-@pytest.fixture
-def client(tidelog_server: Server) -> Iterator[Client]:
-    with tidelog_server.client() as client:
-        yield client
 
 
 @pytest.fixture

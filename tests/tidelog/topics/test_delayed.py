@@ -35,12 +35,6 @@ def orders(server: Server, **options: Any) -> Topic[Order]:
     return Topic("orders", Order, **{"partition_by": "id", "partitions": 4, "url": server.url, **options})
 
 
-@pytest.fixture
-def client(tidelog_server: Server) -> Iterator[Client]:
-    with tidelog_server.client() as client:
-        yield client
-
-
 class Moving:
     """A mover with a lease, a claim and a connection of its own."""
 

@@ -24,12 +24,6 @@ ZERO = StreamId(0)
 
 
 @pytest.fixture
-def client(tidelog_server: Server) -> Iterator[Client]:
-    with tidelog_server.client() as client:
-        yield client
-
-
-@pytest.fixture
 def told() -> Told:
     return queue.Queue()
 

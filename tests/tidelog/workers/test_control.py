@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
-
-import pytest
 
 from tests.waiting import until
 from tidelog import Client, StreamId
@@ -15,12 +12,6 @@ from tidelog.workers.coordination.connections import WorkerConnector
 from tidelog.workers.coordination.control_stream import ControlStream, message
 
 NAME = "follower"
-
-
-@pytest.fixture
-def client(tidelog_server: Server) -> Iterator[Client]:
-    with tidelog_server.client() as client:
-        yield client
 
 
 def waits(client: Client) -> str:

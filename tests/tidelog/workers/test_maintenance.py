@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -18,12 +17,6 @@ from tidelog.topics.admin import alter, grow
 from tidelog.topics.settings import Retention
 from tidelog.workers import App
 from tidelog.workers.coordination.retention import RetentionTask
-
-
-@pytest.fixture
-def client(tidelog_server: Server) -> Iterator[Client]:
-    with tidelog_server.client() as client:
-        yield client
 
 
 def shop(server: Server, **options: Any) -> tuple[App, Topic[Order]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 
 import pytest
 
@@ -20,12 +19,6 @@ from tidelog.workers import App
 from tidelog.workers.coordination.delayed_records import DelayedRecordSender
 
 CLAIM = "orders:delayed:mover"
-
-
-@pytest.fixture
-def client(tidelog_server: Server) -> Iterator[Client]:
-    with tidelog_server.client() as client:
-        yield client
 
 
 def mover(client: Client) -> str:

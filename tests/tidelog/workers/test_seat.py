@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
@@ -14,19 +13,12 @@ from tidelog.client.client import Client
 from tidelog.client.steps import run
 from tidelog.coordination import Lease, LeaseLostError
 from tidelog.coordination.lease import now
-from tidelog.testing import Server
 from tidelog.workers import keys
 from tidelog.workers.coordination import member_document
 from tidelog.workers.coordination.member_document import Member, MemberDocument, MembersError
 from tidelog.workers.coordination.membership import RESTARTS, Membership
 
 KEY = keys.members("app", "p")
-
-
-@pytest.fixture
-def client(tidelog_server: Server) -> Iterator[Client]:
-    with tidelog_server.client() as client:
-        yield client
 
 
 def membership(

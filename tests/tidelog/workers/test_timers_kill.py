@@ -59,12 +59,6 @@ class Fleet:
 
 
 @pytest.fixture
-def client(tidelog_server: Server) -> Iterator[Client]:
-    with tidelog_server.client() as client:
-        yield client
-
-
-@pytest.fixture
 def fleet(tidelog_server: Server, client: Client) -> Iterator[Fleet]:
     fleet = Fleet(tidelog_server, client)
     yield fleet
