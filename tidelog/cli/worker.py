@@ -80,30 +80,30 @@ def worker(
         raise SystemExit(1) from None
 
 
-async def _run(made: Worker, parent: int | None, port: int | None, host: str) -> None:
-    watching = asyncio.create_task(_watch(made, parent)) if parent is not None else None
+async def _run(running: Worker, parent: int | None, port: int | None, host: str) -> None:
+    watching = asyncio.create_task(_watch(running, parent)) if parent is not None else None
     try:
         with ExitStack() as stack:
             if port is not None:
-                _serve(stack, made, port, host)
-            await made.run()
+                _serve(stack, running, port, host)
+            await running.run()
     finally:
         if watching is not None:
             watching.cancel()
 
 
-def _serve(stack: ExitStack, made: Worker, port: int, host: str) -> None:
+def _serve(stack: ExitStack, running: Worker, port: int, host: str) -> None:
     try:
-        stack.enter_context(serving(made, port, host))
+        stack.enter_context(serving(running, port, host))
     except OSError as error:
         raise click.ClickException(f"--metrics {port}: {host}:{port} is not available: {error}") from None
 
 
-async def _watch(made: Worker, parent: int) -> None:
+async def _watch(running: Worker, parent: int) -> None:
     """Stop when the parent process has ended."""
     while os.getppid() == parent:  # noqa: ASYNC110 - there is no notification
         await asyncio.sleep(ORPHANED)
-    made.stop()
+    running.stop()
 
 
 # -- several processes ---------------------------------------------------------------------------------------

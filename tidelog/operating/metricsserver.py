@@ -32,11 +32,11 @@ class _Handler(WSGIRequestHandler):
 class _Server(ThreadingMixIn, WSGIServer):
     daemon_threads = True
 
-    def __init__(self, place: Any, family: socket.AddressFamily) -> None:
+    def __init__(self, address: Any, family: socket.AddressFamily) -> None:
         self.address_family = family
         self._lock = threading.Lock()
         self._open: dict[Any, float] = {}  # by connection: when it was opened
-        super().__init__(place, _Handler)
+        super().__init__(address, _Handler)
 
     def verify_request(self, request: Any, client_address: Any) -> bool:  # noqa: ARG002 - socketserver's signature
         now = time.monotonic()
@@ -67,8 +67,8 @@ def _disconnect(request: Any) -> None:
 
 def serve(app: Callable[..., Any], port: int, host: str) -> tuple[WSGIServer, threading.Thread]:
     """Start a server; returns it and its thread. Raises OSError if the address is not available."""
-    family, _, _, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-    server = _Server(place, family)
+    family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+    server = _Server(address, family)
     server.set_app(app)
     thread = threading.Thread(target=server.serve_forever, name="tidelog-metrics-http", daemon=True)
     thread.start()

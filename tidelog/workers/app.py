@@ -216,7 +216,7 @@ class App:
             if not isinstance(value, bool):
                 raise AppError(f"app.{kind}: {what} must be True or False: {value!r}")
         try:
-            made = timing()
+            schedule = timing()
         except AppError as error:
             raise AppError(f"app.{kind}: {error}") from None
 
@@ -225,7 +225,7 @@ class App:
             check_name(f"a {kind}", called)
             takes_time = wants_time(f"{kind} {called!r}", function)
             self._check_free(called)
-            self.timers[called] = ScheduledFunction(called, function, made, on_leader, catch_up, takes_time)
+            self.timers[called] = ScheduledFunction(called, function, schedule, on_leader, catch_up, takes_time)
             return function
 
         return decorate

@@ -52,6 +52,6 @@ def leave(token: Token[dict[str, Any]]) -> None:
 
 def context(**fields: Any) -> Context:
     """Return a copy of the current context with these fields, for a task."""
-    made = copy_context()
-    made.run(enter, **fields)
-    return made
+    copied = copy_context()
+    copied.run(enter, **fields)
+    return copied

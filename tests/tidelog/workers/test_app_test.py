@@ -253,7 +253,7 @@ def test_held_back_and_resumed_from_outside(tidelog_server: Server) -> None:
             await test.idle()
             assert await arun(test.client, control.pause(app, "bill")) == ["all partitions"]
             executor = test.workers[0].executors["bill"]
-            await until(lambda: executor._paused == {"*"})
+            await until(lambda: executor.paused == {"*"})
             await test.feed(orders, Order(3, "a"), Order(4, "b"))
             await test.idle(paused=True)
             assert sorted(done) == [1, 2]

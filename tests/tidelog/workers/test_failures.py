@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
 import pytest
 
-from tests.tidelog.workers.workerkit import Order, pending, working
+from tests.tidelog.workers.workerkit import SOON, Order, orders, pending, working
 from tests.waiting import until
 from tidelog.client import Client
 from tidelog.client.steps import run
 from tidelog.testing import Server
-from tidelog.topics import Topic
 from tidelog.workers import (
     App,
     DeadLetter,
@@ -26,17 +24,6 @@ from tidelog.workers import (
     Take,
 )
 from tidelog.workers.coordination import pauses
-
-SOON = Retry(2, first=0.01, most=0.02)
-
-
-@pytest.fixture
-def app(tidelog_server: Server) -> App:
-    return App("shop", tidelog_server.url, lease=20.0, grace=20.0)
-
-
-def orders(app: App, partitions: int = 1) -> Topic[Any]:
-    return app.topic("orders", Order, partition_by="key", partitions=partitions)
 
 
 @pytest.mark.parametrize("form", ["each", "event", "key", "none", "batch", "events"])

@@ -64,9 +64,9 @@ def test_nothing_is_read_once_the_lease_is_over_though_nobody_has_noticed(tidelo
         async with waiting(tidelog_server, 1) as (executor, orders, client, (claim,)):
             claim.tenure.until = -math.inf
             orders.sync.send_many([Order(1), Order(2)])
-            await until(lambda: executor._fetcher._hot or executor.stats.fetched)
+            await until(lambda: executor.fetcher.hot or executor.stats.fetched)
             for _ in range(50):  # on the connection that TREAD would have left on
-                await executor._reads.ask(plain("PING"))
+                await executor.reads.ask(plain("PING"))
             (group,) = client.tgroup_list("orders:0")
             assert (group.pending, group.offset.ms) == (0, 0)
 
@@ -109,7 +109,7 @@ def test_what_a_lost_reply_has_delivered_comes_before_anything_newer(
             await until(lambda: executor.partitions and executor.partitions[0].buffer.open)
             await orders.send(Order(0))
             await until(lambda: executor.stats.busy)
-            channel = await executor._reads.channel()
+            channel = await executor.reads.channel()
             monkeypatch.setattr(channel, "data_received", lambda _: channel.close("cut off"))
             await orders.send_many(Order(number) for number in range(1, 6))
             await until(lambda: channel.lost)
@@ -143,7 +143,7 @@ def test_what_is_in_hand_is_not_touched_once_the_partition_is_lost(
         async with working(app) as worker:
             executor = worker.executors["bill"]
             await until(lambda: executor.stats.busy)
-            partition, reads = executor.partitions[0], executor._reads
+            partition, reads = executor.partitions[0], executor.reads
             before, connected, waited = due(), reads.channel, asyncio.Event()
 
             async def late() -> AsyncConnection:
@@ -168,7 +168,7 @@ def test_a_partition_that_is_released_while_it_is_taken_up_is_not_read(
 
     async def told() -> None:
         async with waiting(tidelog_server, 1) as (executor, orders, client, (claim,)):
-            recover = executor._recover
+            recover = executor.recover
             releasing: list[asyncio.Task[None]] = []
 
             async def late(partition: ActivePartition) -> None:
@@ -177,13 +177,13 @@ def test_a_partition_that_is_released_while_it_is_taken_up_is_not_read(
                 await partition.stopping.wait()
 
             await executor.released(0)
-            monkeypatch.setattr(executor, "_recover", late)
+            monkeypatch.setattr(executor, "recover", late)
             executor.begin(claim)
             await until(lambda: releasing and releasing[0].done())
-            assert not executor._fetcher._buffers
+            assert not executor.fetcher.buffers
             orders.sync.send(Order(1))
             for _ in range(50):
-                await executor._reads.ask(plain("PING"))
+                await executor.reads.ask(plain("PING"))
             (group,) = client.tgroup_list("orders:0")
             assert (group.pending, group.offset.ms) == (0, 0)
 

@@ -197,6 +197,6 @@ class TestSeat:
             next(steps)
         clock.now += 61
         for each in seats:
-            each._lease.tenure.until = clock.now + 30
+            each.lease.tenure.until = clock.now + 30
         asked = next(seats[0].turn(False))
         assert [call.args[0] for call in asked] == ["PTTL", "PTTL"]

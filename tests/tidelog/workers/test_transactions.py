@@ -17,11 +17,6 @@ from tidelog.topics import Topic
 from tidelog.workers import App, AppError, CallNext, DeadLetter, Event, Events, Retry, Take
 
 
-@pytest.fixture
-def app(tidelog_server: Server) -> App:
-    return App("shop", tidelog_server.url, lease=20.0, grace=20.0)
-
-
 def topics(app: App, **options: Any) -> tuple[Topic[Any], Topic[Any]]:
     orders = app.topic("orders", Order, partition_by="key", partitions=3)
     return orders, app.topic("out", Order, partition_by="key", partitions=2, **options)

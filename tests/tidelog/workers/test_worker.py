@@ -9,22 +9,13 @@ from typing import Any
 
 import pytest
 
-from tests.tidelog.workers.workerkit import Order, pending, working
+from tests.tidelog.workers.workerkit import Order, orders, pending, working
 from tests.waiting import until
 from tidelog.client import Client
 from tidelog.testing import Server
 from tidelog.topics import Topic
 from tidelog.topics.admin import grow
 from tidelog.workers import App, Event, Events, Take
-
-
-@pytest.fixture
-def app(tidelog_server: Server) -> App:
-    return App("shop", tidelog_server.url, lease=20.0, grace=20.0)
-
-
-def orders(app: App, partitions: int = 4) -> Topic[Any]:
-    return app.topic("orders", Order, partition_by="key", partitions=partitions)
 
 
 @pytest.mark.parametrize("partitions", [1, 5])

@@ -12,21 +12,29 @@ import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from tests.waiting import eventually
 from tidelog.client import Client
 from tidelog.testing import Server
-from tidelog.workers import App, Worker
+from tidelog.topics import Topic
+from tidelog.workers import App, Retry, Worker
 
 ROOT = Path(__file__).parents[3]
-PATIENCE = 60.0  # seconds for what should take less than one
+PATIENCE = 60.0  # seconds
+SOON = Retry(2, first=0.01, most=0.02)
 
 
 class Order(msgspec.Struct):
     id: int
     key: str = "k"
+
+
+def orders(app: App, partitions: int | None = 1) -> Topic[Any]:
+    """A topic of an app, with records of the type Order."""
+    return app.topic("orders", Order, partition_by="key", partitions=partitions)
 
 
 @asynccontextmanager

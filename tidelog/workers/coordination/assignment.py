@@ -27,10 +27,10 @@ def assign(previous: Sequence[str | None], members: Mapping[str, int], partition
     room = _shares(owners, members, partitions)
     result: list[str | None] = []
     for owner in owners:
-        kept = owner if owner is not None and room[owner] else None
-        if kept is not None:
-            room[kept] -= 1
-        result.append(kept)
+        retained = owner if owner is not None and room[owner] else None
+        if retained is not None:
+            room[retained] -= 1
+        result.append(retained)
     takers = iter([name for name in sorted(room) for _ in range(room[name])])
     return [next(takers) if owner is None else owner for owner in result]
 

@@ -46,7 +46,7 @@ class WorkerConnector:
         delays = Delays(BACKOFF)
         while True:
             try:
-                made = await connect_to_leader(self.access, self.name)
+                channel = await connect_to_leader(self.access, self.name)
             except (OSError, TimeoutError) as error:  # LostError and UnreachableError among them
                 self._log_outage(error, "it answers")
                 await asyncio.sleep(delays.next())
@@ -56,7 +56,7 @@ class WorkerConnector:
             else:
                 if self._away.succeeded():
                     log.info("%s: connected again", self.access.places)
-                return made
+                return channel
 
     def refused(self, channel: AsyncConnection) -> None:
         """Log that the server refuses requests temporarily."""
@@ -89,7 +89,7 @@ class WorkerConnection:
         self._making = asyncio.Lock()
         self._refusals = 0  # consecutive connections that were closed because the server could not serve requests
         self._refused_at = 0.0  # loop time of the last one
-        self._closed = False
+        self.closed = False
 
     async def channel(self) -> AsyncConnection:
         """Return the channel, and open it if necessary. Raises LostError after ``close``."""
@@ -100,23 +100,23 @@ class WorkerConnection:
             while self._channel is None or self._channel.lost is not None:
                 await self._pause()
                 self._check_open()
-                made = await self.connector.connect()
+                channel = await self.connector.connect()
                 try:
                     if self._opened is not None:
-                        await self._opened(made)
+                        await self._opened(channel)
                     self._check_open()
                 except LostError:
-                    made.close()
-                    self._channel = made
+                    channel.close()
+                    self._channel = channel
                     continue
                 except BaseException:
-                    made.close()
+                    channel.close()
                     raise
-                self._channel = made
+                self._channel = channel
             return self._channel
 
     def _check_open(self) -> None:
-        if self._closed:
+        if self.closed:
             raise LostError("closed")
 
     async def _pause(self) -> None:
@@ -139,7 +139,7 @@ class WorkerConnection:
             try:
                 return checked(await self.send(calls))
             except LostError:
-                if self._closed:
+                if self.closed:
                     raise
 
     async def together(self, *calls: Call[Any], raise_on_error: bool = True) -> list[Any]:
@@ -148,6 +148,6 @@ class WorkerConnection:
 
     def close(self) -> None:
         """Close the connection permanently."""
-        self._closed = True
+        self.closed = True
         if self._channel is not None:
             self._channel.close()

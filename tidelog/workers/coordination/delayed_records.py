@@ -227,9 +227,9 @@ class DelayedRecordSender:
 async def _run(connection: SingleConnection, steps: Steps[T]) -> T:
     """Drive an operation over one connection. Raises errors of the connection and closes the operation."""
     try:
-        made = next(steps)
+        calls_to_send = next(steps)
         while True:
-            made = steps.send(await connection.send(made))
+            calls_to_send = steps.send(await connection.send(calls_to_send))
     except StopIteration as end:
         done: T = end.value
         return done

@@ -72,7 +72,7 @@ class Membership:
         self.members = MemberDocument()  # as last seen
         self._app, self._processor, self._partitions = app, processor, partitions
         self._key = keys.members(app, processor)
-        self._lease = lease
+        self.lease = lease
         self._capacity = capacity
         self._debounce = debounce  # seconds that a join waits for other joins
         self._lease_ends: dict[str, float] = {} if lease_ends is None else lease_ends  # by lease, on its clock
@@ -106,7 +106,7 @@ class Membership:
             self.releasing[at] = self.claims.pop(at)
             view.releasing.append(at)
         retry_in = yield from self._take(mine, view)
-        self._next_check = self._clock() + min(settle_in, retry_in, self._lease.ttl * NET)
+        self._next_check = self._clock() + min(settle_in, retry_in, self.lease.ttl * NET)
         view.after = self._after()
         return view
 
@@ -158,7 +158,7 @@ class Membership:
         """Take the missing partitions; returns the seconds until those of other members may be free."""
         wanted = sorted((mine | self.uncertain) - self.claims.keys() - self.releasing.keys())
         self.uncertain.update(wanted)
-        taken = yield from take(self._lease, [(self._owner(at), at) for at in wanted])
+        taken = yield from take(self.lease, [(self._owner(at), at) for at in wanted])
         strays = [claim for claim in taken.claims if claim.partition not in mine]
         for claim in taken.claims:
             if claim.partition in mine:
@@ -216,13 +216,13 @@ class Membership:
 
     def _lives(self, lease: str, left: int) -> None:
         """Record the remaining milliseconds of a lease, as PTTL returns them."""
-        seconds = self._lease.ttl if left == -1 else max(0, left) / 1000
+        seconds = self.lease.ttl if left == -1 else max(0, left) / 1000
         self._lease_ends[lease] = self._clock() + seconds
 
     def _asked_at(self) -> list[float]:
         """Return when to check each neighbour, on the lease's clock."""
         return [
-            self._lease_ends.get(each, -math.inf) + ASKED + rank * self._lease.ttl
+            self._lease_ends.get(each, -math.inf) + ASKED + rank * self.lease.ttl
             for rank, each in enumerate(self._neighbours)
         ]
 
@@ -237,13 +237,13 @@ class Membership:
         return change(self._key, how, [message(self._app, kind, self.worker, self._processor)])
 
     def _held(self) -> Tenure:
-        tenure = self._lease.tenure
+        tenure = self.lease.tenure
         if not tenure.held:
-            raise LeaseLostError(f"lease {self._lease.key} is not held")
+            raise LeaseLostError(f"lease {self.lease.key} is not held")
         return tenure
 
     def _owner(self, partition: int) -> str:
         return keys.owner(self._app, self._processor, partition)
 
     def _clock(self) -> float:
-        return self._lease.clock()
+        return self.lease.clock()

@@ -94,8 +94,8 @@ class RetentionTask:
                 f"topic {name}: it had {known} partitions and now has {settings.partitions}. Workers keep using the old"
                 " number: restart them"
             )
-        kept = settings.retention
-        if kept.partition_size is None and kept.max_age_ms is None:
+        retention = settings.retention
+        if retention.partition_size is None and retention.max_age_ms is None:
             return False
         streams = [f"{name}:{at}" for at in range(settings.partitions or 0)]
         lengths: list[int] = []
@@ -104,19 +104,19 @@ class RetentionTask:
                 reply if isinstance(reply, int) else self._unknown(name, reply)
                 for reply in (yield [calls.tlen(stream) for stream in streams[at : at + PAGE]])
             ]
-        for stream in (yield from self._overfull(streams, lengths, kept)):
-            evicted = yield from trim(stream, kept, self._groups[name])
+        for stream in (yield from self._overfull(streams, lengths, retention)):
+            evicted = yield from trim(stream, retention, self._groups[name])
             self.evicted += evicted
             lengths[streams.index(stream)] -= evicted
-            if not kept.drops and not evicted:
+            if not retention.drops and not evicted:
                 yield from self._explain(name, stream)
         changed = lengths != self._seen.get(name)
         self._seen[name] = lengths
         return changed
 
-    def _overfull(self, streams: Sequence[str], lengths: Sequence[int], kept: Retention) -> Steps[list[str]]:
+    def _overfull(self, streams: Sequence[str], lengths: Sequence[int], retention: Retention) -> Steps[list[str]]:
         """Return the partitions that contain more or older entries than the retention allows."""
-        size, age = kept.partition_size, kept.max_age_ms
+        size, age = retention.partition_size, retention.max_age_ms
         found = {stream for stream, length in zip(streams, lengths, strict=True) if size is not None and length > size}
         filled = [stream for stream, length in zip(streams, lengths, strict=True) if length]
         if age is not None and filled:

@@ -62,13 +62,13 @@ def timing(slow: float | None = 1.0, observe: Callable[[Timing], None] | None = 
 
     def _tell(events: Sequence[Event[Any]], seconds: float, error: BaseException | None) -> None:
         first = events[0]
-        made = Timing(first.app, first.processor, len(events), seconds, error)
+        attributes = Timing(first.app, first.processor, len(events), seconds, error)
         level = logging.WARNING if slow is not None and seconds >= slow else logging.DEBUG
         where = f"{first.topic.stream(first.partition)} {first.id}"
         group = f"{first.app}.{first.processor}"
         log.log(level, "%s: %d events from %s on took %.3f s", group, len(events), where, seconds)
         if observe is not None:
-            observe(made)
+            observe(attributes)
 
     return layer
 
@@ -142,7 +142,7 @@ def _carrier(event: Event[Any]) -> dict[str, str]:
 def _attributes(events: Sequence[Event[Any]]) -> dict[str, str | int]:
     """Return the attributes that OpenTelemetry's messaging conventions define."""
     first = events[0]
-    made: dict[str, str | int] = {
+    attributes: dict[str, str | int] = {
         "messaging.system": "tidelog",
         "messaging.operation.name": "process",
         "messaging.operation.type": "process",
@@ -150,13 +150,13 @@ def _attributes(events: Sequence[Event[Any]]) -> dict[str, str | int]:
         "messaging.consumer.group.name": f"{first.app}.{first.processor}",
     }
     if len({event.partition for event in events}) == 1:
-        made["messaging.destination.partition.id"] = str(first.partition)
+        attributes["messaging.destination.partition.id"] = str(first.partition)
     if len(events) == 1:
-        made["messaging.message.id"] = str(first.id)
-        made["tidelog.attempt"] = first.attempt
+        attributes["messaging.message.id"] = str(first.id)
+        attributes["tidelog.attempt"] = first.attempt
     else:
-        made["messaging.batch.message_count"] = len(events)
-    return made
+        attributes["messaging.batch.message_count"] = len(events)
+    return attributes
 
 
 # -- deduplication -------------------------------------------------------------------------------------------

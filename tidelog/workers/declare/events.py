@@ -219,11 +219,11 @@ class Events(Generic[R]):
         self.settle()
         if self.is_done:
             return []
-        given = await self.feed.next(count, within)
-        self.ended = not given
+        events = await self.feed.next(count, within)
+        self.ended = not events
         if not self.in_flight:  # otherwise the feed has set it, because middleware can change what it passes on
-            self.in_flight = given
-        return given
+            self.in_flight = events
+        return events
 
     def settle(self) -> None:
         """Mark the events in flight as processed."""

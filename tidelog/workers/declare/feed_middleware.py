@@ -59,9 +59,9 @@ class MiddlewareFeed:
         await self.close()
         if not self._layers:
             return await self._inner.next(count, within)
-        while given := await self._inner.next(count, within):
-            self._events.in_flight = given  # from here on, a failure concerns these events
-            self._pull = _Pull(given, self._layers)
+        while events := await self._inner.next(count, within):
+            self._events.in_flight = events  # from here on, a failure concerns these events
+            self._pull = _Pull(events, self._layers)
             passed = await self._pull.passed()
             if passed:
                 return passed
@@ -78,7 +78,7 @@ class MiddlewareFeed:
         if self._pull is None:
             self._events.settle()
             return
-        self._events.in_flight = self._pull.given
+        self._events.in_flight = self._pull.events
         await self._pull.succeed()
         self._finish(self._pull)
 
@@ -86,7 +86,7 @@ class MiddlewareFeed:
         """Pass an error of the function to the middleware. Raises the error that comes out of it."""
         if self._pull is None:
             raise error
-        self._events.in_flight = self._pull.given
+        self._events.in_flight = self._pull.events
         await self._pull.fail(error)
         self._finish(self._pull)
 
@@ -98,15 +98,15 @@ class MiddlewareFeed:
     def _finish(self, pull: _Pull) -> None:
         self._pull = None
         self._events.in_flight = []
-        self._inner.finished(pull.given)
+        self._inner.finished(pull.events)
 
 
 class _Pull:
     """Events that pass through the middleware to the function and back."""
 
-    def __init__(self, given: list[Event[Any]], layers: Sequence[Middleware]) -> None:
+    def __init__(self, events: list[Event[Any]], layers: Sequence[Middleware]) -> None:
         loop = asyncio.get_running_loop()
-        self.given = given
+        self.events = events
         self._passed: asyncio.Future[list[Event[Any]]] = loop.create_future()  # the events that the layers pass on
         self._outcome: asyncio.Future[None] = loop.create_future()  # the outcome in the function
         self._task = loop.create_task(self._run(layers))
@@ -142,7 +142,7 @@ class _Pull:
 
     async def _run(self, layers: Sequence[Middleware]) -> None:
         try:
-            await onion(layers, self._core)(self.given)
+            await onion(layers, self._core)(self.events)
         except (SystemExit, KeyboardInterrupt, GeneratorExit) as error:  # asyncio treats these specially in a task
             raise as_failure(error, self._task) from error
 

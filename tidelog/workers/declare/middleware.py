@@ -70,10 +70,10 @@ def once(title: str, layers: Sequence[Middleware], core: CallNext) -> CallNext:
         finally:
             inside.difference_update(ids)
 
-    made: CallNext = counted
+    composed: CallNext = counted
     for layer in reversed(layers):
-        made = _around_once(title, layer, made, inside)
-    return made
+        composed = _around_once(title, layer, composed, inside)
+    return composed
 
 
 def _around_once(title: str, layer: Middleware, inner: CallNext, inside: set[StreamId]) -> CallNext:

@@ -221,19 +221,18 @@ def declare(
     ``on_error`` and ``middleware`` are those of the app.
     """
     _known(kind, options)
-    given = dict(options)
-    name = given.get("name", name_of(function))
+    name = options.get("name", name_of(function))
     check_name("a processor", name)
     title = f"processor {name!r}"
     wanted = wants(title, kind, function, topic.codec.shape.type)
-    ordering = _one_of(title, "ordering", given.get("ordering", "partition"), ("partition", "key", "none"))
+    ordering = _one_of(title, "ordering", options.get("ordering", "partition"), ("partition", "key", "none"))
     if ordering not in _ORDERINGS[kind]:
         raise AppError(
             f"{title}: {_CALLED[kind]} does not support ordering={ordering!r}, only {_listed(_ORDERINGS[kind])}."
             " app.each supports all"
         )
-    take = _take(title, kind, given)
-    policy = on_error if given.get("on_error") is None else Policy.of(given["on_error"])
+    take = _take(title, kind, options)
+    policy = on_error if options.get("on_error") is None else Policy.of(options["on_error"])
     declared = Processor(
         app=app,
         name=name,
@@ -242,16 +241,16 @@ def declare(
         function=function,
         wants=wanted,
         ordering=ordering,
-        concurrency=_concurrency(title, kind, ordering, given),
-        ack=_one_of(title, "ack", given.get("ack", "after"), ("after", "before", "manual")),
+        concurrency=_concurrency(title, kind, ordering, options),
+        ack=_one_of(title, "ack", options.get("ack", "after"), ("after", "before", "manual")),
         take=take,
         policy=policy,
-        timeout=_timeout(title, given.get("timeout")),
-        middleware=(*middleware, *checked(title, given.get("middleware", ()))),
-        transactional=_flag(title, "transactional", given.get("transactional", False)),
-        prefetch=_prefetch(title, take, given),
-        start=_start(title, given.get("start", EARLIEST)),
-        key=_key(title, topic, ordering, given),
+        timeout=_timeout(title, options.get("timeout")),
+        middleware=(*middleware, *checked(title, options.get("middleware", ()))),
+        transactional=_flag(title, "transactional", options.get("transactional", False)),
+        prefetch=_prefetch(title, take, options),
+        start=_start(title, options.get("start", EARLIEST)),
+        key=_key(title, topic, ordering, options),
     )
     _check_combination(title, declared)
     return declared
@@ -274,17 +273,17 @@ def _known(kind: Kind, options: Mapping[str, Any]) -> None:
             raise AppError(f"{_CALLED[kind]} has no option {name!r}: {meant}")
 
 
-def _take(title: str, kind: Kind, given: Mapping[str, Any]) -> Take | None:
+def _take(title: str, kind: Kind, options: Mapping[str, Any]) -> Take | None:
     if kind != "batch":
         return None
-    take = given.get("take")
+    take = options.get("take")
     if not isinstance(take, Take):
         raise AppError(f"{title}: app.batch needs take=Take(count, within=seconds): {take!r}")
     return take
 
 
-def _concurrency(title: str, kind: Kind, ordering: str, given: Mapping[str, Any]) -> int:
-    value = given.get("concurrency")
+def _concurrency(title: str, kind: Kind, ordering: str, options: Mapping[str, Any]) -> int:
+    value = options.get("concurrency")
     if ordering == "partition":
         if value not in (None, 1):
             other = "ordering='key' or 'none'" if kind == "each" else "ordering='none'"
@@ -294,11 +293,11 @@ def _concurrency(title: str, kind: Kind, ordering: str, given: Mapping[str, Any]
     return _whole(title, "concurrency", default if value is None else value)
 
 
-def _prefetch(title: str, take: Take | None, given: Mapping[str, Any]) -> int:
+def _prefetch(title: str, take: Take | None, options: Mapping[str, Any]) -> int:
     least = take.count if take is not None else 1
-    if given.get("prefetch") is None:
+    if options.get("prefetch") is None:
         return max(PREFETCH, least)
-    value = _whole(title, "prefetch", given["prefetch"])
+    value = _whole(title, "prefetch", options["prefetch"])
     if value < least:
         raise AppError(
             f"{title}: prefetch={value} is less than the {least} events of a batch, which would never be full"
@@ -306,8 +305,8 @@ def _prefetch(title: str, take: Take | None, given: Mapping[str, Any]) -> int:
     return value
 
 
-def _key(title: str, topic: Topic[Any], ordering: str, given: Mapping[str, Any]) -> Callable[[Any], Key | None]:
-    function = given.get("key")
+def _key(title: str, topic: Topic[Any], ordering: str, options: Mapping[str, Any]) -> Callable[[Any], Key | None]:
+    function = options.get("key")
     if function is None:
         if ordering == "key" and topic.declared.partition_by is None:
             raise AppError(

@@ -97,10 +97,10 @@ def check_takes(title: str, function: Callable[..., Any], example: str) -> None:
 def _parameters(title: str, function: Any, least: int, most: int, example: str) -> list[inspect.Parameter]:
     """Return the parameters that receive an argument, at most ``most``. Raises AppError if a call is impossible."""
     taken = list(inspect.signature(function).parameters.values())
-    places = [one for one in taken if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)]
+    positional = [one for one in taken if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)]
     rest = [one for one in taken if one.kind is one.VAR_POSITIONAL]
     needed = [one for one in taken if one.default is one.empty and one not in rest and one.kind is not one.VAR_KEYWORD]
-    used = (places or rest)[:most] if least else [one for one in needed if one in places][:most]
+    used = (positional or rest)[:most] if least else [one for one in needed if one in positional][:most]
     if len(used) < least or any(one not in used for one in needed):
         names = ", ".join(one.name for one in needed) or "nothing"
         called = "one argument" if least else "the scheduled time at most"
@@ -137,13 +137,13 @@ def _compare(title: str, hint: Any, record_type: Any, example: str) -> None:
 
 def _compare_types(title: str, hint: Any, record_type: Any, example: str) -> None:
     """Raise AppError if a record can't have the annotated type. Annotations that are not classes are not checked."""
-    wanted, given = _base(hint), _base(record_type)
-    if wanted is Any or wanted is types.UnionType or not isinstance(wanted, type) or not isinstance(given, type):
+    wanted, actual = _base(hint), _base(record_type)
+    if wanted is Any or wanted is types.UnionType or not isinstance(wanted, type) or not isinstance(actual, type):
         return
-    if issubclass(given, dict) and dict in wanted.__mro__:  # dicts and TypedDicts are dicts at run time
+    if issubclass(actual, dict) and dict in wanted.__mro__:  # dicts and TypedDicts are dicts at run time
         return
     try:
-        if issubclass(given, wanted):
+        if issubclass(actual, wanted):
             return
     except TypeError:  # a TypedDict, which does not support issubclass()
         pass

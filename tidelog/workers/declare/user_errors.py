@@ -26,19 +26,19 @@ def as_failure(error: BaseException, task: asyncio.Task[Any] | None) -> Exceptio
     """
     if isinstance(error, Exception):
         return error
-    made: Exception
+    failed: Exception
     if isinstance(error, asyncio.CancelledError):
         if task is None or task.cancelling():
             raise error
-        made = CancelledInsideError("a task or future that the function awaited was cancelled")
+        failed = CancelledInsideError("a task or future that the function awaited was cancelled")
     else:
         if isinstance(error, KeyboardInterrupt) and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
             raise error
         if isinstance(error, GeneratorExit) and not _runs(task):  # the coroutine is being closed
             raise error
-        made = ExitInsideError(f"the function raised {summary_of(error)}")
-    made.__cause__ = error
-    return made
+        failed = ExitInsideError(f"the function raised {summary_of(error)}")
+    failed.__cause__ = error
+    return failed
 
 
 def _runs(task: asyncio.Task[Any] | None) -> bool:

@@ -163,21 +163,21 @@ class StartCounter:
     async def _write(self, partition: ActivePartition, ids: Sequence[bytes]) -> None:
         if not ids:
             return
-        made = [
+        to_send = [
             Call(("SET", self._key(partition, each), _text(partition.start_counts[each]), "PX", KEPT_MS), bool)
             for each in ids
         ]
         try:
-            await self._connection.ask(*made)
+            await self._connection.ask(*to_send)
         except redis.ResponseError as error:  # the event is started anyway
             self._trouble.warn(f"processor {self._declared.name}: attempts are not counted: {text_of(error)}")
         except LostError:  # the connection was closed
             return
 
-    def _spawn(self, made: list[Call[bool]]) -> None:
+    def _spawn(self, to_send: list[Call[bool]]) -> None:
         async def send() -> None:
             try:
-                await self._connection.send(made)
+                await self._connection.send(to_send)
             except LostError:
                 return  # the keys expire
 

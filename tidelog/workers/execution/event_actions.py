@@ -61,15 +61,15 @@ class PartitionEventActions:
     def nack(self, event: Event[Any], delay: float) -> None:
         """See ``EventActions.nack``. The entry is removed from the buffer first: the next TREAD may redeliver it."""
         entry_id = raw_id(event)
-        made = calls.tnack(self._buffer.stream, self._group, entry_id, delay=round(delay * 1000))
+        call = calls.tnack(self._buffer.stream, self._group, entry_id, delay=round(delay * 1000))
         self._buffer.returned_now(entry_id)
         self.settled(entry_id, False)
-        self._spawn(self._ask(self._reads, made))
+        self._spawn(self._ask(self._reads, call))
 
     def touch(self, event: Event[Any], seconds: float) -> None:
         """See ``EventActions.touch``."""
-        made = calls.ttouch(self._buffer.stream, self._group, max(1, round(seconds * 1000)), raw_id(event))
-        self._spawn(self._ask(self._connection, made))
+        call = calls.ttouch(self._buffer.stream, self._group, max(1, round(seconds * 1000)), raw_id(event))
+        self._spawn(self._ask(self._connection, call))
 
     async def send(self, event: Event[Any], topic: Topic[Any], record: Any) -> StreamId | None:
         """See ``EventActions.send``."""
@@ -82,9 +82,10 @@ class PartitionEventActions:
         if sender.retention.hard_limit is not None:
             await arun(self._connection, sender.room([at]))
         fields, values = sender.codec.encode(record)
-        kept = sender.retention
-        made = OutputEntry(sender.streams[at], fields, values, sender if kept.drops or kept.hard_limit else None, at)
-        self._outputs.setdefault(raw_id(event), []).append(made)
+        retention = sender.retention
+        limited = sender if retention.drops or retention.hard_limit else None
+        output = OutputEntry(sender.streams[at], fields, values, limited, at)
+        self._outputs.setdefault(raw_id(event), []).append(output)
         return None
 
     def sent_count(self, event: Event[Any]) -> int:
@@ -112,9 +113,9 @@ class PartitionEventActions:
         pop = self._outputs.pop
         return [output for entry_id in ids for output in pop(entry_id, ())]
 
-    async def _ask(self, connection: WorkerConnection, made: Call[int]) -> None:
+    async def _ask(self, connection: WorkerConnection, call: Call[int]) -> None:
         if self._claim.held:
-            await connection.ask(made)
+            await connection.ask(call)
 
     def _spawn(self, work: Any) -> None:
         task = asyncio.get_running_loop().create_task(work)

@@ -29,7 +29,7 @@ class EventsConsumer(PartitionConsumer):
 
     def __init__(self, declared: Processor, partition: ActivePartition, failures: FailureHandler, stats: Stats) -> None:
         super().__init__(declared, partition, failures, stats)
-        self._given: dict[bytes, Row] = {}  # by ID: passed to the function and not finished
+        self._passed: dict[bytes, Row] = {}  # by ID: passed to the function and not finished
         self._attempt = 1  # of the last failed call
         self._failed: set[bytes] = set()  # the IDs that the last failure concerns
         self._until = time.monotonic() + SLICE
@@ -50,7 +50,7 @@ class EventsConsumer(PartitionConsumer):
                     events.settle()
                     if events.is_done:
                         return
-                self._give_again()
+                self._requeue()
         except StoppedError:
             pass
         finally:
@@ -82,7 +82,7 @@ class EventsConsumer(PartitionConsumer):
             if not rows:
                 return await self.next(count, within)
             ids = [row[0] for row in rows]
-        self._given.update(zip(ids, rows, strict=True))
+        self._passed.update(zip(ids, rows, strict=True))
         partition.actions.begin(ids)
         return [self.event(row, self._attempt + 1 if row[0] in self._failed else 1) for row in rows]
 
@@ -101,20 +101,20 @@ class EventsConsumer(PartitionConsumer):
 
     def finished(self, events: Any) -> None:
         """See ``EventFeed.finished``."""
-        rows = [row for event in events if (row := self._given.pop(raw_id(event), None)) is not None]
+        rows = [row for event in events if (row := self._passed.pop(raw_id(event), None)) is not None]
         if rows:
             self.finish(rows)
 
     # -- failures --------------------------------------------------------------------------------------------
     async def _settle(self, ids: list[bytes], error: Exception) -> None:
         """Apply the failure policy to the events in flight. Raises StoppedError if the partition must stop."""
-        rows = [self._given[entry_id] for entry_id in ids if entry_id in self._given]
+        rows = [self._passed[entry_id] for entry_id in ids if entry_id in self._passed]
         if len(rows) > 1 and isinstance(error, UndecodableError):
             good = await self.records_of(rows)
             if len(good) < len(rows):  # the undecodable ones are settled; the others are passed on again
                 for row in rows:
                     if row not in good:
-                        self._given.pop(row[0], None)
+                        self._passed.pop(row[0], None)
                 return
         same = bool(self._failed) and self._failed == set(ids)
         self._attempt = self._attempt + 1 if same or not ids else 1
@@ -126,14 +126,14 @@ class EventsConsumer(PartitionConsumer):
             await self.partition.rest(delay)
             return
         for entry_id in ids:
-            self._given.pop(entry_id, None)
+            self._passed.pop(entry_id, None)
         if start_counts:
             starts.over(self.partition, ids)
         self._failed = set()
         if not rows:
             await self.partition.rest(NOTHING_IN_FLIGHT)
 
-    def _give_again(self) -> None:
+    def _requeue(self) -> None:
         """Put unfinished events back in front."""
-        self.rows.extendleft(reversed(self._given.values()))
-        self._given.clear()
+        self.rows.extendleft(reversed(self._passed.values()))
+        self._passed.clear()

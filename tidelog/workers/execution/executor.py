@@ -65,19 +65,19 @@ class ProcessorExecutor:
         self._lease = lease
         self._grace = grace
         self._retry_ms = max(1, round(lease.ttl * 1000))
-        self._reads = connector.connection(self._opened)  # TREAD, TACK, TTOUCH and TNACK, in order
+        self.reads = connector.connection(self._opened)  # TREAD, TACK, TTOUCH and TNACK, in order
         self._urgent = connector.connection()  # for calls that must not wait behind large replies
         self._start = declared.start.last_id
         owned = declared.ordering != "none"
-        self._fetcher = Fetcher(connector, self._reads, declared.group, self._retry_ms, self._start, self._taken, owned)
-        self._committer = Committer(connector, lease, declared.group, self.stats, self._taken)
-        self._failures = FailureHandler(declared, lease.owner, self._urgent, self._committer, self, self.stats)
+        self.fetcher = Fetcher(connector, self.reads, declared.group, self._retry_ms, self._start, self._taken, owned)
+        self.committer = Committer(connector, lease, declared.group, self.stats, self._taken)
+        self.failures = FailureHandler(declared, lease.owner, self._urgent, self.committer, self, self.stats)
         self._slots = WorkSlots(declared.concurrency)
         self._batches = asyncio.Semaphore(declared.concurrency) if declared.ordering == "none" else None
         self._tasks: list[asyncio.Task[Any]] = []
         self._passing: set[asyncio.Task[Any]] = set()
         self._context = logs.context(processor=declared.name)
-        self._paused: set[str] = set()  # paused partitions, or pauses.ALL
+        self.paused: set[str] = set()  # paused partitions, or pauses.ALL
         self._pauses_changed = asyncio.Event()  # the pauses on the server may have changed
         self.failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()  # why it can't continue
         self.recheck_claims: Callable[[], None] = lambda: None  # called when a claim turned out to be another worker's
@@ -87,14 +87,14 @@ class ProcessorExecutor:
         """Read the pauses and start the tasks. Raises the server's errors."""
         while True:
             try:
-                self._paused = set(await self._drive(pauses.read(self._paused_key)))
+                self.paused = set(await self._drive(pauses.read(self._paused_key)))
                 if self.declared.start == LATEST:
                     await self._drive(create_groups_at_end(self.declared))
             except LostError:
                 continue
             break
-        self._spawn(self._fetcher.run())
-        self._spawn(self._committer.run())
+        self._spawn(self.fetcher.run())
+        self._spawn(self.committer.run())
         self._spawn(self._keep())
         self._spawn(self._watch_pauses())
         if self.declared.ordering != "partition":
@@ -110,7 +110,7 @@ class ProcessorExecutor:
         await asyncio.gather(*tasks, return_exceptions=True)
         if not self.failure.cancel() and not self.failure.cancelled():
             self.failure.exception()  # mark it as retrieved
-        self._reads.close()
+        self.reads.close()
         self._urgent.close()
 
     def _spawn(self, work: Any) -> None:
@@ -144,9 +144,9 @@ class ProcessorExecutor:
     def begin(self, claim: Claim) -> None:
         """Start consuming a partition."""
         stream = self.declared.topic.stream(claim.partition)
-        buffer = Buffer(stream, claim, self.declared.prefetch, self.stats, self._fetcher.room_available)
-        acks = Acks(self._reads, buffer, self.declared.group, lambda: claim.held, self.stats)
-        actions = PartitionEventActions(self.declared, buffer, acks, claim, self._urgent, self._reads, self._logged)
+        buffer = Buffer(stream, claim, self.declared.prefetch, self.stats, self.fetcher.room_available)
+        acks = Acks(self.reads, buffer, self.declared.group, lambda: claim.held, self.stats)
+        actions = PartitionEventActions(self.declared, buffer, acks, claim, self._urgent, self.reads, self._logged)
         partition = ActivePartition(self.declared.topic, claim, buffer, acks, actions)
         actions.settled = partial(self._manually, partition)
         self.partitions[claim.partition] = partition
@@ -157,7 +157,7 @@ class ProcessorExecutor:
 
     def _manually(self, partition: ActivePartition, entry_id: bytes, acknowledged: bool) -> None:
         """Update the start counts after the function has acknowledged or returned an event itself."""
-        starts = self._failures.starts
+        starts = self.failures.starts
         if not acknowledged:
             starts.returned(partition, entry_id)
             if self.declared.ordering != "none":  # otherwise any worker may get it, and reads its counts
@@ -178,7 +178,7 @@ class ProcessorExecutor:
             return
         partition.claim.lost = True
         partition.stop()
-        self._fetcher.remove(partition.buffer)
+        self.fetcher.remove(partition.buffer)
         self.stats.dropped += len(partition.buffer.in_flight)
         partition.buffer.rows.clear()
         partition.acks.drop()
@@ -196,14 +196,14 @@ class ProcessorExecutor:
 
     # -- one partition ---------------------------------------------------------------------------------------
     async def _consume(self, partition: ActivePartition) -> None:
-        if not self._paused.isdisjoint((pauses.ALL, str(partition.number))):
+        if not self.paused.isdisjoint((pauses.ALL, str(partition.number))):
             return  # it is started when it is resumed
         try:
-            await self._recover(partition)
+            await self.recover(partition)
             if partition.stopping.is_set():  # nobody would consume the entries
                 return
             consumer = self._consumer(partition)
-            self._fetcher.add(partition.buffer)
+            self.fetcher.add(partition.buffer)
             await consumer.run()
         except Exception as error:
             if is_denied(error):
@@ -217,7 +217,7 @@ class ProcessorExecutor:
         if partition.held and not partition.stopping.is_set():  # the function is done
             self._in_passing(self._finish(partition))
 
-    async def _recover(self, partition: ActivePartition) -> None:
+    async def recover(self, partition: ActivePartition) -> None:
         """Make all pending messages due in the order of their IDs; due messages are delivered before new entries.
 
         Messages of parked keys are delivered as well, and set aside again.
@@ -229,8 +229,8 @@ class ProcessorExecutor:
         if partition.parked:
             self.check_pauses()
         if self.declared.ordering == "none":
-            await self._reads.ask(calls.tread(stream, self._start, 0, group=group))
-            (listed,) = await self._reads.ask(calls.tgroup_list(stream))
+            await self.reads.ask(calls.tread(stream, self._start, 0, group=group))
+            (listed,) = await self.reads.ask(calls.tgroup_list(stream))
             for each in listed:
                 if each.name == group.encode():
                     partition.buffer.set_last_delivered(each.offset)
@@ -240,20 +240,20 @@ class ProcessorExecutor:
         while True:
             try:
                 page: list[Pending]
-                (page,) = await self._reads.ask(calls.tpending_range(stream, group, start, "+", PAGE))
+                (page,) = await self.reads.ask(calls.tpending_range(stream, group, start, "+", PAGE))
             except NoGroupError:
-                await self._reads.ask(calls.tread(stream, self._start, 0, group=group))
+                await self.reads.ask(calls.tread(stream, self._start, 0, group=group))
                 continue
             if not page or not partition.held:
                 return
             ids = [str(message.id).encode() for message in page]
-            await self._failures.starts.look_up(partition, ids, died)
-            await self._reads.ask(calls.tnack(stream, group, *ids))
+            await self.failures.starts.look_up(partition, ids, died)
+            await self.reads.ask(calls.tnack(stream, group, *ids))
             last = page[-1].id
             start = f"{last.ms}.{last.seq + 1}"
 
     def _consumer(self, partition: ActivePartition) -> PartitionConsumer:
-        declared, failures, stats = self.declared, self._failures, self.stats
+        declared, failures, stats = self.declared, self.failures, self.stats
         if declared.kind == "events":
             return EventsConsumer(declared, partition, failures, stats)
         if declared.kind == "batch":
@@ -261,13 +261,13 @@ class ProcessorExecutor:
         if declared.ordering == "key":
             return KeyedConsumer(declared, partition, failures, stats, self._slots)
         if declared.ordering == "none":
-            return UnorderedConsumer(declared, partition, failures, stats, self._slots, self._reads)
+            return UnorderedConsumer(declared, partition, failures, stats, self._slots, self.reads)
         return EachConsumer(declared, partition, failures, stats)
 
     async def _finish(self, partition: ActivePartition) -> None:
         """Start no event any more, finish the current ones, acknowledge, and return the rest."""
         partition.stop()
-        self._fetcher.remove(partition.buffer)
+        self.fetcher.remove(partition.buffer)
         task = partition.task
         if task is not None:
             await asyncio.wait([task], timeout=self._grace)
@@ -292,24 +292,24 @@ class ProcessorExecutor:
         buffer = partition.buffer
         await buffer.not_reading.wait()
         await partition.acks.flush()
-        await self._committer.flushed(partition)
-        await self._failures.settled(partition)
+        await self.committer.flushed(partition)
+        await self.failures.settled(partition)
         while buffer.in_flight and partition.held:
             ids = sorted(buffer.in_flight, key=id_of)
             try:
-                await self._reads.send([calls.tnack(buffer.stream, self.declared.group, *ids)])
+                await self.reads.send([calls.tnack(buffer.stream, self.declared.group, *ids)])
             except LostError:
                 continue
             self.stats.returned += len(ids)
             begun = [each for each in ids if each in partition.started]
             if begun:
-                await self._failures.starts.returned_now(partition, begun)
+                await self.failures.starts.returned_now(partition, begun)
             buffer.forget(ids)
 
     # -- pauses ----------------------------------------------------------------------------------------------
     def pause(self, partition: ActivePartition | None) -> None:
         """See ``Pausable.pause``."""
-        self._paused.add(pauses.ALL if partition is None else str(partition.number))
+        self.paused.add(pauses.ALL if partition is None else str(partition.number))
         for each in [partition] if partition is not None else list(self.partitions.values()):
             self._in_passing(self._finish(each))
 
@@ -321,7 +321,7 @@ class ProcessorExecutor:
         """Check the pauses after a notification, and every second while something is paused."""
         trouble = FailureLog(log)
         while True:
-            holding = bool(self._paused) or any(each.parked for each in self.partitions.values())
+            holding = bool(self.paused) or any(each.parked for each in self.partitions.values())
             try:
                 async with asyncio.timeout(RESUMED if holding else None):
                     await self._pauses_changed.wait()
@@ -339,7 +339,7 @@ class ProcessorExecutor:
 
     async def _compare(self, paused: set[str]) -> None:
         """Stop partitions that are paused on the server, and start those that are resumed."""
-        before, self._paused = self._paused, paused
+        before, self.paused = self.paused, paused
         for partition in list(self.partitions.values()):
             names = {pauses.ALL, str(partition.number)}
             if names & paused and not names & before:
@@ -392,7 +392,7 @@ class ProcessorExecutor:
                 if ids:
                     touch = calls.ttouch(partition.buffer.stream, self.declared.group, self._retry_ms, *ids)
                     try:
-                        channel = await self._reads.channel()  # this may take longer than the lease lasts
+                        channel = await self.reads.channel()  # this may take longer than the lease lasts
                         if partition.held:  # otherwise it would postpone what the new owner has made due
                             await channel.send([touch])
                     except LostError:

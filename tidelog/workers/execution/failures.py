@@ -244,8 +244,8 @@ class FailureHandler:
         details = {"reason": reason, "time": _now(), "worker": self._worker}
         where = pauses.paused_key(self._declared.app, self._declared.name)
         await self._listed(partition, lambda: arun(self._connection, pauses.add(where, name, details)))
-        told = message(self._declared.app, "paused", self._worker, self._declared.name, None)
-        await self._listed(partition, lambda: self._connection.ask(told))
+        notification = message(self._declared.app, "paused", self._worker, self._declared.name, None)
+        await self._listed(partition, lambda: self._connection.ask(notification))
         self._executor.pause(partition)
         raise StoppedError
 

@@ -59,8 +59,8 @@ class Fetcher:
         self._start = start
         self._owned = owned  # whether all pending messages are this worker's
         self._unseen: set[Buffer] = set()  # buffers whose entries may have been delivered in a lost reply
-        self._buffers: dict[str, Buffer] = {}  # by stream
-        self._hot: dict[str, Buffer] = {}
+        self.buffers: dict[str, Buffer] = {}  # by stream
+        self.hot: dict[str, Buffer] = {}
         self._taken = taken  # called with a claim that another worker has taken
         self._channel: AsyncConnection | None = None  # the one with the WATCHes
         self._watched: dict[str, Claim] = {}  # by key
@@ -74,14 +74,14 @@ class Fetcher:
     def add(self, buffer: Buffer) -> None:
         """Start reading into this buffer."""
         buffer.open = True
-        self._buffers[buffer.stream] = self._hot[buffer.stream] = buffer
+        self.buffers[buffer.stream] = self.hot[buffer.stream] = buffer
         self._wake.set()
 
     def remove(self, buffer: Buffer) -> None:
         """Stop reading into this buffer."""
         buffer.open = False
-        self._buffers.pop(buffer.stream, None)
-        self._hot.pop(buffer.stream, None)
+        self.buffers.pop(buffer.stream, None)
+        self.hot.pop(buffer.stream, None)
         self._unseen.discard(buffer)
 
     def room_available(self) -> None:
@@ -93,7 +93,7 @@ class Fetcher:
         try:
             while True:
                 self._wake.clear()
-                wanted = [buffer for buffer in self._hot.values() if buffer.room and buffer.claim.held]
+                wanted = [buffer for buffer in self.hot.values() if buffer.room and buffer.claim.held]
                 if wanted:
                     await self._read(wanted)
                 else:
@@ -127,7 +127,7 @@ class Fetcher:
                 if self._trouble:
                     self._trouble.pop(buffer.stream, None)
                 if buffer.add_rows(rows, now) < room:
-                    self._hot.pop(buffer.stream, None)
+                    self.hot.pop(buffer.stream, None)
         except LostError:  # the streams stay hot
             if self._owned:
                 self._unseen.update(wanted)
@@ -137,25 +137,25 @@ class Fetcher:
 
     async def _round(self, channel: AsyncConnection, wanted: list[Buffer], asked: list[int]) -> Sequence[Any] | None:
         """Return the reply of TREAD or an error for each buffer; None, without reading, if a claim has changed."""
-        made = [
+        reads = [
             Call(("TREAD", buffer.stream, self._start, room, *self._options), _rows)
             for buffer, room in zip(wanted, asked, strict=True)
         ]
         keys = list(self._watched)
-        if not keys or not made:  # partitions without an owner
-            return await channel.send(made)
+        if not keys or not reads:  # partitions without an owner
+            return await channel.send(reads)
         *_, done, _, values = await channel.send(
-            [plain("MULTI"), *map(queued, made), plain("EXEC"), *watch_and_get(keys)]
+            [plain("MULTI"), *map(queued, reads), plain("EXEC"), *watch_and_get(keys)]
         )
         self._compare(keys, values)
-        return [done] * len(made) if isinstance(done, Exception) else done
+        return [done] * len(reads) if isinstance(done, Exception) else done
 
     async def _watch(self, channel: AsyncConnection) -> None:
         """Watch the claims of all partitions that are read. Raises LostError."""
         if channel is not self._channel:
             self._channel = channel
             self._watched.clear()
-        claims = {buffer.claim.key: buffer.claim for buffer in self._buffers.values() if buffer.claim.key}
+        claims = {buffer.claim.key: buffer.claim for buffer in self.buffers.values() if buffer.claim.key}
         new = [key for key, claim in claims.items() if self._watched.get(key) is not claim]
         self._watched = claims
         if new:
@@ -191,14 +191,14 @@ class Fetcher:
         stream = buffer.stream
         text = f"group {self._group} can't read {stream}: {text_of(error)}; trying again every {REFUSED:g} s"
         self._trouble.setdefault(stream, FailureLog(log)).warn(text)
-        self._hot.pop(stream, None)
+        self.hot.pop(stream, None)
         self._refusing.add(stream)
         asyncio.get_running_loop().call_later(REFUSED, self._try_again, buffer)
 
     def _try_again(self, buffer: Buffer) -> None:
         self._refusing.discard(buffer.stream)
-        if self._buffers.get(buffer.stream) is buffer:
-            self._hot[buffer.stream] = buffer
+        if self.buffers.get(buffer.stream) is buffer:
+            self.hot[buffer.stream] = buffer
             self._wake.set()
 
     # -- waiting ---------------------------------------------------------------------------------------------
@@ -206,8 +206,8 @@ class Fetcher:
         """Wait until a stream has entries, or the buffers have changed."""
         streams = frozenset(
             stream
-            for stream, buffer in self._buffers.items()
-            if stream not in self._hot and stream not in self._refusing and buffer.room
+            for stream, buffer in self.buffers.items()
+            if stream not in self.hot and stream not in self._refusing and buffer.room
         )
         if self._waiting is not None and not streams <= self._awaited:
             await self._unblock(self._waiting)
@@ -230,9 +230,9 @@ class Fetcher:
             return
         self._waiting = None
         for stream in waiting.result():
-            buffer = self._buffers.get(stream)
+            buffer = self.buffers.get(stream)
             if buffer is not None and stream not in self._refusing:
-                self._hot[stream] = buffer
+                self.hot[stream] = buffer
 
     async def _unblock(self, waiting: asyncio.Task[list[str]]) -> None:
         while not waiting.done():

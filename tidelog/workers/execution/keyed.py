@@ -70,17 +70,17 @@ class WorkSlots:
 
     def withdraw(self, consumer: KeyedConsumer, count: int) -> list[KeyQueue]:
         """Remove and return up to ``count`` queues of a consumer that are not started, the last ones first."""
-        kept, found = deque[KeyQueue](), list[KeyQueue]()
+        others, found = deque[KeyQueue](), list[KeyQueue]()
         while self._ready:
             queue = self._ready.pop()
             if queue.consumer is consumer and len(found) < count:
                 found.append(queue)
             else:
-                kept.appendleft(queue)
-        self._ready.extend(kept)
+                others.appendleft(queue)
+        self._ready.extend(others)
         return found
 
-    def give(self, queue: KeyQueue) -> None:
+    def add(self, queue: KeyQueue) -> None:
         """Add a queue whose first event can be started."""
         self._ready.append(queue)
         idle = self._idle
@@ -199,7 +199,7 @@ class KeyedConsumer(PartitionConsumer):
         queue.items.append((row, record))
         if key is not None:
             self._queues[key] = queue
-        self._slots.give(queue)
+        self._slots.add(queue)
 
     async def work(self, queue: KeyQueue, slot: asyncio.Task[Any]) -> None:
         """Call the function for the first event of a queue."""
@@ -266,7 +266,7 @@ class KeyedConsumer(PartitionConsumer):
         self._queued -= 1
         queue.attempt = 1
         if queue.items:
-            self._slots.give(queue)
+            self._slots.add(queue)
         elif queue.key is not None:
             del self._queues[queue.key]
 
@@ -308,7 +308,7 @@ class KeyedConsumer(PartitionConsumer):
     def _rested(self, queue: KeyQueue) -> None:
         queue.resting = False
         self._rest_more(-len(queue.items))
-        self._slots.give(queue)
+        self._slots.add(queue)
 
     def _rest_more(self, count: int) -> None:
         self._resting += count
@@ -393,7 +393,7 @@ class UnorderedConsumer(KeyedConsumer):
             queue = KeyQueue(self, None)
             queue.items.append((row, None))
             self._queued += 1
-            self._slots.give(queue)
+            self._slots.add(queue)
         self._taken += len(rows)
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(WORK, self._return_excess)

@@ -72,7 +72,7 @@ class Committer:
         self._pending = asyncio.Event()
         self._under_way = False
         self._watched: dict[str, Claim] = {}  # by key: the claims that are watched on the channel
-        self._channel: AsyncConnection | None = None
+        self.channel: AsyncConnection | None = None
         self._appendable: set[str] = set()  # streams that were checked
 
     def commit(self, partition: ActivePartition, outputs: list[OutputEntry], ids: list[bytes]) -> asyncio.Future[None]:
@@ -147,15 +147,15 @@ class Committer:
 
     def _ours(self, batch: list[_Commit]) -> list[_Commit]:
         """Return the commits whose partitions are held. The futures of the others fail."""
-        kept = []
+        held = []
         for commit in batch:
             if commit.future.done():
                 continue
             if commit.partition.held:
-                kept.append(commit)
+                held.append(commit)
             else:
                 commit.future.set_exception(StoppedError())
-        return kept
+        return held
 
     async def _done(self, batch: list[_Commit], done: Any, senders: list[tuple[str, set[_Commit]]]) -> None:
         """Process the reply of EXEC."""
@@ -172,7 +172,7 @@ class Committer:
                     failed |= dict.fromkeys(commits, reply)
         self._stats.transactions += 1
         for commit in batch:
-            self._settle(commit, failed.get(commit))
+            self.settle(commit, failed.get(commit))
         await self._keep_short(batch)
 
     async def _keep_short(self, batch: list[_Commit]) -> None:
@@ -196,7 +196,7 @@ class Committer:
         elif not batch[0].future.done():
             batch[0].future.set_exception(error)
 
-    def _settle(self, commit: _Commit, failed: Exception | None = None) -> None:
+    def settle(self, commit: _Commit, failed: Exception | None = None) -> None:
         """Settle a commit that was executed. ``failed``: the error of an append."""
         self._stats.acknowledged += len(commit.ids)
         commit.partition.buffer.forget(commit.ids)
@@ -233,8 +233,8 @@ class Committer:
     # -- claims ----------------------------------------------------------------------------------------------
     async def _watch(self, channel: AsyncConnection, batch: list[_Commit]) -> None:
         """Watch the claims of the batch that are not watched yet. Raises LostError."""
-        if channel is not self._channel:
-            self._channel = channel
+        if channel is not self.channel:
+            self.channel = channel
             self._watched.clear()
         wanted = {
             commit.partition.claim.key: commit.partition.claim
@@ -281,7 +281,7 @@ class Committer:
                 left.append(commit)
                 continue
             refused = [refusing[output.stream] for output in commit.outputs if output.stream in refusing]
-            self._settle(commit, refused[0] if refused else None)
+            self.settle(commit, refused[0] if refused else None)
         return left
 
     async def _refusing(self, batch: list[_Commit]) -> dict[str, Exception]:

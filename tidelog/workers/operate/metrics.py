@@ -169,7 +169,7 @@ class Collector:
 
     def _behind(self, seen: AppStatus) -> Iterator[Any]:
         labels = ["app", "processor", "partition"]
-        made = {
+        families = {
             name: self._core.GaugeMetricFamily(f"tidelog_worker_{name}", text, labels=labels)
             for name, text in (
                 ("lag_entries", "Entries that were not delivered yet."),
@@ -184,8 +184,8 @@ class Collector:
                 if executor is None or each.partition not in executor.partitions:
                     continue
                 for name, value in _figures(each, processor.halted is not None).items():
-                    made[name].add_metric([seen.app, processor.name, str(each.partition)], value)
-        yield from made.values()
+                    families[name].add_metric([seen.app, processor.name, str(each.partition)], value)
+        yield from families.values()
 
 
 def _figures(partition: PartitionStatus, halted: bool) -> dict[str, float]:

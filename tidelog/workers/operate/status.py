@@ -137,13 +137,13 @@ def read_status(app: AppProtocol, names: Iterable[str] | None = None) -> Steps[A
         if declared.ordering == "none":
             found = replace(found, members=(yield from _workers(app.name)))
         processors += [found]
-    letters = {}
+    dead_letters = {}
     for declared in wanted:
         final = declared.policy.final
-        if isinstance(final, DeadLetter) and (target := final.target(declared.topic.name)) not in letters:
+        if isinstance(final, DeadLetter) and (target := final.target(declared.topic.name)) not in dead_letters:
             (there,) = checked((yield [strings.get(key_of(target))]))
-            letters[target] = (yield from deadletters.count(target)) if there is not None else 0
-    return AppStatus(app.name, clock, leader[0], processors, letters)
+            dead_letters[target] = (yield from deadletters.count(target)) if there is not None else 0
+    return AppStatus(app.name, clock, leader[0], processors, dead_letters)
 
 
 @dataclass
@@ -181,18 +181,17 @@ def _processor(app: str, declared: Processor, topic: _Topic) -> Steps[ProcessorS
     partitions: list[PartitionStatus] = []
     for at, (lag, first, pending) in enumerate(behind):
         info, group = topic.infos[at], topic.groups[at].get(declared.group.encode())
-        held = pauses.decoded(parked[at], parked_keys[at])
+        entries = pauses.decoded(parked[at], parked_keys[at])
         aside = 0
-        if held and pending.count:
+        if entries and pending.count:
             aside = yield from _aside(declared, at, topic.clock)
         oldest = min([each for each in (first, pending.lowest) if each is not None], default=None)
-        made = PartitionStatus(
+        partitions += [PartitionStatus(
             at, owners[at], document.owners[at] if at < len(document.owners) else None, lag,
-            max(0, topic.clock - oldest.ms) if oldest is not None else 0, pending.count, aside, held,
+            max(0, topic.clock - oldest.ms) if oldest is not None else 0, pending.count, aside, entries,
             paused.get(str(at)), group.offset if group is not None else None,
             info.entries_added if info is not None else 0,
-        )  # fmt: skip
-        partitions += [made]
+        )]  # fmt: skip
     return ProcessorStatus(
         name, declared.topic.name, declared.ordering, taking_part, partitions, paused.get(pauses.ALL)
     )  # fmt: skip

@@ -65,13 +65,14 @@ class AppTest:
         self._names = None if processors is None else [declared.name for declared in self.declared]
         self._lease = lease
         self._grace = grace
-        self._given = server
+        self._running_server = server
         self._tasks: list[asyncio.Task[None]] = []
         self._open = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
         async with AsyncExitStack() as stack:
-            self.server = await stack.enter_async_context(_started()) if self._given is None else self._given
+            server = self._running_server
+            self.server = await stack.enter_async_context(_started()) if server is None else server
             stack.enter_context(self._redirected(self.server.url))
             stack.push_async_callback(self._close_topics)
             self.client = await stack.enter_async_context(AsyncClient(self.server.url))
@@ -191,7 +192,7 @@ class AppTest:
     @contextmanager
     def _redirected(self, url: str) -> Iterator[None]:
         app = self.app
-        kept = app.access, app.lease, app.grace
+        original = app.access, app.lease, app.grace
         app.access, app.lease, app.grace = Access((url,), retries=0), self._lease, self._grace
         try:
             with ExitStack() as stack:
@@ -199,7 +200,7 @@ class AppTest:
                     stack.enter_context(topic.elsewhere(url))
                 yield
         finally:
-            app.access, app.lease, app.grace = kept
+            app.access, app.lease, app.grace = original
 
     async def _close_topics(self) -> None:
         for topic in self.app.topics.values():
