@@ -28,7 +28,7 @@ from respserver.observe.logs import Logger, take_over_logging
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop
 
-    from respserver.server import Server
+    from respserver.server import RespServer
 
 # Objects that survived two collections are never examined again: a full collection takes 150 ms with 100,000 streams,
 # and the server makes no reference cycles.
@@ -126,12 +126,12 @@ async def _serve(config: Config, logger: Logger) -> int:
     import asyncio
 
     from resp.errors import CommandError, CorruptError
-    from respserver.server import Server
+    from respserver.server import RespServer
 
     _tell_of_coding(logger)
     logger.notice("Server initialized")
     try:
-        server = Server(config, logger)
+        server = RespServer(config, logger)
         await server.start()
     except (CorruptError, ConfigError, CommandError) as exc:
         return _fail(logger, str(exc))
@@ -251,7 +251,7 @@ def _exit_while_starting(logger: Logger) -> None:
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
 
 
-def _stop_on_signals(server: Server, config: Config, logger: Logger) -> None:
+def _stop_on_signals(server: RespServer, config: Config, logger: Logger) -> None:
     import asyncio
 
     stopping = False

@@ -23,7 +23,7 @@ from respserver.clients.connection import Connection, ConnectionServices
 from respserver.clients.flowcontrol import OutputLimits
 from respserver.clients.listeners import Listeners
 from respserver.clients.monitor import Monitors
-from respserver.clients.notifications import Notices
+from respserver.clients.notifications import Notifications
 from respserver.clients.pauses import Pauses
 from respserver.clients.pubsub import PubSub
 from respserver.clients.sockets import sockets_of
@@ -47,9 +47,9 @@ from respserver.runtime.clock import Clock
 from respserver.runtime.data import Data
 from respserver.runtime.gates import Gates
 from respserver.runtime.memory import Memory
-from respserver.runtime.outofmemory import Exhaustion
+from respserver.runtime.outofmemory import OutOfMemory
 from respserver.runtime.parts import RuntimeParts
-from respserver.runtime.servedtime import Presence
+from respserver.runtime.servedtime import ServedTime
 from respserver.runtime.ticks import Ticks
 from storage.keyspace import expiry
 from storage.keyspace.keyspace import Keyspace
@@ -58,7 +58,7 @@ AFTER_STALL: Final = 0.001  # seconds: a round of the event loop
 CATCH_UP_MS: Final = 2000  # after which the periodic work goes on, whatever is still to be read
 
 
-class Server:
+class RespServer:
     """One server with one data directory. Implements ``commands.context.ServerParts``.
 
     Use: start(), then run_until_stopped(); stop() ends it. All on one event loop, also the constructor, which opens the
@@ -89,7 +89,7 @@ class Server:
         self._caught_up_by = 0  # mono ms; see CATCH_UP_MS
 
         self.counters, self.timings = Counters(), Timings(config)
-        self.exhaustion = Exhaustion(self.counters, logger)
+        self.exhaustion = OutOfMemory(self.counters, logger)
         self.clients = Clients()
         self.users = Users(config, self.clock, self.clients, logger)
         self.data = Data(config, self.clock, logger)
@@ -99,13 +99,13 @@ class Server:
             loop, config, self.clock, logger, self.counters, self.timings, self.exhaustion, self.data, self.gates,
             self.ticks,
         )  # fmt: skip
-        self.presence = Presence(config, self.clock, self.data, self.gates, self.ticks, logger, self._by_hand)
+        self.presence = ServedTime(config, self.clock, self.data, self.gates, self.ticks, logger, self._by_hand)
         self.pauses = Pauses(self.gates, self.ticks, self.clients, self.data)
         self.monitors = Monitors(self.gates, self.clock)
         self.pubsub = PubSub(
             relay=lambda channel, message, shard: self.roles.relay(channel, message, shard), later=loop.call_soon
         )
-        self.notices = Notices(config, self.data, self.clients, self.ticks, self.pubsub)
+        self.notices = Notifications(config, self.data, self.clients, self.ticks, self.pubsub)
         self.memory = Memory(
             config, self.data, self.gates, lambda: self.clients.bytes, self._overheads,
             make_room=lambda: self.checkpoints.make_room(),

@@ -21,7 +21,7 @@ from respserver.config.config import Config
 from respserver.observe.logs import Logger
 from respserver.runtime.clock import Clock
 from respserver.runtime.servedtime import STALL_MS
-from respserver.server import Server
+from respserver.server import RespServer
 
 T = TypeVar("T")
 STEP_MS = 100  # advance() moves the clock in steps as long as the time between two runs of Server.on_time()
@@ -56,7 +56,7 @@ class HandClock(Clock):
 class RunningServer:
     """A server that runs in a thread of its own."""
 
-    def __init__(self, server: Server, loop: asyncio.AbstractEventLoop, port: int) -> None:
+    def __init__(self, server: RespServer, loop: asyncio.AbstractEventLoop, port: int) -> None:
         self.server = server
         self.port = port
         self._loop = loop
@@ -122,7 +122,7 @@ def start_in_thread(
 
         async def main() -> None:
             try:
-                server = Server(config, Logger(level="warning"), clock)
+                server = RespServer(config, Logger(level="warning"), clock)
                 await server.start()
                 port = await server.listeners.tcp("127.0.0.1", 0)
                 ready.append(RunningServer(server, asyncio.get_running_loop(), port))

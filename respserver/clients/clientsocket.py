@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 
-from respserver.clients.sockets import Reader, Sockets
+from respserver.clients.sockets import SocketReader, Sockets
 from respserver.observe.traffic import Traffic
 
 
@@ -16,7 +16,7 @@ class ClientSocket:
 
     __slots__ = ("_behind", "_fd", "_reader", "_sockets", "_traffic", "transport")
 
-    def __init__(self, reader: Reader, sockets: Sockets | None, traffic: Traffic) -> None:
+    def __init__(self, reader: SocketReader, sockets: Sockets | None, traffic: Traffic) -> None:
         self.transport: asyncio.Transport
         self._reader = reader
         self._sockets = sockets  # None: the transport reads and writes

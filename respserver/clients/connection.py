@@ -28,9 +28,9 @@ from resp.errors import CorruptError, QueryBufferError
 from respserver.clients import tlsclose
 from respserver.clients.clientsocket import ClientSocket
 from respserver.clients.flowcontrol import LOGIN_AT_ONCE, OUTPUT_AT_ONCE, STREAM_AT_ONCE, OutputLimits
-from respserver.clients.input import Input
-from respserver.clients.output import Output
-from respserver.clients.sockets import Reader, Sockets
+from respserver.clients.input import RequestInput
+from respserver.clients.output import ReplyOutput
+from respserver.clients.sockets import SocketReader, Sockets
 from respserver.clients.state import CLOSE, CLOSED, CLOSING, END, FINISH, HALF_CLOSED, OPEN, PEER_SHUTDOWN, next_state
 from respserver.observe.logs import Logger
 from respserver.observe.stats import Counters
@@ -95,7 +95,7 @@ class ConnectionServices:
         self.sockets = sockets  # None: the event loop reads all sockets
 
 
-class Connection(Reader):
+class Connection(SocketReader):
     """The server's side of one socket. Implements ``commands.session.Transport``, and asyncio.Protocol without deriving
     from it: event loops need only the methods, and a compiled class can't derive from an interpreted one.
     """
@@ -112,8 +112,8 @@ class Connection(Reader):
         self._traffic = services.counters.traffic
         self.session: Session
         self.socket = ClientSocket(self, services.sockets, services.counters.traffic)
-        self.input = Input()
-        self.output = Output()
+        self.input = RequestInput()
+        self.output = ReplyOutput()
         self.state = OPEN
         self.multi_bytes = 0  # memory of the commands that wait for EXEC
         self.wait: Wait | None = None  # of a blocking command

@@ -13,7 +13,7 @@ from resp.decode import Call, RequestDecoder, expanded
 from respserver.clients.flowcontrol import BACKLOG_AT_ONCE, BACKLOG_BYTES
 
 
-class Input:
+class RequestInput:
     """Decoded calls that wait, and bytes that are not decoded."""
 
     __slots__ = ("_bytes", "backlog", "chunk", "decoder", "reading", "undecoded")

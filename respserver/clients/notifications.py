@@ -19,7 +19,7 @@ from respserver.runtime.ticks import Ticks
 from storage.keyspace import events
 
 
-class Notices:
+class Notifications:
     """Implements ``NoticesPart``."""
 
     def __init__(self, config: Config, data: Data, clients: Clients, ticks: Ticks, pubsub: PubSub) -> None:

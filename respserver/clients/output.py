@@ -7,7 +7,7 @@ from __future__ import annotations
 from commands.context import Chunks
 
 
-class Output:
+class ReplyOutput:
     """Replies, in order; ``streaming`` is the streamed one that was begun."""
 
     __slots__ = ("begun", "bytes", "items", "progress", "pushes", "soft_since", "streaming", "streams", "throttled")

@@ -17,7 +17,7 @@ import select
 from collections.abc import Callable
 from typing import Final
 
-from respserver.runtime.ticks import Client, Ticks
+from respserver.runtime.ticks import TickClient, Ticks
 
 try:
     from respserver.clients import _sockets
@@ -27,7 +27,7 @@ except ImportError:  # installed without a C compiler, or no Linux
     AVAILABLE = False
 
 
-class Reader(Client):
+class SocketReader(TickClient):
     """The part of a client's connection that takes what has arrived."""
 
     __slots__ = ()
@@ -52,15 +52,15 @@ class Sockets:
         """Raises OSError."""
         # Takes a descriptor and bytes; returns how many of them the socket has taken, -1 for none, whatever the reason.
         self.send: Final[Callable[[int, bytes], int]] = _sockets.send  # found once
-        self._receive: Final[Callable[[int, list[Reader | None]], bool]] = _sockets.receive
+        self._receive: Final[Callable[[int, list[SocketReader | None]], bool]] = _sockets.receive
         self._loop = loop
         self._ticks = ticks
         self._epoll: Final = select.epoll()
         self._fd: Final = self._epoll.fileno()
-        self._readers: Final[list[Reader | None]] = []  # by descriptor
+        self._readers: Final[list[SocketReader | None]] = []  # by descriptor
         loop.add_reader(self._fd, self.turn)
 
-    def start(self, fd: int, reader: Reader) -> None:
+    def start(self, fd: int, reader: SocketReader) -> None:
         """Read a socket. Raises OSError."""
         readers = self._readers
         if self._epoll.closed:
@@ -71,7 +71,7 @@ class Sockets:
             self._epoll.register(fd, select.EPOLLIN)
             readers[fd] = reader
 
-    def stop(self, fd: int, reader: Reader) -> None:
+    def stop(self, fd: int, reader: SocketReader) -> None:
         """Don't read it any more, until start()."""
         readers = self._readers
         if fd < len(readers) and readers[fd] is reader:

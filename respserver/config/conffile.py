@@ -39,7 +39,7 @@ class ConfigError(Exception):
     ``text`` says what is wrong in one sentence. ``line`` is the wrong line, or None if it is not a single line.
     """
 
-    def __init__(self, text: str, line: Line | None = None) -> None:
+    def __init__(self, text: str, line: ConfigLine | None = None) -> None:
         super().__init__(text)
         self.text = text
         self.line = line
@@ -53,7 +53,7 @@ class ConfigError(Exception):
         return "\n".join(lines) + "\n"
 
 
-class Line:
+class ConfigLine:
     """One directive as it was written in a file, on standard input or on the command line."""
 
     __slots__ = ("number", "source", "text", "words")
@@ -170,18 +170,18 @@ def nearest(word: str, known: Iterable[str]) -> str | None:
     return close[0] if close else None
 
 
-def read_file(path: str) -> Iterator[Line]:
+def read_file(path: str) -> Iterator[ConfigLine]:
     """The lines of a file; an include is replaced by the lines of the included files. Raises ConfigError."""
     return read_text(_contents(path, None), path, 0)
 
 
-def read_text(text: str, source: str, depth: int = 0) -> Iterator[Line]:
+def read_text(text: str, source: str, depth: int = 0) -> Iterator[ConfigLine]:
     """The lines of a text that came from ``source``, without blank lines and comments. Raises ConfigError."""
     for number, raw in enumerate(text.split("\n"), 1):
         stripped = raw.strip(SPACE)
         if not stripped or stripped[0] == "#":
             continue
-        line = Line(source, number, stripped, [])
+        line = ConfigLine(source, number, stripped, [])
         try:
             line.words = split_words(stripped)
         except ValueError as exc:
@@ -194,33 +194,33 @@ def read_text(text: str, source: str, depth: int = 0) -> Iterator[Line]:
             yield line
 
 
-def read_flags(args: list[str], may_be_empty: Callable[[str], bool]) -> list[Line]:
+def read_flags(args: list[str], may_be_empty: Callable[[str], bool]) -> list[ConfigLine]:
     """The words ``--name value ...`` of a command line as lines. Each ``--name`` starts a line. Raises ConfigError.
 
     As in redis-server, name and values may be one word (``"--save 900 1"``), and a value may begin with ``--`` if it is
     the first one after a name, unless the directive ``may_be_empty`` (``--save --port 7000``).
     """
-    lines: list[Line] = []
+    lines: list[ConfigLine] = []
     for word in args:
         last = lines[-1] if lines else None
         wanted = last is not None and len(last.words) == 1 and not may_be_empty(last.words[0].lower())
         if word.startswith("--") and len(word) > 2 and not wanted:
             lines.append(_flag(word))
         elif last is None:
-            line = Line("", 0, word, [word])
+            line = ConfigLine("", 0, word, [word])
             raise ConfigError("a directive on the command line is written --name value", line)
         else:
             last.words.append(word)
             last.text += " " + quote(word)
-    found: list[Line] = []
+    found: list[ConfigLine] = []
     for line in lines:
         found += _include(line, 0) if line.words[0].lower() == "include" and len(line.words) == 2 else [line]
     return found
 
 
-def _flag(word: str) -> Line:
+def _flag(word: str) -> ConfigLine:
     """The line that a word with ``--`` starts. Raises ConfigError."""
-    line = Line("", 0, word, [word[2:]])
+    line = ConfigLine("", 0, word, [word[2:]])
     if any(c in SPACE for c in word):
         try:
             line.words = split_words(word[2:])
@@ -231,7 +231,7 @@ def _flag(word: str) -> Line:
     return line
 
 
-def _include(line: Line, depth: int) -> Iterator[Line]:
+def _include(line: ConfigLine, depth: int) -> Iterator[ConfigLine]:
     if depth + 1 > MAX_INCLUDE_DEPTH:
         raise ConfigError(f"include goes more than {MAX_INCLUDE_DEPTH} files deep: does a file include itself?", line)
     path = line.words[1]
@@ -244,7 +244,7 @@ def _include(line: Line, depth: int) -> Iterator[Line]:
         yield from read_text(_contents(one, line), one, depth + 1)
 
 
-def _contents(path: str, line: Line | None) -> str:
+def _contents(path: str, line: ConfigLine | None) -> str:
     try:
         with open(path, encoding="utf-8", errors="surrogateescape", newline="") as file:
             return file.read()

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Self
 
 from respserver.config import conffile
-from respserver.config.conffile import ConfigError, Line
+from respserver.config.conffile import ConfigError, ConfigLine
 from respserver.config.directives import ALIASES, DIRECTIVES, Directive
 from respserver.config.ignored import IGNORED, reason_ignored
 from respserver.config.valuetypes import Limits, SavePoint, Value
@@ -152,7 +152,7 @@ class Values:
         """
         config = cls()
         args = list(argv)
-        lines: list[Line] = []
+        lines: list[ConfigLine] = []
         from_stdin = read_stdin is not None and "-" in args[:1] + args[-1:]
         if from_stdin:
             args.pop(0 if args[0] == "-" else -1)
@@ -166,7 +166,7 @@ class Values:
         config.apply(lines)
         return config
 
-    def apply(self, lines: Iterable[Line]) -> None:
+    def apply(self, lines: Iterable[ConfigLine]) -> None:
         """Apply lines in order. Raises ConfigError for the first wrong one."""
         cleared: set[str] = set()
         useless: dict[str, list[str]] = {}  # reason -> names
@@ -236,7 +236,7 @@ def _is_loopback(address: str) -> bool:
     return address.startswith("127.") or address in ("::1", "localhost")
 
 
-def _unknown(line: Line) -> str:
+def _unknown(line: ConfigLine) -> str:
     """The error text for a name that neither tidelog nor Redis has."""
     text = "Bad directive or wrong number of arguments"
     word = line.words[0]

@@ -39,7 +39,7 @@ SERVED_NS: Final = 20_000_000  # of serving clients in one go
 KEY_BYTES: Final = 800  # of memory that each key of a wait takes, measured
 
 
-class Line:
+class WaitQueue:
     """Who waits for one group of one key, or for a key without a group."""
 
     __slots__ = ("in_turn", "together", "wants")
@@ -155,7 +155,7 @@ class Blocking:
         self._server = server
         self._ctx = Context(parts.data.ks, server, None)  # type: ignore[arg-type]  # set for each waiter
         self.count = 0  # clients that wait
-        self._lines: dict[bytes, dict[bytes | None, Line]] = {}  # by key and group; none is empty
+        self._lines: dict[bytes, dict[bytes | None, WaitQueue]] = {}  # by key and group; none is empty
         self._awaiting: dict[Waiter, Await] = {}  # in the order in which they began to wait
         self._deadlines: list[tuple[int, int, Waiter]] = []  # heap: monotonic ms, number, waiter
         self._number = 0
@@ -195,7 +195,7 @@ class Blocking:
                 lines = self._lines[key] = {}
             line = lines.get(name)
             if line is None:
-                line = lines[name] = Line()
+                line = lines[name] = WaitQueue()
             line.add(waiter, block)
             waiting[key] = waiting.get(key, 0) + 1
             if name is not None:
@@ -257,7 +257,7 @@ class Blocking:
             if name is not None:
                 self._leave(waiter, key, name)
 
-    def _left(self, key: bytes, name: bytes | None, line: Line, count: int) -> None:
+    def _left(self, key: bytes, name: bytes | None, line: WaitQueue, count: int) -> None:
         """Count ``count`` waiters out that have left the line, and remove it if it is empty."""
         if not line.together and not line.in_turn:
             lines = self._lines[key]

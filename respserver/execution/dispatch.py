@@ -25,7 +25,7 @@ from resp.errors import CommandError
 from respserver.clients.connection import CommandRunner, Connection
 from respserver.clients.flowcontrol import OUTPUT_AT_ONCE
 from respserver.clients.monitor import Monitors, hidden, redacted
-from respserver.clients.notifications import Notices
+from respserver.clients.notifications import Notifications
 from respserver.execution.blocking import Blocking
 from respserver.execution.checks import Checks
 from respserver.execution.faults import fault_reply, starved_reply
@@ -52,7 +52,7 @@ class Dispatcher(CommandRunner):
 
     def __init__(
         self, parts: RuntimeParts, server: ServerParts, blocking: Blocking, slicing: Slicing,
-        transactions: Transactions, monitors: Monitors, notices: Notices, memory: Memory,
+        transactions: Transactions, monitors: Monitors, notices: Notifications, memory: Memory,
     ) -> None:  # fmt: skip
         self._clock = parts.clock
         self._by_hand = type(parts.clock) is not Clock  # a test moves the clock

@@ -7,7 +7,7 @@ from resp import errors, reply
 from resp.errors import CorruptError
 from respserver.observe.logs import Logger
 from respserver.observe.stats import Counters
-from respserver.runtime.outofmemory import Exhaustion
+from respserver.runtime.outofmemory import OutOfMemory
 
 
 def fault_reply(name: bytes, error: Exception, counters: Counters, logger: Logger) -> bytes:
@@ -23,7 +23,7 @@ def fault_reply(name: bytes, error: Exception, counters: Counters, logger: Logge
     return b"-ERR internal error: the command failed because of a bug in the server, see its log\r\n"
 
 
-def starved_reply(argv: list[bytes], exhaustion: Exhaustion) -> bytes:
+def starved_reply(argv: list[bytes], exhaustion: OutOfMemory) -> bytes:
     """A handler met a MemoryError. What has or may have changed something must not go on, see ``exhaustion``."""
     command = find(argv[:2])
     if command is not None and (command.changes(argv) or "runs_queue" in command.traits):

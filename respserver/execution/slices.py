@@ -20,7 +20,7 @@ from resp import errors, reply
 from resp.errors import CommandError
 from respserver.clients.connection import Connection, Wait
 from respserver.clients.monitor import redacted
-from respserver.clients.notifications import Notices
+from respserver.clients.notifications import Notifications
 from respserver.execution.faults import fault_reply
 from respserver.observe.slowlog import shortened
 from respserver.runtime.parts import RuntimeParts
@@ -30,7 +30,7 @@ ARG_BYTES: Final = 41  # memory of an argument, besides its own bytes
 HELD_SECONDS: Final = 0.05  # from one look to the next while writes are held back
 
 
-class Work(Wait):
+class SlicedCommand(Wait):
     """A command in progress."""
 
     __slots__ = ("_bytes", "argv", "command", "conn", "session", "slices", "took_ns")
@@ -60,7 +60,7 @@ class Work(Wait):
 class Slicing:
     """The commands in progress."""
 
-    def __init__(self, parts: RuntimeParts, server: ServerParts, notices: Notices) -> None:
+    def __init__(self, parts: RuntimeParts, server: ServerParts, notices: Notifications) -> None:
         self._loop = parts.loop
         self._clock = parts.clock
         self._data = parts.data
@@ -72,7 +72,7 @@ class Slicing:
         self._exhaustion = parts.exhaustion
         self._notices = notices
         self._ctx = Context(parts.data.ks, server, None)  # type: ignore[arg-type]  # set for each turn
-        self._works: deque[Work] = deque()
+        self._works: deque[SlicedCommand] = deque()
 
     def left_bytes(self) -> int:
         """Memory of the commands in progress whose clients are gone, roughly."""
@@ -80,7 +80,7 @@ class Slicing:
 
     def begin(self, conn: Connection, slices: Slices, command: Command | None, argv: list[bytes]) -> None:
         """Let the client wait until the command is finished."""
-        work = Work(conn, slices, command, argv)
+        work = SlicedCommand(conn, slices, command, argv)
         conn.wait = work
         self._works.append(work)
         self._ticks.queue()
@@ -108,14 +108,14 @@ class Slicing:
         if self._works:
             self._loop.call_later(HELD_SECONDS, self._turn)
 
-    def _held(self, work: Work) -> bool:
+    def _held(self, work: SlicedCommand) -> bool:
         """Whether it must wait because it writes."""
         gates = self._gates
         return work.slices.writes and not self._data.ks.follower and (
             gates.held or bool(gates.unwritable) or gates.pause_until > self._clock.now()
         )
 
-    def _steps(self, work: Work, limit_ns: int) -> bytes | Chunks | None:
+    def _steps(self, work: SlicedCommand, limit_ns: int) -> bytes | Chunks | None:
         """Do slices for about so long; the reply if one was the last, else None."""
         ctx = self._ctx
         ctx.ks, ctx.session, ctx.now = self._data.ks, work.session, self._clock.now()
@@ -138,7 +138,7 @@ class Slicing:
         self._ticks.note_write(work.session)
         return answer
 
-    def _finish(self, work: Work, answer: bytes | Chunks) -> None:
+    def _finish(self, work: SlicedCommand, answer: bytes | Chunks) -> None:
         command, timings = work.command, self._timings
         if command is not None:
             command.usec += work.took_ns

@@ -13,7 +13,7 @@ from resp.errors import CommandError
 from respserver.clients.connection import Connection, connection_of
 from respserver.clients.flowcontrol import OUTPUT_AT_ONCE
 from respserver.clients.monitor import Monitors, redacted
-from respserver.clients.notifications import Notices
+from respserver.clients.notifications import Notifications
 from respserver.execution.faults import fault_reply, starved_reply
 from respserver.execution.slices import all_of
 from respserver.runtime.parts import RuntimeParts
@@ -22,7 +22,7 @@ from respserver.runtime.parts import RuntimeParts
 class Transactions:
     """Runs what clients queued; one for the server."""
 
-    def __init__(self, parts: RuntimeParts, monitors: Monitors, notices: Notices) -> None:
+    def __init__(self, parts: RuntimeParts, monitors: Monitors, notices: Notifications) -> None:
         self._config = parts.config
         self._clock = parts.clock
         self._monitors = monitors

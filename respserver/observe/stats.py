@@ -13,7 +13,7 @@ from respserver.observe.traffic import Traffic
 MAX_ERROR_CODES = 128  # the most error codes that are counted; there are fewer, unless a bug makes them up
 
 
-class Rate:
+class SampledRate:
     """Events a second: the mean of the last 16 samples of a running count."""
 
     __slots__ = ("_last_at", "_last_count", "_samples")
@@ -49,9 +49,9 @@ class Counters:
     """Counts since the start or the last CONFIG RESETSTAT."""
 
     def __init__(self) -> None:
-        self.ops_rate = Rate()
-        self.input_rate = Rate()
-        self.output_rate = Rate()
+        self.ops_rate = SampledRate()
+        self.input_rate = SampledRate()
+        self.output_rate = SampledRate()
         self.traffic = Traffic()
         self.reset()
 

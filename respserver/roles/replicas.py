@@ -39,7 +39,7 @@ TOLD = 1000  # refused replicas that are remembered
 COMPARED_AT_MOST = 16 << 20  # bytes of a replica's log that are compared with ours
 
 
-class Introduced:
+class Announcement:
     """What a client, probably a replica, has told with REPLCONF."""
 
     __slots__ = ("copy_only", "history", "host", "port", "reads", "version")
@@ -102,7 +102,7 @@ class Replicas:
         self.refused_partial = 0
         self.bytes_out = 0
         self._starting: list[tuple[ReplicaFeed, Connection]] = []  # feeds that begin at the end of this tick
-        self._introduced: dict[Session, Introduced] = {}
+        self._introduced: dict[Session, Announcement] = {}
         self._connections: dict[ReplicaFeed, Connection] = {}
         self._seen = 0  # ms (monotonic) when a replica was last connected; 0: never
         self._alive_at = 0  # ms (monotonic) of the last sign of life to all replicas
@@ -123,14 +123,14 @@ class Replicas:
     # -- REPLCONF, PSYNC -----------------------------------------------------------------------------------------
     def replconf(self, session: Session, options: list[bytes]) -> bool:
         """Take pairs of options and values. Returns False if no reply must be sent. Raises CommandError."""
-        who = self._introduced.setdefault(session, Introduced())
+        who = self._introduced.setdefault(session, Announcement())
         for at in range(0, len(options), 2):
             if options[at].lower() in (b"ack", b"fack", b"getack"):
                 return False  # from a client that is no replica; Redis sends no reply, either
             who.note(options[at], options[at + 1])
         return True
 
-    def introduced(self, session: Session) -> tuple[Introduced, Connection]:
+    def introduced(self, session: Session) -> tuple[Announcement, Connection]:
         """What the sender of a PSYNC has told with REPLCONF. Raises CommandError if it is no tidelog server."""
         who, conn = self._introduced.get(session), connection_of(session)
         if who is None or not who.version or conn is None:
@@ -199,7 +199,7 @@ class Replicas:
         else:
             self._logger.notice(f"Replica {host}:{who.port} asks for synchronization: {kind}")
 
-    def _may_continue(self, replid: str, offset: int, who: Introduced) -> bool:
+    def _may_continue(self, replid: str, offset: int, who: Announcement) -> bool:
         disk = self.disk
         if not disk.history.covers(replid, offset, disk.offset):
             return False

@@ -20,7 +20,7 @@ from respserver.observe.stats import Counters
 RESERVE = 4 << 20  # bytes given back before the last line is written
 
 
-class Exhaustion:
+class OutOfMemory:
     """The end of the process, and the reply of Rule 1."""
 
     def __init__(self, counters: Counters, logger: Logger) -> None:

@@ -12,7 +12,7 @@ from respserver.observe.stats import Counters
 from respserver.runtime.clock import Clock
 from respserver.runtime.data import Data
 from respserver.runtime.gates import Gates
-from respserver.runtime.outofmemory import Exhaustion
+from respserver.runtime.outofmemory import OutOfMemory
 from respserver.runtime.ticks import Ticks
 
 
@@ -26,7 +26,7 @@ class RuntimeParts:
     logger: Logger
     counters: Counters
     timings: Timings
-    exhaustion: Exhaustion
+    exhaustion: OutOfMemory
     data: Data
     gates: Gates
     ticks: Ticks

@@ -30,7 +30,7 @@ DRIFT_MS: Final = 50  # that the wall clock may gain or lose from one look to th
 TOLD_MS: Final = 1000  # a shorter time away is not logged
 
 
-class Presence:
+class ServedTime:
     """Implements ``PresencePart``."""
 
     def __init__(

@@ -32,7 +32,7 @@ BACKLOGS_NS: Final = 20_000_000  # of a tick
 FLUSH_AT_ONCE: Final = 500  # clients: some milliseconds of writing to sockets
 
 
-class Client:
+class TickClient:
     """The part of a client's connection that ticks use."""
 
     __slots__ = ("queued",)
@@ -71,13 +71,13 @@ class Ticks:
         self.on_batch: Callable[[int, bytes], None] | None = None  # called with offset and bytes of each durable batch
         self._pending = False  # run() is scheduled
         self._only_reads = False  # for nothing but replies to reads
-        self._flush: list[Client] = []
-        self._resume: dict[Client, None] = {}
+        self._flush: list[TickClient] = []
+        self._resume: dict[TickClient, None] = {}
         self._after: list[Callable[[], None]] = []
         self._at_end = False  # sockets are being read: the tick comes after that
         self._stalled: list[bytes] = []  # batches that are not durable yet
         self._hold = False  # the batch of this tick is one of them: its replies must wait
-        self._held: list[Client] = []  # clients whose replies wait
+        self._held: list[TickClient] = []  # clients whose replies wait
         self.whole = False  # a tick flushes all clients, however many they are: the server is about to end
         self._refused: str | None = None  # why the disk takes no writes, as last told to the gates
 
@@ -90,7 +90,7 @@ class Ticks:
             if not self._at_end:
                 self._loop.call_soon(self.run)
 
-    def queue_flush(self, client: Client) -> None:
+    def queue_flush(self, client: TickClient) -> None:
         """Flush the client at the end of the tick: it has replies, or its commands made records."""
         self._only_reads = False
         if not client.queued:
@@ -104,7 +104,7 @@ class Ticks:
         self.run()
         self.whole = before
 
-    def queue_resume(self, client: Client) -> None:
+    def queue_resume(self, client: TickClient) -> None:
         """Run the client's backlog at the end of the tick."""
         self._resume[client] = None
         self.queue()
@@ -114,7 +114,7 @@ class Ticks:
         self._after.append(call)
         self.queue()
 
-    def flush_reads(self, client: Client, large: bool) -> None:
+    def flush_reads(self, client: TickClient, large: bool) -> None:
         """Flush replies of a client that has only read, at the end of the tick: a client to whom each reply is sent at
         once is woken for each one. ``large``: at once if nothing else is pending, so that not all of them are held.
         """
@@ -215,11 +215,11 @@ class Ticks:
         for client in waiting:
             self.queue_resume(client)
 
-    def _send_all(self, clients: list[Client]) -> None:
+    def _send_all(self, clients: list[TickClient]) -> None:
         for client in clients:
             self._send(client)
 
-    def _send(self, client: Client) -> None:
+    def _send(self, client: TickClient) -> None:
         client.queued = False
         try:
             client.flush()

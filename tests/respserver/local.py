@@ -18,7 +18,7 @@ from commands.session import Session
 from respserver.clients.connection import Connection
 from respserver.config.config import Config
 from respserver.observe.logs import Logger
-from respserver.server import Server
+from respserver.server import RespServer
 from respserver.testing import STEP_MS, HandClock
 
 Event = tuple[object, ...]
@@ -178,8 +178,8 @@ class LocalServer:
         self._log_file = directory / "log"
         self._declared: list[bytes] = []
 
-        async def build() -> Server:
-            return Server(Config.load(argv), Logger(str(self._log_file), "debug"), self.clock)
+        async def build() -> RespServer:
+            return RespServer(Config.load(argv), Logger(str(self._log_file), "debug"), self.clock)
 
         self.server = self.loop.run_until_complete(build())
         self.server.ticks.on_batch = lambda offset, batch: self.events.append(("append", offset, batch))

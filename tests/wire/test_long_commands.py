@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from respserver.execution import slices
-from respserver.runtime.ticks import Client
+from respserver.runtime.ticks import TickClient
 from respserver.testing import RunningServer
 from storage.keyspace.memory import stream_bytes
 from tests.wire.rawclient import Raw, pack
@@ -317,7 +317,7 @@ def test_many_readers_are_answered_in_several_turns(c: Raw, connect: Connect, ha
     ticks = hand.server.ticks
     send_all = ticks._send_all
 
-    def counted(clients: list[Client]) -> None:
+    def counted(clients: list[TickClient]) -> None:
         sizes.append(len(clients))
         send_all(clients)
 

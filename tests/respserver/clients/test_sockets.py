@@ -15,7 +15,7 @@ import pytest
 
 from resp.decode import Call
 from respserver.clients.connection import Connection
-from respserver.clients.sockets import AVAILABLE, Reader, Sockets
+from respserver.clients.sockets import AVAILABLE, SocketReader, Sockets
 from respserver.runtime.ticks import Ticks
 from tests.respserver.local import LocalServer, Peer, pack
 
@@ -38,7 +38,7 @@ class Turns:
         self.noted.append("end")
 
 
-class Ear(Reader):
+class Ear(SocketReader):
     """Notes what it is told, then does what the test says."""
 
     def __init__(self, turns: Turns, sockets: Sockets, pair: tuple[socket.socket, socket.socket]) -> None:
@@ -349,5 +349,5 @@ def test_a_server_that_can_not_start_reads_no_sockets(tmp_path: Path) -> None:
         sockets = local.server._sockets
         assert sockets is not None
         with pytest.raises(OSError, match="has ended"):
-            sockets.start(taken.fileno(), cast(Reader, None))
+            sockets.start(taken.fileno(), cast(SocketReader, None))
         local.loop.close()

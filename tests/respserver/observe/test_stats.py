@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from respserver.observe.stats import Counters, Rate, process_memory, system_memory
+from respserver.observe.stats import Counters, SampledRate, process_memory, system_memory
 
 
 def test_rate_is_the_mean_of_the_last_samples() -> None:
-    rate = Rate()
+    rate = SampledRate()
     assert rate.per_second == 0
     for step in range(40):
         rate.sample(1000 + 100 * step, 5 * step)
@@ -19,7 +19,7 @@ def test_rate_is_the_mean_of_the_last_samples() -> None:
 
 
 def test_rate_after_resetstat_and_after_the_clock_was_set_back() -> None:
-    rate = Rate()
+    rate = SampledRate()
     for now, count in ((1000, 10), (2000, 20), (3000, 0), (2500, 5), (3500, 15)):
         rate.sample(now, count)
     assert rate.per_second == pytest.approx((10 + 0 + 10) / 3)
