@@ -191,7 +191,7 @@ class Context:
         at = self.now - ks.away
         if ks.served_from <= at <= ks.served_to:
             return at
-        self.server.presence.look()
+        self.server.served_time.update()
         return ks.served(self.now)
 
     def touch(self, group: Group) -> None:
@@ -217,7 +217,7 @@ class ServerParts(Protocol):
     @property
     def tracking(self) -> TrackingPart: ...
     @property
-    def notices(self) -> NoticesPart: ...
+    def notifications(self) -> NotificationsPart: ...
     @property
     def config(self) -> ConfigPart: ...
     @property
@@ -237,7 +237,7 @@ class ServerParts(Protocol):
     @property
     def clock(self) -> ClockPart: ...
     @property
-    def presence(self) -> PresencePart: ...
+    def served_time(self) -> ServedTimePart: ...
     def random(self) -> float:
         """A random number in [0, 1)."""
     def stop(self, save: bool, now: bool) -> None:
@@ -339,10 +339,10 @@ class TrackingPart(Protocol):
         """Stop tracking. Idempotent."""
 
 
-class NoticesPart(Protocol):
+class NotificationsPart(Protocol):
     """Notifications of changes: keyspace events and the messages of CLIENT TRACKING."""
 
-    def tell(self, session: Session | None) -> None:
+    def send(self, session: Session | None) -> None:
         """Queue notifications of all changes since the last call. ``session``: the client that made them; None: no
         client."""
 
@@ -479,10 +479,10 @@ class TransactionsPart(Protocol):
         """Run ``session.queued`` in order. The reply is an array; it is Chunks if one of its parts is."""
 
 
-class PresencePart(Protocol):
+class ServedTimePart(Protocol):
     """For Context.served()."""
 
-    def look(self) -> None:
+    def update(self) -> None:
         """Set the bounds of served time to now; shift it if the server was unavailable."""
 
 

@@ -99,23 +99,23 @@ class RespServer:
             loop, config, self.clock, logger, self.counters, self.timings, self.exhaustion, self.data, self.gates,
             self.ticks,
         )  # fmt: skip
-        self.presence = ServedTime(config, self.clock, self.data, self.gates, self.ticks, logger, self._by_hand)
+        self.served_time = ServedTime(config, self.clock, self.data, self.gates, self.ticks, logger, self._by_hand)
         self.pauses = Pauses(self.gates, self.ticks, self.clients, self.data)
         self.monitors = Monitors(self.gates, self.clock)
         self.pubsub = PubSub(
             relay=lambda channel, message, shard: self.roles.relay(channel, message, shard), later=loop.call_soon
         )
-        self.notices = Notifications(config, self.data, self.clients, self.ticks, self.pubsub)
+        self.notifications = Notifications(config, self.data, self.clients, self.ticks, self.pubsub)
         self.memory = Memory(
             config, self.data, self.gates, lambda: self.clients.bytes, self._overheads,
             make_room=lambda: self.checkpoints.make_room(),
         )  # fmt: skip
         self.blocking = Blocking(parts, self)
         self.users.on_change = self.blocking.check_again
-        self.slicing = Slicing(parts, self, self.notices)
-        self.transactions = Transactions(parts, self.monitors, self.notices)
+        self.slicing = Slicing(parts, self, self.notifications)
+        self.transactions = Transactions(parts, self.monitors, self.notifications)
         self.dispatcher = Dispatcher(
-            parts, self, self.blocking, self.slicing, self.transactions, self.monitors, self.notices, self.memory
+            parts, self, self.blocking, self.slicing, self.transactions, self.monitors, self.notifications, self.memory
         )
         self.replicas = Replicas(parts, self.clients, on_heard=lambda feed: self.roles.heard(feed))
         self.link = LeaderLink(
@@ -126,7 +126,7 @@ class RespServer:
             ),
         )  # fmt: skip
         self.roles = Roles(
-            parts, self.clients, self.pauses, self.blocking, self.replicas, self.link, on_role=self.presence.look
+            parts, self.clients, self.pauses, self.blocking, self.replicas, self.link, on_role=self.served_time.update
         )
         self.checkpoints = Checkpoints(parts, retain=self.replicas.moved_on, ended=self.blocking.acknowledged)
         self.stats = Reporting(
@@ -148,7 +148,7 @@ class RespServer:
 
     @property
     def tracking(self) -> Tracking:
-        return self.notices.tracking
+        return self.notifications.tracking
 
     def _overheads(self) -> int:
         """Bytes of memory that are neither data nor one client's."""
@@ -160,7 +160,7 @@ class RespServer:
         try:
             self.roles.opened()
             self._watch_config()
-            self.presence.look()
+            self.served_time.update()
             self._unrename = rename(self.config.rename_command)
             await self.listeners.open()
             self.roles.start()
@@ -194,9 +194,9 @@ class RespServer:
         self._admission.configure()
         self.users.configure()
         self.data.configure()
-        self.notices.configure()
+        self.notifications.configure()
         self.ticks.check_disk()
-        self.roles.tell_gates()
+        self.roles.set_gates()
         self.memory.check()
         self._forget_excess()
 
@@ -213,8 +213,8 @@ class RespServer:
         ticks.begin()
         if ks.ready:
             self.blocking.serve_ready()
-        if ks.events or self.tracking.told:
-            self.notices.end_tick()
+        if ks.events or self.tracking.pending:
+            self.notifications.end_tick()
         if ks.log:
             ticks.commit()
         if self.memory.limit:
@@ -252,8 +252,8 @@ class RespServer:
         After a stall the answer is no, unless this is asked ``again``. Other rounds of the event loop then read all
         sockets first, also those that are not read here, and run what they have sent; then the periodic work goes on.
         """
-        self.presence.look()
-        late, self.presence.late = self.presence.late, False
+        self.served_time.update()
+        late, self.served_time.late = self.served_time.late, False
         if late and not again and self._after_stall is None:
             self._caught_up_by = self.clock.mono() + CATCH_UP_MS
             self._after_stall = self._loop.call_later(AFTER_STALL, self._guarded, self._go_on)
@@ -345,14 +345,14 @@ class RespServer:
         problem = self.data.disk.look()
         if problem is not None:
             raise CommandError(f"ERR the data can't be read back: {problem}")
-        self.presence.look()
+        self.served_time.update()
         old = self.data.ks
         self.data.close()
         try:
             self.data.use(*self.data.load())
         except (OSError, CorruptError) as error:
             self.exhaustion.give_up(f"the data can't be read back: {error}")
-        self.presence.look()
+        self.served_time.update()
         self._carry_over(old)
 
     async def _replace_data(self) -> None:
@@ -380,7 +380,7 @@ class RespServer:
         ks.watchers = old.watchers
         for key in set(old.watchers):
             ks.touch_watchers(key)
-        self.tracking.carry_on()
+        self.tracking.update_keyspace()
         self.tracking.flushed()
         self._configure()
         self.blocking.recount()

@@ -76,8 +76,8 @@ class RunningServer:
             raise TypeError("only a server started with a HandClock can be stalled")
 
         def stand() -> None:
-            self.server.presence.longest = STALL_MS
-            self.server.presence.look()
+            self.server.served_time.longest = STALL_MS
+            self.server.served_time.update()
             clock.move(ms)
 
         self.call(stand)

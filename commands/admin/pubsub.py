@@ -171,7 +171,7 @@ def publish(ctx: Context, argv: list[bytes]) -> Reply:
     """Send a message to the current subscribers of a channel; return their number."""
     _reply_first(ctx.session)
     if ctx.ks.events:  # of earlier commands in a transaction
-        ctx.server.notices.tell(ctx.session)
+        ctx.server.notifications.send(ctx.session)
     return reply.integer(ctx.server.pubsub.publish(argv[1], argv[2]))
 
 

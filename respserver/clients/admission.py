@@ -19,7 +19,7 @@ from respserver.observe.stats import Counters
 from respserver.runtime.clock import Clock
 
 AT_ONCE = 100  # clients that on_time() examines, at least
-STALL_MS = 60_000  # a client that takes nothing of a streamed reply for this time is closed
+STALL_MS = 60_000  # a client that accepts nothing of a streamed reply for this time is closed
 
 PROTECTED = (
     b"-DENIED tidelog is running in protected mode because protected mode is enabled and no password is set for the"
@@ -29,7 +29,7 @@ PROTECTED = (
 
 
 class Admission:
-    """Gives new connections a session, or refuses them. Later it closes those that exceed a time limit."""
+    """Gives new connections a session, or refuses them. Closes those that exceed a time limit later."""
 
     def __init__(self, config: Config, clock: Clock, clients: Clients, users: Users, counters: Counters) -> None:
         self._config = config
@@ -79,7 +79,7 @@ class Admission:
         self._clients.add(session)
 
     def _refusal(self, session: Session) -> bytes:
-        """The error reply for a client that is refused; empty if it is accepted."""
+        """Return the error reply for a client that is refused; empty if it is accepted."""
         config = self._config
         if len(self._clients) >= config.maxclients:
             return b"-ERR max number of clients reached\r\n"
@@ -88,7 +88,7 @@ class Admission:
         return b""
 
     def configure(self) -> None:
-        """Apply changed limits to the clients that are there, and note what they take of memory."""
+        """Apply changed limits to the connected clients, and record their memory."""
         config = self._config
         for session in self._clients.all():
             conn = connection_of(session)
@@ -100,11 +100,11 @@ class Admission:
                 self._clients.note(session, IDLE_CLIENT_BYTES + session.memory_bytes() + conn.waiting_bytes())
 
     def on_time(self, now: int, mono: int) -> None:
-        """Called ``hz`` times a second: close clients that don't take their replies, that have gone unnoticed, and idle
-        ones (``timeout``). With ``maxmemory``, note the memory of all.
+        """Close clients that do not read their replies, that have disconnected unnoticed, and idle ones (``timeout``).
+        With ``maxmemory``, record the memory of each.
 
-        Each client is examined at least once a second. To examine 10,000 at once would take milliseconds.
-        ``now``: ms since epoch. ``mono``: ms, monotonic.
+        Called ``hz`` times a second. Each client is examined at least once a second, because examining 10,000 at once
+        would take milliseconds. ``now``: ms since epoch. ``mono``: ms, monotonic.
         """
         idle, limited = self._config.timeout * 1000, bool(self._config.maxmemory)
         for session in self._clients.some(max(AT_ONCE, len(self._clients) // self._config.hz + 1)):
@@ -118,7 +118,7 @@ class Admission:
             if conn.wait is not None and not conn.input.reading:
                 conn.poll_shutdown()
             if conn.output.streaming is not None and conn.output.throttled and mono - conn.output.progress > STALL_MS:
-                conn.cut(f"took nothing of a streamed reply for {STALL_MS // 1000} seconds")
+                conn.cut(f"accepted nothing of a streamed reply for {STALL_MS // 1000} seconds")
             if idle and now - session.last_active > idle and not _may_idle(session, conn):
                 self._counters.idle_cuts += 1
                 conn.kill()

@@ -21,9 +21,9 @@ class Listeners:
 
     def __init__(self, config: Config, factory: Factory) -> None:
         self._config = config
-        self.factory = factory  # makes the protocol of each accepted socket
+        self.factory = factory  # returns the protocol for an accepted socket
         self._servers: list[asyncio.AbstractServer] = []
-        self._made = ""  # path of the unix socket that this server has created
+        self._unix_path = ""  # path of the unix socket that this server has created
 
     async def open(self) -> None:
         """Open the sockets that the configuration names. Raises OSError, ConfigError."""
@@ -38,7 +38,7 @@ class Listeners:
             await self._unix(config.unixsocket, config.unixsocketperm)
 
     async def _everywhere(self, port: int, context: SSLContext | None) -> None:
-        """Listen on each address of ``bind``. One with a leading dash may be missing on this machine."""
+        """Listen on each address of ``bind``. Addresses with a leading dash may be missing on this machine."""
         for address in self._config.bind:
             host = address.removeprefix("-")
             try:
@@ -51,14 +51,14 @@ class Listeners:
                 raise OSError(error.errno, text) from error
 
     async def tcp(self, host: str | None, port: int, context: SSLContext | None = None) -> int:
-        """Listen on one address; returns the port, for 0 a free one. Raises OSError."""
+        """Listen on one address; return the port (0: a free port is chosen). Raises OSError."""
         loop = asyncio.get_running_loop()
         server = await loop.create_server(self.factory, host, port, backlog=self._config.tcp_backlog, ssl=context)
         self._servers.append(server)
         return int(server.sockets[0].getsockname()[1])
 
     async def _unix(self, path: str, mode: int) -> None:
-        """Listen on a unix socket. One that an earlier server left is replaced; another kind of file is not."""
+        """Listen on a unix socket. Replaces the socket of an earlier server, but not another kind of file."""
         try:
             left = stat.S_ISSOCK(os.stat(path).st_mode)
         except FileNotFoundError:
@@ -66,7 +66,7 @@ class Listeners:
         if left:
             os.unlink(path)
         self._servers.append(await asyncio.get_running_loop().create_unix_server(self.factory, path))
-        self._made = path
+        self._unix_path = path
         if mode:
             os.chmod(path, mode)
 
@@ -75,16 +75,16 @@ class Listeners:
         for server in self._servers:
             server.close()
         self._servers.clear()
-        if self._made:
+        if self._unix_path:
             try:
-                os.unlink(self._made)
+                os.unlink(self._unix_path)
             except FileNotFoundError:
                 pass
-            self._made = ""
+            self._unix_path = ""
 
 
 def shown(name: object, unixsocket: str) -> str:
-    """An address as CLIENT LIST prints it: ``ip:port``, ``[ip6]:port``, or ``path:0``."""
+    """Return an address as CLIENT LIST prints it: ``ip:port``, ``[ip6]:port``, or ``path:0``."""
     if isinstance(name, tuple) and len(name) >= 2:
         host, port = name[0], name[1]
         return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
@@ -92,12 +92,13 @@ def shown(name: object, unixsocket: str) -> str:
 
 
 def is_loopback(addr: str) -> bool:
-    """``addr``: as shown() returns it."""
+    """Whether ``addr``, as returned by shown(), is a loopback address."""
     return addr.startswith(("127.", "[::1]", "[::ffff:127."))
 
 
 def keep_alive(sock: socket.socket, seconds: int) -> None:
-    """tcp-keepalive: the first probe comes after this time. A dead connection is closed after about twice as long."""
+    """Apply tcp-keepalive: the first probe is sent after ``seconds``. A dead connection is closed after about twice
+    that."""
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     if sys.platform == "linux":
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, seconds)

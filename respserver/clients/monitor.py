@@ -1,4 +1,4 @@
-"""MONITOR: the clients that have sent it, and the lines that they get, in Redis's format."""
+"""MONITOR: the monitoring clients, and the lines that they receive, in Redis's format."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ _QUOTED = [_NAMED.get(code) or (chr(code) if 0x20 <= code < 0x7F else f"\\x{code
 
 
 def quote(raw: bytes) -> str:
-    """The bytes in double quotes, with escapes for everything that is not printable ASCII."""
+    """Return the bytes in double quotes, with escapes for bytes that are not printable ASCII."""
     return '"' + "".join([_QUOTED[code] for code in raw]) + '"'
 
 
 def monitor_line(clock_us: int, addr: str, argv: list[bytes]) -> bytes:
-    """The line for a command, encoded: ``+<seconds>.<microseconds> [0 <addr>] "cmd" "arg"...``.
+    """Return the encoded line for a command: ``+<seconds>.<microseconds> [0 <addr>] "cmd" "arg"...``.
 
     ``clock_us``: microseconds since epoch. ``argv``: without passwords, see ``redacted``.
     """
@@ -29,10 +29,10 @@ def monitor_line(clock_us: int, addr: str, argv: list[bytes]) -> bytes:
 
 
 def redacted(argv: list[bytes], called: str = "") -> list[bytes]:
-    """The call without passwords and without what is said about users, for MONITOR and the slow log.
+    """Return the call without passwords and without rules of users, for MONITOR and the slow log.
 
-    ``called``: the name of the command as declared; it differs from ``argv[0]`` if the command was renamed. What may be
-    a password in the wrong place, as in a call with an unknown option or directive, is not shown either.
+    ``called``: the declared name of the command, which differs from ``argv[0]`` if the command was renamed. Words that
+    may be a misplaced password, as in a call with an unknown option or directive, are not shown either.
     """
     name = called.split("|")[0].upper().encode() if called else argv[0].upper()
     if name[:1] not in b"AHC":  # most commands have no passwords
@@ -54,7 +54,7 @@ def redacted(argv: list[bytes], called: str = "") -> list[bytes]:
 
 
 def hidden(argv: list[bytes]) -> list[bytes]:
-    """A call of a command that there is not: it may be a misspelt one with a password, so only its name is shown."""
+    """Return only the name of an unknown command: it may be misspelt and have a password."""
     return _hidden(argv, 1)
 
 
@@ -63,7 +63,8 @@ def _hidden(argv: list[bytes], start: int) -> list[bytes]:
 
 
 def _hello(argv: list[bytes]) -> list[bytes]:
-    """HELLO [version] [AUTH user password] [SETNAME name]: the words after AUTH, and all from an unknown word on."""
+    """Hide, in HELLO [version] [AUTH user password] [SETNAME name], the words after AUTH, and all from an unknown
+    word."""
     out = list(argv)
     at = 2 if len(argv) > 1 and argv[1].isdigit() else 1
     while at < len(argv):
@@ -79,7 +80,7 @@ def _hello(argv: list[bytes]) -> list[bytes]:
 
 
 def _config_set(argv: list[bytes]) -> list[bytes]:
-    """CONFIG SET directive value ...: the values of secret directives and of unknown ones; all if one is missing."""
+    """Hide, in CONFIG SET directive value ..., the values of secret and unknown directives; all if one is missing."""
     if len(argv) & 1:
         return _hidden(argv, 3)
     out = list(argv)
@@ -91,7 +92,7 @@ def _config_set(argv: list[bytes]) -> list[bytes]:
 
 
 class Monitors:
-    """The clients that have sent MONITOR, in that order. Implements ``MonitorsPart``."""
+    """The monitoring clients, in order of arrival. Implements ``MonitorsPart``."""
 
     def __init__(self, gates: Gates, clock: Clock) -> None:
         self._gates = gates
@@ -111,7 +112,8 @@ class Monitors:
             self._gates.monitors(bool(self._sessions))
 
     def show(self, session: Session, command: Command, argv: list[bytes]) -> None:
-        """Send a command that ran to the monitors. Queued commands are shown when EXEC runs them, admin ones never."""
+        """Send an executed command to the monitors. Queued commands are sent when EXEC runs them, admin commands
+        never."""
         if not self._sessions or not command.flags.isdisjoint(("admin", "skip_monitor")):
             return
         line = monitor_line(self._clock.micros(), session.addr, redacted(argv, command.name))

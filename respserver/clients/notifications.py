@@ -1,9 +1,9 @@
-"""What clients are told of changes: the keyspace collects it (``storage.keyspace.events``), here it is sent.
+"""Keyspace events and invalidations: the keyspace collects them (``storage.keyspace.events``), this module sends them.
 
-Rule 1: it is queued right after the command, in the order in which things happened, and leaves with the tick: nobody
-hears of a change that is not on disk, and a subscriber hears of a change before it can hear of the next one.
-Rule 2: events are not relayed to replicas. They would come twice where the two servers' subscribers are the same
-programs, and a replica's state at that moment is another one.
+Rule 1: they are queued right after the command, in the order in which the changes happened, and sent with the tick. So
+no client is notified of a change that is not on disk, and a subscriber is notified of changes in order.
+Rule 2: events are not relayed to replicas. They would arrive twice at programs that subscribe to both servers, and the
+state of a replica at that time is different.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from storage.keyspace import events
 
 
 class Notifications:
-    """Implements ``NoticesPart``."""
+    """Implements ``NotificationsPart``."""
 
     def __init__(self, config: Config, data: Data, clients: Clients, ticks: Ticks, pubsub: PubSub) -> None:
         self._config = config
@@ -30,10 +30,10 @@ class Notifications:
         self._classes = 0
 
     def configure(self) -> None:
-        """Apply ``notify-keyspace-events``; the data knows which of the classes fire."""
+        """Apply ``notify-keyspace-events``; the keyspace decides which of the classes it emits."""
         self._classes = events.parse_classes(self._config.notify_keyspace_events)
 
-    def tell(self, session: Session | None) -> None:
+    def send(self, session: Session | None) -> None:
         ks = self._data.ks
         happened = ks.events
         ks.events = []
@@ -48,17 +48,17 @@ class Notifications:
     def ran(self, session: Session, command: Command, argv: list[bytes], parked: bool) -> None:
         """A client with CLIENT TRACKING has called a command. ``parked``: it waits for its reply.
 
-        What has changed until now is told first, even within EXEC, or a read after a change would be taken for one
-        before it. But the client's own messages come after its reply.
+        Earlier changes are sent first, even within EXEC; otherwise a read after a change would be treated as one
+        before it. The client's own messages are sent after its reply.
         """
         if self._data.ks.events and session.transport is not None:
             session.transport.hold_pushes()
-            self.tell(session)
+            self.send(session)
         self.tracking.ran(session, command, argv, parked)
 
     def end_tick(self) -> None:
-        """Called before replies leave, if there is something to tell."""
-        self.tell(None)
+        """Called before replies are sent, if there are changes."""
+        self.send(None)
         self.tracking.broadcast()
 
     def _publish(self, event: bytes, key: bytes) -> None:

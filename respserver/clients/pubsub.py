@@ -1,7 +1,6 @@
 """Subscriptions, and the delivery of messages to subscribers of this server and of its replicas.
 
-Shard channels have names of their own, apart from those of channels, and no patterns. There is no cluster, so all are
-here.
+Shard channels are a separate set of names, without patterns. There is no cluster, so this server has all of them.
 
 Rule 1: ``session.channels``, ``session.patterns`` and ``session.shards`` change only here, together with the registry.
 Rule 2: a message is encoded once for each protocol version.
@@ -22,7 +21,7 @@ DROPPED_AT_ONCE: Final = 1000  # subscriptions: about a millisecond
 
 class PubSub:
     """The registry of subscriptions. Implements ``PubSubPart``. ``relay(channel, message, shard)`` sends to replicas.
-    ``later`` has a function called in a later turn of the event loop.
+    ``later`` schedules a function for a later turn of the event loop.
 
     Subscribers get messages in the order in which they subscribed: the dicts are ordered sets.
     """
@@ -35,10 +34,10 @@ class PubSub:
         self._channels: dict[bytes, dict[Session, None]] = {}
         self._patterns: dict[bytes, dict[Session, None]] = {}
         self._shards: dict[bytes, dict[Session, None]] = {}
-        self._globs: dict[bytes, Glob] = {}  # each pattern in use, compiled
+        self._globs: dict[bytes, Glob] = {}  # each pattern in use -> compiled
         self._relay = relay
         self._later = later
-        self.bytes = 0  # memory of the compiled patterns; sessions count the rest
+        self.bytes = 0  # memory of the compiled patterns; the rest is counted by sessions
 
     def subscribe(self, session: Session, channel: bytes, pattern: bool) -> None:
         """Idempotent. Raises CommandError for a pattern that is too long."""
@@ -67,12 +66,12 @@ class PubSub:
         _leave(self._shards, session, session.shards, channel)
 
     def drop(self, session: Session) -> None:
-        """End all subscriptions of a client that has left; if they are many, some of them later."""
+        """Remove all subscriptions of a disconnected client; if there are many, some of them later."""
         if self.unsubscribe_some(session, DROPPED_AT_ONCE):
             self._later(lambda: self.drop(session))
 
     def unsubscribe_some(self, session: Session, count: int) -> bool:
-        """End so many subscriptions of any kind; returns whether there are more."""
+        """Remove up to ``count`` subscriptions of any kind; returns whether there are more."""
         for channel in list(islice(session.channels, count)):
             self.unsubscribe(session, channel, pattern=False)
             count -= 1
@@ -84,29 +83,29 @@ class PubSub:
         return session.subscribed
 
     def publish(self, channel: bytes, message: bytes) -> int:
-        """Deliver to subscribers here and at replicas; returns the number of deliveries here."""
+        """Deliver to subscribers of this server and its replicas; return the number of deliveries on this server."""
         self._relay(channel, message, False)
         return self.deliver(channel, message)
 
     def publish_shard(self, channel: bytes, message: bytes) -> int:
-        """publish() to the subscribers of a shard channel."""
+        """Like publish(), for the subscribers of a shard channel."""
         self._relay(channel, message, True)
         return self.deliver_shard(channel, message)
 
     def deliver_shard(self, channel: bytes, message: bytes) -> int:
-        """deliver() to the subscribers of a shard channel."""
+        """Like deliver(), for the subscribers of a shard channel."""
         subscribers = self._shards.get(channel)
         return self._deliver(subscribers, [b"smessage", channel, message]) if subscribers else 0
 
     def deliver(self, channel: bytes, message: bytes) -> int:
-        """Deliver to the channel's subscribers here, then to those of matching patterns; returns the number of
+        """Deliver to the channel's subscribers on this server, then to those of matching patterns; return the number of
         deliveries."""
         delivered = 0
         subscribers = self._channels.get(channel)
         if subscribers:
             delivered += self._deliver(subscribers, [b"message", channel, message])
         for glob in list(self._globs.values()):
-            listeners = self._patterns.get(glob.pattern)  # a push may have dropped the last of them
+            listeners = self._patterns.get(glob.pattern)  # a push may have removed the last of them
             if listeners and glob.matches(channel):
                 delivered += self._deliver(listeners, [b"pmessage", glob.pattern, channel, message])
         return delivered
@@ -123,14 +122,14 @@ class PubSub:
         return len(receivers)
 
     def channels(self) -> list[bytes]:
-        """Channels that have subscribers; a copy."""
+        """Return a copy of the list of channels that have subscribers."""
         return list(self._channels)
 
     def channel_subscribers(self, channel: bytes) -> int:
         return len(self._channels.get(channel, ()))
 
     def shard_channels(self) -> list[bytes]:
-        """channels(), of shard channels."""
+        """Like channels(), for shard channels."""
         return list(self._shards)
 
     def shard_subscribers(self, channel: bytes) -> int:
@@ -143,19 +142,19 @@ class PubSub:
         return len(self._channels)
 
     def pattern_count(self) -> int:
-        """The number of different patterns with subscribers."""
+        """Return the number of different patterns with subscribers."""
         return len(self._patterns)
 
 
 def _join(registry: dict[bytes, dict[Session, None]], session: Session, mine: set[bytes], channel: bytes) -> None:
-    """Add a subscription. ``mine``: the client's, of the same kind; it is not among them."""
+    """Add a subscription. ``mine``: the client's others of the same kind."""
     mine.add(channel)
     registry.setdefault(channel, {})[session] = None
     session.kept += SUBSCRIPTION_BYTES + len(channel)
 
 
 def _leave(registry: dict[bytes, dict[Session, None]], session: Session, mine: set[bytes], channel: bytes) -> None:
-    """End a subscription, if the client has it."""
+    """Remove a subscription, if the client has it."""
     if channel not in mine:
         return
     mine.remove(channel)

@@ -1,12 +1,16 @@
-"""Sockets of clients, read by the server itself, where _sockets.c was compiled.
+"""Reads and writes the sockets of clients directly, if _sockets.c was compiled.
 
-A transport of the event loop takes a third of the server's own time for a short command: locks for each read and each
-write, buffers, contexts. So a connection without TLS only begins with it. From its first chunk on its socket is in an
-epoll set of this module, whose descriptor the event loop watches. One turn reads whatever has arrived on all sockets in
-the set, and the tick ends with the turn.
+A connection without TLS begins with a transport of the event loop. After its first chunk, its socket is in an epoll set
+of this module, and the event loop watches the set's descriptor. One pass reads all bytes that have arrived on all
+sockets of the set, and the tick ends with the pass.
 
-Rule 1: the transport keeps the socket. It closes and aborts, and what the socket does not take at once is left to it.
-Rule 2: who closes a transport, or hands it on, calls stop() before.
+Rule 1: the transport owns the socket. It closes and aborts, and sends the bytes that the socket does not accept at
+once.
+Rule 2: stop() is called before a transport is closed or handed over.
+
+Decision: for a PING, a transport took a third of the server's instructions: two lock operations for each read,
+contexts, buffers, and a callback at the end of the tick. Each pass polls the set, even if one client was alone for a
+long time: reading that client first saved a system call, but let it overtake commands that others had sent before.
 """
 
 from __future__ import annotations
@@ -23,35 +27,35 @@ try:
     from respserver.clients import _sockets
 
     AVAILABLE = True
-except ImportError:  # installed without a C compiler, or no Linux
+except ImportError:  # installed without a C compiler, or not on Linux
     AVAILABLE = False
 
 
 class SocketReader(TickClient):
-    """The part of a client's connection that takes what has arrived."""
+    """The part of a client's connection that receives bytes."""
 
     __slots__ = ()
 
     def received(self, data: bytes) -> None:
-        """A chunk has arrived."""
+        """Handle a chunk."""
         raise NotImplementedError
 
     def ended(self, error: int) -> None:
-        """Nothing more arrives: the peer has shut down its side, or there was an error of the socket (its errno)."""
+        """Handle the end: the peer has shut down its side (0), or the socket failed with this errno."""
         raise NotImplementedError
 
     def failed(self, error: Exception) -> None:
-        """One of the others has raised it."""
+        """Handle an exception that received() or ended() has raised."""
         raise NotImplementedError
 
 
 class Sockets:
-    """The sockets that are read here."""
+    """The epoll set."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, ticks: Ticks) -> None:
         """Raises OSError."""
-        # Takes a descriptor and bytes; returns how many of them the socket has taken, -1 for none, whatever the reason.
-        self.send: Final[Callable[[int, bytes], int]] = _sockets.send  # found once
+        # (descriptor, bytes) -> number of bytes that the socket has accepted; -1 for any error
+        self.send: Final[Callable[[int, bytes], int]] = _sockets.send  # looked up once
         self._receive: Final[Callable[[int, list[SocketReader | None]], bool]] = _sockets.receive
         self._loop = loop
         self._ticks = ticks
@@ -72,17 +76,15 @@ class Sockets:
             readers[fd] = reader
 
     def stop(self, fd: int, reader: SocketReader) -> None:
-        """Don't read it any more, until start()."""
+        """Stop reading a socket, until start()."""
         readers = self._readers
         if fd < len(readers) and readers[fd] is reader:
             readers[fd] = None
             self._epoll.unregister(fd)
 
     def turn(self) -> bool:
-        """Read what has arrived on all of them: no client overtakes another because it was alone for long.
-
-        Returns whether the time for it was too short.
-        """
+        """Read the bytes that have arrived on all sockets. Returns whether the time limit was reached before the
+        end."""
         ticks = self._ticks
         ticks.begin_turn()
         try:
@@ -91,12 +93,12 @@ class Sockets:
             ticks.end_turn()
 
     def close(self) -> None:
-        """Read no more. What connections are still open then is for their transports."""
+        """Stop reading. The transports serve connections that are still open."""
         self._loop.remove_reader(self._fd)
         self._readers.clear()
         self._epoll.close()
 
 
 def sockets_of(loop: asyncio.AbstractEventLoop, ticks: Ticks) -> Sockets | None:
-    """None where they are not read here. Raises OSError."""
+    """Return the epoll set; None if the extension is not available. Raises OSError."""
     return Sockets(loop, ticks) if AVAILABLE else None

@@ -1,8 +1,8 @@
-"""The end of a TLS connection that this server closes.
+"""Closes TLS connections from the server's side.
 
-A TLS transport that is closed sends close_notify, and then reads and drops whatever the peer sends until that answers,
-for up to 30 seconds. A plain socket is closed without reading on, so this is done here: reading stays paused until the
-peer's side has what was sent; then comes close_notify, and the socket is closed.
+A TLS transport that is closed sends close_notify, and then reads and discards all bytes until the peer answers, for up
+to 30 seconds. A plain socket is closed without further reading. So this module keeps reading paused until the peer's
+side has acknowledged all bytes, then sends close_notify, and closes the socket.
 """
 
 from __future__ import annotations
@@ -12,30 +12,30 @@ import fcntl
 import termios
 from struct import unpack
 
-FIRST_LOOK = 0.01  # seconds until the second look; the pauses double
-LAST_LOOK = 30.0  # seconds: the longest pause; after it the peer takes nothing any more
+FIRST_DELAY = 0.01  # seconds between the first two checks; the delays double
+LAST_DELAY = 30.0  # seconds; after the longest delay, the connection is aborted
 
 
 def close(transport: asyncio.Transport) -> None:
-    """Close a TLS transport whose reading is paused and that gets no more to write."""
-    _look(transport, FIRST_LOOK)
+    """Close a TLS transport whose reading is paused and to which nothing more is written."""
+    _check(transport, FIRST_DELAY)
 
 
-def _look(transport: asyncio.Transport, pause: float) -> None:
+def _check(transport: asyncio.Transport, delay: float) -> None:
     if transport.is_closing():
         return
     loop = asyncio.get_running_loop()
     if not transport.get_write_buffer_size() and not _unsent(transport):
         transport.close()  # writes close_notify, for which the socket has room now
         loop.call_soon(transport.abort)
-    elif pause > LAST_LOOK:
+    elif delay > LAST_DELAY:
         transport.abort()
     else:
-        loop.call_later(pause, _look, transport, 2 * pause)
+        loop.call_later(delay, _check, transport, 2 * delay)
 
 
 def _unsent(transport: asyncio.Transport) -> int:
-    """Bytes that the peer's side has not acknowledged; 0 where the system does not say."""
+    """Return the number of bytes that the peer's side has not acknowledged; 0 if the system does not report it."""
     sock = transport.get_extra_info("socket")
     try:
         return int(unpack("i", fcntl.ioctl(sock.fileno(), termios.TIOCOUTQ, bytes(4)))[0])

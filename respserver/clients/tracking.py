@@ -1,12 +1,12 @@
-"""CLIENT TRACKING: who caches which keys, and the messages that tell them of changes.
+"""CLIENT TRACKING: which client may have cached which keys, and the invalidation messages.
 
-A client that has switched it on is told once of a change of each key that it has read: then the key is forgotten until
-the client reads it again. With BCAST nothing is remembered: it is told of every key with one of its prefixes, once a
-tick.
+A client that has enabled it gets one message when a key that it has read changes. The key is then forgotten until the
+client reads it again. With BCAST, nothing is remembered: the client gets a message for every changed key with one of
+its prefixes, once per tick.
 
-Rule 1: messages are queued like replies: a client has them before any reply that could show a later state of the key,
-and after those that may show an earlier one.
-Rule 2: what is remembered of clients that have left stays until the key changes.
+Rule 1: messages are queued like replies. A client gets them before any reply that could show a later state of the key,
+and after those that may show an earlier state.
+Rule 2: the records of disconnected clients remain until the key changes.
 """
 
 from __future__ import annotations
@@ -25,21 +25,22 @@ from respserver.runtime.data import Data
 from respserver.runtime.ticks import Ticks
 
 CHANNEL: Final = b"__redis__:invalidate"
-KEY_BYTES: Final = 200  # of memory that a remembered key takes with one client, without its name
-READER_BYTES: Final = 80  # and with each other one
+KEY_BYTES: Final = 200  # memory of a remembered key with one client, without its name
+READER_BYTES: Final = 80  # memory of each further client
 PREFIX_BYTES: Final = 1000
-EVICTED_AT_ONCE: Final = 100  # one of so many keys is forgotten where there are too many
+EVICTED_AT_ONCE: Final = 100  # if there are too many keys, one in this many is forgotten
 FORGOTTEN_AT_ONCE: Final = 5000  # keys: some milliseconds
 
 
 class Prefix:
-    """The clients that are told of keys with a prefix."""
+    """The clients that are notified of keys with a prefix."""
 
     __slots__ = ("changed", "clients")
 
     def __init__(self) -> None:
         self.clients: dict[Session, None] = {}
-        self.changed: dict[bytes, Session | None] = {}  # in this tick -> who changed it last; None: no client
+        # keys changed in this tick -> the last client that changed it; None: not a client
+        self.changed: dict[bytes, Session | None] = {}
 
 
 class Tracking:
@@ -50,12 +51,12 @@ class Tracking:
         self._data = data
         self._clients = clients
         self._ticks = ticks
-        self._readers: dict[bytes, int | set[int]] = {}  # key -> ID of the client that may have cached it, or IDs
+        self._readers: dict[bytes, int | set[int]] = {}  # key -> ID, or IDs, of the clients that may have cached it
         self._prefixes: dict[bytes, Prefix] = {}
-        self._lengths: Counter[int] = Counter()  # how many prefixes have each length
+        self._lengths: Counter[int] = Counter()  # length -> number of prefixes
         self._changed: set[bytes] = set()  # prefixes of keys that changed in this tick
-        self.told = False  # there is something for broadcast()
-        self.count = 0  # clients that have switched it on
+        self.pending = False  # broadcast() has changes to send
+        self.count = 0  # clients that have enabled it
         self.items = 0  # pairs of a key and a client
         self.bytes = 0  # of memory
 
@@ -82,7 +83,7 @@ class Tracking:
             caching.given = True
         session.caching = caching
         session.refresh()
-        self.carry_on()
+        self.update_keyspace()
 
     def disable(self, session: Session) -> None:
         caching = session.caching
@@ -105,15 +106,15 @@ class Tracking:
         self.count -= 1
         if not self.count:
             self._forget_all()
-        self.carry_on()
+        self.update_keyspace()
 
-    def carry_on(self) -> None:
-        """Let the keyspace tell of changes, if somebody wants to know."""
+    def update_keyspace(self) -> None:
+        """Make the keyspace report changes if any client tracks them."""
         self._data.ks.tracked = self.count > 0
 
     # -- reads -----------------------------------------------------------------------------------------------
     def ran(self, session: Session, command: Command, argv: list[bytes], parked: bool) -> None:
-        """A command of a client that has switched it on was called. ``parked``: it waits for its reply."""
+        """Record a command of a tracking client. ``parked``: the client waits for its reply."""
         caching = session.caching
         if caching is None:
             return
@@ -152,9 +153,10 @@ class Tracking:
             self._forget_oldest(max(len(readers) - most, most // EVICTED_AT_ONCE))
 
     def forget_excess(self) -> bool:
-        """Forget the oldest keys beyond ``tracking-table-max-keys``, and tell their readers; True if there are more.
+        """Forget the oldest keys beyond ``tracking-table-max-keys``, and notify their readers. Returns whether there
+        are more.
 
-        A lowered limit can leave a million of them, so a call takes some milliseconds at most.
+        After the limit is lowered, there can be a million of them, so a call takes some milliseconds at most.
         """
         most = self._config.tracking_table_max_keys
         excess = len(self._readers) - most if most else 0
@@ -168,21 +170,21 @@ class Tracking:
 
     # -- changes ---------------------------------------------------------------------------------------------
     def changed(self, key: bytes, session: Session | None) -> None:
-        """A key has changed; ``session``: the client that did it."""
+        """Record a changed key. ``session``: the client that changed it."""
         for length in self._lengths:
             prefix = key[:length]
             held = self._prefixes.get(prefix)
             if held is not None:
                 held.changed[key] = session
                 self._changed.add(prefix)
-                if not self.told:
-                    self.told = True
+                if not self.pending:
+                    self.pending = True
                     self._ticks.queue()
         if key in self._readers:
             self._invalidate(key, session)
 
     def _invalidate(self, key: bytes, session: Session | None) -> None:
-        """Forget who has read the key, and tell them, but not the client that did it if it does not want to know."""
+        """Forget the readers of the key, and notify them; the client that changed it only without NOLOOP."""
         held = self._readers.pop(key)
         numbers = sorted(held) if isinstance(held, set) else [held]
         self.items -= len(numbers)
@@ -196,7 +198,7 @@ class Tracking:
                 self._send(reader, reader.caching, body)
 
     def flushed(self) -> None:
-        """All keys have changed: FLUSHALL, or other data has taken the place of this."""
+        """Record that all keys have changed: FLUSHALL, or the data was replaced."""
         self._forget_all()
         if self.count:
             for session in self._clients.all():
@@ -209,8 +211,8 @@ class Tracking:
         self.bytes = sum([PREFIX_BYTES + len(prefix) for prefix in self._prefixes])
 
     def broadcast(self) -> None:
-        """Called at the end of a tick: tell clients with BCAST of the keys that changed in it."""
-        self.told = False
+        """Notify clients with BCAST of the keys that changed in this tick. Called at its end."""
+        self.pending = False
         prefixes, self._changed = sorted(self._changed), set()
         for prefix in prefixes:
             held = self._prefixes.get(prefix)  # a message may close a client that is too slow
@@ -232,7 +234,7 @@ class Tracking:
 
     # -- messages --------------------------------------------------------------------------------------------
     def _send(self, session: Session, caching: TrackingOptions, body: bytes | None) -> None:
-        """Tell a client, or the one in its place. ``body``: the keys, as an encoded array; None: all keys."""
+        """Notify a client, or the target of its REDIRECT. ``body``: the keys as an encoded array; None: all keys."""
         receiver = session
         if caching.redirect:
             found = self._clients.get(caching.redirect)
@@ -254,7 +256,7 @@ class Tracking:
 
 
 def _reads(command: Command, argv: list[bytes]) -> bool:
-    """Whether the call only reads what its keys hold."""
+    """Whether the call only reads the values of its keys."""
     if command.write:
         return not command.changes(argv)
     return "readonly" in command.flags and "pubsub" not in command.flags

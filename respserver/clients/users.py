@@ -1,10 +1,10 @@
-"""The users of a server: logging in, changes, and what a change means for connected clients.
+"""The users of a server: logging in, changes, and the effect of a change on connected clients.
 
-Rule 1: a ``User`` object belongs to a name as long as the name exists. Sessions refer to it, so a change of its rules
-concerns their next call.
-Rule 2: after a change, clients that may not stay are closed at once: those whose user was deleted or disabled, who are
-subscribed to a channel, monitor, or replicate without being allowed to any more. Blocked calls are checked again
-(``on_change``).
+Rule 1: a name has the same ``User`` object as long as it exists. Sessions refer to it, so changed rules apply to their
+next call.
+Rule 2: after a change, clients that are no longer permitted are closed at once: those whose user was deleted or
+disabled, and those that subscribe to a channel, monitor, or replicate without permission. Blocked calls are checked
+again (``on_change``).
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ class Users:
         self.denials = Denials(config.acllog_max_len)
         self.on_change: Callable[[], None] = lambda: None  # called after users have changed
         self._requirepass = config.requirepass
-        self._user_bytes = -1  # of memory that the users take; -1: they have changed
+        self._user_bytes = -1  # memory of the users; -1: to be computed again
         self._warn(self._by_name)
 
     @property
     def held_bytes(self) -> int:
-        """Memory of the users and of ACL LOG, roughly."""
+        """Return the approximate memory size of the users and of ACL LOG."""
         if self._user_bytes < 0:
             self._user_bytes = sum([user.memory_bytes() for user in self._by_name.values()])
         return self._user_bytes + self.denials.memory_bytes()
@@ -78,21 +78,21 @@ class Users:
         session.refresh()
 
     def wait(self, session: Session) -> int:
-        place, local = _place(session)
-        return self._throttle.wait(place, local, self._clock.mono())
+        source, local = login_source(session)
+        return self._throttle.wait(source, local, self._clock.mono())
 
     def log_in(self, session: Session, name: bytes, password: bytes, command: bytes) -> None:
         user = self._by_name.get(name)
         if user is None:
-            matches_any(password, _NOBODY)  # takes as long as for a user
+            matches_any(password, _NOBODY)  # takes as long as for an existing user
         elif user.opens(password):
             session.user = user
             session.authenticated = True
             session.refresh()
             return
-        place, _ = _place(session)
-        if self._throttle.failed(place, self._clock.mono()) == FREE:
-            self._logger.warning(f"{FREE} logins from {place} failed: from now on all logins from there have to wait")
+        source, _ = login_source(session)
+        if self._throttle.failed(source, self._clock.mono()) == FREE:
+            self._logger.warning(f"{FREE} logins from {source} failed; further logins from there are delayed")
         self._note(session, "auth", command, name)
         raise CommandError(errors.BAD_CREDENTIALS)
 
@@ -125,7 +125,7 @@ class Users:
             raise CommandError(errors.DEFAULT_USER_STAYS)
         gone = [self._by_name.pop(name) for name in dict.fromkeys(names) if name in self._by_name]
         for user in gone:
-            user.adopt(User(user.name))  # may do nothing, also in what is left of a transaction
+            user.adopt(User(user.name))  # loses all permissions, also in the rest of a transaction
         self._changed(set(gone), caller)
         return len(gone)
 
@@ -156,7 +156,7 @@ class Users:
             self._logger.warning(line)
 
     def _adopt(self, users: aclfile.Users, caller: Session | None, *others: User) -> None:
-        """Make the named users like these. ``others`` have changed already."""
+        """Apply these rules to the users of the same names. ``others`` have changed already."""
         changed = set(others)
         for name, new in users.items():
             user = self._by_name.setdefault(name, new)
@@ -166,7 +166,7 @@ class Users:
         self._changed(changed, caller)
 
     def _changed(self, users: set[User], caller: Session | None) -> None:
-        """Close clients that may not stay. ``caller`` gets its reply first."""
+        """Close clients that are no longer permitted. ``caller`` gets its reply first."""
         self._user_bytes = -1
         if not self._config.aclfile:
             self._config.user = aclfile.texts(self._by_name, self._config)  # for CONFIG REWRITE
@@ -185,7 +185,7 @@ class Users:
 
 
 def _exceeds(session: Session) -> bool:
-    """Whether the client does something all the time that its user may not do."""
+    """Whether the client has a subscription or role that its user does not permit."""
     user = session.user
     if user.unrestricted:
         return False
@@ -198,9 +198,9 @@ def _exceeds(session: Session) -> bool:
     )
 
 
-def _place(session: Session) -> tuple[str, bool]:
-    """For whose failures a client waits, and whether that is on this machine. Of IPv6 the network: a client often has
-    all addresses of it."""
+def login_source(session: Session) -> tuple[str, bool]:
+    """Return the source by which failed logins are counted, and whether it is this machine. For IPv6, it is the
+    network, because a client often has all addresses of its network."""
     if session.unix:
         return "the unix socket", True
     host = session.addr.rpartition(":")[0]

@@ -1,5 +1,6 @@
-"""Signs of life in calls that the server refuses for a reason of its own: too few replicas, a full disk, no free
-memory. The clients that send such calls are alive [15], [32]."""
+"""Extends the lifetime of groups and stages whose calls the server refuses for a reason of its own: too few replicas, a
+full disk, no free memory. The clients that send such calls are alive [15], [32].
+"""
 
 from __future__ import annotations
 
@@ -9,9 +10,9 @@ from storage.streams.stream import Stream
 
 
 def note(ctx: Context, command: Command, argv: list[bytes]) -> None:
-    """Give the groups, or the stage, of a refused call a new time to live. Like other signs of life this is not logged.
+    """Renew the time to live of the groups, or of the stage, of a refused call. As for other calls, this is not logged.
 
-    Nothing has checked the arguments: a call that makes no sense is a sign of life of nothing.
+    The arguments are not checked. An invalid call renews nothing.
     """
     ks = ctx.ks
     if "sign_of_life" not in command.traits or ks.follower:
@@ -31,7 +32,7 @@ def note(ctx: Context, command: Command, argv: list[bytes]) -> None:
 
 
 def _group(command: Command, argv: list[bytes], key: int) -> bytes | None:
-    """The name of the group: it follows the word GROUP where the command has that, else the key."""
+    """Return the name of the group. It follows the word GROUP if the command has that word, otherwise the key."""
     at = key + 1
     if command.name in ("tread", "twait", "xreadgroup"):
         first = {"tread": 4, "twait": 2, "xreadgroup": 1}[command.name]

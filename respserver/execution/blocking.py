@@ -1,19 +1,23 @@
-"""Clients that wait: for news in a stream, or until replicas or the disk have their writes.
+"""Blocked clients: they wait for entries in a stream, or until replicas or the disk have their writes.
 
 Rule 1: readers of one group are served in the order in which they blocked, one after another as entries arrive. A
-reader that was served and blocks again is at the end of the queue [18]. After them everyone else is served: readers
-without a group, and clients that take nothing [53]. Those of them that wait for the same share one reply.
-Rule 2: readers are served right after the command that brought the news, so k appends in one pipeline serve k readers.
-The replies leave with the tick, when their entries are on disk.
-Rule 3: a reader that is woken and gets nothing keeps its place in the queue and its timeout [10].
-Rule 4: deadlines are in monotonic time. Messages fall due in served time (Rule 6 of ``Keyspace``), as stored; those of
-consumers are idle by the wall clock.
-Rule 5: a client that waits for streams stands in a line of each of its keys, and leaves all of them when its wait ends.
-To wait for n keys costs O(n) then; news of one key costs O(1) for each client that stands there and has to go on
-waiting.
-Rule 6: one that waits for replicas or the disk (WAIT, WAITAOF) is in ``_awaiting``. It is checked after the tick in
-which it began to wait, at each acknowledgement of a replica, and as time passes. One whose answer is delayed (Delay)
-has a deadline only.
+reader that was served and blocks again is at the end of the queue [18]. After them, all other clients are served:
+readers without a group, and clients that read nothing (TWAIT) [53]. Clients with equal calls share one reply.
+Rule 2: readers are served right after the command that made entries available, so k appends in one pipeline serve k
+readers. The replies are sent at the end of the tick, when the entries are on disk.
+Rule 3: a reader that is woken and gets nothing keeps its position in the queue and its timeout [10].
+Rule 4: deadlines are in monotonic time. Entries fall due in served time (Rule 6 of ``Keyspace``), as stored. The idle
+time of consumers is measured by the wall clock.
+Rule 5: a client that waits for streams is in one queue of each of its keys, and leaves all of them when its wait ends.
+So waiting for n keys costs O(n). Signalling one key costs O(1) for each client in its queues that continues to wait.
+Rule 6: a client that waits for replicas or the disk (WAIT, WAITAOF) is in ``_awaiting``. It is checked after the tick
+in which it began to wait, at each acknowledgement of a replica, and periodically. A client whose reply is delayed
+(DelayedReply) has a deadline only.
+
+Decision: one queue for each key and group. Starting a wait costs some microseconds for each key, interpreted, and
+ending it about one. Signalling a key makes its clients examine that key only, and an append to a key for which nobody
+waits has no additional cost. Within a step, the readers of groups are served for all keys first, so that no client is
+woken for an entry that a reader has just received.
 """
 
 from __future__ import annotations
@@ -36,19 +40,19 @@ from storage.model.timers import PENDING_DUE, Timers
 from storage.streams.stream import Stream
 
 SERVED_NS: Final = 20_000_000  # of serving clients in one go
-KEY_BYTES: Final = 800  # of memory that each key of a wait takes, measured
+KEY_BYTES: Final = 800  # memory of each key of a wait, measured
 
 
 class WaitQueue:
-    """Who waits for one group of one key, or for a key without a group."""
+    """The clients that wait for one group of one key, or for a key without a group."""
 
     __slots__ = ("in_turn", "together", "wants")
 
     def __init__(self) -> None:
-        # readers of the group, first come, first served; made when there is one
+        # readers of the group, in order of arrival; created for the first one
         self.in_turn: OrderedDict[Waiter, Block] | None = None
-        self.wants: dict[int, int] = {}  # what these want of what is pending, and how many do
-        self.together: dict[Waiter, Block] = {}  # everyone else: all are served
+        self.wants: dict[int, int] = {}  # kinds of pending entries that these want -> number of readers
+        self.together: dict[Waiter, Block] = {}  # all other clients, which are served together
 
     def add(self, waiter: Waiter, block: Block) -> None:
         if not block.in_turn:
@@ -70,13 +74,13 @@ class WaitQueue:
             else:
                 del self.wants[block.wants]
 
-    def first(self, vain: set[int]) -> Waiter | None:
-        """The first reader in turn that wants something else than those who were asked in vain."""
+    def first(self, exhausted: set[int]) -> Waiter | None:
+        """Return the first reader that wants a kind of pending entry that is not in ``exhausted``."""
         queue = self.in_turn
-        if not queue or len(vain) == len(self.wants):
+        if not queue or len(exhausted) == len(self.wants):
             return None
         for waiter, block in queue.items():
-            if block.wants not in vain:
+            if block.wants not in exhausted:
                 return waiter
         return None
 
@@ -88,7 +92,7 @@ def _nothing() -> bytes:
     return b""
 
 
-# What the call and the wait of a client are once it does not wait any more.
+# The call and the wait of a client after its wait has ended.
 NO_CALL: Final[list[bytes]] = []
 OVER: Final = Await(0, _nothing, _nothing)
 
@@ -105,11 +109,11 @@ class Waiter(Wait):
         self._registry = registry
         self.conn = conn
         self.block = block
-        self.deadline = deadline  # ms, monotonic; 0: none
+        self.deadline = deadline  # ms, monotonic; 0: no deadline
         self.argv = argv  # the call
         self._bytes = 0  # see memory_bytes(); 0: not known yet
         self.done = False
-        # the group that it waits for, by key; not found by name later: another group can get the same name
+        # the group, by key; not looked up by name later, because another group can get the same name
         self.groups: dict[bytes, Group] = {}
 
     def memory_bytes(self) -> int:
@@ -119,12 +123,12 @@ class Waiter(Wait):
         return self._bytes
 
     def finish(self) -> None:
-        """The wait is over. The heap of deadlines keeps this object for a while, but not the keys of the call."""
+        """Mark the wait as ended. The heap of deadlines may retain this object, but not the keys of the call."""
         self.done = True
         self.argv, self.block = NO_CALL, OVER
 
     def late_reply(self) -> bytes:
-        """The reply at its deadline."""
+        """Return the reply at the deadline."""
         return self.block.at_timeout() if isinstance(self.block, Await) else self.block.timeout_reply
 
     def forget(self) -> None:
@@ -155,16 +159,16 @@ class Blocking:
         self._server = server
         self._ctx = Context(parts.data.ks, server, None)  # type: ignore[arg-type]  # set for each waiter
         self.count = 0  # clients that wait
-        self._lines: dict[bytes, dict[bytes | None, WaitQueue]] = {}  # by key and group; none is empty
+        self._queues: dict[bytes, dict[bytes | None, WaitQueue]] = {}  # by key and group; none of them is empty
         self._awaiting: dict[Waiter, Await] = {}  # in the order in which they began to wait
         self._deadlines: list[tuple[int, int, Waiter]] = []  # heap: monotonic ms, number, waiter
         self._number = 0
-        self._due = Timers()  # when a message of a waiting group falls due, served time
-        self._idle = Timers()  # when one of a consumer has been idle for long enough, wall-clock ms
+        self._due = Timers()  # when a pending entry of a waiting group falls due, in served time
+        self._idle = Timers()  # when an entry of a consumer has been idle for long enough, in wall-clock ms
 
     # -- parking ---------------------------------------------------------------------------------------------
     def park(self, conn: Connection, block: Block | Await, ctx: Context, argv: list[bytes]) -> None:
-        """Let the client wait. ``ctx``, ``argv``: those of its call."""
+        """Block the client. ``ctx``, ``argv``: those of its call."""
         deadline = self._clock.mono() + max(1, block.deadline - ctx.now) if block.deadline else 0
         waiter = Waiter(self, conn, block, deadline, argv)
         conn.wait = waiter
@@ -181,7 +185,7 @@ class Blocking:
         if deadline:
             self._number += 1
             heappush(self._deadlines, (deadline, self._number, waiter))
-            if len(self._deadlines) > 64 and len(self._deadlines) > 2 * self.count:  # most are of waits that ended
+            if len(self._deadlines) > 64 and len(self._deadlines) > 2 * self.count:  # most are obsolete
                 self._deadlines = [entry for entry in self._deadlines if not entry[2].done]
                 heapify(self._deadlines)
         if deadline or isinstance(block, Await) or block.group is not None or conn.peer_shut_down:
@@ -190,24 +194,24 @@ class Blocking:
     def _enqueue(self, waiter: Waiter, block: Block) -> None:
         name, waiting = block.group, self._data.ks.waiting
         for key in block.keys:
-            lines = self._lines.get(key)
-            if lines is None:
-                lines = self._lines[key] = {}
-            line = lines.get(name)
-            if line is None:
-                line = lines[name] = WaitQueue()
-            line.add(waiter, block)
+            queues = self._queues.get(key)
+            if queues is None:
+                queues = self._queues[key] = {}
+            queue = queues.get(name)
+            if queue is None:
+                queue = queues[name] = WaitQueue()
+            queue.add(waiter, block)
             waiting[key] = waiting.get(key, 0) + 1
             if name is not None:
                 self._join(waiter, key, name)
-                self._file_due(key, name)
+                self._schedule_due(key, name)
 
     def _group(self, key: bytes, name: bytes) -> Group | None:
         stream = self._data.ks.keys.get(key)
         return stream.groups.get(name) if isinstance(stream, Stream) else None
 
     def _join(self, waiter: Waiter, key: bytes, name: bytes) -> None:
-        """A group that a client waits for does not expire [15]."""
+        """Keep the group from expiring while a client waits for it [15]."""
         group = self._group(key, name)
         if group is not None:
             waiter.groups[key] = group
@@ -222,19 +226,19 @@ class Blocking:
                 group.touch(ks.served(self._clock.now()))
                 ks.arm_group(key, group)
 
-    def _file_due(self, key: bytes, name: bytes) -> None:
-        """Let wake() serve the line when there is the next pending message that somebody there wants."""
+    def _schedule_due(self, key: bytes, name: bytes) -> None:
+        """Schedule wake() to serve the queue when the next pending entry that its clients want becomes available."""
         group = self._group(key, name)
         if group is None:
             return
-        line = self._lines[key][name]
+        line = self._queues[key][name]
         for wants in (*line.wants, DUE_MESSAGES) if line.together else line.wants:
             when = next_pending(group, wants)
             if when is not None:
                 (self._due if wants == DUE_MESSAGES else self._idle).arm(PENDING_DUE, key, name, when)
 
     def forget(self, waiter: Waiter) -> None:
-        """End the wait: the client is served, timed out, unblocked or gone. Idempotent."""
+        """End the wait of a client that is served, timed out, unblocked or disconnected. Idempotent."""
         if waiter.done:
             return
         self.count -= 1
@@ -251,19 +255,19 @@ class Blocking:
     def _dequeue(self, waiter: Waiter, block: Block) -> None:
         name = block.group
         for key in block.keys:
-            line = self._lines[key][name]
+            line = self._queues[key][name]
             line.remove(waiter, block)
             self._left(key, name, line, 1)
             if name is not None:
                 self._leave(waiter, key, name)
 
     def _left(self, key: bytes, name: bytes | None, line: WaitQueue, count: int) -> None:
-        """Count ``count`` waiters out that have left the line, and remove it if it is empty."""
+        """Uncount ``count`` waiters that have left the queue, and remove the queue if it is empty."""
         if not line.together and not line.in_turn:
-            lines = self._lines[key]
+            lines = self._queues[key]
             del lines[name]
             if not lines:
-                del self._lines[key]
+                del self._queues[key]
         waiting = self._data.ks.waiting
         left = waiting.get(key, count) - count
         if left:
@@ -272,7 +276,7 @@ class Blocking:
             waiting.pop(key, None)
 
     def release(self, waiter: Waiter, answer: bytes | Chunks) -> None:
-        """End the wait with a reply. The client goes on with its backlog."""
+        """End the wait with a reply. The client continues with its backlog."""
         self.forget(waiter)
         self._answer(waiter.conn, answer)
 
@@ -281,7 +285,7 @@ class Blocking:
         self.release(waiter, self._error(waiter, text))
 
     def _error(self, waiter: Waiter, text: str) -> bytes:
-        """An error reply to the call, which has failed."""
+        """Return the error reply to the call, and count the failure."""
         self._counters.note_error(text)
         lookup(waiter.argv).failed += 1
         return reply.error(text)
@@ -292,73 +296,73 @@ class Blocking:
         self._ticks.queue_flush(conn)
         self._ticks.queue_resume(conn)
 
-    # -- news ------------------------------------------------------------------------------------------------
+    # -- signalled keys --------------------------------------------------------------------------------------
     def serve_ready(self) -> None:
-        """Serve those who wait for the signalled keys, until no key is signalled, or for as long as others should wait:
-        then a tick is queued, which goes on."""
+        """Serve the clients that wait for the signalled keys, until no key is signalled or the time limit is reached.
+        In the latter case, a tick is queued, which continues."""
         ks = self._data.ks
         until = perf_counter_ns() + SERVED_NS
         while ks.ready:
             keys = dict.fromkeys(ks.ready)
             ks.ready.clear()
-            self._serve([(key, name) for key in keys for name in self._lines.get(key, ())], until)
+            self._serve([(key, name) for key in keys for name in self._queues.get(key, ())], until)
             if ks.ready and perf_counter_ns() > until:
                 self._ticks.queue()
                 return
 
-    def _serve(self, places: list[tuple[bytes, bytes | None]], until: int) -> None:
-        """Serve the lines of these keys and groups. What the readers of groups take wakes nobody else. Keys that are
-        not served before ``until`` (ns) are signalled again."""
+    def _serve(self, targets: list[tuple[bytes, bytes | None]], until: int) -> None:
+        """Serve the queues of these keys and groups. Entries that readers of groups receive wake no other client. Keys
+        that are not served before ``until`` (ns) are signalled again."""
         served = 0
-        for key, name in places:
+        for key, name in targets:
             if served and perf_counter_ns() > until:
-                self._data.ks.ready += [key for key, _ in places[served:]]
+                self._data.ks.ready += [key for key, _ in targets[served:]]
                 break
             served += 1
             if name is not None:
                 self._serve_in_turn(key, name, until)
-        for key, name in places[:served]:
+        for key, name in targets[:served]:
             self._serve_together(key, name)
 
     def _serve_in_turn(self, key: bytes, name: bytes, until: int) -> None:
-        """Serve the readers of a group, until there is nothing for the first one of each kind."""
-        line = self._lines.get(key, {}).get(name)
+        """Serve the readers of a group in order, until there is no entry of any kind that they want."""
+        line = self._queues.get(key, {}).get(name)
         if line is None or not line.in_turn:
             return
         ctx = self._context()
         queue = line.in_turn
-        vain: set[int] = set()
-        while (waiter := line.first(vain)) is not None:
+        exhausted: set[int] = set()
+        while (waiter := line.first(exhausted)) is not None:
             ctx.session = waiter.conn.session
-            answer = self._ask(waiter, queue[waiter], key)
+            answer = self._serve_one(waiter, queue[waiter], key)
             if answer is None:
-                vain.add(queue[waiter].wants)
+                exhausted.add(queue[waiter].wants)
             else:
                 self.release(waiter, answer)
                 if perf_counter_ns() > until:
                     self._data.ks.ready.append(key)
                     break
         if queue:
-            self._file_due(key, name)
+            self._schedule_due(key, name)
 
     def _serve_together(self, key: bytes, name: bytes | None) -> None:
-        """Serve everyone else that there is news for."""
-        line = self._lines.get(key, {}).get(name)
+        """Serve all other clients for which there are entries."""
+        line = self._queues.get(key, {}).get(name)
         if line is None or not line.together:
             return
         ctx, queue = self._context(), line.together
         served: list[Waiter] = []
         answers: list[bytes | Chunks] = []
-        asked: Block | None = None  # whose reply is ``answer``, if it can be shared
+        asked: Block | None = None  # the call whose reply is ``answer``, if the reply can be shared
         answer: bytes | Chunks | None = None
         proto = 0
-        alone = 0  # of those served: stand in no other line
+        alone = 0  # of those served: clients that are in no other queue
         for waiter, block in queue.items():
             session = waiter.conn.session
             if asked is None or proto != session.proto or not block.same(asked):
                 ctx.session = session
                 proto = session.proto
-                answer = self._ask(waiter, block, key)
+                answer = self._serve_one(waiter, block, key)
                 asked = block if answer is None or (isinstance(answer, bytes) and answer.startswith(b"*")) else None
             if answer is not None:
                 served.append(waiter)
@@ -379,7 +383,7 @@ class Blocking:
             conn.session.blocked = False
             self._answer(conn, out)
         if name is not None and queue:
-            self._file_due(key, name)
+            self._schedule_due(key, name)
 
     def _context(self) -> Context:
         ctx = self._ctx
@@ -387,13 +391,13 @@ class Blocking:
         ctx.now = self._clock.now()
         return ctx
 
-    def _ask(self, waiter: Waiter, block: Block, key: bytes) -> bytes | Chunks | None:
-        """The reply, or error reply, for the client now that ``key`` has news. None: it goes on waiting."""
+    def _serve_one(self, waiter: Waiter, block: Block, key: bytes) -> bytes | Chunks | None:
+        """Return the reply, or error reply, now that ``key`` was signalled. None: the client continues to wait."""
         name = block.group
         try:
             if name is not None and waiter.groups.get(key) is not self._group(key, name):
                 if not block.by_name:
-                    raise errors.no_group(key, name)  # it ended; a new group of the same name is another one [16]
+                    raise errors.no_group(key, name)  # a new group of the same name is a different one [16]
                 self._leave(waiter, key, name)
                 self._join(waiter, key, name)
             return block.serve(self._ctx, key)
@@ -403,42 +407,41 @@ class Blocking:
             if name is not None:
                 self._exhaustion.end("serving the reader of a group")
             return self._exhaustion.reply(b"a blocked read")
-        except Exception as error:  # noqa: BLE001 - it must not concern the client that brought the news
+        except Exception as error:  # noqa: BLE001 - another client's command signalled the key
             return fault_reply(b"a blocked read", error, self._counters, self._logger)
 
     def acknowledged(self) -> None:
-        """Called when a replica has acknowledged, or the log was synced: end the waits that are satisfied."""
+        """End the waits that are satisfied. Called when a replica has acknowledged, or the log was synced."""
         for waiter, wait in list(self._awaiting.items()):
             answer = wait.check()
             if answer is not None:
                 self.release(waiter, answer)
 
     def wake(self, now: int, mono: int) -> None:
-        """Called as time passes: serve due messages, for as long as others should wait, and end waits at their
-        deadline."""
+        """Called periodically: serve due entries for a limited time, and end waits at their deadline."""
         until = perf_counter_ns() + SERVED_NS
-        while not self._data.frozen and (places := self._due_places(now)):
-            self._serve(places, until)
+        while not self._data.frozen and (targets := self._due_targets(now)):
+            self._serve(targets, until)
             if perf_counter_ns() > until:
-                break  # what is left is filed or signalled again
+                break  # the rest is scheduled or signalled again
         if self._data.ks.ready and perf_counter_ns() > until:
             self._ticks.queue()
         else:
             self.serve_ready()
-        if self._awaiting:  # the journal's thread syncs without telling
+        if self._awaiting:  # the journal's thread does not notify after a sync
             self.acknowledged()
         while self._deadlines and self._deadlines[0][0] <= mono:
             waiter = heappop(self._deadlines)[2]
             if not waiter.done:
                 self._time_out(waiter)
 
-    def _due_places(self, now: int) -> list[tuple[bytes, bytes | None]]:
-        """The keys and groups in which a message may have fallen due; they are no longer filed."""
-        places: dict[tuple[bytes, bytes | None], None] = {}
+    def _due_targets(self, now: int) -> list[tuple[bytes, bytes | None]]:
+        """Return and unschedule the keys and groups in which an entry may have fallen due."""
+        targets: dict[tuple[bytes, bytes | None], None] = {}
         served = self._data.ks.served(now)
         while (item := self._due.take(served) or self._idle.take(now)) is not None:
-            places[item[1], item[2]] = None
-        return list(places)
+            targets[item[1], item[2]] = None
+        return list(targets)
 
     def _time_out(self, waiter: Waiter) -> None:
         try:
@@ -448,7 +451,7 @@ class Blocking:
         self.release(waiter, answer)
 
     def next_wake(self, now: int, mono: int) -> int | None:
-        """Milliseconds until wake() must be called; None if nothing is due."""
+        """Return the milliseconds until wake() must be called; None if nothing is scheduled."""
         while self._deadlines and self._deadlines[0][2].done:
             heappop(self._deadlines)
         waits = []
@@ -457,19 +460,19 @@ class Blocking:
         ks = self._data.ks
         if not self._data.frozen:
             due, idle = self._due.next(), self._idle.next()
-            if due is not None and ks.served_from != ks.served_to:  # else served time stands still
+            if due is not None and ks.served_from != ks.served_to:  # otherwise served time does not advance
                 waits.append(due - ks.served(now))
             if idle is not None:
                 waits.append(idle - now)
         return max(0, min(waits)) if waits else None
 
     def deadlines(self) -> int:
-        """The number of clients whose wait has a timeout."""
+        """Return the number of clients whose wait has a timeout."""
         return sum(not entry[2].done for entry in self._deadlines)
 
     # -- changes of users, role and data ----------------------------------------------------------------------
     def check_again(self) -> None:
-        """Users have changed: end the waits for streams that their users may not read any more, with the error."""
+        """After users have changed, end the waits for streams that their users may no longer read, with an error."""
         for waiter in self._waiting(False):
             session = waiter.conn.session
             if session.user.unrestricted:
@@ -481,9 +484,9 @@ class Blocking:
                 self.fail(waiter, text)
 
     def unblock_groups(self, text: str) -> None:
-        """This server is no leader any more: end the waits that only a leader can serve, with this error.
+        """End the waits that only a leader can serve, with this error. Called when this server becomes a replica.
 
-        These are waits for groups, and for replicas. Other waits for streams go on: a replica serves them.
+        These are waits for groups and for replicas. A replica continues to serve other waits for streams.
         """
         ended = [waiter for waiter in self._awaiting if not waiter.firm]
         ended += self._waiting(True)
@@ -491,25 +494,25 @@ class Blocking:
             self.fail(waiter, text)
 
     def _waiting(self, for_groups: bool) -> list[Waiter]:
-        """The clients that wait for streams, each once; or only those that wait for groups."""
+        """Return the clients that wait for streams, each once; or only those that wait for groups."""
         found: dict[Waiter, None] = {}
-        for lines in self._lines.values():
+        for lines in self._queues.values():
             for name, line in lines.items():
                 if name is not None or not for_groups:
                     found.update(dict.fromkeys(line.waiters()))
         return list(found)
 
     def recount(self) -> None:
-        """Called when the keyspace has been replaced: register the waiting clients with it."""
+        """Register the waiting clients with the keyspace. Called after it has been replaced."""
         ks = self._data.ks
-        for key, lines in self._lines.items():
+        for key, lines in self._queues.items():
             waiting = 0
             for name, line in lines.items():
                 waiters = line.waiters()
                 waiting += len(waiters)
                 if name is not None:
                     for waiter in waiters:
-                        waiter.groups.pop(key, None)  # of the data before
+                        waiter.groups.pop(key, None)  # a group of the previous data
                         self._join(waiter, key, name)
             ks.waiting[key] = waiting
             ks.ready.append(key)

@@ -1,6 +1,6 @@
-"""What may stand against a command: it is unknown, its arguments, the client's rights, and the gates (``Gates``).
+"""The checks before a command runs: its name, its arguments, the client's permissions, and the gates (``Gates``).
 
-The order of the checks is that of Redis (processCommand).
+They are made in the order of Redis (processCommand).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ HTTP_WORDS: Final = frozenset((b"post", b"host:"))  # sent by a browser: the com
 
 
 class Checks:
-    """The dispatcher's. ``ctx``: of the command that is checked."""
+    """The checks of the dispatcher. ``ctx``: the context of the command that is checked."""
 
     def __init__(self, ctx: Context, gates: Gates, memory: Memory) -> None:
         self._ctx = ctx
@@ -31,7 +31,8 @@ class Checks:
         self._memory = memory
 
     def found(self, conn: Connection, argv: list[bytes]) -> Command:
-        """The command that argv calls. Raises CommandError if it is unknown or the number of arguments is wrong."""
+        """Return the command that argv calls. Raises CommandError if it is unknown or the number of arguments is
+        wrong."""
         session = conn.session
         try:
             return lookup(argv)
@@ -50,7 +51,7 @@ class Checks:
             raise
 
     def may_run(self, command: Command, session: Session, argv: list[bytes]) -> None:
-        """Raise the CommandError that Redis has for a command that must not run now."""
+        """Raise the CommandError of Redis if the command must not run now."""
         gates = self._gates
         if not session.authenticated and "no_auth" not in command.flags:
             raise CommandError(errors.NOAUTH)
@@ -60,7 +61,7 @@ class Checks:
             raise denial.error()
         if gates.out_of_memory and self._memory.check():
             self._refuse(command, session, argv, _grows, errors.OOM)
-            if session.multi and "immediate" not in command.traits:  # as in Redis: what waits takes memory, too
+            if session.multi and "immediate" not in command.traits:  # as in Redis: queueing takes memory
                 activity.note(self._ctx, command, argv)
                 raise CommandError(errors.OOM)
         against = self._against_writes()
@@ -79,8 +80,8 @@ class Checks:
             raise CommandError("ERR Command not allowed inside a transaction")
 
     def _against_writes(self) -> str:
-        """The error line for commands that write; empty if they may run."""
-        if self._gates.readonly:  # a replica does not look at its disk and its replicas
+        """Return the error line for commands that write; empty if they may run."""
+        if self._gates.readonly:  # a replica does not check its disk and its replicas
             return errors.READONLY
         return self._gates.unwritable or (errors.NO_REPLICAS if self._gates.too_few else "")
 
@@ -88,7 +89,7 @@ class Checks:
         self, command: Command, session: Session, argv: list[bytes], concerned: Callable[[Command, list[bytes]], bool],
         why: str,
     ) -> None:  # fmt: skip
-        """Raise ``why`` if the command is ``concerned``. EXEC with such a command ends its transaction, too."""
+        """Raise ``why`` if the command is ``concerned``. EXEC of such a command discards the transaction, too."""
         if concerned(command, argv):
             activity.note(self._ctx, command, argv)
             raise CommandError(why)
@@ -99,7 +100,7 @@ class Checks:
             raise CommandError(f"EXECABORT Transaction discarded because of: {why}")
 
     def must_wait(self, command: Command, session: Session, argv: list[bytes]) -> bool:
-        """Whether CLIENT PAUSE or a FAILOVER holds the call back."""
+        """Whether CLIENT PAUSE or a FAILOVER delays the call."""
         gates = self._gates
         if "unpausable" in command.traits or session.replica is not None:
             return False

@@ -1,4 +1,4 @@
-"""The reply to a command that failed because of a bug, damaged data or a lack of memory; the log has the details."""
+"""Replies to commands that failed because of a bug, damaged data or a lack of memory. The log has the details."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from respserver.runtime.outofmemory import OutOfMemory
 
 
 def fault_reply(name: bytes, error: Exception, counters: Counters, logger: Logger) -> bytes:
-    """The error reply for an unexpected exception, which is logged. ``name``: the command, for the log."""
+    """Log an unexpected exception, and return the error reply. ``name``: the command, for the log."""
     counters.note_error("ERR")
     if isinstance(error, CorruptError):
         logger.warning(f"{errors.show(name)} met damaged data: {error}")
@@ -24,7 +24,7 @@ def fault_reply(name: bytes, error: Exception, counters: Counters, logger: Logge
 
 
 def starved_reply(argv: list[bytes], exhaustion: OutOfMemory) -> bytes:
-    """A handler met a MemoryError. What has or may have changed something must not go on, see ``exhaustion``."""
+    """Return the reply after a MemoryError in a handler. Ends the process if the command may have changed data."""
     command = find(argv[:2])
     if command is not None and (command.changes(argv) or "runs_queue" in command.traits):
         exhaustion.end(f"running {errors.show(argv[0])}")

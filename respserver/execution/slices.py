@@ -1,9 +1,9 @@
-"""Long commands, done in slices with other clients' commands in between (``commands.context.Slices``).
+"""Long commands, run in slices with other clients' commands in between (``commands.context.Slices``).
 
-Rule 1: no turn takes longer than TURN_NS and a step. Commands in progress take turns.
-Rule 2: what a slice has logged is committed with its tick, like a command. The reply comes with the last slice.
-Rule 3: a command that has begun is finished, even if its client is gone; before the server ends, too.
-Rule 4: one that writes stands still while writes are held back (CLIENT PAUSE, FAILOVER) or the disk takes none. It ends
+Rule 1: no turn takes longer than TURN_NS and one step. Commands in progress are run round-robin.
+Rule 2: the records of a slice are committed with its tick, like those of a command. The last slice returns the reply.
+Rule 3: a command that has begun is completed, even if its client disconnects, and also during shutdown.
+Rule 4: a command that writes pauses while writes are delayed (CLIENT PAUSE, FAILOVER) or the disk accepts none. It ends
 with an error when this server becomes a replica.
 """
 
@@ -25,9 +25,9 @@ from respserver.execution.faults import fault_reply
 from respserver.observe.slowlog import shortened
 from respserver.runtime.parts import RuntimeParts
 
-TURN_NS: Final = 5_000_000  # of work, before others have their turn
-ARG_BYTES: Final = 41  # memory of an argument, besides its own bytes
-HELD_SECONDS: Final = 0.05  # from one look to the next while writes are held back
+TURN_NS: Final = 5_000_000  # of work, before other clients are served
+ARG_BYTES: Final = 41  # memory of an argument, in addition to its own bytes
+HELD_SECONDS: Final = 0.05  # between two checks while writes are delayed
 
 
 class SlicedCommand(Wait):
@@ -37,12 +37,12 @@ class SlicedCommand(Wait):
 
     def __init__(self, conn: Connection, slices: Slices, command: Command | None, argv: list[bytes]) -> None:
         super().__init__(firm=True)
-        self.conn: Connection | None = conn  # None once the client is gone
+        self.conn: Connection | None = conn  # None once the client has disconnected
         self.session: Session = conn.session
         self.slices = slices
         self.command = command
-        self._bytes = sum(map(len, argv)) + ARG_BYTES * len(argv)  # it may have to stand still with all of them
-        self.argv = shortened(argv)  # of a million, slices free the others as they go on
+        self._bytes = sum(map(len, argv)) + ARG_BYTES * len(argv)  # all of them stay in memory while it is paused
+        self.argv = shortened(argv)  # of a million, the others are freed as slices proceed
         self.took_ns = 0  # in slices, so far
 
     def memory_bytes(self) -> int:
@@ -60,7 +60,7 @@ class SlicedCommand(Wait):
 class Slicing:
     """The commands in progress."""
 
-    def __init__(self, parts: RuntimeParts, server: ServerParts, notices: Notifications) -> None:
+    def __init__(self, parts: RuntimeParts, server: ServerParts, notifications: Notifications) -> None:
         self._loop = parts.loop
         self._clock = parts.clock
         self._data = parts.data
@@ -70,16 +70,16 @@ class Slicing:
         self._timings = parts.timings
         self._logger = parts.logger
         self._exhaustion = parts.exhaustion
-        self._notices = notices
+        self._notifications = notifications
         self._ctx = Context(parts.data.ks, server, None)  # type: ignore[arg-type]  # set for each turn
         self._works: deque[SlicedCommand] = deque()
 
     def left_bytes(self) -> int:
-        """Memory of the commands in progress whose clients are gone, roughly."""
+        """Return the approximate memory size of the commands in progress whose clients have disconnected."""
         return sum([work.memory_bytes() for work in self._works if work.conn is None]) if self._works else 0
 
     def begin(self, conn: Connection, slices: Slices, command: Command | None, argv: list[bytes]) -> None:
-        """Let the client wait until the command is finished."""
+        """Block the client until the command is finished."""
         work = SlicedCommand(conn, slices, command, argv)
         conn.wait = work
         self._works.append(work)
@@ -88,10 +88,10 @@ class Slicing:
             self._loop.call_soon(self._turn)
 
     def _turn(self) -> None:
-        """Do some slices of the first command that may go on."""
+        """Run some slices of the first command that is not paused."""
         for _ in range(len(self._works)):
             work = self._works.popleft()
-            if self._held(work):
+            if self._paused(work):
                 self._works.append(work)
                 continue
             answer = self._steps(work, TURN_NS)
@@ -100,23 +100,23 @@ class Slicing:
             else:
                 self._finish(work, answer)
             if self._data.ks.events:
-                self._notices.tell(work.session)
+                self._notifications.send(work.session)
             self._ticks.queue()
             if self._works:
-                self._loop.call_soon(self._turn)  # after the tick, and after what has arrived meanwhile
+                self._loop.call_soon(self._turn)  # after the tick, and after newly arrived commands
             return
         if self._works:
             self._loop.call_later(HELD_SECONDS, self._turn)
 
-    def _held(self, work: SlicedCommand) -> bool:
-        """Whether it must wait because it writes."""
+    def _paused(self, work: SlicedCommand) -> bool:
+        """Whether the command must wait because it writes (Rule 4)."""
         gates = self._gates
         return work.slices.writes and not self._data.ks.follower and (
             gates.held or bool(gates.unwritable) or gates.pause_until > self._clock.now()
         )
 
     def _steps(self, work: SlicedCommand, limit_ns: int) -> bytes | Chunks | None:
-        """Do slices for about so long; the reply if one was the last, else None."""
+        """Run slices for about ``limit_ns``. Returns the reply if the last slice has run, otherwise None."""
         ctx = self._ctx
         ctx.ks, ctx.session, ctx.now = self._data.ks, work.session, self._clock.now()
         ctx.ks.no_touch = work.session.no_touch
@@ -159,7 +159,7 @@ class Slicing:
         self._ticks.queue_resume(conn)
 
     def finish_all(self) -> None:
-        """Finish all commands in progress: the server is about to end."""
+        """Finish all commands in progress. Called at shutdown."""
         while self._works:
             work = self._works.popleft()
             answer = None
@@ -169,7 +169,7 @@ class Slicing:
 
 
 def _some(slices: Slices, ctx: Context, until_ns: int) -> bytes | Chunks | None:
-    """Do slices until then, at least one; the reply if one was the last, else None."""
+    """Run slices until ``until_ns``, at least one. Returns the reply if the last slice has run, otherwise None."""
     try:
         if slices.writes and ctx.ks.follower:
             raise CommandError(errors.DEMOTED)
@@ -183,7 +183,7 @@ def _some(slices: Slices, ctx: Context, until_ns: int) -> bytes | Chunks | None:
 
 
 def all_of(slices: Slices, ctx: Context) -> bytes | Chunks:
-    """The reply, after all slices."""
+    """Run all slices, and return the reply."""
     answer = None
     while answer is None:
         answer = _some(slices, ctx, 0)

@@ -1,4 +1,4 @@
-"""MULTI and EXEC: the commands of a transaction are kept, and run one after the other."""
+"""MULTI and EXEC: queues the commands of a transaction, and runs them in order."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from respserver.runtime.parts import RuntimeParts
 
 
 class Transactions:
-    """Runs what clients queued; one for the server."""
+    """Runs queued commands; one object per server."""
 
-    def __init__(self, parts: RuntimeParts, monitors: Monitors, notices: Notifications) -> None:
+    def __init__(self, parts: RuntimeParts, monitors: Monitors, notifications: Notifications) -> None:
         self._config = parts.config
         self._clock = parts.clock
         self._monitors = monitors
@@ -30,10 +30,10 @@ class Transactions:
         self._timings = parts.timings
         self._logger = parts.logger
         self._exhaustion = parts.exhaustion
-        self._notices = notices
+        self._notifications = notifications
 
     def queue(self, conn: Connection, argv: list[bytes]) -> None:
-        """Keep a command of a transaction for EXEC."""
+        """Queue a command of a transaction until EXEC."""
         session = conn.session
         conn.multi_bytes = (conn.multi_bytes if session.queued else 0) + 64 * len(argv) + sum(map(len, argv))
         if conn.multi_bytes > self._config.client_query_buffer_limit:
@@ -44,7 +44,8 @@ class Transactions:
     def run_queued(self, ctx: Context) -> Reply:
         """Run the queued commands in order; the reply is an array. An error of a command is its reply.
 
-        If it exceeds the client's output limit, the client is closed, as in Redis: all commands have run, unanswered.
+        If the reply exceeds the client's output limit, the client is closed, as in Redis: all commands have run, but
+        they are not answered.
         """
         queued, ctx.session.queued = ctx.session.queued, []
         conn, parts, size = connection_of(ctx.session), list[bytes | Chunks](), 0
@@ -93,12 +94,12 @@ class Transactions:
             self._timings.slow(ctx.session, command, redacted(argv, command.name), took, self._clock.now())
         self._monitors.show(ctx.session, command, argv)
         if ctx.session.caching is not None:
-            self._notices.ran(ctx.session, command, argv, False)
+            self._notifications.ran(ctx.session, command, argv, False)
         return answer or reply.OK  # CLIENT REPLY OFF has no reply, but the array needs an element
 
 
 def _joined(head: bytes, parts: list[bytes | Chunks]) -> Chunks:
-    """A streamed reply of several parts, some of which are streamed. A part that was sent takes no memory any more."""
+    """Return a streamed reply of several parts, some of them streamed. A part that was sent takes no memory."""
     size = sum([len(part) for part in parts if isinstance(part, bytes)])
     streamed = [part for part in parts if not isinstance(part, bytes)]
 
@@ -121,7 +122,7 @@ def _joined(head: bytes, parts: list[bytes | Chunks]) -> Chunks:
 
 
 def _close_all(parts: list[bytes | Chunks]) -> None:
-    """These parts of a reply are not sent, or not any more."""
+    """Close the parts of a reply that are not sent."""
     for part in parts:
         if isinstance(part, Chunks):
             part.close()

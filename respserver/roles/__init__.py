@@ -1,7 +1,7 @@
 """The role of the server, leader or replica.
 
     failover  FAILOVER: a leader hands over to a replica without losing writes
-    link      a replica's link to its leader, and the data that comes over it
+    link      a replica's link to its leader, and the data that it receives
     replicas  a server's own replicas: PSYNC, acknowledgements, the part of the journal that they need
     roles     changes of role: REPLICAOF, FAILOVER, PSYNC
 """

@@ -1,13 +1,13 @@
-"""FAILOVER: this leader hands over to one of its replicas, without losing acknowledged writes.
+"""FAILOVER: this leader hands over to one of its replicas without losing acknowledged writes.
 
-    waiting-for-sync       writes are held back until the replica has everything
-    failover-in-progress   the replica has everything: this server follows it with PSYNC ... FAILOVER, which makes the
-                           replica the leader
+    waiting-for-sync       writes are delayed until the replica has the whole log
+    failover-in-progress   the replica has the whole log: this server follows it with PSYNC ... FAILOVER, which makes
+                           the replica the leader
 
-Rule 1: this server becomes a replica when the other one has acknowledged all of its log. From then on it logs nothing,
-so the other one lacks nothing.
-Rule 2: if a failover ends before that, writes go on as before. If it is given up later, this server becomes a leader
-with a new replication ID, because the other one may already lead.
+Rule 1: this server becomes a replica when the replica has acknowledged the whole log. From then on it logs nothing, so
+the replica lacks nothing.
+Rule 2: if a failover ends before that, writes continue as before. If it is aborted later, this server becomes a leader
+with a new replication ID, because the replica may already lead.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ class FailoverOwner(Protocol):
 
     def become_replica(self, host: str, port: int) -> None: ...
     def become_leader(self) -> None:
-        """Raises CommandError; then this server is still a replica."""
+        """Become the leader. Raises CommandError; then this server is still a replica."""
     def failover_ended(self) -> None: ...
 
 
 class Failover:
-    """One FAILOVER, from the command to its end. ``target``: host and port; None: the first replica that has
-    everything."""
+    """One FAILOVER, from the command to its end. ``target``: host and port; None: the first replica that has the whole
+    log."""
 
     def __init__(
         self, parts: RuntimeParts, owner: FailoverOwner, pauses: Pauses, replicas: Replicas,
@@ -50,7 +50,7 @@ class Failover:
         self._target = target
         self._deadline = parts.clock.mono() + timeout_ms if timeout_ms else 0  # ms (monotonic); 0: none
         self._force = force
-        parts.logger.notice(f"FAILOVER begins: writes wait until {self._whom()} has everything")
+        parts.logger.notice(f"FAILOVER starts: writes wait until {self._whom()} has the whole log")
         pauses.hold_writes(True)
         replicas.ask()
 
@@ -70,7 +70,7 @@ class Failover:
     def _swap(self, host: str, port: int) -> None:
         self.state = "failover-in-progress"
         self._target = host, port
-        self._logger.notice(f"{host}:{port} has everything: it becomes the leader")
+        self._logger.notice(f"{host}:{port} has the whole log: it becomes the leader")
         self._owner.become_replica(host, port)
 
     def on_time(self) -> None:
@@ -81,19 +81,19 @@ class Failover:
                 self._logger.warning(f"FAILOVER is forced: {self._whom()} may lack the last writes")
                 self._swap(*self._target)
             else:
-                self.abort("it took longer than TIMEOUT")
+                self.abort("TIMEOUT has expired")
         elif not self._replicas.feeds:
-            self.abort("there is no replica any more")
+            self.abort("no replica is connected any more")
         else:
             self._replicas.ask()
 
     def link_failed(self, error: Exception) -> None:
-        """Called when the replica can't be reached, which is retried, or when it refuses to take over."""
+        """Called when the replica can't be reached, which is retried, or refuses to become the leader."""
         if self.state == "failover-in-progress" and isinstance(error, ReplicationRefusedError):
             try:
                 self.abort(str(error))
             except CommandError as failed:
-                self._logger.warning(f"This server goes on trying to follow: {failed.text}")
+                self._logger.warning(f"This server continues to follow: {failed.text}")
 
     def done(self) -> None:
         """Called when this server is connected to the new leader."""
@@ -101,14 +101,14 @@ class Failover:
         self._end()
 
     def abort(self, why: str) -> None:
-        """Give up; this server is the leader (again). Raises CommandError if that fails: then it is a replica."""
+        """Abort; this server is the leader again. Raises CommandError if that fails; then it is a replica."""
         self.end(why)
         if self.state != "waiting-for-sync":
             self._owner.become_leader()
 
     def end(self, why: str) -> None:
-        """Give up and keep the present role."""
-        self._logger.warning(f"FAILOVER is given up: {why}")
+        """Abort and keep the current role."""
+        self._logger.warning(f"FAILOVER aborted: {why}")
         self._end()
 
     def _end(self) -> None:

@@ -1,13 +1,13 @@
 """A replica's link to its leader.
 
-``replication.follower`` talks to the leader. This module applies batches, copies and messages from there to the
-server's data, and says what this server has.
+``replication.follower`` communicates with the leader. This module applies batches, copies and messages from the leader
+to the server's data, and reports the state of this server.
 
 Rule 1: a batch is applied as a whole, at the end of this server's log. It is written there only if its entries are
-entries, all its records could be applied, and that made the very same records. If part of it was applied, the data is
-read back from disk as it was before the batch. If the log turns out to differ from the leader's, it is not repaired: a
-full copy replaces it. A batch of a newer version is no damage: this server stays as it is.
-Rule 2: only what is in this server's log is acknowledged.
+valid, all its records were applied, and applying them produced identical records. If a part of it was applied, the
+data is read back from disk as it was before the batch. A log that differs from the leader's is not repaired: a full
+copy replaces it. A batch of a newer version is not damage, and does not change this server.
+Rule 2: only records in this server's log are acknowledged.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from storage.keyspace.replay import replay
 from storage.keyspace.validation import check
 
 COMPARED = 1 << 20  # bytes at the end of the log that are compared with the leader's
-ACKNOWLEDGE_MS = 1000  # between two acknowledgements that the leader has not asked for
+ACKNOWLEDGE_MS = 1000  # between two acknowledgements that the leader has not requested
 
 
 class LeaderTransport:
@@ -92,15 +92,15 @@ class LeaderLink:
         self._replicas = replicas
         self._logger = parts.logger
         self._events = events
-        self.takeover = False  # during a FAILOVER: the server that is followed is asked to become the leader
+        self.takeover = False  # during a FAILOVER: request the followed server to become the leader
         self._follower: LeaderFollower | None = None
         self._bytes_in = 0
         self._applied = 0  # log offset after the last applied batch
-        self._distrust = False  # this log differs from the leader's: a full copy is needed
-        self._asked = False  # the leader has asked for an acknowledgement
-        self._told = (0, 0)  # the last acknowledgement: log offset, log offset on disk
-        self._told_at = 0  # ms (monotonic) of it
-        self._ending: set[asyncio.Future[None]] = set()  # tasks of stopped links, and of a copy that is being opened
+        self._distrust = False  # this log differs from the leader's, so a full copy is needed
+        self._requested = False  # the leader has requested an acknowledgement
+        self._sent = (0, 0)  # the last acknowledgement: log offset, log offset on disk
+        self._sent_at = 0  # ms (monotonic) of the last acknowledgement
+        self._ending: set[asyncio.Future[None]] = set()  # tasks of stopped links, and the one that opens a copy
         self._session: Session | None = None  # of the link, for CLIENT LIST
 
     # -- start and stop ------------------------------------------------------------------------------------------
@@ -119,7 +119,7 @@ class LeaderLink:
         return follower is not None and (follower.host.lower(), follower.port) == (host.lower(), port)
 
     def start(self, host: str, port: int) -> None:
-        """Follow this leader: connect, and reconnect after errors."""
+        """Connect to this leader, and reconnect after errors."""
         self._follower = LeaderFollower(self, host, port)
 
     def stop(self) -> None:
@@ -131,14 +131,14 @@ class LeaderLink:
         try:
             task = follower.stop()
         except OSError as error:
-            self._logger.warning(f"A copy that is not wanted can't be removed, the server ends: {error}")
+            self._logger.warning(f"An obsolete copy can't be removed, the server stops: {error}")
             self._events.stop(False, True)
             return
         self._ending.add(task)
         task.add_done_callback(self._ending.discard)
 
     def trust(self) -> None:
-        """Called when this server becomes a leader: its log can't differ from another one any more."""
+        """Called when this server becomes a leader: its log defines the history."""
         self._distrust = False
 
     async def settled(self) -> None:
@@ -150,9 +150,9 @@ class LeaderLink:
     def introduction(self) -> Introduction:
         config, disk = self._config, self._data.disk
         if self._gates.loading:
-            raise LinkError("this server opens its data")
+            raise LinkError("this server is opening its data")
         if not self._ticks.settle():
-            raise LinkError("this server's disk takes no writes: it asks again when it does")
+            raise LinkError("this server's disk accepts no writes: it connects again later")
         port = config.tls_port if config.tls_replication and config.tls_port else config.port
         who = Introduction(
             "?", -1, config.replica_announce_port or port or config.tls_port, config.replica_announce_ip,
@@ -160,21 +160,21 @@ class LeaderLink:
         )  # fmt: skip
         who.failover = self.takeover
         if not self._distrust:
-            # the replica that takes over knows this server by its present ID
+            # the replica that becomes the leader knows this server by its current ID
             who.replid = disk.history.id if who.failover else disk.history.ask(disk.offset)
             who.offset, who.history = disk.offset, disk.signature()
             who.longer = disk.piece(COMPARED) if who.history is not None else None
         return who
 
     def asked(self) -> None:
-        if not self._asked:
-            self._asked = True
+        if not self._requested:
+            self._requested = True
             self._ticks.after(self._answer)
 
     def _answer(self) -> None:
-        """Acknowledge if the leader has asked for it; not while batches are stalled: on_time() comes back."""
-        if self._asked and not self._ticks.stalled:
-            self._asked = False
+        """Acknowledge if the leader has requested it; while batches are stalled, on_time() does it later."""
+        if self._requested and not self._ticks.stalled:
+            self._requested = False
             self._acknowledge()
 
     def _acknowledge(self) -> None:
@@ -182,24 +182,24 @@ class LeaderLink:
         if follower is None or not follower.up:
             return
         if disk.offset != self._applied and not self._data.ks.log and not self._ticks.stalled:
-            self._distrust = True  # the log did not grow by what was received
-            follower.fail(LinkError(f"this log ends at {disk.offset} instead of {self._applied}: copied anew"))
+            self._distrust = True  # the log did not grow by the received bytes
+            follower.fail(LinkError(f"this log ends at {disk.offset} instead of {self._applied}: it is copied again"))
             return
-        on_disk = disk.synced if disk.in_place() else min(disk.synced, self._told[1])
-        self._told = disk.offset, on_disk
-        self._told_at = self._clock.mono()
-        follower.acknowledge(*self._told)
+        on_disk = disk.synced if disk.in_place() else min(disk.synced, self._sent[1])
+        self._sent = disk.offset, on_disk
+        self._sent_at = self._clock.mono()
+        follower.acknowledge(*self._sent)
 
     def on_time(self, mono: int) -> None:
         """Called ``hz`` times a second. ``mono``: ms, monotonic."""
         follower = self._follower
         if follower is None:
             return
-        if mono - self._told_at >= ACKNOWLEDGE_MS:
-            self._told_at = mono
+        if mono - self._sent_at >= ACKNOWLEDGE_MS:
+            self._sent_at = mono
             follower.on_time()
             self._acknowledge()
-        elif self._told[0] > self._told[1] and self._data.disk.synced > self._told[1] and self._data.disk.in_place():
+        elif self._sent[0] > self._sent[1] and self._data.disk.synced > self._sent[1] and self._data.disk.in_place():
             self._acknowledge()  # more is on disk now
         self._answer()
         follower.hold(self._ticks.stalled)
@@ -223,29 +223,29 @@ class LeaderLink:
         try:
             replay(ks, batch)
             if b"".join(ks.log[before:]) != batch:
-                raise CorruptError("its records have another effect here")
-        except Exception as error:  # of any kind: part of the batch may have been applied
+                raise CorruptError("its records have a different effect on this server")
+        except Exception as error:  # of any kind, because a part of the batch may have been applied
             self._distrust = True
-            del ks.log[before:]  # what came before it is sound
+            del ks.log[before:]  # the records before it are valid
             self._ticks.settle()
-            self._reload("this server's data is copied anew")
+            self._reload("this server's data is copied again")
             raise LinkError(f"a batch that can't be applied: {error}") from error
-        ks.log[before:] = [batch]  # the same bytes, in one part
+        ks.log[before:] = [batch]  # the same bytes, as one item
         self._applied = offset + len(batch)
         self._ticks.queue()
         if self._ticks.stalled and self._follower is not None:
             self._follower.hold(True)
 
     def _check_known(self, batch: bytes) -> None:
-        """Raises NewerError if the batch can't be applied because this server is too old for it."""
+        """Raise NewerError if the batch can't be applied because this server is too old for it."""
         try:
             kind = formats.unknown(batch)
         except CorruptError:
             return  # it is damaged, too
         if kind:
             raise NewerError(
-                f"a record of kind {kind}, which this version does not know: upgrade this server; it keeps the data"
-                f" that it has, up to log offset {self._applied}"
+                f"a record of kind {kind}, which this version does not know: upgrade this server; it keeps its"
+                f" data up to log offset {self._applied}"
             )
 
     def continued(self, replid: str) -> None:
@@ -269,7 +269,7 @@ class LeaderLink:
         self._logger.notice(f"The copy is in use: log offset {self._data.disk.offset}, ID {replid}")
 
     def _reload(self, why: str) -> asyncio.Future[None]:
-        """Start to open the data directory again. ``why``: for log lines about the replicas, which must reconnect."""
+        """Start to open the data directory again. ``why``: for the log lines about replicas, which must reconnect."""
         self._data.ks.log.clear()
         self._data.ks.ready.clear()
         self._gates.load(True)
@@ -282,8 +282,8 @@ class LeaderLink:
     async def _open_again(self) -> None:
         try:
             await self._events.replace_data()
-        except Exception as error:  # noqa: BLE001 - also after a bug the server must not stay in state loading
-            self._logger.warning(f"The data directory can't be opened again, the server ends: {error!r}")
+        except Exception as error:  # noqa: BLE001 - even after a bug, the state must not remain "loading"
+            self._logger.warning(f"The data directory can't be opened again, the server stops: {error!r}")
             self._events.stop(False, False)
             return
         self._applied = self._data.disk.offset
@@ -291,7 +291,7 @@ class LeaderLink:
 
     def incoming(self) -> Incoming:
         problem = self._data.disk.look()
-        if problem is not None:  # there may be another server's files
+        if problem is not None:  # the files may be those of another server
             raise OSError(errno.ENOENT, problem)
         return Incoming(Path(self._config.dir), self._config.tail_size)
 
@@ -338,7 +338,7 @@ class LeaderLink:
         self._logger.warning(text)
 
     def _show(self, follower: LeaderFollower | None) -> None:
-        """Add the link to the clients while it is connected, else remove it."""
+        """Add the link to the clients while it is connected, otherwise remove it."""
         if self._session is not None:
             self._clients.remove(self._session)
             self._session = None

@@ -1,14 +1,14 @@
-"""The replicas of this server: how each one continues, what it has acknowledged, and the journal that they need.
+"""The replicas of this server: their synchronization, their acknowledgements, and the journal that they need.
 
-Rule 1: the journal keeps everything that a connected replica lacks. For replicas that are not connected it keeps
-repl-backlog-size bytes, until repl-backlog-ttl seconds after the last one was connected.
-Rule 2: a replica may continue only if its log is the beginning of ours: the same history (persistence.history), and the
-same bytes at the end of its log, as far as we still have them. Else it gets a full copy.
-Rule 3: who says REPLCONF rdb-only, as a backup does, takes a full copy and the log after it, and is no replica: nothing
-counts it, nothing waits for it, and the journal is kept for it only while it is connected. It keeps what it is sent,
-and need not be able to read it.
-Rule 4: a replica of an earlier version is served until there is something that it can't read. Then it is refused, and
-told why.
+Rule 1: the journal retains everything that a connected replica lacks. For replicas that are not connected, it retains
+repl-backlog-size bytes, until repl-backlog-ttl seconds after the last one disconnected.
+Rule 2: a replica may continue only if its log is a prefix of this server's: the same history (persistence.history), and
+the same bytes at the end of its log, as far as this server still has them. Otherwise it gets a full copy.
+Rule 3: a client that sends REPLCONF rdb-only, such as a backup, gets a full copy and the log after it, but is not a
+replica. It is not counted or waited for, and the journal is retained for it only while it is connected. It stores the
+bytes, and need not be able to read them.
+Rule 4: a replica of an earlier version is served until the log has a record that it can't read. Then it is refused with
+an error that says so.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ from respserver.runtime.threads import in_thread
 
 T = TypeVar("T")
 
-TOLD = 1000  # refused replicas that are remembered
+REMEMBERED = 1000  # refused replicas
 COMPARED_AT_MOST = 16 << 20  # bytes of a replica's log that are compared with ours
 
 
 class Announcement:
-    """What a client, probably a replica, has told with REPLCONF."""
+    """The options that a client, probably a replica, has announced with REPLCONF."""
 
     __slots__ = ("copy_only", "history", "host", "port", "reads", "version")
 
     def __init__(self) -> None:
-        self.version = 0  # of the replication protocol; 0: it is no tidelog server
+        self.version = 0  # of the replication protocol; 0: not a tidelog server
         self.reads = 1  # the format that it can read, see ``replication.formats``
         self.host = ""  # "": the address of its connection
         self.port = 0
@@ -53,7 +53,7 @@ class Announcement:
         self.copy_only = False  # see Rule 3
 
     def note(self, option: bytes, value: bytes) -> None:
-        """Take one option of REPLCONF. Raises CommandError."""
+        """Record one REPLCONF option. Raises CommandError."""
         name = option.lower()
         if name == b"listening-port":
             self.port = integer(value)
@@ -96,20 +96,20 @@ class Replicas:
         self._logger = parts.logger
         self._on_heard = on_heard
         self.feeds: list[ReplicaFeed] = []  # of replicas
-        self._takers: list[ReplicaFeed] = []  # of those that are none (Rule 3)
+        self._takers: list[ReplicaFeed] = []  # of clients that take a copy (Rule 3)
         self.full_syncs = 0
         self.partial_syncs = 0
         self.refused_partial = 0
         self.bytes_out = 0
         self._starting: list[tuple[ReplicaFeed, Connection]] = []  # feeds that begin at the end of this tick
-        self._introduced: dict[Session, Announcement] = {}
+        self._announced: dict[Session, Announcement] = {}
         self._connections: dict[ReplicaFeed, Connection] = {}
         self._seen = 0  # ms (monotonic) when a replica was last connected; 0: never
-        self._alive_at = 0  # ms (monotonic) of the last sign of life to all replicas
-        self._outgrown = 0  # the format of what the log was seen to have and a replica could not read; 0: nothing
-        self._told: set[tuple[str, int]] = set()  # replicas whose refusal was logged
-        self._ask = False  # all are asked to acknowledge at the end of this tick
-        self._work: set[asyncio.Future[Any]] = set()  # work of threads for replicas
+        self._alive_at = 0  # ms (monotonic) of the last keepalive to all replicas
+        self._outgrown = 0  # the format of the log that a replica could not read; 0: none
+        self._refused: set[tuple[str, int]] = set()  # replicas whose refusal was logged
+        self._requested = False  # acknowledgements are requested at the end of this tick
+        self._work: set[asyncio.Future[Any]] = set()  # work done in threads for replicas
         clients.on_leave.append(self._left)
 
     @property
@@ -122,17 +122,17 @@ class Replicas:
 
     # -- REPLCONF, PSYNC -----------------------------------------------------------------------------------------
     def replconf(self, session: Session, options: list[bytes]) -> bool:
-        """Take pairs of options and values. Returns False if no reply must be sent. Raises CommandError."""
-        who = self._introduced.setdefault(session, Announcement())
+        """Process pairs of options and values. Returns False if no reply is to be sent. Raises CommandError."""
+        who = self._announced.setdefault(session, Announcement())
         for at in range(0, len(options), 2):
             if options[at].lower() in (b"ack", b"fack", b"getack"):
-                return False  # from a client that is no replica; Redis sends no reply, either
+                return False  # from a client that is not a replica; Redis sends no reply either
             who.note(options[at], options[at + 1])
         return True
 
-    def introduced(self, session: Session) -> tuple[Announcement, Connection]:
-        """What the sender of a PSYNC has told with REPLCONF. Raises CommandError if it is no tidelog server."""
-        who, conn = self._introduced.get(session), connection_of(session)
+    def announced(self, session: Session) -> tuple[Announcement, Connection]:
+        """Return the REPLCONF options of the sender of a PSYNC. Raises CommandError if it is not a tidelog server."""
+        who, conn = self._announced.get(session), connection_of(session)
         if who is None or not who.version or conn is None:
             raise CommandError(
                 "ERR replicas of this server are tidelog servers: 'REPLCONF tidelog 1' comes before PSYNC"
@@ -145,33 +145,36 @@ class Replicas:
             self._check_format(session, self._outgrown)
 
     def _check_format(self, session: Session, needed: int) -> None:
-        """Refuse a replica that can't read what it will be sent, which is of format ``needed``. Raises CommandError."""
-        who, _ = self.introduced(session)
+        """Refuse a replica that can't read format ``needed``, in which it will be sent the log. Raises CommandError."""
+        who, _ = self.announced(session)
         if who.reads >= needed or who.copy_only:
             return
-        place = session.addr.rpartition(":")[0], who.port
-        if place not in self._told:
-            if len(self._told) >= TOLD:
-                self._told.clear()
-            self._told.add(place)
+        address = session.addr.rpartition(":")[0], who.port
+        if address not in self._refused:
+            if len(self._refused) >= REMEMBERED:
+                self._refused.clear()
+            self._refused.add(address)
             self._logger.warning(
-                f"Replica {place[0]}:{place[1]} is refused: it is of an earlier version, which reads format"
+                f"Replica {address[0]}:{address[1]} is refused: it is of an earlier version, which reads format"
                 f" {who.reads}, and this server's data is of format {needed} now. Upgrade it"
             )
         raise CommandError(
             f"ERR this server's data is of format {needed}, and this replica reads format {who.reads}:"
-            " upgrade the replica, then it goes on from what it has"
+            " upgrade the replica; it then continues from its offset"
         )
 
     def psync(self, session: Session, replid: str, offset: int) -> None:
-        """PSYNC: make the connection a replica's. It continues, or gets a full copy. Raises CommandError."""
-        who, conn = self.introduced(session)
+        """PSYNC: turn the connection into a replica link. The replica continues from its offset, or gets a full copy.
+
+        Raises CommandError.
+        """
+        who, conn = self.announced(session)
         self.check_readable(session)
         if who.copy_only or not self._may_continue(replid, offset, who):
             if offset > 0 and not who.copy_only:
                 self.refused_partial += 1
                 self._logger.notice(
-                    f"Replica {session.addr} can't go on from log offset {offset} of {replid}: it gets a full copy"
+                    f"Replica {session.addr} can't continue from log offset {offset} of {replid}: it gets a full copy"
                 )
             offset = -1
         if offset < 0:
@@ -197,13 +200,13 @@ class Replicas:
         if who.copy_only:
             self._logger.notice(f"{session.addr} takes a copy (REPLCONF rdb-only)")
         else:
-            self._logger.notice(f"Replica {host}:{who.port} asks for synchronization: {kind}")
+            self._logger.notice(f"Replica {host}:{who.port} requests synchronization: {kind}")
 
     def _may_continue(self, replid: str, offset: int, who: Announcement) -> bool:
         disk = self.disk
         if not disk.history.covers(replid, offset, disk.offset):
             return False
-        disk.retain = min(disk.retain, offset)  # first, because a checkpoint may be cutting the journal right now
+        disk.retain = min(disk.retain, offset)  # first, because a checkpoint may be truncating the journal right now
         try:
             if not disk.holds(offset):
                 return False
@@ -220,21 +223,21 @@ class Replicas:
             return False
 
     def _begin(self) -> None:
-        """After the replies of the tick: hand the connections of new replicas over to their feeds."""
+        """Hand the connections of new replicas over to their feeds, after the replies of the tick."""
         starting, self._starting = self._starting, []
         for feed, conn in starting:
             if conn.socket.transport.is_closing():
                 self.lost(feed, "it closed the connection")
             else:
-                conn.flush()  # a tick flushes many clients in parts
+                conn.flush()  # a tick may flush only a part of many clients
                 conn.hand_over()
                 feed.begin(conn.socket.transport, self._config.repl_disable_tcp_nodelay)
 
     def _left(self, session: Session) -> None:
-        """Called when a client has left."""
-        self._introduced.pop(session, None)
+        """Called when a client has disconnected."""
+        self._announced.pop(session, None)
         feed = session.replica
-        if isinstance(feed, ReplicaFeed) and feed in self._connections:  # before it began
+        if isinstance(feed, ReplicaFeed) and feed in self._connections:  # before the feed began
             feed.cut("it closed the connection")
 
     # -- FeedOwner -----------------------------------------------------------------------------------------------
@@ -245,7 +248,7 @@ class Replicas:
             self.count()
 
     def moved_on(self) -> None:
-        """Set what the journal must keep (rule 1)."""
+        """Set the part of the journal that must be retained (Rule 1)."""
         disk = self.disk
         if self.feeds:
             self._seen = self._clock.mono()
@@ -255,12 +258,12 @@ class Replicas:
         disk.retain = min(needs, default=NOTHING)
 
     def configure(self) -> None:
-        """Apply a change of what the journal keeps; what is beyond it is deleted now."""
+        """Apply a change of the retained part of the journal, and delete the rest."""
         self.moved_on()
         self._cut()
 
     def _cut(self) -> None:
-        with suppress(RuntimeError, MemoryError):  # no thread for it: a checkpoint cuts as well
+        with suppress(RuntimeError, MemoryError):  # no thread is available: the next checkpoint truncates the journal
             self.in_thread(self.disk.cut)
 
     def _all(self) -> list[ReplicaFeed]:
@@ -283,8 +286,8 @@ class Replicas:
         conn.hand_over()
         self._clients.leave(conn.session)
         conn.session.transport = None
-        conn.socket.transport.abort()  # also where the feed had not begun
-        who = f"a taker of a copy, {conn.session.addr}," if feed.copy_only else f"replica {feed.host}:{feed.port}"
+        conn.socket.transport.abort()  # even if the feed has not begun
+        who = f"copying client {conn.session.addr}" if feed.copy_only else f"replica {feed.host}:{feed.port}"
         self._logger.notice(f"Connection with {who} lost: {why}")
         self.count()
 
@@ -308,18 +311,18 @@ class Replicas:
     # -- to the replicas -----------------------------------------------------------------------------------------
     def _logged(self, offset: int, batch: bytes) -> None:
         """Send a batch that has become durable."""
-        for feed in [*self._connections]:  # one that can't read it leaves
+        for feed in [*self._connections]:  # one that can't read it is removed
             if feed.live:
                 feed.live_batch(offset, batch)
 
     def ask(self) -> None:
-        """Ask all replicas to acknowledge, after the batch of this tick."""
-        if not self._ask:
-            self._ask = True
-            self._ticks.after(self._asked)
+        """Request an acknowledgement from all replicas, after the batch of this tick."""
+        if not self._requested:
+            self._requested = True
+            self._ticks.after(self._send_requests)
 
-    def _asked(self) -> None:
-        self._ask = False
+    def _send_requests(self) -> None:
+        self._requested = False
         for feed in self.feeds:
             feed.alive(wanted=True)
 
@@ -331,7 +334,7 @@ class Replicas:
 
     # -- time ----------------------------------------------------------------------------------------------------
     def on_time(self, mono: int) -> None:
-        """Called ``hz`` times a second: signs of life, timeouts, min-replicas-to-write, and what the journal keeps."""
+        """Called ``hz`` times a second: keepalives, timeouts, min-replicas-to-write, and the retained journal."""
         config = self._config
         if self._connections and mono - self._alive_at >= config.repl_ping_replica_period * 1000:
             self._alive_at = mono
@@ -339,12 +342,12 @@ class Replicas:
                 feed.alive()
         for feed in self._all():
             if mono - feed.heard_at > config.repl_timeout * 1000:
-                feed.cut(f"nothing was heard of it for {config.repl_timeout} seconds (repl-timeout)")
+                feed.cut(f"it sent nothing for {config.repl_timeout} seconds (repl-timeout)")
         self.count()
-        kept = self.disk.retain
+        before = self.disk.retain
         self.moved_on()
-        if kept != NOTHING and self.disk.retain == NOTHING:
-            self._logger.notice("Nobody has asked for the backlog: the journal keeps no more than a restart needs")
+        if before != NOTHING and self.disk.retain == NOTHING:
+            self._logger.notice("The backlog was not needed: the journal retains only the part that a restart needs")
             self._note(False)
             self._cut()
 
@@ -356,55 +359,55 @@ class Replicas:
         return bool(self._seen) and (not ttl or self._clock.mono() - self._seen < ttl)
 
     def expected(self) -> None:
-        """Called when this server becomes the leader: keep the journal for the replicas that will follow it."""
+        """Retain the journal for future replicas. Called when this server becomes the leader."""
         self._seen = self._clock.mono()
         self._note(True)
 
     def opened(self) -> None:
-        """Called after the start: if there were replicas, keep the journal for them."""
+        """If there were replicas before the start, retain the journal for them. Called after the start."""
         if self.disk.had_replicas:
             self._seen = self._clock.mono()
         self.moved_on()
 
-    def _note(self, there_are: bool) -> None:
+    def _note(self, exist: bool) -> None:
         try:
-            self.disk.note_replicas(there_are)
+            self.disk.note_replicas(exist)
         except OSError as error:
-            self._logger.warning(f"The next start may not know that there are replicas: {error}")
+            self._logger.warning(f"The next start may not detect that there are replicas: {error}")
 
     # -- end -----------------------------------------------------------------------------------------------------
     def drop_all(self, why: str) -> None:
-        """Disconnect all replicas, which will reconnect and learn what has changed, and who takes a copy.
+        """Disconnect all replicas, which will reconnect, and the clients that take a copy.
 
         ``why``: for the log lines.
         """
-        self._outgrown = 0  # it may be another log now
+        self._outgrown = 0  # the log may be a different one now
         for feed in self._all():
             feed.cut(why)
 
     async def finish(self) -> None:
-        """Wait for the threads that still work for replicas."""
+        """Wait for threads that still do work for replicas."""
         if self._work:
             await asyncio.wait(set(self._work))
 
-    # -- what the replicas have --------------------------------------------------------------------------------------
+    # -- acknowledged offsets ----------------------------------------------------------------------------------------
     def _online(self) -> Iterator[ReplicaFeed]:
         return (feed for feed in self.feeds if feed.state == "online")
 
     def acknowledged(self, offset: int) -> int:
-        """The number of replicas that have the log up to ``offset``."""
+        """Return the number of replicas that have the log up to ``offset``."""
         return sum(feed.acknowledged >= offset for feed in self._online())
 
     def synced(self, offset: int) -> int:
-        """The number of replicas that have the log up to ``offset`` on disk."""
+        """Return the number of replicas that have the log up to ``offset`` on disk."""
         return sum(feed.on_disk >= offset for feed in self._online())
 
     def behind(self) -> int:
-        """The number of online replicas that lack something."""
+        """Return the number of online replicas that lack a part of the log."""
         return sum(feed.acknowledged < self.disk.offset for feed in self._online())
 
     def good(self) -> int:
-        """The number of good replicas: online, and heard of within min-replicas-max-lag seconds."""
+        """Return the number of good replicas: online, with a message within min-replicas-max-lag seconds."""
         most, mono = self._config.min_replicas_max_lag, self._clock.mono()
         return sum((mono - feed.heard_at) // 1000 <= most for feed in self._online())
 

@@ -1,10 +1,10 @@
 """The role of this server, leader or replica, and changes of it.
 
-Rule 1: a replica's log is its leader's: the same records at the same offsets. So a replica logs nothing itself: it
-refuses writes, does not expire keys and groups, and does not act on pending messages that fall due.
-Rule 2: a server that becomes the leader gets a new replication ID from its present log offset on (Redis's PSYNC2). The
+Rule 1: a replica's log is identical to its leader's: the same records at the same offsets. So a replica logs nothing
+itself: it refuses writes, does not expire keys and groups, and does not act on pending entries that fall due.
+Rule 2: a server that becomes the leader gets a new replication ID from its current log offset on (Redis's PSYNC2). The
 old ID remains valid for servers that have no more of that history than this one.
-Rule 3: with every change of role the replicas of this server are disconnected. They reconnect and learn of it.
+Rule 3: every change of role disconnects the replicas of this server. They reconnect and get the new replication ID.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Roles:
         self, parts: RuntimeParts, clients: Clients, pauses: Pauses, blocking: Blocking, replicas: Replicas,
         link: LeaderLink, on_role: Callable[[], None],
     ) -> None:  # fmt: skip
-        """``on_role``: called when the role is another one, before anything is done in it."""
+        """``on_role``: called right after a change of role, before any other action."""
         self._parts = parts
         self._config = parts.config
         self._clock = parts.clock
@@ -47,32 +47,32 @@ class Roles:
         self._link = link
         self._logger = parts.logger
         self._on_role = on_role
-        self._failover: Failover | None = None  # the one that is under way
+        self._failover: Failover | None = None  # the one in progress
 
     # -- the start -----------------------------------------------------------------------------------------------
     def opened(self) -> None:
-        """At the start, after the data directory was opened: take the configured role. Raises OSError."""
+        """Take the configured role, after the data directory was opened. Raises OSError."""
         disk = self._data.disk
         if self._config.replicaof:
             self._set_follower(True)
             self._note_replica()
         elif disk.rebooted:
-            # The machine went down, and the end of the log that replicas have may be lost here. Or this was a replica,
-            # and other servers may go on under its leader's ID. Either way a new history begins.
+            # After a crash of the machine, this server may have lost the end of the log that replicas have. If it was
+            # a replica, other servers may continue under its leader's ID. In both cases a new history begins.
             disk.history.shift(disk.offset)
             disk.save_history()
         self._replicas.opened()
-        self.tell_gates()
+        self.set_gates()
 
     def start(self) -> None:
-        """At the start, once the server listens: connect to the leader, if there is one."""
+        """Connect to the leader, if there is one, once the server listens."""
         leader = self._config.replicaof
-        if leader and not self._link.leads_to(leader[0], int(leader[1])):  # REPLICAOF may have come meanwhile
+        if leader and not self._link.leads_to(leader[0], int(leader[1])):  # REPLICAOF may have arrived meanwhile
             self._link.start(leader[0], int(leader[1]))
 
     # -- changes of role -----------------------------------------------------------------------------------------
     def follow(self, host: str, port: int) -> bool:
-        """REPLICAOF host port. Returns False if it is the present leader already. Raises CommandError."""
+        """REPLICAOF host port. Returns False if it is already the leader. Raises CommandError."""
         if self._link.leads_to(host, port):
             return False
         if self._failover is not None:
@@ -93,22 +93,22 @@ class Roles:
         self._replicas.drop_all("this server follows another leader now")
         self._link.takeover = self._failover is not None
         self._link.start(host, port)
-        self.tell_gates()
+        self.set_gates()
         self._logger.notice(f"This server is a replica of {host}:{port}")
 
     def _set_follower(self, follower: bool) -> None:
         self._data.follow(follower)
         self._on_role()
-        self._logger.role = "S" if follower else "M"  # in log lines, as in redis-server's
+        self._logger.role = "S" if follower else "M"  # in log lines, as in those of redis-server
 
     def _note_replica(self) -> None:
-        """Save that this is a replica. If the next start is as leader, it then takes a new replication ID."""
+        """Save that this is a replica. A later start as leader then takes a new replication ID."""
         disk = self._data.disk
         try:
             if disk.history.boot:
                 disk.save_history(leads=False)
         except OSError as error:
-            self._logger.warning(f"The next start may not know that this server was a replica: {error}")
+            self._logger.warning(f"The next start may not detect that this server was a replica: {error}")
 
     def lead(self) -> None:
         """REPLICAOF NO ONE. Does nothing on a leader. Raises CommandError."""
@@ -118,9 +118,9 @@ class Roles:
             self.become_leader()
 
     def become_leader(self) -> None:
-        """Begin a new history, and take writes. Raises CommandError; then this server is still a replica."""
+        """Begin a new history, and accept writes. Raises CommandError; then this server is still a replica."""
         if not self._ticks.settle():
-            raise CommandError("ERR what came from the leader can't be made durable now: see to the disk, try again")
+            raise CommandError("ERR the leader's last batches can't be made durable now: check the disk and retry")
         disk = self._data.disk
         before = disk.history.id, list(disk.history.previous)
         disk.history.shift(disk.offset)
@@ -136,10 +136,10 @@ class Roles:
         self._data.ks.resume(self._clock.now())
         self._replicas.expected()
         self._replicas.drop_all("this server is the leader now")
-        self.tell_gates()
-        self._logger.notice(f"This server is the leader now, from log offset {disk.offset} on: ID {disk.history.id}")
+        self.set_gates()
+        self._logger.notice(f"This server is the leader from log offset {disk.offset} on: ID {disk.history.id}")
 
-    def tell_gates(self) -> None:
+    def set_gates(self) -> None:
         """Set the gates of the role."""
         follower = self._data.follower
         stale = follower and not self._link.up and not self._config.replica_serve_stale_data
@@ -148,9 +148,9 @@ class Roles:
 
     # -- FAILOVER and PSYNC --------------------------------------------------------------------------------------
     def failover(self, target: tuple[str, int] | None, timeout_ms: int, force: bool) -> None:
-        """FAILOVER: start to hand over to ``target``; None: to the first replica that has everything.
+        """FAILOVER: start to hand over to ``target``; None: to the first replica that has the whole log.
 
-        ``timeout_ms``: 0 for none. ``force``: at the timeout hand over anyway. Raises CommandError.
+        ``timeout_ms``: 0 for none. ``force``: hand over even at the timeout. Raises CommandError.
         """
         if self._failover is not None:
             raise CommandError("ERR FAILOVER already in progress.")
@@ -179,24 +179,24 @@ class Roles:
         self._link.takeover = False
 
     def psync(self, session: Session, replid: str, offset: int, takeover: bool) -> None:
-        """PSYNC: make the connection a replica's; it runs no more commands. Raises CommandError."""
-        self._replicas.introduced(session)  # checked before a takeover makes this server a leader
+        """PSYNC: turn the connection into a replica link, which runs no more commands. Raises CommandError."""
+        self._replicas.announced(session)  # checked before a takeover makes this server a leader
         if takeover:
-            self._replicas.check_readable(session)  # before: a leader that is refused afterwards would lead on
+            self._replicas.check_readable(session)  # before, because a refused leader would continue to lead
             self._take_over(replid)
         elif self._data.follower and not self._link.up:
             raise CommandError("NOMASTERLINK Can't SYNC while not connected with my master")
         self._replicas.psync(session, replid, offset)
 
     def _take_over(self, replid: str) -> None:
-        """PSYNC ... FAILOVER from the leader: become the leader in its place. Raises CommandError."""
+        """PSYNC ... FAILOVER from the leader: replace it as the leader. Raises CommandError."""
         history = self._data.disk.history
         if self._data.follower:
             if replid != history.id:
                 raise CommandError("ERR PSYNC FAILOVER replid must match my replid.")
             self._logger.notice("The leader hands over to this server (FAILOVER)")
             self.become_leader()
-        elif not history.previous or history.previous[0][0] != replid:  # else it is sent again
+        elif not history.previous or history.previous[0][0] != replid:  # otherwise it is a repeated request
             raise CommandError("ERR PSYNC FAILOVER can't be sent to a master.")
 
     # -- events --------------------------------------------------------------------------------------------------
@@ -207,10 +207,10 @@ class Roles:
             self._failover.heard(feed)
 
     def link_changed(self) -> None:
-        """Called when the link to the leader is up, or lost."""
+        """Called when the link to the leader is established or lost."""
         if self._link.up and self._failover is not None:
             self._failover.done()
-        self.tell_gates()
+        self.set_gates()
 
     def link_failed(self, error: Exception) -> None:
         """Called when an attempt to connect to the leader has failed."""
@@ -218,7 +218,7 @@ class Roles:
             self._failover.link_failed(error)
 
     def relay(self, channel: bytes, message: bytes, shard: bool) -> None:
-        """Send a message published here to the replicas. Messages published on a replica stay there."""
+        """Send a message published on this server to the replicas. A replica does not relay messages."""
         if not self._data.follower:
             self._replicas.message(channel, message, shard)
 
@@ -231,7 +231,7 @@ class Roles:
 
     # -- the end -------------------------------------------------------------------------------------------------
     async def let_catch_up(self) -> None:
-        """Before the server ends: wait until replicas have everything, for at most shutdown-timeout seconds."""
+        """Wait until replicas have the whole log, for at most shutdown-timeout seconds. Called at shutdown."""
         replicas = self._replicas
         if not replicas.feeds:
             return
@@ -243,10 +243,10 @@ class Roles:
             await asyncio.sleep(0.01)
         late = replicas.behind()
         if late:
-            self._logger.warning(f"{late} of {len(replicas.feeds)} replicas lack what was written last")
+            self._logger.warning(f"{late} of {len(replicas.feeds)} replicas lack the last writes")
 
     async def finish(self) -> None:
-        """Before the data directory is closed: end failover, link and replicas."""
+        """End failover, link and replicas. Called before the data directory is closed."""
         if self._failover is not None:
             self._failover.end("the server stops")
         self._link.stop()
@@ -269,7 +269,7 @@ class Roles:
         return stats
 
     def describe(self) -> list[object]:
-        """The reply of ROLE."""
+        """Return the reply of ROLE."""
         stats, offset = self.stats(), self._data.disk.offset
         if not stats.leader:
             return ["slave", stats.host, stats.port, stats.state, offset]

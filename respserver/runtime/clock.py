@@ -1,4 +1,4 @@
-"""The server's clocks: wall-clock time, and monotonic time. Tests replace them."""
+"""The server's clocks: wall-clock time and monotonic time. Tests replace them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import time
 
 
 class Clock:
-    """``now`` is ms since the epoch. ``mono`` is ms since an unknown moment, and never goes back."""
+    """``now`` returns ms since the epoch; ``mono`` returns ms since an arbitrary time and never decreases."""
 
     def now(self) -> int:
         return time.time_ns() // 1_000_000
@@ -15,9 +15,9 @@ class Clock:
         return time.monotonic_ns() // 1_000_000
 
     def micros(self) -> int:
-        """Microseconds since the epoch."""
+        """Return microseconds since the epoch."""
         return time.time_ns() // 1_000
 
     def sleep(self, seconds: float) -> None:
-        """Block the whole server for a time (DEBUG SLEEP)."""
+        """Block the whole server (DEBUG SLEEP)."""
         time.sleep(seconds)

@@ -1,7 +1,7 @@
 """The open data directory, and the keyspace built from it.
 
-Both are replaced together: by a copy of a leader's data, or when DEBUG RELOAD reads everything back from disk. So other
-parts read ``data.disk`` and ``data.ks`` each time, and keep neither.
+Both are replaced together, by a copy of a leader's data or when DEBUG RELOAD reads everything back from disk. So other
+parts read ``data.disk`` and ``data.ks`` each time and store neither.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ class Data:
         self._config = config
         self._clock = clock
         self._logger = logger
-        self.follower = False  # the data is a replica's: it logs what its leader logged, and expires nothing
-        self.frozen = False  # writes are held back: nothing ends by time
+        self.follower = False  # this is a replica: it logs what its leader logged, and expires nothing
+        self.frozen = False  # writes are delayed: nothing expires
         self.startup_memory = 0  # bytes of memory before data was loaded
         self.keys_loaded = 0
         self.last_stats: dict[str, int | float | str] | None = None  # of the log, while the data is being replaced
@@ -53,7 +53,7 @@ class Data:
             raise
 
     def use(self, disk: Log, ks: Keyspace, recovered: Recovered) -> None:
-        """Make this the data of the server."""
+        """Replace the server's data by this."""
         self.disk, self.ks = disk, ks
         self.last_stats = None
         ks.log.clear()
@@ -68,7 +68,7 @@ class Data:
         self._logger.notice(f"DB loaded from disk: {seconds:.3f} seconds")
 
     def close(self) -> None:
-        """Before other data takes its place, or at the end; again after a close() it does nothing."""
+        """Close the data directory, before it is replaced or at shutdown. Idempotent."""
         if self.last_stats is None:
             self.ks.pool.cache.clear()
             self.last_stats = self.disk.stats()
@@ -80,16 +80,16 @@ class Data:
         self._choose_events()
 
     def freeze(self, frozen: bool) -> None:
-        """Set whether writes are held back."""
+        """Set whether writes are delayed."""
         self.frozen = self.ks.frozen = frozen
 
     def _choose_events(self) -> None:
-        """Tell the keyspace which events fire."""
+        """Set which events the keyspace emits."""
         classes = events.parse_classes(self._config.notify_keyspace_events)
         self.ks.event_classes = events.fired(classes, self.follower)
 
     def log_stats(self) -> dict[str, int | float | str]:
-        """Stats of the log; while the data is being replaced, those before that."""
+        """Return the stats of the log; while the data is being replaced, those before the replacement."""
         return self.disk.stats() if self.last_stats is None else self.last_stats
 
     def configure(self) -> None:
@@ -102,7 +102,7 @@ class Data:
 
 
 def empty_keyspace(disk: Log, config: Config) -> Keyspace:
-    """A keyspace for what ``disk`` holds; its nodes are as large as ``config`` says."""
+    """Return an empty keyspace for the data on ``disk``; ``config`` determines the size of its nodes."""
     ks = Keyspace(NodePool(disk.store, NodeCache(config.node_cache_size)))
     _configure_nodes(ks, config)
     return ks

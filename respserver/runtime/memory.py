@@ -1,14 +1,14 @@
-"""What the server holds in memory, and the gate that ``maxmemory`` closes.
+"""The memory that the server uses, and the gate that ``maxmemory`` closes.
 
-The figure includes the data (keys, strings, the parts of streams that are in memory, groups, stages, fences), the cache
-of nodes, input and output buffers of clients, their watched keys and subscriptions, the table of CLIENT TRACKING, and
+The figure includes the data (keys, strings, the parts of streams that are in memory, groups, stages, fences), the node
+cache, input and output buffers of clients, their watched keys and subscriptions, the table of CLIENT TRACKING, and
 users. As in Redis, it does not include the buffers for replicas and for the journal, nor the program itself. It is an
-estimate that depends on the data only; the part for clients is at most a second old.
+estimate that depends on the data only; the part for clients is at most one second old.
 
-Rule 1: it is a sum of counters, kept where things are added and dropped. So it is computed when it is asked for: at the
-end of each tick while there is a limit, and for each command that was about to be refused.
-Rule 2: what can leave memory does so before anything is refused: nodes leave the cache at once, and a checkpoint begins
-if nodes wait to be stored.
+Rule 1: it is a sum of counters, each maintained by the code that adds and removes objects. So it is computed on demand:
+at the end of each tick while there is a limit, and before a command is refused.
+Rule 2: before anything is refused, memory is freed: nodes are evicted from the cache, and a checkpoint starts if nodes
+are waiting to be stored.
 """
 
 from __future__ import annotations
@@ -39,21 +39,21 @@ class Memory:
         self.overheads = overheads
         self._make_room = make_room
         self._peak = 0
-        self.limit = 0  # ``maxmemory``, as of the last check(), which follows each change of it
+        self.limit = 0  # ``maxmemory`` at the last check(), which follows each change of it
 
     def used(self) -> int:
-        """Bytes in memory."""
+        """Return the number of bytes in use."""
         ks = self._data.ks
         used = memory_bytes(ks) + ks.pool.cache.bytes + self._client_bytes() + self.overheads()
         self._peak = max(self._peak, used)
         return used
 
     def peak(self) -> int:
-        """The most bytes that were ever seen."""
+        """Return the highest number of bytes observed."""
         return max(self._peak, self.used())
 
     def check(self) -> bool:
-        """Set the gate; returns whether memory is full, so that commands that add data are refused."""
+        """Set the gate. Returns whether memory is full; commands that add data are then refused."""
         limit = self.limit = self._config.maxmemory
         full = bool(limit) and self._above(limit) and not self._data.follower
         if full != self._gates.out_of_memory:
@@ -61,7 +61,7 @@ class Memory:
         return full
 
     def _above(self, limit: int) -> bool:
-        """Whether more than ``limit`` bytes are in use, after what can leave memory at once has left it."""
+        """Whether more than ``limit`` bytes are in use after the cache has been shrunk."""
         pool = self._data.ks.pool
         used = self.used()
         over = used - limit

@@ -1,9 +1,10 @@
-"""What happens when the system gives this process no more memory (MemoryError: ulimit -v, or no overcommit).
+"""Handles MemoryError: the system gives this process no more memory (ulimit -v, or no overcommit).
 
-Rule 1: a command that changes nothing gets an error reply, and the server goes on. So does a client whose commands or
-replies find no room: it is closed.
-Rule 2: anything else ends the process at once, as Redis does: a change that was cut short may be in memory and not in
-the log, and a tick that was cut short never answers. What was answered is in the log, so a restart has it.
+Rule 1: a command that changes nothing gets an error reply. A client whose commands or replies do not fit into memory is
+closed. In both cases the server continues.
+Rule 2: in all other cases the process ends immediately, as in Redis. An interrupted change may be in memory and not in
+the log, and an interrupted tick never sends its replies. All changes whose replies were sent are in the log, so a
+restart recovers them.
 """
 
 from __future__ import annotations
@@ -17,11 +18,11 @@ from resp import errors, reply
 from respserver.observe.logs import Logger
 from respserver.observe.stats import Counters
 
-RESERVE = 4 << 20  # bytes given back before the last line is written
+RESERVE = 4 << 20  # bytes freed before the last log line is written
 
 
 class OutOfMemory:
-    """The end of the process, and the reply of Rule 1."""
+    """Ends the process, or returns the reply of Rule 1."""
 
     def __init__(self, counters: Counters, logger: Logger) -> None:
         self._counters = counters
@@ -30,14 +31,14 @@ class OutOfMemory:
         self.on_end: Callable[[], None] = lambda: None  # called before the process ends
 
     def end(self, during: str) -> NoReturn:
-        """End the process. ``during``: what could not be done."""
+        """End the process. ``during``: the operation that failed."""
         self._end(
-            lambda: f"Out of memory while {during}: the server ends here. What was answered is in the log. See"
+            lambda: f"Out of memory while {during}: the server ends here. All answered writes are in the log. See"
             " maxmemory, and 'ulimit -v' of this process"
         )
 
     def give_up(self, why: str) -> NoReturn:
-        """End the process, which can't go on for another reason."""
+        """End the process for another reason."""
         self._end(lambda: f"The server ends here: {why}")
 
     def _end(self, text: Callable[[], str]) -> NoReturn:
@@ -49,13 +50,13 @@ class OutOfMemory:
             os._exit(1)
 
     def reply(self, name: bytes) -> bytes:
-        """The error reply for a command that changes nothing; ``name`` is for the log."""
+        """Return the error reply for a command that changes nothing; ``name`` is for the log."""
         self._counters.note_error(errors.NO_MEMORY)
         self._logger.warning(f"Out of memory while running {errors.show(name)}; the client got an error")
         return reply.error(errors.NO_MEMORY)
 
     def in_loop(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """The event loop's exception handler: what no other part has caught."""
+        """Handle an exception that no other part has caught: the event loop's exception handler."""
         if isinstance(context.get("exception"), MemoryError):
             self.end("working")
         loop.default_exception_handler(context)

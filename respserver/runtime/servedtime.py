@@ -1,15 +1,15 @@
-"""Served time (Rule 6 of ``storage.keyspace.keyspace``): the time for which the server could serve its clients. Groups
-and stages end, and pending messages fall due, in served time [73].
+"""Served time (Rule 6 of ``storage.keyspace.keyspace``): the time during which the server could serve its clients.
+Groups and stages expire, and pending entries fall due, in served time [73].
 
 Served time follows the monotonic clock while clients can reach this server and it accepts writes. It stops while the
-server is stopped, or busy with one long step, and while all writes are refused or delayed. It does not follow changes
-of the wall clock. When its difference to the wall clock changes, the difference is logged, so that replicas and a
-restart agree.
+process is stopped or busy with one long step, and while all writes are refused or delayed. Changes of the wall clock do
+not affect it. When its difference from the wall clock changes, the difference is logged, so that replicas and a
+restarted server agree.
 
-Rule 1: look() is called before anything ends by time, in each round of the periodic work. Commands that need served
-time call it if the bounds that the last look() set no longer hold, as after a stall.
-Rule 2: after a stall, nothing ends by time before the sockets have been read.
-Rule 3: if nothing can end, served time equals the wall clock: an idle server logs nothing.
+Rule 1: update() is called in each round of the periodic work, before anything expires. Commands that need served time
+call it if the bounds set by the last update() no longer hold, for example after a stall.
+Rule 2: after a stall, nothing expires before the sockets have been read.
+Rule 3: if nothing can expire, served time equals the wall clock. So an idle server logs nothing.
 """
 
 from __future__ import annotations
@@ -24,35 +24,35 @@ from respserver.runtime.gates import Gates
 from respserver.runtime.ticks import Ticks
 from storage.keyspace.keyspace import UNBOUNDED, Keyspace
 
-STALL_MS: Final = 200  # between two looks, from which on the server was away: they come ten times a second
-AGAIN_MS: Final = 1000  # between two stalls: if less, the server is slow rather than away
-DRIFT_MS: Final = 50  # that the wall clock may gain or lose from one look to the next without being set
-TOLD_MS: Final = 1000  # a shorter time away is not logged
+STALL_MS: Final = 200  # between two updates, which come ten times a second; after a longer time, the server was stalled
+AGAIN_MS: Final = 1000  # between two stalls; if less, the server is slow rather than stalled
+DRIFT_MS: Final = 50  # that the wall clock may gain or lose between two updates without having been set
+LOGGED_MS: Final = 1000  # shorter stalls are not logged
 
 
 class ServedTime:
-    """Implements ``PresencePart``."""
+    """Implements ``ServedTimePart``."""
 
     def __init__(
         self, config: Config, clock: Clock, data: Data, gates: Gates, ticks: Ticks, logger: Logger, by_hand: bool
     ) -> None:  # fmt: skip
-        """``by_hand``: a test moves the clock; then nothing counts as a stall unless it sets ``longest``."""
+        """``by_hand``: a test advances the clock; then nothing counts as a stall unless the test sets ``longest``."""
         self._config = config
         self._clock = clock
         self._data = data
         self._gates = gates
         self._ticks = ticks
         self._logger = logger
-        self.longest = UNBOUNDED if by_hand else STALL_MS  # ms from one look to the next without a stall
-        self.late = False  # a look came after a stall; whoever acts on it resets it
-        self._mono = clock.mono()  # ms (monotonic) of the last look
-        self._closed = False  # writes were refused or held back then
+        self.longest = UNBOUNDED if by_hand else STALL_MS  # ms between two updates without a stall
+        self.late = False  # there was a stall; reset by the code that reacts to it
+        self._mono = clock.mono()  # ms (monotonic) of the last update
+        self._closed = False  # writes were refused or delayed then
         self._leads = False  # the fields below are those of a leader's served time
-        self._at = 0  # served time at the last look
+        self._at = 0  # served time at the last update
         self._stalled = -UNBOUNDED  # ms (monotonic) at which the last stall was noticed
 
-    def look(self) -> None:
-        """Set the bounds of served time to now; shift it if the server was away."""
+    def update(self) -> None:
+        """Set the bounds of served time to now; shift it after a stall."""
         ks, mono, now = self._data.ks, self._clock.mono(), self._clock.now()
         passed, self._mono = mono - self._mono, mono
         longest = max(self.longest, 2000 // self._config.hz)
@@ -68,7 +68,7 @@ class ServedTime:
             counted = 0
         elif self._closed or was_closed:
             counted = 0
-        elif late:  # a server that always is would otherwise end nothing
+        elif late:  # otherwise nothing would expire on a server that is always late
             counted = longest if mono - passed - self._stalled < AGAIN_MS else 0
             self._stalled = mono
         else:
@@ -79,14 +79,14 @@ class ServedTime:
         self._at += counted
         self._follow(ks, now)
         ks.served_from, ks.served_to = self._at - DRIFT_MS, self._at + longest
-        if late and passed >= TOLD_MS:
+        if late and passed >= LOGGED_MS:
             self._logger.warning(
-                f"The server was stopped or busy for {passed} ms: groups, stages and pending messages are given that"
-                " time"
+                f"The server was stopped or busy for {passed} ms: groups, stages and pending entries live that"
+                " much longer"
             )
 
     def _follow(self, ks: Keyspace, now: int) -> None:
-        """Keep served time in step with the wall clock, by a shift if they are apart."""
+        """Keep served time in step with the wall clock; shift it if they differ."""
         apart = now - ks.away - self._at
         if abs(apart) <= DRIFT_MS or not _has_deadlines(ks):
             self._at += apart
@@ -95,11 +95,11 @@ class ServedTime:
         self._ticks.queue()
 
     def _refuses(self, now: int) -> bool:
-        """Whether all commands that write are refused or held back."""
+        """Whether all commands that write are refused or delayed."""
         gates = self._gates
         return bool(gates.unwritable) or gates.too_few or gates.held or gates.pause_until > now
 
 
 def _has_deadlines(ks: Keyspace) -> bool:
-    """Whether there is anything that served time is for."""
+    """Whether anything depends on served time."""
     return bool(ks.group_bytes or ks.uncounted or ks.stages.by_name)

@@ -1,4 +1,4 @@
-"""Work that a thread of the event loop's executor does."""
+"""Runs functions in threads of the event loop's executor."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ T = TypeVar("T")
 
 
 def in_thread(work: Callable[[], T]) -> asyncio.Future[T]:
-    """Do it in a thread. RuntimeError, MemoryError if there is none for it; then it is never done.
+    """Run ``work`` in a thread. Raises RuntimeError or MemoryError if no thread is available; then it never runs.
 
-    An executor that can't start a thread keeps the work all the same: one that is busy now would do it later.
+    An executor that can't start a thread still queues the work, so it must be cancelled: a busy thread would run it
+    later.
     """
     ending: Ending[T] = Ending()
 
@@ -22,7 +23,7 @@ def in_thread(work: Callable[[], T]) -> asyncio.Future[T]:
             return
         try:
             result = work()
-        except BaseException as error:  # noqa: BLE001 - raised where it is waited for
+        except BaseException as error:  # noqa: BLE001 - raised to the code that awaits the future
             ending.set_exception(error)
         else:
             ending.set_result(result)
@@ -31,6 +32,6 @@ def in_thread(work: Callable[[], T]) -> asyncio.Future[T]:
     try:
         loop.run_in_executor(None, run)
     except (RuntimeError, MemoryError):
-        if ending.cancel():  # else a thread has taken it at this moment
+        if ending.cancel():  # otherwise a thread has just started it
             raise
     return asyncio.wrap_future(ending, loop=loop)

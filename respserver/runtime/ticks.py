@@ -1,18 +1,23 @@
 """The write path: log, then reply.
 
 A tick is everything that the event loop does in one turn: commands of many clients, woken readers, expiry. At its end
-the server (``respserver.server``) does this:
+the server (``respserver.server``) does the following:
 
-    serve readers whose key has news -> commit the batch (one frame, one sync) -> write replies to the sockets -> run
-    commands that waited
+    serve readers of keys with new entries -> commit the batch (one frame, one sync) -> write replies to the sockets
+    -> run commands that waited
 
-So the replies of a tick, which can show the writes of all clients in it, leave after the batch is on disk.
+So the replies of a tick, which can show the writes of all its clients, are sent after the batch (the commit group) is
+on disk.
 
-Where the server reads sockets itself (``clients.sockets``), a tick ends with what has arrived on all of them, without a
-callback of the event loop. Who waits for each reply waits that much less.
+If the server reads sockets itself (``clients.sockets``), the tick ends after one pass over them, without a callback of
+the event loop. This shortens the latency of each reply.
 
-Rule 1: a batch that can't be made durable is kept and retried, before all later ones. The replies of its tick wait.
+Rule 1: a batch that can't be made durable is retained and retried before all later ones. The replies of its tick wait.
 Rule 2: the changes of such a batch are in memory already. They are not rolled back.
+
+Decision: replies to reads wait for the end of the tick, too, although nothing has to be durable for them. A reply that
+is sent at once wakes its client at once. A fast client answers and sleeps again, and each wake-up costs the server two
+microseconds. Replies of more than 64 KB are sent at once.
 """
 
 from __future__ import annotations
@@ -49,7 +54,7 @@ class TickClient:
         raise NotImplementedError
 
     def run_backlog(self) -> None:
-        """Run commands that waited."""
+        """Run commands that have waited."""
         raise NotImplementedError
 
     def cut(self, why: str) -> None:
@@ -70,16 +75,16 @@ class Ticks:
         self.run = run
         self.on_batch: Callable[[int, bytes], None] | None = None  # called with offset and bytes of each durable batch
         self._pending = False  # run() is scheduled
-        self._only_reads = False  # for nothing but replies to reads
+        self._only_reads = False  # the scheduled run() is only for replies to reads
         self._flush: list[TickClient] = []
         self._resume: dict[TickClient, None] = {}
         self._after: list[Callable[[], None]] = []
-        self._at_end = False  # sockets are being read: the tick comes after that
+        self._at_end = False  # sockets are being read; the tick follows
         self._stalled: list[bytes] = []  # batches that are not durable yet
         self._hold = False  # the batch of this tick is one of them: its replies must wait
         self._held: list[TickClient] = []  # clients whose replies wait
-        self.whole = False  # a tick flushes all clients, however many they are: the server is about to end
-        self._refused: str | None = None  # why the disk takes no writes, as last told to the gates
+        self.whole = False  # a tick flushes all clients, regardless of their number: the server is shutting down
+        self._refused: str | None = None  # why the disk accepts no writes, as last set in the gates
 
     # -- the work of the next tick ---------------------------------------------------------------------------
     def queue(self) -> None:
@@ -110,13 +115,14 @@ class Ticks:
         self.queue()
 
     def after(self, call: Callable[[], None]) -> None:
-        """Call it once, at the end of the tick, after the replies (which may be held, see ``stalled``)."""
+        """Run ``call`` once, at the end of the tick, after the replies (which may be held, see ``stalled``)."""
         self._after.append(call)
         self.queue()
 
     def flush_reads(self, client: TickClient, large: bool) -> None:
-        """Flush replies of a client that has only read, at the end of the tick: a client to whom each reply is sent at
-        once is woken for each one. ``large``: at once if nothing else is pending, so that not all of them are held.
+        """At the end of the tick, flush the replies of a client that has only sent reads. Sending each reply at once
+        would wake the client once per reply. ``large``: flush at once if nothing else is pending, so that large replies
+        do not accumulate.
         """
         if client.queued:
             return
@@ -132,14 +138,14 @@ class Ticks:
             if not self._at_end:
                 self._loop.call_soon(self.run)
 
-    # -- a turn of the sockets ---------------------------------------------------------------------------------
+    # -- one pass over the sockets -----------------------------------------------------------------------------
     def begin_turn(self) -> None:
-        """Called before a turn of ``clients.sockets``. A tick that is queued in it ends with it, without a callback of
-        the loop, which would cost a third of a command."""
+        """Called before a pass of ``clients.sockets``. A tick queued during the pass runs at its end, not in an
+        event-loop callback, which would add a third to the cost of a command."""
         self._at_end = not self._pending
 
     def end_turn(self) -> None:
-        """Called after the turn."""
+        """Called after the pass."""
         if self._at_end:
             self._at_end = False
             if self._pending:
@@ -153,7 +159,7 @@ class Ticks:
     def commit(self) -> bool:
         """Make the records of this tick durable. Returns False if that, or an earlier commit, failed.
 
-        Then the batch is kept and retried, and the replies of this tick wait.
+        In that case the batch is retained and retried, and the replies of this tick wait.
         """
         disk = self._data.disk
         batch = self._data.ks.take_batch()
@@ -174,11 +180,11 @@ class Ticks:
         return False
 
     def release(self) -> None:
-        """Flush replies, unless their batch is not durable. Then run calls of after() and backlogs."""
+        """Flush replies if their batch is durable. Then run the calls of after(), and backlogs."""
         flush = self._flush
         self._flush = []
         if len(flush) > FLUSH_AT_ONCE and not self._hold and not self.whole:
-            self._flush = flush[FLUSH_AT_ONCE:]  # they have their turn in the next tick, after what has arrived
+            self._flush = flush[FLUSH_AT_ONCE:]  # they are flushed in the next tick, after newly arrived commands
             del flush[FLUSH_AT_ONCE:]
             self.queue()
         if self._hold:
@@ -199,11 +205,11 @@ class Ticks:
 
     @property
     def backlogs(self) -> bool:
-        """Whether there are commands that have arrived and wait only for their turn."""
+        """Whether commands have arrived that wait only for the next tick."""
         return bool(self._resume)
 
     def _run_backlogs(self) -> None:
-        """Run backlogs for some time; the others have their turn in the next tick, after what has arrived."""
+        """Run backlogs for some time; the rest in the next tick, after newly arrived commands."""
         resume = self._resume
         self._resume = {}
         until = perf_counter_ns() + BACKLOGS_NS
@@ -229,7 +235,7 @@ class Ticks:
             self._logger.trace("Bug while sending replies", error)
             client.cut("its replies can't be sent")
 
-    # -- a disk that takes no writes -------------------------------------------------------------------------
+    # -- a disk that accepts no writes -----------------------------------------------------------------------
     @property
     def stalled(self) -> bool:
         """Whether memory has effects that are not in the log."""
@@ -237,11 +243,11 @@ class Ticks:
 
     @property
     def writable(self) -> bool:
-        """Whether no batch is stalled and the disk, as far as is known, takes writes."""
+        """Whether no batch is stalled and the disk, as far as known, accepts writes."""
         return not self._stalled and not self._refused
 
     def settle(self) -> bool:
-        """Commit pending records. Returns False if something is not durable after that."""
+        """Commit pending records. Returns whether everything is durable then."""
         return not (self._data.ks.log or self._stalled) or self.commit()
 
     def check_disk(self) -> None:
@@ -259,7 +265,7 @@ class Ticks:
             self.check_disk()
 
     def retry(self) -> None:
-        """Make stalled batches durable, in order, until one fails. After the last one, release held replies."""
+        """Make stalled batches durable in order, until one fails. After the last one, release held replies."""
         while self._stalled:
             disk = self._data.disk
             offset = disk.offset
@@ -271,27 +277,27 @@ class Ticks:
             if self.on_batch is not None:
                 self.on_batch(offset, batch)
         self._logger.notice("Writes are durable again")
-        self._let_go()
+        self._release_held()
         self.check_disk()
 
     def drop_stalled(self) -> None:
-        """Forget stalled batches: their data is being replaced."""
+        """Drop stalled batches; their data is being replaced."""
         self._stalled.clear()
         self._hold = False
 
     def data_replaced(self) -> None:
         """Release replies that waited for the old data's disk."""
-        self._let_go()
+        self._release_held()
         self.check_disk()
 
-    def _let_go(self) -> None:
+    def _release_held(self) -> None:
         self._hold = False
         held, self._held = self._held, []
         self._send_all(held)
 
     # -- log offsets -----------------------------------------------------------------------------------------
     def log_end(self) -> int:
-        """The log offset at which the next batch will begin."""
+        """Return the log offset at which the next batch will begin."""
         offset = self._data.disk.offset
         return offset + sum(map(len, self._stalled)) if self._stalled else offset
 
@@ -301,11 +307,11 @@ class Ticks:
             session.wrote = self.log_end() + 1
 
     def written(self, session: Session) -> int:
-        """A log offset. A log that reaches it has all writes of the client."""
+        """Return a log offset. A log that reaches it contains all writes of the client."""
         self.note_write(session)
         return session.wrote
 
     def synced(self, offset: int) -> bool:
-        """Whether the log is on this server's disk up to ``offset``, where a start would find it."""
+        """Whether the log is on this server's disk up to ``offset``, in the file that recovery reads."""
         disk = self._data.disk
         return disk.synced >= offset and disk.in_place()

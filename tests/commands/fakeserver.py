@@ -134,12 +134,12 @@ class FakeServer(Clock):
         self.monitors = Monitors(self.gates, self)
         self.pubsub = PubSub(relay=lambda channel, message, shard: None, later=lambda call: call())
         self.tracking: Any = Recorder([])
-        self.notices: Any = Recorder([])
+        self.notifications: Any = Recorder([])
         self.timings = Timings(self.config)
         self.timings.slowlog.slower_than, self.timings.latency.threshold = 0, 1
         self.pauses: Any = Recorder(self.calls)
         self.replicas: Any = FakeReplicas(self.calls, self)
-        self.presence: Any = Recorder([], look=None)
+        self.served_time: Any = Recorder([], update=None)
         self.roles: Any = Recorder(
             self.calls, describe=[b"master", 42, []], follow=True,
             failover_abort=CommandError("ERR No failover in progress."),

@@ -45,7 +45,7 @@ def test_it_is_no_replica(servers: Cluster) -> None:
             leader("SET", "k", "x")
         assert not (leader.directory / "replicas").exists()
     leader("CONFIG", "SET", "min-replicas-to-write", 0)
-    wait_until(lambda: leader.logged("Connection with a taker of a copy"), "its end is logged")
+    wait_until(lambda: leader.logged("Connection with copying client"), "its end is logged")
     leader("SET", "k", "x")
 
 
@@ -70,7 +70,7 @@ def test_the_journal_is_kept_for_it_and_no_longer(servers: Cluster) -> None:
     leader("SET", "k", "v")
     with Taker(leader.port) as taker:
         taker.begin()
-    wait_until(lambda: leader.logged("Connection with a taker of a copy"), "its end is logged")
+    wait_until(lambda: leader.logged("Connection with copying client"), "its end is logged")
     leader("SET", "k", "w")
     leader("SAVE")
     assert first_offset(leader) == leader.offset
@@ -84,7 +84,7 @@ def test_one_that_says_nothing_is_cut_and_the_journal_let_go(servers: Cluster) -
         taker.begin()
         leader("SAVE")
         assert first_offset(leader) < leader.offset
-        wait_until(lambda: leader.logged("nothing was heard of it"), "it is cut")
+        wait_until(lambda: leader.logged("it sent nothing for"), "it is cut")
         leader("SET", "k", "v")
         leader("SAVE")
         assert first_offset(leader) == leader.offset

@@ -27,7 +27,7 @@ Connect = Callable[..., Raw]
 def follow(hand: RunningServer, follower: bool = True) -> None:
     def change() -> None:
         hand.server.data.follow(follower)
-        hand.server.roles.tell_gates()
+        hand.server.roles.set_gates()
 
     hand.call(change)
 
@@ -158,14 +158,14 @@ def test_min_replicas_to_write(hand: RunningServer, c: Raw, acks: Acks) -> None:
     assert c("SET", "k", "v") == b"OK", "0 asks for none"
     assert c("CONFIG", "SET", "min-slaves-max-lag", 10) == b"OK"
     acks.said = [0]
-    hand.call(hand.server.roles.tell_gates)
+    hand.call(hand.server.roles.set_gates)
     assert c("SET", "k", "w") == NO_REPLICAS
     acks.said = [0, 0]
-    hand.call(hand.server.roles.tell_gates)
+    hand.call(hand.server.roles.set_gates)
     assert c("SET", "k", "w") == b"OK"
     c.pipeline(("MULTI",), ("SET", "k", "x"))
     acks.said = []
-    hand.call(hand.server.roles.tell_gates)
+    hand.call(hand.server.roles.set_gates)
     assert c("EXEC") == f"EXECABORT Transaction discarded because of: {NO_REPLICAS}"
     follow(hand)
     assert c("SET", "k", "x") == READONLY
@@ -319,7 +319,7 @@ def test_who_waits_for_a_leader_hears_of_its_end(hand: RunningServer, c: Raw, co
     def change() -> None:
         hand.server.data.follow(True)
         hand.server.blocking.unblock_groups(UNBLOCKED)
-        hand.server.roles.tell_gates()
+        hand.server.roles.set_gates()
 
     before = acks.end()
     hand.call(change)

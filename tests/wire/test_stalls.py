@@ -118,7 +118,7 @@ def test_what_is_due_is_shown_when_it_will_be(hand: RunningServer, c: Raw, away:
     now = hand.server.clock.now()
     before = c("TPENDING", "jobs", "v")[3] - now
     away(hand, c)
-    hand.call(hand.server.presence.look)
+    hand.call(hand.server.served_time.update)
     after = c("TPENDING", "jobs", "v")[3] - hand.server.clock.now()
     assert before - 200 <= after <= before
     assert c("TPENDING", "jobs", "v", "-", "+", 1)[0][3] == c("TPENDING", "jobs", "v")[3]
@@ -161,7 +161,7 @@ def test_nothing_ends_before_all_sockets_were_read(
 
     hand.advance(400)
     hand.stall(4000)
-    hand.call(lambda: hand.server.presence.look())  # as a command may do that comes first
+    hand.call(lambda: hand.server.served_time.update())  # as a command may do that comes first
     monkeypatch.setattr(Sockets, "turn", turn)
     hand.call(hand.server.on_time)
     until(lambda: len(ended) >= taken)

@@ -36,7 +36,7 @@ def held_back(hand: RunningServer) -> int:
 
 def nothing_left(hand: RunningServer) -> bool:
     blocking, ks = hand.server.blocking, hand.server.data.ks
-    return blocking.count == 0 and not blocking._lines and not ks.waiting and not ks.ready
+    return blocking.count == 0 and not blocking._queues and not ks.waiting and not ks.ready
 
 
 def groups(c: Raw, *keys: str, ttl: int = 0) -> None:

@@ -29,7 +29,7 @@ def still_waiting(raw: Raw, c: Raw) -> bool:
 
 def nothing_left(hand: RunningServer) -> bool:
     blocking, ks = hand.server.blocking, hand.server.data.ks
-    return blocking.count == 0 and not blocking._lines and not ks.waiting and not ks.ready
+    return blocking.count == 0 and not blocking._queues and not ks.waiting and not ks.ready
 
 
 def test_an_entry_wakes_all_that_wait_for_its_key(hand: RunningServer, connect: Connect, c: Raw) -> None:

@@ -72,7 +72,7 @@ def test_a_streamed_reply_that_the_client_does_not_take_is_given_up(local: Local
     local.advance(2_000)
     assert one.wire.aborted
     assert stream.events[-1] == "closed"
-    assert "took nothing of a streamed reply for 60 seconds" in local.log()
+    assert "accepted nothing of a streamed reply for 60 seconds" in local.log()
 
 
 def test_a_client_that_takes_a_piece_has_time_for_the_next(local: LocalServer, one: Peer) -> None:

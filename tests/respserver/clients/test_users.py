@@ -1,11 +1,11 @@
-"""Where logins come from: whose failures a client waits for."""
+"""The source by which failed logins are counted."""
 
 from __future__ import annotations
 
 import pytest
 
 from commands.session import Session
-from respserver.clients.users import _place
+from respserver.clients.users import login_source
 
 
 @pytest.mark.parametrize(
@@ -22,10 +22,10 @@ from respserver.clients.users import _place
     ],
 )
 def test_places(addr: str, place: str, local: bool) -> None:
-    assert _place(Session(1, addr, "", 0)) == (place, local)
+    assert login_source(Session(1, addr, "", 0)) == (place, local)
 
 
 def test_the_unix_socket() -> None:
     session = Session(1, "/run/tidelog.sock:0", "", 0)
     session.unix = True
-    assert _place(session) == ("the unix socket", True)
+    assert login_source(session) == ("the unix socket", True)

@@ -44,7 +44,7 @@ def value_of(reply: bytes) -> bytes:
 
 def nothing_left(local: LocalServer) -> bool:
     blocking, ks = local.server.blocking, local.server.data.ks
-    return blocking.count == 0 and not blocking._lines and not blocking._awaiting and not ks.waiting and not ks.ready
+    return blocking.count == 0 and not blocking._queues and not blocking._awaiting and not ks.waiting and not ks.ready
 
 
 # -- who is served ------------------------------------------------------------------------------------------------

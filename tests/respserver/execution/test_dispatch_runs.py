@@ -8,7 +8,7 @@ from commands.context import Chunks, Context, Reply
 from commands.declare import Command
 from resp import reply
 from resp.errors import CommandError
-from respserver.execution.dispatch import RUN_AT_ONCE, RUN_BYTES, SOON
+from respserver.execution.dispatch import BRIEF_AT_ONCE, BRIEF_BYTES, SOON
 from tests.respserver.local import LocalServer, Peer
 
 
@@ -35,7 +35,7 @@ class Brief:
         if word == b"bug":
             raise ValueError("a bug")
         if word == b"long":
-            return b"+%b\r\n" % bytes(RUN_BYTES)
+            return b"+%b\r\n" % bytes(BRIEF_BYTES)
         if word == b"streamed":
             return Chunks(iter([b"+stre", b"amed\r\n"]), lambda: None)
         if word == b"news":
@@ -100,7 +100,7 @@ def test_other_lengths_and_names_between(local: LocalServer, one: Peer) -> None:
 
 def test_long_pipelines(local: LocalServer, one: Peer) -> None:
     brief = Brief(local)
-    words = [str(n) for n in range(2 * RUN_AT_ONCE + 7)]
+    words = [str(n) for n in range(2 * BRIEF_AT_ONCE + 7)]
     assert send(local, one, *words) == [b"+%d" % n for n in range(len(words))]
     assert brief.command.calls == len(words)
 

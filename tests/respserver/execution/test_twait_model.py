@@ -55,7 +55,7 @@ class Waits(RuleBasedStateMachine):
             peer.conn.kill()
         self.server.settle()
         blocking, ks = self.server.server.blocking, self.server.server.data.ks
-        assert (blocking.count, blocking._lines, ks.waiting) == (0, {}, {})
+        assert (blocking.count, blocking._queues, ks.waiting) == (0, {}, {})
 
     def ask(self, *words: Any) -> Any:
         (reply,) = parsed(self.writer.ask(*words))
