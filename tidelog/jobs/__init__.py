@@ -33,5 +33,6 @@ from tidelog.jobs.batch import MicroBatch
 from tidelog.jobs.declare import Job, job
 from tidelog.jobs.errors import JobError
 from tidelog.jobs.state import State
+from tidelog.topics.failureactions import DeadLetter, Halt
 
-__all__ = ["Job", "JobError", "MicroBatch", "State", "job"]
+__all__ = ["DeadLetter", "Halt", "Job", "JobError", "MicroBatch", "State", "job"]

@@ -14,11 +14,12 @@ from tidelog.jobs.code import version_of
 from tidelog.jobs.errors import JobError
 from tidelog.options.start import StartPosition
 from tidelog.topics import Topic
+from tidelog.topics.failureactions import DeadLetter, Halt
 
 NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 
 Kind = Literal["batch", "frame"]
-OnError = Literal["stop", "deadletter"]
+HALT: Final = (Halt(),)
 Merge = Literal["inputs", "time"]
 
 
@@ -38,7 +39,7 @@ class Job:
     merge: Merge = "inputs"
     max_rows: int = 100_000
     max_bytes: int = 64 << 20
-    on_error: OnError = "stop"
+    on_error: Sequence[Any] = HALT
     snapshot_every: float = 300.0  # seconds
     snapshot_epochs: int = 1000
     keep: int = 3
@@ -62,6 +63,12 @@ class Job:
         return self.state is not None
 
     @property
+    def dead_letter(self) -> DeadLetter | None:
+        """What happens to an entry that fails; None: the job stops."""
+        (action,) = self.on_error
+        return action if isinstance(action, DeadLetter) else None
+
+    @property
     def is_source(self) -> bool:
         return not self.inputs
 
@@ -75,9 +82,14 @@ class Job:
 
     def _wrong(self) -> str:
         if not NAME.fullmatch(self.name):
-            return "a name has 1 to 100 letters, digits, '_', '-' and '.'"
-        if self.merge not in ("inputs", "time") or self.on_error not in ("stop", "deadletter"):
-            return "merge is 'inputs' or 'time', on_error is 'stop' or 'deadletter'"
+            return "a name must have 1 to 100 letters, digits, '_', '-' and '.'"
+        if self.merge not in ("inputs", "time"):
+            return f"merge must be 'inputs' or 'time': {self.merge!r}"
+        if list(map(type, self.on_error)) not in ([Halt], [DeadLetter]):
+            return (
+                "on_error must be [Halt()] or [DeadLetter()]: a job does not support Skip, Park and Pause. It retries"
+                f" temporary failures itself, so Retry is not needed either: {self.on_error!r}"
+            )
         for what in ("max_rows", "max_bytes", "snapshot_epochs", "keep"):
             value = getattr(self, what)
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
@@ -98,13 +110,13 @@ class Job:
             names = [topic.name for topic in topics]
             if len(set(names)) < len(names):
                 return f"a topic is named twice in {what}"
-        return "" if self.inputs or self.outputs or self.stateful else "it reads nothing and writes nothing"
+        return "" if self.inputs or self.outputs or self.stateful else "it has no inputs, no outputs and no state"
 
     def _wrong_frame(self) -> str:
         if not (self.inputs and self.outputs):
-            return "a frame job has inputs and outputs"
-        if self.stateful or self.on_error != "stop":
-            return "the state of a frame job is Spark's, and it stops on errors: leave out state and on_error"
+            return "a frame job must have inputs and outputs"
+        if self.stateful or self.dead_letter is not None:
+            return "the state of a frame job is Spark's, and it stops on errors: remove state and on_error"
         return ""
 
     def _wrong_source(self) -> str:
@@ -113,7 +125,7 @@ class Job:
         if self.is_source and (self.partitions or 0) < 1:
             return "a job without inputs needs partitions=, from 1"
         if self.is_source and not (self.every or 0) > 0:
-            return "a job without inputs needs every=, the seconds from one call to the next"
+            return "a job without inputs needs every=, the seconds between two calls"
         return ""
 
 
@@ -129,7 +141,7 @@ def job(
     merge: Merge = "inputs",
     max_rows: int = 100_000,
     max_bytes: int = 64 << 20,
-    on_error: OnError = "stop",
+    on_error: Sequence[Any] = HALT,
     snapshot_every: timedelta | float = 300.0,
     snapshot_epochs: int = 1000,
     keep: int = 3,
@@ -145,27 +157,27 @@ def job(
     or None. A *frame job* is one whose parameters are annotated as DataFrames, one for each input, in order; it returns
     a DataFrame, or ``{topic: DataFrame}`` for several outputs.
 
-    inputs, outputs: topics, which all have as many partitions (a topic of one is read whole by every partition).
+    inputs, outputs: topics with equal numbers of partitions (every partition reads a topic with one completely).
     state: the type of the values in the state: bytes (also True), str, int, float, or a type that msgspec can encode.
-    partitions, every: of a job without inputs: it is called with an empty batch every so many seconds.
-    start: where a new job begins: ``earliest``, ``latest``, or a time in ISO 8601.
+    partitions, every: of a job without inputs: each partition is called with an empty batch after this many seconds.
+    start: where a new job starts: ``earliest``, ``latest``, an ID, or a time in ISO 8601 with its zone.
     merge: ``inputs`` calls the function for one input after the other; ``time`` merges them by ID.
-    max_rows, max_bytes: of a batch in one partition.
-    on_error: ``stop``; or ``deadletter``: an entry with which the function fails goes to the dead letters.
-    snapshot_every, snapshot_epochs: a snapshot of the state is made after so many seconds or epochs, whatever is first.
-    keep: how many snapshots there are of each partition.
-    timeout: of an epoch of a batch job, in seconds, recovery included, which goes on where it was. What takes longer is
-        ended, since it holds up what else needs Spark's cores, and tried again.
-    options: of Spark's readers and writers, for a frame job.
+    max_rows, max_bytes: limits of a batch in one partition.
+    on_error: ``[Halt()]``: the job stops; or ``[DeadLetter()]``: an entry that fails goes to the dead-letter queue.
+    snapshot_every, snapshot_epochs: seconds or epochs after which a snapshot of the state is made, whichever is first.
+    keep: how many snapshots of each partition are retained.
+    timeout: limit of an epoch of a batch job, in seconds, including recovery. A longer epoch is cancelled, because it
+        blocks Spark's cores, and retried; its recovery continues where it was.
+    options: options of Spark's readers and writers, for a frame job.
 
-    JobError where that makes no sense.
+    Raises JobError if the declaration is invalid.
     """
 
     def declare(function: Callable[..., Any]) -> Job:
         return Job(
             function, name or function.__name__, _kind(function), tuple(inputs), tuple(outputs),
             bytes if state is True else state or None, partitions, _seconds(every), start, merge, max_rows, max_bytes,
-            on_error, _seconds(snapshot_every) or 0.0, snapshot_epochs, keep, _seconds(timeout) or 0.0,
+            tuple(on_error), _seconds(snapshot_every) or 0.0, snapshot_epochs, keep, _seconds(timeout) or 0.0,
             dict(options or {}),
         )  # fmt: skip
 

@@ -217,7 +217,7 @@ class JobTest:
             assert job.state is not None  # noqa: S101
             return State(of, job.state, job=job.name)
 
-        bisects = job.on_error == "deadletter"
+        bisects = job.dead_letter is not None
         calls = FunctionCalls(place, take, changes, None if job.state is None else state, bisects)
         if job.is_source:
             calls.run_empty()

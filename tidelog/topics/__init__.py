@@ -12,6 +12,7 @@
     delayeddelivery  moves delayed records to their partition when they are due
     retention        what may be evicted
     deadletters      dead letters: written, read, replayed, purged
+    failureactions   the steps of ``on_error``
     admin            list, grow, alter, trim, delete
 
 A topic ``orders`` with 16 partitions is the streams ``orders:0`` to ``orders:15``. The string ``topic:orders`` stores

@@ -11,12 +11,13 @@
 Layers, from the top: app, operate, execution, coordination, declare, then keys and logs.
 """
 
+from tidelog.topics.failureactions import DeadLetter, Halt, Park, Pause, Retry, Skip
 from tidelog.workers.app import App
 from tidelog.workers.declare.builtin_middleware import Timing, deduplicate, timing, to_prometheus, tracing
 from tidelog.workers.declare.errors import AppError, EarlyReturnError
 from tidelog.workers.declare.events import Event, Events, Take
 from tidelog.workers.declare.middleware import CallNext, Middleware
-from tidelog.workers.declare.policy import DeadLetter, Halt, Park, Pause, Policy, Retry, Skip
+from tidelog.workers.declare.policy import Policy
 from tidelog.workers.execution.stats import Stats
 from tidelog.workers.execution.worker import Worker
 from tidelog.workers.logs import LogFields

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, Unpack, overload
 
 from tidelog.codecs import CodecError
 from tidelog.topics import Topic, TopicError
+from tidelog.topics.failureactions import DeadLetter, is_number
 from tidelog.transport.access import DEFAULT_URL, Access
 from tidelog.workers.declare.errors import AppError
 from tidelog.workers.declare.events import Take
 from tidelog.workers.declare.middleware import Middleware, checked
-from tidelog.workers.declare.policy import DeadLetter, Policy, is_number
+from tidelog.workers.declare.policy import Policy
 from tidelog.workers.declare.processor import (
     BatchOptions,
     EachOptions,

@@ -21,7 +21,7 @@ from tidelog.topics import Topic
 
 PROGRAM = """
 import msgspec
-from tidelog.jobs import job
+from tidelog.jobs import DeadLetter, job
 from tidelog.topics import Topic
 
 class Order(msgspec.Struct):
@@ -31,7 +31,7 @@ class Order(msgspec.Struct):
 orders = Topic("orders", Order, partition_by="customer", partitions=1)
 totals = Topic("totals", Order, partition_by="customer", partitions=1)
 
-@job(inputs=[orders], outputs=[totals], state=int, on_error="deadletter")
+@job(inputs=[orders], outputs=[totals], state=int, on_error=[DeadLetter()])
 def count(batch, state):
     for row in batch.table.to_pylist():
         if row["id"] < 0:

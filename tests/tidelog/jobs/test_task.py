@@ -190,7 +190,7 @@ def test_values_that_are_not_of_their_type_stop_the_job(tidelog_server: Server, 
     text = bench.failed("FunctionError")
     assert "job 'strict', partition 0, epoch 1" in text
     assert "'n' is b'many', which is not of type int" in text
-    assert "on_error='deadletter'" in text
+    assert "on_error=[DeadLetter()]" in text
 
 
 def test_a_missing_field_is_null(tidelog_server: Server, tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ from tidelog.jobs import MicroBatch  # noqa: E402
 from tidelog.jobs.state import State  # noqa: E402
 from tidelog.jobs.store import StateStore, StoreFullError  # noqa: E402
 from tidelog.testing import Server  # noqa: E402
+from tidelog.topics.failureactions import DeadLetter  # noqa: E402
 
 
 @pytest.fixture(autouse=True)
@@ -41,7 +42,7 @@ def bench(tidelog_server: Server, tmp_path: Path) -> Bench:
 # -- dead letters --------------------------------------------------------------------------------------------
 @pytest.fixture
 def poisoned(bench: Bench) -> Bench:
-    bench.use(changed(count, on_error="deadletter"))
+    bench.use(changed(count, on_error=[DeadLetter()]))
     send(bench, *"abc", "poison", *"defgh", "poison", "i")
     return bench
 
@@ -88,7 +89,7 @@ def test_the_program_finds_and_replays_them(poisoned: Bench) -> None:
     assert said.exit_code == 0, said.output
     assert said.output.count("job.count") == 2
     said = CliRunner().invoke(main, ["dlq", "replay", "clicks", "--all", "--url", poisoned.server.url])
-    assert "2 letters replayed" in said.output
+    assert "2 dead letters replayed" in said.output
     assert poisoned.client.tlen("clicks:0") == 13
 
 
@@ -124,7 +125,7 @@ def test_a_row_that_can_not_be_written_goes_there(bench: Bench) -> None:
         state.put_many(batch.table["user"], [1] * len(users))
         return pa.table({"user": pa.array(users, pa.string()), "count": [1] * len(users)})
 
-    bench.use(changed(count, function=nulls, on_error="deadletter"))
+    bench.use(changed(count, function=nulls, on_error=[DeadLetter()]))
     send(bench, "a", "poison", "b")
     (result,) = bench.epoch()
     assert result.dead == 1
@@ -136,7 +137,7 @@ def test_what_is_wrong_with_the_function_is_no_matter_of_entries(bench: Bench) -
     def wrong(batch: MicroBatch, state: State[int]) -> Any:
         return pa.table({"nobody": [1]})
 
-    bench.use(changed(count, function=wrong, on_error="deadletter"))
+    bench.use(changed(count, function=wrong, on_error=[DeadLetter()]))
     send(bench, "a", "b")
     bench.failed("FunctionError")
     assert bench.client.tlen("clicks.dead:0") == 0
@@ -190,7 +191,7 @@ def test_a_disk_that_fails_is_no_matter_of_entries(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, function: Any, error: Exception
 ) -> None:
     """The task fails, and is tried again, whatever the function made of the error; though it has passed by then."""
-    bench.use(changed(count, function=function, on_error="deadletter"))
+    bench.use(changed(count, function=function, on_error=[DeadLetter()]))
     send(bench, "a", "b")
     read, failed = StateStore._read, []
 
@@ -211,7 +212,7 @@ def test_a_disk_that_fails_under_a_scan(bench: Bench, monkeypatch: pytest.Monkey
         raise StoreFullError("the disk does not answer")
         yield
 
-    bench.use(changed(count, function=careless, on_error="deadletter"))
+    bench.use(changed(count, function=careless, on_error=[DeadLetter()]))
     send(bench, "a", "b")
     monkeypatch.setattr(StateStore, "walk", walk)
     assert "the disk does not answer" in bench.failed("")
@@ -226,10 +227,10 @@ def test_a_stored_value_of_another_type_is_no_matter_of_entries(bench: Bench) ->
     def numbers(batch: MicroBatch, state: State[int]) -> None:
         state.space("names", int).get_many(batch.table["user"])
 
-    bench.use(changed(count, function=texts, on_error="deadletter"))
+    bench.use(changed(count, function=texts, on_error=[DeadLetter()]))
     send(bench, "a", "b")
     bench.epoch()
-    bench.use(changed(count, function=numbers, on_error="deadletter"))
+    bench.use(changed(count, function=numbers, on_error=[DeadLetter()]))
     send(bench, "b", "c")
     assert "StateError" in bench.failed("FunctionError")
     assert bench.client.tlen("clicks.dead:0") == 0
@@ -241,7 +242,7 @@ def test_a_key_or_a_value_that_can_not_be_stored_is_a_matter_of_its_entry(bench:
         values = [None if user == "value" else 1 for user in users]
         state.put_many([None if user == "key" else user for user in users], values)
 
-    bench.use(changed(count, function=odd, on_error="deadletter"))
+    bench.use(changed(count, function=odd, on_error=[DeadLetter()]))
     send(bench, "a", "key", "b", "value", "c")
     (result,) = bench.epoch()
     assert result.dead == 2

@@ -20,6 +20,7 @@ from tidelog.jobs.errors import FunctionError
 from tidelog.jobs.state import State
 from tidelog.jobs.testing import NOW, JobTest
 from tidelog.topics import Topic
+from tidelog.topics.failureactions import DeadLetter, Halt, Retry, Skip
 from tidelog.topics.partition import partition_of
 
 
@@ -185,7 +186,7 @@ def test_a_function_that_fails_has_not_happened_in_any_partition() -> None:
 
 
 def test_the_entry_that_fails_is_left_out() -> None:
-    test = JobTest(counting(on_error="deadletter"), partitions=1)
+    test = JobTest(counting(on_error=[DeadLetter()]), partitions=1)
     rows = [Click("ann", n) for n in range(5)] + [Click("poison", 5)] + [Click("ann", n) for n in range(6, 9)]
     test.feed({clicks: rows})
     assert test.state.get("ann") == 8  # what a failing call did to the state is dropped with it
@@ -244,3 +245,9 @@ def test_frame_jobs_are_for_spark() -> None:
 def test_neither_spark_nor_a_server_is_needed() -> None:
     program = "import sys, tidelog.jobs.testing; sys.exit(any(name.split('.')[0] == 'pyspark' for name in sys.modules))"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+
+
+@pytest.mark.parametrize("steps", [[], [Skip()], [Retry(3), DeadLetter()], [Halt(), Halt()], ["stop"]])
+def test_unsupported_failure_actions_are_rejected(steps: list[Any]) -> None:
+    with pytest.raises(JobError, match=r"job 'count': on_error must be \[Halt\(\)\] or \[DeadLetter\(\)\]"):
+        counting(on_error=steps)

@@ -93,5 +93,5 @@ def test_lists_that_make_no_sense(steps: Any, message: str) -> None:
     ],
 )
 def test_parts_that_make_no_sense(make: Any, message: str) -> None:
-    with pytest.raises(AppError, match=message):
+    with pytest.raises(ValueError, match=message):
         make()

@@ -1,11 +1,10 @@
 """Calls a batch job's function, for one epoch of one partition.
 
 Rule 1: A call counts once its result was accepted. If it is rejected, the call's changes of the state are dropped.
-Rule 2: With ``on_error="deadletter"``, a call that fails is repeated with each half of its rows, until the failing row
-        is
-        alone: it is skipped. Rows with values that are not of their type are skipped first. An error of the function
-        itself, such as a table for a topic that is not an output, or a state read as another type, skips nothing: it
-        raises FunctionError.
+Rule 2: With ``on_error=[DeadLetter()]``, a call that fails is repeated with each half of its rows, until the failing
+        row is alone: it is skipped. Rows with values that are not of their type are skipped first. An error of the
+        function itself, such as a table for a topic that is not an output, or a state read as another type, skips
+        nothing: it raises FunctionError.
 Rule 3: A failure to read the state from the disk is not an error of rows either, even if the function suppresses it:
         the task fails with StoreError.
 Rule 4: An error of the function is shown with its traceback from the function on, without frames of this module.
@@ -93,7 +92,7 @@ class FunctionCalls:
             if not self.bisects:
                 raise FunctionError(
                     f"{self.context}: {error}. Correct the producer of topic {rows.topic.name!r}, or declare the job"
-                    f" with on_error='deadletter', which skips such entries\n{self.context.ranges}"
+                    f" with on_error=[DeadLetter()], which skips such entries\n{self.context.ranges}"
                 ) from None
             self.skipped.append(SkippedRow(rows.topic, rows.ids[at].as_py(), error))
         return rows.without(rows.bad)

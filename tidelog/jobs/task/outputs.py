@@ -182,7 +182,7 @@ def create_dead_letter_topics(servers: LeaderConnection, context: CallContext, t
     """Create the topics for dead letters of these topics. Raises JobError if one of them exists with other settings."""
     for topic in topics:
         try:
-            drive(lambda made: servers.ask(*made), deadletters.ready(topic + deadletters.DEAD))
+            drive(lambda made: servers.ask(*made), deadletters.ready(_dead_letter_topic(context, topic)))
         except TopicError as error:
             raise JobError(f"{context}: the dead letters of topic {topic!r} cannot be written: {error}") from None
 
@@ -200,7 +200,12 @@ def dead_letter_part(
         skipped.topic.name, partition, entry, key, f"job.{context.job.name}", skipped.error, 1, socket.gethostname(),
         now_ms,
     )  # fmt: skip
-    return _part(deadletters.stream_of(skipped.topic.name + deadletters.DEAD), pairs)
+    return _part(deadletters.stream_of(_dead_letter_topic(context, topic.name)), pairs)
+
+
+def _dead_letter_topic(context: CallContext, topic: str) -> str:
+    assert context.job.dead_letter is not None  # noqa: S101 - otherwise no row is skipped
+    return context.job.dead_letter.target(topic)
 
 
 def marker_part(context: CallContext, marker: Marker) -> StagedRows:

@@ -159,7 +159,7 @@ class _Task:
         context = CallContext(job, plan.partition, plan.epoch, now_ms, ranges(prepared.inputs, spans))
         returned = EpochOutput(context, prepared.writers)
         changes = recovery.store.begin(now_ms) if recovery is not None else None
-        made = FunctionCalls(context, returned.take, changes, states(job), job.on_error == "deadletter")
+        made = FunctionCalls(context, returned.take, changes, states(job), job.dead_letter is not None)
         with self._timed("call"):
             if job.is_source:
                 made.run_empty()

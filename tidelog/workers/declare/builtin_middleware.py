@@ -11,12 +11,12 @@ from typing import Any, Final
 
 from tidelog.client import strings
 from tidelog.codecs import CodecError
+from tidelog.topics.failureactions import is_number
 from tidelog.topics.partition import Key, canonical
 from tidelog.workers import keys, logs
 from tidelog.workers.declare.errors import AppError
 from tidelog.workers.declare.events import Event
 from tidelog.workers.declare.middleware import CallNext, Middleware
-from tidelog.workers.declare.policy import is_number
 from tidelog.workers.declare.signature import check_takes
 
 log = logs.get(__name__)

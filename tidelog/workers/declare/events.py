@@ -14,10 +14,10 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 
 from tidelog.client.entries import Entry, StreamId
 from tidelog.topics import Topic
+from tidelog.topics.failureactions import is_number
 from tidelog.topics.partition import Key
 from tidelog.transport.call import Call
 from tidelog.workers.declare.errors import AppError
-from tidelog.workers.declare.policy import is_number
 
 R = TypeVar("R")
 S = TypeVar("S")

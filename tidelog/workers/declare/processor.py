@@ -33,12 +33,13 @@ from tidelog.client.entries import StreamId
 from tidelog.codecs import CodecError
 from tidelog.options.start import EARLIEST, StartPosition
 from tidelog.topics import Topic
+from tidelog.topics.failureactions import DeadLetter, Park, Pause, is_number
 from tidelog.topics.partition import Key, canonical
 from tidelog.workers.declare.errors import AppError, EarlyReturnError
 from tidelog.workers.declare.events import Event, Events, Take
 from tidelog.workers.declare.feed_middleware import MiddlewareFeed, TimedFeed
 from tidelog.workers.declare.middleware import CallNext, Middleware, checked, once, onion
-from tidelog.workers.declare.policy import DeadLetter, Park, Pause, Policy, is_number
+from tidelog.workers.declare.policy import Policy
 from tidelog.workers.declare.signature import Kind, Wants, check_takes, name_of, wants
 from tidelog.workers.declare.timeouts import CallTimeouts
 

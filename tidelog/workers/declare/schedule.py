@@ -20,8 +20,8 @@ from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
+from tidelog.topics.failureactions import is_number
 from tidelog.workers.declare.errors import AppError
-from tidelog.workers.declare.policy import is_number
 
 MOST: Final = 1000  # missed times that are executed
 LEAST_INTERVAL: Final = 0.01  # seconds

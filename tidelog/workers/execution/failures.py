@@ -21,13 +21,14 @@ from tidelog.client import calls
 from tidelog.client.steps import arun
 from tidelog.operating.errortexts import summary_of
 from tidelog.topics import TopicError, deadletters
+from tidelog.topics.failureactions import DeadLetter, Halt, Park, Pause, Skip
 from tidelog.topics.partition import Key
 from tidelog.transport.asyncconnection import LostError
 from tidelog.workers import logs
 from tidelog.workers.coordination import pauses
 from tidelog.workers.coordination.connections import WorkerConnection
 from tidelog.workers.coordination.control_stream import message
-from tidelog.workers.declare.policy import DeadLetter, FinalAction, Halt, Park, Pause, RetryAfter, Skip
+from tidelog.workers.declare.policy import FinalAction, RetryAfter
 from tidelog.workers.declare.processor import Processor
 from tidelog.workers.execution.attempts import StartCounter
 from tidelog.workers.execution.buffers import Row

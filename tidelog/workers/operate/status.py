@@ -17,6 +17,7 @@ from tidelog.client import calls, strings
 from tidelog.client.entries import GroupInfo, Info, Pending, PendingSummary, StreamId
 from tidelog.client.steps import Steps, checked
 from tidelog.topics import deadletters
+from tidelog.topics.failureactions import DeadLetter
 from tidelog.topics.reconcile import known
 from tidelog.topics.settings import key_of
 from tidelog.transport.call import Call
@@ -24,7 +25,6 @@ from tidelog.workers import keys
 from tidelog.workers.coordination import member_document, pauses
 from tidelog.workers.coordination.member_document import Member
 from tidelog.workers.declare.app_protocol import AppProtocol
-from tidelog.workers.declare.policy import DeadLetter
 from tidelog.workers.declare.processor import Processor
 from tidelog.workers.execution.failures import ASIDE_MS
 

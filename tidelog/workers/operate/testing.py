@@ -25,10 +25,10 @@ from tidelog.client.steps import arun
 from tidelog.testing import Server, running_server
 from tidelog.topics import Topic, deadletters
 from tidelog.topics.deadletters import DeadLetterRecord
+from tidelog.topics.failureactions import DeadLetter
 from tidelog.transport.access import Access
 from tidelog.workers.declare.app_protocol import AppProtocol
 from tidelog.workers.declare.errors import AppError
-from tidelog.workers.declare.policy import DeadLetter
 from tidelog.workers.execution.stats import Stats
 from tidelog.workers.execution.worker import Worker
 from tidelog.workers.operate import status
