@@ -30,10 +30,10 @@ def test_the_newest_message_of_each_reason_counts(messages: list[tuple[str, bool
             breaker.trigger(each, 1.0)
         else:
             breaker.restore(each)
-    standing = {reason for reason, each in newest.items() if isinstance(each, Trigger)}
-    assert {each.reason for each in breaker.reasons} == standing
-    assert len(breaker) == len(standing)
-    assert bool(breaker) == bool(standing)
+    active = {reason for reason, each in newest.items() if isinstance(each, Trigger)}
+    assert {each.reason for each in breaker.reasons} == active
+    assert len(breaker) == len(active)
+    assert bool(breaker) == bool(active)
 
 
 def test_a_reason_stands_since_it_was_first_given() -> None:

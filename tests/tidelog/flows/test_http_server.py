@@ -541,7 +541,7 @@ def test_a_drain_answers_all_that_was_taken_and_refuses_the_rest() -> None:
 
         async with _served(_flow(Slow)) as (one, url, session):
             asked = [asyncio.ensure_future(session.post(url, json=each)) for each in range(5)]
-            await until(lambda: one.graph.sinks["judge"].under_way == 5)
+            await until(lambda: one.graph.sinks["judge"].in_flight == 5)
             draining = asyncio.ensure_future(one.drain(10))
             await until(lambda: one.status == "draining")
             async with session.post(url, json=1) as response:
@@ -560,7 +560,7 @@ def test_a_flow_that_stops_answers_those_who_wait() -> None:
     async def scenario() -> None:
         async with _served(_flow()) as (one, url, session):
             asked = asyncio.ensure_future(session.post(url, json="never"))
-            await until(lambda: one.graph.sinks["judge"].under_way)
+            await until(lambda: one.graph.sinks["judge"].in_flight)
             await one.stop()
             async with await asked as response:
                 assert response.status == 503

@@ -109,13 +109,13 @@ def test_breakers_and_connections_are_steered() -> None:
         test.trigger("busy")
         test.feed("a")
         assert test.read() == []
-        assert test.standing() == {"busy:out"}
+        assert test.active() == {"busy:out"}
         test.restore("busy")
         assert test.read() == ["a"]
         test.disconnect()
-        assert test.standing() == {"disconnected:out"}
+        assert test.active() == {"disconnected:out"}
         test.advance(1)
-        assert test.standing() == set()
+        assert test.active() == set()
 
 
 def test_a_drain_says_what_was_abandoned() -> None:

@@ -1,6 +1,7 @@
-"""What a window computes of its events: ``{total: {sum: amount}, orders: count}``.
+"""The aggregate functions of windows: ``{total: {sum: amount}, orders: count}``.
 
-An aggregate is a state that is replaced with each event. Nulls are left out by all but ``count`` without an expression.
+The state of an aggregate is replaced with each event. All aggregates ignore nulls, except ``count`` without an
+expression.
 """
 
 from __future__ import annotations
@@ -14,15 +15,15 @@ import msgspec
 
 from tidelog.flows.operators.jmescompiler import Run, expression
 
-LG_K: Final = 12  # 4,096 registers: a standard error of 1.6 %, 4 KiB at most
+LG_K: Final = 12  # 4,096 registers: a standard error of 1.6 %, at most 4 KiB
 
 
 @dataclass(frozen=True)
 class Aggregate:
-    """One kind."""
+    """One kind of aggregate."""
 
-    first: Callable[[], Any]  # the state before any event
-    fold: Callable[[Any, Any], Any]  # (state, a value that is not null) -> state; TypeError, ValueError: it can't be
+    first: Callable[[], Any]  # returns the initial state
+    fold: Callable[[Any, Any], Any]  # (state, value) -> state; raises TypeError or ValueError
     result: Callable[[Any], Any]
 
 
@@ -84,10 +85,10 @@ KINDS: Final[dict[str, Aggregate]] = {
 
 
 class Aggregates:
-    """All of one window operator. A window's state is a list, made by ``first``."""
+    """All aggregates of one window operator. The state of a window is a list, created by ``first``."""
 
     def __init__(self, given: Mapping[str, str | Mapping[str, str]]) -> None:
-        """ValueError: a kind or an expression is wrong, or a package is missing."""
+        """Raises ValueError if a kind or an expression is invalid, or a package is missing."""
         if not given:
             raise ValueError("aggregates is empty: give some, as in {orders: count, total: {sum: amount}}")
         self.names = tuple(given)
@@ -104,14 +105,15 @@ class Aggregates:
                     ) from None
             self._kinds.append(KINDS[kind])
             self._runs.append(None if of is None else expression(of, f"aggregates.{name}"))
-        # a sketch is changed in its place, so it comes after all that may say that the event is wrong
+        # a sketch is changed in place, so it is updated last, after all checks of the event
         self._places = sorted(range(len(self._kinds)), key=lambda place: self._kinds[place].first is _sketch)
 
     def first(self) -> list[Any]:
         return [each.first() for each in self._kinds]
 
     def folded(self, states: Sequence[Any], value: Any) -> list[Any]:
-        """The states with one event more. Any exception: the event is wrong, and the states are as before."""
+        """Return the states with one more event. After an exception, the event is invalid and the states are unchanged.
+        """
         found = [True if run is None else run(value) for run in self._runs]
         new = list(states)
         for place in self._places:

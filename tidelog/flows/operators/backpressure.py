@@ -1,10 +1,9 @@
-"""``backpressure``: less is sent when what is below gets slow, fails or says stop.
+"""``backpressure``: sends fewer events while the sinks below are slow, fail, or report an outage.
 
-Rule 1: a step begins when something was seen, and lasts from then on for as long as ``steps`` says, whenever the events
-        came in.
-Rule 2: what was sent before a step says nothing about what is below after it. So a thousand late events are one step,
-        and the next step needs an event that was sent after the last.
-Rule 3: what is never settled is late too: the time that an event has been under way is looked at, not only its end.
+Rule 1: A step starts at the time of its cause, and lasts for the duration in ``steps``, whatever the age of the events.
+Rule 2: Events that were sent before a step say nothing about the state after it. So a thousand late events cause one
+        step, and the next step requires an event that was sent after the last one.
+Rule 3: An event that is never settled is late as well: its time in flight is checked, and not only its settlement.
 """
 
 from __future__ import annotations
@@ -23,13 +22,13 @@ from tidelog.flows.operators.hops import OverdueWatch, SendWindow, SentBatch, St
 from tidelog.options.structs import Struct
 from tidelog.options.units import Duration
 
-BACKPRESSURE: Final = "backpressure"  # the kind of its reason, and the reason of what is discarded
+BACKPRESSURE: Final = "backpressure"  # the kind of its reason, and the reason of discarded events
 STEPS: Final = tuple(Duration(each) for each in (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0))
 QUANTILE: Final = 0.95
 
 
 class BackpressureOptions(Struct):
-    """Its options."""
+    """The options of ``backpressure``."""
 
     timeout: Duration
     # The maximum acceptable latency, from the time an event leaves this operator until it is settled. The short form:
@@ -57,7 +56,7 @@ class BackpressureOptions(Struct):
 
 
 class BackpressureOperator(Operator):
-    """The operator."""
+    """Implements ``backpressure``."""
 
     type = "backpressure"
     short = "timeout"
@@ -66,13 +65,13 @@ class BackpressureOperator(Operator):
     def __init__(self, options: BackpressureOptions) -> None:
         self._options = options
         self._pauses = options.method == "pause"
-        self._ramp = SendWindow()
-        self._latencies: deque[float] = deque(maxlen=options.window)  # s, of what was sent since the last step
-        self._good = 0  # settlements in time since the last that was not
-        self._level = 0  # steps taken; 0: none
-        self._timer: TimerHandle | None = None  # a step lasts
+        self._window = SendWindow()
+        self._latencies: deque[float] = deque(maxlen=options.window)  # s, of events that were sent after the last step
+        self._good = 0  # consecutive on-time settlements
+        self._level = 0  # number of the current step; 0: none
+        self._timer: TimerHandle | None = None  # set during a step
         self._kept: list[Event] = []  # at most a batch
-        self._below = Breaker()  # method discard: reasons that were not passed on
+        self._below = Breaker()  # with method discard: reasons that were not forwarded
         self._drains = False
         self._overdue = OverdueWatch(self, options.timeout, self._late)
         self._stalled = StallDetector(self, "timeout", self._full)
@@ -110,11 +109,11 @@ class BackpressureOperator(Operator):
                 self.drop(rest, BACKPRESSURE)
 
     def _room(self, wanted: int) -> int:
-        return 0 if self._timer is not None or self._below else self._ramp.room(wanted)
+        return 0 if self._timer is not None or self._below else self._window.room(wanted)
 
     def _send(self, events: list[Event]) -> None:
-        sent = send(self.node, events, now(), self._ramp.generation)
-        self._ramp.sent(sent)
+        sent = send(self.node, events, now(), self._window.generation)
+        self._window.sent(sent)
         self._overdue.watch(sent)
         self.emit(events)
 
@@ -126,8 +125,8 @@ class BackpressureOperator(Operator):
             self._stalled.watch()
 
     def _full(self) -> list[tuple[str, SendWindow]]:
-        waits = self._kept and self._timer is None and not self._ramp.room(1)
-        return [("out", self._ramp)] if waits else []
+        waits = self._kept and self._timer is None and not self._window.room(1)
+        return [("out", self._window)] if waits else []
 
     # -- back ------------------------------------------------------------------------------------------------
     def settled(self, tokens: list[Token]) -> None:
@@ -135,8 +134,8 @@ class BackpressureOperator(Operator):
         clock = now()
         failed = None
         for run in runs(tokens):
-            self._ramp.back(run)
-            if run.sent.generation != self._ramp.generation or not run.answered:
+            self._window.back(run)
+            if run.sent.generation != self._window.generation or not run.answered:
                 continue
             if run.retry is not None:
                 failed = run.retry
@@ -153,11 +152,11 @@ class BackpressureOperator(Operator):
         self._send_kept()
 
     def _late(self, sent: SentBatch) -> None:
-        if sent.generation == self._ramp.generation:
+        if sent.generation == self._window.generation:
             self._step(f"not settled after {self._options.timeout:g} s")
 
     def breaker(self, message: Trigger | Restore, port: str) -> bool:
-        if port != "out" or message.reason.startswith(f"{PAUSED}:"):  # somebody's wish is no sign of load
+        if port != "out" or message.reason.startswith(f"{PAUSED}:"):  # a user's pause is not a sign of load
             return False
         if isinstance(message, Trigger):
             if not self._pauses:
@@ -173,7 +172,7 @@ class BackpressureOperator(Operator):
         self._level = min(self._level + 1, len(self._options.steps))
         self._good = 0
         self._latencies.clear()
-        self._ramp.begin()
+        self._window.begin()
         self.node.count("steps")
         if self._pauses:
             self.node.trigger(BACKPRESSURE, why)
@@ -200,5 +199,5 @@ class BackpressureOperator(Operator):
 
 
 def percentile(latencies: deque[float]) -> float:
-    """The latency that 95 % of them don't exceed; of fewer than 20 the longest."""
+    """The latency that 95 % of the values do not exceed; for fewer than 20 values, the largest one."""
     return sorted(latencies)[math.ceil(QUANTILE * len(latencies)) - 1]

@@ -1,10 +1,10 @@
-"""``batch``: one event of many, whose value is the list of theirs.
+"""``batch``: combines events into one event, whose value is the list of their values.
 
-Rule 1: it holds the tokens of exactly its members. A sink that answers for each item settles each member by itself.
-Rule 2: a batch goes on when it has ``count`` events, before it had more than ``bytes``, ``timeout`` after its first
-        event, when the flow drains, and when its source reads nothing more until some of it is settled
-        (``max_unsettled``).
-Rule 3: after the drain has begun each batch that comes goes on at once, whatever its size.
+Rule 1: A batch has the tokens of exactly its members. A sink that reports an outcome for each item settles each member
+        separately.
+Rule 2: A batch is emitted when it has ``count`` events, before it exceeds ``bytes``, ``timeout`` after its first event,
+        when the flow drains, and when its source waits for the settlement of its members (``max_unsettled``).
+Rule 3: After a drain has begun, each batch that arrives is emitted immediately, whatever its size.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from tidelog.flows.api.tokens import RETRY, Settleable, TokenGroup, Withheld, se
 from tidelog.options.structs import Struct
 from tidelog.options.units import Duration, Size
 
-MOST: Final = 1_000_000  # events in a batch
+MOST: Final = 1_000_000  # maximum number of events in a batch
 
 
 class BatchOperatorOptions(Struct):
-    """Its options: one of the first three at least."""
+    """The options of ``batch``. At least one of the first three is required."""
 
     count: int | None = None  # Maximum number of events in a batch, from 1 to 1,000,000. The short form: `batch: 100`.
     bytes: Size | None = None
@@ -48,7 +48,7 @@ class BatchOperatorOptions(Struct):
 
 
 class Batched(TokenGroup):
-    """The token of a batch. ``origins`` are its members' events, without values."""
+    """The token of a batch. ``origins`` are the events of its members, without values."""
 
     __slots__ = ("origins",)
 
@@ -64,7 +64,7 @@ class Batched(TokenGroup):
 
 
 class BatchOperator(Operator):
-    """Gathers events."""
+    """Implements ``batch``."""
 
     type = "batch"
     short = "count"
@@ -78,7 +78,7 @@ class BatchOperator(Operator):
         self._flush_on_drain = options.flush_on_drain
         self._events: list[Event] = []
         self._bytes = 0
-        self._begun = 0.0  # s of the loop's clock: when the first came
+        self._begun = 0.0  # event loop time of the first event
         self._timer: asyncio.TimerHandle | None = None
         self._draining = False
 
@@ -101,14 +101,14 @@ class BatchOperator(Operator):
         if self._draining:
             self._drained()
         elif self._events:
-            if made or not waited:  # what is left came now
+            if made or not waited:  # the remaining events have just arrived
                 self._begun = asyncio.get_running_loop().time()
             self._set_timer()
 
     def _measured(self, event: Event, most: int, made: list[Event]) -> None:
         try:
             size = size_of(event.value)
-        except Exception as error:  # noqa: BLE001 - values are whatever a function made
+        except Exception as error:  # noqa: BLE001 - values of user functions can be of any type
             self.fail(event, error)
             return
         if self._events and self._bytes + size > most:
@@ -138,14 +138,14 @@ class BatchOperator(Operator):
     def _set_timer(self) -> None:
         if self._timeout is not None and self._timer is None:
             due = self._begun + self._timeout - asyncio.get_running_loop().time()
-            self._timer = self.node.after(max(due, 0.0), self._look_at_clock)
+            self._timer = self.node.after(max(due, 0.0), self._on_timer)
 
-    def _look_at_clock(self) -> None:
+    def _on_timer(self) -> None:
         self._timer = None
         if self._events and self._timeout is not None:
             if asyncio.get_running_loop().time() >= self._begun + self._timeout:
                 self.release()
-            else:  # it has gone on meanwhile, and another began
+            else:  # the batch was emitted, and another one has begun
                 self._set_timer()
 
     def release(self) -> None:
@@ -187,7 +187,9 @@ class BatchOperator(Operator):
 
 
 def size_of(value: Any) -> int:
-    """Bytes of a value: a string's and bytes' own, of anything else those of its JSON. TypeError: it has none."""
+    """The size of a value in bytes. Strings and bytes have their own size, other values that of their JSON. Raises
+    TypeError if there is no JSON.
+    """
     if isinstance(value, (bytes, bytearray)):
         return len(value)
     if isinstance(value, str):

@@ -1,9 +1,9 @@
-"""``bucket``: lets through so many events a second of each class and group of dimensions; the others overflow.
+"""``bucket``: limits the events per second of each class and group; the others are sent to ``overflow``.
 
-Rule 1: ``class``, ``rate`` and ``dimensions`` are options, or else in ``event.meta``, where an operator before this one
-        has put them. An event without class or rate fails.
-Rule 2: of each class the ``cardinality`` groups used last are known, and of ``classes`` classes. A group that was
-        forgotten begins anew.
+Rule 1: ``class``, ``rate`` and ``dimensions`` are options, or in ``event.meta``, where an earlier operator has put
+        them. An event without a class or rate fails.
+Rule 2: For each class, the ``cardinality`` most recently used groups are known, and at most ``classes`` classes. A
+        forgotten group starts with a full bucket.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from tidelog.flows.operators.keytext import key_text
 from tidelog.flows.operators.tokenbuckets import Buckets, Rate
 from tidelog.options.structs import Struct
 
-BUCKET: Final = "bucket"  # the reason of what is discarded
+BUCKET: Final = "bucket"  # the reason of discarded events
 
 
 class BucketOptions(Struct):
-    """Its options."""
+    """The options of ``bucket``."""
 
     class_: str | None = msgspec.field(default=None, name="class")  # A JMESPath expression. `null`: `meta["class"]`.
     rate: float | None = None  # Events per second in each group. `null`: `meta["rate"]`, where 0 lets no event pass.
@@ -44,7 +44,7 @@ class BucketOptions(Struct):
 
 
 class BucketOperator(Operator):
-    """The operator."""
+    """Implements ``bucket``."""
 
     type = "bucket"
     Options = BucketOptions
@@ -66,7 +66,7 @@ class BucketOperator(Operator):
         for event in events:
             try:
                 (through if self._take(event, clock) else over).append(event)
-            except Exception as error:  # noqa: BLE001 - values are whatever a codec or a function made
+            except Exception as error:  # noqa: BLE001 - values of codecs and user functions can be of any type
                 self.fail(event, error)
         if over:
             self.node.count("overflow", len(over))

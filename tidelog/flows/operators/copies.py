@@ -1,10 +1,10 @@
-"""Copies of events that are under way, for operators that send them once more when they failed.
+"""Copies of events in flight, for operators that send events again after they failed.
 
-Rule 1: a copy is made before the event leaves, so what is below can do with the event what it wants.
-Rule 2: of an event made of several the members that are done are done: their tokens are settled, and only the others go
-        once more. If its value is a list of as many, only their values go.
-Rule 3: there are at most so many copies. An event that comes when there are as many goes without one: what becomes of
-        it is then the affair of whoever sent it. (To wait could be for ever: for a batch below that never gets full.)
+Rule 1: A copy is created before the event is sent, so the entities below may change the event.
+Rule 2: If an event consists of several members, members that succeeded are settled, and only the others are sent again.
+        If the value is a list with an item for each member, only their items are sent.
+Rule 3: The number of copies is limited. When it is reached, further events are sent without a copy, and their source is
+        responsible for retries. (Waiting could take forever, for example if a batch below is never completed.)
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from tidelog.flows.operators.hops import SentBatch, mark, parts
 
 
 class RetainedCopy:
-    """One event that is under way, and what became of its members as far as that is known."""
+    """An event in flight, with the outcomes of its members so far."""
 
     __slots__ = ("event", "failed", "left", "members", "tries")
 
     def __init__(self, event: Event, members: list[Settleable] | None) -> None:
-        self.event = event  # not sent: its token is the one that came from above
-        self.members = members  # None: it is one
+        self.event = event  # not sent; it has the token that it arrived with
+        self.members = members  # None: a single event
         self.left = 1 if members is None else len(members)
-        self.failed: dict[int, tuple[int, str]] = {}  # by the member's number: status, reason
-        self.tries = 0  # how often it was sent again
+        self.failed: dict[int, tuple[int, str]] = {}  # by number of the member: status, reason
+        self.tries = 0  # number of times that it was sent again
 
     def sent(self, node: TokenOwner) -> Event:
-        """The event to send, with tokens of ``node``."""
+        """Return the event to send, with tokens of ``node``."""
         event = duplicate(self.event)
         mark(node, event, self.members, lambda number: (self, number))
         self.failed = {}
@@ -40,7 +40,7 @@ class RetainedCopy:
         return max(self.failed.values())[1]
 
     def narrowed(self) -> None:
-        """Leave only the members that failed."""
+        """Retain only the members that failed."""
         if self.members is not None and len(self.failed) < len(self.members):
             numbers = sorted(self.failed)
             value = self.event.value
@@ -52,7 +52,7 @@ class RetainedCopy:
         self.left = 1 if self.members is None else len(self.members)
 
     def give_up(self) -> None:
-        """Tell those above what became of the members that failed."""
+        """Settle the members that failed."""
         tokens = [self.event.token] if self.members is None else self.members
         for number, (status, reason) in self.failed.items():
             token = tokens[number]
@@ -61,7 +61,7 @@ class RetainedCopy:
 
 
 class RecallableEvent(SentBatch):
-    """One event that left, with a copy of it as it came: it goes another way if it is taken back."""
+    """An event in flight with a copy of its original form, which is sent to another output if it is recalled."""
 
     __slots__ = ("_back", "_copy")
 
@@ -69,10 +69,10 @@ class RecallableEvent(SentBatch):
         super().__init__(since, generation, way)
         members = parts(event.token)
         self._copy = RetainedCopy(event, None if members is None else list(members))
-        self._back: list[Settleable | None] = []  # what the tokens were that came back unused
+        self._back: list[Settleable | None] = []  # the original tokens that were returned unused
 
     def sent(self, node: TokenOwner) -> Event:
-        """The event to send."""
+        """Return the event to send."""
         event = duplicate(self._copy.event)
         self.left = mark(node, event, self._copy.members, lambda _: self)
         return event
@@ -81,7 +81,7 @@ class RecallableEvent(SentBatch):
         self._back.append(token.parent)
 
     def returned(self) -> Event | None:
-        """All of it has come back: the event with the members that were taken back; None: there are none."""
+        """Return the event with its recalled members after all members were returned. Return None if there are none."""
         if not self._back:
             return None
         copy = self._copy
@@ -93,18 +93,18 @@ class RecallableEvent(SentBatch):
 
 
 class RecallableBatch(SentBatch):
-    """The same of a batch of plain events: each has a token of its own, so that says which event came back."""
+    """A batch of plain events in flight. The token of each event identifies the event that was recalled."""
 
     __slots__ = ("_by", "_events")
 
     def __init__(self, events: list[Event], since: float, generation: int, way: str) -> None:
         super().__init__(since, generation, way)
         self._events = events
-        self._by: dict[int, Event] | None = None  # by id() of the token that the event came with
+        self._by: dict[int, Event] | None = None  # by id() of the event's original token
 
     @staticmethod
     def fits(events: Iterable[Event]) -> bool:
-        """Whether all are plain."""
+        """Whether all events have a token of their own."""
         for each in events:
             token = each.token
             if not isinstance(token, Token) or token.pending != 1:
@@ -112,7 +112,7 @@ class RecallableBatch(SentBatch):
         return True
 
     def sent(self, node: TokenOwner) -> list[Event]:
-        """The events to send."""
+        """Return the events to send."""
         kind = WatchedToken if node.debug else Token
         going = [
             Event(
@@ -125,26 +125,26 @@ class RecallableBatch(SentBatch):
         return going
 
     def event(self, token: Token) -> Event:
-        """The event as it came, of which a token came back unused."""
+        """Return the original event of a token that was returned unused."""
         if self._by is None:
             self._by = {id(each.token): each for each in self._events}
         return self._by[id(token.parent)]
 
 
 class RetainedCopies:
-    """Those of one operator. ``failed`` is called with a copy when all of it is settled, and something failed."""
+    """The copies of one operator. ``failed`` is called with a copy if all its members are settled, and some failed."""
 
     def __init__(
         self, operator: Operator, most: int, statuses: frozenset[int], failed: Callable[[RetainedCopy], None]
     ) -> None:
         self._operator = operator
         self._most = most
-        self._statuses = statuses  # those that mean failed
+        self._statuses = statuses  # the statuses that count as failures
         self._failed = failed
         self.count = 0
 
     def take(self, event: Event) -> Event:
-        """An event came: the one to send in its place."""
+        """Return the event to send for an event that arrived."""
         if self.count >= self._most:
             self._operator.node.count("without_copy")
             return event
@@ -157,7 +157,7 @@ class RetainedCopies:
             copy: RetainedCopy
             copy, number = token.key
             reason = token.reason
-            if isinstance(reason, Withdrawn):  # by this operator: it goes another way; by one above: that one's affair
+            if isinstance(reason, Withdrawn):  # recalled by this operator, or by one above
                 failed = reason.by is self._operator.node
             else:
                 failed = token.status in self._statuses
@@ -173,12 +173,12 @@ class RetainedCopies:
                     self.count -= 1
 
     def done(self) -> None:
-        """A copy that failed is not needed any more."""
+        """Release a copy that failed."""
         self.count -= 1
 
 
 def duplicate(event: Event, *, copies: bool = True) -> Event:
-    """The event once more, with the same token. copies: with a copy of its value."""
+    """Return the event again, with the same token. ``copies``: copy its value."""
     return Event(
         copied(event.value) if copies else event.value, dict(event.meta), event.id,
         ingest_ns=event.ingest_ns, attempt=event.attempt, path=event.path, token=event.token,

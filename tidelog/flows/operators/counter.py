@@ -1,7 +1,7 @@
-"""``counter``: counts events that pass, keeps the count among the operator's numbers, and sends it out.
+"""``counter``: counts events, for the API, the metrics and the port ``counts``.
 
-Events on the port ``counts`` are this operator's own: nobody waits for them, and they hold nothing up. While the port
-finds no room one is left out; the next one has what it would have had.
+The events on the port ``counts`` belong to this operator. They have no tokens and delay nothing. If the port has no
+room, a count is omitted, and the next one includes it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _RUNTIMES: Final = frozenset(("in", "out", "failed", "discarded", "unconnected",
 
 
 class CounterOptions(Struct):
-    """Its options."""
+    """The options of ``counter``."""
 
     name: str = "counted"  # The name of the counter: a to z, digits and `_`. The short form: `counter: orders`.
     every: Duration | None = None
@@ -38,7 +38,7 @@ class CounterOptions(Struct):
 
 
 class CounterOperator(Operator):
-    """Counts."""
+    """Implements ``counter``."""
 
     type = "counter"
     short = "name"
@@ -47,8 +47,8 @@ class CounterOperator(Operator):
     def __init__(self, options: CounterOptions | None = None) -> None:
         self._options = options or CounterOptions()
         self._total = 0
-        self._sent = 0  # of these: told of
-        self._since = 0.0  # s of the loop's clock: when the last count was sent
+        self._sent = 0  # events in the counts that were sent
+        self._since = 0.0  # event loop time of the last count
         self._timer: asyncio.TimerHandle | None = None
         self._draining = False
 
@@ -86,7 +86,7 @@ class CounterOperator(Operator):
         self._set_timer()
 
     def drain(self) -> None:
-        """The last count goes out, so all counts together are the total."""
+        """Send the last count, so that all counts add up to the total."""
         self._draining = True
         self.stop()
         if self._options.every is not None and self.node.outputs.get("counts"):

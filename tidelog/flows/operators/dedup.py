@@ -37,7 +37,7 @@ LOOK_MOST: Final = 1.0  # s
 
 
 class DedupOptions(Struct):
-    """Its options."""
+    """The options of ``dedup``."""
 
     key: str  # A JMESPath expression. The short form: `dedup: order_id`.
     ttl: Duration = Duration(3600.0)  # How long a key is remembered after its event is delivered.
@@ -57,21 +57,21 @@ class DedupOptions(Struct):
 
 
 class Item:
-    """One event on its way through."""
+    """An event that was received and whose settlement is not complete."""
 
     __slots__ = ("event", "failed", "key", "left", "mark", "settled")
 
     def __init__(self, event: Event, key: str, mark: bytes) -> None:
-        self.event: Event | None = event  # None: sent. A token leads here, so it must not lead to the token
+        self.event: Event | None = event  # None: sent. Its token refers to this object: no cycle
         self.key = key
         self.mark = mark
-        self.left = 0  # tokens that have not come back
-        self.failed = False  # one of them to be tried again, or rejected
+        self.left = 0  # tokens that are not settled
+        self.failed = False  # one of them was settled as RETRY or REJECT
         self.settled: list[Token] = []
 
 
 class DedupOperator(Operator):
-    """The operator."""
+    """Implements ``dedup``."""
 
     type = "dedup"
     short = "key"
@@ -81,10 +81,10 @@ class DedupOperator(Operator):
         self._options = options
         self._key = expression(options.key, "key")
         self._came: list[Item] = []  # at most a batch
-        self._waiting: list[Item] = []  # their key is under way
-        self._asking = 0  # of those that waited: the server is being asked
-        self._back: list[Item] = []  # settled; the server and those above have to be told
-        self._look_at = 0.0  # s of the loop's clock: when to ask for those that wait
+        self._waiting: list[Item] = []  # their key is in flight
+        self._asking = 0  # waiting events that are being checked on the server
+        self._back: list[Item] = []  # settled; the server and the source must be notified
+        self._look_at = 0.0  # event loop time of the next check of the waiting events
         self._look = LOOK
         self._work = asyncio.Event()
         self._drains = False
@@ -109,7 +109,7 @@ class DedupOperator(Operator):
     def drain(self) -> None:
         self._drains = True
         waiting, self._waiting = self._waiting, []
-        self._give_back(waiting)
+        self._return(waiting)
 
     def process(self, events: list[Event]) -> None:
         prefix = place(self, DEDUP, self._options.name)
@@ -119,7 +119,7 @@ class DedupOperator(Operator):
                 if found is None:
                     raise ValueError(f"dedup: the event has no key: {self._options.key} finds nothing in it")
                 key = prefix + key_text(found)
-            except Exception as error:  # noqa: BLE001 - values are whatever a codec or a function made
+            except Exception as error:  # noqa: BLE001 - values of codecs and user functions can be of any type
                 self.fail(event, error)
                 continue
             self._number += 1
@@ -164,7 +164,7 @@ class DedupOperator(Operator):
             pass
 
     async def _tell(self, server: ServerRequests) -> None:
-        """Mark what came back as done, or not under way any more; then those above may know."""
+        """Record the outcomes on the server, then settle the parents."""
         items, self._back = self._back, []
         ttl = round(self._options.ttl * 1000)
         for first in range(0, len(items), BATCH):
@@ -182,7 +182,7 @@ class DedupOperator(Operator):
                 for token in settled:
                     if token.parent is not None:
                         token.parent.settle(token.status, token.reason)
-        self._look_at, self._look = 0.0, LOOK  # what waits may have waited for one of these
+        self._look_at, self._look = 0.0, LOOK  # a waiting event may have the key of one of these
 
     async def _ask_again(self, server: ServerRequests) -> None:
         waiting, self._waiting = self._waiting[:BATCH], self._waiting[BATCH:]
@@ -223,13 +223,13 @@ class DedupOperator(Operator):
             else:
                 self.drop(twice, "dedup: a duplicate")
         if self._drains:
-            self._give_back(waiting)
+            self._return(waiting)
         elif waiting:
             if not self._waiting:
                 self._look_at, self._look = now() + LOOK, LOOK
             self._waiting += waiting
 
-    def _give_back(self, items: list[Item]) -> None:
+    def _return(self, items: list[Item]) -> None:
         events = [each.event for each in items if each.event is not None]
         settle_all(events, RETRY, f"{self.node.name}: an event with the same key is under way")
 

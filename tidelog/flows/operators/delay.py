@@ -1,4 +1,4 @@
-"""``delay``: events go on some time after they came, in order."""
+"""``delay``: passes events on after a delay, in order."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tidelog.options.units import Duration
 
 
 class DelayOptions(Struct):
-    """Its options."""
+    """The options of ``delay``."""
 
     time: Duration  # The delay. The short form: `delay: 5s`.
     max_kept: int = 10_000
@@ -24,7 +24,7 @@ class DelayOptions(Struct):
 
 
 class DelayOperator(Operator):
-    """Keeps each batch as long."""
+    """Implements ``delay``."""
 
     type = "delay"
     transparent = True
@@ -34,7 +34,7 @@ class DelayOperator(Operator):
     def __init__(self, options: DelayOptions) -> None:
         self._time = options.time
         self._most = options.max_kept
-        self._batches: deque[tuple[float, list[Event]]] = deque()  # (s of the loop's clock: due, events)
+        self._batches: deque[tuple[float, list[Event]]] = deque()  # (event loop time at which they are due, events)
         self._kept = 0
         self._timer: asyncio.TimerHandle | None = None
 
@@ -50,9 +50,9 @@ class DelayOperator(Operator):
     def _set_timer(self) -> None:
         if self._batches and self._timer is None:
             wait = self._batches[0][0] - asyncio.get_running_loop().time()
-            self._timer = self.node.after(max(0.0, wait), self._look_at_clock)
+            self._timer = self.node.after(max(0.0, wait), self._on_timer)
 
-    def _look_at_clock(self) -> None:
+    def _on_timer(self) -> None:
         self._timer = None
         now = asyncio.get_running_loop().time()
         while self._batches and self._batches[0][0] <= now:
@@ -65,11 +65,11 @@ class DelayOperator(Operator):
         self.emit(events)
 
     def busy(self) -> bool:
-        # a drain does not wait until there is room: its signal is behind what waits in the channel
+        # a drain does not wait for room: its signal is behind the events in the channel
         return self._kept >= self._most and not self.node.context.draining
 
     def drain(self) -> None:
-        """At once."""
+        """Emit all events immediately."""
         while self._batches:
             self._next()
 

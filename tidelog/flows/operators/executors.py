@@ -1,7 +1,7 @@
-"""Where functions run that would hold up the loop: threads, and processes.
+"""The threads and processes in which user functions run.
 
-Values go to processes and back as pickles, between this program and children that it started itself. A child has the
-function by its name, so it imports its module anew.
+Values are pickled between this process and the child processes that it started. A child imports the function by its
+name.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from tidelog.flows.operators.userfunctions import Outcome, UserFunction
 
 
 class Pool(Protocol):
-    """Workers of one operator."""
+    """The workers of one operator."""
 
     async def run(self, events: Sequence[Event]) -> Sequence[Outcome]:
-        """An outcome for each. BrokenExecutor: the worker died."""
+        """Return an outcome for each event. Raises BrokenExecutor if the worker died."""
 
     def close(self) -> None:
-        """Calls that run end by themselves; nobody waits for them."""
+        """Stop accepting calls. Current calls are not awaited."""
 
 
 def made_pool(where: str, function: UserFunction, workers: int) -> Pool:
-    """where: ``thread`` or ``process``."""
+    """Create the workers. ``where``: ``thread`` or ``process``."""
     return Threads(function, workers) if where == "thread" else Processes(function, workers)
 
 
 class Threads:
-    """Threads of this process."""
+    """Runs a function in threads of this process."""
 
     def __init__(self, function: UserFunction, workers: int) -> None:
         self._function = function
@@ -51,7 +51,7 @@ class Threads:
 
 
 class Processes:
-    """Processes of their own. After one has died all are started anew."""
+    """Runs a function in child processes. If one dies, all are restarted."""
 
     def __init__(self, function: UserFunction, workers: int) -> None:
         self._call = function.made_from
@@ -81,8 +81,8 @@ class Processes:
             self._executor.shutdown(wait=False, cancel_futures=True)
 
 
-# -- in the child ----------------------------------------------------------------------------------------------
-_child: list[UserFunction] = []  # its one
+# -- in the child process --------------------------------------------------------------------------------------
+_child: list[UserFunction] = []  # the only function
 
 
 def _begin(call: Any) -> None:
@@ -98,15 +98,15 @@ def _all_in_child(values: Sequence[Any]) -> bytes:
             outcomes[place] = _sendable(each)
     try:
         return pickle.dumps(outcomes)
-    except Exception:  # noqa: BLE001 - whatever a class of the program does
+    except Exception:  # noqa: BLE001 - user classes can raise any exception
         return pickle.dumps([_sendable(each) for each in outcomes])
 
 
 def _sendable(outcome: Outcome) -> Outcome:
-    """What survives the way back: exceptions don't always, nor do values of every class."""
+    """Return an outcome that can be pickled. Some exceptions and values cannot."""
     try:
         pickle.loads(pickle.dumps(outcome))
-    except Exception as error:  # noqa: BLE001 - whatever a class of the program does
+    except Exception as error:  # noqa: BLE001 - user classes can raise any exception
         if isinstance(outcome, RetryError):
             return RetryError(str(outcome))
         if isinstance(outcome, Exception):

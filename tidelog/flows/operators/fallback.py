@@ -1,10 +1,10 @@
-"""``fallback``: what fails on ``out`` goes to the port ``fallback``.
+"""``fallback``: sends events that fail on ``out`` to the port ``fallback``.
 
-Rule 1: the source is not told that an event failed: it is told what became of it on ``fallback``.
-Rule 2: while ``out`` has a reason, events go to ``fallback`` immediately (``outage: fallback``), including those that
-        were sent to ``out`` and not begun there; or the source waits (``outage: wait``).
-Rule 3: a flow starts when one of the ports can be used, and its sources stop when none can. While ``fallback`` can't be
-        used, events that fail on ``out`` are returned to their source, which retries them.
+Rule 1: The source is notified of the outcome on ``fallback``, and not of the failure on ``out``.
+Rule 2: While ``out`` has a reason, events are sent to ``fallback`` immediately (``outage: fallback``), including those
+        that were sent to ``out`` and are not being processed there; or the source waits (``outage: wait``).
+Rule 3: A flow starts when one of the ports can be used, and its sources stop when neither can. While ``fallback`` can't
+        be used, events that fail on ``out`` are returned to their source, which retries them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ FALLBACK: Final = "fallback"
 
 
 class FallbackOptions(Struct):
-    """Its options."""
+    """The options of ``fallback``."""
 
     on: tuple[Literal["retry", "reject"], ...] = ("retry", "reject")  # The outcomes that count as failures.
     outage: Literal["fallback", "wait"] = "fallback"
@@ -40,7 +40,7 @@ class FallbackOptions(Struct):
 
 
 class FallbackOperator(Operator):
-    """The operator."""
+    """Implements ``fallback``."""
 
     type = "fallback"
     guards = True
@@ -48,13 +48,13 @@ class FallbackOperator(Operator):
 
     def __init__(self, options: FallbackOptions | None = None) -> None:
         self._options = options or FallbackOptions()
-        self._out = Breaker()  # of out, while its messages end here
-        self._spare = Breaker()  # of fallback
+        self._out = Breaker()  # reasons of out
+        self._spare = Breaker()  # reasons of fallback
         statuses = frozenset(STATUSES.index(each) for each in self._options.on)
         self._copies = RetainedCopies(self, self._options.max_copies, statuses, self._failed)
         self._recall = Recall(self, self._lost, self._taken_back)
         self._began = False
-        self._open = False  # sources above may send
+        self._open = False  # whether the sources above may send
 
     def ports(self) -> tuple[str, ...]:
         return (FALLBACK,)
@@ -117,7 +117,7 @@ class FallbackOperator(Operator):
         return True
 
     def _look(self) -> None:
-        """Whether there is a way left has changed, perhaps."""
+        """Update the state after a change of one of the breakers."""
         if not self._began:
             return
         usable = not self._out or not self._spare
@@ -138,7 +138,7 @@ class FallbackOperator(Operator):
     def _lost(self) -> list[str]:
         return ["out"] if self._out and not self._spare and self._copies.count else []
 
-    def _taken_back(self, port: str, events: list[Event]) -> None:  # noqa: ARG002 - there is one
+    def _taken_back(self, port: str, events: list[Event]) -> None:  # noqa: ARG002 - there is one port
         reason = Withdrawn(self._why(self._out), self.node)
         for event in events:
             if event.token is not None:

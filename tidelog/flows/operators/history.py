@@ -1,4 +1,4 @@
-"""``history``: each event gets the names of the places that it passed, for debugging."""
+"""``history``: records the names of the operators that an event has passed, for debugging."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from tidelog.flows.api.event import Event
 from tidelog.flows.api.operator import Operator
 from tidelog.options.structs import Struct
 
-MOST: Final = 100  # names; older ones are left out
+MOST: Final = 100  # maximum number of names; the oldest ones are removed
 
 
 class HistoryOptions(Struct):
-    """Its options."""
+    """The options of ``history``."""
 
     name: str | None = None  # The name to append. `null`: the name of the operator, such as `enrich.2`.
 
 
 class HistoryOperator(Operator):
-    """Appends to ``meta["history"]``."""
+    """Appends a name to ``meta["history"]``."""
 
     type = "history"
     short = "name"
@@ -31,6 +31,6 @@ class HistoryOperator(Operator):
         name = self._given or self.node.name
         for event in events:
             passed = event.meta.get("history")
-            # a new list: those that other branches have of the event are theirs
+            # a new list, because other branches of the event share the old one
             event.meta["history"] = [*passed[1 - MOST :], name] if isinstance(passed, list) else [name]
         self.emit(events)

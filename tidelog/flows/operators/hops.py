@@ -1,11 +1,11 @@
-"""What an operator has sent and wants to hear of again, and how much it may send after a pause.
+"""Hop tokens: the batches that an operator has sent and whose settlement it needs to know; and limits on what it sends.
 
-Rule 1: a batch that leaves is one ``SentBatch``, the key of the hop tokens (``tokens.py``, rule 4) of its events.
-Rule 2: an event made of several keeps an outcome for each: its hop is a group of one token for each member.
-Rule 3: an event that was recalled from an output (``Withdrawn``) does not affect the rating of that output.
-Rule 4: the data kept about a batch does not grow with its age: a time, a count, its output. It does not refer to the
-        event that it is the token of: events and tokens are not tracked by the cyclic garbage collector, so they must
-        not be part of a reference cycle.
+Rule 1: A batch that is sent is one ``SentBatch``, the key of the hop tokens (``api.tokens``, rule 4) of its events.
+Rule 2: An event that consists of several members has an outcome for each: its hop is a group with one token per member.
+Rule 3: An event that was recalled from an output (``Withdrawn``) does not affect the rating of that output.
+Rule 4: The data about a batch does not grow with its age: a time, a count, its output. It does not refer to the event
+        whose token it belongs to: the cyclic garbage collector does not track events and tokens, so they must not be
+        part of a reference cycle.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ from tidelog.flows.api.tokens import (
     Withdrawn,
 )
 
-GATHERED: Final = 0.05  # s until it is looked whether all that is under way waits for more; grows to GATHERED_MOST
+GATHERED: Final = 0.05  # s until the first check of gathered events; doubled up to GATHERED_MOST
 GATHERED_MOST: Final = 1.0  # s
-RECALLED: Final = 0.1  # s until more is taken back from an output that can't be used; grows to RECALLED_MOST
+RECALLED: Final = 0.1  # s until events are recalled again from the same output; doubled up to RECALLED_MOST
 RECALLED_MOST: Final = 1.0  # s
-FEW: Final = 64  # batches: fewer are not worth a look for settled ones among them
+FEW: Final = 64  # batches; below this number, settled batches are not removed
 
 
 def now() -> float:
-    """Seconds of the loop's clock."""
+    """The event loop time in seconds."""
     return asyncio.get_running_loop().time()
 
 
 def mark(node: TokenOwner, event: Event, members: Sequence[Settleable] | None, keys: Callable[[int], Any]) -> int:
-    """Put tokens of ``node`` before the event's own: one, or one for each of its members. Returns how many.
+    """Put tokens of ``node`` in front of the event's token: one, or one for each member. Return their number.
 
-    ``members`` is what ``parts`` said of it. ``keys`` gives the key of the token of each member, by number.
+    ``members``: the result of ``parts``. ``keys`` returns the key of a member's token, by number.
     """
     kind = WatchedToken if node.debug else Token
     if members is None:
@@ -56,36 +56,38 @@ def mark(node: TokenOwner, event: Event, members: Sequence[Settleable] | None, k
 
 
 def parts(token: Settleable | None) -> Sequence[Settleable] | None:
-    """The members of a group that nobody else holds a part of; None: the token has to be taken as one."""
+    """Return the members of a group of which no other branch holds a part. Return None if the token must be taken as
+    one.
+    """
     if isinstance(token, TokenGroup) and token.intact and token.members:
         return token.members
     return None
 
 
 class SentBatch:
-    """A batch that left."""
+    """A batch in flight."""
 
     __slots__ = ("generation", "left", "since", "way")
 
     def __init__(self, since: float, generation: int, way: str) -> None:
-        self.since = since  # s of the loop's clock
-        self.generation = generation  # of the Ramp: which pause it was sent after
+        self.since = since  # event loop time
+        self.generation = generation  # generation of the SendWindow
         self.way = way  # the port
-        self.left = 0  # tokens that have not come back
+        self.left = 0  # number of unsettled tokens
 
 
 class ReturnedTokens(NamedTuple):
-    """Tokens of one batch that came back together."""
+    """Tokens of one batch that were settled together."""
 
     sent: SentBatch
     size: int  # tokens
-    answered: bool  # somebody looked at one of them: not all were discarded on the way, or taken back
-    retry: str | None  # the reason of one that is to be tried again; None: there was none
-    withdrawn: bool = False  # one of them was taken back
+    answered: bool  # not all were discarded or recalled before a sink or operator processed them
+    retry: str | None  # the reason of a token that must be retried; None: there is none
+    withdrawn: bool = False  # one of them was recalled
 
 
 def send(node: TokenOwner, events: Iterable[Event], since: float, generation: int = 0, way: str = "out") -> SentBatch:
-    """Mark the events of a batch that is about to leave."""
+    """Put tokens in front of those of a batch that is about to be sent."""
     sent = SentBatch(since, generation, way)
     kind = WatchedToken if node.debug else Token
     count = 0
@@ -101,7 +103,7 @@ def send(node: TokenOwner, events: Iterable[Event], since: float, generation: in
 
 
 def runs(tokens: Sequence[Token]) -> Iterable[ReturnedTokens]:
-    """What came back, by batch."""
+    """Group settled tokens by their batch."""
     start, size = 0, len(tokens)
     while start < size:
         sent: SentBatch = tokens[start].key
@@ -125,59 +127,61 @@ def runs(tokens: Sequence[Token]) -> Iterable[ReturnedTokens]:
 
 
 class SendWindow:
-    """After a pause one event may be under way, then twice as many each time all of them came back well.
+    """Limits the events in flight after a pause: first one event, then two, four, and so on, each time all of them
+    succeeded.
 
-    What was sent before the pause says nothing about what is below now, and is not waited for.
+    Events that were sent before the pause say nothing about the state after it, and are not waited for.
     """
 
     def __init__(self, most: int | None = None) -> None:
         self.generation = 0
-        self.limit = 0  # events under way; 0: as many as ``most``
-        self.most = most  # None: any number
-        self.under_way = 0  # of this generation
-        self.earlier = 0  # of those before it
+        self.limit = 0  # maximum number of events in flight; 0: ``most``
+        self.most = most  # None: unlimited
+        self.in_flight = 0  # events of this generation
+        self.earlier = 0  # events of earlier generations
 
     def begin(self) -> None:
         self.generation += 1
-        self.earlier += self.under_way
-        self.under_way = 0
+        self.earlier += self.in_flight
+        self.in_flight = 0
         self.limit = 1
 
     def room(self, wanted: int) -> int:
-        """So many of the wanted events may be sent now."""
+        """The number of events, out of ``wanted``, that may be sent now."""
         room = wanted
         if self.most is not None:
-            room = min(room, self.most - self.under_way - self.earlier)
-            if self.limit and not self.under_way:
-                room = max(room, 1)  # a probe, even if what was sent before the pause never comes back
+            room = min(room, self.most - self.in_flight - self.earlier)
+            if self.limit and not self.in_flight:
+                room = max(room, 1)  # a probe, even if events from before the pause are never settled
         if self.limit:
-            room = min(room, self.limit - self.under_way)
+            room = min(room, self.limit - self.in_flight)
         return max(room, 0)
 
     def counts(self, sent: SentBatch) -> bool:
-        """Whether what is under way of this batch takes up room."""
+        """Whether the unsettled events of this batch count."""
         return not self.limit or sent.generation == self.generation
 
     @property
     def counted(self) -> int:
-        """Events under way that take up room."""
-        return self.under_way + (0 if self.limit else self.earlier)
+        """The number of events in flight that count."""
+        return self.in_flight + (0 if self.limit else self.earlier)
 
     def sent(self, sent: SentBatch) -> None:
-        self.under_way += sent.left
+        self.in_flight += sent.left
 
     def back(self, run: ReturnedTokens) -> None:
         if run.sent.generation != self.generation:
             self.earlier -= run.size
             return
-        self.under_way -= run.size
-        if self.limit and run.retry is None and not (self.under_way or run.withdrawn):
+        self.in_flight -= run.size
+        if self.limit and run.retry is None and not (self.in_flight or run.withdrawn):
             self.limit = self.limit * 2 if self.limit * 2 < BATCH else 0
 
 
 def unmarked(node: TokenOwner, event: Event) -> list[Token]:
-    """Undo ``mark``: the event has the token that it came with. Returns the tokens of ``node`` that it had; none: they
-    are not only this event's, or a part of it was settled, and nothing was done.
+    """Undo ``mark``: restore the original token of the event. Return the tokens of ``node`` that it had.
+
+    Return an empty list and change nothing if they do not belong to this event only, or a part of it was settled.
     """
     token = event.token
     tokens = list(token.members) if isinstance(token, TokenGroup) and token.intact else [token]
@@ -194,22 +198,22 @@ def unmarked(node: TokenOwner, event: Event) -> list[Token]:
 
 
 class Recall:
-    """Takes back what was sent to outputs that can't be used: at once, and what comes to light there later, such as
-    what an operator on the way was busy with.
+    """Recalls events that were sent to outputs that can't be used: immediately, and again while further events appear
+    there, such as those that an operator was processing.
     """
 
     def __init__(
         self, operator: Operator, lost: Callable[[], Iterable[str]], take: Callable[[str, list[Event]], None]
     ) -> None:
         self._operator = operator
-        self._lost = lost  # ports that can't be used, where something is under way that can go another way
-        self._take = take  # is given what was taken back from a port
+        self._lost = lost  # returns ports that can't be used and whose events in flight can be sent to another one
+        self._take = take  # receives the events that were recalled from a port
         self._known: set[str] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._wait = RECALLED
 
     def look(self) -> None:
-        """Something has changed."""
+        """Update the recalled ports after a change."""
         lost = set(self._lost())
         new = lost - self._known
         self._known = lost
@@ -240,19 +244,19 @@ class Recall:
 
 
 class StallDetector:
-    """Nothing more is sent until something comes back, and operators below keep all that is under way until more comes:
-    has them send it on.
+    """Releases events that operators below store until more arrive, if all events in flight are stored there and no
+    more will be sent.
     """
 
     def __init__(self, operator: Operator, option: str, full: Callable[[], Iterable[tuple[str, SendWindow]]]) -> None:
         self._operator = operator
-        self._option = option  # that says how much may be under way
-        self._full = full  # ports that get none of what is kept until something comes back; none: nothing is kept
+        self._option = option  # the option that limits the events in flight
+        self._full = full  # returns ports that get no stored events until events are settled; empty if none are stored
         self._timer: asyncio.TimerHandle | None = None
         self._wait = GATHERED
 
     def watch(self) -> None:
-        """Something is kept."""
+        """Schedule a check, because events are stored."""
         node = self._operator.node
         if self._timer is None and node.context.gatherers and any(True for _ in self._full()):
             self._timer = node.after(self._wait, self._look)
@@ -263,9 +267,9 @@ class StallDetector:
         found = [(each, list(each.gathered(node))) for each in node.context.gatherers]
         tokens = {id(token): token.key for _, gathered in found for token in gathered if token.pending > 0}
         self._wait = min(self._wait * 2, GATHERED_MOST)
-        for port, ramp in self._full():
-            waits = {one for one, sent in tokens.items() if sent.way == port and ramp.counts(sent)}
-            if waits and len(waits) >= ramp.counted:
+        for port, window in self._full():
+            waits = {one for one, sent in tokens.items() if sent.way == port and window.counts(sent)}
+            if waits and len(waits) >= window.counted:
                 for gatherer, gathered in found:
                     if any(id(token) in waits for token in gathered):
                         gatherer.release(node.name, self._option)
@@ -279,15 +283,15 @@ class StallDetector:
 
 
 class OverdueWatch:
-    """Says once of each batch that it has been under way for longer than ``timeout``."""
+    """Reports each batch once that is in flight for longer than ``timeout``."""
 
     def __init__(self, operator: Operator, timeout: float, late: Callable[[SentBatch], None]) -> None:
         self._operator = operator
         self._timeout = timeout  # s
         self._late = late
-        self._sent: deque[SentBatch] = deque()  # in order; settled ones may be among them
+        self._sent: deque[SentBatch] = deque()  # in order; may contain settled batches
         self._timer: asyncio.TimerHandle | None = None
-        self._most = FEW  # batches after which settled ones are taken out
+        self._most = FEW  # number of batches above which settled ones are removed
 
     def watch(self, sent: SentBatch) -> None:
         self._sent.append(sent)

@@ -1,15 +1,15 @@
-"""JMESPath expressions as closures.
+"""Compiles JMESPath expressions to closures.
 
-The package ``jmespath`` parses. Its interpreter looks up a method for each node of the tree at each evaluation, so here
-the tree is turned into nested functions once.
+Decision: the package ``jmespath`` only parses. Its interpreter looks up a method for each node of the tree at each
+evaluation, so the tree is converted once to nested functions.
 
-Rule 1: a result is the one that the package gives, and so is the type of an exception. Tests hold the two together.
-Rule 2: what can be known to be wrong without a value is an error of ``expression``, not of each evaluation: syntax,
-        an unknown function, too many or too few arguments, a slice with step 0, an ``&expression`` that is no argument
-        of a function that takes one.
-Rule 3: a list or an object that is written in the expression is new in each result, so who changes one event's value
-        changes no other's.
-Rule 4: a kind of node that is not known here goes to the package's interpreter.
+Rule 1: Results, and the types of exceptions, are the same as those of the package. Tests compare the two.
+Rule 2: Errors that are independent of the value are raised by ``expression``, and not at each evaluation: invalid
+        syntax, an unknown function, a wrong number of arguments, a slice with step 0, an ``&expression`` in the wrong
+        place.
+Rule 3: A list or object literal is a new object in each result, so changing one event's value does not change another
+        one.
+Rule 4: Unknown kinds of nodes are evaluated by the package's interpreter.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from jmespath.exceptions import JMESPathError
 
 from tidelog.flows.api.event import copied
 
-Node: TypeAlias = dict[str, Any]  # {"type", "children", "value"}, as the package's parser makes it
+Node: TypeAlias = dict[str, Any]  # {"type", "children", "value"}, as returned by the package's parser
 Run: TypeAlias = Callable[[Any], Any]
 
-LONGEST: Final = 10_000  # characters of an expression
+LONGEST: Final = 10_000  # maximum number of characters in an expression
 
 _NUMBERS: Final[frozenset[type]] = frozenset((int, float))
 _STRINGS: Final[frozenset[type]] = frozenset((str,))
@@ -42,7 +42,7 @@ _ORDER: Final[dict[str, Callable[[Any, Any], Any]]] = {
 
 
 class _Expression:
-    """What ``&expression`` is for a function. The package knows the argument by this name of its class."""
+    """The value of ``&expression`` for a function. The package requires this class name."""
 
     def __init__(self, run: Run) -> None:
         self.expression = run
@@ -52,10 +52,10 @@ class _Expression:
 
 
 def expression(text: str, what: str = "the expression") -> Run:
-    """The function that a JMESPath expression is.
+    """Compile an expression to a function.
 
-    ValueError: it is wrong; the text begins with ``what``. The function raises ``JMESPathError`` where a function of
-    the expression gets a value of the wrong type, TypeError where a number is compared with a string.
+    Raises ValueError if the expression is invalid; the text begins with ``what``. The function raises ``JMESPathError``
+    if a function of the expression gets a value of the wrong type, and TypeError if a number is compared with a string.
     """
     if not isinstance(text, str):
         raise ValueError(f"{what} is {text!r}: a JMESPath expression is a string")
@@ -71,7 +71,7 @@ def expression(text: str, what: str = "the expression") -> Run:
 
 
 def is_true(value: Any) -> bool:
-    """JMESPath's truth: all but null, false, and empty strings, lists and objects. So 0 is true."""
+    """Return whether a value is true in JMESPath: not null, false, or an empty string, list or object. So 0 is true."""
     if value is True:
         return True
     if value is None or value is False:
@@ -105,7 +105,7 @@ def _field(node: Node) -> Run:
 
 
 def _chain(node: Node) -> Run:
-    """One after another: ``a.b``, ``a[0]``, ``a | b``."""
+    """Compile a sequence: ``a.b``, ``a[0]``, ``a | b``."""
     children = node["children"]
     if all(each["type"] == "field" for each in children):
         names = tuple(each["value"] for each in children)
@@ -131,19 +131,19 @@ def _chain(node: Node) -> Run:
     return chain
 
 
-def _same(node: Node) -> Run:  # noqa: ARG001 - all makers take one
+def _same(node: Node) -> Run:  # noqa: ARG001 - all compilers have an argument
     return lambda value: value
 
 
 def _literal(node: Node) -> Run:
     literal = node["value"]
     if isinstance(literal, (list, dict)):
-        return lambda value: copied(literal)  # noqa: ARG005 - all closures take one
+        return lambda value: copied(literal)  # noqa: ARG005 - all closures have an argument
     return _constant(literal)
 
 
 def _constant(given: Any) -> Run:
-    return lambda value: given  # noqa: ARG005 - all closures take one
+    return lambda value: given  # noqa: ARG005 - all closures have an argument
 
 
 def _index(node: Node) -> Run:
@@ -200,7 +200,7 @@ def _equality(left: Node, right: Node, negated: bool) -> Run:
     one = _compiled(left)
     if right["type"] == "literal":
         wanted = right["value"]
-        # 0, 1, false and true are told apart, which Python does not do
+        # 0 and false, and 1 and true, are different, unlike in Python
         plain = not isinstance(wanted, bool) and not (_is_number(wanted) and wanted in (0, 1))
         if plain and negated:
             return lambda value: one(value) != wanted
@@ -240,7 +240,7 @@ def _not(node: Node) -> Run:
 
     def negation(value: Any) -> Any:
         found = one(value)
-        return False if _is_number(found) else not found  # numbers are true, 0 as well
+        return False if _is_number(found) else not found  # numbers are true, including 0
 
     return negation
 
@@ -373,7 +373,7 @@ def _function(node: Node) -> Run:
 
 
 def _checker(types: list[str], name: str) -> Callable[[Any], None]:
-    """Looks at the type of one argument: the usual ones here, others, and all that are wrong, by the package."""
+    """Return a check of one argument's type: common types here, others and all errors by the package."""
     plain = frozenset(kind for each in types if "-" not in each for kind in functions.REVERSE_TYPES_MAP[each])
     slow = _functions._type_check_single
 
@@ -393,7 +393,7 @@ def _checker(types: list[str], name: str) -> Callable[[Any], None]:
     return check
 
 
-def _no_expref(node: Node) -> Run:  # noqa: ARG001 - all makers take one
+def _no_expref(node: Node) -> Run:  # noqa: ARG001 - all compilers have an argument
     raise ValueError("an &expression can only be an argument of a function")
 
 

@@ -1,4 +1,4 @@
-"""``passthrough``: what comes in goes out."""
+"""``passthrough``: passes events on unchanged."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from tidelog.options.structs import Struct
 
 
 class PassthroughOptions(Struct):
-    """None."""
+    """``passthrough`` has no options."""
 
 
 class PassthroughOperator(Operator):
-    """For pipelines that only join or part ways."""
+    """Implements ``passthrough``, for pipelines that only join or fork."""
 
     type = "passthrough"
     transparent = True

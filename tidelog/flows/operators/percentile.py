@@ -1,10 +1,10 @@
-"""``percentile``: of all events it lets through the share that is settled in time, and sheds the others.
+"""``percentile``: passes on the share of events that is settled in time, and sends the others to ``overflow``.
 
-Rule 1: the share shrinks by ``step_down`` when something was late, failed, or below said stop; and then not again until
-        something that was sent since is late as well. It grows by ``step_up`` with each settlement in time of what was
-        sent since.
-Rule 2: what is let through is spread evenly, without chance: of a share of 0.25 each fourth event.
-Rule 3: while nothing is under way an event is let through whatever the share is. So it sees when all is well.
+Rule 1: The share is reduced by ``step_down`` when an event is late or fails, or a sink below reports an outage. It is
+        not reduced again until an event that was sent afterwards is late. It is increased by ``step_up`` with each
+        on-time settlement of an event that was sent afterwards.
+Rule 2: The passed events are distributed evenly and not at random: with a share of 0.25, every fourth event passes.
+Rule 3: While no event is in flight, one passes whatever the share is, so a recovery is noticed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SHED: Final = "percentile"
 
 
 class PercentileOptions(Struct):
-    """Its options."""
+    """The options of ``percentile``."""
 
     timeout: Duration  # The maximum acceptable latency. The short form: `percentile: 200ms`.
     step_down: float = 0.05
@@ -41,7 +41,7 @@ class PercentileOptions(Struct):
 
 
 class PercentileOperator(Operator):
-    """The operator."""
+    """Implements ``percentile``."""
 
     type = "percentile"
     short = "timeout"
@@ -49,10 +49,10 @@ class PercentileOperator(Operator):
 
     def __init__(self, options: PercentileOptions) -> None:
         self._options = options
-        self.share = 1.0  # of the events that are let through
-        self._credit = 0.0  # events that may be let through, less than 1
-        self._under_way = 0
-        self._generation = 0  # how often the share shrank
+        self.share = 1.0  # share of events that pass
+        self._credit = 0.0  # fraction of the next event that may pass
+        self._in_flight = 0
+        self._generation = 0  # number of reductions of the share
         self._drains = False
         self._overdue = OverdueWatch(self, options.timeout, self._late)
 
@@ -70,7 +70,7 @@ class PercentileOperator(Operator):
                     self.drop(shed, SHED)
         if events:
             sent = send(self.node, events, now(), self._generation)
-            self._under_way += sent.left
+            self._in_flight += sent.left
             self._overdue.watch(sent)
             self.emit(events)
 
@@ -79,7 +79,7 @@ class PercentileOperator(Operator):
         shed: list[Event] = []
         for event in events:
             self._credit += self.share
-            if self._credit >= 1 or not (self._under_way or through):
+            if self._credit >= 1 or not (self._in_flight or through):
                 self._credit = max(self._credit - 1, 0.0)
                 through.append(event)
             else:
@@ -90,7 +90,7 @@ class PercentileOperator(Operator):
         super().settled(tokens)
         clock = now()
         for run in runs(tokens):
-            self._under_way -= run.size
+            self._in_flight -= run.size
             if not run.answered:
                 continue
             if run.retry is not None or clock - run.sent.since > self._options.timeout:

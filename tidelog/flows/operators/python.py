@@ -1,8 +1,8 @@
-"""``python``: a function of the program makes the new value.
+"""``python``: calls a Python function, which returns the new value.
 
-Rule 1: order is kept, whatever the concurrency: results wait for those of the events before them.
-Rule 2: events that were taken and not emitted are bounded: while as many are under way as may be, none is taken.
-Rule 3: what a function raises concerns its own event only. A process that dies gives back the events it had.
+Rule 1: The order of events is preserved, whatever the concurrency: a result waits for those of earlier events.
+Rule 2: The number of events that were taken and not emitted is limited. At the limit, no batch is taken.
+Rule 3: An exception of the function only affects its own event. If a process dies, its events are retried.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from tidelog.flows.operators.executors import Pool, made_pool
 from tidelog.flows.operators.userfunctions import DeclaredOperator, Outcome, UserFunction, function
 from tidelog.options.structs import Struct
 
-CONCURRENCY: Final = 10_000  # the most
+CONCURRENCY: Final = 10_000  # maximum
 
 
 class PythonOperatorOptions(Struct):
-    """Its options."""
+    """The options of ``python``."""
 
     call: Any
     # A function or class, or its name as `module:function`. The short form: `python: "shop.flows:f"`; in Python the
@@ -42,7 +42,7 @@ class PythonOperatorOptions(Struct):
 
 
 class _Pending:
-    """An event that is under way."""
+    """An event whose call is not complete."""
 
     __slots__ = ("event", "outcome")
 
@@ -52,7 +52,7 @@ class _Pending:
 
 
 class PythonOperator(Operator):
-    """Calls the function, here or elsewhere, and emits what comes of it."""
+    """Implements ``python``."""
 
     type = "python"
     short = "call"
@@ -71,7 +71,7 @@ class PythonOperator(Operator):
                 " leave out concurrency, or say in: thread, or in: process"
             )
         self._order: deque[_Pending] = deque()  # taken and not emitted
-        self._todo: deque[_Pending] = deque()  # of these: not begun
+        self._todo: deque[_Pending] = deque()  # those of them that are not being processed
         self._workers = 0
         self._deliver_soon = False
         self._pool: Pool | None = None
@@ -106,12 +106,12 @@ class PythonOperator(Operator):
         for event in events:
             try:
                 value = call(event.value)
-            except Exception as error:  # noqa: BLE001 - the function's own
+            except Exception as error:  # noqa: BLE001 - user functions can raise any exception
                 self.fail(event, error)
                 continue
             if value is None:
                 none.append(event)
-            elif type(value) is not dict and isinstance(value, Event):  # the first is quick to see
+            elif type(value) is not dict and isinstance(value, Event):  # the first check is faster
                 self._take(event, [value], good)
             else:
                 event.value = value
@@ -134,7 +134,7 @@ class PythonOperator(Operator):
             self._workers -= 1
 
     async def _pooled(self, pool: Pool) -> None:
-        """A share of what waits in each call, so that handing it over costs less for each event."""
+        """Process a share of the waiting events per call, which reduces the overhead per event."""
         try:
             while self._todo:
                 share = -(-len(self._todo) // max(1, self._workers))
@@ -145,7 +145,7 @@ class PythonOperator(Operator):
                     outcomes: Sequence[Outcome] = await pool.run([each.event for each in chunk])
                 except BrokenExecutor as error:
                     outcomes = [RetryError(f"a process of {self._function.name} died: {error}")] * len(chunk)
-                except Exception as error:  # noqa: BLE001 - a value that can't be handed to a process
+                except Exception as error:  # noqa: BLE001 - a value that can't be pickled
                     outcomes = [error] * len(chunk)
                 for each, outcome in zip(chunk, outcomes, strict=True):
                     each.outcome = outcome
@@ -169,7 +169,7 @@ class PythonOperator(Operator):
 
     # -- what came of an event -------------------------------------------------------------------------------
     def _take(self, event: Event, outcome: Outcome, out: list[Event]) -> None:
-        """outcome: the values that the event becomes, or what was raised."""
+        """Emit the outcome of an event: the values that it becomes, or an exception."""
         if isinstance(outcome, Exception):
             self.fail(event, outcome)
             return

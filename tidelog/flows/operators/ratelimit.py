@@ -1,8 +1,8 @@
-"""``ratelimit``: a token bucket for all events, or one for each key.
+"""``ratelimit``: limits the rate of events with a token bucket for all events, or with one for each key.
 
-Rule 1: with ``block`` at most a batch is kept. Events of one key stay in order. Sources above are not told to stop: the
-        channels before this fill up, and then the sources have nowhere to send to.
-Rule 2: a shared limit holds over all instances of the flow, and over all flows that give it the same ``name``.
+Rule 1: With ``block``, at most one batch waits here. Events with the same key stay in order. Sources above are not
+        stopped by a reason: the channels fill up, and the sources have no room to send.
+Rule 2: A shared limit applies to all instances of the flow, and to all flows with the same ``name``.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from tidelog.flows.operators.tokenbuckets import Buckets, Rate
 from tidelog.options.structs import Struct
 from tidelog.options.units import Duration
 
-RATELIMIT: Final = "ratelimit"  # the reason of what is discarded
-LEAST: Final = 0.001  # s: the shortest wait
+RATELIMIT: Final = "ratelimit"  # the reason of discarded events
+LEAST: Final = 0.001  # s: the minimum wait
 
 
 class RateLimitOptions(Struct):
-    """Its options."""
+    """The options of ``ratelimit``."""
 
     rate: float  # Events in the time `per`. The short form: `ratelimit: 100`.
     per: Duration = Duration(1.0)  # The time to which `rate` refers.
@@ -58,7 +58,7 @@ class RateLimitOptions(Struct):
 
 
 class RateLimitOperator(Operator):
-    """The operator."""
+    """Implements ``ratelimit``."""
 
     type = "ratelimit"
     short = "rate"
@@ -71,7 +71,7 @@ class RateLimitOperator(Operator):
         self._buckets = Buckets(options.keys)
         self._kept: list[tuple[str, Event]] = []  # at most a batch
         self._timer: TimerHandle | None = None
-        self._work = asyncio.Event()  # there is something to ask the server for
+        self._work = asyncio.Event()  # there are events for which to request tokens
 
     def ports(self) -> tuple[str, ...]:
         return ("overflow",)
@@ -102,7 +102,7 @@ class RateLimitOperator(Operator):
             for event in events:
                 try:
                     self._kept.append((key_text(self._key(event.value)), event))
-                except Exception as error:  # noqa: BLE001 - values are whatever a codec or a function made
+                except Exception as error:  # noqa: BLE001 - values of codecs and user functions can be of any type
                     self.fail(event, error)
         if self._options.shared:
             self._work.set()
@@ -118,7 +118,7 @@ class RateLimitOperator(Operator):
             self._timer = self.node.after(max(wait, LEAST), self._go)
 
     def _pass(self, take: Callable[[str], bool]) -> None:
-        """Send on what of the kept events there are tokens for; what is left is kept or overflows."""
+        """Emit waiting events for which there are tokens. The others wait or overflow."""
         through: list[Event] = []
         left: list[tuple[str, Event]] = []
         empty: set[str] = set()

@@ -1,7 +1,7 @@
-"""``retry``: what failed is tried again here, so that neither the source nor the operators above have to do it again.
+"""``retry``: retries failed events, so that neither the source nor the operators above must repeat their work.
 
-Rule 1: what is to be tried again waits for its delay, and then for what is below to be well: an outage costs no tries.
-Rule 2: when nothing more comes nothing waits: it is sent at once, and what fails after that goes back to the source.
+Rule 1: A retry waits for its delay, and then until the sinks below have no reason. So an outage costs no attempts.
+Rule 2: During a drain, waiting events are sent immediately. Events that fail after that are returned to their source.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _RETRIED: Final = frozenset((RETRY,))
 
 
 class RetryOperatorOptions(RetryOptions):
-    """Its options."""
+    """The options of ``retry``."""
 
     attempts: Annotated[int, msgspec.Meta(ge=1)] = 3
     # Number of further attempts after the first one. The short form: `retry: 3`.
@@ -36,7 +36,7 @@ class RetryOperatorOptions(RetryOptions):
 
 
 class RetryOperator(Operator):
-    """The operator."""
+    """Implements ``retry``."""
 
     type = "retry"
     short = "attempts"
@@ -45,8 +45,8 @@ class RetryOperator(Operator):
     def __init__(self, options: RetryOperatorOptions | None = None) -> None:
         self._options = options or RetryOperatorOptions()
         self._backoff = self._options.backoff
-        self._waiting: dict[int, tuple[RetainedCopy, TimerHandle]] = {}  # by id(): their delay runs
-        self._due: list[RetainedCopy] = []  # their delay is over, and a reason stands
+        self._waiting: dict[int, tuple[RetainedCopy, TimerHandle]] = {}  # by id(): copies whose delay has not elapsed
+        self._due: list[RetainedCopy] = []  # copies whose delay has elapsed, while a sink below has a reason
         self._below = Breaker()
         self._drains = False
         self._copies = RetainedCopies(self, self._options.max_copies, _RETRIED, self._failed)
@@ -61,7 +61,7 @@ class RetryOperator(Operator):
         return len(self._waiting) + len(self._due)
 
     def withdraw(self, wanted: EventPredicate) -> list[Event]:
-        """What waits to be sent again."""
+        """Return events that wait for a retry."""
         copies = [copy for copy, _ in self._waiting.values()] + self._due
         taken = {id(copy): copy.event for copy in copies if wanted(copy.event)}
         for name in taken:

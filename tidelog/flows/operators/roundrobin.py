@@ -1,13 +1,14 @@
-"""``roundrobin``: events go to several outputs in turn, and only to those that can take them.
+"""``roundrobin``: distributes events to several outputs in turn, and omits outputs that cannot accept any.
 
-Rule 1: an output is out of rotation while a reason of it stands (a TRIGGER came from it), and for a time after it
-        failed several times in a row. After that time, or a reason that ended by time, it gets one event, then more.
-Rule 2: its breaker messages end here. Sources above hear TRIGGER when no output is left, and RESTORE with the first
-        one. They start when the first one can be used.
-Rule 3: events that an output out of rotation has not begun are recalled and distributed to the others. This does not
-        count as an attempt. If operators lie between, a copy of each event in its original form is kept for that.
-Rule 4: an output that has ``most`` events under way gets none until some are settled, so one that hangs holds up so
-        many and no more.
+Rule 1: An output is out of rotation while it has a reason (a TRIGGER arrived from it), and for a time after several
+        consecutive failures. After that time, or after a reason that ended by time, it gets one event, then more.
+Rule 2: The breaker messages of the outputs end here. Sources above get a TRIGGER when no output is left, and a RESTORE
+        with the first output that can be used again. They start when the first output can be used.
+Rule 3: Events that an output out of rotation has not begun to process are recalled and distributed to the others. This
+        does not count as an attempt. If operators are in between, a copy of each event in its original form is retained
+        for that.
+Rule 4: An output with ``most`` events in flight gets none until some are settled, so an output that hangs blocks no
+        more than these.
 """
 
 from __future__ import annotations
@@ -37,11 +38,11 @@ from tidelog.options.structs import Struct
 from tidelog.options.units import Duration
 
 ROUNDROBIN: Final = "roundrobin"  # the kind of its reason
-PROBE_MOST: Final = 30.0  # s between probes of an output that keeps failing, or ``probe_after`` if that is longer
+PROBE_MOST: Final = 30.0  # s: maximum time between probes of a failing output, unless ``probe_after`` is longer
 
 
 class RoundrobinOptions(Struct):
-    """Its options."""
+    """The options of ``roundrobin``."""
 
     outputs: list[str]  # Names of ports, which must be connected. The short form: `roundrobin: [a, b]`.
     failures: int = 3  # After this many consecutive events that must be retried, an output is out of rotation.
@@ -64,24 +65,24 @@ class RoundrobinOptions(Struct):
 
 
 class RoundrobinOutput:
-    """One of the ports."""
+    """The state of one output."""
 
     def __init__(self, name: str, most: int) -> None:
         self.name = name
         self.breaker = Breaker()
-        self.ramp = SendWindow(most)
-        self.direct = True  # nothing is done with events before they are written, so no copies are needed
-        self.failed = 0  # in a row
-        self.rest: float = 0.0  # s of the last rest after failures
-        self.timer: TimerHandle | None = None  # it rests
+        self.window = SendWindow(most)
+        self.direct = True  # events are not changed before they are written, so no copies are necessary
+        self.failed = 0  # consecutive failures
+        self.rest: float = 0.0  # s: the last time out of rotation
+        self.timer: TimerHandle | None = None  # set while out of rotation after failures
 
     @property
     def usable(self) -> bool:
         return not self.breaker and self.timer is None
 
     @property
-    def under_way(self) -> int:
-        return self.ramp.under_way + self.ramp.earlier
+    def in_flight(self) -> int:
+        return self.window.in_flight + self.window.earlier
 
     @property
     def why(self) -> str:
@@ -92,7 +93,7 @@ class RoundrobinOutput:
 
 
 class RoundrobinOperator(Operator):
-    """The operator."""
+    """Implements ``roundrobin``."""
 
     type = "roundrobin"
     short = "outputs"
@@ -104,10 +105,10 @@ class RoundrobinOperator(Operator):
         self._options = options
         self._outputs = {name: RoundrobinOutput(name, options.most) for name in options.outputs}
         self._order = list(self._outputs.values())
-        self._turn = 0  # the output that is next
-        self._kept: list[Event] = []  # no output had room: at most a batch, and what was taken back
+        self._turn = 0  # number of the next output
+        self._kept: list[Event] = []  # events without an output: at most a batch, and recalled events
         self._began = False
-        self._open = False  # sources above may send
+        self._open = False  # whether the sources above may send
         self._stalled = StallDetector(self, "most", self._full)
         self._recall = Recall(self, self._lost, self._taken_back)
 
@@ -125,7 +126,7 @@ class RoundrobinOperator(Operator):
 
     # -- forward ---------------------------------------------------------------------------------------------
     def busy(self) -> bool:
-        """Asked whenever the node was woken: also when a channel has room again."""
+        """Called whenever the node is woken, for example when a channel has room again."""
         if self._kept:
             self._route()
         return bool(self._kept) or not self._open
@@ -143,7 +144,7 @@ class RoundrobinOperator(Operator):
         self._route()
 
     def _route(self) -> None:
-        """Deal out what is kept, one to each in turn."""
+        """Distribute the waiting events to the outputs in turn."""
         kept = self._kept
         order = self._order
         rooms = [self._room(each, len(kept)) for each in order]
@@ -165,28 +166,29 @@ class RoundrobinOperator(Operator):
                 self._send(output, events, clock)
 
     def _send(self, output: RoundrobinOutput, events: list[Event], clock: float) -> None:
-        ramp = output.ramp
+        window = output.window
         if output.direct:
-            ramp.sent(send(self.node, events, clock, ramp.generation, output.name))
+            window.sent(send(self.node, events, clock, window.generation, output.name))
         elif RecallableBatch.fits(events):
-            batch = RecallableBatch(events, clock, ramp.generation, output.name)
+            batch = RecallableBatch(events, clock, window.generation, output.name)
             events = batch.sent(self.node)
-            ramp.sent(batch)
+            window.sent(batch)
         else:
             for place, event in enumerate(events):
-                lent = RecallableEvent(event, clock, ramp.generation, output.name)
+                lent = RecallableEvent(event, clock, window.generation, output.name)
                 events[place] = lent.sent(self.node)
-                ramp.sent(lent)
+                window.sent(lent)
         self.emit(events, output.name)
 
     def _room(self, output: RoundrobinOutput, wanted: int) -> int:
         channels = self.node.outputs.get(output.name, ())
         if not output.usable or any(each.full and each.authoritative for each in channels):
             return 0
-        return output.ramp.room(wanted)
+        return output.window.room(wanted)
 
     def _full(self) -> list[tuple[str, SendWindow]]:
-        return [(each.name, each.ramp) for each in self._order if self._kept and each.usable and not each.ramp.room(1)]
+        waiting = self._order if self._kept else []
+        return [(each.name, each.window) for each in waiting if each.usable and not each.window.room(1)]
 
     # -- back ------------------------------------------------------------------------------------------------
     def settled(self, tokens: list[Token]) -> None:
@@ -203,7 +205,7 @@ class RoundrobinOperator(Operator):
                 token.parent.settle(token.status, token.reason)
         for run in runs(tokens):
             output = self._outputs[run.sent.way]
-            output.ramp.back(run)
+            output.window.back(run)
             self._judge(output, run)
             if not run.sent.left and isinstance(run.sent, RecallableEvent):
                 event = run.sent.returned()
@@ -213,14 +215,14 @@ class RoundrobinOperator(Operator):
         self._deal_again(again)
 
     def _own(self, reason: str) -> bool:
-        """Whether it was this operator that took something back."""
+        """Whether this operator recalled the event."""
         return isinstance(reason, Withdrawn) and reason.by is self.node
 
     def _lost(self) -> list[str]:
-        """Outputs that can't be used, from which something can go to another one."""
+        """The outputs that can't be used, whose events can be sent to another one."""
         if not self._open:
             return []
-        return [each.name for each in self._order if not each.usable and each.under_way > 0]
+        return [each.name for each in self._order if not each.usable and each.in_flight > 0]
 
     def _taken_back(self, port: str, events: list[Event]) -> None:
         output = self._outputs[port]
@@ -234,7 +236,7 @@ class RoundrobinOperator(Operator):
             for token in tokens:
                 sent: SentBatch = token.key
                 sent.left -= 1
-                output.ramp.back(ReturnedTokens(sent, 1, answered=False, retry=None, withdrawn=True))
+                output.window.back(ReturnedTokens(sent, 1, answered=False, retry=None, withdrawn=True))
             again.append(event)
         self._deal_again(again)
 
@@ -244,19 +246,19 @@ class RoundrobinOperator(Operator):
             self._route()
 
     def _judge(self, output: RoundrobinOutput, run: ReturnedTokens) -> None:
-        if run.sent.generation != output.ramp.generation:  # sent before its rest
+        if run.sent.generation != output.window.generation:  # sent before it was out of rotation
             return
         if run.retry is None:
             if run.answered:
                 output.failed = 0
-                if not output.ramp.limit:
+                if not output.window.limit:
                     output.rest = 0.0
             return
         output.failed += run.size
-        if output.usable and (output.ramp.limit or output.failed >= self._options.failures):
+        if output.usable and (output.window.limit or output.failed >= self._options.failures):
             least = self._options.probe_after
             output.rest = min(output.rest * 2 or least, max(PROBE_MOST, least))
-            output.ramp.begin()
+            output.window.begin()
             output.timer = self.node.after(output.rest, lambda: self._rested(output))
             self.node.count("out_of_rotation")
 
@@ -274,19 +276,19 @@ class RoundrobinOperator(Operator):
         elif output.breaker.restore(message) and not output.breaker:
             output.failed = 0
             if message.probe:
-                output.ramp.begin()
+                output.window.begin()
         self._look()
         return True
 
     def _look(self) -> None:
-        """Whether there is an output left has changed, perhaps."""
+        """Update the state after a change of an output."""
         if not self._began:
             return
         usable = [each for each in self._order if each.usable]
         if usable and not self._open:
             self._open = True
             self.node.started()
-            self.node.restore(ROUNDROBIN, probe=all(each.ramp.limit for each in usable))
+            self.node.restore(ROUNDROBIN, probe=all(each.window.limit for each in usable))
         elif not usable and self._open:
             self._open = False
             self.node.trigger(ROUNDROBIN, "; ".join(each.why for each in self._order))

@@ -1,7 +1,6 @@
-"""``sample``: some events go on, the others are discarded.
+"""``sample``: passes on a sample of the events, and discards the others.
 
-An event that is tried again was chosen before, so it is chosen again: otherwise what failed once could be lost by
-chance.
+An event that is retried was selected before, so it is selected again. Otherwise, a failed event could be lost.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from tidelog.options.structs import Struct
 
 
 class SampleOptions(Struct):
-    """Its options: one of the first two."""
+    """The options of ``sample``. Either ``probability`` or ``every`` is required."""
 
     probability: float | None = None
     # Probability that an event is passed on, from 0 to 1. The short form: `sample: 0.01`.
@@ -33,7 +32,7 @@ class SampleOptions(Struct):
 
 
 class SampleOperator(Operator):
-    """Chooses events."""
+    """Implements ``sample``."""
 
     type = "sample"
     transparent = True

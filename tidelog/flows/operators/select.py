@@ -1,4 +1,4 @@
-"""``select``: an event's value becomes what an expression makes of it."""
+"""``select``: replaces the value of an event with the result of a JMESPath expression."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from tidelog.options.structs import Struct
 
 
 class SelectOptions(Struct):
-    """Its options."""
+    """The options of ``select``."""
 
     expression: str  # A JMESPath expression. The short form: `select: "..."`.
 
 
 class SelectOperator(Operator):
-    """Of JMESPath, compiled (``jmes``)."""
+    """Implements ``select``, with a compiled expression."""
 
     type = "select"
     short = "expression"
@@ -31,7 +31,7 @@ class SelectOperator(Operator):
             try:
                 event.value = run(event.value)
                 good.append(event)
-            except Exception as error:  # noqa: BLE001 - values are whatever a codec or a function made
+            except Exception as error:  # noqa: BLE001 - values of codecs and user functions can be of any type
                 self.fail(event, error)
         if good:
             self.emit(good)

@@ -1,4 +1,4 @@
-"""The tidelog server, for operators that keep things on it: asked again until it answers."""
+"""Requests of operators to the tidelog server, which are repeated until it replies."""
 
 from __future__ import annotations
 
@@ -14,34 +14,34 @@ from tidelog.transport.asyncconnection import AsyncConnection
 from tidelog.transport.call import Call
 from tidelog.transport.errors import ReplyError
 
-UNREACHABLE: Final = "unreachable"  # the kind of the reason that stands while it doesn't answer
-PATIENCE: Final = 10.0  # s for one answer
-AGAIN: Final = 0.05  # s until it is asked again; grows to AGAIN_MOST
+UNREACHABLE: Final = "unreachable"  # the kind of the reason while the server does not reply
+PATIENCE: Final = 10.0  # s: the timeout of a request
+AGAIN: Final = 0.05  # s until the next attempt; doubled up to AGAIN_MOST
 AGAIN_MOST: Final = 2.0  # s
 
 log = logging.getLogger("tidelog.flows")
 
 
 class ServerRequests:
-    """One operator's way to the server. While it doesn't answer, sources above the operator wait."""
+    """The requests of one operator. While the server does not reply, the sources above wait."""
 
     def __init__(self, operator: Operator) -> None:
         self._operator = operator
         self._channel: AsyncConnection | None = None
 
     async def together(self, *calls: Call[Any]) -> list[Any]:
-        """Send calls in order. They may be sent more than once: they have to be such that it makes no difference."""
+        """Send calls in order. They must be idempotent, because they can be sent more than once."""
         node = self._operator.node
         wait = AGAIN
         while True:
             try:
                 async with asyncio.timeout(PATIENCE):
                     if self._channel is None:
-                        where = access(str(node.context.server))  # there is one: the declaration was checked
+                        where = access(str(node.context.server))  # validated with the declaration
                         self._channel = await channel(where, f"tidelog-flow:{node.context.flow}:{node.name}")
                     replies = await self._channel.together(*calls)
-            except (redis.RedisError, ReplyError, OSError) as error:  # TimeoutError is an OSError
-                await self.close()  # another server may lead by now
+            except (redis.RedisError, ReplyError, OSError) as error:  # includes TimeoutError
+                await self.close()  # another server may be the leader now
                 text = f"{type(error).__name__}: {error}" if str(error) else f"no answer within {PATIENCE:g} s"
                 if wait == AGAIN:
                     log.warning("%s: %s: the tidelog server: %s", node.context.flow, node.name, text)
@@ -60,6 +60,6 @@ class ServerRequests:
 
 
 def place(operator: Operator, kind: str, name: str | None) -> str:
-    """Where an operator keeps its things on the server: the same for all instances of its flow."""
+    """The prefix of an operator's keys on the server. It is the same for all instances of a flow."""
     node = operator.node
     return f"tidelog:flows:{kind}:{name or node.context.flow.partition('.')[0] + ':' + node.name}:"

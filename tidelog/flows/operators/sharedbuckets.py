@@ -1,12 +1,12 @@
-"""Token buckets that several processes share: kept on the tidelog server, by its clock.
+"""Token buckets that several processes share. They are stored on the tidelog server and use its clock.
 
-    tidelog:flows:ratelimit:<name>:<key>    1732300000123456:7f3a9c0d   us since 1970 at which it is full; who wrote it
+    tidelog:flows:ratelimit:<name>:<key>    1732300000123456:7f3a9c0d   us since 1970 at which it is full; writer
 
-Rule 1: a bucket is changed by SET IFEQ of what was read (SET NX where there was none), so two never take the same
-        token. Who comes second reads again.
-Rule 2: each value is written once, so whoever sends a change again after a lost reply sees whether the first has come
-        through.
-Rule 3: a bucket expires a while after it is full: that is the same as none.
+Rule 1: A bucket is changed by SET IFEQ with the value that was read (SET NX if there was none), so a token is never
+        taken twice. If the value has changed meanwhile, it is read again.
+Rule 2: Each value is unique, so a client that repeats a change after a lost reply can tell whether the first one was
+        applied.
+Rule 3: A bucket expires some time after it is full, because a full bucket is equivalent to none.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from tidelog.flows.operators.serverrequests import ServerRequests
 from tidelog.flows.operators.tokenbuckets import Rate
 from tidelog.transport.call import Call
 
-CROWD: Final = 0.005  # s: the longest wait after somebody else was first
-KEPT: Final = 1000  # ms that a full bucket is kept
+CROWD: Final = 0.005  # s: the maximum wait after a conflict
+KEPT: Final = 1000  # ms after which a full bucket expires
 
 
 class SharedBuckets:
-    """Those of one limit."""
+    """The buckets of one limit."""
 
     def __init__(self, server: ServerRequests, prefix: str, rate: Rate, chance: random.Random) -> None:
         self._server = server
@@ -36,7 +36,7 @@ class SharedBuckets:
         self._random = chance
 
     async def take(self, wanted: Mapping[str, int]) -> tuple[dict[str, int], float]:
-        """(how many were taken from the bucket of each key; seconds until there may be more of what was not)."""
+        """Take tokens. Return their number for each key, and the seconds until there may be more."""
         taken: dict[str, int] = {}
         wait = 0
         keys = list(wanted)
@@ -64,7 +64,7 @@ class SharedBuckets:
                 taken[key] = count
             keys = []
             for (key, _, old), before, call in zip(changes, await self._changed(calls), calls, strict=True):
-                if (before or b"") != old and before != call.args[2]:  # somebody else was first
+                if (before or b"") != old and before != call.args[2]:  # another process has changed it
                     keys.append(key)
             if keys:
                 await asyncio.sleep(self._random.random() * CROWD)

@@ -1,7 +1,7 @@
-"""``split`` and ``unbatch``: many events of one whose value is a list.
+"""``split`` and ``unbatch``: convert an event whose value is a list to an event for each item.
 
-``split`` makes parts: the source hears when all are settled, with the worst of what became of them. ``unbatch`` undoes
-``batch``: each item gets its own event back, with its token, so each is settled by itself.
+The events of ``split`` share their outcome: the source is notified when all are settled, with the worst outcome.
+``unbatch`` reverses ``batch``: each item gets its original event with its token, and is settled separately.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tidelog.options.structs import Struct
 
 
 class SplitOptions(Struct):
-    """Its options."""
+    """The options of ``split``."""
 
     path: str | None = None
     # A JMESPath expression that returns the list. `null`: the value is the list. The short form: `split:
@@ -31,7 +31,7 @@ class SplitOptions(Struct):
 
 
 class SplitOperator(Operator):
-    """An event for each item of a list."""
+    """Implements ``split``."""
 
     type = "split"
     short = "path"
@@ -50,7 +50,7 @@ class SplitOperator(Operator):
                 _look_at(items)
                 if len(items) > self._most:
                     raise ValueError(f"a list of {len(items)} items: max_items is {self._most}")
-            except Exception as error:  # noqa: BLE001 - values are whatever a codec or a function made
+            except Exception as error:  # noqa: BLE001 - values of codecs and user functions can be of any type
                 self.fail(event, error)
                 continue
             if items:
@@ -62,11 +62,11 @@ class SplitOperator(Operator):
 
 
 class UnbatchOptions(Struct):
-    """None."""
+    """``unbatch`` has no options."""
 
 
 class UnbatchOperator(Operator):
-    """What ``batch`` gathered goes on one by one."""
+    """Implements ``unbatch``."""
 
     type = "unbatch"
     Options = UnbatchOptions
@@ -111,13 +111,13 @@ def _look_at(items: Any) -> None:
 
 
 def parts(event: Event, items: Sequence[Any]) -> list[Event]:
-    """Events of one that share its fate. items: one or more."""
+    """Return an event for each item, at least one. They share the outcome of ``event``."""
     if len(items) > 1 and event.token is not None:
         event.token.split(len(items) - 1)
     seen: set[int] = set()
     out = []
     for item in items:
-        if isinstance(item, (list, dict)):  # [@, @] in JMESPath: the same object twice
+        if isinstance(item, (list, dict)):  # the expression [@, @] returns the same object twice
             value = copied(item) if id(item) in seen else item
             seen.add(id(item))
         else:

@@ -1,8 +1,8 @@
-"""Token buckets, each a single number: the time at which it will be full again (the generic cell rate algorithm).
+"""Token buckets, each stored as the time at which it will be full again (the generic cell rate algorithm).
 
-A bucket has ``burst`` tokens and gets ``rate`` a second. Taking one puts the time ``1 / rate`` further on; it may be
-taken if the bucket would then be full within ``burst / rate``. A full bucket is the same as none, so those that were
-not used for a while need not be kept.
+A bucket holds ``burst`` tokens and receives ``rate`` per second. Taking a token moves the time by ``1 / rate``, and is
+possible if the bucket would then be full within ``burst / rate``. A full bucket is equivalent to none, so buckets that
+were not used for some time need not be stored.
 """
 
 from __future__ import annotations
@@ -13,39 +13,39 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """How fast buckets of a kind fill."""
+    """The rate at which buckets are filled."""
 
-    step: float  # s until one more may be taken
+    step: float  # s per token
     burst: float  # s until an empty bucket is full
 
     @classmethod
     def of(cls, rate: float, burst: float) -> Rate:
-        """rate: a second; burst: how many at once."""
+        """``rate``: tokens per second. ``burst``: tokens in a full bucket."""
         return cls(1 / rate, burst / rate)
 
     def taken(self, full: float, now: float) -> float | None:
-        """The new time at which it is full, after one was taken; None: there is none to take."""
+        """Return the time at which the bucket will be full after a token is taken. Return None if there is no token."""
         later = max(full, now) + self.step
         return later if later <= now + self.burst + 1e-9 else None
 
     def wait(self, full: float, now: float) -> float:
-        """Seconds until one may be taken."""
+        """The seconds until a token is available."""
         return max(full + self.step - self.burst - now, 0.0)
 
 
 class Buckets:
-    """A bucket for each key; of at most so many, those used last. One that is forgotten begins full."""
+    """The most recently used buckets, by key. A forgotten bucket is full when it is used again."""
 
     def __init__(self, most: int) -> None:
         self._most = most
-        self._full: OrderedDict[str, float] = OrderedDict()  # s of the loop's clock
-        self.forgotten = 0  # that were not full
+        self._full: OrderedDict[str, float] = OrderedDict()  # by key: event loop time at which the bucket is full
+        self.forgotten = 0  # number of forgotten buckets that were not full
 
     def __len__(self) -> int:
         return len(self._full)
 
     def take(self, key: str, rate: Rate, now: float) -> bool:
-        """Whether there was one."""
+        """Take a token. Return whether there was one."""
         later = rate.taken(self._full.get(key, 0.0), now)
         if later is None:
             return False

@@ -1,10 +1,10 @@
-"""Functions of a program that are operators: found, looked at, called.
+"""Python functions as operators: lookup, inspection, calls.
 
-def f(value) -> new value           None: the event is discarded
-def f(event: Event) -> new value    or the event itself, changed
-def f(value): yield ...             many: each becomes an event; none: the event is discarded
-async def f(value) ...              the same, waiting
-class F: def __call__(self, value)  made for each place in a pipeline of each instance of a flow: it may keep things
+    def f(value) -> new value           None discards the event
+    def f(event: Event) -> new value    can also return the event itself, changed
+    def f(value): yield ...             each value becomes an event; without values, the event is discarded
+    async def f(value) ...              the same, asynchronously
+    class F: def __call__(self, value)  an object per position in a pipeline of each instance; it can have state
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tidelog.flows.api.cancellation import from_outside
 from tidelog.flows.api.errors import RetryError
 from tidelog.flows.api.event import Event
 
-Outcome: TypeAlias = "Sequence[Any] | Exception"  # the values that an event becomes, or what was raised
+Outcome: TypeAlias = "Sequence[Any] | Exception"  # the values that an event becomes, or an exception
 ExecutionMode: TypeAlias = Literal["loop", "thread", "process"]
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -33,10 +33,10 @@ def operator(call: F, /) -> F: ...
 @overload
 def operator(*, concurrency: int = 1, in_: ExecutionMode = "loop") -> Callable[[F], F]: ...
 def operator(call: Any = None, /, *, concurrency: int = 1, in_: ExecutionMode = "loop") -> Any:
-    """Say how a function is called where it is an operator. It stays the function that it is.
+    """Set how a function is called by the operator ``python``. The function itself is returned unchanged.
 
-    >>> @operator(concurrency=8)
-    ... async def add_customer(order): ...
+        >>> @operator(concurrency=8)
+        ... async def add_customer(order): ...
     """
 
     def mark(function: Any) -> Any:
@@ -48,7 +48,7 @@ def operator(call: Any = None, /, *, concurrency: int = 1, in_: ExecutionMode = 
 
 @dataclass(frozen=True)
 class DeclaredOperator:
-    """What ``call`` means."""
+    """A function with the settings of ``@operator``."""
 
     call: Any
     concurrency: int
@@ -56,7 +56,7 @@ class DeclaredOperator:
 
     @classmethod
     def of(cls, given: Any) -> DeclaredOperator:
-        """ValueError: there is no such function."""
+        """Look up a function, or use the given one. Raises ValueError if there is no such function."""
         call = _imported(given) if isinstance(given, str) else given
         if not callable(call):
             raise ValueError(f"{given!r} is no function: give one, or its name as module:function")
@@ -81,11 +81,11 @@ def _imported(name: str) -> Any:
 
 
 class UserFunction:
-    """A function that was looked at."""
+    """A function and its properties."""
 
     def __init__(self, call: Any) -> None:
         self.name: str = getattr(call, "__qualname__", None) or type(call).__qualname__
-        self.made_from: Any = call  # what can be handed to another process
+        self.made_from: Any = call  # can be pickled
         self._is_class = isinstance(call, type) and any("__call__" in vars(each) for each in call.__mro__)
         looked_at = call
         if self._is_class:
@@ -97,26 +97,26 @@ class UserFunction:
         self._many_async = inspect.isasyncgenfunction(looked_at)
         self._many = inspect.isgeneratorfunction(looked_at)
         self.waits = is_async or self._many_async
-        self.plain = not (self.waits or self._many or self.takes_event)  # one value to one value
+        self.plain = not (self.waits or self._many or self.takes_event)  # takes a value and returns a value
         self.call: Callable[[Any], Any] = call
 
     def begin(self) -> None:
-        """The flow starts: what is a class is made now."""
+        """Create the object of a class at the start of the flow."""
         if self._is_class:
             self.call = self.made_from()
 
     def outcome(self, event: Event) -> Outcome:
-        """Call it, and have all that it yields."""
+        """Call the function, and collect the values that it yields."""
         try:
             result = self.call(event if self.takes_event else event.value)
             if self._many:
                 return list(result)
-        except Exception as error:  # noqa: BLE001 - the function's own
+        except Exception as error:  # noqa: BLE001 - user functions can raise any exception
             return error
         return () if result is None else (result,)
 
     async def awaited(self, event: Event) -> Outcome:
-        """The same of an async function."""
+        """Call an async function, and collect the values that it yields."""
         try:
             result = self.call(event if self.takes_event else event.value)
             if self._many_async:
@@ -126,13 +126,13 @@ class UserFunction:
             if from_outside():
                 raise
             return RetryError(f"{self.name} was cancelled from inside")
-        except Exception as error:  # noqa: BLE001 - the function's own
+        except Exception as error:  # noqa: BLE001 - user functions can raise any exception
             return error
         return () if result is None else (result,)
 
 
 def function(call: Any, where: ExecutionMode) -> UserFunction:
-    """ValueError: it can't be called there."""
+    """Inspect a function. Raises ValueError if it can't be called in this mode."""
     made = UserFunction(call)
     if where != "loop" and made.waits:
         raise ValueError(f"{made.name} is an async function, it runs in the loop: leave out in: {where}")
@@ -155,7 +155,7 @@ def _is_partial(call: Any) -> bool:
 def _takes_event(call: Any, name: str, skip: int) -> bool:
     try:
         parameters = list(inspect.signature(call).parameters.values())[skip:]
-    except (ValueError, TypeError):  # of C, without a signature
+    except (ValueError, TypeError):  # functions in C without a signature
         return False
     positional = [each for each in parameters if each.kind in _POSITIONAL]
     needed = [each for each in parameters if each.default is each.empty and each.kind not in _VARIABLE]

@@ -1,4 +1,4 @@
-"""``where``: events go on if an expression is true of them."""
+"""``where``: passes on the events for which a JMESPath expression is true."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from tidelog.options.structs import Struct
 
 
 class WhereOptions(Struct):
-    """Its options."""
+    """The options of ``where``."""
 
     expression: str  # A JMESPath expression. The short form: `where: "..."`.
 
 
 class WhereOperator(Operator):
-    """Of JMESPath, compiled (``jmes``)."""
+    """Implements ``where``, with a compiled expression."""
 
     type = "where"
     transparent = True
@@ -36,7 +36,7 @@ class WhereOperator(Operator):
                     good.append(event)
                 else:
                     others.append(event)
-            except Exception as error:  # noqa: BLE001 - values are whatever a codec or a function made
+            except Exception as error:  # noqa: BLE001 - values of codecs and user functions can be of any type
                 self.fail(event, error)
         if others:
             self.drop(others, "where: not true")

@@ -1,14 +1,15 @@
-"""``window``: tumbling windows by count, by the clock, or by the time in the events; one of each kind for each key.
+"""``window``: tumbling windows by count, by the clock, or by event time, separately for each key.
 
-Rule 1: a window holds the tokens of exactly its members, and its result has them: what becomes of it becomes of them.
-Rule 2: windows by the clock end with the clock. Windows by event time end when the watermark has passed their end:
-        the latest time that was seen, less ``lateness``. Nothing was seen for ``idle``: all end.
-Rule 3: an event of a window that has ended is late: it goes to the port ``late``. But one that is tried again belongs
-        to a result that did not arrive, so for such events the window is opened once more, until none has come for
-        AGAIN.
-Rule 4: at most ``max_open`` windows are open. For one more the one that would end first ends now.
-Rule 5: a result that is not known to be the whole window says ``partial: true``: ended by Rule 3 or Rule 4, by a drain,
-        or because the source reads nothing more until some of it is settled.
+Rule 1: A window has the tokens of exactly its members, and so has its result: its outcome is the outcome of all
+        members.
+Rule 2: Windows by the clock end with the clock. Windows by event time end when the watermark has passed their end. The
+        watermark is the latest event time minus ``lateness``. If no event arrives for ``idle``, all of them end.
+Rule 3: An event of a window that has ended is late, and is sent to the port ``late``. But an event that is retried
+        belongs to a result that was not delivered, so the window is opened again for such events, until none has
+        arrived for AGAIN.
+Rule 4: At most ``max_open`` windows are open. For another one, the window that would end first ends.
+Rule 5: A result has ``partial: true`` if it may not cover the whole window: after Rule 3 or Rule 4, after a drain, or
+        because the source waits for the settlement of its members.
 """
 
 from __future__ import annotations
@@ -31,14 +32,14 @@ from tidelog.flows.operators.jmescompiler import expression
 from tidelog.options.structs import Struct
 from tidelog.options.units import Duration
 
-AGAIN: Final = 1.0  # s without an event until a window that was opened once more ends
+AGAIN: Final = 1.0  # s without an event after which a window that was opened again ends
 
 _UNITS: Final = {"s": 1_000_000_000, "ms": 1_000_000, "us": 1_000, "ns": 1}
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class WindowOptions(Struct):
-    """Its options: ``count`` or ``time``."""
+    """The options of ``window``. Either ``count`` or ``time`` is required."""
 
     aggregates: dict[str, str | dict[str, str]]
     # Aggregates by name: `count`, or a kind with a JMESPath expression, such as `{sum: amount}`.
@@ -86,21 +87,21 @@ class _Open:
 
     def __init__(self, key: Any, place: tuple[Any, int], start: int, end: int, states: list[Any]) -> None:
         self.key = key
-        self.place = place  # its own among the open ones
-        self.start = start  # ns since 1970; by count: when its first event came
-        self.end = end  # by count: when its last event came
+        self.place = place  # its key in the open windows
+        self.start = start  # ns since 1970; in windows by count: the arrival of the first event
+        self.end = end  # in windows by count: the arrival of the last event
         self.states = states
         self.tokens: list[Settleable] = []
         self.count = 0
-        self.ingest_ns = 0  # the earliest of its events
-        self.attempt = 1  # the most of its events
+        self.ingest_ns = 0  # the minimum of its events
+        self.attempt = 1  # the maximum of its events
         self.path = ""
-        self.again = False  # Rule 3
-        self.touched = 0.0  # s of the loop's clock: when an event last came, if ``again``
+        self.again = False  # opened again (Rule 3)
+        self.touched = 0.0  # event loop time of the last event
 
 
 class WindowOperator(Operator):
-    """Aggregates events."""
+    """Implements ``window``."""
 
     type = "window"
     gathers = True
@@ -114,15 +115,15 @@ class WindowOperator(Operator):
         self._size = 0 if options.time is None else round(options.time * 1e9)  # ns
         self._lateness = round(options.lateness * 1e9)
         self._open: dict[tuple[Any, int], _Open] = {}
-        self._ends: list[tuple[int, int, _Open]] = []  # a heap of what is open, without Rule 3's; some have ended
+        self._ends: list[tuple[int, int, _Open]] = []  # a heap; without Rule 3's, may contain ended ones
         self._numbers = itertools.count()
-        self._again: dict[tuple[Any, int], _Open] = {}  # Rule 3's, of those that are open
-        self._watermark: float = -math.inf  # ns since 1970, by event time: what ends by then has ended
-        self._came = 0.0  # s of the loop's clock: when the last event came
+        self._again: dict[tuple[Any, int], _Open] = {}  # open windows of Rule 3
+        self._watermark: float = -math.inf  # ns since 1970: windows that end by this event time have ended
+        self._came = 0.0  # event loop time of the last event
         self._members = 0
         self._draining = False
         self._clock: asyncio.TimerHandle | None = None
-        self._clock_end = 0  # for which end it is set
+        self._clock_end = 0  # the end for which the timer is set
         self._idle: asyncio.TimerHandle | None = None
         self._quiet: asyncio.TimerHandle | None = None
 
@@ -140,7 +141,7 @@ class WindowOperator(Operator):
         for event in events:
             try:
                 self._add(event, now_ns, out, late)
-            except Exception as error:  # noqa: BLE001 - values are whatever a codec or a function made
+            except Exception as error:  # noqa: BLE001 - values of codecs and user functions can be of any type
                 self.fail(event, error)
         self._send(out)
         if late:
@@ -182,7 +183,7 @@ class WindowOperator(Operator):
             self._pass(time - self._lateness, out)
 
     def _time(self, found: Any, now_ns: int) -> int:
-        """An event's time, ns since 1970."""
+        """The time of an event in ns since 1970."""
         if isinstance(found, str):
             moment = datetime.fromisoformat(found)
             moment = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
@@ -227,7 +228,7 @@ class WindowOperator(Operator):
 
     # -- ends ------------------------------------------------------------------------------------------------
     def _pass(self, time_ns: int, out: list[Event]) -> None:
-        """The clock, or the watermark, has come to a time."""
+        """End the windows up to this time."""
         self._watermark = max(self._watermark, time_ns)
         while self._ends and self._ends[0][0] <= time_ns:
             window = heapq.heappop(self._ends)[2]
@@ -267,22 +268,22 @@ class WindowOperator(Operator):
                     self._clock.cancel()
                 self._clock_end = end
                 wait = max(0.0, (end - self.node.context.now_ns()) / 1e9)
-                self._clock = self.node.after(wait, self._look_at_clock)
+                self._clock = self.node.after(wait, self._on_timer)
         idle = self._options.idle
         if idle is not None and self._idle is None and len(self._open) > len(self._again):
-            self._idle = self.node.after(max(0.0, self._came + idle - self._now()), self._look_at_idle)
+            self._idle = self.node.after(max(0.0, self._came + idle - self._now()), self._on_idle)
         if self._again and self._quiet is None:
             first = min(each.touched for each in self._again.values())
-            self._quiet = self.node.after(max(0.0, first + AGAIN - self._now()), self._look_at_quiet)
+            self._quiet = self.node.after(max(0.0, first + AGAIN - self._now()), self._on_quiet)
 
-    def _look_at_clock(self) -> None:
+    def _on_timer(self) -> None:
         self._clock = None
         out: list[Event] = []
         self._pass(self.node.context.now_ns(), out)
         self._send(out)
         self._set_timers()
 
-    def _look_at_idle(self) -> None:
+    def _on_idle(self) -> None:
         self._idle = None
         if self._options.idle is not None and self._now() >= self._came + self._options.idle and self._ends:
             out: list[Event] = []
@@ -290,7 +291,7 @@ class WindowOperator(Operator):
             self._send(out)
         self._set_timers()
 
-    def _look_at_quiet(self) -> None:
+    def _on_quiet(self) -> None:
         self._quiet = None
         now = self._now()
         due = [each for each in self._again.values() if now >= each.touched + AGAIN]

@@ -1,4 +1,4 @@
-"""A channel: the way of events from one port to one entity, bounded."""
+"""``EventChannel``: the bounded queue from a port to an entity."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Protocol, TypeAlias
 from tidelog.flows.api.event import Event, EventPredicate, extract
 from tidelog.flows.api.signals import Restore, Signal, Trigger
 
-Tap: TypeAlias = Callable[[list[Event]], None]  # sees each batch as it leaves; must not change or keep it
+Tap: TypeAlias = Callable[[list[Event]], None]  # called with each batch that is put; must not change or retain it
 
 
 class ChannelEnd(Protocol):
@@ -23,7 +23,7 @@ class ChannelEnd(Protocol):
 
 
 class EventChannel:
-    """Batches in order. The producer puts, the consumer takes; each wakes the other when that matters."""
+    """A queue of batches and signals, in order. The producer and the consumer wake each other when necessary."""
 
     __slots__ = (
         "authoritative", "capacity", "consumer", "drained", "dropped", "items", "passed", "port", "producer", "taps",
@@ -36,11 +36,11 @@ class EventChannel:
         self.port = port  # of the producer
         self.consumer = consumer
         self.capacity = capacity  # batches
-        self.authoritative = authoritative  # False: what finds it full is dropped, and its end does not count
+        self.authoritative = authoritative  # False: a full channel drops events; see ConnectorOptions
         self.items: deque[list[Event] | Signal] = deque()
-        self.passed = 0  # events that ever went in
-        self.dropped = 0  # events that found it full
-        self.drained = False  # DRAIN was taken from it
+        self.passed = 0  # total number of events that were put
+        self.dropped = 0  # events that were dropped because the channel was full
+        self.drained = False  # DRAIN was taken
         self.taps: tuple[Tap, ...] = ()
 
     @property
@@ -49,7 +49,7 @@ class EventChannel:
 
     @property
     def events(self) -> int:
-        """Events that wait in it."""
+        """The number of waiting events."""
         return sum(len(each) for each in self.items if not isinstance(each, Signal))
 
     @property
@@ -57,7 +57,7 @@ class EventChannel:
         return f"{self.producer.name}.{self.port} -> {self.consumer.name}"
 
     def put(self, item: list[Event] | Signal) -> None:
-        """The caller has looked whether it is full."""
+        """Append an item. The caller has checked whether the channel is full."""
         self.items.append(item)
         if not isinstance(item, Signal):
             self.passed += len(item)
@@ -73,7 +73,7 @@ class EventChannel:
         return item
 
     def withdraw(self, wanted: EventPredicate) -> list[Event]:
-        """Take events out that nobody has taken yet."""
+        """Remove and return events that were not taken yet."""
         was_full = self.full
         found: list[Event] = []
         left: deque[list[Event] | Signal] = deque()

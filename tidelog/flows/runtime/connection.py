@@ -1,4 +1,6 @@
-"""A connector's connection: made, lost, made again. Shared by its source and its sink."""
+"""``ConnectorConnection``: opens the connection of a connector, and reopens it after it is lost. The source and the
+sink of a connector share it.
+"""
 
 from __future__ import annotations
 
@@ -14,20 +16,20 @@ from tidelog.operating.errortexts import summary_of
 from tidelog.operating.redaction import redacted
 from tidelog.transport.backoff import Backoff, Delays
 
-CLOSING: Final = 10.0  # s that a connector may take to close
+CLOSING: Final = 10.0  # s: the timeout of closing a connector
 
 log = logging.getLogger("tidelog.flows")
 
 
 class Connectable(Protocol):
-    """A connector, as far as this file is concerned."""
+    """The methods of a connector that are used here."""
 
     async def connect(self) -> None: ...
     async def close(self) -> None: ...
 
 
 class ConnectorConnection:
-    """``on_change`` is called whenever ``connected`` or ``failed`` has changed."""
+    """The connection of one connector. ``on_change`` is called whenever ``connected`` or ``failed`` has changed."""
 
     def __init__(
         self, name: str, connector: Connectable, retry: ReconnectRetryOptions | None, context: FlowContext
@@ -35,8 +37,8 @@ class ConnectorConnection:
         self.name = name
         self.connector = connector
         self.connected = False
-        self.failed = False  # it is not tried again
-        self.error = ""  # the last one
+        self.failed = False  # it is not reconnected any more
+        self.error = ""  # the last error
         self.connects = 0
         self.on_change: list[Callable[[], None]] = []
         self._context = context
@@ -50,8 +52,10 @@ class ConnectorConnection:
         self._task = asyncio.get_running_loop().create_task(self._run(), name=name)
 
     def lost(self, error: BaseException, connects: int | None = None) -> None:
-        """The peer is gone. Said any number of times. connects: what it was when that was tried which failed; if it was
-        connected again since, nothing is said of the new connection.
+        """Report that the connection was lost. Can be called several times.
+
+        ``connects``: the value of ``self.connects`` when the failed operation began. If the connector has reconnected
+        since, the report does not apply to the new connection.
         """
         if self.connected and connects in (None, self.connects):
             self._failed(error)
@@ -60,7 +64,7 @@ class ConnectorConnection:
             self._lost.set()
 
     async def end(self) -> None:
-        """Stop trying, and close."""
+        """Stop reconnecting, and close the connection."""
         task, self._task = self._task, None
         if task is not None:
             task.cancel()
@@ -74,7 +78,7 @@ class ConnectorConnection:
             self._lost.clear()
             try:
                 await self.connector.connect()
-            except Exception as error:  # noqa: BLE001 - whatever it is, it is tried again
+            except Exception as error:  # noqa: BLE001 - retried after any error
                 self._failed(error)
             except asyncio.CancelledError:
                 if from_outside():
@@ -99,12 +103,12 @@ class ConnectorConnection:
         try:
             async with asyncio.timeout(CLOSING):
                 await self.connector.close()
-        except Exception as error:  # noqa: BLE001 - it is gone anyway
+        except Exception as error:  # noqa: BLE001 - the connection is lost in any case
             log.debug("%s: %s: closing: %s", self._context.flow, self.name, error)
 
     def _failed(self, error: BaseException) -> None:
         text = redacted(summary_of(error))
-        if text != self.error:  # once, not at each try
+        if text != self.error:  # logged once, and not at each attempt
             log.warning("%s: %s: %s", self._context.flow, self.name, text)
         self.error = text
 

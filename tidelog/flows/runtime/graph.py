@@ -1,8 +1,8 @@
-"""From a declaration to entities and channels.
+"""Builds entities and channels from a declaration.
 
-Where a source begins, ``starting:<sink>`` stands for each authoritative sink that it can reach, until that sink is
-connected. An operator that guards its outputs stands for all that is behind it: it gets their ``starting``, and the
-sources above it get its own.
+The breaker of a source initially has the reason ``starting:<sink>`` for each authoritative sink that the source can
+reach, until the sink is connected. An operator that guards its outputs receives the ``starting`` reasons of the sinks
+behind it, and the sources above receive that of the operator.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tidelog.flows.runtime.sinknode import SinkNode
 from tidelog.flows.runtime.sourcenode import SourceNode, SourceOptions
 from tidelog.flows.spec import ConnectorSpec, Edge, FlowSpec
 
-RESPONSES = "responses"  # the port of a sink that is a source as well
+RESPONSES = "responses"  # the port of a connector that is both a source and a sink
 
 
 @dataclass
@@ -38,13 +38,13 @@ class Graph:
 
     @property
     def nodes(self) -> list[FlowNode]:
-        """In the order in which they start: sinks, operators, sources."""
+        """The entities in the order in which they start: sinks, operators, sources."""
         operators = (each for line in self.operators.values() for each in line)
         return [*self.sinks.values(), *operators, *self.sources.values()]
 
 
 def build(spec: FlowSpec, context: FlowContext) -> Graph:
-    """Entities, not started. The declaration was checked."""
+    """Build the entities of a valid declaration, without starting them."""
     graph = Graph()
     lefts = {each.source for each in spec.edges}
     rights = {each.target for each in spec.edges}
@@ -94,7 +94,7 @@ def _producers(graph: Graph, spec: FlowSpec, link: Edge) -> list[tuple[FlowNode,
     if link.source in spec.connectors:
         sink, source = graph.sinks.get(link.source), graph.sources.get(link.source)
         if source is None or link.port == RESPONSES:
-            assert sink is not None  # noqa: S101 - checked: it is one or the other
+            assert sink is not None  # noqa: S101 - the declaration was validated
             return [(sink, "out" if link.port == RESPONSES else link.port)]
         return [(source, link.port)]
     line = graph.operators[link.source]
@@ -121,11 +121,11 @@ def _starting(source: SourceNode, context: FlowContext) -> None:
 
 
 def _reached(node: FlowNode, context: FlowContext, seen: set[int]) -> list[tuple[str, Trigger]]:
-    """(the node's port, what stands behind it)."""
+    """The initial reasons behind a node, each with the node's port."""
     found = []
     guards = isinstance(node, OperatorNode) and node.operator.guards
     for port, channels in node.outputs.items():
-        if guards:  # what two of its ports lead to stands for both
+        if guards:  # a reason behind two ports applies to both
             seen = set()
         for channel in channels:
             consumer = channel.consumer
@@ -133,14 +133,14 @@ def _reached(node: FlowNode, context: FlowContext, seen: set[int]) -> list[tuple
             if isinstance(consumer, SinkNode):
                 if not consumer.authoritative:
                     continue
-                consumer.standing.setdefault(reason, Trigger(reason, context.version()))
-                behind = list(consumer.standing.values())  # starting, and paused where it is from the beginning
+                consumer.active.setdefault(reason, Trigger(reason, context.version()))
+                behind = list(consumer.active.values())  # starting, and paused if the sink is paused initially
             elif isinstance(consumer, OperatorNode) and consumer.operator.guards:
-                if reason not in consumer.standing:
-                    consumer.standing[reason] = Trigger(reason, context.version())
+                if reason not in consumer.active:
+                    consumer.active[reason] = Trigger(reason, context.version())
                 passed = _reached(consumer, context, set())
                 behind = [each for own, each in passed if not consumer.operator.breaker(each, own)]
-                behind.append(consumer.standing[reason])
+                behind.append(consumer.active[reason])
             elif id(consumer) in seen or not isinstance(consumer, FlowNode):
                 continue
             else:

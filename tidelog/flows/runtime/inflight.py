@@ -1,6 +1,6 @@
-"""What a source has sent and what is not settled of it, by age.
+"""``InFlight``: the tokens of a source by age, to find the oldest unsettled one.
 
-Its size stays in proportion to what is unsettled, whatever the order in which events are settled.
+The size is proportional to the number of unsettled tokens, in whatever order they are settled.
 """
 
 from __future__ import annotations
@@ -11,27 +11,27 @@ from typing import Final
 
 from tidelog.flows.api.tokens import Token, WeakToken
 
-_SOME: Final = 64  # batches: with fewer it isn't worth while
+_SOME: Final = 64  # batches; below this number, settled tokens are not removed from the middle
 
 
 class InFlight:
     """Batches of tokens, oldest first."""
 
     def __init__(self) -> None:
-        self._sent: deque[tuple[float, Sequence[Token | WeakToken]]] = deque()  # when (s of the loop's clock), what
+        self._sent: deque[tuple[float, Sequence[Token | WeakToken]]] = deque()  # (event loop time, tokens)
         self._looked = 0  # tokens of the first batch that are known to be settled
-        self._most = _SOME  # batches after which settled ones are taken out of the middle
+        self._most = _SOME  # number of batches above which settled tokens are removed from the middle
 
     def __len__(self) -> int:
         """The number of batches."""
         return len(self._sent)
 
     def add(self, when: float, tokens: Sequence[Token | WeakToken]) -> None:
-        """The list is not the caller's any more."""
+        """Add tokens. The list then belongs to this object."""
         self._sent.append((when, tokens))
 
     def forget(self) -> None:
-        """Let go of what is settled."""
+        """Remove settled tokens."""
         sent = self._sent
         while sent:
             tokens = sent[0][1]
@@ -53,6 +53,6 @@ class InFlight:
             self._most = max(_SOME, 2 * len(self._sent))
 
     def oldest(self) -> float | None:
-        """When the oldest event was sent that is not settled."""
+        """The event loop time at which the oldest unsettled event was sent."""
         self.forget()
         return self._sent[0][0] if self._sent else None

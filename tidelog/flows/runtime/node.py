@@ -1,9 +1,18 @@
-"""An entity of a running flow: a source, an operator, a sink. Each is one task.
+"""``FlowNode``: an entity of a running flow (a source, an operator or a sink), which runs as one task.
 
-Rule 1: ``step`` does one thing and never waits: control first, then contraflow, then what was held back, then a batch.
-Rule 2: nobody awaits room in a channel. What doesn't fit is held, and while anything is held no batch is taken. So
-        contraflow is handled although the way forward is blocked, and a flow without circles can't lock up.
-Rule 3: after each step the task lets others run.
+Rule 1: ``step`` performs one action and never waits. The order is: control calls, breaker messages, settlements, held
+        batches, new batches.
+Rule 2: No entity waits for room in a channel. A batch that does not fit is held, and while batches are held no other
+        batch is taken. So contraflow is processed while the way forward is blocked, and a flow, which has no cycles,
+        cannot deadlock.
+Rule 3: After each step, the task yields to others.
+
+Decision: operators are entities with a queue of their own, not calls in a row. An operator that waits for a server or
+stores a batch does not delay the contraflow of others, and every queue is bounded and observable. The cost is one
+wake-up per batch, which up to 512 events share.
+
+Decision: a process uses one core. All entities are tasks of one event loop, so tokens, channels and breakers need no
+locks. To use more cores, run more processes with the same group, or ``python: {in: process}``.
 """
 
 from __future__ import annotations
@@ -21,18 +30,18 @@ from tidelog.flows.api.signals import Restore, Signal, Trigger
 from tidelog.flows.api.tokens import DISCARD, LostTokenError, SettledTwiceError, Token, TokenGroup, settle_all
 from tidelog.flows.runtime.channel import EventChannel
 
-CONTRAFLOW: Final = 1024  # settlements handled in one step
+CONTRAFLOW: Final = 1024  # maximum number of settlements handled in one step
 
 log = logging.getLogger("tidelog.flows")
 
 
 def fail(error: BaseException) -> None:
-    """Raise it: called by a node's task, it ends the flow."""
+    """Raise the error. Called by a node's task, this ends the flow."""
     raise error
 
 
 class FlowNode:
-    """What sources, operators and sinks have in common."""
+    """The base class of the entities."""
 
     kind = ""
 
@@ -42,16 +51,16 @@ class FlowNode:
         self.debug = context.debug
         self.inputs: list[EventChannel] = []
         self.outputs: dict[str, list[EventChannel]] = {}
-        self.done: list[Token] = []  # contraflow: tokens of this node that are settled
-        self.standing: dict[str, Trigger] = {}  # reasons that this node owns
-        self.counts: dict[str, int] = {}  # what happened here, by name
-        self.error: BaseException | None = None  # what ended its task
-        self.draining = False  # DRAIN came from all inputs
+        self.done: list[Token] = []  # contraflow: settled tokens of this node
+        self.active: dict[str, Trigger] = {}  # the active reasons of this node
+        self.counts: dict[str, int] = {}  # counters by name
+        self.error: BaseException | None = None  # the error that ended the task
+        self.draining = False  # DRAIN has arrived on all inputs
         self._calls: deque[Callable[[], None]] = deque()
-        self._upward: dict[str, int] = {}  # of each reason's newest message that went up
+        self._upward: dict[str, int] = {}  # by reason: the version of the newest message that was forwarded
         self._contra: deque[tuple[Trigger | Restore, EventChannel]] = deque()
         self._held: deque[tuple[EventChannel, list[Event] | Signal]] = deque()
-        self._turn = 0  # the input that is looked at first
+        self._next_input = 0  # the input that is polled first
         self._awake = False
         self._waiter: asyncio.Future[None] | None = None
         self._ended = False
@@ -59,7 +68,7 @@ class FlowNode:
 
     # -- the task --------------------------------------------------------------------------------------------
     async def main(self) -> None:
-        """Until ``end`` is called. An exception is a bug of the node: the flow fails, and nothing is settled by it."""
+        """Run until ``end`` is called. An exception is a bug of the node: the flow fails, and no event is settled."""
         while not self._ended:
             self._awake = False
             if self.step():
@@ -68,7 +77,7 @@ class FlowNode:
                 await self._sleep()
 
     def end(self) -> list[asyncio.Task[Any]]:
-        """At once. What is under way stays unsettled. Returns tasks that are about to end."""
+        """Stop immediately; events in flight stay unsettled. Return the tasks that are about to end."""
         self._ended = True
         tasks = list(self._tasks)
         for task in tasks:
@@ -77,8 +86,8 @@ class FlowNode:
         return tasks
 
     def forget(self) -> None:
-        """All of the flow has ended: let go of events and tokens. The collector of circles doesn't look at them, and
-        they lead back here.
+        """Release all events and tokens after the flow has ended. The cyclic garbage collector does not track them, and
+        they refer to this node.
         """
         self.done = []
         self._held.clear()
@@ -97,7 +106,7 @@ class FlowNode:
         await self._waiter
 
     def step(self) -> bool:
-        """Whether there was something to do."""
+        """Perform one action. Return whether there was one."""
         if self._calls:
             self._calls.popleft()()
             return True
@@ -119,16 +128,16 @@ class FlowNode:
         return self._take(signals_only=not self.ready())
 
     def later(self, call: Callable[[], None]) -> None:
-        """Have the node's task call this, before anything else."""
+        """Call this from the node's task, before any other action."""
         self._calls.append(call)
         self.wake()
 
     def after(self, seconds: float, call: Callable[[], None]) -> asyncio.TimerHandle:
-        """The same after a time (TICK)."""
+        """Call this from the node's task after a delay."""
         return asyncio.get_running_loop().call_later(seconds, self.later, call)
 
     def spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
-        """A task of this node's, cancelled with it. An exception in it ends the node."""
+        """Start a task that is cancelled with the node. An exception in it ends the node."""
         task = asyncio.get_running_loop().create_task(work, name=f"{self.context.flow}/{self.name}")
         self._tasks.add(task)
         task.add_done_callback(self._spawned)
@@ -141,22 +150,24 @@ class FlowNode:
 
     # -- forward ---------------------------------------------------------------------------------------------
     def ready(self) -> bool:
-        """Whether a batch may be taken."""
+        """Whether a batch can be taken."""
         return True
 
     def _take(self, *, signals_only: bool = False) -> bool:
-        """signals_only: nothing that stands behind events. A drain waits for events, not for who can take none."""
+        """Take the next item of an input. With ``signals_only``, only a signal at the front: a drain waits for events,
+        but not for an entity that accepts none.
+        """
         inputs = self.inputs
         for number in range(len(inputs)):
-            channel = inputs[(self._turn + number) % len(inputs)]
+            channel = inputs[(self._next_input + number) % len(inputs)]
             if channel.items and (not signals_only or isinstance(channel.items[0], Signal)):
-                self._turn = (self._turn + number + 1) % len(inputs)
+                self._next_input = (self._next_input + number + 1) % len(inputs)
                 self._take_from(channel)
                 return True
         return False
 
     def _take_from(self, channel: EventChannel) -> None:
-        """What comes next on one of the inputs."""
+        """Process the next item of an input."""
         item = channel.take()
         if isinstance(item, Signal):
             channel.drained = True
@@ -170,11 +181,11 @@ class FlowNode:
         raise NotImplementedError
 
     def on_drain(self) -> None:
-        """All inputs have ended. Flush, then pass it on."""
+        """Called when all inputs have ended. Flush, then forward the signal."""
         self.emit_signal(Signal.DRAIN)
 
     def emit(self, events: list[Event], port: str = "out") -> None:
-        """Send events out of a port. One that leads nowhere discards them. The list is the channel's from now on."""
+        """Send events on a port. If it is not connected, they are discarded. The list then belongs to the channel."""
         channels = self.outputs.get(port)
         if not channels:
             self.count("unconnected", len(events))
@@ -204,7 +215,7 @@ class FlowNode:
     def _put(self, channel: EventChannel, item: list[Event] | Signal) -> None:
         if self._held and any(each is channel for each, _ in self._held):
             self._held.append((channel, item))
-        elif isinstance(item, Signal) or not channel.full:  # a signal takes no room: there is one in a channel's life
+        elif isinstance(item, Signal) or not channel.full:  # a channel has a single signal
             channel.put(item)
         elif channel.authoritative:
             self._held.append((channel, item))
@@ -217,9 +228,9 @@ class FlowNode:
                 self._put(channel, signal)
 
     def _flush(self) -> bool:
-        """Move what is held to channels that have room. Whether something moved."""
+        """Move held batches to channels with room. Return whether one was moved."""
         moved = False
-        blocked: set[int] = set()  # order within a channel stays
+        blocked: set[int] = set()  # preserves the order within a channel
         for _ in range(len(self._held)):
             channel, item = self._held.popleft()
             if id(channel) in blocked or (channel.full and not isinstance(item, Signal)):
@@ -231,9 +242,10 @@ class FlowNode:
         return moved
 
     def withdraw(self, wanted: EventPredicate) -> list[Event]:
-        """Take back events that wait before this entity, or for room behind it, and that nothing was done with.
+        """Remove and return events that wait in front of this entity, or for room behind it, and are not being
+        processed.
 
-        Their tokens are the caller's to settle.
+        The caller settles their tokens.
         """
         found: list[Event] = []
         for channel in self.inputs:
@@ -249,27 +261,29 @@ class FlowNode:
 
     @property
     def held(self) -> int:
-        """Events that found no room."""
+        """The number of events that found no room."""
         return sum(len(item) for _, item in self._held if not isinstance(item, Signal))
 
     # -- back ------------------------------------------------------------------------------------------------
     def contra(self, message: Trigger | Restore, channel: EventChannel) -> None:
-        """A breaker message came back on one of the outputs."""
+        """Receive a breaker message from one of the outputs."""
         self._contra.append((message, channel))
         self.wake()
 
-    def on_breaker(self, message: Trigger | Restore, channel: EventChannel) -> None:  # noqa: ARG002 - operators look at it
-        """What is not this node's own affair goes further up."""
+    def on_breaker(self, message: Trigger | Restore, channel: EventChannel) -> None:  # noqa: ARG002 - operators use it
+        """Process a breaker message. By default, forward it."""
         self.upward(message)
 
     def on_settled(self, tokens: list[Token]) -> None:
-        """Tokens of this node were settled. By default each one's parent hears the same."""
+        """Process settled tokens of this node. By default, settle their parents in the same way."""
         for token in tokens:
             if token.parent is not None:
                 token.parent.settle(token.status, token.reason)
 
     def upward(self, message: Trigger | Restore) -> None:
-        """Further up: once, where it comes on several ways, and not if there was a newer one."""
+        """Forward a breaker message to the inputs. A message that arrives on several paths is forwarded once, and
+        outdated messages are dropped.
+        """
         if message.version <= self._upward.get(message.reason, 0):
             return
         self._upward[message.reason] = message.version
@@ -277,20 +291,20 @@ class FlowNode:
             channel.producer.contra(message, channel)
 
     def trigger(self, kind: str, detail: str = "") -> None:
-        """Tell all sources above to stop, because of this node. Any number of times."""
+        """Add a reason of this node, which stops all sources above. Has no effect if it is active."""
         reason = f"{kind}:{self.name}"
-        if reason not in self.standing:
-            self.standing[reason] = message = Trigger(reason, self.context.version(), detail)
+        if reason not in self.active:
+            self.active[reason] = message = Trigger(reason, self.context.version(), detail)
             self.count(f"trigger_{kind}")
             self.upward(message)
 
     def restore(self, kind: str, *, probe: bool = False) -> None:
-        """Take the reason back. Any number of times."""
+        """Remove a reason of this node. Has no effect if it is not active."""
         reason = f"{kind}:{self.name}"
-        if self.standing.pop(reason, None) is not None:
+        if self.active.pop(reason, None) is not None:
             self.upward(Restore(reason, self.context.version(), probe))
 
-    # -- what is told of it ----------------------------------------------------------------------------------
+    # -- observation -----------------------------------------------------------------------------------------
     def count(self, name: str, more: int = 1) -> None:
         self.counts[name] = self.counts.get(name, 0) + more
 
@@ -298,12 +312,12 @@ class FlowNode:
         self.count("settled_twice")
         if self.debug:
             error = SettledTwiceError(f"{self.context.flow}: {self.name}: {token!r} was settled before")
-            self.later(partial(fail, error))  # whoever did it may catch what is raised
+            self.later(partial(fail, error))  # the entity that settled the token may catch the exception
             raise error
         log.error("%s: %s: %r was settled twice: ignored", self.context.flow, self.name, token)
 
     def lost_unsettled(self, text: str) -> None:
-        """In debug mode: a token of this node was collected before it was settled. The flow fails."""
+        """Called in debug mode if a token of this node was collected before it was settled. The flow fails."""
         if self._ended:
             return
         self.context.lost.append(f"{self.name}: {text}")

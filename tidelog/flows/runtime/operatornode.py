@@ -1,4 +1,4 @@
-"""The entity that an operator is."""
+"""The entity of an operator."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ log = logging.getLogger("tidelog.flows")
 
 
 class OperatorNode(FlowNode):
-    """Its operator does the work; the node has the channels and the task."""
+    """Runs an operator: the node owns the channels and the task."""
 
     kind = "operator"
 
@@ -37,7 +37,7 @@ class OperatorNode(FlowNode):
         self.operator.start()
 
     def started(self) -> None:
-        """For an operator that ``guards``: one of its outputs can be used, so sources may begin."""
+        """Report that one of the outputs can be used, so sources may start. Called by operators with ``guards``."""
         self.restore(STARTING)
 
     def step(self) -> bool:
@@ -50,13 +50,17 @@ class OperatorNode(FlowNode):
         return False
 
     def gathered(self, owner: TokenOwner) -> Iterable[Token]:
-        """Tokens of a source, or of an operator above, of what the operator keeps until more comes."""
+        """The tokens of a source, or of an operator above, among the events that the operator stores until others
+        arrive.
+        """
         for token in self.operator.gathered():
             yield from owned(token, owner)
 
     def release(self, name: str, option: str) -> None:
-        """Have the operator send it on: all that ``name`` may have under way waits in such operators. option: that says
-        how much that is.
+        """Have the operator emit its gathered events, because all events that ``name`` may have in flight wait in such
+        operators.
+
+        ``option``: the option that limits the events in flight.
         """
         if "released" not in self.counts:
             log.warning(
@@ -102,7 +106,7 @@ class OperatorNode(FlowNode):
     def withdraw(self, wanted: EventPredicate) -> list[Event]:
         found = [*super().withdraw(wanted), *self.operator.withdraw(wanted)]
         if found:
-            self.wake()  # there may be room, or nothing left to drain
+            self.wake()  # there may be room, or the drain may be complete
         return found
 
     def ready(self) -> bool:

@@ -1,4 +1,4 @@
-"""One instance of a flow, running: started, paused, drained, stopped, asked how it is."""
+"""``RunningFlow``: one instance of a flow: start, pause, drain, stop, state."""
 
 from __future__ import annotations
 
@@ -22,29 +22,29 @@ from tidelog.operating.errortexts import summary_of
 
 log = logging.getLogger("tidelog.flows")
 
-RUNNING = "running"  # in what a process shares: its running flows by alias
-PLACES: Final = 3  # that a full window names
-CLOSING: Final = 5.0  # s that tasks which were cancelled have to close what they have open
+RUNNING = "running"  # key in the shared data of the process: its running flows by alias
+PLACES: Final = 3  # maximum number of positions in the detail of a full window
+CLOSING: Final = 5.0  # s for cancelled tasks to close their resources
 
 Status: TypeAlias = Literal["initializing", "running", "paused", "draining", "drained", "stopped", "failed"]
 
 
 @dataclass(frozen=True)
 class UnsettledSummary:
-    """Events under way."""
+    """The events in flight."""
 
     count: int
     oldest: float | None  # s
     where: dict[str, int]  # events in each entity and in the channel before it
-    stored: dict[str, int] = field(default_factory=dict)  # not under way yet: kept by sources themselves, as by a wal
+    stored: dict[str, int] = field(default_factory=dict)  # stored by sources such as a wal, and not in flight
 
 
 @dataclass(frozen=True)
 class DrainReport:
-    """What a drain came to."""
+    """The result of a drain."""
 
-    settled: int  # events that ended while it lasted
-    abandoned: dict[str, int]  # by source: not settled; they come again where the source can give them again
+    settled: int  # events that were settled during the drain
+    abandoned: dict[str, int]  # unsettled events by source; redelivered if the source can do so
     seconds: float
 
     @property
@@ -53,7 +53,7 @@ class DrainReport:
 
 
 class RunningFlow:
-    """>>> running = Running(spec, Surroundings("orders")); await running.start()"""
+    """>>> running = RunningFlow(spec, FlowContext("orders")); await running.start()"""
 
     def __init__(self, spec: FlowSpec, context: FlowContext) -> None:
         self.spec = spec
@@ -63,8 +63,8 @@ class RunningFlow:
         self._paused = spec.paused
         self._tasks: list[asyncio.Task[None]] = []
         self._ended = asyncio.Event()
-        self._look = asyncio.Event()
-        context.changed = self._look.set
+        self._changed = asyncio.Event()
+        context.changed = self._changed.set
         context.end = self.end
         self.graph: Graph = build(spec, context)
 
@@ -88,19 +88,21 @@ class RunningFlow:
 
     @property
     def paused(self) -> bool:
-        """Whether somebody wanted that, as long as it runs."""
+        """Whether the flow runs and was paused."""
         return self._paused and self._state == "running"
 
     @property
     def ended(self) -> bool:
-        """Whether nothing of it runs any more. One whose connector has failed may still settle what is under way."""
+        """Whether no part of the flow runs any more. A flow with a failed connector may still settle the events in
+        flight.
+        """
         return self._state in ("failed", "stopped", "drained")
 
     @property
     def failed_connectors(self) -> dict[str, str]:
-        """Why, by name: sources that are not connected any more, and sinks that hold up a source for ever.
+        """The errors of failed connectors by name: sources that are not reconnected, and sinks that block a source.
 
-        Of a sink that never was connected the sources still wait for their start.
+        A sink that has never connected is not one of them, because the sources still wait for their start.
         """
         found = {}
         sources = self.graph.sources
@@ -115,11 +117,11 @@ class RunningFlow:
 
     @property
     def error(self) -> str:
-        """Why it has failed."""
+        """Why the flow has failed."""
         return self._error or "; ".join(f"{name}: {error}" for name, error in self.failed_connectors.items())
 
     async def start(self) -> None:
-        """Sinks, operators, sources. Returns at once: ``status`` says when all sinks are connected."""
+        """Start sinks, operators and sources. Returns immediately; ``status`` reports when all sinks are connected."""
         self._state = "running"
         self.context.shared.setdefault(RUNNING, {})[self.alias] = self
         if self._paused:
@@ -139,25 +141,29 @@ class RunningFlow:
 
     # -- pause -----------------------------------------------------------------------------------------------
     async def pause(self, connector: str | None = None) -> None:
-        """When this returns, no source (or this one) sends any more. What is under way goes on."""
+        """Pause the flow or one connector. When this returns, no paused source sends any more. Events in flight
+        continue.
+        """
         if connector is None:
             self._paused = True
             self._pause()
         else:
-            source, sink = self._halves(connector)
+            source, sink = self._entities(connector)
             if source is not None:
                 source.pause(connector)
             if sink is not None:
                 sink.pause()
 
     async def resume(self, connector: str | None = None) -> None:
-        """A connector that was paused by itself stays paused when its flow resumes."""
+        """Resume the flow or one connector. A connector that was paused separately stays paused when its flow is
+        resumed.
+        """
         if connector is None:
             self._paused = False
             for each in self.graph.sources.values():
                 each.resume(API)
         else:
-            source, sink = self._halves(connector)
+            source, sink = self._entities(connector)
             if source is not None:
                 source.resume(connector)
             if sink is not None:
@@ -167,22 +173,22 @@ class RunningFlow:
         for source in self.graph.sources.values():
             source.pause(API)
 
-    def _halves(self, connector: str) -> tuple[SourceNode | None, SinkNode | None]:
+    def _entities(self, connector: str) -> tuple[SourceNode | None, SinkNode | None]:
         if connector not in self.graph.connectors:
             raise FlowError(f"flow {self.alias!r} has no connector {connector!r} that is connected to something")
         return self.graph.sources.get(connector), self.graph.sinks.get(connector)
 
     # -- the end ---------------------------------------------------------------------------------------------
     def end(self) -> None:
-        """As if all sources had ended: ``finished`` returns once all is settled."""
+        """Stop reading, as if all sources had ended. ``finished`` returns when all events are settled."""
         self.context.draining = True
         for operator in (each for line in self.graph.operators.values() for each in line):
             operator.wake()
         for source in self.graph.sources.values():
             source.drain()
 
-    async def drain(self, timeout: float | None = None) -> DrainReport:  # noqa: ASYNC109 - it reports what was left
-        """Read nothing more, wait until all is settled, or for so many seconds; then stop."""
+    async def drain(self, timeout: float | None = None) -> DrainReport:  # noqa: ASYNC109 - the caller needs the report
+        """Stop reading, wait until all events are settled or ``timeout`` has elapsed, then stop the flow."""
         loop = asyncio.get_running_loop()
         begun = loop.time()
         before = self._settled()
@@ -200,15 +206,14 @@ class RunningFlow:
         return report
 
     async def finished(self) -> None:
-        """Wait until the flow has come to its end: all sources have ended, or it is draining, and all is settled.
-
-        A flow that failed has ended as well.
+        """Wait until all sources have ended, or the flow drains, and all events are settled. Also returns if the flow
+        has failed.
         """
         while not self._finished():
-            self._look.clear()
+            self._changed.clear()
             sinks = (each for each in self.graph.sinks.values() if not each.drained.is_set())
             waits = [asyncio.ensure_future(each.drained.wait()) for each in sinks]
-            waits.append(asyncio.ensure_future(self._look.wait()))
+            waits.append(asyncio.ensure_future(self._changed.wait()))
             try:
                 await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
             finally:
@@ -230,7 +235,7 @@ class RunningFlow:
         return sum(each.get(name, 0) for each in counts for name in ("ok", "discard", "dead"))
 
     async def stop(self, state: Status = "stopped") -> None:
-        """At once. What is under way stays unsettled. Any number of times."""
+        """Stop immediately; events in flight stay unsettled. Can be called several times."""
         if not self.ended:
             self._state = state
         ending: list[asyncio.Task[Any]] = [*self._tasks]
@@ -250,7 +255,7 @@ class RunningFlow:
             del running[self.alias]
         for node in self.graph.nodes:
             node.forget()
-        self._look.set()
+        self._changed.set()
 
     def _node_ended(self, node: FlowNode, task: asyncio.Task[None]) -> None:
         if task.cancelled() or (error := task.exception()) is None:
@@ -261,11 +266,11 @@ class RunningFlow:
         self._state = "failed"
         for source in self.graph.sources.values():
             source.breaker.trigger(Trigger(f"{FAILED}:{node.name}", self.context.version(), self._error), 0.0)
-        self._look.set()
+        self._changed.set()
 
-    # -- how it is -------------------------------------------------------------------------------------------
+    # -- state -----------------------------------------------------------------------------------------------
     def reasons(self) -> dict[str, tuple[BreakerReason, ...]]:
-        """Why nothing moves, by source."""
+        """The reasons for which the flow does not send, by source."""
         found = {name: each.reasons() for name, each in self.graph.sources.items()}
         if any(each.reason.startswith(WINDOW_FULL) for reasons in found.values() for each in reasons):
             where = sorted(self.unsettled().where.items(), key=lambda each: -each[1])[:PLACES]
@@ -282,7 +287,7 @@ class RunningFlow:
         for node in self.graph.nodes:
             count = sum(each.events for each in node.inputs) + node.held
             if node.name in self.graph.sinks and node is self.graph.sinks[node.name]:
-                count += self.graph.sinks[node.name].under_way
+                count += self.graph.sinks[node.name].in_flight
             if count:
                 where[node.name] = where.get(node.name, 0) + count
         for line in self.graph.operators.values():

@@ -1,8 +1,9 @@
-"""After a reason that ended by time: one event first, then twice as many, and so on.
+"""``SlowStart``: limits a source after a reason that ended by time: one event first, then two, then four, and so on.
 
-Rule 1: what a step sent is waited for before the next step begins; other events under way don't matter.
-Rule 2: a step with an event that is to be tried again was too much: one event again, after a time that doubles.
-Rule 3: after a step of a whole batch there is no limit any more.
+Rule 1: A step begins when all events of the previous one are settled. Other events in flight do not count.
+Rule 2: If an event of a step must be retried, the next step has one event again, after a delay that is doubled each
+        time.
+Rule 3: After a step of a whole batch there is no limit any more.
 """
 
 from __future__ import annotations
@@ -13,21 +14,21 @@ from typing import Final
 from tidelog.flows.api.event import BATCH
 from tidelog.flows.api.tokens import RETRY, Token, WeakToken
 
-_FIRST: Final = 0.1  # s of rest after a first failure; then twice as long each time
+_FIRST: Final = 0.1  # s of delay after the first failure; doubled each time, up to _MOST
 _MOST: Final = 30.0
 
 
 class SlowStart:
-    """Of one source."""
+    """The slow start of one source."""
 
     def __init__(self) -> None:
-        self.size = 0  # events of the step; 0: no limit
-        self._sent: list[Token | WeakToken] = []  # of the step
-        self._failures = 0  # in a row
-        self._until = 0.0  # s of the loop's clock: rest until then
+        self.size = 0  # number of events in the current step; 0: no limit
+        self._sent: list[Token | WeakToken] = []  # tokens of the current step
+        self._failures = 0  # consecutive failures
+        self._until = 0.0  # event loop time until which nothing is sent
 
     def begin(self) -> None:
-        """Unless it goes on already."""
+        """Begin a slow start, unless one is in progress."""
         if not self.size:
             self.size = 1
             self._sent = []
@@ -35,13 +36,15 @@ class SlowStart:
             self._until = 0.0
 
     def room(self, now: float) -> int:
-        """Events that may be sent now."""
+        """The number of events that may be sent now."""
         if not self.size:
             return BATCH
         return 0 if now < self._until else self.size - len(self._sent)
 
     def awaited(self) -> set[int]:
-        """id() of tokens that have to be settled before anything more may be sent; none: there is room, or a rest."""
+        """The id() of the tokens that must be settled before another event may be sent. Empty if there is room, or
+        during a delay.
+        """
         if not 0 < self.size <= len(self._sent):
             return set()
         pending = (each for each in self._sent if each.pending > 0)
@@ -52,7 +55,7 @@ class SlowStart:
             self._sent += tokens
 
     def settled(self, now: float) -> float:
-        """Something was settled. Seconds to rest, if this step has failed."""
+        """Update the state after a settlement. Return the delay in seconds if the step has failed."""
         if not self.size or not self._sent or any(each.pending > 0 for each in self._sent):
             return 0.0
         failed = any(each.status == RETRY for each in self._sent)

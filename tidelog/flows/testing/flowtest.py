@@ -186,7 +186,7 @@ class FlowTest:
         """Move the clock."""
         self._settle_down(seconds)
 
-    def standing(self, source: str | None = None) -> set[str]:
+    def active(self, source: str | None = None) -> set[str]:
         """Return the reasons for which a source is stopped."""
         names = [source] if source is not None else list(self._sources)
         return {each.reason for name in names for each in self.running.graph.sources[name].breaker.reasons}

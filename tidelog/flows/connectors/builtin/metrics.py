@@ -75,7 +75,7 @@ class MetricsSource(Source):
 def _figures(one: Any) -> list[tuple[str, dict[str, str], dict[str, Any]]]:
     """Return (measurement, tags, fields) of a running flow."""
     unsettled = one.unsettled()
-    reasons = sorted({each.reason for standing in one.reasons().values() for each in standing})
+    reasons = sorted({each.reason for active in one.reasons().values() for each in active})
     fields = {"status": one.status, "unsettled": unsettled.count, "oldest": unsettled.oldest or 0.0}
     found: list[tuple[str, dict[str, str], dict[str, Any]]] = [("flow", {}, {**fields, "reasons": " ".join(reasons)})]
     for node in (each for each in one.graph.nodes if each.counts):
