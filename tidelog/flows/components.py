@@ -1,4 +1,4 @@
-"""Things of flows that are given by name, or as {name: {options}}: codecs, preprocessors, postprocessors."""
+"""Components that are declared by name, or as {name: {options}}: codecs, preprocessors, postprocessors."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ Named: TypeAlias = "str | Mapping[str, Any]"
 
 
 def find(what: str, known: Mapping[str, str], given: Named) -> tuple[Any, Struct]:
-    """The class and the options of what is given. known: name: "module:class", each with an ``Options``.
+    """Return the class and the options of a component. ``known`` maps names to "module:class", each with ``Options``.
 
-    ValueError: all that is wrong with it.
+    Raises ValueError with all errors.
     """
     options: Any = {}
     if isinstance(given, str):

@@ -1,12 +1,12 @@
-"""``Flow``: a flow made in Python.
+"""``Flow``: the declaration of a flow in Python.
 
->>> flow = Flow("orders", server="redis://localhost:7379")
->>> flow.connector("in", "stream", key="orders", group="shop")
->>> flow.connector("search", "http_client", url="http://localhost:9200/_bulk", concurrency=4)
->>> flow.pipeline("enrich", op("where", "amount > `10`"), add_customer, op("batch", count=100))
->>> flow.connect("in -> enrich -> search")
+    >>> flow = Flow("orders", server="redis://localhost:7379")
+    >>> flow.connector("in", "stream", key="orders", group="shop")
+    >>> flow.connector("search", "http_client", url="http://localhost:9200/_bulk", concurrency=4)
+    >>> flow.pipeline("enrich", op("where", "amount > `10`"), add_customer, op("batch", count=100))
+    >>> flow.connect("in -> enrich -> search")
 
-Nothing runs, and no server is asked, until a flow is run.
+Nothing runs, and no server is contacted, until the flow is run.
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ from tidelog.options.units import Duration
 
 @dataclass(frozen=True)
 class Op:
-    """An operator by its type, with its options: what ``op`` returns."""
+    """An operator by its type and options, returned by ``op``."""
 
     type: str
-    options: Any = None  # a mapping; anything else is what its short form means
+    options: Any = None  # a mapping, or the value of the short form
 
 
-def op(type: str, short: Any = None, /, **options: Any) -> Op:  # noqa: A002 - what files call it
-    """``op("batch", count=100)``, or in its short form ``op("where", "amount > `10`")``."""
+def op(type: str, short: Any = None, /, **options: Any) -> Op:  # noqa: A002 - the name in flow files
+    """Declare an operator: ``op("batch", count=100)``, or with the short form ``op("where", "amount > `10`")``."""
     return Op(type, options if short is None else short)
 
 
 class FlowOptions(Struct):
-    """What a flow itself has, besides connectors, pipelines and connections."""
+    """The options of a flow, besides connectors, pipelines and connections."""
 
-    instances: int = 1  # copies that run side by side
-    paused: bool = False  # from the beginning, where nobody has said otherwise since
-    queue: int = 128  # batches in each channel
-    settle: bool = True  # false: nothing is guaranteed, nothing is acknowledged; a little faster
+    instances: int = 1  # number of instances that run in parallel
+    paused: bool = False  # initially, unless it was resumed since
+    queue: int = 128  # capacity of each channel in batches
+    settle: bool = True  # false: nothing is acknowledged and nothing is guaranteed; slightly faster
     debug: bool = False  # an event that is settled twice, or never, is an error
     drain_timeout: Duration = Duration(30.0)
 
@@ -55,9 +55,9 @@ class FlowOptions(Struct):
 
 
 class Flow:
-    """A flow's declaration. Options are those of ``FlowOptions``.
+    """The declaration of a flow. The options are those of ``FlowOptions``.
 
-    FlowFileError, here and in all methods: what is wrong.
+    All methods raise FlowFileError with all errors.
     """
 
     def __init__(self, name: str, *, server: str | None = None, **options: Any) -> None:
@@ -66,7 +66,7 @@ class Flow:
             problems.add(name, "a flow's name is 1 to 100 letters, digits, - and _, and begins with a letter")
         made = read(FlowOptions, options, name, problems)
         _raise(problems)
-        assert made is not None  # noqa: S101 - or there were problems
+        assert made is not None  # noqa: S101 - otherwise there were problems
         self.name = name
         self.server = server
         self.options = made
@@ -75,18 +75,23 @@ class Flow:
         self._edges: list[tuple[Edge, str]] = []
 
     def connector(self, name: str, what: str | type[Connector] | Callable[..., Any], /, **options: Any) -> None:
-        """what: a type's name, with its options; a class of Source or Sink, made once for each instance of the flow;
-        an async generator function, which is a source; an async function, which is a sink and gets one value at a time.
+        """Declare a connector.
+
+        ``what`` is a type name, with its options; a class of Source or Sink, of which one object is created for each
+        instance of the flow; an async generator function, which is a source; or an async function, which is a sink and
+        gets one value at a time.
         """
         problems = Problems()
         spec = connector_spec(name, what, options, f"{self.name}.connectors.{name}", problems)
         self._name(name, problems)
         _raise(problems)
-        assert spec is not None  # noqa: S101 - or there were problems
+        assert spec is not None  # noqa: S101 - otherwise there were problems
         self._connectors[name] = spec
 
     def pipeline(self, name: str, *operators: Op | Callable[..., Any]) -> None:
-        """operators: ``op(...)``, a function of a value, or a class of Operator. None at all: what comes in goes on."""
+        """Declare a pipeline of ``op(...)``, functions of a value, or classes of Operator. Without any, events pass
+        unchanged.
+        """
         problems = Problems()
         spec = pipeline_spec(name, operators, f"{self.name}.pipelines.{name}", problems)
         self._name(name, problems)
@@ -94,7 +99,7 @@ class Flow:
         self._pipelines[name] = spec
 
     def connect(self, *chains: str) -> None:
-        """``"in -> enrich -> search"``, ``"enrich.err -> dead_letters"``."""
+        """Add chains: ``"in -> enrich -> search"``, ``"enrich.err -> dead_letters"``."""
         problems = Problems()
         for chain in chains:
             at = f"{self.name}.connect"
@@ -102,7 +107,7 @@ class Flow:
         _raise(problems)
 
     def spec(self) -> FlowSpec:
-        """The whole, checked. FlowFileError with all that is wrong."""
+        """Return the validated declaration. Raises FlowFileError with all errors."""
         problems = Problems()
         made = finish(
             self.name, self.options, self._connectors, self._pipelines, self._edges, self.server, self.name, problems
@@ -133,13 +138,13 @@ def finish(
     path: str,
     problems: Problems,
 ) -> FlowSpec:
-    """The declaration of a flow whose parts are read. Problems were added where it can't run."""
+    """Validate a flow whose parts were read, and return it. Problems are added if it can't run."""
     complete = dict(connectors)
     if "dead_letters" not in complete and any(link.target == "dead_letters" for link, _ in found):
         spec = connector_spec("dead_letters", "dead_letters", {}, f"{path}.connectors.dead_letters", problems)
         if spec is not None:
             complete["dead_letters"] = spec
-    found = list({link: (link, at) for link, at in found}.values())  # chains may begin alike
+    found = list({link: (link, at) for link, at in found}.values())  # chains can have common edges
     edges.check(found, complete, pipelines, path, problems, settle=options.settle)
     for each in complete.values():
         if getattr(each.make, "needs_server", False) and server is None:
@@ -165,7 +170,7 @@ def finish(
 
 
 def warnings(spec: FlowSpec) -> list[str]:
-    """What does not work on this machine at the moment, each with the path of its connector."""
+    """Return what does not work on this machine at the moment, each with the path of its connector."""
     return [
         f"flows.{spec.name}.connectors.{connector.name}: {text}"
         for connector, source in _ends(spec.connectors, [(link, "") for link in spec.edges])
@@ -174,7 +179,7 @@ def warnings(spec: FlowSpec) -> list[str]:
 
 
 def _ends(connectors: Mapping[str, ConnectorSpec], found: list[tuple[Edge, str]]) -> Iterator[tuple[Any, bool]]:
-    """Connectors of known types that are connected, each with True where it is a source, and with False as a sink."""
+    """The connected connectors of known types: with True if they are a source, and with False if they are a sink."""
     for spec in connectors.values():
         if isinstance(spec.make, _Make):
             if any(link.source == spec.name for link, _ in found):
@@ -186,7 +191,7 @@ def _ends(connectors: Mapping[str, ConnectorSpec], found: list[tuple[Edge, str]]
 def connector_spec(
     name: str, what: Any, given: Mapping[str, Any], path: str, problems: Problems
 ) -> ConnectorSpec | None:
-    """A connector of flow files or of Python. None: problems were added."""
+    """Read a connector of flow files or of Python. Return None if problems were added."""
     shown = dict(given)
     if name == API:
         problems.add(path, f"the name {name!r} is taken: paused:{name} says that somebody has paused the flow")
@@ -227,16 +232,16 @@ class _Make:
 
     @property
     def needs_server(self) -> bool:
-        """Of connectors that keep things on the flow's server."""
+        """Whether the connector stores data on the flow's server."""
         return bool(self.kind.option_server(self.options))
 
     def errors(self, source: bool) -> list[str]:
-        """Of a connector's options: why they cannot work."""
+        """Return why the options cannot work."""
         found: list[str] = self.kind.option_errors(self.options, source=source)
         return found
 
     def warnings(self, source: bool) -> list[str]:
-        """Of a connector's options: what does not work on this machine at the moment."""
+        """Return what does not work on this machine at the moment."""
         found: list[str] = self.kind.option_warnings(self.options, source=source)
         return found
 
@@ -254,7 +259,7 @@ def pipeline_spec(name: str, operators: Any, path: str, problems: Problems) -> P
 
 
 def operator_spec(what: Any, path: str, problems: Problems) -> OperatorSpec | None:
-    """An operator of flow files or of Python. None: problems were added."""
+    """Read an operator of flow files or of Python. Return None if problems were added."""
     if isinstance(what, type) and issubclass(what, Operator):
         return _operator("python", what, what.__name__, path, problems)
     if not isinstance(what, Op):
@@ -285,7 +290,7 @@ def _operator(
     kind: str, make: Callable[[], Operator], given: Any, path: str, problems: Problems
 ) -> OperatorSpec | None:
     try:
-        one = make()  # it looks at its options: expressions are parsed, functions found
+        one = make()  # parses expressions and imports functions
     except (ValueError, FlowError) as error:
         problems.add(path, str(error))
         return None

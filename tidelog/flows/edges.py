@@ -1,8 +1,8 @@
-"""Connections between connectors and pipelines, and what is wrong with them.
+"""The edges between connectors and pipelines: parsing and validation.
 
-in -> enrich -> search          a chain
-enrich.err -> dead_letters      a port: out where none is named
-enrich.2.overflow -> seen       a port of one operator, by its place
+    in -> enrich -> search          a chain
+    enrich.err -> dead_letters      with a port; the default is out
+    enrich.2.overflow -> seen       a port of one operator, by its position
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from tidelog.flows.spec import ConnectorSpec, Edge, PipelineSpec
 from tidelog.options.structs import Problems, nearest
 
 NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,99}")
-MOST: Final = 500  # ends of a chain
-SHOWN: Final = 200  # characters of a chain in a message
+MOST: Final = 500  # maximum number of elements in a chain
+SHOWN: Final = 200  # characters of a chain in an error text
 _END: Final = re.compile(r"([A-Za-z_][A-Za-z0-9_-]*)(?:\.(\d+))?(?:\.([A-Za-z_][A-Za-z0-9_-]*))?")
 
 
 def parse(text: str, path: str, problems: Problems) -> list[Edge]:
-    """The links of a chain: ``a -> b.port -> c``."""
+    """Parse a chain such as ``a -> b.port -> c``."""
     ends = [each.strip() for each in text.split("->", MOST)]
     if len(ends) > MOST:
         problems.add(path, f"a chain has {MOST} ends at most")
@@ -54,7 +54,7 @@ def check(
     *,
     settle: bool,
 ) -> None:
-    """Names, ports, directions, circles, dead ends. links: with the path of each."""
+    """Validate names, ports, directions, cycles and dead ends. ``links`` contains the path of each edge."""
     known = [*connectors, *pipelines]
     good = []
     for link, at in edges:
@@ -86,7 +86,7 @@ def check(
 def _operators(
     name: str, pipeline: PipelineSpec, edges: Iterable[tuple[Edge, str]], path: str, problems: Problems
 ) -> None:
-    """Ports that must lead somewhere; nothing after an operator from which nothing leaves by ``out``."""
+    """Check that required ports are connected, and that no operator follows one that does not emit on ``out``."""
     for place, operator in enumerate(pipeline.operators):
         at = f"{path}.pipelines.{name}[{place}]"
         if operator.last and place + 1 < len(pipeline.operators):
@@ -132,7 +132,8 @@ def _ports(
 
 
 def _circle(edges: Iterable[Edge], connectors: Mapping[str, ConnectorSpec], path: str, problems: Problems) -> None:
-    """Among pipelines and what sinks answer. A connector's two halves are two ends."""
+    """Find cycles of pipelines and sinks with responses. The source and the sink of a connector are separate vertices.
+    """
     answering = {name: f"{name}.responses" if each.is_source else name for name, each in connectors.items()}
     ways: dict[str, list[str]] = {}
     for each in edges:
@@ -140,7 +141,7 @@ def _circle(edges: Iterable[Edge], connectors: Mapping[str, ConnectorSpec], path
         if one is None or not one.is_source or each.port == "responses":
             source = answering.get(each.source, each.source)
             ways.setdefault(source, []).append(answering.get(each.target, each.target))
-    state: dict[str, int] = {}  # 1: on the way, 2: done
+    state: dict[str, int] = {}  # 1: on the current path, 2: done
 
     def visit(name: str, way: list[str]) -> None:
         state[name] = 1

@@ -1,7 +1,7 @@
-"""Types of connectors and operators by name.
+"""The types of connectors and operators by name.
 
-The module of a type is imported when it is first asked for, so a flow that uses no Kafka needs no Kafka package. Its
-class has the same ``type``, and an ``Options``.
+The module of a type is imported at its first use, so a flow without Kafka needs no Kafka package. The class has the
+same ``type``, and ``Options``.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ ALL: Final = frozenset(("aiokafka", "cramjam", "datasketches", "lz4"))  # packag
 
 
 def connector(name: str) -> Any:
-    """The class of a type. FlowError: there is none, or a package is missing."""
+    """Return the class of a type. Raises FlowError if there is none, or a package is missing."""
     return _found("connector", CONNECTORS, name)
 
 

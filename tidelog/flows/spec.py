@@ -1,4 +1,4 @@
-"""A flow as it was declared, checked: what files and Python end in, and what is run."""
+"""``FlowSpec``: a validated flow, from files or from Python."""
 
 from __future__ import annotations
 
@@ -16,31 +16,31 @@ class ConnectorSpec:
     """A connector of a flow."""
 
     name: str
-    type: str  # as in files; "python" for one made in Python
-    make: Callable[[], Connector]  # once for each instance
+    type: str  # as in files; "python" if it was declared in Python
+    make: Callable[[], Connector]  # called once for each instance
     options: ConnectorOptions
     is_source: bool
     is_sink: bool
-    given: dict[str, Any] = field(default_factory=dict)  # the options as they were given, for the API
+    given: dict[str, Any] = field(default_factory=dict)  # the options as they were declared, for the API
 
 
 @dataclass(frozen=True)
 class OperatorSpec:
-    """An operator at its place in a pipeline."""
+    """An operator at its position in a pipeline."""
 
     type: str
     make: Callable[[], Operator]
-    ports: tuple[str, ...]  # besides out and err
+    ports: tuple[str, ...]  # in addition to out and err
     guards: bool
     given: Any = None
-    required: tuple[str, ...] = ()  # ports that must lead somewhere
+    required: tuple[str, ...] = ()  # ports that must be connected
     needs_server: bool = False
-    last: bool = False  # nothing leaves by out
+    last: bool = False  # emits nothing on out
 
 
 @dataclass(frozen=True)
 class PipelineSpec:
-    """A line of operators."""
+    """A sequence of operators."""
 
     name: str
     operators: tuple[OperatorSpec, ...]  # at least one
@@ -48,12 +48,12 @@ class PipelineSpec:
 
 @dataclass(frozen=True)
 class Edge:
-    """From a port to a connector or a pipeline."""
+    """An edge from a port to a connector or a pipeline."""
 
-    source: str  # a connector, a pipeline
+    source: str  # a connector or a pipeline
     port: str
     target: str
-    place: int | None = None  # of the operator in the pipeline whose port it is; None: all that have it
+    place: int | None = None  # position of the operator with this port; None: all operators that have it
 
 
 @dataclass(frozen=True)
@@ -65,9 +65,9 @@ class FlowSpec:
     pipelines: dict[str, PipelineSpec]
     edges: tuple[Edge, ...]
     instances: int = 1
-    paused: bool = False  # from the beginning
-    queue: int = 128  # batches in each channel
-    settle: bool = True  # False: events have no tokens, nothing is guaranteed
+    paused: bool = False  # initially
+    queue: int = 128  # capacity of each channel in batches
+    settle: bool = True  # False: events have no tokens, and nothing is guaranteed
     debug: bool = False
     drain_timeout: float = 30.0  # s
     server: str | None = None  # URL of the tidelog server

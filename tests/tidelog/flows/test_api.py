@@ -455,16 +455,16 @@ def test_what_a_tap_shows_is_cut() -> None:
     from tidelog.flows import Event
 
     for value, text in [("x" * 5000, "x" * 1000), (b"y" * 5000, "y" * 1000), (["z" * 5000], '["' + "z" * 998)]:
-        found = json.loads(tap.told("main", "a -> b", Event(value)))
+        found = json.loads(tap.as_json("main", "a -> b", Event(value)))
         assert (found["value"], found["truncated"]) == (text, True)
-    found = json.loads(tap.told("main", "a -> b", Event(b"\xff" * 1000)))
+    found = json.loads(tap.as_json("main", "a -> b", Event(b"\xff" * 1000)))
     assert found["truncated"]
     assert len(found["value"]["base64"]) < 1000
     recursive: list[Any] = []
     recursive.append(recursive)
     for odd in (object(), {1, 2}, recursive, float("nan"), {"k": object()}, 1 << 80):
-        json.loads(tap.told("main", "a -> b", Event(odd)))
-    assert json.loads(tap.told("main", "a -> b", Event({"a": 1}, {"b": 2})))["meta"] == {"b": 2}
+        json.loads(tap.as_json("main", "a -> b", Event(odd)))
+    assert json.loads(tap.as_json("main", "a -> b", Event({"a": 1}, {"b": 2})))["meta"] == {"b": 2}
 
 
 def test_a_source_is_not_paused_because_a_sink_is() -> None:

@@ -175,7 +175,7 @@ def test_a_tap_breaks_no_flow() -> None:
             raise RuntimeError("no")
 
     for value in ("\ud800", {"a": "\udfff"}, Odd(), {"a": Odd()}):
-        json.loads(tap.told("main", "a -> b", Event(value, {"m": value}, "\ud800")))
+        json.loads(tap.as_json("main", "a -> b", Event(value, {"m": value}, "\ud800")))
 
 
 def test_connections_that_say_nothing_are_closed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -50,11 +50,11 @@ def statuses(host: FlowHost) -> dict[str, str]:
 def test_what_was_paused_stays_so_after_a_restart(tidelog_server: Server) -> None:
     async def pause(host: FlowHost) -> None:
         await until(lambda: statuses(host) == {"orders.1": "running", "orders.2": "running", "other": "paused"})
-        await host.steer("orders", "paused")
-        await host.steer("orders.2", "running")
-        await host.steer("other", "running")
-        await host.steer("other", "running", "out")
-        await host.steer("other", "paused", "in")
+        await host.set_status("orders", "paused")
+        await host.set_status("orders.2", "running")
+        await host.set_status("other", "running")
+        await host.set_status("other", "running", "out")
+        await host.set_status("other", "paused", "in")
 
     async def look(host: FlowHost) -> None:
         await until(lambda: statuses(host) == {"orders.1": "paused", "orders.2": "running", "other": "running"})
@@ -62,7 +62,7 @@ def test_what_was_paused_stays_so_after_a_restart(tidelog_server: Server) -> Non
         assert graph.sources["in"].paused
         assert not graph.sinks["out"].paused
         assert not graph.sources["in"].counts.get("out")
-        await host.steer("orders", "paused")
+        await host.set_status("orders", "paused")
 
     async def look_again(host: FlowHost) -> None:
         assert {name: each for name, each in statuses(host).items() if name != "other"} == {
@@ -92,7 +92,7 @@ def test_flows_start_where_what_was_asked_for_cannot_be_read(
 
 def test_without_a_server_nothing_is_kept() -> None:
     async def pause(host: FlowHost) -> None:
-        await host.steer("orders", "paused")
+        await host.set_status("orders", "paused")
 
     async def look(host: FlowHost) -> None:
         await until(lambda: statuses(host)["orders.1"] == "running")
@@ -104,7 +104,7 @@ def test_flows_that_came_over_http_are_back(tidelog_server: Server) -> None:
     async def deploy(host: FlowHost) -> None:
         for name in ("new", "gone"):
             await host.deploy(name, FLOW)
-        await host.steer("new", "paused")
+        await host.set_status("new", "paused")
         await host.deploy("new", {**FLOW, "pipelines": {"p": ["passthrough", "passthrough"]}}, replace=True)
         await host.undeploy("gone")
 
@@ -155,7 +155,7 @@ def test_one_that_can_not_be_used_any_more_holds_up_no_other(tidelog_server: Ser
 def test_nothing_starts_before_the_server_says_what_is_paused(tidelog_server: Server) -> None:
     async def main() -> None:
         async with hosted(MAIN, tidelog_server.url) as host:
-            await host.steer("main", "paused")
+            await host.set_status("main", "paused")
         tidelog_server.kill()
         async with hosted(MAIN, tidelog_server.url, wait=False) as host, served(host) as ask:
             await until(lambda: host.problem)
@@ -252,7 +252,7 @@ def test_errors_of_a_host() -> None:
         with pytest.raises(NoFlowError, match="there is no flow 'x'"):
             await host.undeploy("x")
         with pytest.raises(NoFlowError, match="the flow 'orders' has no connector 'x'"):
-            await host.steer("orders", "paused", "x")
+            await host.set_status("orders", "paused", "x")
         with pytest.raises(BusyError, match="only the whole flow can be undeployed"):
             await host.undeploy("orders.1")
         with pytest.raises(BusyError, match="PUT replaces it"):

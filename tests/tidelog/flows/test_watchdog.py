@@ -104,8 +104,8 @@ def test_the_function_is_named(
     with caplog.at_level(logging.WARNING):
         blocked = asyncio.run(main())
     wanted = f"{__name__}:{name}"
-    found = next(each for each in blocked.values() if each.place.function == wanted)
-    assert found.place.entity == entity
+    found = next(each for each in blocked.values() if each.call.function == wanted)
+    assert found.call.entity == entity
     assert found.longest >= LONG - 0.1
     lines = [each.getMessage() for each in caplog.records if wanted in each.getMessage()]
     assert f"the function {wanted} has blocked the process for" in lines[0]
@@ -153,7 +153,7 @@ def test_a_loop_that_waits_for_events_is_not_blocked(new_loop: Callable[[], asyn
     thread.start()
     begun.wait()
     time.sleep(0.2)
-    found = watchdog.found_in(sys._current_frames()[thread.ident or 0], "")
+    found = watchdog.blocking_call(sys._current_frames()[thread.ident or 0], "")
     loop.call_soon_threadsafe(ended.set)
     thread.join()
     assert found is None

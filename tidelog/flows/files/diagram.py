@@ -1,4 +1,4 @@
-"""A flow as a graph: its entities and channels, as plain values and as Mermaid."""
+"""A flow as a graph of entities and channels, as plain values and in Mermaid."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ async def of_spec(spec: FlowSpec) -> dict[str, Any]:
 
 
 def of_graph(spec: FlowSpec, graph: Graph) -> dict[str, Any]:
-    """``entities``: name, kind (source, operator, sink), type, an operator's pipeline. ``channels``: from, port, to."""
+    """``entities``: name, kind (source, operator, sink), type, and the pipeline of an operator. ``channels``: from,
+    port, to.
+    """
     entities: list[dict[str, Any]] = []
     for kind, nodes in (("source", graph.sources), ("sink", graph.sinks)):
         entities += [{"name": name, "kind": kind, "type": spec.connectors[name].type} for name in nodes]
@@ -35,7 +37,7 @@ def of_graph(spec: FlowSpec, graph: Graph) -> dict[str, Any]:
 
 
 def mermaid(picture: Mapping[str, Any]) -> str:
-    """The graph as a Mermaid flowchart, for Markdown. A dotted arrow: what becomes of events there does not count."""
+    """The graph as a Mermaid flowchart. A dotted arrow leads to a sink whose outcome is ignored."""
     lines = ["flowchart LR"]
     pipelines: dict[str, list[Mapping[str, Any]]] = {}
     for each in picture["entities"]:
@@ -61,7 +63,7 @@ def _arrows(channels: Iterable[Mapping[str, Any]]) -> list[str]:
 
 
 def _id(*parts: str) -> str:
-    """Mermaid takes ``end`` and the like for words of its own: no ID is one of these."""
+    """Return an ID that is not a keyword of Mermaid, such as ``end``."""
     return "n_" + re.sub(r"[^A-Za-z0-9]", lambda found: f"_{ord(found[0]):x}_", "_".join(parts))
 
 

@@ -1,15 +1,16 @@
-"""What flow files say, as flows.
+"""Reads flow files.
 
-    name: shop                      # of this process: under it the server keeps what was paused
+    name: shop                      # name of the process; its desired state is stored under it
     server: redis://localhost:7379
     listen: 127.0.0.1:9898          # the HTTP API; null: none
-    token_file: /run/secrets/token  # the API's bearer token
+    token_file: /run/secrets/token  # the bearer token of the API
     environment: [SEARCH_URL]
     flows:
       orders: {connectors: ..., pipelines: ..., connect: ...}
 
-Rule 1: nothing runs before all files are read and right; what is wrong is said at once, as ``file:line: path: text``.
-Rule 2: ``server``, ``listen`` and the like may stand in any of several files, but not differently in two.
+Rule 1: Nothing runs before all files are read and valid. All errors are reported together, as ``file:line: path:
+        text``.
+Rule 2: ``server``, ``listen`` and the other keys of the header can be in any of several files, but must not differ.
 """
 
 from __future__ import annotations
@@ -30,23 +31,23 @@ from tidelog.flows.serveraccess import access
 from tidelog.flows.spec import ConnectorSpec, Edge, FlowSpec, OperatorSpec, PipelineSpec
 from tidelog.options.structs import Problems, Struct, read, without_marks
 
-PARTS: Final = ("connectors", "pipelines", "connect")  # of a flow, besides its options
-MOST: Final = 500  # connectors of a flow, pipelines, operators, chains
+PARTS: Final = ("connectors", "pipelines", "connect")  # keys of a flow that are not options
+MOST: Final = 500  # maximum number of connectors, pipelines, operators and chains of a flow
 
 
 class FileHeader(Struct):
-    """What a file says besides its flows."""
+    """The keys of a file besides ``flows`` and ``environment``."""
 
-    name: str | None = None  # of this process, for what the server keeps of it
+    name: str | None = None  # name of the process, under which its desired state is stored
     server: str | None = None  # URL of the tidelog server
     listen: str | None = None  # HOST:PORT of the HTTP API
-    token: str | None = None  # that requests to the API must carry
-    token_file: str | None = None  # a file that holds it
+    token: str | None = None  # required by the API
+    token_file: str | None = None  # a file that contains the token
 
 
 @dataclass
 class FlowDocument:
-    """What files say. ``given``: each flow as it was written, ``${NAME}`` replaced."""
+    """The contents of files. ``given``: each flow as it was written, with ``${NAME}`` replaced."""
 
     head: FileHeader = field(default_factory=FileHeader)
     flows: dict[str, FlowSpec] = field(default_factory=dict)
@@ -56,7 +57,7 @@ class FlowDocument:
 def read_files(
     paths: Iterable[str | Path], *, server: str | None = None, variables: Mapping[str, str] | None = None
 ) -> FlowDocument:
-    """Read files. server: instead of theirs. FlowFileError: all that is wrong in all of them."""
+    """Read files. ``server`` overrides theirs. Raises FlowFileError with all errors of all files."""
     texts = []
     problems: list[str] = []
     for path in paths:
@@ -73,7 +74,7 @@ def read_files(
 def read_text(
     content: str, name: str = "flows.yaml", *, server: str | None = None, variables: Mapping[str, str] | None = None
 ) -> FlowDocument:
-    """The same of one text. name: for problems."""
+    """Read one text. ``name`` is used in errors."""
     return _read([(name, content)], server, os.environ if variables is None else variables, [])
 
 
@@ -82,7 +83,7 @@ def _read(
 ) -> FlowDocument:
     document = FlowDocument()
     parsed: list[tuple[str, yamltext.ParsedText, Problems]] = []
-    homes: dict[str, str] = {}  # where a flow, or a word of the head, was found first
+    homes: dict[str, str] = {}  # the file and line in which a flow or a key of the header was found first
     for name, content in texts:
         problems = Problems()
         one = yamltext.read(content, problems)
@@ -121,7 +122,7 @@ def _read(
 
 
 def _say_of_server(wrong: str, homes: list[Problems], found: list[str]) -> None:
-    """homes: of the files that name the server; none: it is from the command line or the environment."""
+    """Report an invalid server. ``homes``: the problems of the files with the key; empty if it is not from a file."""
     for problems in homes:
         problems.add("server", wrong)
     if not homes:
@@ -129,7 +130,7 @@ def _say_of_server(wrong: str, homes: list[Problems], found: list[str]) -> None:
 
 
 def no_server(url: str) -> str:
-    """Why a URL is none of a tidelog server; empty: it is one."""
+    """Return why a URL can't be used for a tidelog server, or an empty string."""
     try:
         access(url)
     except ValueError as error:
@@ -161,7 +162,7 @@ def _head(head: FileHeader, value: dict[str, Any], file: str, homes: dict[str, s
 
 
 def _aliased(one: yamltext.ParsedText, given: Any, path: str) -> None:
-    """Options of operators are named without their operator: ``enrich[0].count``, not ``enrich[0].batch.count``."""
+    """Name the options of operators without the operator: ``enrich[0].count`` instead of ``enrich[0].batch.count``."""
     pipelines = given.get("pipelines") if isinstance(given, dict) else None
     inner = f"{path}.pipelines."
     if not isinstance(pipelines, dict):
@@ -177,7 +178,7 @@ def _aliased(one: yamltext.ParsedText, given: Any, path: str) -> None:
 def read_flow(
     name: str, given: Any, path: str, server: str | None, problems: Problems, *, outside: bool = True
 ) -> FlowSpec | None:
-    """One flow. outside: it may name Python functions, and files of this machine. None: problems were added."""
+    """Read one flow. ``outside``: it can use Python functions and local files. Return None if problems were added."""
     before = len(problems.found)
     if not edges.NAME.fullmatch(name):
         problems.add(path, f"{name!r} is no name of a flow: 1 to 100 letters, digits, - and _, first a letter")
@@ -203,7 +204,7 @@ def read_flow(
     if not given.get("connect"):
         problems.add(path, "a flow needs 'connect': a list of chains such as 'in -> enrich -> search'")
     if len(problems.found) > before and (made is None or _missing(given, connectors, pipelines)):
-        return None  # what is not there would be missed again at each connection
+        return None  # otherwise missing parts would be reported at each edge
     spec = finish(name, made or FlowOptions(), connectors, pipelines, found, server, path, problems)
     return spec if len(problems.found) == before else None
 
@@ -270,7 +271,7 @@ def _connector(name: str, given: Any, path: str, problems: Problems, outside: bo
     if given is None or isinstance(given, str):
         given = {"type": given}
     if isinstance(given, Mapping) and given.get("type", "") is None:
-        given = {**given, "type": "null"}  # which YAML takes for its own null
+        given = {**given, "type": "null"}  # YAML reads an unquoted null as its own null
     if not isinstance(given, Mapping) or not isinstance(given.get("type"), str):
         problems.add(path, "a connector is its type, or a mapping with the key 'type', such as {type: stdio}")
         return None

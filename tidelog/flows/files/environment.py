@@ -1,7 +1,7 @@
-"""``${NAME}`` in a file: only names that the file lists under ``environment``.
+"""Replaces ``${NAME}`` in a file, if the file lists the name under ``environment``.
 
     environment: [SEARCH_URL]            must be set
-    environment: {SEARCH_URL: "http://localhost:9200"}    with a value for where it is not; null: it must be set
+    environment: {SEARCH_URL: "http://localhost:9200"}    with a default; null: must be set
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _USED: Final = re.compile(r"\$\$\{|\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
 
 def allowed(given: Any, variables: Mapping[str, str], problems: Problems) -> dict[str, str]:
-    """The values of the names that a file asks for."""
+    """Return the values of the listed names."""
     path = "environment"
     if isinstance(given, list):
         wanted = dict.fromkeys((each for each in given if isinstance(each, str)), None)
@@ -43,9 +43,10 @@ def allowed(given: Any, variables: Mapping[str, str], problems: Problems) -> dic
 
 
 def filled(value: Any, names: Mapping[str, str]) -> Any:
-    """The value with ``${NAME}`` replaced in all its text, not in keys. ``$${`` is ``${``; other names stay.
+    """Return the value with ``${NAME}`` replaced in all text except keys. ``$${`` is an escaped ``${``; other names
+    stay.
 
-    Text that is one such name and no more is what the option wants it to be: ``port: "${PORT}"`` is a number.
+    Text that consists of one name only is converted to the type of its option: ``port: "${PORT}"`` is a number.
     """
     if isinstance(value, str):
         whole = _USED.fullmatch(value)

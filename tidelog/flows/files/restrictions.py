@@ -1,8 +1,8 @@
-"""Restrictions for flows that come over HTTP: a client that can control flows must not be able to run code or access
-files.
+"""Restrictions for flows that are deployed over HTTP: a client that controls flows must not be able to run code or
+access files.
 
 An option that names a file is recognized by its name (``tls.ca``), or in a URL: a socket's path, ``file://``, or a
-parameter such as ``?ssl_certfile=``. ``--allow-local`` lifts the restrictions.
+parameter such as ``?ssl_certfile=``. ``--allow-local`` removes the restrictions.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ _LOCAL: Final = ("unix:", "file:")
 
 
 def operator(kind: Any) -> str:
-    """Why an operator is refused; empty: it is not."""
+    """Return why an operator is refused, or an empty string."""
     return f"operators of type {kind} {OPERATORS[kind]}: {REFUSED}" if kind in OPERATORS else ""
 
 
 def connector(kind: str, given: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Why a connector is refused, with the path in it."""
+    """Return why a connector is refused, with the path in it."""
     if kind in CONNECTORS and not (kind == "exit" and given.get("what") == "flow"):
         yield "", f"connectors of type {kind} {CONNECTORS[kind]}: {REFUSED}"
         return
@@ -54,7 +54,7 @@ def _files(given: Mapping[str, Any], path: str) -> Iterator[tuple[str, str]]:
 
 
 def names_file(url: str) -> bool:
-    """Whether a URL names a file of this machine. One that is no URL names none: it is refused for that."""
+    """Whether a URL names a local file. An invalid URL does not; it is rejected elsewhere."""
     text = url.strip().lower()
     if text.startswith(_LOCAL):
         return True

@@ -1,9 +1,9 @@
 """YAML as plain values, with the line of each.
 
-Rule 1: only what JSON knows: mappings with text as keys, lists, text, numbers, true, false, null. ``yes``, ``on`` and
-        ``2026-05-01`` are text, as in YAML 1.2; tags are refused.
-Rule 2: a key that stands twice in a mapping is a problem, not a choice.
-Rule 3: an alias counts as often as it is used, so a small file can't become a large value.
+Rule 1: Only the types of JSON are used: mappings with text keys, lists, text, numbers, true, false, null. ``yes``,
+        ``on`` and ``2026-05-01`` are text, as in YAML 1.2. Tags are rejected.
+Rule 2: A duplicate key in a mapping is an error.
+Rule 3: Each use of an alias counts, so a small file can't become a large value.
 """
 
 from __future__ import annotations
@@ -17,25 +17,25 @@ from tidelog.flows.codecs import yamlscalars
 from tidelog.options.structs import Problems
 
 SIZE: Final = 1 << 20  # characters of a file
-VALUES: Final = 100_000  # in a file, with aliases followed
-DEPTH: Final = 50  # mappings and lists in one another
+VALUES: Final = 100_000  # maximum number of values in a file, with aliases expanded
+DEPTH: Final = 50  # maximum nesting of mappings and lists
 
 
 class PathWithLine(str):
-    """A path, with a line of its own: of what is not in the value, since something else has its place."""
+    """A path with its own line, for a part of the file that is not in the value, such as a duplicate key."""
 
     line = 0
 
 
 @dataclass
 class ParsedText:
-    """What a file holds. ``lines``: by path, as ``flows.orders.connect[0]``, from 1 on."""
+    """The contents of a file. ``lines``: by path, such as ``flows.orders.connect[0]``, from 1."""
 
     value: Any
     lines: dict[str, int] = field(default_factory=dict)
 
     def line(self, path: str) -> int:
-        """The line of a path, or of the nearest thing around it that the file has."""
+        """The line of a path, or of its nearest parent in the file."""
         if isinstance(path, PathWithLine):
             return path.line
         while path:
@@ -45,15 +45,15 @@ class ParsedText:
         return 1
 
 
-#: libyaml's parser takes a tenth of the time of Python's. Both make the same events, but Python's places errors better.
+# libyaml's parser takes a tenth of the time of Python's. Both produce the same events; Python's locates errors better.
 _Fast: Final[Any] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _Exact: Final[Any] = yaml.SafeLoader
-_SHORT: Final = 1 << 16  # characters of a text that is read again for its error
+_SHORT: Final = 1 << 16  # maximum number of characters of a text that is parsed again to locate its error
 _TEXT: Final = "tag:yaml.org,2002:str"
 
 
 def read(text: str, problems: Problems) -> ParsedText:
-    """Problems were added where it can't be read; their paths are those of ``Read.lines``."""
+    """Parse a file. Problems are added if it is invalid; their paths are those of ``ParsedText.lines``."""
     found = ParsedText({})
     if len(text) > SIZE:
         problems.add("", f"the file has {len(text):,} characters: {SIZE:,} are the most")
@@ -83,11 +83,11 @@ def read(text: str, problems: Problems) -> ParsedText:
 
 
 class _TooMuchError(Exception):
-    """The file means more than a file may mean."""
+    """The file exceeds a limit."""
 
 
 def _composed(text: str) -> yaml.Node | None:
-    """The nodes of the only document; None: there is none. Raises yaml.YAMLError."""
+    """Return the node of the only document, or None. Raises yaml.YAMLError."""
     try:
         return _parsed(_Fast(text))
     except yaml.YAMLError:
@@ -97,12 +97,12 @@ def _composed(text: str) -> yaml.Node | None:
 
 
 def _parsed(parser: Any) -> yaml.Node | None:
-    """Not recursive: a text may nest as deep as it is long."""
+    """Parse without recursion, because the nesting of a text is only limited by its length."""
     try:
-        parser.get_event()  # the stream's beginning
+        parser.get_event()  # start of the stream
         if isinstance(parser.peek_event(), yaml.StreamEndEvent):
             return None
-        parser.get_event()  # the document's
+        parser.get_event()  # start of the document
         node = _document(parser)
         parser.get_event()
         following = parser.peek_event()
@@ -119,8 +119,8 @@ def _parsed(parser: Any) -> yaml.Node | None:
 def _document(parser: Any) -> yaml.Node:
     anchors: dict[str, yaml.Node] = {}
     root: list[yaml.Node] = []
-    around: list[yaml.Node] = []  # collections that are open
-    keys: list[yaml.Node | None] = []  # of each: the key that waits for its value
+    around: list[yaml.Node] = []  # open collections
+    keys: list[yaml.Node | None] = []  # for each of them: the key that waits for its value
     count = 0
     while not root or around:
         event = parser.get_event()
@@ -157,7 +157,7 @@ def _node(event: Any, anchors: dict[str, yaml.Node]) -> yaml.Node:
         return anchors[event.anchor]
     node: yaml.Node
     if kind is yaml.ScalarEvent:
-        style = event.style or None  # libyaml says "" for plain text
+        style = event.style or None  # libyaml returns "" for plain text
         node = yaml.ScalarNode(event.tag or _TEXT, event.value, mark, end, style=style)
     elif kind is yaml.SequenceStartEvent:
         node = yaml.SequenceNode(event.tag, [], mark, end)

@@ -1,10 +1,10 @@
-"""Who may ask, and what a browser's page may not.
+"""Decides which requests the HTTP API serves.
 
-Rule 1: with a token, each request to ``/v1`` and ``/metrics`` needs it, ``/v1/live`` and ``/v1/ready`` excepted.
-        Without one the API listens on this machine only.
-Rule 2: without a token, ``Host`` must be a name of this machine: a name of somebody else's that leads here (DNS
-        rebinding) is refused.
-Rule 3: what a page of another origin sends is refused, whatever it is: browsers say ``Origin`` and ``Sec-Fetch-Site``.
+Rule 1: If there is a token, each request to ``/v1`` and ``/metrics`` must contain it, except ``/v1/live`` and
+        ``/v1/ready``. Without a token, the API only listens on this machine.
+Rule 2: Without a token, ``Host`` must be a local name. A foreign name that resolves to this machine (DNS rebinding) is
+        rejected.
+Rule 3: All requests from web pages of another origin are rejected. Browsers send ``Origin`` and ``Sec-Fetch-Site``.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from tidelog.flows.service.requestbodies import ApiError, wrong
 log = logging.getLogger("tidelog.flows")
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
-OPEN: Final = frozenset(("/", "/v1/live", "/v1/ready"))  # to those without the token; /v1/ready names nothing then
-TOKEN: Final = 16  # characters of a token, at least
+OPEN: Final = frozenset(("/", "/v1/live", "/v1/ready"))  # served without the token; /v1/ready then omits the names
+TOKEN: Final = 16  # minimum length of a token
 HEADERS: Final = {
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
@@ -39,13 +39,13 @@ HEADERS: Final = {
 
 
 class AccessControl:
-    """>>> Guard(token).middleware"""
+    """>>> AccessControl(token).middleware"""
 
     def __init__(self, token: str | None) -> None:
         self._token = token.encode() if token else None
 
     def known(self, request: web.Request) -> bool:
-        """Whether the request has the token, or none is needed."""
+        """Whether the request contains the token, or none is required."""
         if self._token is None:
             return True
         scheme, _, given = request.headers.get("Authorization", "").partition(" ")
@@ -67,7 +67,7 @@ class AccessControl:
 
     @property
     def middleware(self) -> Middleware:
-        """Checks, and turns errors into answers."""
+        """The middleware that checks requests and converts exceptions to error responses."""
 
         @web.middleware
         async def middleware(request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -75,7 +75,7 @@ class AccessControl:
                 try:
                     self.check(request)
                     answer = await handler(request)
-                except Exception as error:  # noqa: BLE001 - each is an answer
+                except Exception as error:  # noqa: BLE001 - every exception becomes a response
                     answer = _refused(request, error).answer()
             if not answer.prepared:
                 for name, value in HEADERS.items():
@@ -109,5 +109,5 @@ def _refused(request: web.Request, error: Exception) -> ApiError:
 
 
 def _authority(origin: str) -> str:
-    """host:port of an origin, in the form of ``Host``."""
+    """The host:port of an origin, in the form of ``Host``."""
     return origin.partition("://")[2].lower()

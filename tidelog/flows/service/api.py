@@ -1,4 +1,4 @@
-"""The HTTP API: Tremor's routes with its bodies, and more. ``openapi.ROUTES`` lists them."""
+"""The HTTP API: the routes and bodies of Tremor's API, with extensions. ``openapi.ROUTES`` lists them."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ from tidelog.flows.service.requestbodies import ApiError, answer
 from tidelog.options.units import Duration
 
 DEFAULT: Final = "127.0.0.1:9898"
-HEARTBEAT: Final = 5.0  # s between two looks whether who reads a tap is still there
-UNREAD: Final = 20.0  # s that who has a tap may read nothing
-CONNECTIONS: Final = 500  # open at a time; more get 503 and are closed
-HEADERS_WITHIN: Final = 10.0  # s for a request's headers; the first one's count from the connection
+HEARTBEAT: Final = 5.0  # s between checks whether the client of a tap is still connected
+UNREAD: Final = 20.0  # s: the timeout of sending to the client of a tap
+CONNECTIONS: Final = 500  # maximum number of open connections; further ones get 503 and are closed
+HEADERS_WITHIN: Final = 10.0  # s for a request's headers, for the first request from the connection on
 
 
 def address(listen: str) -> tuple[str, int]:
-    """HOST:PORT in its parts. FlowError."""
+    """Parse HOST:PORT. Raises FlowError."""
     host, colon, port = listen.rpartition(":")
     if not colon or not port.isascii() or not port.isdigit() or int(port) > 65535:
         raise FlowError(f"listen is {listen!r}: it must be HOST:PORT, such as {DEFAULT}")
-    return host.strip("[]") or "0.0.0.0", int(port)  # noqa: S104 - who leaves the host out means all
+    return host.strip("[]") or "0.0.0.0", int(port)  # noqa: S104 - without a host, listen on all addresses
 
 
 class FlowApiServer:
-    """The API of a host, listening. ``url`` says where."""
+    """The listening API of a host. ``url`` is its address."""
 
     def __init__(self, host: FlowHost, listen: str = DEFAULT, token: str | None = None) -> None:
         self._place = address(listen)
@@ -51,11 +51,11 @@ class FlowApiServer:
         self.url = ""
 
     async def start(self) -> None:
-        """FlowError: somebody else has the port."""
+        """Start listening. Raises FlowError if the port is in use."""
         host, port = self._place
         await self._runner.setup()
         handler = self._runner.server
-        assert handler is not None  # noqa: S101 - it was set up
+        assert handler is not None  # noqa: S101 - set up above
         limits = HttpListener(ListenAddressOptions(
             host=host, port=port, tls=None, max_connections=CONNECTIONS, header_timeout=Duration(HEADERS_WITHIN),
             idle_timeout=Duration(IDLE),
@@ -92,7 +92,7 @@ def application(host: FlowHost, token: str | None = None) -> web.Application:
 
 
 class FlowApi:
-    """Handlers, by the names in ``openapi.ROUTES``."""
+    """The handlers, named as in ``openapi.ROUTES``."""
 
     def __init__(self, host: FlowHost, guard: AccessControl) -> None:
         self._host = host
@@ -118,7 +118,7 @@ class FlowApi:
         return answer({"live": True})
 
     async def ready(self, request: web.Request) -> web.Response:
-        found = views.culprits(self._host)
+        found = views.not_ready(self._host)
         body: dict[str, Any] = {"ready": not found}
         if self._guard.known(request):
             body["culprits"] = found
@@ -141,7 +141,7 @@ class FlowApi:
     async def patch_flow(self, request: web.Request) -> web.Response:
         _, alias = self._found(request)
         status = requestbodies.status_of(await requestbodies.patch_body(request))
-        deployed = await self._host.steer(alias, cast(Any, status))
+        deployed = await self._host.set_status(alias, cast(Any, status))
         return answer(views.flow(deployed, alias))
 
     async def post_flow(self, request: web.Request) -> web.Response:
@@ -158,7 +158,7 @@ class FlowApi:
         known = name in self._host.flows
         deployed, reports = await self._host.deploy(name, given, replace=replace, spec=spec)
         kept = deployed.by == "api" and self._host.desired is not None
-        body = {**views.flow(deployed, name), "kept": kept, "drained": told(reports)}
+        body = {**views.flow(deployed, name), "kept": kept, "drained": drain_results(reports)}
         return answer(body, 200 if known else 201, {} if known else {"Location": f"/v1/flows/{name}"})
 
     async def delete_flow(self, request: web.Request) -> web.Response:
@@ -166,7 +166,7 @@ class FlowApi:
         timeout = requestbodies.number(request, "timeout", None, 0.0, 3600.0)
         shown = views.flow(deployed, alias)
         reports = await self._host.undeploy(alias, timeout)
-        return answer({**shown, "status": "drained", "drained": told(reports)})
+        return answer({**shown, "status": "drained", "drained": drain_results(reports)})
 
     # -- connectors, pipelines -------------------------------------------------------------------------------
     async def connectors(self, request: web.Request) -> web.Response:
@@ -180,7 +180,7 @@ class FlowApi:
     async def patch_connector(self, request: web.Request) -> web.Response:
         _, alias, name = self._part(request, "connector")
         status = requestbodies.status_of(await requestbodies.patch_body(request))
-        deployed = await self._host.steer(alias, cast(Any, status), name)
+        deployed = await self._host.set_status(alias, cast(Any, status), name)
         return answer(views.connector(deployed, alias, name))
 
     async def pipelines(self, request: web.Request) -> web.Response:
@@ -208,7 +208,7 @@ class FlowApi:
 
     # -- a tap -----------------------------------------------------------------------------------------------
     async def tap(self, request: web.Request) -> web.StreamResponse:
-        """Server-sent events, one for each event that is shown, until the reader or the flow ends."""
+        """Send samples as server-sent events, until the client disconnects or the flow ends."""
         deployed, alias = self._found(request)
         rate = requestbodies.number(request, "rate", tap.RATE, 0.01, tap.RATE_MOST) or tap.RATE
         chosen = deployed.chosen(alias)
@@ -235,10 +235,10 @@ class FlowApi:
                 if not found and all(each.ended for each in chosen):
                     await _written(response, b"event: end\ndata: {}\n\n")
                     break
-        except TimeoutError:  # the tap is for somebody who reads
+        except TimeoutError:  # the client does not read
             if request.transport is not None:
                 request.transport.abort()
-        except (ConnectionError, asyncio.CancelledError):  # who read has gone
+        except (ConnectionError, asyncio.CancelledError):  # the client has disconnected
             pass
         finally:
             tapped.detach()
@@ -298,13 +298,13 @@ class FlowApi:
 
 
 async def _written(response: web.StreamResponse, data: bytes) -> None:
-    """TimeoutError: who reads takes nothing."""
+    """Send data. Raises TimeoutError if the client does not read."""
     async with asyncio.timeout(UNREAD):
         await response.write(data)
 
 
-def told(reports: Mapping[str, DrainReport]) -> list[dict[str, Any]]:
-    """What drains came to, by instance."""
+def drain_results(reports: Mapping[str, DrainReport]) -> list[dict[str, Any]]:
+    """The results of drains, by instance."""
     return [
         {
             "alias": alias, "settled": each.settled, "abandoned": each.abandoned, "complete": each.complete,

@@ -1,6 +1,6 @@
-"""Dead letters of a flow: listed, replayed.
+"""Lists and replays the dead letters of a flow.
 
-They are in a topic for dead letters, as those of workers: ``tidelog dlq`` shows and replays the same.
+They are stored in a dead-letter topic, as those of workers, so ``tidelog dlq`` lists and replays them as well.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from tidelog.flows.service.tap import shown
 from tidelog.flows.spec import FlowSpec
 from tidelog.topics import TopicError, deadletters
 
-LIMIT: Final = 1000  # letters in one list
+LIMIT: Final = 1000  # maximum number of dead letters in a list
 
 T = TypeVar("T")
 
 
 def topic_in(spec: FlowSpec) -> str:
-    """Where the dead letters of a flow are."""
+    """The topic of a flow's dead letters."""
     for each in spec.connectors.values():
         if each.type == "dead_letters" and (topic := getattr(each.options, "topic", None)):
             return str(topic)
@@ -35,11 +35,13 @@ def topic_in(spec: FlowSpec) -> str:
 
 
 class DeadLettersError(ConnectionError):
-    """The server does not answer, or has no such letters."""
+    """The server does not reply, or has no such dead letters."""
 
 
 async def listed(server: str, topic: str, limit: int) -> dict[str, Any]:
-    """Open letters of a topic, oldest first: at most ``limit``, and how many there are. LettersError."""
+    """Return up to ``limit`` open dead letters of a topic, oldest first, and their total number. Raises
+    DeadLettersError.
+    """
 
     def ask(client: Client) -> dict[str, Any]:
         entries, _ = run(client, deadletters.page(topic, None, limit))
@@ -50,13 +52,15 @@ async def listed(server: str, topic: str, limit: int) -> dict[str, Any]:
 
 
 async def replayed(server: str, topic: str, ids: Collection[str] | None) -> dict[str, Any]:
-    """Send open letters to where they came from. ids: only these. FlowError: an ID is none. LettersError."""
+    """Send open dead letters to their origin: those in ``ids``, or all. Raises FlowError if an ID is invalid, or
+    DeadLettersError.
+    """
     try:
         chosen = None if ids is None else {StreamId.parse(each) for each in ids}
     except ValueError as error:
         raise FlowError(str(error)) from None
 
-    def wanted(letter: deadletters.DeadLetterRecord | None, id: StreamId) -> bool:  # noqa: A002, ARG001 - the form of EventPredicate
+    def wanted(letter: deadletters.DeadLetterRecord | None, id: StreamId) -> bool:  # noqa: A002, ARG001 - the required signature
         return chosen is None or id in chosen
 
     def ask(client: Client) -> dict[str, Any]:
@@ -67,7 +71,7 @@ async def replayed(server: str, topic: str, ids: Collection[str] | None) -> dict
 
 
 async def _asked(server: str, ask: Callable[[Client], T]) -> T:
-    """In a thread: operations that need a connection of their own are made for the client of threads."""
+    """Call ``ask`` in a thread, because operations with a connection of their own require the blocking client."""
 
     def work() -> T:
         with Client(server) as client:

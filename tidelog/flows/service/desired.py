@@ -1,13 +1,13 @@
-"""What people asked for, kept on the tidelog server: what is paused, and flows that came over HTTP.
+"""The desired state of flows, stored on the tidelog server: what is paused, and the flows that were deployed over HTTP.
 
-One JSON document under ``flows:NAME``, NAME being the process's: ``{"wanted": {alias: {"status": ..., "connectors":
-{...}}}, "deployed": {name: flow}}``. Each change is a compare-and-set, so processes of one name that share it lose
-nothing.
+It is a JSON document under ``flows:NAME``, where NAME is the name of the process: ``{"wanted": {alias: {"status": ...,
+"connectors": {...}}}, "deployed": {name: flow}, "sources": {name: [source]}}``. Each change is a compare-and-set, so
+several processes with the same name lose no changes.
 
-Rule 1: what was asked for is in force first, and then kept; who asked hears of success when both is done.
-Rule 2: a flow's name stands for all its instances: what was wanted of single ones is forgotten when it is set.
-Rule 3: a key that holds something else is reported and ignored: it must not prevent flows from starting. It is not
-        modified, and changes are not stored.
+Rule 1: A request takes effect first and is stored then. It succeeds when both are done.
+Rule 2: The name of a flow refers to all its instances: setting its status discards the statuses of single instances.
+Rule 3: If the key contains another value, it is reported and ignored, so that flows can start. It is not modified, and
+        changes are not stored.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from tidelog.transport.leader import LeaderConnection
 log = logging.getLogger("tidelog.flows")
 T = TypeVar("T")
 
-ANSWER_MS: Final = 5000  # that the server has for each answer
-SIZE: Final = 4 << 20  # bytes of the document
-TRIES: Final = 20  # of one change, while others change it as well
+ANSWER_MS: Final = 5000  # ms: the timeout of the server's replies
+SIZE: Final = 4 << 20  # bytes: the maximum size of the document
+TRIES: Final = 20  # attempts of one change in case of conflicts
 
 
 class DesiredStatus(msgspec.Struct):
-    """Of one alias. None: nobody said."""
+    """The desired status of one alias. None: not set."""
 
     status: str | None = None
     connectors: dict[str, str] = {}
@@ -50,10 +50,10 @@ class DesiredDocument(msgspec.Struct):
 
     wanted: dict[str, DesiredStatus] = {}
     deployed: dict[str, dict[str, Any]] = {}
-    sources: dict[str, list[FlowSource]] = {}  # of the flows that were started, by name
+    sources: dict[str, list[FlowSource]] = {}  # of all flows that were started, by name
 
     def status(self, name: str, alias: str) -> str | None:
-        """What is wanted of an instance: what was said of it, else of its flow."""
+        """The desired status of an instance: its own, or that of its flow."""
         own, whole = self.wanted.get(alias, DesiredStatus()), self.wanted.get(name, DesiredStatus())
         return own.status or whole.status
 
@@ -87,11 +87,11 @@ class DesiredStateError(FlowError):
 
 
 class _NoDocumentError(DesiredStateError):
-    """The key holds something else."""
+    """The key contains another value."""
 
 
 class Desired:
-    """>>> await Desired(url, "shop").change(lambda kept: kept.set("orders", "orders", "paused"))"""
+    """>>> await Desired(url, "shop").change(lambda document: document.set("orders", "orders", "paused"))"""
 
     def __init__(self, server: str, name: str) -> None:
         self.key = f"flows:{name}"
@@ -101,7 +101,7 @@ class Desired:
         self._trouble = FailureLog(log)
 
     async def read(self) -> DesiredDocument:
-        """Raises KeptError if there is no answer, DeniedError if the server denies the permission."""
+        """Read the document. Raises DesiredStateError if there is no reply, or DeniedError if permission is denied."""
         async with self._one:
             try:
                 return self._decoded(await self._asked(strings.get(self.key)))
@@ -140,7 +140,7 @@ class Desired:
                 ) from None
 
     async def _asked(self, call: Call[T]) -> T:
-        """In a thread: who leads may have to be found."""
+        """Send a call in a thread, because the leader may have to be found."""
         (found,) = await asyncio.to_thread(self._servers.ask, call)
         if isinstance(found, ReplyError):
             raise found
@@ -159,7 +159,7 @@ class Desired:
         return kept
 
     def _ignored(self, error: Exception) -> DesiredDocument:
-        """Rule 3: nothing was asked for, as far as this process can tell."""
+        """Apply Rule 3: report the error, and return an empty document."""
         self._trouble.warn(f"{self.key}: {text_of(error)}; flows start as if nothing had been asked for")
         return DesiredDocument()
 

@@ -1,9 +1,10 @@
-"""Flows of one process, by name: deployed, replaced, paused, drained.
+"""``FlowHost``: the flows of one process by name: deployment, replacement, pausing, draining.
 
-A flow of three instances has the aliases ``orders.1`` to ``orders.3``; its name, ``orders``, stands for all of them.
+The instances of a flow ``orders`` have the aliases ``orders.1``, ``orders.2``, and so on. The name refers to all of
+them.
 
-Rule 1: one thing at a time happens to a flow; others go on meanwhile.
-Rule 2: what fails in one flow does not touch another.
+Rule 1: The operations on a flow are executed one after another. Other flows are not affected.
+Rule 2: A failure in one flow does not affect another one.
 """
 
 from __future__ import annotations
@@ -28,25 +29,25 @@ from tidelog.transport.errors import DeniedError
 
 log = logging.getLogger("tidelog.flows")
 
-AGAIN: Final = 2.0  # s between two questions to a server that does not say what was paused
-FLOWS: Final = 200  # in one process, that came over HTTP
-INSTANCES: Final = 64  # of one of these
+AGAIN: Final = 2.0  # s between attempts to read the desired state
+FLOWS: Final = 200  # maximum number of flows in a process that were deployed over HTTP
+INSTANCES: Final = 64  # maximum number of instances of such a flow
 
-ORDER: Final = ("failed", "initializing", "draining", "paused", "stopped", "drained", "running")  # the worst first
+ORDER: Final = ("failed", "initializing", "draining", "paused", "stopped", "drained", "running")  # from worst to best
 
 By: TypeAlias = Literal["file", "python", "api"]
 
 
 class NoFlowError(FlowError):
-    """There is no flow, instance or connector of this name."""
+    """There is no flow, instance or connector with this name."""
 
 
 class BusyError(FlowError):
-    """Not now: there is such a flow already, or it has ended."""
+    """The operation is not possible now: the flow exists already, or has ended."""
 
 
 def worst(statuses: Iterable[str]) -> str:
-    """What is said of several together."""
+    """The status of several instances together."""
     return min(statuses, key=ORDER.index, default="initializing")
 
 
@@ -57,13 +58,13 @@ class DeployedFlow:
         self.name = spec.name
         self.spec = spec
         self.by = by
-        self.given = given  # as it was written; None: made in Python
+        self.given = given  # the flow as it was declared; None: in Python
         self.instances: list[RunningFlow] = []
-        self.reports: dict[str, DrainReport] = {}  # of instances that were drained
+        self.reports: dict[str, DrainReport] = {}  # of drained instances
         self.lock = asyncio.Lock()
-        self.replacing = False  # another takes its place as soon as it is drained
+        self.replacing = False  # another flow replaces it as soon as it is drained
         self.watchers: list[asyncio.Task[None]] = []
-        self.letters: list[DeadLetterQueue] = []  # that instances write
+        self.letters: list[DeadLetterQueue] = []  # the dead-letter queues of the instances
 
     @property
     def aliases(self) -> list[str]:
@@ -79,7 +80,7 @@ class DeployedFlow:
         return bool(self.instances) and not self.replacing and all(each.ended for each in self.instances)
 
     def end(self) -> None:
-        """Its instances have ended, or are about to: nothing is watched and no letter written any more."""
+        """Release the tasks and dead-letter queues of its instances, which have ended or are about to."""
         for task in self.watchers:
             task.cancel()
         for letters in self.letters:
@@ -90,27 +91,27 @@ class DeployedFlow:
 
 
 class FlowHost:
-    """>>> host = Host(server); await host.start([Deployed(flow.spec(), "python")]); await host.finished()"""
+    """>>> host = FlowHost(server); await host.start([DeployedFlow(flow.spec(), "python")]); await host.finished()"""
 
     def __init__(self, server: str | None = None, name: str = "default", *, local: bool = False) -> None:
-        """FlowError: the server's URL is none."""
+        """Raises FlowError if the server's URL is invalid."""
         if server is not None and (wrong := no_server(server)):
             raise FlowError(wrong)
         self.server = server
         self.name = name
-        self.local = local  # flows that come over HTTP may name Python functions and files of this machine
+        self.local = local  # whether flows deployed over HTTP can use Python functions and local files
         self.flows: dict[str, DeployedFlow] = {}
-        self.shared: dict[str, Any] = {}  # what instances of connectors share
-        self.watchdog = Watchdog()  # of the process, where it has been started
-        self.problem = ""  # why what people asked for is not known yet
+        self.shared: dict[str, Any] = {}  # shared by connectors of all flows
+        self.watchdog = Watchdog()  # of the process, if it was started
+        self.problem = ""  # why the desired state is not known yet
         self.draining = False
         self.desired = None if server is None else Desired(server, name)
-        self.reading = asyncio.Lock()  # held while a flow that came over HTTP is read, in a thread
+        self.reading = asyncio.Lock()  # held while a flow from HTTP is parsed in a thread
         self._changed = asyncio.Event()
 
     # -- begin -----------------------------------------------------------------------------------------------
     async def start(self, flows: Sequence[DeployedFlow]) -> None:
-        """Begin flows, and those that were deployed over HTTP before. Waits until the server says what was paused."""
+        """Start these flows, and those that were deployed over HTTP before. Waits until the desired state is known."""
         for each in flows:
             self.flows[each.name] = each
         kept = await self._kept()
@@ -178,7 +179,7 @@ class FlowHost:
             log.warning("%s: its sources were not recorded: %s", spec.name, error)
 
     async def _watch(self, running: RunningFlow) -> None:
-        """Give back what an instance holds when all its sources have ended."""
+        """Stop an instance when all its sources have ended."""
         await running.finished()
         if not running.ended and running.status != "draining":
             log.info("%s: finished", running.alias)
@@ -187,7 +188,7 @@ class FlowHost:
 
     # -- deploy, replace, undeploy ---------------------------------------------------------------------------
     def read(self, name: str, given: Any) -> FlowSpec:
-        """A flow that came over HTTP. FlowFileError: what is wrong with it."""
+        """Parse a flow from HTTP. Raises FlowFileError with all errors."""
         problems = Problems()
         spec = read_flow(name, given, name, self.server, problems, outside=self.local)
         if spec is not None and spec.instances > INSTANCES:
@@ -199,9 +200,11 @@ class FlowHost:
     async def deploy(
         self, name: str, given: dict[str, Any], *, replace: bool = False, spec: FlowSpec | None = None
     ) -> tuple[DeployedFlow, dict[str, DrainReport]]:
-        """A flow over HTTP. replace: instead of the one of this name, which is drained first. spec: what ``read`` made.
+        """Deploy a flow from HTTP. ``replace``: drain and replace the flow with this name. ``spec``: the result of
+        ``read``.
 
-        FlowFileError: it is wrong. BusyError: there is one, and it should not be replaced; there are too many.
+        Raises FlowFileError if it is invalid, or BusyError if it exists and is not to be replaced, or there are too
+        many.
         """
         spec = spec or self.read(name, given)
         if self.problem or self.draining:
@@ -219,16 +222,16 @@ class FlowHost:
         async with old.lock:
             if self.flows.get(name) is not old:
                 raise BusyError(f"the flow {name!r} was replaced or undeployed meanwhile")
-            kept = await self._standing(old)
-            reports = await self._cleared(old)
+            kept = await self._current_state(old)
+            reports = await self._drain_replaced(old)
             new = DeployedFlow(spec, old.by, given)
             async with new.lock:
                 self.flows[name] = new
                 await self._put(new, kept)
         return new, reports
 
-    async def _cleared(self, old: DeployedFlow) -> dict[str, DrainReport]:
-        """Drain a flow whose place another takes. BusyError: the process was told to stop meanwhile."""
+    async def _drain_replaced(self, old: DeployedFlow) -> dict[str, DrainReport]:
+        """Drain a flow that is being replaced. Raises BusyError if the process is stopped meanwhile."""
         old.replacing = True
         try:
             reports = await self._drained(old, None)
@@ -239,8 +242,8 @@ class FlowHost:
             raise BusyError(f"this process is about to stop: {old.name!r} was drained, and nothing takes its place")
         return reports
 
-    async def _standing(self, old: DeployedFlow) -> DesiredDocument:
-        """What holds for a flow's instances now, for those that take their place."""
+    async def _current_state(self, old: DeployedFlow) -> DesiredDocument:
+        """The desired state of a flow's instances, for those that replace them."""
         kept = DesiredDocument()
         for each in old.instances:
             kept.set(old.name, each.alias, "paused" if each.paused else "running")
@@ -264,7 +267,7 @@ class FlowHost:
             await self.desired.change(lambda kept: kept.deployed.update({new.name: given}))
 
     async def undeploy(self, name: str, seconds: float | None = None) -> dict[str, DrainReport]:
-        """Drain a flow and forget it. NoFlowError."""
+        """Drain and delete a flow. Raises NoFlowError."""
         deployed = self.find(name)
         if name != deployed.name:
             raise BusyError(f"{name!r} is an instance of {deployed.name!r}: only the whole flow can be undeployed")
@@ -287,34 +290,35 @@ class FlowHost:
 
     # -- pause, resume ---------------------------------------------------------------------------------------
     def find(self, alias: str) -> DeployedFlow:
-        """The flow of a name or of an instance's alias. NoFlowError."""
+        """Return the flow with this name, or of the instance with this alias. Raises NoFlowError."""
         for each in self.flows.values():
             if alias == each.name or alias in each.aliases:
                 return each
         raise NoFlowError(f"there is no flow {alias!r}")
 
-    async def steer(
+    async def set_status(
         self, alias: str, status: Literal["paused", "running"], connector: str | None = None
     ) -> DeployedFlow:
-        """Pause or resume a flow, an instance, or a connector of it. In force, and kept, when this returns.
+        """Pause or resume a flow, an instance or a connector. The change is in effect and stored when this returns.
 
-        NoFlowError; BusyError: it has ended; KeptError: it is in force, but not kept.
+        Raises NoFlowError; BusyError if the flow has ended; DesiredStateError if the change is in effect, but not
+        stored.
         """
         deployed = self.find(alias)
         if connector is not None and connector not in deployed.spec.connectors:
             raise NoFlowError(f"the flow {alias!r} has no connector {connector!r}")
-        self._alive(deployed, alias)  # not after a drain that it would have to wait for
+        self._active_instances(deployed, alias)  # before waiting for a drain
         async with deployed.lock:
             if self.flows.get(deployed.name) is not deployed:
                 raise BusyError(f"the flow {alias!r} was replaced or undeployed meanwhile")
-            for each in self._alive(deployed, alias):
+            for each in self._active_instances(deployed, alias):
                 await (each.pause if status == "paused" else each.resume)(connector)
             if self.desired is not None:
                 await self.desired.change(lambda kept: kept.set(deployed.name, alias, status, connector))
         return deployed
 
-    def _alive(self, deployed: DeployedFlow, alias: str) -> list[RunningFlow]:
-        """Instances that can be paused. BusyError: there is none."""
+    def _active_instances(self, deployed: DeployedFlow, alias: str) -> list[RunningFlow]:
+        """The instances that can be paused. Raises BusyError if there are none."""
         chosen = deployed.chosen(alias)
         if not chosen:
             raise BusyError(f"the flow {alias!r} is not started yet: {self.problem or 'it is about to be'}")
@@ -325,18 +329,18 @@ class FlowHost:
 
     # -- the end ---------------------------------------------------------------------------------------------
     async def finished(self) -> None:
-        """Wait until all flows have ended. One that failed has."""
+        """Wait until all flows have ended or failed."""
         while self.problem or not all(each.ended for each in self.flows.values()):
             self._changed.clear()
             await self._changed.wait()
 
     async def drain(self, seconds: float | None = None) -> dict[str, DrainReport]:
-        """Drain all flows, at the same time. What became of each instance."""
+        """Drain all flows in parallel. Return the result for each instance."""
         self.draining = True
         found: dict[str, DrainReport] = {}
 
         async def one(deployed: DeployedFlow) -> None:
-            async with deployed.lock:  # whatever happens to it now has an end
+            async with deployed.lock:  # waits for the current operation
                 if deployed.instances and not deployed.ended:
                     found.update(await self._drained(deployed, seconds))
 
@@ -345,10 +349,10 @@ class FlowHost:
         return found
 
     async def stop(self) -> None:
-        """At once. What is under way stays unsettled. Any number of times."""
+        """Stop all flows immediately; events in flight stay unsettled. Can be called several times."""
         self.draining = True
         await asyncio.gather(*(each.stop() for deployed in self.flows.values() for each in deployed.instances))
-        for deployed in self.flows.values():  # not before: an instance that runs would open its letters again
+        for deployed in self.flows.values():  # last: running instances would reopen their queues
             deployed.end()
         if self.desired is not None:
             self.desired.close()
@@ -356,6 +360,6 @@ class FlowHost:
 
     @property
     def failed(self) -> list[str]:
-        """Why flows have failed, one line each."""
+        """The reasons for which flows have failed, one line each."""
         every = [each for deployed in self.flows.values() for each in deployed.instances]
         return [f"{each.alias}: {each.error}" for each in every if each.status == "failed"]

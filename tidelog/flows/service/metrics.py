@@ -1,17 +1,17 @@
-"""``/metrics`` for Prometheus: what flows count anyway, read when it is scraped.
+"""``/metrics`` for Prometheus. The existing counters of flows are read at each scrape.
 
-    tidelog_flow_status{flow,instance,status}                 1 for the status that it has
+    tidelog_flow_status{flow,instance,status}                 1 for the current status
     tidelog_flow_events_total{flow,instance,entity,kind,event}    event: in, out, ok, retry, reject, discard, dead, ...
-    tidelog_flow_waiting_events{flow,instance,channel}        in a channel
-    tidelog_flow_channel_events_total{flow,instance,channel}  that went through
-    tidelog_flow_channel_dropped_total{flow,instance,channel} dropped before a sink that does not count
-    tidelog_flow_unsettled_events{flow,instance}              under way
+    tidelog_flow_waiting_events{flow,instance,channel}        events in a channel
+    tidelog_flow_channel_events_total{flow,instance,channel}  events that passed a channel
+    tidelog_flow_channel_dropped_total{flow,instance,channel} events dropped before a sink with authoritative: false
+    tidelog_flow_unsettled_events{flow,instance}              events in flight
     tidelog_flow_oldest_unsettled_seconds{flow,instance}
-    tidelog_flow_breaker{flow,instance,source,reason}         1 for each reason that stands
-    tidelog_flow_blocked_seconds_total{flow,instance,entity,function}  a Python function held up the whole process
+    tidelog_flow_breaker{flow,instance,source,reason}         1 for each active reason
+    tidelog_flow_blocked_seconds_total{flow,instance,entity,function}  a Python function blocked the process
     tidelog_flow_connected{flow,instance,connector}           1 or 0
 
-Rule 1: labels are names that flows declare, and what entities count: their number is bounded.
+Rule 1: Labels are names in declarations and names of counters, so their number is bounded.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _BASE: Final = ["flow", "instance"]
 
 
 class FlowMetrics:
-    """Of one host."""
+    """The metrics of one host."""
 
     def __init__(self, host: FlowHost) -> None:
         self._host = host
@@ -42,7 +42,7 @@ class FlowMetrics:
         return generate_latest(self._registry)
 
     def describe(self) -> list[Any]:
-        """Nothing: names don't depend on what was collected."""
+        """Return no descriptions, because the names are independent of the collected data."""
         return []
 
     def collect(self) -> Iterator[Any]:
@@ -72,8 +72,8 @@ class FlowMetrics:
                 for name, connection in running.graph.connections.items():
                     connected.add_metric([*base, name], float(connection.connected))
                 for each in tuple(self._host.watchdog.blocked.values()):
-                    if each.times and each.place.flow == running.alias:
-                        blocked.add_metric([*base, each.place.entity, each.place.function], each.seconds)
+                    if each.times and each.call.flow == running.alias:
+                        blocked.add_metric([*base, each.call.entity, each.call.function], each.seconds)
         yield from (status, events, waiting, passed, dropped, unsettled, oldest, breaker, blocked, connected)
 
 

@@ -1,4 +1,4 @@
-"""The HTTP API's routes in one table, and what follows from it: ``/openapi.json``."""
+"""The routes of the HTTP API in one table, and the OpenAPI document that is derived from it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ REPLAY: Final = {
 
 
 class ApiRoute(NamedTuple):
-    """One route. ``handler``: a method of ``Api``."""
+    """One route. ``handler``: the name of a method of ``FlowApi``."""
 
     method: str
     path: str
@@ -123,7 +123,7 @@ _ERROR: Final = {
 
 
 def document() -> dict[str, Any]:
-    """OpenAPI 3.1."""
+    """The OpenAPI 3.1 document."""
     paths: dict[str, dict[str, Any]] = {}
     for each in ROUTES:
         paths.setdefault(each.path, {})[each.method.lower()] = _operation(each)

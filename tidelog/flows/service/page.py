@@ -1,4 +1,4 @@
-"""The page at ``/``: one file, whose own script and style are the only ones that a browser runs."""
+"""The page at ``/``: one file. Its policy only permits its own script and style."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FILE = Path(__file__).with_name("page.html")
 
 @cache
 def _read() -> tuple[str, str]:
-    """(the page, its policy). The hashes are those of what stands in the page."""
+    """Return the page and its policy, which contains the hashes of its script and style."""
     text = FILE.read_text(encoding="utf-8")
     (script,) = re.findall(r"<script>(.*?)</script>", text, re.DOTALL)
     (style,) = re.findall(r"<style>(.*?)</style>", text, re.DOTALL)

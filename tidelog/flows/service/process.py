@@ -1,7 +1,7 @@
-"""Flows as a process: read, started, served over HTTP, told by signals to stop.
+"""``FlowProcess``: runs flows and the HTTP API until all flows have ended, or until a signal.
 
-The first SIGTERM, SIGINT or SIGHUP drains all flows and says what was settled and what was abandoned. A second one
-stops at once. Without either the process ends when all flows have ended, unless it is to stay.
+The first SIGTERM, SIGINT or SIGHUP drains all flows and reports the settled and abandoned events. A second signal stops
+immediately. With ``stay``, the process continues when all flows have ended.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ log = logging.getLogger("tidelog.flows")
 
 @dataclass
 class ProcessOptions:
-    """What a process is told besides its flows."""
+    """The options of a process."""
 
     server: str | None = None  # URL of the tidelog server
-    name: str = "default"  # of the process, for what the server keeps of it
+    name: str = "default"  # name of the desired state on the server
     listen: str | None = api.DEFAULT  # None: no HTTP API
     token: str | None = None
-    local: bool = False  # flows over HTTP may name Python functions and files of this machine
+    local: bool = False  # flows deployed over HTTP can use Python functions and local files
     stay: bool = False  # also when all flows have ended
 
 
 def token_in(path: str) -> str:
-    """The token that a file holds. FlowError."""
+    """Read a token from a file. Raises FlowError."""
     try:
         found = Path(path).read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
@@ -48,22 +48,22 @@ def token_in(path: str) -> str:
 
 
 def run(flows: Sequence[DeployedFlow], options: ProcessOptions, say: Callable[[str], None] | None = None) -> int:
-    """Run until the end; returns the exit status: 0, or 1 where a flow failed or events were abandoned.
+    """Run the flows. Return the exit status: 0, or 1 if a flow failed or events were abandoned.
 
-    say: gets lines for people; standard error by default. FlowError: it can't start.
+    ``say`` prints messages for the user, by default on standard error. Raises FlowError if the process can't start.
     """
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(FlowProcess(flows, options, say or _say).main())
 
 
 class FlowProcess:
-    """>>> await Process(flows, Options()).main()"""
+    """>>> await FlowProcess(flows, ProcessOptions(), print).main()"""
 
     def __init__(self, flows: Sequence[DeployedFlow], options: ProcessOptions, say: Callable[[str], None]) -> None:
         self._flows = flows
         self._options = options
         self._say = say
-        self._told = 0  # signals
+        self._told = 0  # number of signals
         self._signal = asyncio.Event()
         self.host = FlowHost(options.server, options.name, local=options.local)
 
@@ -104,7 +104,7 @@ class FlowProcess:
         return self._status(all(each.complete for each in reports.values()))
 
     async def _until(self, work: asyncio.Task[object]) -> bool:
-        """Wait for work, or a signal. Whether the work is done; its error is raised."""
+        """Wait for ``work`` or a signal. Return whether ``work`` is done. Its exception is raised."""
         told = asyncio.create_task(self._signal.wait())
         try:
             await asyncio.wait((work, told), return_when=asyncio.FIRST_COMPLETED)
@@ -127,7 +127,7 @@ class FlowProcess:
             self._say(f"failed: {each}")
         if not complete or self.host.failed:
             return 1
-        return int(self.host.shared.get("exit_code", 0))  # what a connector of type exit was told
+        return int(self.host.shared.get("exit_code", 0))  # set by a connector of type exit
 
 
 def shown(alias: str, report: DrainReport) -> str:
@@ -138,4 +138,4 @@ def shown(alias: str, report: DrainReport) -> str:
 
 
 def _say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)  # noqa: T201 - for people
+    print(line, file=sys.stderr, flush=True)  # noqa: T201 - messages for the user

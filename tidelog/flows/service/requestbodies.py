@@ -1,4 +1,4 @@
-"""Requests' bodies, and answers with errors: ``{"code": 404, "error": "there is no flow 'x'"}``."""
+"""Parses request bodies, and builds responses, also for errors: ``{"code": 404, "error": "there is no flow 'x'"}``."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from tidelog.flows.files import yamltext
 from tidelog.options.structs import Problems
 
 BODY: Final = 256 << 10  # bytes
-PROBLEMS: Final = 200  # of a flow that are told
-BODY_WITHIN: Final = 30.0  # s for a body
+PROBLEMS: Final = 200  # maximum number of reported problems of a flow
+BODY_WITHIN: Final = 30.0  # s: the timeout of a body
 _JSON: Final = ("application/json",)
-_FORM: Final = "application/x-www-form-urlencoded"  # what curl -d says where nothing is said
+_FORM: Final = "application/x-www-form-urlencoded"  # the default content type of curl -d
 _YAML: Final = ("application/yaml", "application/x-yaml", "text/yaml")
 
 
 class ApiError(Exception):
-    """A request that is answered with an error."""
+    """A request that gets an error response."""
 
     def __init__(self, code: int, error: str, problems: Sequence[str] = ()) -> None:
         super().__init__(error)
@@ -48,7 +48,7 @@ def answer(body: Any, status: int = 200, headers: dict[str, str] | None = None) 
 
 
 def wrong(error: FlowFileError) -> ApiError:
-    """A flow that is wrong."""
+    """Return the error for an invalid flow."""
     shown = list(error.problems[:PROBLEMS])
     if len(error.problems) > PROBLEMS:
         shown.append(f"and {len(error.problems) - PROBLEMS} more")
@@ -64,17 +64,21 @@ async def body_of(request: web.Request) -> bytes:
 
 
 async def patch_body(request: web.Request) -> Any:
-    """JSON. curl's -d without a content type will do: browsers don't send a PATCH anywhere without asking."""
+    """Parse JSON of a PATCH. The content type is not checked strictly (curl -d), because browsers send no cross-origin
+    PATCH without a preflight request.
+    """
     return await _json(request, (*_JSON, _FORM, "text/plain", "application/merge-patch+json"))
 
 
 async def json_body(request: web.Request) -> Any:
-    """JSON that says it is: a page elsewhere can't send that without asking."""
+    """Parse JSON with the content type of JSON, which web pages of other origins can't send without a preflight
+    request.
+    """
     return await _json(request, _JSON)
 
 
 async def flow_body(request: web.Request, turns: asyncio.Lock) -> dict[str, Any]:
-    """A flow, in JSON or YAML. turns: one body at a time is read; each would take time from the event loop."""
+    """Parse a flow in JSON or YAML. ``turns`` serializes parsing, so that it does not delay the event loop too much."""
     if request.content_type in _YAML:
         problems = Problems()
         try:
@@ -105,7 +109,7 @@ async def _json(request: web.Request, types: Sequence[str]) -> Any:
 
 
 def status_of(body: Any) -> str:
-    """``{"status": "paused"}``."""
+    """Return the status in ``{"status": "paused"}``."""
     if not isinstance(body, dict) or "status" not in body:
         raise ApiError(422, 'the body must be {"status": "paused"} or {"status": "running"}')
     unknown = [name for name in body if name != "status"]
@@ -118,7 +122,7 @@ def status_of(body: Any) -> str:
 
 
 def number(request: web.Request, name: str, default: float | None, least: float, most: float) -> float | None:
-    """A number of the query."""
+    """Return a number of the query."""
     given = request.query.get(name)
     if given is None:
         return default

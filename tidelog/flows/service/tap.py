@@ -1,7 +1,7 @@
-"""Events that pass, for a look at them: at most so many a second, their values cut.
+"""Samples of passing events: a limited number per second, with truncated values.
 
-Rule 1: a tap costs an entity a look at the clock for each batch, and nothing is kept of what it does not show.
-Rule 2: what the reader does not take in time is counted and dropped; nobody waits for a reader.
+Rule 1: A tap costs an entity one clock reading per batch. Events that are not sampled are not stored.
+Rule 2: Samples that the client does not read in time are counted and dropped. No entity waits for a client.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ from tidelog.flows.api.event import Event
 from tidelog.flows.runtime.channel import EventChannel, Tap
 
 SHOWN: Final = 1000  # characters of a value, and of meta
-WAITING: Final = 500  # events that the reader has not taken
-TAPS: Final = 16  # at a time, in one process
-RATE: Final = 10.0  # events a second, where nothing is said
+WAITING: Final = 500  # samples that the client has not read
+TAPS: Final = 16  # maximum number in a process
+RATE: Final = 10.0  # default number of events per second
 RATE_MOST: Final = 1000.0
 
 
 class TapReader:
-    """Taps on channels. ``attach``, then ``next`` again and again, then ``detach``."""
+    """A tap on channels: call ``attach``, then ``next`` repeatedly, then ``detach``."""
 
     def __init__(self, channels: Iterable[tuple[str, EventChannel]], rate: float) -> None:
         self._channels = list(channels)  # (instance, channel)
         self._rate = rate
-        self._room = 1.0  # events that may be shown now
+        self._room = 1.0  # events that may be sampled now
         self._at = time.monotonic()
         self._waiting: deque[bytes] = deque()
         self._news = asyncio.Event()
         self._taps: list[tuple[EventChannel, Tap]] = []
-        self.passed = 0  # events that were seen
+        self.passed = 0  # total number of events
         self.shown = 0
 
     def attach(self) -> None:
@@ -54,7 +54,7 @@ class TapReader:
         self._news.set()
 
     async def next(self, seconds: float) -> list[bytes]:
-        """What has come, as JSON objects; empty: nothing in that time."""
+        """Wait for samples and return them as JSON objects. Return an empty list after the timeout."""
         try:
             async with asyncio.timeout(seconds):
                 await self._news.wait()
@@ -76,14 +76,14 @@ class TapReader:
                     return
                 self._room -= 1.0
                 self.shown += 1
-                self._waiting.append(told(alias, channel, event))
+                self._waiting.append(as_json(alias, channel, event))
                 self._news.set()
 
         return tap
 
 
-def told(alias: str, channel: str, event: Event) -> bytes:
-    """One event as a JSON object."""
+def as_json(alias: str, channel: str, event: Event) -> bytes:
+    """An event as a JSON object."""
     value, cut = shown(event.value)
     meta, cut_meta = shown(event.meta)
     facts: dict[str, Any] = {
@@ -92,23 +92,23 @@ def told(alias: str, channel: str, event: Event) -> bytes:
     }  # fmt: skip
     try:
         return msgspec.json.encode(facts, enc_hook=repr)
-    except Exception:  # noqa: BLE001 - a look at an event must not cost its flow
+    except Exception:  # noqa: BLE001 - a tap must not affect its flow
         return msgspec.json.encode({name: _plain(each) for name, each in facts.items()})
 
 
 def _plain(value: Any) -> Any:
-    """What can be written, whatever the value: its numbers, else its text."""
+    """A value that can always be encoded: a number, or text."""
     if isinstance(value, (bool, int, type(None))):
         return value
     try:
         text = value if isinstance(value, str) else repr(value)
-    except Exception as error:  # noqa: BLE001 - of a class of the user's
+    except Exception as error:  # noqa: BLE001 - user classes can raise any exception
         text = f"<{type(value).__name__}: {type(error).__name__}>"
     return text[:SHOWN].encode("utf-8", "backslashreplace").decode()
 
 
 def shown(value: Any) -> tuple[Any, bool]:
-    """The value, or where its JSON is too long the beginning of that as text."""
+    """Return the value and whether it was truncated. If its JSON is too long, return the beginning as text."""
     if isinstance(value, str):
         return (value, False) if len(value) <= SHOWN else (value[:SHOWN], True)
     if isinstance(value, (bytes, bytearray)):
@@ -119,6 +119,6 @@ def shown(value: Any) -> tuple[Any, bool]:
             return {"base64": base64.b64encode(part[: SHOWN // 2]).decode()}, len(value) > SHOWN // 2
     try:
         text = msgspec.json.encode(value, enc_hook=repr)
-    except Exception:  # noqa: BLE001 - also what a repr of the user's raises
+    except Exception:  # noqa: BLE001 - user classes can raise any exception
         return _plain(value), True
     return (msgspec.Raw(text), False) if len(text) <= SHOWN else (text[:SHOWN].decode("utf-8", "replace"), True)

@@ -1,6 +1,6 @@
-"""What is told of flows, as plain values: bodies of the HTTP API.
+"""The state of flows as plain values, which are the response bodies of the HTTP API.
 
-A name may mean several instances. What is told of all of them together: the status is the worst, counters are sums.
+A name can refer to several instances. Their status is the worst status, and their counters are added.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def version() -> dict[str, Any]:
 
 
 def status(host: FlowHost) -> dict[str, Any]:
-    """``all_running``: each flow is running, and what people asked for is known."""
+    """``all_running``: whether each flow is running, and the desired state is known."""
     counts: dict[str, int] = {}
     for each in host.flows.values():
         counts[each.status] = counts.get(each.status, 0) + 1
@@ -34,7 +34,7 @@ def status(host: FlowHost) -> dict[str, Any]:
 
 
 def flow(deployed: DeployedFlow, alias: str, host: FlowHost | None = None) -> dict[str, Any]:
-    """alias: the flow's name, or that of one instance."""
+    """``alias``: the name of the flow, or the alias of an instance."""
     problem = "" if host is None else host.problem
     chosen = deployed.chosen(alias)
     spec = deployed.spec
@@ -55,13 +55,13 @@ def flow(deployed: DeployedFlow, alias: str, host: FlowHost | None = None) -> di
 
 
 def blocked(host: FlowHost, aliases: Collection[str]) -> list[dict[str, Any]]:
-    """Python functions of these instances that held up the whole process, the latest first."""
-    found = [each for each in tuple(host.watchdog.blocked.values()) if each.times and each.place.flow in aliases]
+    """The Python functions of these instances that blocked the process, latest first."""
+    found = [each for each in tuple(host.watchdog.blocked.values()) if each.times and each.call.flow in aliases]
     return [each.shown() for each in sorted(found, key=lambda each: each.last, reverse=True)]
 
 
 def connector(deployed: DeployedFlow, alias: str, name: str) -> dict[str, Any]:
-    """One connector, in Tremor's form, with more."""
+    """A connector, in the form of Tremor's API with extensions."""
     chosen = deployed.chosen(alias)
     spec = deployed.spec.connectors[name]
     statuses = [_connector_status(each, name) for each in chosen]
@@ -99,7 +99,7 @@ def _connector_status(running: RunningFlow, name: str) -> str:
         return "failed"
     if running.ended or running.status == "draining":
         return running.status
-    own = (f"{PAUSED}:api", f"{PAUSED}:{name}")  # a sink further down that is paused does not make this one paused
+    own = (f"{PAUSED}:api", f"{PAUSED}:{name}")  # a paused sink below does not make this connector paused
     held = source is not None and any(each.reason in own for each in source.breaker.reasons)
     if held or (sink is not None and sink.paused):
         return PAUSED
@@ -107,7 +107,7 @@ def _connector_status(running: RunningFlow, name: str) -> str:
 
 
 def _neighbours(spec: FlowSpec, name: str) -> dict[str, list[dict[str, str]]]:
-    """What is connected to a connector, by its port: a pipeline or a connector, and the port there."""
+    """The neighbors of a connector by its port: a pipeline or connector, and the port there."""
     found: dict[str, list[dict[str, str]]] = {}
     for link in spec.edges:
         if link.source == name:
@@ -122,7 +122,7 @@ def _port(link: Edge) -> str:
 
 
 def breaker(deployed: DeployedFlow, alias: str) -> dict[str, Any]:
-    """Why nothing moves: for each instance and each of its sources, the reasons that stand. None: it may send."""
+    """The reasons for which each source of each instance does not send. Without reasons, it may send."""
     instances: list[dict[str, Any]] = []
     moves = True
     now = asyncio.get_running_loop().time()
@@ -145,7 +145,9 @@ def breaker(deployed: DeployedFlow, alias: str) -> dict[str, Any]:
 
 
 def unsettled(chosen: Sequence[RunningFlow]) -> dict[str, Any]:
-    """Events under way: how many, the age of the oldest in seconds, where they are. ``stored``: not under way yet."""
+    """The number of events in flight, the age of the oldest in seconds, and their positions. ``stored``: events that
+    are not in flight yet.
+    """
     count, oldest, where, stored = 0, None, dict[str, int](), dict[str, int]()
     for each in chosen:
         one = each.unsettled()
@@ -161,7 +163,7 @@ def unsettled(chosen: Sequence[RunningFlow]) -> dict[str, Any]:
 
 
 def pipeline(deployed: DeployedFlow, alias: str, name: str) -> dict[str, Any]:
-    """A pipeline: its operators in order, what it is connected to, its graph as Mermaid."""
+    """A pipeline: its operators in order, its connections, and its graph in Mermaid."""
     chosen = deployed.chosen(alias)
     operators = []
     for place, each in enumerate(deployed.spec.pipelines[name].operators):
@@ -180,7 +182,7 @@ def pipeline(deployed: DeployedFlow, alias: str, name: str) -> dict[str, Any]:
 
 
 def graph(deployed: DeployedFlow, alias: str) -> dict[str, Any]:
-    """All entities and channels, with counters, for pages that draw them."""
+    """All entities and channels with their counters, for drawing."""
     chosen = deployed.chosen(alias)
     found = diagram.of_graph(deployed.spec, chosen[0].graph)
     for place, each in enumerate(found["channels"]):
@@ -199,8 +201,8 @@ def graph(deployed: DeployedFlow, alias: str) -> dict[str, Any]:
     return {**found, "alias": alias}
 
 
-def culprits(host: FlowHost) -> list[str]:
-    """What is not ready, one line each: a flow that has failed, a connector that was not connected yet."""
+def not_ready(host: FlowHost) -> list[str]:
+    """The reasons for which the process is not ready, one line each."""
     found = [host.problem] if host.problem else []
     for deployed in host.flows.values():
         if not deployed.instances:
@@ -235,7 +237,7 @@ def _waiting(node: FlowNode) -> int:
 
 
 def _plain(given: Any) -> Any:
-    """Options as they were given; Python functions by their names."""
+    """Options as they were declared, with Python functions as names."""
     if callable(given):
         return f"{getattr(given, '__module__', '?')}:{getattr(given, '__qualname__', repr(given))}"
     if isinstance(given, dict):
@@ -243,12 +245,12 @@ def _plain(given: Any) -> Any:
     if isinstance(given, (list, tuple)):
         return [_plain(each) for each in given]
     if isinstance(given, str):
-        return str(given)  # a mark of where it is from does not count here
+        return str(given)  # without the FromEnvironment mark
     return given if isinstance(given, (int, float, bool, type(None))) else repr(given)
 
 
 def without_secrets(given: Any, name: str = "") -> Any:
-    """Options without passwords and tokens: those of URLs, and whatever has such a name, with all that is in it."""
+    """Return options without passwords and tokens, in URLs and under names of secrets."""
     secret = is_secret(name)
     if isinstance(given, dict):
         return {key: without_secrets(each, name if secret else str(key)) for key, each in given.items()}

@@ -1,11 +1,12 @@
-"""Logs which Python function blocks the event loop, and for how long. Meanwhile no flow and no API can run, so a thread
-watches.
+"""Logs which Python function blocks the event loop, and for how long. Meanwhile, no flow and no API can run, so a
+thread watches the loop.
 
-Rule 1: the loop records the time each ``BEAT``. If that time is older than ``LIMIT``, the thread inspects the functions
-        that the loop's thread executes, until the loop continues: an episode. Two samples must find the same function.
-Rule 2: an episode is logged when it is detected and when it has ended; each function at most once per ``EVERY``.
-Rule 3: if the watching thread was blocked as well, the whole process was: a call in C holds the interpreter's lock, or
-        the machine stood still. That is logged at the end, without the name of a function.
+Rule 1: The loop records the time each ``BEAT``. If that time is older than ``LIMIT``, the thread inspects the functions
+        that the loop's thread executes, until the loop continues. This is an episode. Two samples must find the same
+        function.
+Rule 2: An episode is logged when it is detected and when it has ended; each function at most once per ``EVERY``.
+Rule 3: If the watching thread was blocked as well, so was the whole process: a call in C holds the interpreter's lock,
+        or the machine stood still. This is logged at the end, without the name of a function.
 """
 
 from __future__ import annotations
@@ -24,9 +25,9 @@ from typing import Any, Final, NamedTuple
 import tidelog
 
 BEAT: Final = 0.2  # s
-LIMIT: Final = 1.0  # s without a note from the loop
-EVERY: Final = 60.0  # s between two episodes of a function that are logged
-KNOWN: Final = 100  # functions that are remembered
+LIMIT: Final = 1.0  # s without a heartbeat of the loop
+EVERY: Final = 60.0  # s between two logged episodes of a function
+KNOWN: Final = 100  # maximum number of recorded functions
 
 _PACKAGE: Final = str(Path(tidelog.__file__).parent) + "/"
 _FLOWS: Final = _PACKAGE + "flows/"
@@ -37,32 +38,32 @@ log = logging.getLogger("tidelog.flows")
 
 
 class BlockingCall(NamedTuple):
-    """What was found in the loop's thread."""
+    """A function that blocks the loop's thread."""
 
     function: str  # module:name
-    flow: str  # the instance's alias, or empty
+    flow: str  # alias of the instance, or empty
     entity: str
     remedy: str
 
 
 class BlockingStats:
-    """What is known of one place."""
+    """The statistics of one blocking function."""
 
-    def __init__(self, place: BlockingCall) -> None:
-        self.place = place
+    def __init__(self, call: BlockingCall) -> None:
+        self.call = call
         self.times = 0
-        self.seconds = 0.0  # together
+        self.seconds = 0.0  # total
         self.longest = 0.0
         self.last = 0.0  # s since 1970
-        self.told = 0.0  # monotonic: when it was logged
-        self.silent = 0  # episodes since then
+        self.logged = 0.0  # monotonic clock: when it was logged
+        self.silent = 0  # unlogged episodes since then
 
     def shown(self) -> dict[str, Any]:
-        place = self.place
+        call = self.call
         return {
-            "function": place.function, "flow": place.flow, "entity": place.entity, "times": self.times,
+            "function": call.function, "flow": call.flow, "entity": call.entity, "times": self.times,
             "seconds": round(self.seconds, 3), "longest_s": round(self.longest, 3),
-            "ago_s": round(max(0.0, time.time() - self.last), 3), "remedy": place.remedy,
+            "ago_s": round(max(0.0, time.time() - self.last), 3), "remedy": call.remedy,
         }  # fmt: skip
 
 
@@ -75,8 +76,8 @@ class Watchdog:
         self._lock = threading.Lock()
         self._noted = time.monotonic()
         self._used = time.process_time()
-        self._found: Counter[BlockingCall] = Counter()  # looks of this episode
-        self._told: BlockingCall | None = None  # logged in this episode
+        self._samples: Counter[BlockingCall] = Counter()  # samples of this episode
+        self._logged: BlockingCall | None = None  # logged in this episode
         self._timer: asyncio.TimerHandle | None = None
 
     def __enter__(self) -> Watchdog:
@@ -97,37 +98,37 @@ class Watchdog:
         now, used = time.monotonic(), time.process_time()
         gap = now - self._noted
         with self._lock:
-            found, self._found = self._found, Counter()
-            told, self._told = self._told, None
+            found, self._samples = self._samples, Counter()
+            logged, self._logged = self._logged, None
             computed = used - self._used
             self._noted, self._used = now, used
         if gap > LIMIT + BEAT:
-            self._episode(found, told, gap, computed)
+            self._episode(found, logged, gap, computed)
         self._timer = self._loop.call_later(BEAT, self._note)
 
-    def _episode(self, found: Counter[BlockingCall], told: BlockingCall | None, gap: float, computed: float) -> None:
+    def _episode(self, found: Counter[BlockingCall], logged: BlockingCall | None, gap: float, computed: float) -> None:
         if not found:
             why = "a call that keeps the interpreter's lock" if computed > gap / 2 else "the machine or a debugger"
             log.warning("this process stood still for %.1f s, held up by %s", gap, why)
             return
-        place = told or found.most_common(1)[0][0]
-        known = self._known(place)
+        call = logged or found.most_common(1)[0][0]
+        known = self._stats(call)
         known.times += 1
         known.seconds += gap
         known.longest = max(known.longest, gap)
         known.last = time.time()
-        if told is not None:
+        if logged is not None:
             text = "%s: the function %s blocked the process for %.1f s"
-            log.warning(text, _owner(place), place.function, gap, extra=_extra(place, gap))
+            log.warning(text, _owner(call), call.function, gap, extra=_extra(call, gap))
         else:
             known.silent += 1
 
-    def _known(self, place: BlockingCall) -> BlockingStats:
-        key = (place.flow, place.entity, place.function)
+    def _stats(self, call: BlockingCall) -> BlockingStats:
+        key = (call.flow, call.entity, call.function)
         if key not in self.blocked:
             if len(self.blocked) >= KNOWN:
                 del self.blocked[min(self.blocked, key=lambda each: self.blocked[each].last)]
-            self.blocked[key] = BlockingStats(place)
+            self.blocked[key] = BlockingStats(call)
         return self.blocked[key]
 
     # -- in the thread ---------------------------------------------------------------------------------------
@@ -138,53 +139,54 @@ class Watchdog:
             late = now - before > 3 * BEAT
             before = now
             if not late and now - self._noted > LIMIT:
-                self._look(now)
+                self._sample(now)
 
-    def _look(self, now: float) -> None:
+    def _sample(self, now: float) -> None:
         frame = sys._current_frames().get(self._ident)
         task = asyncio.current_task(self._loop)
-        place = None if frame is None else found_in(frame, task.get_name() if task is not None else "")
-        if place is None:
+        call = None if frame is None else blocking_call(frame, task.get_name() if task is not None else "")
+        if call is None:
             return
         with self._lock:
-            self._found[place] += 1
-            if self._told is not None or self._found[place] < 2:
+            self._samples[call] += 1
+            if self._logged is not None or self._samples[call] < 2:
                 return
-            known = self._known(place)
-            if known.told and now - known.told < EVERY:
+            known = self._stats(call)
+            if known.logged and now - known.logged < EVERY:
                 return
-            self._told = place
-            known.told = now
+            self._logged = call
+            known.logged = now
             silent, known.silent = known.silent, 0
             gap = now - self._noted
         more = f" ({silent} times since it was last said)" if silent else ""
         log.warning(
             "%s: the function %s has blocked the process for %.1f s%s: until it returns no flow moves, and the API does"
             " not answer; %s",
-            _owner(place), place.function, gap, more, place.remedy, extra=_extra(place, gap),
+            _owner(call), call.function, gap, more, call.remedy, extra=_extra(call, gap),
         )  # fmt: skip
 
 
-def _extra(place: BlockingCall, gap: float) -> dict[str, Any]:
-    return {"flow": place.flow, "entity": place.entity, "function": place.function, "seconds": round(gap, 3)}
+def _extra(call: BlockingCall, gap: float) -> dict[str, Any]:
+    return {"flow": call.flow, "entity": call.entity, "function": call.function, "seconds": round(gap, 3)}
 
 
-def _owner(place: BlockingCall) -> str:
-    return ": ".join(each for each in (place.flow, place.entity) if each) or "flows"
+def _owner(call: BlockingCall) -> str:
+    return ": ".join(each for each in (call.flow, call.entity) if each) or "flows"
 
 
-def found_in(frame: FrameType, task: str) -> BlockingCall | None:
-    """The function that a thread's event loop called, and that has not returned. None: it waits for events.
+def blocking_call(frame: FrameType, task: str) -> BlockingCall | None:
+    """Return the function that the event loop has called and that has not returned. Return None if the loop waits for
+    events.
 
-    task: the name of the task that runs, as FLOW/ENTITY.
+    ``task``: the name of the current task, as FLOW/ENTITY.
     """
     frames: list[FrameType] = []
     current: FrameType | None = frame
     while current is not None and not current.f_code.co_filename.startswith(_LOOP):
         frames.append(current)
         current = current.f_back
-    frames.reverse()  # from the loop inwards
-    if not frames or frames[0].f_globals.get("__name__") == "selectors":  # asyncio's own loop waits there
+    frames.reverse()  # from the loop to the current function
+    if not frames or frames[0].f_globals.get("__name__") == "selectors":  # the loop of asyncio waits in selectors
         return None
     chosen = next(
         (
