@@ -291,7 +291,7 @@ def test_another_url_contradicts_the_access(secure: Secure, shop: dict[str, str]
 
 
 def test_url_and_access_are_one_or_the_other(secure: Secure) -> None:
-    with pytest.raises(ValueError, match="url and access both say where the server is"):
+    with pytest.raises(ValueError, match="url and access both specify the server"):
         Topic("orders", url=secure.url, access=secure.access)
     with pytest.raises(ValueError, match="unknown option 'ssl_ca'"):
         Topic("orders", url="rediss://h?ssl_ca=/x")

@@ -159,7 +159,7 @@ def _topic(client: Client, name: str) -> str:
     """Return the dead-letter topic: the name itself, or the name with ``.dead`` appended."""
     for candidate in (name, f"{name}.dead"):
         try:
-            if deadletters.is_for_letters(admin.facts_of(client, candidate)):
+            if deadletters.is_dead_letter_queue(admin.settings_of(client, candidate)):
                 return candidate
         except TopicError:
             continue
@@ -172,7 +172,7 @@ def _list_topics(client: Client) -> None:
     topics = []
     for name in sorted(set(admin.names(client))):
         try:
-            if deadletters.is_for_letters(admin.facts_of(client, name)):
+            if deadletters.is_dead_letter_queue(admin.settings_of(client, name)):
                 topics.append(name)
         except (TopicError, redis.ResponseError) as error:  # the other topics are still listed
             echo(f"{name}: {error}", err=True)
@@ -234,7 +234,7 @@ def _row(entry: Entry, dead_letter: DeadLetterRecord | None) -> list[str]:
 
 
 def _event(dead_letter: DeadLetterRecord) -> str:
-    return f"{dead_letter.event_id} of {dead_letter.place}" if dead_letter.topic else "of no stream"
+    return f"{dead_letter.event_id} of {dead_letter.stream}" if dead_letter.topic else "of no stream"
 
 
 def _fields(entry: Entry, found: DeadLetterRecord | None) -> dict[str, Any]:

@@ -33,7 +33,7 @@ def list_topics(url: str) -> None:
         rows = []
         for name in sorted(set(admin.names(client))):
             try:
-                facts = admin.facts_of(client, name)
+                facts = admin.settings_of(client, name)
                 entries = sum(client.together(*admin.lengths(name, facts)))
             except (TopicError, redis.ResponseError) as error:  # the other topics are listed
                 echo(f"{name}: {error}", err=True)
@@ -51,7 +51,7 @@ def list_topics(url: str) -> None:
 def show(name: str, url: str) -> None:
     """Show the settings of a topic and its partitions."""
     with connected(url) as client:
-        facts = admin.facts_of(client, name)
+        facts = admin.settings_of(client, name)
         _describe(facts)
         delayed = admin.waiting(client, name)
         if delayed:
@@ -127,7 +127,7 @@ def alter(
         listed = "--partition-size, --max-age, --overflow, --hard-limit or --field"
         raise click.UsageError(f"nothing to change: give {listed}")
     with connected(url) as client:
-        now = admin.facts_of(client, name).retention
+        now = admin.settings_of(client, name).retention
         merged = {field.name: getattr(now, field.name) for field in fields(Retention)}
         merged |= {what: value or None for what, value in given.items() if value is not None}
         _describe(admin.alter(client, name, Retention(**merged), types))
@@ -160,7 +160,7 @@ def trim(name: str, url: str) -> None:
 def delete(name: str, yes: bool, url: str) -> None:
     """Delete the topic NAME with all its entries and groups."""
     with connected(url) as client:
-        facts = admin.facts_of(client, name)
+        facts = admin.settings_of(client, name)
         entries = sum(client.together(*admin.lengths(name, facts)))
         delayed = admin.waiting(client, name)
         later = f", and {delayed:,} delayed records" if delayed else ""

@@ -1,4 +1,4 @@
-"""What an administrator does with topics: list, show, grow, alter, trim, delete. Blocking; the program's commands."""
+"""Administration of topics: list, show, grow, alter, trim, delete. Blocking; used by ``tidelog topics``."""
 
 from __future__ import annotations
 
@@ -18,41 +18,41 @@ from tidelog.topics.settings import MOST, PREFIX, Retention, TopicError, TopicSe
 from tidelog.topics.typechanges import judged
 from tidelog.transport.call import Call
 
-PAGE: Final = 500  # streams that are asked at once
+PAGE: Final = 500  # streams per pipeline
 
 
 @dataclass(frozen=True)
 class PartitionState:
-    """One partition as it is now."""
+    """The current state of a partition."""
 
     key: str
     length: int  # entries
     first: StreamId | None
-    last: StreamId | None  # the newest ID ever given; None: nothing was ever sent
+    last: StreamId | None  # the newest ID ever assigned; None: nothing was ever sent
     groups: int
     unfinished: int  # entries that the slowest group has not finished; 0 without groups
 
 
 def names(client: Client) -> Iterator[str]:
-    """The names of all topics, in no order."""
+    """Return the names of all topics, in arbitrary order."""
     for key in client.redis.scan_iter(match=f"{PREFIX}*", count=1000, _type="string"):
         yield (key.decode() if isinstance(key, bytes) else key)[len(PREFIX) :]
 
 
-def facts_of(client: Client, name: str) -> TopicSettings:
-    """The facts of a topic. TopicError if there is none of this name."""
+def settings_of(client: Client, name: str) -> TopicSettings:
+    """Return the settings of a topic. Raises TopicError if there is none with this name."""
     return _read(client, name)[0]
 
 
-def partitions(client: Client, name: str, facts: TopicSettings) -> Iterator[PartitionState]:
-    """The state of each partition, in order."""
-    for at in range(facts.partitions or 0):
+def partitions(client: Client, name: str, settings: TopicSettings) -> Iterator[PartitionState]:
+    """Return the state of each partition, in order."""
+    for at in range(settings.partitions or 0):
         yield steps.run(client, _state(f"{name}:{at}"))
 
 
-def lengths(name: str, facts: TopicSettings) -> list[Call[int]]:
-    """The calls that return how many entries each partition has."""
-    return [calls.tlen(f"{name}:{at}") for at in range(facts.partitions or 0)]
+def lengths(name: str, settings: TopicSettings) -> list[Call[int]]:
+    """Return the calls for the number of entries of each partition."""
+    return [calls.tlen(f"{name}:{at}") for at in range(settings.partitions or 0)]
 
 
 def alter(
@@ -60,7 +60,7 @@ def alter(
 ) -> TopicSettings:  # fmt: skip
     """Replace the retention of a topic, and the types of some fields. Programs that declare others are then refused.
 
-    fields: types by field, as the facts name them; or a union, ``int|str``. The stored values must be readable as the
+    fields: types by field, as in the settings, or a union, ``int|str``. The stored values must be readable as the
     new type, unless the newest entry lacks the field: it was then removed from the record type and can change to any
     type.
 
@@ -68,99 +68,99 @@ def alter(
     """
     lacking: set[str] = set()
     if fields:
-        lacking = set(fields) - (newest_fields(client, name, facts_of(client, name)) or set())
+        lacking = set(fields) - (newest_fields(client, name, settings_of(client, name)) or set())
 
-    def change(facts: TopicSettings) -> TopicSettings:
-        made = dict(facts.fields)
+    def change(settings: TopicSettings) -> TopicSettings:
+        made = dict(settings.fields)
         for field, wanted in (fields or {}).items():
-            made[field] = _changed(name, facts, field, wanted, field in lacking)
-        return replace(facts, retention=retention or facts.retention, fields=made)
+            made[field] = _changed(name, settings, field, wanted, field in lacking)
+        return replace(settings, retention=retention or settings.retention, fields=made)
 
     return _swap(client, name, change)
 
 
-def newest_fields(client: Client, name: str, facts: TopicSettings) -> set[str] | None:
-    """The fields that the newest record of a topic has, those that wait to be sent included. None: there is none."""
-    keys = [f"{name}:{at}" for at in range(facts.partitions or 0)]
+def newest_fields(client: Client, name: str, settings: TopicSettings) -> set[str] | None:
+    """Return the fields of the newest record of a topic, including delayed records. None: there is no record."""
+    keys = [f"{name}:{at}" for at in range(settings.partitions or 0)]
     found: tuple[StreamId, set[str]] | None = None
     for start in range(0, len(keys), PAGE):
         for key, entries in zip(keys[start:], client.together(*newest(keys[start : start + PAGE])), strict=False):
             for entry in entries:
                 if found is None or entry.id > found[0]:
-                    found = entry.id, _names(facts, key, entry)
+                    found = entry.id, _names(settings, key, entry)
     for entry in client.trevrange(delayed.stream_of(name), count=1):
         waiting = delayed.read(entry)
         if waiting is not None and (found is None or entry.id > found[0]):
-            found = entry.id, _names(facts, delayed.stream_of(name), Entry(entry.id, waiting.flat))
+            found = entry.id, _names(settings, delayed.stream_of(name), Entry(entry.id, waiting.flat))
     return None if found is None else found[1]
 
 
 def newest(keys: Sequence[str]) -> list[Call[list[Entry]]]:
-    """The calls that return the newest entry of each stream."""
+    """Return the calls for the newest entry of each stream."""
     return [calls.trevrange(key, count=1) for key in keys]
 
 
-def _names(facts: TopicSettings, key: str, entry: Entry) -> set[str]:
-    if facts.codec == "plain":
+def _names(settings: TopicSettings, key: str, entry: Entry) -> set[str]:
+    if settings.codec == "plain":
         return {name.decode(errors="replace") for name, _ in entry.pairs}
     try:
-        return set(codec_for(dict, facts.codec).decode(entry, key.encode()))
+        return set(codec_for(dict, settings.codec).decode(entry, key.encode()))
     except (CodecError, UndecodableError) as error:
         raise TopicError(f"{key}: the newest entry can't be read: {error}") from None
 
 
-def _changed(name: str, facts: TopicSettings, field: str, wanted: str, removed: bool) -> str:
-    there = facts.fields.get(field)
+def _changed(name: str, settings: TopicSettings, field: str, wanted: str, removed: bool) -> str:
+    there = settings.fields.get(field)
     if there is None:
-        known = ", ".join(facts.fields) or "none that the server knows"
-        text = f"topic {name!r} has no field {field!r}, but {known}"
-        raise TopicError(f"{text}. A program that declares a new one adds it")
-    kind, reason = judged(facts.codec, there, wanted, field == facts.partition_by, removed)
+        known = ", ".join(settings.fields) or "none"
+        text = f"topic {name!r} has no field {field!r}; known fields: {known}"
+        raise TopicError(f"{text}. A program that declares a new field adds it")
+    kind, reason = judged(settings.codec, there, wanted, field == settings.partition_by, removed)
     if reason:
         raise TopicError(f"topic {name!r}, field {field!r}: {reason}")
     return kind
 
 
 def grow(client: Client, name: str, count: int, force: bool = False) -> TopicSettings:
-    """Give a topic ``count`` partitions, a multiple of what it has.
+    """Increase the number of partitions to ``count``, a multiple of the current number.
 
-    A key then belongs to its old partition or to a new one. Entries stay where they are, so a key's old entries may be
-    read after its new ones: TopicError while a group has unfinished entries, unless ``force``.
+    A key then belongs to its old partition or to a new one. Entries are not moved, so old entries of a key may be read
+    after its new ones. Raises TopicError while a group has unfinished entries, unless ``force`` is set.
     """
-    facts = facts_of(client, name)
-    now = facts.partitions or 0
+    settings = settings_of(client, name)
+    now = settings.partitions or 0
     if not now < count <= MOST or count % now:
         raise TopicError(f"topic {name!r} has {now} partitions: it can grow to a multiple of that, not to {count}")
     if not force:
-        for state in partitions(client, name, facts):
+        for state in partitions(client, name, settings):
             if state.unfinished:
                 raise TopicError(
                     f"topic {name!r} is not idle: {state.unfinished:,} entries of {state.key} are not finished. Stop"
-                    " what sends, let the processors finish, then grow; or accept that keys lose their order (--force)"
+                    " the senders and let the processors finish first, or accept that keys lose their order (--force)"
                 )
-    return _swap(client, name, lambda known: replace(known, partitions=count), expected=facts)
+    return _swap(client, name, lambda known: replace(known, partitions=count), expected=settings)
 
 
 def trim(client: Client, name: str) -> int:
-    """Evict what the retention gives up; returns how many entries.
+    """Evict entries according to the retention. Returns their number.
 
-    With ``protect``, nothing that a group has not finished, and nothing of a partition without groups.
+    With ``protect``, entries that a group has not finished are not evicted, nor entries of a partition without groups.
     """
-    facts = facts_of(client, name)
-    kept = facts.retention
-    return sum(steps.run(client, retention.trim(f"{name}:{at}", kept)) for at in range(facts.partitions or 0))
+    settings = settings_of(client, name)
+    kept = settings.retention
+    return sum(steps.run(client, retention.trim(f"{name}:{at}", kept)) for at in range(settings.partitions or 0))
 
 
 def waiting(client: Client, name: str) -> int:
-    """How many records of a topic wait to be sent (``delay``, ``at``)."""
+    """Return the number of delayed records of a topic (``delay``, ``at``)."""
     return steps.run(client, _waiting(delayed.stream_of(name)))
 
 
 def delete(client: Client, name: str) -> int:
     """Delete a topic with its entries, groups and delayed records. Returns how many partitions had entries."""
-    facts, text = _read(client, name)
+    settings, text = _read(client, name)
     removed = 0
-    for at in range(facts.partitions or 0):
+    for at in range(settings.partitions or 0):
         removed += client.redis.delete(f"{name}:{at}")
     client.redis.delete(delayed.stream_of(name), delayed.mover_of(name))
     if not client.run(strings.delete_equal(key_of(name), text)):
@@ -168,7 +168,7 @@ def delete(client: Client, name: str) -> int:
     return removed
 
 
-# -- facts ---------------------------------------------------------------------------------------------------
+# -- settings ------------------------------------------------------------------------------------------------
 def _read(client: Client, name: str) -> tuple[TopicSettings, bytes]:
     text = client.run(strings.get(key_of(name)))
     return _settings(name, text), text or b""
@@ -182,16 +182,16 @@ def _settings(name: str, text: bytes | None) -> TopicSettings:
 
 def _swap(client: Client, name: str, change: Any, expected: TopicSettings | None = None) -> TopicSettings:
     def edit(text: bytes | None) -> tuple[bytes, TopicSettings]:
-        facts = _settings(name, text)
-        if expected is not None and facts != expected:
+        settings = _settings(name, text)
+        if expected is not None and settings != expected:
             raise TopicError(f"topic {name!r} was changed by another program in the meantime: check it again")
-        changed: TopicSettings = change(facts)
+        changed: TopicSettings = change(settings)
         return changed.written(), changed
 
     return steps.run(client, documents.change(key_of(name), edit))
 
 
-# -- what waits ---------------------------------------------------------------------------------------------
+# -- delayed records ----------------------------------------------------------------------------------------
 def _waiting(stream: str) -> Steps[int]:
     (groups,) = checked((yield [calls.tgroup_list(stream)]))
     offset = next((group.offset for group in groups if group.name == delayed.GROUP.encode()), None)

@@ -1,28 +1,29 @@
-"""Dead letters: events that a processor gave up, kept with what went wrong, until they are replayed or purged.
+"""Dead letters: events whose processing failed for good, stored with the reason until they are replayed or purged.
 
-A letter is one entry of partition 0 of a topic for dead letters. Its fields, in this order, then those of the event's
-entry as they came:
+A dead letter is one entry of partition 0 of a dead-letter queue, which is a topic. It has these fields, in this order,
+followed by the unchanged fields of the event's entry:
 
-    dlq:topic  dlq:partition  dlq:id   where the event was: its topic, its partition, its ID there
-    dlq:key                            its partition key's bytes; empty: none, or the entry was no record
-    dlq:processor                      who gave it up, as app.processor
+    dlq:topic  dlq:partition  dlq:id   the origin of the event: its topic, its partition, its ID there
+    dlq:key                            the bytes of its partition key; empty: none, or the entry was not a record
+    dlq:processor                      the processor that failed, as app.processor
     dlq:error  dlq:message  dlq:traceback
-    dlq:attempts                       how often it was tried
+    dlq:attempts                       the number of attempts
     dlq:worker
     dlq:time                           ms since 1970
 
-A flow reads streams that are no partitions of a topic. Of their entries ``dlq:topic`` is the stream and
-``dlq:partition`` is -1: a replay appends them to it. An empty topic is that of an event that came from elsewhere.
+A flow can read streams that are not partitions of a topic. For their entries, ``dlq:topic`` is the stream and
+``dlq:partition`` is -1; a replay appends them to that stream. The topic is empty if the event did not come from a
+stream.
 
-Rule 1: the eleven are told from the event's own fields by their place, so an event's field may begin with ``dlq:``.
-Rule 2: a letter is open while the group ``dlq`` has not finished it: either it is after the group's offset, or it is
-        pending there. Nothing else needs to be remembered about it.
-Rule 3: replaying is one transaction: the entry is appended to its topic, the letter is finished. What watches over it
-        is the counter ``dlq:<stream>``, that every replay and purge increments: so of two at a time, one begins again,
-        and letters that arrive meanwhile disturb nobody.
-Rule 4: a dead letter names the origin of its event, and every user who can append dead letters can forge it. So a
-        replay appends only to the topic that the topic for dead letters belongs to: T for ``T.dead``, and otherwise the
-        topics and streams in ``letters_of`` of its facts, which the processors write before their first letter.
+Rule 1: the eleven fields are identified by their positions, so a field of an event may begin with ``dlq:``.
+Rule 2: a dead letter is open while the group ``dlq`` has not finished it: it is either after the group's offset or
+        pending. No other state is stored for it.
+Rule 3: a replay is one transaction: the entry is appended to its topic, and the dead letter is finished. The
+        transaction watches the counter ``dlq:<stream>``, which every replay and purge increments. Of two concurrent
+        replays, one starts again; new dead letters do not interfere.
+Rule 4: a dead letter names the origin of its event, and every user who can append dead letters can forge it. A replay
+        therefore appends only to topics that the queue belongs to: T for ``T.dead``, and otherwise the topics and
+        streams in ``letters_of`` of its settings, which the processors write before their first dead letter.
 """
 
 from __future__ import annotations
@@ -48,26 +49,26 @@ FIELDS: Final = tuple(
         "topic", "partition", "id", "key", "processor", "error", "message", "traceback", "attempts", "worker", "time",
     )
 )  # fmt: skip
-MESSAGE: Final = 4096  # characters of an error's message that are kept: the first
-TRACEBACK: Final = 16384  # characters of a traceback that are kept: the last
-PAGE: Final = 100  # letters in one transaction, and in one round trip
-FOREVER: Final = 1 << 61  # ms: letters are never due
-NO_PARTITION: Final = -1  # of an entry of a stream that is no partition
-DEAD: Final = ".dead"  # appended to a topic's name: the topic for its dead letters, unless another one is named
-HOMES: Final = 1000  # topics and streams that one topic for dead letters belongs to, at most
+MESSAGE: Final = 4096  # maximum characters of an error's message: the first ones are stored
+TRACEBACK: Final = 16384  # maximum characters of a traceback: the last ones are stored
+PAGE: Final = 100  # dead letters in one transaction, and in one round trip
+FOREVER: Final = 1 << 61  # ms: dead letters are never due
+NO_PARTITION: Final = -1  # the partition of an entry of a stream that is not a partition
+DEAD: Final = ".dead"  # appended to a topic's name: the default name of its dead-letter queue
+HOMES: Final = 1000  # maximum number of topics and streams that a dead-letter queue belongs to
 
 _DECLARED: Final = TopicSettings(None, None, "plain", {name.decode(): "str" for name in FIELDS})
 
 
 class NotADeadLetterError(ValueError):
-    """An entry of a topic for dead letters that is none. The text names it."""
+    """An entry of a dead-letter queue is not a dead letter. The text names it."""
 
 
 @dataclass(frozen=True)
 class DeadLetterRecord:
-    """A dead letter, as it was read."""
+    """A dead letter."""
 
-    id: StreamId  # its own, in the topic for dead letters
+    id: StreamId  # in the dead-letter queue
     topic: str  # of the event, as are the next three
     partition: int
     event_id: StreamId
@@ -79,26 +80,26 @@ class DeadLetterRecord:
     attempts: int
     worker: str
     time: int  # ms since 1970
-    flat: tuple[bytes, ...]  # the event's fields and values as they came
+    flat: tuple[bytes, ...]  # the unchanged fields and values of the event
 
     @property
-    def place(self) -> str:
-        """The stream that the event was in; empty: it was in none."""
+    def stream(self) -> str:
+        """The stream of the event; empty: it did not come from a stream."""
         return self.topic if self.partition == NO_PARTITION else f"{self.topic}:{self.partition}"
 
     @property
     def entry(self) -> Entry:
-        """The event's entry, with the ID that it had."""
+        """The entry of the event, with its original ID."""
         return Entry(self.event_id, self.flat)
 
 
 def stream_of(name: str) -> str:
-    """The stream that letters of a topic for dead letters are in."""
+    """Return the stream of a dead-letter queue."""
     return f"{name}:0"
 
 
 def home(topic: str, partition: int = 0) -> str:
-    """What letters of such events belong to, as ``Facts.letters_of`` has it. ``partition``: as of a letter."""
+    """Return the item of ``letters_of`` for events of a topic or stream. ``partition``: as in a dead letter."""
     return f"stream {topic}" if partition == NO_PARTITION else f"topic {topic}"
 
 
@@ -107,7 +108,7 @@ def fields_of(
     topic: str, partition: int, entry: Entry, key: Key | None, processor: str, error: BaseException, attempts: int,
     worker: str, time: int,
 ) -> list[tuple[bytes, bytes]]:  # fmt: skip
-    """The fields of a letter, for TAPPEND. ``processor``: as app.processor; ``time``: ms since 1970."""
+    """Return the fields of a dead letter. ``processor``: as app.processor; ``time``: ms since 1970."""
     values: tuple[str | bytes | int, ...] = (
         topic, partition, str(entry.id), b"" if key is None else canonical(key), processor, _type_name(error),
         text_of(error)[:MESSAGE], traceback_of(error)[-TRACEBACK:], attempts, worker, time,
@@ -117,15 +118,15 @@ def fields_of(
 
 
 def append(name: str, fields: Sequence[tuple[bytes, bytes]]) -> Call[StreamId]:
-    """The call that writes a letter to this topic."""
+    """Return the call that appends a dead letter to a queue."""
     return calls.tappend(stream_of(name), fields)
 
 
 def ready(name: str, *homes: str) -> Steps[TopicSettings]:
-    """Make the topic for dead letters, or see that it is one. Raises TopicMismatchError if it is another one.
+    """Create a dead-letter queue unless it exists. Raises TopicMismatchError if the topic has another purpose.
 
-    ``homes``: what it belongs to from now on (``home``), besides what it belongs to already. ``T.dead`` belongs to T
-    anyway. Beyond HOMES nothing is added: such letters can be written, and replayed with a permission only.
+    ``homes``: the topics and streams (``home``) to add to those that the queue belongs to. ``T.dead`` always belongs to
+    T. If there are more than HOMES, none is added: their dead letters can be written, but replayed only if allowed.
     """
     wanted = _belonging(name, replace(_DECLARED.complete(), partitions=1), homes)
 
@@ -135,16 +136,16 @@ def ready(name: str, *homes: str) -> Steps[TopicSettings]:
     return (yield from reconcile.compare(name, agreed, wanted)) or wanted
 
 
-def _belonging(name: str, facts: TopicSettings, homes: Iterable[str]) -> TopicSettings:
-    known = {*facts.letters_of, *_natural(name)}
+def _belonging(name: str, settings: TopicSettings, homes: Iterable[str]) -> TopicSettings:
+    known = {*settings.letters_of, *_natural(name)}
     new = [each for each in dict.fromkeys(homes) if each not in known]
-    if not new or len(facts.letters_of) + len(new) > HOMES:
-        return facts
-    return replace(facts, letters_of=(*facts.letters_of, *new))
+    if not new or len(settings.letters_of) + len(new) > HOMES:
+        return settings
+    return replace(settings, letters_of=(*settings.letters_of, *new))
 
 
 def _natural(name: str) -> tuple[str, ...]:
-    """What a topic for dead letters belongs to by its name."""
+    """Return what a dead-letter queue belongs to because of its name."""
     return (home(name.removesuffix(DEAD)),) if name.endswith(DEAD) and name != DEAD else ()
 
 
@@ -155,10 +156,10 @@ def _type_name(error: BaseException) -> str:
 
 # -- reading -------------------------------------------------------------------------------------------------
 def read(entry: Entry) -> DeadLetterRecord:
-    """The letter that an entry is. NotALetterError if it is none."""
+    """Parse an entry. Raises NotADeadLetterError if it is not a dead letter."""
     flat, ours = entry.flat, 2 * len(FIELDS)
     if flat[:ours:2] != FIELDS or len(flat) == ours:
-        raise NotADeadLetterError(f"entry {entry.id} is no dead letter: its fields are not those that workers write")
+        raise NotADeadLetterError(f"entry {entry.id} is not a dead letter: it does not have the fields of one")
     values = [value.decode("utf-8", "replace") for value in flat[1:ours:2]]
     topic, partition, event_id, _, processor, error, message, trace, attempts, worker, time = values
     try:
@@ -167,16 +168,16 @@ def read(entry: Entry) -> DeadLetterRecord:
             int(attempts), worker, int(time), flat[ours:],
         )  # fmt: skip
     except ValueError as wrong:
-        raise NotADeadLetterError(f"entry {entry.id} is no dead letter: {wrong}") from None
+        raise NotADeadLetterError(f"entry {entry.id} is not a dead letter: {wrong}") from None
 
 
-def is_for_letters(facts: TopicSettings) -> bool:
-    """Whether this is a topic for dead letters."""
-    return all(name in facts.fields for name in _DECLARED.fields)
+def is_dead_letter_queue(settings: TopicSettings) -> bool:
+    """Whether the topic is a dead-letter queue."""
+    return all(name in settings.fields for name in _DECLARED.fields)
 
 
 def count(name: str) -> Steps[int]:
-    """How many letters are open."""
+    """Return the number of open dead letters."""
     key = stream_of(name)
     offset = yield from _offset(key)
     if offset is None:
@@ -187,9 +188,9 @@ def count(name: str) -> Steps[int]:
 
 
 def page(name: str, start: StreamId | None = None, size: int = PAGE) -> Steps[tuple[list[Entry], StreamId | None]]:
-    """Up to ``size`` entries of open letters after the ID ``start``, oldest first, and where the next page starts.
+    """Return up to ``size`` open entries after the ID ``start``, oldest first, and the start of the next page.
 
-    None: there is no next one. Nothing is changed. A page may be empty, where letters were evicted.
+    The start is None after the last page. A page may be empty if entries were evicted. Nothing is changed.
     """
     key = stream_of(name)
     offset = yield from _offset(key)
@@ -205,7 +206,7 @@ def page(name: str, start: StreamId | None = None, size: int = PAGE) -> Steps[tu
 
 
 def one(name: str, id: StreamId) -> Steps[Entry | None]:  # noqa: A002 - its name everywhere else
-    """The entry of an open letter; None if there is none, or it is not open any more."""
+    """Return the entry of an open dead letter; None if it does not exist or is no longer open."""
     key = stream_of(name)
     offset = yield from _offset(key)
     (entries,) = checked((yield [calls.trange(key, id, id)]))
@@ -216,7 +217,7 @@ def one(name: str, id: StreamId) -> Steps[Entry | None]:  # noqa: A002 - its nam
 
 
 def _offset(key: str) -> Steps[StreamId | None]:
-    """Where the group is; None while there is no group, so all letters are open."""
+    """Return the offset of the group; None if there is no group, so all dead letters are open."""
     (groups,) = checked((yield [calls.tgroup_list(key)]))
     for group in groups:
         if group.name == GROUP.encode():
@@ -225,7 +226,7 @@ def _offset(key: str) -> Steps[StreamId | None]:
 
 
 def _entries(key: str, ids: Sequence[StreamId]) -> Steps[dict[StreamId, Entry]]:
-    """The entries with these IDs. One that was evicted is left out."""
+    """Return the entries with these IDs, without those that were evicted."""
     found = checked((yield [calls.trange(key, at, at) for at in ids]))
     return {entries[0].id: entries[0] for entries in found if entries}
 
@@ -236,45 +237,45 @@ Wanted = Callable[[DeadLetterRecord | None, StreamId], bool]
 
 @dataclass(frozen=True)
 class DeadLetterResult:
-    """What a replay or a purge did."""
+    """The result of a replay or a purge."""
 
-    letters: int  # replayed, or purged
-    refused: tuple[str, ...] = ()  # why others were left: they are no letters, or their topic is gone
+    letters: int  # dead letters that were replayed or purged
+    refused: tuple[str, ...] = ()  # reasons for others: not a dead letter, or its topic was deleted
 
 
 def everything(letter: DeadLetterRecord | None, id: StreamId) -> bool:  # noqa: A002, ARG001 - the form of Wanted
-    """Wants each letter."""
+    """Select every dead letter."""
     return True
 
 
 def replay(name: str, wanted: Wanted = everything, allowed: Iterable[str] = ()) -> Steps[DeadLetterResult]:
-    """Append the events of open letters to their topics again, each once, as new entries; the letters are done.
+    """Append the events of open dead letters to their topics, once each, as new entries, and finish the dead letters.
 
-    An event goes to the partition that its key has today. All processors of its topic get it; so an event that several
-    of them gave up is appended once, where its letters are replayed together. ``wanted`` is asked
-    about each letter that there is now. A letter of a topic or stream that ``name`` does not belong to is refused
-    (rule 4), unless it is in ``allowed``, as ``home`` writes it. To be driven on one connection (``run_alone``).
+    An event is appended to the current partition of its key. All processors of its topic get it, so if several of them
+    failed, the event is appended once if their dead letters are replayed together. ``wanted`` selects among the current
+    dead letters. A dead letter of a topic or stream that ``name`` does not belong to is refused (Rule 4), unless
+    ``allowed`` contains it, in the form of ``home``. Run it on one connection (``run_alone``).
     """
     (text,) = checked((yield [strings.get(key_of(name))]))
     known = () if text is None else read_settings(name, text).letters_of
     homes = frozenset((*known, *_natural(name), *allowed))
 
-    def appended(letter: DeadLetterRecord | None, id: StreamId, facts: dict[str, TopicSettings | None]) -> Call[Any]:  # noqa: A002
+    def appended(letter: DeadLetterRecord | None, id: StreamId, settings: dict[str, TopicSettings | None]) -> Call[Any]:  # noqa: A002
         if letter is not None and letter.topic and home(letter.topic, letter.partition) not in homes:
             target = home(letter.topic, letter.partition)
             raise TopicError(
-                f"letter {id}: {name!r} has no letters of the {target}: whoever may append to it may have forged this"
-                f" one. If it is to go there, allow it: tidelog dlq replay --allow {letter.topic!r}"
+                f"dead letter {id}: {name!r} does not belong to the {target}, so this dead letter may be forged."
+                f" To replay it anyway: tidelog dlq replay --allow {letter.topic!r}"
             )
-        return _appended(letter, id, facts)
+        return _appended(letter, id, settings)
 
     return (yield from _through(name, wanted, appended))
 
 
 def purge(name: str, wanted: Wanted = everything) -> Steps[DeadLetterResult]:
-    """Finish open letters without replaying them. ``wanted`` gets None for an entry that is no letter.
+    """Finish open dead letters without replaying them. ``wanted`` gets None for an entry that is not a dead letter.
 
-    To be driven on one connection (``run_alone``).
+    Run it on one connection (``run_alone``).
     """
     return (yield from _through(name, wanted, _nothing))
 
@@ -283,11 +284,11 @@ Effect = Callable[[DeadLetterRecord | None, StreamId, dict[str, TopicSettings | 
 
 
 def _through(name: str, wanted: Wanted, effect: Effect) -> Steps[DeadLetterResult]:
-    """Go through all open letters, page by page; each page is one transaction."""
+    """Process all open dead letters in pages. Each page is one transaction."""
     key = stream_of(name)
     yield from _take_in(key)
     total, refused, start = 0, [], "-"
-    sent: set[tuple[str, int, StreamId]] = set()  # events: of two letters of one event, one sends it
+    sent: set[tuple[str, int, StreamId]] = set()  # events: an event with two dead letters is sent once
     while True:
         yield [Call(("WATCH", f"dlq:{key}"), bool)]
         (pending,) = checked((yield [calls.tpending_range(key, GROUP, start, "+", PAGE)]))
@@ -296,17 +297,17 @@ def _through(name: str, wanted: Wanted, effect: Effect) -> Steps[DeadLetterResul
         ids = [message.id for message in pending]
         found = yield from _entries(key, ids)
         letters = {at: _read_or_none(found[at]) for at in ids if at in found}
-        facts = yield from _facts(
+        settings = yield from _settings(
             {letter.topic for letter in letters.values() if letter is not None and letter.partition != NO_PARTITION}
         )
         chosen = [at for at in letters if wanted(letters[at], at)]
         effects: list[Call[Any]] = []
-        ended = [at for at in ids if at not in found]  # evicted: nothing is left of them
+        ended = [at for at in ids if at not in found]  # evicted
         problems = []
         fresh: set[tuple[str, int, StreamId]] = set()
         for at in chosen:
             try:
-                made = effect(letters[at], at, facts)
+                made = effect(letters[at], at, settings)
             except (NotADeadLetterError, TopicError) as error:
                 problems.append(str(error))
                 continue
@@ -316,7 +317,7 @@ def _through(name: str, wanted: Wanted, effect: Effect) -> Steps[DeadLetterResul
                 effects.append(made)
             ended.append(at)
         if ended and not (yield from _transaction(key, effects, ended)):
-            continue  # somebody else was at it: look at this page again
+            continue  # another replay or purge was faster: read this page again
         sent |= fresh
         total += len(chosen) - len(problems)
         refused += problems
@@ -327,12 +328,12 @@ def _through(name: str, wanted: Wanted, effect: Effect) -> Steps[DeadLetterResul
 
 
 def _event(letter: DeadLetterRecord | None) -> tuple[str, int, StreamId]:
-    """Which event it is. Only letters have effects."""
+    """Return the identity of the event. Only dead letters have effects."""
     return ("", 0, StreamId(0)) if letter is None else (letter.topic, letter.partition, letter.event_id)
 
 
 def _take_in(key: str) -> Steps[None]:
-    """Make all letters pending, so that each can be finished by itself."""
+    """Make all dead letters pending, so that each can be finished separately."""
     while True:
         (batch,) = checked((yield [calls.tread(key, "0", 1000, group=GROUP, retry=FOREVER)]))
         if not batch:
@@ -340,7 +341,7 @@ def _take_in(key: str) -> Steps[None]:
 
 
 def _transaction(key: str, effects: Sequence[Call[Any]], ids: Sequence[StreamId]) -> Steps[bool]:
-    """Effects and the end of these letters, in one step. False: somebody else was at it, and nothing has happened."""
+    """Execute effects and finish these dead letters in one step. Returns False if another one was faster."""
     checked(
         (yield [calls.tlen(str(stream)) for stream in {call.args[1] for call in effects}])
     )  # raises for another type
@@ -354,7 +355,7 @@ def _transaction(key: str, effects: Sequence[Call[Any]], ids: Sequence[StreamId]
     return True
 
 
-def _facts(topics: Iterable[str]) -> Steps[dict[str, TopicSettings | None]]:
+def _settings(topics: Iterable[str]) -> Steps[dict[str, TopicSettings | None]]:
     ordered = sorted(topics)
     texts = checked((yield [strings.get(key_of(topic)) for topic in ordered]))
     return {
@@ -364,15 +365,15 @@ def _facts(topics: Iterable[str]) -> Steps[dict[str, TopicSettings | None]]:
 
 def _appended(letter: DeadLetterRecord | None, id: StreamId, known: dict[str, TopicSettings | None]) -> Call[Any]:  # noqa: A002
     if letter is None:
-        raise NotADeadLetterError(f"entry {id} is no dead letter: it can't be replayed, only purged")
+        raise NotADeadLetterError(f"entry {id} is not a dead letter: it can only be purged")
     if letter.partition == NO_PARTITION:
         if not letter.topic:
-            raise TopicError(f"letter {id}: its event came from no stream: it can't be replayed, only purged")
+            raise TopicError(f"dead letter {id}: its event did not come from a stream: it can only be purged")
         return Call(("TAPPEND", letter.topic, *letter.flat), lambda reply: reply)
-    facts = known[letter.topic]
-    if facts is None or not facts.partitions:
-        raise TopicError(f"letter {id}: there is no topic {letter.topic!r} any more")
-    at = partition_of(letter.key, facts.partitions) if letter.key else letter.partition % facts.partitions
+    settings = known[letter.topic]
+    if settings is None or not settings.partitions:
+        raise TopicError(f"dead letter {id}: the topic {letter.topic!r} was deleted")
+    at = partition_of(letter.key, settings.partitions) if letter.key else letter.partition % settings.partitions
     return Call(("TAPPEND", f"{letter.topic}:{at}", *letter.flat), lambda reply: reply)
 
 
@@ -388,7 +389,7 @@ def _read_or_none(entry: Entry) -> DeadLetterRecord | None:
 
 
 def _evict(key: str) -> Steps[None]:
-    """Evict the letters that this group and all others have finished, as far as nothing open is before them."""
+    """Evict the dead letters that all groups have finished, up to the first open one."""
     (groups,) = checked((yield [calls.tgroup_list(key)]))
     safe = yield from finished(key, groups)
     if safe is not None and safe > StreamId(0):

@@ -1,16 +1,16 @@
-"""Records that are sent later: they wait in a stream of their own, and are moved to their partition when it is time.
+"""Delayed records: they are stored in a separate stream and moved to their partition when they are due.
 
-    orders:delayed              the stream: one for the topic
+    orders:delayed              the stream: one per topic
     orders:delayed:mover        the claim of the worker that moves them
 
     delayed:due   +5000         milliseconds after the entry's own ID; without +, since 1970
     delayed:key   7             the bytes of the partition key; in a topic without keys ``delayed:turn``, empty
-    id            7             the fields of the record, from here on
+    id            7             the fields of the record
     item          tea
 
-Rule 1: the times are the server's: ``delay`` counts from the ID that the server gives the entry.
-Rule 2: the partition is decided when the record is moved, by its key: the topic may have grown meanwhile.
-Rule 3: the first two fields are found by their places, so a record may have fields of these names.
+Rule 1: all times are those of the server: ``delay`` starts at the ID that the server assigns to the entry.
+Rule 2: the partition is determined by the key when the record is moved, since the topic may grow in the meantime.
+Rule 3: the first two fields are identified by their positions, so a record may have fields with these names.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tidelog.client import calls
 from tidelog.client.entries import Entry, StreamId
 from tidelog.client.steps import Steps, checked
 from tidelog.topics.partition import canonical
-from tidelog.topics.sending import BYTES, ROWS, Run, Sender, bulk
+from tidelog.topics.sending import BYTES, ROWS, PartitionBatch, Sender, bulk
 from tidelog.topics.settings import TopicError
 
 GROUP: Final = "mover"  # the group on the stream
@@ -37,23 +37,23 @@ Delay = timedelta | float | None
 
 
 def stream_of(name: str) -> str:
-    """The key of the stream in which a topic's records wait."""
+    """Return the key of the stream with a topic's delayed records."""
     return f"{name}:delayed"
 
 
 def mover_of(name: str) -> str:
-    """The key of the claim of whoever moves them. No topic's partition has a key like it: those end with a number."""
+    """Return the key of the claim of the worker that moves them. Keys of partitions differ: they end with a number."""
     return f"{name}:delayed:mover"
 
 
 def due_text(name: str, delay: Delay, at: datetime | None) -> bytes | None:
-    """What stands in the entry for ``delay`` or ``at``; None without either. TopicError if it makes no sense."""
+    """Return the value of the entry's first field for ``delay`` or ``at``, or None. Raises TopicError if invalid."""
     if delay is None and at is None:
         return None
     title = f"topic {name!r}"
     if at is not None:
         if delay is not None:
-            raise TopicError(f"{title}: delay and at both say when the record is to be sent: give one")
+            raise TopicError(f"{title}: delay and at exclude each other")
         if not isinstance(at, datetime) or at.tzinfo is None:
             raise TopicError(f"{title}: at is a datetime with its zone (datetime.now(UTC) has one): {at!r}")
         return b"%d" % max(0, round(at.timestamp() * 1000))
@@ -66,8 +66,8 @@ def due_text(name: str, delay: Delay, at: datetime | None) -> bytes | None:
 
 
 def send(sender: Sender, record: Any, due: bytes) -> Steps[StreamId]:
-    """Append one record to the stream of those that wait; returns its ID there."""
-    at = sender.keyed.partition(record, len(sender.streams))  # as it is today: whether there is room
+    """Append one record to the stream of delayed records and return its ID there."""
+    at = sender.keyed.partition(record, len(sender.streams))  # its current partition must have room
     key = sender.keyed.key(record)
     fields, values = sender.codec.encode(record)
     yield from sender.room([at])
@@ -80,18 +80,18 @@ def send(sender: Sender, record: Any, due: bytes) -> Steps[StreamId]:
 
 
 def send_window(sender: Sender, records: Sequence[Any], due: bytes) -> Steps[int]:
-    """As ``send``, for the records of one window, by many in one command; returns how many."""
+    """As ``send``, for the records of one window, many per command. Returns their number."""
     touched = sorted(set(sender.keyed.partitions(records, len(sender.streams))))
     yield from sender.room(touched)
-    runs: list[Run] = []
+    batches: list[PartitionBatch] = []
     for record in records:
         key = sender.keyed.key(record)
         fields, values = sender.codec.encode(record)
         names = (_DUE, _TURN if key is None else _KEY, *fields)
-        if not runs or runs[-1].fields != names or runs[-1].number >= ROWS or runs[-1].size >= BYTES:
-            runs.append(Run(names))
-        runs[-1].add(bulk((due, b"" if key is None else canonical(key), *values)))
-    checked((yield [run.append(stream_of(sender.name)) for run in runs]))
+        if not batches or batches[-1].fields != names or batches[-1].number >= ROWS or batches[-1].size >= BYTES:
+            batches.append(PartitionBatch(names))
+        batches[-1].add(bulk((due, b"" if key is None else canonical(key), *values)))
+    checked((yield [batch.append(stream_of(sender.name)) for batch in batches]))
     if sender.retention.hard_limit is not None:
         yield from sender.settled(touched)
     return len(records)
@@ -99,16 +99,16 @@ def send_window(sender: Sender, records: Sequence[Any], due: bytes) -> Steps[int
 
 @dataclass(frozen=True, slots=True)
 class DelayedRecord:
-    """A record that waits."""
+    """A delayed record."""
 
-    id: StreamId  # in the stream of those that wait
-    due: int  # ms since 1970, by the server's clock
-    key: bytes | None  # None: partitions take turns
-    flat: tuple[bytes, ...]  # field, value, ...: the entry that it becomes
+    id: StreamId  # in the stream of delayed records
+    due: int  # ms since 1970, on the server's clock
+    key: bytes | None  # None: round-robin
+    flat: tuple[bytes, ...]  # field, value, ... of the entry that is appended later
 
 
 def read(entry: Entry) -> DelayedRecord | None:
-    """What an entry of the stream says; None if it was not made by ``send``."""
+    """Parse an entry of the stream; None if ``send`` did not write it."""
     flat = entry.flat
     if len(flat) < 6 or flat[0] != _DUE or flat[2] not in (_KEY, _TURN):
         return None
@@ -120,6 +120,6 @@ def read(entry: Entry) -> DelayedRecord | None:
 
 
 def again(waiting: DelayedRecord) -> list[bytes]:
-    """The fields of the entry for a record that goes on waiting in another one."""
+    """Return the fields of a new entry in the stream for a record that is still delayed."""
     head = [_TURN, b""] if waiting.key is None else [_KEY, waiting.key]
     return [_DUE, b"%d" % waiting.due, *head, *waiting.flat]

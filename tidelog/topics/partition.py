@@ -1,10 +1,10 @@
-"""Which partition a key belongs to.
+"""The partition of a key.
 
     partition = CRC-32(canonical bytes of the key) mod partitions
 
-CRC-32 is that of zlib, PNG and Ethernet, so every language has it. Canonical bytes: a str is its UTF-8, an int its
-decimal text, bytes are themselves, a UUID its text with dashes, in lower case. So 1 and "1" are one key. Nothing else
-is a key: the text of a float or a time differs from language to language.
+CRC-32 is that of zlib, PNG and Ethernet, so every language has it. The canonical bytes are the UTF-8 of a str, the
+decimal text of an int, bytes unchanged, and the text of a UUID with dashes, in lower case. 1 and "1" are therefore the
+same key. Other types can't be keys, since the text of a float or a time differs between languages.
 
     key                                     CRC-32       of 16   of 100
     "" (also b"")                           0x00000000       0       0
@@ -22,11 +22,11 @@ from uuid import UUID
 from zlib import crc32
 
 Key = str | int | bytes | UUID
-HASH: Final = "crc32"  # the name of this function in the facts of a topic
+HASH: Final = "crc32"  # the name of this function in the settings of a topic
 
 
 def canonical(key: Key) -> bytes:
-    """The bytes of a key. TypeError for a type that is none of Key; a bool is none."""
+    """Return the bytes of a key. Raises TypeError for a type that is not in Key, such as bool."""
     if isinstance(key, str):
         return key.encode()
     if isinstance(key, bytes):
@@ -39,5 +39,5 @@ def canonical(key: Key) -> bytes:
 
 
 def partition_of(key: Key, partitions: int) -> int:
-    """The partition of a key, from 0. TypeError as ``canonical``."""
+    """Return the partition of a key, from 0. Raises TypeError as ``canonical`` does."""
     return crc32(canonical(key)) % partitions

@@ -1,7 +1,7 @@
-"""A lane: calls of many tasks on one connection at a time, in the order in which they were made.
+"""``CallPipeline``: sends the calls of many tasks on one connection at a time, in order.
 
-What waits while a reply is outstanding leaves together as one pipeline. So order holds where tasks await one after
-another, and many tasks that send at once cost a few round trips, not one each.
+Calls that arrive while a reply is outstanding are sent together as one pipeline. The order of calls is therefore kept,
+and many concurrent tasks cost a few round trips, not one each.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ AT_ONCE: Final = 1000  # calls in one pipeline, unless one caller has more
 
 
 class CallPipeline:
-    """For the tasks of one event loop."""
+    """The pipeline for the tasks of one event loop."""
 
     def __init__(self, client: AsyncClient) -> None:
         self._client = client
         self._waiting: deque[tuple[Sequence[Call[Any]], asyncio.Future[list[Any]]]] = deque()
         self._sender: asyncio.Task[None] | None = None
-        self.turn = asyncio.Lock()  # held by who is about to queue calls, where the order matters
+        self.turn = asyncio.Lock()  # held while calls are being queued whose order matters
 
     async def send(self, calls: Sequence[Call[Any]]) -> list[Any]:
-        """What the calls read from their replies, with errors in the place of replies that were errors.
+        """Send calls and return their results; an error reply takes the place of a result.
 
-        redis.ConnectionError or redis.TimeoutError if the server did not answer. If the task is cancelled before the
-        calls left, they don't leave; if they have left, the server carries them out.
+        Raises redis.ConnectionError or redis.TimeoutError if the server did not answer. If the task is cancelled before
+        the calls were sent, they are not sent. Otherwise the server executes them.
         """
         return await self._submit(calls)
 
     def _submit(self, calls: Sequence[Call[Any]]) -> asyncio.Future[list[Any]]:
-        """Queue calls. They are packed here, so that an argument that can't be sent is the error of its caller only."""
+        """Queue calls. They are packed here, so that an invalid argument is an error of its caller only."""
         ready = [call if call.packed is not None else _packed(call) for call in calls]
         future: asyncio.Future[list[Any]] = asyncio.get_running_loop().create_future()
         self._waiting.append((ready, future))
@@ -49,11 +49,11 @@ class CallPipeline:
         return future
 
     async def run(self, steps: Steps[T]) -> T:
-        """Drive an operation; returns what it returns. Errors of the connection are thrown into it."""
+        """Drive an operation and return its result. Errors of the connection are thrown into it."""
         return await self.start(steps)
 
     def start(self, steps: Steps[T]) -> Awaitable[T]:
-        """As ``run``, with the first calls queued when this returns."""
+        """As ``run``, but the first calls are queued when this method returns."""
         try:
             return self._drive(steps, self._submit(next(steps)))
         except StopIteration as end:
@@ -83,7 +83,7 @@ class CallPipeline:
         finally:
             self._sender = None
             for _, future in (*under_way, *self._waiting):
-                future.cancel()  # does nothing to those that have their replies
+                future.cancel()  # has no effect on those that have their results
             self._waiting.clear()
 
     def _next(self) -> list[tuple[Sequence[Call[Any]], asyncio.Future[list[Any]]]]:

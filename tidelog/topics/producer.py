@@ -1,14 +1,14 @@
 """Sending exactly once: records are staged, then published under the fence of a named producer.
 
-    TSTAGE producer:orders:<id>:import:<random> ...            nobody sees the records
-    TPUBLISH producer:orders:<id>:import 17 CHECK <token> ...  all of them appear; the server remembers 17 and the token
+    TSTAGE producer:orders:<id>:import:<random> ...            the records are invisible
+    TPUBLISH producer:orders:<id>:import 17 CHECK <token> ...  all of them appear; the server stores 17 and the token
 
-Rule 1: the name of a stage is never used twice. Without a reply it is unknown what a stage holds, so the next attempt
+Rule 1: the name of a stage is never used twice. Without a reply, the content of a stage is unknown, so the next attempt
         stages everything again under another name.
-Rule 2: the server publishes a number once. After a lost reply, also one of an earlier call, it is asked first whether
-        that batch had come through.
-Rule 3: each batch has a token of its own, which the fence keeps as the check of its number. So two programs that use
-        one name, and one number, are told: the second one gets ConflictError, and nothing of its batch is appended.
+Rule 2: the server publishes a number once. After a lost reply, even of an earlier call, the producer first checks
+        whether that batch was published.
+Rule 3: each batch has its own token, which the fence stores as the check of its number. If two programs use one name
+        and the same number, the second one gets ConflictError, and nothing of its batch is appended.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from tidelog.client.entries import Published
 from tidelog.client.steps import Steps, checked
 from tidelog.operating.errortexts import summary_of
 from tidelog.topics.pipeline import CallPipeline
-from tidelog.topics.sending import Gather, Sender
+from tidelog.topics.sending import RecordWindow, Sender
 from tidelog.topics.settings import TopicError, TopicSettings
 from tidelog.transport.backoff import Backoff, Delays
 from tidelog.transport.errors import ConflictError, NoStageError, StaleEpochError, is_retryable
 
 R = TypeVar("R")
-STAGE_MS: Final = 600_000  # after so long without a row, what was staged and not published is gone
-PATIENCE: Final = 60.0  # seconds of attempts while the server does not answer
+STAGE_MS: Final = 600_000  # a stage that is not published expires this long after its last row
+PATIENCE: Final = 60.0  # seconds of retries while the server does not answer
 BACKOFF: Final = Backoff(first=0.1, most=0.5, jitter=0.5)
 log = logging.getLogger(__name__)
 
@@ -48,33 +48,33 @@ class Home(Protocol):
     @property
     def agreed(self) -> bool: ...
     @property
-    def lane(self) -> CallPipeline: ...
+    def pipeline(self) -> CallPipeline: ...
     @property
     def client(self) -> Client: ...
     def agree(self) -> Steps[Any]: ...
     @property
-    def facts(self) -> TopicSettings: ...
+    def settings(self) -> TopicSettings: ...
     def sender(self) -> Sender: ...
 
 
 class _Batches(Generic[R]):
-    """What both producers share: the number of the last batch, and the steps of one attempt."""
+    """The common part of both producers: the number of the last batch, and the operation of one attempt."""
 
     def __init__(self, topic: Home, name: str) -> None:
         if not name or any(letter.isspace() for letter in name):
             raise TopicError(f"topic {topic.name!r}: the name of a producer is not empty and has no spaces: {name!r}")
         self.topic = topic
         self.name = name
-        self._last: int | None = None  # None: not asked yet
+        self._last: int | None = None  # None: not read yet
         self._open: tuple[int, str] | None = None  # number and token of a batch whose TPUBLISH has no reply
 
     @property
     def fence(self) -> str:
-        """The fence. Another topic of the same name, made after this one was deleted, has other fences."""
-        return f"producer:{self.topic.name}:{self.topic.facts.id}:{self.name}"
+        """The fence. A topic that is created with the same name after this one was deleted has other fences."""
+        return f"producer:{self.topic.name}:{self.topic.settings.id}:{self.name}"
 
     def _begin(self) -> Steps[int]:
-        """The number of the last batch that was published, 0 if none was."""
+        """Return the number of the last published batch, 0 if there is none."""
         yield from self._settle()
         if not self.topic.agreed:
             yield from self.topic.agree()
@@ -83,9 +83,9 @@ class _Batches(Generic[R]):
         return self._last
 
     def _settle(self) -> Steps[int]:
-        """Find out what became of a batch whose call got no reply. Returns its number if it was published, else 0.
+        """Determine whether a batch without a reply was published. Returns its number if it was, otherwise 0.
 
-        The server compares number and token before it looks at the stages: one that does not exist will do.
+        The server compares number and token before it checks the stages, so a stage that does not exist is sufficient.
         """
         number, token = self._open or (0, "")
         if not number:
@@ -99,14 +99,15 @@ class _Batches(Generic[R]):
         self._last = number
         return number
 
-    def _attempt(self, windows: list[Gather], number: int, token: str) -> Steps[Published]:
+    def _attempt(self, windows: list[RecordWindow], number: int, token: str) -> Steps[Published]:
         sender = self.topic.sender()
-        touched = sorted({at for window in windows for at, _ in window.runs})
+        touched = sorted({at for window in windows for at, _ in window.batches})
         yield from sender.room(touched)
         stage = f"{self.fence}:{uuid4().hex}"
         staged = total = 0
         for window in windows:
-            staged = checked((yield [run.stage(stage, STAGE_MS, sender.streams[at]) for at, run in window.runs]))[-1]
+            rows = [batch.stage(stage, STAGE_MS, sender.streams[at]) for at, batch in window.batches]
+            staged = checked((yield rows))[-1]
             total += window.rows
         if staged != total:
             raise AssertionError(f"stage {stage} holds {staged} rows of {total}")
@@ -119,11 +120,11 @@ class _Batches(Generic[R]):
         return Published(True, total)
 
     def _publishing(self, records: Iterable[R], number: int | None) -> Callable[[], Steps[Published]]:
-        """Steps that publish a batch; they may be run again where the connection failed."""
+        """Return a function for the operation that publishes a batch. It may be called again if it failed."""
         if number is not None and (isinstance(number, bool) or not isinstance(number, int) or number < 1):
             raise TopicError(f"producer {self.name!r}: a batch's number is a whole number from 1: {number!r}")
         token = uuid4().hex
-        gathered: tuple[Sender, list[Gather]] | None = None  # whose partitions they are for
+        gathered: tuple[Sender, list[RecordWindow]] | None = None  # with the sender for which they were collected
 
         def publishing() -> Steps[Published]:
             nonlocal number, gathered
@@ -140,7 +141,7 @@ class _Batches(Generic[R]):
             if not self.topic.agreed:
                 yield from self.topic.agree()
             sender = self.topic.sender()
-            if sender is not gathered[0]:  # the topic has grown since the attempt before
+            if sender is not gathered[0]:  # the topic has grown since the last attempt
                 gathered = sender, _windows(sender, [record for window in gathered[1] for record in window.records])
             if not gathered[1] or number is None:
                 return Published(False, 0)
@@ -155,40 +156,40 @@ class _Batches(Generic[R]):
         return delays.next()
 
 
-def _windows(sender: Sender, records: Iterable[Any]) -> list[Gather]:
-    """All records, window by window."""
+def _windows(sender: Sender, records: Iterable[Any]) -> list[RecordWindow]:
+    """Collect all records in windows."""
     made, left = [], iter(records)
-    while (gather := sender.gathered(left)).rows:
-        made.append(gather)
+    while (window := sender.gathered(left)).rows:
+        made.append(window)
     return made
 
 
 class Producer(_Batches[R]):
-    """Sends batches of records exactly once. Made by ``topic.producer(name)``; not for several tasks at a time.
+    """Sends batches of records exactly once. ``topic.producer(name)`` returns it. It must not be used concurrently.
 
     >>> producer = orders.producer("import")
     >>> for number, batch in enumerate(batches, 1):
-    ...     await producer.send_many(batch, number)     # after a restart, what was sent is skipped
+    ...     await producer.send_many(batch, number)     # after a restart, batches that were sent are skipped
     """
 
     async def last(self) -> int:
-        """The number of the last batch that was published, 0 if none was."""
-        return await self.topic.lane.run(self._begin())
+        """Return the number of the last published batch, 0 if there is none."""
+        return await self.topic.pipeline.run(self._begin())
 
     async def send_many(self, records: Iterable[R], number: int | None = None) -> Published:
-        """Append the records of one batch, all or nothing. They are held in memory until that is done.
+        """Append the records of one batch, all or nothing. They are buffered in memory until then.
 
-        ``number``: of the batch; a batch whose number was published before, or a higher one, is skipped (``now`` is
-        False in the result). None: the next number; after a call that raised, ``last`` tells whether its batch is
-        there. While the server does not answer, or refuses what passes, it is tried again for PATIENCE seconds, then
-        its last error is raised: send the batch again with its number. StaleEpochError or ConflictError if another
-        program publishes under this name. Other errors as ``Topic.send``.
+        ``number`` is that of the batch. A batch is skipped if its number or a higher one was published before (``now``
+        is False in the result). None: the next number; after a call that raised an error, ``last`` tells whether its
+        batch was published. While the server does not answer or has a temporary error, the call is retried for PATIENCE
+        seconds. Then the last error is raised: send the batch again with its number. Raises StaleEpochError or
+        ConflictError if another program publishes under this name. Other errors are those of ``Topic.send``.
         """
         publishing = self._publishing(records, number)
         until, delays = time.monotonic() + PATIENCE, Delays(BACKOFF)
         while True:
             try:
-                return await self.topic.lane.run(publishing())
+                return await self.topic.pipeline.run(publishing())
             except (redis.RedisError, OSError) as error:
                 if not is_retryable(error) or time.monotonic() >= until:
                     raise
@@ -196,7 +197,7 @@ class Producer(_Batches[R]):
 
 
 class SyncProducer(_Batches[R]):
-    """``Producer``, blocking. Not for several threads at a time."""
+    """``Producer``, blocking. Not thread-safe."""
 
     def last(self) -> int:
         """See ``Producer.last``."""

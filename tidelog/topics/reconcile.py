@@ -1,4 +1,4 @@
-"""A declaration and the facts on the server become one: written by the first program, compared by all others."""
+"""Reconciles a declaration with the settings on the server: the first program writes them, all others compare them."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from tidelog.topics.settings import TopicSettings, key_of, read_settings
 
 
 def known(name: str) -> Steps[TopicSettings | None]:
-    """The facts of a topic, None if there is none. TopicError if they can't be read."""
+    """Return the settings of a topic, None if there is none. Raises TopicError if they are invalid."""
     (text,) = checked((yield [strings.get(key_of(name))]))
     return None if text is None else read_settings(name, text)
 
 
 def agree(name: str, declared: TopicSettings) -> Steps[TopicSettings]:
-    """The facts of a topic, which are written if there is none. TopicMismatchError if they are not as declared."""
+    """Return the settings of a topic. They are written if there are none. Raises TopicMismatchError if they differ."""
     wanted = declared.complete()
-    facts = yield from compare(name, declared.agreed, wanted)
-    return facts or wanted
+    settings = yield from compare(name, declared.agreed, wanted)
+    return settings or wanted
 
 
 def compare(
     name: str, agreed: Callable[[str, TopicSettings], TopicSettings], wanted: TopicSettings | None
 ) -> Steps[TopicSettings | None]:
-    """What ``agreed`` makes of the facts on the server, which are changed to that.
+    """Replace the settings on the server by the result of ``agreed``, and return it.
 
-    If there are none: ``wanted`` is written and returned; None if it is None. What ``agreed`` raises is raised.
+    If there are none, ``wanted`` is written and returned; nothing is written if it is None.
     """
 
     def edit(text: bytes | None) -> tuple[bytes | None, TopicSettings | None]:

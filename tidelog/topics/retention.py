@@ -1,8 +1,8 @@
-"""What may be evicted, and its eviction, for the program's ``trim`` and the leader of an app. Operations without I/O.
+"""Eviction by retention, for ``tidelog topics trim`` and the leader of an app. Operations without I/O.
 
-Rule 1: with overflow="protect", nothing goes that a group of the partition has not finished, and nothing at all of a
-        partition without groups, or without one that is needed.
-Rule 2: what is finished stays finished, so an eviction that is decided on may come late, or twice.
+Rule 1: with overflow="protect", entries that a group of the partition has not finished are not evicted, and neither is
+        any entry of a partition without groups or without a required group.
+Rule 2: a finished entry remains finished, so an eviction may be executed late, or twice.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from tidelog.transport.errors import NoGroupError
 
 
 def trim(stream: str, kept: Retention, needed: Collection[bytes] = ()) -> Steps[int]:
-    """Evict what the retention gives up of one partition; returns how many entries.
+    """Evict entries of one partition according to its retention. Returns their number.
 
-    ``needed``: groups that must be there, with "protect", before anything goes.
+    ``needed``: groups that must exist, with "protect", before anything is evicted.
     """
     if kept.drops:
         return sum(checked((yield evictions(kept, stream))))
@@ -30,7 +30,7 @@ def trim(stream: str, kept: Retention, needed: Collection[bytes] = ()) -> Steps[
     safe = yield from finished(stream, groups)
     if safe is None:
         return 0
-    border = StreamId(0)  # entries below it go
+    border = StreamId(0)  # entries below it are evicted
     if kept.partition_size is not None and length > kept.partition_size:
         border = yield from _newest(stream, length, kept.partition_size)
     if kept.max_age_ms is not None:
@@ -41,16 +41,16 @@ def trim(stream: str, kept: Retention, needed: Collection[bytes] = ()) -> Steps[
 
 
 def finished(stream: str, groups: list[GroupInfo]) -> Steps[StreamId | None]:
-    """Every one of these groups has finished all entries up to this ID. None without groups."""
+    """Return the ID up to which all these groups have finished all entries. None without groups."""
     ends = yield from progress(stream, groups)
     return min(ends.values(), default=None)
 
 
 def progress(stream: str, groups: list[GroupInfo]) -> Steps[dict[bytes, StreamId]]:
-    """The ID up to which each of the stream's groups has finished."""
+    """Return the ID up to which each of the stream's groups has finished all entries."""
     try:
         pending: list[PendingSummary] = checked((yield [calls.tpending(stream, group.name) for group in groups]))
-    except NoGroupError:  # one ended meanwhile: ask again
+    except NoGroupError:  # one was deleted in the meantime: start again
         (left,) = checked((yield [calls.tgroup_list(stream)]))
         ends: dict[bytes, StreamId] = yield from progress(stream, left)
         return ends
@@ -61,20 +61,20 @@ def progress(stream: str, groups: list[GroupInfo]) -> Steps[dict[bytes, StreamId
 
 
 def before(id: StreamId) -> StreamId:  # noqa: A002 - its name everywhere else
-    """The ID before this one."""
+    """Return the ID before this one."""
     return StreamId(id.ms, id.seq - 1) if id.seq else StreamId(max(0, id.ms - 1), 2**64 - 1)
 
 
 def after(id: StreamId) -> StreamId:  # noqa: A002
-    """The ID after this one."""
+    """Return the ID after this one."""
     return StreamId(id.ms, id.seq + 1) if id.seq < 2**64 - 1 else StreamId(id.ms + 1, 0)
 
 
 def _newest(stream: str, length: int, number: int) -> Steps[StreamId]:
-    """An ID from which on there are ``number`` entries at least, and no more than need be; 0.0 if there are fewer.
+    """Return the ID of the oldest of the newest ``number`` entries; 0.0 if there are fewer.
 
-    ``length`` is what the stream had. If others evict meanwhile, the entry that is found is too new: then the ones from
-    it on are fewer, and it is looked for again.
+    ``length`` is the last known length. If another program evicts entries in the meantime, the entry that is found is
+    too new. Fewer entries follow it then, and the search is repeated.
     """
     while length > number:
         (found,) = checked((yield [calls.tseek(stream, "0", length - number + 1)]))

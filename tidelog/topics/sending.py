@@ -1,10 +1,10 @@
-"""Records into calls: which partition, which fields, which command.
+"""Converts records to calls: determines the partition, the fields and the command.
 
-Rule 1: the records of one partition stay in the order in which they were given.
-Rule 2: consecutive records of a partition with the same fields are one TMAPPEND of up to ROWS rows or BYTES bytes.
-        They are encoded and packed by many at a time; records that differ in their fields or types, one by one.
-Rule 3: what a partition holds beyond its hard limit is seen in the reply to a send, and refused from the next one on.
-        So the limit can be exceeded by what was under way.
+Rule 1: the records of one partition keep the order in which they were passed.
+Rule 2: consecutive records of a partition with the same fields are one TMAPPEND of up to ROWS rows or BYTES bytes. They
+        are encoded and packed together; records with different fields or types are encoded individually.
+Rule 3: a partition that has reached its hard limit is detected by the reply to a send, and refused from the next send
+        on. Sends in flight can therefore exceed the limit.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ from tidelog.topics.settings import Retention, TopicError, TopicSettings
 from tidelog.transport.call import Call, Name, Value
 
 log = logging.getLogger(__name__)
-ROWS: Final = 500  # of one TMAPPEND
-BYTES: Final = 1 << 20  # of the rows of one TMAPPEND, roughly
+ROWS: Final = 500  # maximum rows of one TMAPPEND
+BYTES: Final = 1 << 20  # approximate maximum size of the rows of one TMAPPEND
 FIRST: Final = 16  # records that are packed before their size is known
-WINDOW: Final = 8192  # rows of one pipeline
+WINDOW: Final = 8192  # maximum rows of one pipeline
 
 PartitionBy = str | Callable[[Any], Key] | None
 
 
 class TopicFullError(TopicError):
-    """A partition holds as many entries as its hard limit allows. Nothing was sent."""
+    """A partition has as many entries as its hard limit allows. Nothing was sent."""
 
     def __init__(self, name: str, partition: int, length: int, limit: int) -> None:
         super().__init__(
@@ -52,12 +52,12 @@ class TopicFullError(TopicError):
 
 
 class Keyed:
-    """How a topic's records find their partitions."""
+    """Determines the keys and the partitions of a topic's records."""
 
     def __init__(self, title: str, partition_by: PartitionBy, mapping: bool) -> None:
         self._title = title  # of the topic, for messages
         self.by = partition_by
-        self._turn = count()  # without keys, partitions take turns
+        self._turn = count()  # for round-robin, without keys
         self._key: Callable[[Any], Key] | None = None
         if callable(partition_by):
             self._key = partition_by
@@ -65,13 +65,13 @@ class Keyed:
             self._key = itemgetter(partition_by) if mapping else attrgetter(partition_by)
 
     def partition(self, record: Any, partitions: int) -> int:
-        """The partition of a record. CodecError where it has no key, or one of a wrong type."""
+        """Return the partition of a record. Raises CodecError if it has no key or a key of another type."""
         if self._key is None:
             return next(self._turn) % partitions
         return self._of(self._found(record), partitions)
 
     def partitions(self, records: Sequence[Any], partitions: int) -> list[int]:
-        """The partition of each record. CodecError as ``partition``, for the first record that has none."""
+        """Return the partition of each record. Raises CodecError as ``partition`` does."""
         if self._key is None:
             return [at % partitions for at in islice(self._turn, len(records))]
         if callable(self.by):
@@ -97,7 +97,7 @@ class Keyed:
             raise CodecError(f"{self._title}: partition_by: {error}") from None
 
     def key(self, record: Any) -> Key | None:
-        """The key of a record; None where the topic has none. CodecError as ``partition``."""
+        """Return the key of a record; None if the topic has no keys. Raises CodecError as ``partition`` does."""
         if self._key is None:
             return None
         key = self._found(record)
@@ -109,7 +109,7 @@ class Keyed:
         return key
 
     def _found(self, record: Any) -> Key:
-        assert self._key is not None  # noqa: S101 - callers have looked
+        assert self._key is not None  # noqa: S101 - the callers have checked it
         try:
             return self._key(record)
         except (KeyError, AttributeError, TypeError) as error:
@@ -118,7 +118,7 @@ class Keyed:
             raise CodecError(f"{self._title}: a record has no field {self.by!r}, its partition key: {error}") from None
 
 
-class Run:
+class PartitionBatch:
     """Consecutive rows of one partition with the same fields."""
 
     __slots__ = ("fields", "number", "pieces", "size")
@@ -136,16 +136,16 @@ class Run:
         self.size += len(piece)
 
     def append(self, key: str) -> Call[Any]:
-        """The TMAPPEND of these rows."""
+        """Return the TMAPPEND of these rows."""
         return tmappend_packed(key, self.fields, self.number, b"".join(self.pieces))
 
     def stage(self, stage: str, ttl_ms: int, key: str) -> Call[int]:
-        """The TSTAGE of these rows."""
+        """Return the TSTAGE of these rows."""
         return tstage_packed(stage, ttl_ms, key, self.fields, self.number, b"".join(self.pieces))
 
 
 def bulk(values: Sequence[Value]) -> bytes:
-    """Values as RESP bulk strings."""
+    """Encode values as RESP bulk strings. Raises CodecError for a text that is not UTF-8."""
     try:
         packed: bytes = hiredis.pack_command(tuple(values))  # type: ignore[arg-type]  # its annotation is wrong
     except UnicodeEncodeError as error:
@@ -154,20 +154,20 @@ def bulk(values: Sequence[Value]) -> bytes:
 
 
 class Sender:
-    """Makes the calls of one topic. ``streams``: the keys of its partitions."""
+    """Builds the calls of one topic. ``streams``: the keys of its partitions."""
 
     def __init__(
-        self, name: str, codec: Codec[Any], keyed: Keyed, facts: TopicSettings, streams: Sequence[str],
+        self, name: str, codec: Codec[Any], keyed: Keyed, settings: TopicSettings, streams: Sequence[str],
     ) -> None:  # fmt: skip
         self.name = name
         self.codec = codec
         self.keyed = keyed
         self.streams = streams
-        self.retention: Retention = facts.retention
-        self._full: set[int] = set()  # partitions that were beyond the hard limit when they were last seen
+        self.retention: Retention = settings.retention
+        self._full: set[int] = set()  # partitions that had reached the hard limit at the last reply
 
     def send(self, record: Any) -> Steps[StreamId]:
-        """Append one record; returns its ID."""
+        """Append one record and return its ID."""
         at = self.keyed.partition(record, len(self.streams))
         fields, values = self.codec.encode(record)
         pairs = list(zip(fields, values, strict=True))
@@ -185,11 +185,11 @@ class Sender:
         self._followed([at], after)
         return sent
 
-    def send_window(self, runs: list[tuple[int, Run]], rows: int) -> Steps[int]:
-        """Append the runs of one window; returns the number of their rows."""
-        touched = sorted({at for at, _ in runs})
+    def send_window(self, batches: list[tuple[int, PartitionBatch]], rows: int) -> Steps[int]:
+        """Append the rows of one window and return their number."""
+        touched = sorted({at for at, _ in batches})
         yield from self.room(touched)
-        appends: list[Call[Any]] = [run.append(self.streams[at]) for at, run in runs]
+        appends: list[Call[Any]] = [batch.append(self.streams[at]) for at, batch in batches]
         after = self._evicted(touched) if self.retention.drops else self._lengths(touched)
         replies = yield [*appends, *after]
         checked(replies[: len(appends)])
@@ -197,29 +197,29 @@ class Sender:
         return rows
 
     def settled(self, partitions: Sequence[int]) -> Steps[None]:
-        """What follows an append that was not made here: eviction, or a look at the hard limit."""
+        """Evict, or check the hard limit, after an append by another object."""
         after = self._evicted(partitions) if self.retention.drops else self._lengths(partitions)
         if after:
             self._followed(partitions, (yield after))
 
-    def gathered(self, records: Iterable[Any]) -> Gather:
-        """The next records, until a window is full."""
-        gather = Gather(self)
+    def gathered(self, records: Iterable[Any]) -> RecordWindow:
+        """Collect the next records until a window is full."""
+        window = RecordWindow(self)
         left = iter(records)
-        while (wanted := gather.wanted()) and (some := list(islice(left, wanted))):
-            gather.add(some)
-        return gather
+        while (wanted := window.wanted()) and (some := list(islice(left, wanted))):
+            window.add(some)
+        return window
 
     # -- retention -------------------------------------------------------------------------------------------
     def _evicted(self, partitions: Sequence[int], size: bool = True) -> list[Call[Any]]:
-        """Calls that evict what overflow='drop' gives up. ``size``: by size too, not only by age."""
+        """Return the calls that evict with overflow='drop'. ``size``: also by size, not only by age."""
         return [call for at in partitions for call in evictions(self.retention, self.streams[at], size)]
 
     def _lengths(self, partitions: Sequence[int]) -> list[Call[Any]]:
         return [calls.tlen(self.streams[at]) for at in partitions] if self.retention.hard_limit is not None else []
 
     def _followed(self, partitions: Sequence[int], replies: list[Any]) -> None:
-        """What came after an append: its failure is logged, for the records are there."""
+        """Handle the replies to the calls after an append. A failure is only logged, since the append succeeded."""
         failed = next((reply for reply in replies if isinstance(reply, Exception)), None)
         limit = self.retention.hard_limit
         if failed is not None:
@@ -228,7 +228,7 @@ class Sender:
             self._full.update(at for at, length in zip(partitions, replies, strict=True) if length >= limit)
 
     def room(self, partitions: Iterable[int]) -> Steps[None]:
-        """Look again at partitions that were full. TopicFullError if one still is."""
+        """Check partitions that were full. Raises TopicFullError if one still is."""
         limit = self.retention.hard_limit
         for at in self._full.intersection(partitions):
             (length,) = checked((yield [calls.tlen(self.streams[at])]))
@@ -238,7 +238,7 @@ class Sender:
 
 
 def evictions(kept: Retention, stream: str, size: bool = True) -> list[Call[int]]:
-    """The calls that evict what overflow='drop' gives up; they return how many. ``size``: by size too."""
+    """Return the calls that evict with overflow='drop'; their results are numbers. ``size``: also by size."""
     made = []
     if size and kept.partition_size is not None:
         made.append(calls.ttrim(stream, count=kept.partition_size))
@@ -256,28 +256,28 @@ class _Source(Protocol):
     def streams(self) -> Sequence[str]: ...
 
 
-class Gather:
-    """Collects the records of one window: ``runs``, and ``rows``, their number, 0 at the end."""
+class RecordWindow:
+    """Collects the records of one window in ``batches``. ``rows`` is the number of records, 0 at the end."""
 
     def __init__(self, source: _Source) -> None:
         self._codec = source.codec
         self._keyed = source.keyed
         self._partitions = len(source.streams)
-        self.runs: list[tuple[int, Run]] = []  # partition, rows
+        self.batches: list[tuple[int, PartitionBatch]] = []  # partition, rows
         self.records: list[Any] = []
-        self._open: dict[int, Run] = {}  # partition -> its last run
+        self._open: dict[int, PartitionBatch] = {}  # by partition: the last one
         self._bytes = 0
         self.rows = 0
 
     def wanted(self) -> int:
-        """How many records to add next; 0: the window is full."""
+        """Return how many records to add next; 0: the window is full."""
         if self.rows >= WINDOW or self._bytes >= 8 * BYTES:
             return 0
         most = BYTES * self.rows // self._bytes if self._bytes else FIRST
         return max(1, min(ROWS, most, WINDOW - self.rows))
 
     def add(self, records: list[Any]) -> None:
-        """Add some records, at most as many as are wanted."""
+        """Add some records, at most ``wanted()``."""
         self.records += records
         places = self._keyed.partitions(records, self._partitions)
         alike = self._codec.encode_alike(records)
@@ -292,7 +292,7 @@ class Gather:
             self._add(at, fields, flat)
 
     def _add_each(self, records: list[Any], places: list[int]) -> None:
-        """Add records that are not alike: consecutive ones of a partition with the same fields are packed together."""
+        """Add records that differ. Consecutive records of a partition with the same fields are packed together."""
         waiting: dict[int, tuple[tuple[str, ...], list[Value]]] = {}
         for record, at in zip(records, places, strict=True):
             fields, row = self._codec.encode(record)
@@ -309,29 +309,29 @@ class Gather:
     def _add(self, at: int, fields: tuple[str, ...], values: list[Value]) -> None:
         """Add the values of consecutive rows of a partition."""
         piece, rows = bulk(values), len(values) // len(fields)
-        if len(piece) > 4 * BYTES and rows > 1:  # much more than the rows before them let expect
+        if len(piece) > 4 * BYTES and rows > 1:  # much larger than the rows before
             half = rows // 2 * len(fields)
             self._add(at, fields, values[:half])
             self._add(at, fields, values[half:])
             return
-        run = self._open.get(at)
-        if run is None or run.number + rows > ROWS or run.size >= BYTES or run.fields != fields:
-            run = self._open[at] = Run(fields)
-            self.runs.append((at, run))
-        run.add(piece, rows)
+        batch = self._open.get(at)
+        if batch is None or batch.number + rows > ROWS or batch.size >= BYTES or batch.fields != fields:
+            batch = self._open[at] = PartitionBatch(fields)
+            self.batches.append((at, batch))
+        batch.add(piece, rows)
         self._bytes += len(piece)
         self.rows += rows
 
 
 def check_key_type(title: str, partition_by: PartitionBy, codec: Codec[Any]) -> None:
-    """TopicError if ``partition_by`` can't be a key of records of this type."""
+    """Raises TopicError if ``partition_by`` can't be a key of records of this type."""
     if partition_by is None or callable(partition_by):
         return
     if not isinstance(partition_by, str):
         raise TopicError(f"{title}: partition_by is the name of a field or a function, not {partition_by!r}")
     known = {field.attribute: field for field in codec.shape.fields}
     if not known:
-        return  # a dict: seen with each record
+        return  # a dict: checked for each record
     found = known.get(partition_by)
     if found is None:
         raise TopicError(f"{title}: {codec.shape.title} has no field {partition_by!r} (it has {', '.join(known)})")

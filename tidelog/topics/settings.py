@@ -1,17 +1,18 @@
-"""What stands on the server about a topic: JSON in the string ``topic:<name>``.
+"""The settings of a topic, stored on the server as JSON in the string ``topic:<name>``.
 
     {"version": 1, "partitions": 16, "hash": "crc32", "partition_by": "id", "codec": "plain",
      "fields": {"id": "int", "city": "str"}, "servers": null, "id": "5f0c...",
      "retention": {"partition_size": 50000, "max_age_ms": null, "overflow": "protect", "hard_limit": null}}
 
-Whoever declares the topic first writes it. It is the truth from then on: a program that declares something else is
-refused before it sends or reads, for a changed number of partitions would break the order of keys silently.
+The first program that declares the topic writes them. From then on they are authoritative: a program with a different
+declaration is refused before it sends or reads, since another number of partitions would silently break the order of
+keys.
 
-Rule 1: what a declaration leaves out (None) agrees with anything.
-Rule 2: a field that a declaration adds is added to the facts. A type that differs is refused (changes.py).
+Rule 1: an option that a declaration omits (None) agrees with any value.
+Rule 2: a field that a declaration adds is added to the settings. A different type is refused (``typechanges``).
 Rule 3: ``partition_by`` is the name of a field, "(function)" for a function, whose result can't be compared, or null
-        where keys don't matter.
-Rule 4: ``servers`` is null: all partitions are where the facts are. Later it may say where each one is.
+        for a topic without keys.
+Rule 4: ``servers`` is null: all partitions are on the server with the settings. It is reserved for other locations.
 """
 
 from __future__ import annotations
@@ -28,15 +29,15 @@ from tidelog.topics.partition import HASH
 from tidelog.topics.typechanges import remedy
 
 VERSION: Final = 1
-PREFIX: Final = "topic:"  # of the keys of facts
-PARTITIONS: Final = 16  # of a new topic whose declaration doesn't say
+PREFIX: Final = "topic:"  # of the keys of settings
+PARTITIONS: Final = 16  # of a new topic whose declaration does not specify it
 MOST: Final = 100_000  # partitions
-FUNCTION: Final = "(function)"  # ``partition_by`` of a topic whose keys are made by a function
+FUNCTION: Final = "(function)"  # ``partition_by`` of a topic whose keys are computed by a function
 _NAME: Final = re.compile(r"[^\s\x00-\x1f\x7f*?\[\]\\^]{1,200}")
-#: Beginnings of names, up to a colon: keys of partitions would be those of other topics' facts, or of apps.
+#: Prefixes of names, up to a colon: with these, keys of partitions could be those of settings or of apps.
 _RESERVED: Final = ("topic", "app")
 
-#: Differences that are retention, and the options of ``tidelog topics alter`` for them.
+#: The fields of the retention, and the options of ``tidelog topics alter`` for them.
 _RETENTION: Final = {
     "partition_size": "--partition-size", "max_age_ms": "--max-age", "overflow": "--overflow",
     "hard_limit": "--hard-limit",
@@ -46,13 +47,13 @@ Overflow = Literal["protect", "drop"]
 
 
 class TopicError(ValueError):
-    """A declaration that makes no sense, or an operation on a topic that can't be done. The text says which."""
+    """An invalid declaration, or an operation on a topic that is not possible. The text gives the reason."""
 
 
 class TopicMismatchError(TopicError):
-    """A declaration differs from the topic on the server. ``differences``: (what, there, here).
+    """A declaration differs from the topic on the server. ``differences``: (name, value on the server, value here).
 
-    ``remedies``: commands that change the topic, as alternatives to declaring the server's version.
+    ``remedies``: commands that change the topic, as alternatives to changing the declaration.
     """
 
     def __init__(
@@ -71,12 +72,12 @@ class TopicMismatchError(TopicError):
 
 @dataclass(frozen=True)
 class Retention:
-    """How much of a partition is kept. None: not said, or no limit."""
+    """How much of a partition is retained. None: not specified, or no limit."""
 
     partition_size: int | None = None  # entries
     max_age_ms: int | None = None
-    overflow: Overflow | None = None  # None where it isn't said: "protect"
-    hard_limit: int | None = None  # entries of a partition from which on sending raises TopicFullError
+    overflow: Overflow | None = None  # None: not specified, which means "protect"
+    hard_limit: int | None = None  # entries of a partition at which sending raises TopicFullError
 
     def __post_init__(self) -> None:
         for name in ("partition_size", "max_age_ms", "hard_limit"):
@@ -99,7 +100,7 @@ class Retention:
 
 @dataclass(frozen=True)
 class TopicSettings:
-    """What a topic is. In a declaration, ``partitions`` may be None: as on the server."""
+    """The settings of a topic. In a declaration, ``partitions`` may be None: the number on the server."""
 
     partitions: int | None
     partition_by: str | None
@@ -108,20 +109,23 @@ class TopicSettings:
     retention: Retention = field(default_factory=Retention)
     hash: str = HASH
     servers: None = None
-    letters_of: tuple[str, ...] = ()  # of a topic for dead letters: what it belongs to (``deadletters.home``)
-    id: str = ""  # of this topic: another one of the same name has another; empty in a declaration
+    letters_of: tuple[str, ...] = ()  # of a dead-letter queue: the topics and streams it serves (``deadletters.home``)
+    id: str = ""  # differs from the ID of a later topic with the same name; empty in a declaration
     version: int = VERSION
 
     def written(self) -> bytes:
-        """As JSON."""
+        """Return the settings as JSON."""
         return msgspec.json.encode(self)
 
     def complete(self) -> TopicSettings:
-        """With a number for the partitions and an ID, for a topic that is new."""
+        """Return the settings of a new topic: with a number of partitions and an ID."""
         return replace(self, partitions=self.partitions or PARTITIONS, id=uuid4().hex[:12])
 
     def agreed(self, name: str, there: TopicSettings) -> TopicSettings:
-        """The facts on the server, plus the fields that this declaration adds. TopicMismatchError if they differ."""
+        """Return the settings on the server, plus the fields that this declaration adds.
+
+        Raises TopicMismatchError if they differ.
+        """
         ours: dict[str, Any] = {
             "hash": self.hash, "partitions": self.partitions, "partition_by": self.partition_by, "codec": self.codec,
         }  # fmt: skip
@@ -149,7 +153,7 @@ class TopicSettings:
     def _remedies(
         self, name: str, there: TopicSettings, differences: Sequence[tuple[str, object, object]]
     ) -> list[str]:
-        """What could change the topic, so that it is as this declaration says."""
+        """Return the commands that would change the topic to match this declaration."""
         found = []
         names = {what for what, _, _ in differences}
         if names & _RETENTION.keys():
@@ -171,7 +175,7 @@ class TopicSettings:
 
 
 def check_name(name: object) -> None:
-    """TopicError for what can't be the name of a topic."""
+    """Raises TopicError if it can't be the name of a topic."""
     if not isinstance(name, str) or not _NAME.fullmatch(name) or name.partition(":")[0] in _RESERVED:
         raise TopicError(
             f"topic {name!r}: a name has 1 to 200 characters, no spaces, none of *?[]^\\, and is not 'topic' or 'app',"
@@ -180,18 +184,18 @@ def check_name(name: object) -> None:
 
 
 def check_partitions(name: str, number: object) -> None:
-    """TopicError for what can't be a number of partitions. None: it is not said."""
+    """Raises TopicError if it can't be a number of partitions. None: not specified."""
     if number is not None and (not isinstance(number, int) or isinstance(number, bool) or not 1 <= number <= MOST):
         raise TopicError(f"topic {name!r}: partitions must be a whole number from 1 to {MOST:,}: {number!r}")
 
 
 def key_of(name: str) -> str:
-    """The key of a topic's facts."""
+    """Return the key of a topic's settings."""
     return f"{PREFIX}{name}"
 
 
 def read_settings(name: str, text: bytes) -> TopicSettings:
-    """Facts from their JSON. TopicError if they can't be read, or come from a newer version."""
+    """Decode settings. Raises TopicError if they are invalid or come from a newer version."""
     try:
         version = msgspec.json.decode(text)["version"]
         if version == VERSION:
@@ -201,5 +205,7 @@ def read_settings(name: str, text: bytes) -> TopicSettings:
     except TopicError:
         raise
     except (ValueError, TypeError, KeyError, RecursionError) as error:
-        raise TopicError(f"the key {key_of(name)!r} does not hold the facts of a topic: {error}") from None
-    raise TopicError(f"topic {name!r} has facts of version {version!r}, this program knows {VERSION}: it is too old")
+        raise TopicError(f"the key {key_of(name)!r} does not have the settings of a topic: {error}") from None
+    raise TopicError(
+        f"topic {name!r} has settings of version {version!r}, this program supports {VERSION}: it is too old"
+    )

@@ -1,4 +1,7 @@
-"""``Topic``: a stream in parts, with records of one type. A declaration, and what sends and reads by it."""
+"""``Topic``: a partitioned stream with records of one type.
+
+It is both the declaration of a topic and the object with which programs send and decode records.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,7 @@ from tidelog.topics.partition import Key
 from tidelog.topics.pipeline import CallPipeline
 from tidelog.topics.producer import Producer, SyncProducer
 from tidelog.topics.reconcile import agree
-from tidelog.topics.sending import Gather, Keyed, PartitionBy, Sender, check_key_type
+from tidelog.topics.sending import Keyed, PartitionBy, RecordWindow, Sender, check_key_type
 from tidelog.topics.settings import (
     FUNCTION,
     Overflow,
@@ -39,16 +42,16 @@ from tidelog.topics.settings import (
 from tidelog.transport.access import Access
 
 R = TypeVar("R")
-CHECKED: Final = 5.0  # seconds until a program looks again whether the topic is what it declares
+CHECKED: Final = 5.0  # seconds until a program compares its declaration with the server again
 
 
 @dataclass(frozen=True)
 class PartitionLocation:
-    """Where a partition is."""
+    """The location of a partition."""
 
     partition: int
     key: str  # of its stream
-    url: str | None = None  # of its server; None: the one with the facts of the topic
+    url: str | None = None  # its server's URL; None: the server that stores the settings of the topic
 
 
 class Topic(Generic[R]):
@@ -56,22 +59,22 @@ class Topic(Generic[R]):
 
     >>> orders = Topic("orders", Order, partition_by="id", partitions=16, url="redis://localhost:6379")
     >>> await orders.send(Order(id=1, item="tea"))
-    >>> orders.sync.send(Order(id=2, item="milk"))       # the same from a thread
+    >>> orders.sync.send(Order(id=2, item="milk"))       # the same, blocking
 
-    partition_by: the field whose value decides the partition, or a function from a record to it: str, int, bytes or
-        UUID. Records with the same key stay in order. None: partitions take turns.
-    partitions: None: as many as the server says, 16 for a new topic.
-    codec: ``plain`` (each field a field of the entry), ``json``, ``msgpack``, ``json+zstd`` or ``msgpack+zstd`` (one
-        field, ``data``). None: ``plain`` where the type is flat, else ``json``.
-    partition_size, max_age: how many entries a partition keeps, and for how long.
-    overflow: ``protect`` (default) evicts only what all groups of a partition have finished (``trim``). ``drop`` evicts
-        with each send, read or not.
-    hard_limit: for ``protect``: sending to a partition with so many entries raises TopicFullError.
+    partition_by: the field whose value determines the partition, or a function that returns such a value (str, int,
+        bytes or UUID) for a record. Records with the same key stay in order. None: round-robin.
+    partitions: None: the number stored on the server, or 16 for a new topic.
+    codec: ``plain`` (one entry field per record field), ``json``, ``msgpack``, ``json+zstd`` or ``msgpack+zstd`` (a
+        single field, ``data``). None: ``plain`` if the type is flat, otherwise ``json``.
+    partition_size, max_age: how many entries a partition retains, and for how long.
+    overflow: ``protect`` (default) evicts only entries that all groups of a partition have finished (``trim``).
+        ``drop`` evicts on each send, whether read or not.
+    hard_limit: for ``protect``: sending to a partition with that many entries raises TopicFullError.
     url: the server, as for Client. Use ``access`` instead for TLS files and other settings, or ``use`` to set clients.
 
-    The first use writes this declaration to the server, or compares it: TopicMismatchError is raised if they differ.
-    They are compared again every few seconds, so that a running program notices when a topic grows. Raises TopicError
-    or CodecError if the declaration is invalid.
+    The first use stores these settings on the server or, if they are already there, compares them, and raises
+    TopicMismatchError if they differ. They are compared again every few seconds, so that a running program notices
+    when a topic grows. Raises TopicError or CodecError if the declaration is invalid.
 
     A topic can be pickled. The copy has the same declaration and opens its own connections. Clients that were set with
     ``use`` are not pickled.
@@ -108,14 +111,14 @@ class Topic(Generic[R]):
             {field.name: field.kind for field in self.codec.shape.fields},
             Retention(partition_size, _milliseconds(title, max_age), overflow, hard_limit),
         )
-        self._facts: TopicSettings | None = None
+        self._settings: TopicSettings | None = None
         self._check_at = 0.0  # on the monotonic clock: when they are compared again
         self._sender: Sender | None = None
-        self._lanes: WeakKeyDictionary[asyncio.AbstractEventLoop, tuple[CallPipeline, AsyncClient]] = (
+        self._pipelines: WeakKeyDictionary[asyncio.AbstractEventLoop, tuple[CallPipeline, AsyncClient]] = (
             WeakKeyDictionary()
         )
         self._given: AsyncClient | None = None
-        self._given_in: asyncio.AbstractEventLoop | None = None  # the event loop that ``_given`` is for; None: any
+        self._given_in: asyncio.AbstractEventLoop | None = None  # the event loop for ``_given``; None: any
         self._sync_client: Client | None = None
         self._sync_is_ours = True
 
@@ -131,63 +134,66 @@ class Topic(Generic[R]):
             "max_age": None if kept.max_age_ms is None else timedelta(milliseconds=kept.max_age_ms), "url": self.url,
             "access": self.access if self.url is None else None,
         }  # fmt: skip
-        return _again, (type(self), self.name, self.codec.shape.type, options, self._facts)
+        return _again, (type(self), self.name, self.codec.shape.type, options, self._settings)
 
     @property
     def url(self) -> str | None:
-        """The URL of the server, if it was given by one. A change holds for connections made afterwards."""
+        """The URL of the server, if the topic was declared with one. A change affects connections opened later."""
         return self._url
 
     @url.setter
     def url(self, url: str | None) -> None:
         self._url, self.access = url, _access(f"topic {self.name!r}", url, None)
 
-    # -- what needs no server --------------------------------------------------------------------------------
+    # -- without the server ----------------------------------------------------------------------------------
     def stream(self, partition: int) -> str:
-        """The key of a partition's stream."""
+        """Return the key of a partition's stream."""
         return f"{self.name}:{partition}"
 
     def partition(self, record: R) -> int:
-        """The partition of a record. TopicError before the number of partitions is known, CodecError without a key."""
+        """Return the partition of a record.
+
+        Raises TopicError before the number of partitions is known, and CodecError if the record has no key.
+        """
         return self._keyed.partition(record, self.partitions)
 
     def key(self, record: R) -> Key | None:
-        """The partition key of a record; None without ``partition_by``. CodecError where the record has none."""
+        """Return the partition key of a record; None without ``partition_by``. Raises CodecError if it has no key."""
         return self._keyed.key(record)
 
     def decode(self, entry: Entry, partition: int) -> R:
-        """The record of an entry. UndecodableError if it is none."""
+        """Return the record of an entry. Raises UndecodableError if the entry is not such a record."""
         return self.codec.decode(entry, self.stream(partition).encode())
 
     def place(self, partition: int) -> PartitionLocation:
-        """Where a partition is: today always on the server of the topic."""
+        """Return the location of a partition, which is currently always on the server of the topic."""
         return PartitionLocation(partition, self.stream(partition))
 
     @property
     def partitions(self) -> int:
-        """How many there are. TopicError if that is not declared and the server was not asked yet (``ready``)."""
-        known = self._facts.partitions if self._facts is not None else self.declared.partitions
+        """The number of partitions. Raises TopicError if it is not declared and not yet known (``ready``)."""
+        known = self._settings.partitions if self._settings is not None else self.declared.partitions
         if known is None:
             raise TopicError(f"topic {self.name!r}: the number of partitions is known after ready()")
         return known
 
     @property
     def agreed(self) -> bool:
-        """Whether the facts on the server agree with the declaration: as they were CHECKED seconds ago at most."""
-        return self._facts is not None and time.monotonic() < self._check_at
+        """Whether the settings on the server matched the declaration within the last CHECKED seconds."""
+        return self._settings is not None and time.monotonic() < self._check_at
 
     @property
-    def facts(self) -> TopicSettings:
-        """What the topic is. TopicError before the server was asked (``ready``)."""
-        if self._facts is None:
-            raise TopicError(f"topic {self.name!r}: what the server says about it is known after ready()")
-        return self._facts
+    def settings(self) -> TopicSettings:
+        """The settings on the server. Raises TopicError before the first request (``ready``)."""
+        if self._settings is None:
+            raise TopicError(f"topic {self.name!r}: its settings are known after ready()")
+        return self._settings
 
     # -- the server ------------------------------------------------------------------------------------------
     def use(self, client: AsyncClient | None = None, sync: Client | None = None) -> None:
-        """Send over these clients. The caller keeps them and closes them.
+        """Send with these clients, which the caller closes.
 
-        ``client`` is used in the running event loop, or in any if none is running.
+        ``client`` is used in the running event loop, or in any event loop if none is running.
         """
         if client is not None:
             self._given, self._given_in = client, _running()
@@ -198,19 +204,19 @@ class Topic(Generic[R]):
         """Stop using a client that was set with ``use``."""
         if self._given is client:
             self._given = None
-        for loop, (_, used) in list(self._lanes.items()):
+        for loop, (_, used) in list(self._pipelines.items()):
             if used is client:
-                del self._lanes[loop]
+                del self._pipelines[loop]
 
     @contextmanager
     def elsewhere(self, url: str) -> Iterator[None]:
-        """Be on another server until the end of this context, as if it had just been declared: for tests.
+        """Use another server until the end of this context, as if the topic had just been declared: for tests.
 
-        Whoever enters it closes what was opened meanwhile (``close``) before it ends.
+        The caller closes the connections that were opened (``close``) before the context ends.
         """
         ours: dict[str, Any] = {
-            "_url": url, "access": Access.of(url), "_facts": None, "_check_at": 0.0, "_sender": None,
-            "_lanes": WeakKeyDictionary(), "_given": None, "_given_in": None, "_sync_client": None,
+            "_url": url, "access": Access.of(url), "_settings": None, "_check_at": 0.0, "_sender": None,
+            "_pipelines": WeakKeyDictionary(), "_given": None, "_given_in": None, "_sync_client": None,
             "_sync_is_ours": True,
         }  # fmt: skip
         kept = {name: self.__dict__[name] for name in ours}
@@ -222,38 +228,38 @@ class Topic(Generic[R]):
             self.__dict__.update(kept)
 
     @property
-    def lane(self) -> CallPipeline:
-        """The lane of the running event loop."""
+    def pipeline(self) -> CallPipeline:
+        """The pipeline of the running event loop."""
         loop = asyncio.get_running_loop()
-        found = self._lanes.get(loop)
+        found = self._pipelines.get(loop)
         if found is None:
             given = self._given if self._given_in in (None, loop) else None
             client = given or AsyncClient(self._where())
-            found = self._lanes[loop] = (CallPipeline(client), client)
+            found = self._pipelines[loop] = (CallPipeline(client), client)
         return found[0]
 
     @property
     def client(self) -> Client:
-        """The client of the sync twin."""
+        """The client of ``sync``."""
         if self._sync_client is None:
             self._sync_client, self._sync_is_ours = Client(self._where()), True
         return self._sync_client
 
     def _where(self) -> str | Access:
-        """What clients are made of."""
+        """Return the argument for clients."""
         where = self.url or self.access
         if where is None:
             raise TopicError(f"topic {self.name!r} has no server: Topic(..., url='redis://...'), or topic.use(client)")
         return where
 
     async def close(self) -> None:
-        """Close the connections that the topic made in the running event loop."""
-        _, client = self._lanes.pop(asyncio.get_running_loop(), (None, None))
+        """Close the connections that the topic opened in the running event loop."""
+        _, client = self._pipelines.pop(asyncio.get_running_loop(), (None, None))
         if client is not None and client is not self._given:
             await client.close()
 
     def close_sync(self) -> None:
-        """Close the connections that the sync twin made."""
+        """Close the connections that ``sync`` opened."""
         if self._sync_is_ours and self._sync_client is not None:
             self._sync_client.close()
             self._sync_client = None
@@ -264,103 +270,103 @@ class Topic(Generic[R]):
         return SyncTopic(self)
 
     async def ready(self) -> TopicSettings:
-        """Write the facts of the topic to the server, or compare them. TopicMismatchError where they differ."""
+        """Store the settings of the topic on the server, or compare them. Raises TopicMismatchError if they differ."""
         if not self.agreed:
-            await self.lane.run(self.agree())
-        return self.facts
+            await self.pipeline.run(self.agree())
+        return self.settings
 
     async def send(
         self, record: R, *, delay: timedelta | float | None = None, at: datetime | None = None
     ) -> StreamId:  # fmt: skip
-        """Append a record; returns its ID. Order is that of the calls, for each partition.
+        """Append a record and return its ID. In each partition, records have the order of the calls.
 
-        With ``delay``, in seconds, or ``at``, a time with its zone, the record waits until then in the stream
-        ``<name>:delayed``. The ID is the one that it has there. It is sent by the leader of a worker's app that has
-        this topic, so one must run. TopicError for a delay or a time that makes no sense.
+        With ``delay``, in seconds, or ``at``, a time with its zone, the record is stored in the stream
+        ``<name>:delayed`` until then, and its ID there is returned. The leader of an app with this topic sends it, so a
+        worker of such an app must run. Raises TopicError for an invalid delay or time.
 
-        CodecError for a record of another type, TopicFullError beyond the hard limit, TopicMismatchError at the first
-        use. redis.ConnectionError and redis.TimeoutError if the server did not answer: it may have appended the record
-        all the same (``producer`` sends exactly once).
+        Raises CodecError for a record of another type, TopicFullError if the hard limit is reached, TopicMismatchError
+        at the first use, and redis.ConnectionError or redis.TimeoutError if the server did not answer. The server may
+        have appended the record anyway; ``producer`` sends exactly once.
         """
-        lane = self.lane
+        pipeline = self.pipeline
         due = delayed.due_text(self.name, delay, at)
-        async with lane.turn:  # a comparison of the facts must not let later calls pass
+        async with pipeline.turn:  # later calls must not overtake this one while the settings are compared
             await self.ready()
-            sending = lane.start(self.sending(record, due))
+            sending = pipeline.start(self.sending(record, due))
         return await sending
 
     async def send_many(
         self, records: Iterable[R] | AsyncIterable[R], *, delay: timedelta | float | None = None,
         at: datetime | None = None,
     ) -> int:  # fmt: skip
-        """Append any number of records by many in one command; returns how many. Errors as for ``send``, and ``delay``
-        and ``at``, which are the same for all of them.
+        """Append any number of records, many per command, and return their number.
 
-        They leave in windows of up to 8192 records or 8 MB: for records that come slowly, ``send`` is right. After an
-        error, records before and after the one that could not be sent may be there.
+        ``delay`` and ``at`` apply to all records. Errors are those of ``send``. Records are sent in windows of up to
+        8192 records or 8 MB, so use ``send`` for records that arrive slowly. After an error, records before and after
+        the one that could not be sent may have been appended.
         """
         due = delayed.due_text(self.name, delay, at)
         sent = 0
         left = aiter(records) if isinstance(records, AsyncIterable) else iter(records)
-        under_way: asyncio.Task[int] | None = None  # the window before: the server appends it while this one is made
+        under_way: asyncio.Task[int] | None = None  # the previous window, which the server appends at the same time
         await self.ready()
         try:
             while True:
                 sender = self.sender()
-                gather = await _gathered(sender, left)
+                collected = await _gathered(sender, left)
                 if under_way is not None:
                     sent += await under_way
                     under_way = None
-                if not gather.rows:
+                if not collected.rows:
                     return sent
                 await self.ready()
-                if self.sender() is not sender:  # the topic has grown since the first of them
+                if self.sender() is not sender:  # the topic has grown since the first record
                     sender = self.sender()
-                    gather = sender.gathered(gather.records)
-                under_way = asyncio.create_task(self.lane.run(self.sending_window(gather, due)))
+                    collected = sender.gathered(collected.records)
+                under_way = asyncio.create_task(self.pipeline.run(self.sending_window(collected, due)))
         except BaseException as error:
             if under_way is not None and isinstance(error, asyncio.CancelledError):
                 under_way.cancel()
             elif under_way is not None:
                 await asyncio.wait([under_way])
-                _ = under_way.cancelled() or under_way.exception()  # this error hides it
+                _ = under_way.cancelled() or under_way.exception()  # only the first error is raised
             raise
 
     def producer(self, name: str) -> Producer[R]:
-        """A producer: what it sends counts once, whatever is repeated. See Producer."""
+        """Return a producer, which sends exactly once even if calls are repeated. See Producer."""
         return Producer(self, name)
 
-    # -- for the twins ---------------------------------------------------------------------------------------
+    # -- operations of both interfaces -----------------------------------------------------------------------
     def agree(self) -> Steps[TopicSettings]:
-        """The steps of ``ready``."""
-        facts = yield from agree(self.name, self.declared)
-        if facts != self._facts:
-            self._facts, self._sender = facts, None
+        """Return the operation of ``ready``."""
+        settings = yield from agree(self.name, self.declared)
+        if settings != self._settings:
+            self._settings, self._sender = settings, None
         self._check_at = time.monotonic() + CHECKED
-        return facts
+        return settings
 
     def sending(self, record: R, due: bytes | None) -> Steps[StreamId]:
-        """The steps of ``send``; ``due`` as made by ``delayed.due_text``. Only after ``agree``."""
+        """Return the operation of ``send``; ``due`` comes from ``delayed.due_text``. Requires ``agree``."""
         return self.sender().send(record) if due is None else delayed.send(self.sender(), record, due)
 
-    def sending_window(self, gather: Gather, due: bytes | None) -> Steps[int]:
-        """As ``sending``, for the records that the topic's sender has gathered; returns how many."""
+    def sending_window(self, collected: RecordWindow, due: bytes | None) -> Steps[int]:
+        """Return the operation that sends a window of records; its result is their number."""
         if due is None:
-            return self.sender().send_window(gather.runs, gather.rows)
-        return delayed.send_window(self.sender(), gather.records, due)
+            return self.sender().send_window(collected.batches, collected.rows)
+        return delayed.send_window(self.sender(), collected.records, due)
 
     def sender(self) -> Sender:
-        """What makes the calls. Only after ``agree``."""
+        """Return the object that builds the calls. Requires ``agree``."""
         if self._sender is None:
             streams = [self.stream(at) for at in range(self.partitions)]
-            self._sender = Sender(self.name, self.codec, self._keyed, self.facts, streams)
+            self._sender = Sender(self.name, self.codec, self._keyed, self.settings, streams)
         return self._sender
 
 
-async def _gathered(sender: Sender, records: AsyncIterator[Any] | Iterator[Any]) -> Gather:
-    """As ``Sender.gathered``. Other tasks get their turn meanwhile, and what is under way leaves and is answered."""
-    gather = Gather(sender)
-    while wanted := gather.wanted():
+async def _gathered(sender: Sender, records: AsyncIterator[Any] | Iterator[Any]) -> RecordWindow:
+    """As ``Sender.gathered``, but other tasks can run in between, and pending requests are sent and answered."""
+    collected = RecordWindow(sender)
+    while wanted := collected.wanted():
         some = []
         if isinstance(records, AsyncIterator):
             async for record in records:
@@ -371,9 +377,9 @@ async def _gathered(sender: Sender, records: AsyncIterator[Any] | Iterator[Any])
             some = list(islice(records, wanted))
         if not some:
             break
-        gather.add(some)
+        collected.add(some)
         await asyncio.sleep(0)
-    return gather
+    return collected
 
 
 class SyncTopic(Generic[R]):
@@ -386,7 +392,7 @@ class SyncTopic(Generic[R]):
         """See ``Topic.ready``."""
         if not self.topic.agreed:
             steps.run(self.topic.client, self.topic.agree())
-        return self.topic.facts
+        return self.topic.settings
 
     def send(
         self, record: R, *, delay: timedelta | float | None = None, at: datetime | None = None
@@ -404,20 +410,20 @@ class SyncTopic(Generic[R]):
         sent, left = 0, iter(records)
         self.ready()
         with ThreadPoolExecutor(1, f"send to {self.topic.name}") as pool:
-            under_way: Future[int] | None = None  # the window before: the server appends it while this one is made
+            under_way: Future[int] | None = None  # the previous window, which the server appends at the same time
             while True:
                 sender = self.topic.sender()
-                gather = sender.gathered(left)
+                collected = sender.gathered(left)
                 if under_way is not None:
                     sent += under_way.result()
-                if not gather.rows:
+                if not collected.rows:
                     return sent
                 self.ready()
-                if self.topic.sender() is not sender:  # the topic has grown since the first of them
+                if self.topic.sender() is not sender:  # the topic has grown since the first record
                     sender = self.topic.sender()
-                    gather = sender.gathered(gather.records)
-                window = self.topic.sending_window(gather, due)
-                if gather.wanted():  # it is the last one
+                    collected = sender.gathered(collected.records)
+                window = self.topic.sending_window(collected, due)
+                if collected.wanted():  # the last window
                     return sent + steps.run(self.topic.client, window)
                 under_way = pool.submit(steps.run, self.topic.client, window)
 
@@ -426,14 +432,14 @@ class SyncTopic(Generic[R]):
         return SyncProducer(self.topic, name)
 
     def close(self) -> None:
-        """Close the connections that the topic made."""
+        """Close the connections that the topic opened for this object."""
         self.topic.close_sync()
 
 
 def _access(title: str, url: str | None, access: Access | None) -> Access | None:
-    """The Access of a topic. Raises TopicError if a URL can't be used."""
+    """Return the Access of a topic. Raises TopicError if the URL is invalid."""
     if url is not None and access is not None:
-        raise TopicError(f"{title}: url and access both say where the server is: give one")
+        raise TopicError(f"{title}: url and access both specify the server: use one of them")
     if access is not None and not isinstance(access, Access):
         raise TopicError(f"{title}: access must be a tidelog.Access, not {access!r}")
     if url is None:
@@ -445,11 +451,11 @@ def _access(title: str, url: str | None, access: Access | None) -> Access | None
 
 
 def _again(
-    kind: type[Topic[Any]], name: str, record_type: Any, options: dict[str, Any], facts: TopicSettings | None
+    kind: type[Topic[Any]], name: str, record_type: Any, options: dict[str, Any], settings: TopicSettings | None
 ) -> Any:
-    """A topic that was pickled."""
+    """Restore a topic that was pickled."""
     made = kind(name, record_type, **options)
-    made._facts = facts
+    made._settings = settings
     return made
 
 
@@ -461,7 +467,7 @@ def _running() -> asyncio.AbstractEventLoop | None:
 
 
 def _milliseconds(title: str, span: timedelta | float | None) -> int | None:
-    """A time in seconds, or a timedelta, as ms. TopicError unless it is at least 1 ms."""
+    """Convert a time in seconds or a timedelta to ms. Raises TopicError unless it is at least 1 ms."""
     if span is None:
         return None
     if isinstance(span, bool) or not isinstance(span, timedelta | int | float):

@@ -6,7 +6,7 @@
 Rule 1: a field that the newest entry lacks was removed from the record type, and no program writes it. It can change to
         any type.
 Rule 2: the partition key keeps the bytes of its values; otherwise keys would move to other partitions.
-Rule 3: a union is given by its members, ``int|str``. The facts contain it as ``json``, like every type that is not a
+Rule 3: a union is given by its members, ``int|str``. The settings contain it as ``json``, like every type that is not a
         scalar.
 """
 
@@ -17,12 +17,12 @@ from typing import Final
 
 from tidelog.codecs.recordtypes import KINDS
 
-JSON: Final = "json"  # what the facts call everything that is no scalar
-NULL: Final = ("null", "none")  # members of a union that say nothing about its values
+JSON: Final = "json"  # the name in the settings for every type that is not a scalar
+NULL: Final = ("null", "none")  # members of a union that are ignored
 KEYS: Final = ("str", "int", "bytes", "uuid")  # kinds that a partition key may have
 _NUMBERS: Final[dict[str, set[str]]] = {"int": {"float", "decimal"}, "float": {"decimal"}}
 _AS_TEXT: Final[dict[str, set[str]]] = {kind: {"str"} for kind in ("uuid", "decimal", "date", "time", "timedelta")}
-#: By form of the codec: what values of a kind can be read as, besides as that kind.
+#: By format of the codec: the other kinds as which values of a kind can be read.
 _WIDER: Final[Mapping[str, Mapping[str, set[str]]]] = {
     "plain": {kind: (_NUMBERS.get(kind, set()) | {"str", "bytes"}) - {kind} for kind in KINDS if kind != "bytes"},
     "json": _NUMBERS | _AS_TEXT | {"datetime": {"str"}},
@@ -31,9 +31,9 @@ _WIDER: Final[Mapping[str, Mapping[str, set[str]]]] = {
 
 
 def judged(codec: str, there: str, wanted: str, is_key: bool, removed: bool) -> tuple[str, str]:
-    """The kind that a field has from now on, as the facts name it; and why it can't have it, "" if it can.
+    """Return the new kind of a field, as in the settings, and the reason why it is not possible, "" if it is.
 
-    ``there``: the kind that it has. ``is_key``: partitions depend on it. ``removed``: the newest entry lacks it.
+    ``there``: its current kind. ``is_key``: whether it is the partition key. ``removed``: the newest entry lacks it.
     """
     members, wrong = _members(wanted)
     if wrong:
@@ -56,7 +56,7 @@ def judged(codec: str, there: str, wanted: str, is_key: bool, removed: bool) -> 
 
 
 def remedy(name: str, codec: str, field: str, there: str, wanted: str, is_key: bool) -> str:
-    """What helps where a program declares a field of a topic with another type; a part of a sentence."""
+    """Return the remedy if a program declares a field with another type, as a part of a sentence."""
     command = f"tidelog topics alter {name} --field"
     if wanted == JSON and codec != "plain" and not is_key:
         return f"{command} '{field}={there}|...' with the union that you declare, which must have {there}"
@@ -69,7 +69,7 @@ def remedy(name: str, codec: str, field: str, there: str, wanted: str, is_key: b
 
 
 def _members(wanted: str) -> tuple[list[str], str]:
-    """The types of a union without null, one for any other type; and what is none."""
+    """Return the types of a union without null, or a single type, and the first name that is not a type."""
     found = [part.strip().lower() for part in wanted.split("|")]
     members = [part for part in dict.fromkeys(found) if part not in NULL]
     wrong = next((part for part in members if part not in (*KINDS, JSON)), None)
@@ -77,7 +77,7 @@ def _members(wanted: str) -> tuple[list[str], str]:
 
 
 def _unreadable(codec: str, there: str, members: list[str]) -> str:
-    """Why stored values could not be read as one of these; "" if they can."""
+    """Return the reason why stored values can't be read as one of these types; "" if they can."""
     form = codec.partition("+")[0]
     readable = {there, *_WIDER[form].get(there, ())}
     if there == JSON:

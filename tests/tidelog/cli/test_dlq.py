@@ -98,7 +98,7 @@ def test_what_is_left_is_said(run: Run, client: Client) -> None:
     client.redis.delete("topic:orders")
     output = run("replay", "orders.dead", letter, ok=False).output
     assert output.splitlines() == [
-        "0 dead letters replayed", f"-- letter {letter}: there is no topic 'orders' any more",
+        "0 dead letters replayed", f"-- dead letter {letter}: the topic 'orders' was deleted",
     ]  # fmt: skip
 
 

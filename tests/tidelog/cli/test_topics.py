@@ -89,10 +89,10 @@ def test_a_topic_that_can_not_be_read_does_not_hide_the_others(run: Run, client:
     run("send", "shop:orders", '{"id": 7, "item": "tea"}')
     client.redis.set("topic:mine", "text")
     output = run("topics", "list").output
-    assert "mine: the key 'topic:mine' does not hold the facts of a topic" in output
+    assert "mine: the key 'topic:mine' does not have the settings of a topic" in output
     assert "orders" in output.splitlines()[-1]
     output = run("dlq", "list").output
-    assert "mine: the key 'topic:mine' does not hold the facts of a topic" in output
+    assert "mine: the key 'topic:mine' does not have the settings of a topic" in output
     assert "no dead letters" in output
 
 
@@ -148,7 +148,7 @@ def test_a_producer_has_no_delay(run: Run, client: Client) -> None:
     [
         (["--at", "tomorrow"], "Invalid isoformat string: 'tomorrow'"),
         (["--at", "2040-01-01T08:00"], "at is a datetime with its zone"),
-        (["--at", "2040-01-01T08:00Z", "--delay", "1"], "delay and at both say"),
+        (["--at", "2040-01-01T08:00Z", "--delay", "1"], "delay and at exclude each other"),
         (["--delay", "-1"], "delay is from 0 seconds"),
         (["--delay", "nan"], "delay is from 0 seconds"),
     ],

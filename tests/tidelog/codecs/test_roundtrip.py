@@ -20,7 +20,7 @@ from tidelog import Entry, StreamId
 from tidelog.codecs import Codec, CodecError, codec_for
 from tidelog.codecs.codec import NAMES
 from tidelog.codecs.roundtrip import difference
-from tidelog.topics.sending import Gather, Keyed
+from tidelog.topics.sending import Keyed, RecordWindow
 
 ID = StreamId(5, 1)
 
@@ -320,11 +320,11 @@ def read(codec: Codec[Any], names: Any, values: Any) -> Any:
 def packed_together(codec: Codec[Any], record: Any) -> None:
     """See that a record that is refused is refused among others too: by the codec, or when they are packed."""
     with pytest.raises(CodecError):
-        Gather(_Source(codec)).add([record, record])
+        RecordWindow(_Source(codec)).add([record, record])
 
 
 class _Source:
-    """What a Gather needs of a topic."""
+    """What a RecordWindow needs of a topic."""
 
     def __init__(self, codec: Codec[Any]) -> None:
         self.codec = codec

@@ -147,7 +147,7 @@ async def test_poison_reaches_the_dead_letters_with_reason_and_attempts(tidelog_
     assert letters["reject"].error == "tidelog.flows.api.errors.RejectError"
     assert letters["fail"].attempts == 3
     assert letters["fail"].message == "out: ValueError: always"
-    assert {each.place for each in letters.values()} == {"orders"}
+    assert {each.stream for each in letters.values()} == {"orders"}
 
     assert run_alone(client, deadletters.replay("flow.orders.dead")).letters == 2
     assert [entry.text()["n"] for entry in client.trange("orders")][3:] == ["reject", "fail"]

@@ -139,7 +139,7 @@ async def test_every_flow_has_dead_letters(tidelog_server: Server, client: Clien
     async with running(flow, "orders.2"):
         await until(lambda: client.tlen("flow.orders.dead:0") == 1 and client.tpending("orders", "shop").count == 0)
     (letter,) = letters_of(client)
-    assert (letter.place, letter.event_id, letter.processor) == ("orders", entry, "orders.in")
+    assert (letter.stream, letter.event_id, letter.processor) == ("orders", entry, "orders.in")
     assert letter.entry.text() == {"n": "1"}
     assert letter.worker.startswith("orders.2@")
     assert run_alone(client, deadletters.replay("flow.orders.dead")).letters == 1

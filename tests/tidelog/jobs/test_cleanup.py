@@ -37,7 +37,7 @@ class Engine:
         self.cleared: list[dict[str, int]] = []
         clicks: Topic[Any] = Topic("clicks", dict, url=url)
         clicks.sync.ready()
-        self.topics = {"clicks": clicks.facts.id, "gone": "1234"}
+        self.topics = {"clicks": clicks.settings.id, "gone": "1234"}
         clicks.sync.close()
 
     @contextmanager

@@ -135,7 +135,7 @@ def test_an_idle_job_gets_its_snapshots_and_then_rests(tidelog_server: Server, t
             assert outcome.again is None
             assert drive.step().epoch == epoch
             owner = owners.read(ObjectStore(options.store), "count", 1)
-            assert owner == {each.name: each.facts.id for each in (*job.inputs, *job.outputs)}
+            assert owner == {each.name: each.settings.id for each in (*job.inputs, *job.outputs)}
     finally:
         drive.close()
 

@@ -281,7 +281,7 @@ def test_a_topic_that_was_made_anew_is_another_one(tidelog_server: Server, tmp_p
     def known(batch: MicroBatch) -> None: ...
 
     bench = Bench(tidelog_server, tmp_path, known, 1)
-    bench.topics = {topic.name: topic.facts.id for topic in (source, target)}
+    bench.topics = {topic.name: topic.settings.id for topic in (source, target)}
     bench.epoch()
     bench.client.redis.delete("topic:totals")
     assert "topic 'totals' was deleted" in bench.failed("JobError")

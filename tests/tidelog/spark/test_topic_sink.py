@@ -183,7 +183,7 @@ def test_without_keys_partitions_take_turns(spark: SparkSession, client: Client,
     lengths = [client.tlen(f"even:{at}") for at in range(4)]
     assert sum(lengths) == 10_007
     assert max(lengths) - min(lengths) <= 2
-    assert admin.facts_of(client, "even").partition_by is None
+    assert admin.settings_of(client, "even").partition_by is None
     for _ in range(3):
         to(spark.range(2), topic="even").save()
     assert sum(client.tlen(f"even:{at}") for at in range(4)) == 10_013

@@ -102,10 +102,10 @@ def test_errors_of_any_size_and_kind() -> None:
 
 def test_entries_that_are_no_letters() -> None:
     for flat in ([b"a", b"b"], [word for name in deadletters.FIELDS for word in (name, b"1")]):
-        with pytest.raises(NotADeadLetterError, match=r"entry 9\.0 is no dead letter"):
+        with pytest.raises(NotADeadLetterError, match=r"entry 9\.0 is not a dead letter"):
             deadletters.read(Entry(StreamId(9), flat))
     flat = [word for name in deadletters.FIELDS for word in (name, b"x")]
-    with pytest.raises(NotADeadLetterError, match=r"entry 9\.0 is no dead letter: .*'x'"):
+    with pytest.raises(NotADeadLetterError, match=r"entry 9\.0 is not a dead letter: .*'x'"):
         deadletters.read(Entry(StreamId(9), [*flat, b"id", b"7"]))
 
 
@@ -113,7 +113,7 @@ def test_entries_that_are_no_letters() -> None:
 def test_the_topic_is_made_once(client: Client) -> None:
     facts = run(client, deadletters.ready(DEAD))
     assert (facts.partitions, facts.codec) == (1, "plain")
-    assert deadletters.is_for_letters(facts)
+    assert deadletters.is_dead_letter_queue(facts)
     assert run(client, deadletters.ready(DEAD)) == facts
     reader: Topic[dict[str, str]] = Topic(DEAD, dict)
     reader.use(sync=client)
@@ -123,9 +123,9 @@ def test_the_topic_is_made_once(client: Client) -> None:
 def test_a_topic_that_was_declared_before(client: Client) -> None:
     mine: Topic[dict[str, str]] = Topic("failures", dict, partitions=4)
     mine.use(sync=client)
-    assert not deadletters.is_for_letters(mine.sync.ready())
+    assert not deadletters.is_dead_letter_queue(mine.sync.ready())
     facts = run(client, deadletters.ready("failures"))
-    assert (facts.partitions, deadletters.is_for_letters(facts)) == (4, True)
+    assert (facts.partitions, deadletters.is_dead_letter_queue(facts)) == (4, True)
     with pytest.raises(TopicMismatchError, match="topic 'orders': partition_by is 'id' on the server, None here"):
         run(client, deadletters.ready("orders"))
 
@@ -254,7 +254,7 @@ def test_what_cannot_be_replayed_stays(client: Client) -> None:
     done = run_alone(client, deadletters.replay(DEAD))
     assert done.letters == 0
     assert "there is no topic 'orders' any more" in done.refused[0]
-    assert "is no dead letter: it can't be replayed, only purged" in done.refused[1]
+    assert "is not a dead letter: it can only be purged" in done.refused[1]
     assert run(client, deadletters.count(DEAD)) == 2
     assert run_alone(client, deadletters.purge(DEAD)).letters == 2
     assert (run(client, deadletters.count(DEAD)), client.tlen(STREAM)) == (0, 0)
@@ -290,7 +290,7 @@ def test_a_letter_decides_no_target(client: Client) -> None:
 def test_a_topic_of_another_name_belongs_to_what_its_processors_say(client: Client) -> None:
     run(client, deadletters.ready("failed", deadletters.home("orders")))
     run(client, deadletters.ready("failed", deadletters.home("jobs", -1), deadletters.home("orders")))
-    assert admin.facts_of(client, "failed").letters_of == ("topic orders", "stream jobs")
+    assert admin.settings_of(client, "failed").letters_of == ("topic orders", "stream jobs")
     for topic, partition in (("orders", 1), ("jobs", -1), ("jobs:registry", -1)):
         forge(client, topic, partition, "failed")
     done = run_alone(client, deadletters.replay("failed"))

@@ -120,7 +120,7 @@ class TestSending:
     @pytest.mark.parametrize(
         ("options", "message"),
         [
-            ({"delay": 1, "at": datetime.now(UTC)}, "delay and at both say"),
+            ({"delay": 1, "at": datetime.now(UTC)}, "delay and at exclude each other"),
             ({"delay": -1}, "delay is from 0 seconds"),
             ({"delay": float("nan")}, "delay is from 0 seconds"),
             ({"delay": timedelta(days=40_000)}, "to 100 years"),
@@ -297,7 +297,7 @@ class TestMoving:
             client.tappend(STREAM, fields)
         topic.sync.send(Order(7), delay=0)
         moving.until_moved(1)
-        assert caplog.text.count("is no record that waits; it stays there") == 2
+        assert caplog.text.count("is not a delayed record; it remains there") == 2
         assert [each.deliveries for each in client.tpending_range(STREAM, "mover")] == [1, 1]
 
     def test_a_target_that_is_no_stream_loses_nothing(

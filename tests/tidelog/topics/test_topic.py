@@ -84,10 +84,10 @@ class TestFacts:
     @pytest.mark.parametrize(
         ("text", "message"),
         [
-            ("not JSON", "does not hold the facts of a topic"),
-            ('{"version": 1}', "does not hold the facts of a topic"),
-            ('{"version": 2}', "facts of version 2, this program knows 1: it is too old"),
-            ("[" * 100_000, "does not hold the facts of a topic"),
+            ("not JSON", "does not have the settings of a topic"),
+            ('{"version": 1}', "does not have the settings of a topic"),
+            ('{"version": 2}', "settings of version 2, this program supports 1: it is too old"),
+            ("[" * 100_000, "does not have the settings of a topic"),
             (
                 '{"version": 1, "partitions": 2000000000, "partition_by": "id", "codec": "plain"}',
                 "partitions must be a whole number from 1 to 100,000: 2000000000",
@@ -310,7 +310,7 @@ class TestProducer:
             stop.set()
             disturber.join()
         assert sorted(o.id for there in sent(client, topic) for o in there) == list(range(2000))
-        assert client.run(calls.tfence(f"producer:orders:{topic.facts.id}:p")) == 40
+        assert client.run(calls.tfence(f"producer:orders:{topic.settings.id}:p")) == 40
 
     @pytest.mark.parametrize("number", [0, -1, True, "1"])
     def test_numbers_that_are_none(self, tidelog_server: Server, number: Any) -> None:
@@ -362,7 +362,7 @@ class TestAdmin:
         assert [partition_of(5, n) for n in (4, 8, 16)] == [2, 6, 14]
 
     def test_a_topic_that_does_not_exist(self, client: Client) -> None:
-        for use in (admin.facts_of, admin.trim, admin.delete):
+        for use in (admin.settings_of, admin.trim, admin.delete):
             with pytest.raises(TopicError, match="there is no topic 'nope'"):
                 use(client, "nope")
 

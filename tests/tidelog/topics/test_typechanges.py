@@ -180,7 +180,7 @@ def test_what_is_refused_changes_nothing(tidelog_server: Server, client: Client)
         assert message in alter(tidelog_server, "o", *words, ok=False)
     assert client.redis.get("topic:o") == before
     alter(tidelog_server, "o", "--field", "price=float", "--partition-size", "5")
-    facts = use(tidelog_server, record(id=int, price=float, item=str)).facts
+    facts = use(tidelog_server, record(id=int, price=float, item=str)).settings
     assert (facts.fields["price"], facts.retention.partition_size) == ("float", 5)
 
 

@@ -72,7 +72,7 @@ def test_what_was_sent_is_processed_when_it_is_idle_and_everything_is_put_back()
     assert app.grace == 30.0
     assert orders.url == later.url == ELSEWHERE
     with pytest.raises(Exception, match="known after ready"):
-        _ = orders.facts
+        _ = orders.settings
 
 
 def test_a_topic_with_a_client_of_its_own_gets_it_back(tidelog_server: Server) -> None:

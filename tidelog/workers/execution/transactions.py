@@ -28,7 +28,7 @@ from tidelog.client.steps import arun, checked
 from tidelog.client.strings import watch_and_get
 from tidelog.coordination import Claim, Lease, LeaseLostError
 from tidelog.coordination.claims import reclaim
-from tidelog.topics.sending import BYTES, ROWS, Run, Sender
+from tidelog.topics.sending import BYTES, ROWS, PartitionBatch, Sender
 from tidelog.transport.asyncconnection import AsyncConnection, LostError
 from tidelog.transport.call import Call, plain, queued
 from tidelog.workers import logs
@@ -210,17 +210,17 @@ class Committer:
 
     def _changes(self, batch: list[_Commit]) -> tuple[list[Call[Any]], list[tuple[str, set[_Commit]]]]:
         """Return the appends in order for each stream, then the acknowledgements; and the commits of each append."""
-        runs: list[tuple[str, Run]] = []
+        runs: list[tuple[str, PartitionBatch]] = []
         senders: list[tuple[str, set[_Commit]]] = []
         whose: dict[str, set[_Commit]] = {}  # by stream: the commits of the last append
-        last: dict[str, Run] = {}
+        last: dict[str, PartitionBatch] = {}
         ids: dict[str, list[bytes]] = {}
         for commit in batch:
             ids.setdefault(commit.partition.buffer.stream, []).extend(commit.ids)
             for output in commit.outputs:
                 run = last.get(output.stream)
                 if run is None or run.fields != output.fields or run.number >= ROWS or run.size >= BYTES:
-                    run = last[output.stream] = Run(output.fields)
+                    run = last[output.stream] = PartitionBatch(output.fields)
                     runs.append((output.stream, run))
                     whose[output.stream] = set()
                     senders.append((output.stream, whose[output.stream]))

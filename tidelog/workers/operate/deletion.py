@@ -91,7 +91,7 @@ def delete(client: Client, app: str) -> AppState:
 def _groups(client: Client, app: str) -> Iterator[AppGroup]:
     for topic in sorted(set(admin.names(client))):
         try:
-            count = admin.facts_of(client, topic).partitions or 0
+            count = admin.settings_of(client, topic).partitions or 0
         except TopicError:  # the key has another content
             continue
         listed = client.together(*[calls.tgroup_list(f"{topic}:{at}") for at in range(count)], raise_on_error=False)
