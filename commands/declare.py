@@ -44,15 +44,13 @@ __all__ = [
 ]  # fmt: skip
 
 Handler = Callable[[Context, list[bytes]], Reply]
-# Handles calls of one command that arrived together, with the same key (or first argument) and as many words. Its
-# arguments: the context, the calls, the bytes in which they arrived, and the offsets in these bytes before, between and
-# after them (both empty if not known). Returns the replies of all calls, or of the first ones, in order; None to have
-# each call handled alone. Only the number of parts counts, and what they are when joined: one may have the replies of
-# later ones.
-BatchHandler = Callable[[Context, list[list[bytes]], bytes, list[int]], list[bytes] | None]
-# Handles several calls in a row that begin with the same words, as many as the command's Head says. Gets the first one,
-# and of each one its wire bytes after these words: see resp.decode.Alike. Returns all replies, joined, or nothing
-# to have them called in another way: then it must not have changed anything.
+# Executes a pipeline group: calls of one command that arrived together, with the same key (or first argument) and as
+# many words. Returns the replies of all calls, or of the first ones, in order; None to have each call executed alone.
+# Only the number of items and their concatenation matter: one item may contain the replies of later calls.
+BatchHandler = Callable[[Context, list[list[bytes]]], list[bytes] | None]
+# Executes consecutive calls that begin with the same words, as many as the command's Head returns. Its arguments are
+# the first call, and the wire bytes of each call after these words (see resp.decode.Alike). Returns all replies,
+# joined, or nothing to have the calls executed otherwise; it must not have changed anything then.
 AlikeHandler = Callable[[Context, list[bytes], list[bytes]], bytes]
 # Returns the position of the first key after a token, for commands in which arguments before it could look like the
 # token; 0 if there is none.

@@ -7,7 +7,7 @@ in ``resp.exact`` only.
 
 Consecutive calls that begin with the same words, such as a pipeline of appends to one stream, become one ``Alike``
 object, if ``SharedDecoding.heads`` has their command. It holds what follows those words in each call. The arguments of
-the calls are decoded only on demand, by expand().
+the calls are decoded only on demand, by calls().
 
 A short chunk that repeats the previous chunk of its length is not decoded again. A reader of a group repeats the same
 call all the time, and decoding its arguments takes 5,000 instructions.
@@ -93,10 +93,6 @@ class RequestDecoder(ExactDecoder):
         super().__init__(max_bulk, max_multibulk, max_buffer)
         self._shared = shared
         self.limit(max_bulk, max_buffer)
-        # The last chunk, if it began with several calls, and the offset after each of these (one for an Alike object).
-        # The caller must call forget() after it has taken the calls.
-        self.raw = b""
-        self.ends: list[int] = []
 
     def limit(self, max_bulk: int, max_buffer: int) -> None:
         """Change the limits. The header of an argument that was accepted stays accepted, but the total size of its
@@ -112,9 +108,7 @@ class RequestDecoder(ExactDecoder):
         if known and not self._midway and self.authenticated and self.error is None and size <= self._at_once:
             decoded = shared.decoded[size]
             if decoded is not None:
-                self.forget()
                 return [decoded.copy()]
-        self.forget()
         if self._midway or self.error is not None or not self.authenticated:
             return self._continued(data)
         return self._between(data, 0, [], known)
@@ -140,41 +134,18 @@ class RequestDecoder(ExactDecoder):
             ends: list[int] = []
             if shared.parser is not None and size - at > 3 and data[at] == ASTERISK and data[at + 2] != CR:
                 end = shared.parser(data, at, calls, ends)
-            done = _canonical(data, end, calls, ends, None if at else shared.heads)
+            done = _canonical(data, end, calls, ends, shared.heads)
             if ends:
                 end = ends[-1]
-            if done and not at:  # the chunk begins with the first call
+            if done == 1 and not at and size < SHORT and end == size:  # the chunk is one call
                 call = calls[0]
-                if done > 1 or not isinstance(call, list):
-                    self.raw, self.ends = data, ends
-                elif size < SHORT and end == size and call[0][:1] not in SECRETIVE:
+                if isinstance(call, list) and call[0][:1] not in SECRETIVE:
                     shared.recent[size], shared.decoded[size] = data, call.copy() if known else None
         if end < size:
             rest: list[list[bytes]] = []
             self._parse(data, end, rest, once=False)
             calls += rest
         return calls
-
-    def forget(self) -> None:
-        """Drop the wire bytes of calls that were taken."""
-        if self.raw:
-            self.raw = b""
-            self.ends = []
-
-
-def expand(calls: list[Call], ends: list[int], at: int) -> None:
-    """Replace an Alike object, at index ``at``, by its calls, and its offset in ``ends`` by one for each call."""
-    alike = calls[at]
-    if not isinstance(alike, Alike):
-        return
-    calls[at : at + 1] = alike.calls()
-    if at < len(ends):
-        end = ends[at - 1] if at else 0
-        offsets: list[int] = []
-        for body in alike.bodies:
-            end += len(alike.head) + len(body)
-            offsets.append(end)
-        ends[at : at + 1] = offsets
 
 
 def expanded(calls: list[Call], start: int = 0) -> list[list[bytes]]:

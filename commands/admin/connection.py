@@ -137,7 +137,7 @@ def ping(ctx: Context, argv: list[bytes]) -> Reply:
 
 
 @batch("PING")
-def ping_batch(ctx: Context, calls: list[list[bytes]], raw: bytes, borders: list[int]) -> list[bytes] | None:
+def ping_batch(ctx: Context, calls: list[list[bytes]]) -> list[bytes] | None:
     """PINGs that are the same word for word."""
     answer = ping(ctx, calls[0])
     return [answer] * len(calls) if isinstance(answer, bytes) else None

@@ -67,7 +67,7 @@ def incr(ctx: Context, argv: list[bytes]) -> Reply:
 
 
 @batch("INCR")
-def incr_batch(ctx: Context, calls: list[list[bytes]], raw: bytes, borders: list[int]) -> list[bytes] | None:
+def incr_batch(ctx: Context, calls: list[list[bytes]]) -> list[bytes] | None:
     """Execute INCRs of one key together."""
     return _add_batch(ctx, calls, 1)
 
@@ -79,7 +79,7 @@ def decr(ctx: Context, argv: list[bytes]) -> Reply:
 
 
 @batch("DECR")
-def decr_batch(ctx: Context, calls: list[list[bytes]], raw: bytes, borders: list[int]) -> list[bytes] | None:
+def decr_batch(ctx: Context, calls: list[list[bytes]]) -> list[bytes] | None:
     """Execute DECRs of one key together."""
     return _add_batch(ctx, calls, -1)
 

@@ -72,7 +72,7 @@ def set_(ctx: Context, argv: list[bytes]) -> Reply:
 
 
 @batch("SET")
-def set_batch(ctx: Context, calls: list[list[bytes]], raw: bytes, borders: list[int]) -> list[bytes] | None:
+def set_batch(ctx: Context, calls: list[list[bytes]]) -> list[bytes] | None:
     """Execute SETs of one key without options: only the last value is visible. Returns None if each change is
     observed."""
     ks = ctx.ks
@@ -138,7 +138,7 @@ def get(ctx: Context, argv: list[bytes]) -> Reply:
 
 
 @batch("GET")
-def get_batch(ctx: Context, calls: list[list[bytes]], raw: bytes, borders: list[int]) -> list[bytes] | None:
+def get_batch(ctx: Context, calls: list[list[bytes]]) -> list[bytes] | None:
     """Execute GETs of one key with one lookup. Returns None if the key could expire or is not a string."""
     ks = ctx.ks
     found = ks.keys.get(calls[0][1])

@@ -1,4 +1,4 @@
-"""XADD, and XCFGSET: what it remembers of producers that repeat themselves."""
+"""XADD, and XCFGSET, which sets how long IDs of producers are stored. ``streams.append`` lists XADD's forms."""
 
 from __future__ import annotations
 
@@ -21,8 +21,9 @@ from commands.redis_streams.options import (
 from commands.redis_streams.trim import trim
 from commands.redis_streams.trimming import trim_border
 from commands.streams.append import (
+    LARGE,
     append_alike,
-    append_batch,
+    append_large,
     append_one,
     head_of,
     like_first,
@@ -61,8 +62,7 @@ def xadd(ctx: Context, argv: list[bytes]) -> Reply:
 
 
 def _bounded(ctx: Context, argv: list[bytes]) -> bytes:
-    """``XADD key MAXLEN [= | ~] n * field value ...``, which keeps a stream short: what _add() does, in half of
-    the time. Empty for any other form."""
+    """Execute ``XADD key MAXLEN [= | ~] n * field value ...`` as _add() does, but faster. Empty for other forms."""
     about = argv[3] == b"~"
     at = 5 if about or argv[3] == b"=" else 4
     if len(argv) < at + 3 or argv[at] != b"*" or not (len(argv) - at) & 1 or not argv[at - 1].isdigit():
@@ -83,7 +83,7 @@ def _bounded(ctx: Context, argv: list[bytes]) -> bytes:
 
 
 def _add(ctx: Context, argv: list[bytes]) -> Reply:
-    """XADD in any form."""
+    """Execute XADD in any form."""
     options = AddTrimOptions(ctx, argv, True)
     at = options.id_at
     if len(argv) - at < 3 or not (len(argv) - at) & 1:
@@ -107,7 +107,7 @@ def _add(ctx: Context, argv: list[bytes]) -> Reply:
         seq = _checked(stream, ms, seq)
     if stream is None:
         stream = ks.create_stream(name)
-        stream.used = ctx.now  # its ID says nothing of that
+        stream.used = ctx.now  # its ID does not show when it was used
     bulk_id = id_bulk(ms, seq)
     ks.append(name, stream, ms, seq, entry_wire(bulk_id, argv[at + 1 :]))
     if options.producer:
@@ -118,7 +118,7 @@ def _add(ctx: Context, argv: list[bytes]) -> Reply:
 
 
 def _known(stream: Stream | None, producer: bytes, iid: bytes, now: int) -> int:
-    """The ID of the entry that the producer has added before; 0 if it has not, or so long ago that it is forgotten."""
+    """Return the ID of the entry that the producer has added before; 0 if it has not, or its ID has expired."""
     if stream is None or stream.producers is None:
         return 0
     known = stream.producers.find(producer, iid, now)
@@ -128,7 +128,7 @@ def _known(stream: Stream | None, producer: bytes, iid: bytes, now: int) -> int:
 
 
 def _digest(data: list[bytes]) -> bytes:
-    """What stands for an entry's content, in whatever order its pairs come (IDMPAUTO)."""
+    """Return a digest of an entry's content, regardless of the order of its pairs (IDMPAUTO)."""
     total = blake2b(digest_size=16)
     for pair in sorted(zip(data[::2], data[1::2], strict=True)):
         for text in pair:
@@ -138,8 +138,7 @@ def _digest(data: list[bytes]) -> bytes:
 
 
 def _checked(stream: Stream | None, ms: int, seq: int) -> int:
-    """The sequence number of an ID that was given, -1 for the next one. Raises CommandError if it is not above the
-    last ID."""
+    """Return the sequence number of an explicit ID (``seq`` -1: the next one). Raises CommandError if it is too low."""
     last_ms, last_seq = (stream.last_ms, stream.last_seq) if stream is not None else (0, 0)
     if last_ms == MASK64 and last_seq == MASK64:
         raise CommandError(errors.ID_EXHAUSTED)
@@ -151,7 +150,7 @@ def _checked(stream: Stream | None, ms: int, seq: int) -> int:
 
 
 def xadd_head(argv: list[bytes]) -> int:
-    """Of XADDs that are alike: all words up to the ``*``, where there is no option, or one that _id_at() knows."""
+    """Return the number of words that similar XADDs share: all up to the ``*``; 0 with options unknown to _id_at()."""
     if len(argv) < 5:
         return 0
     if argv[2] == b"*":
@@ -162,7 +161,7 @@ def xadd_head(argv: list[bytes]) -> int:
 
 @alike("XADD", xadd_head)
 def xadd_alike(ctx: Context, argv: list[bytes], bodies: list[bytes]) -> bytes:
-    """XADDs to one key: see xadd_batch()."""
+    """Execute XADDs to one key: see append_alike()."""
     if argv[2] != b"*":
         return _trimming_alike(ctx, argv, bodies)
     ids = append_alike(ctx, argv, bodies, 3)
@@ -173,19 +172,20 @@ def xadd_alike(ctx: Context, argv: list[bytes], bodies: list[bytes]) -> bytes:
 
 
 @batch("XADD")
-def xadd_batch(ctx: Context, calls: list[list[bytes]], raw: bytes, borders: list[int]) -> list[bytes] | None:
-    """A batch of XADDs to one key: as of TAPPENDs, as long as they leave the ID to the server and have no options, or
-    all the same MAXLEN or MINID without LIMIT."""
+def xadd_large(ctx: Context, calls: list[list[bytes]]) -> list[bytes] | None:
+    """Execute XADDs of large entries to one key: see append_large(). All have automatic IDs, and no options or the same
+    MAXLEN or MINID without LIMIT."""
+    if len(calls[0][-1]) < LARGE:
+        return None
     if calls[0][2] != b"*":
-        return _trimming_batch(ctx, calls, raw, borders)
+        return _trimming_large(ctx, calls)
     if not len(calls[0]) & 1:
         return None
     plain = 0
     while plain < len(calls) and calls[plain][2] == b"*":
         plain += 1
-    if plain < len(calls):
-        calls, borders = calls[:plain], borders[: plain + 1]
-    replies = append_batch(ctx, calls, raw, borders, 3)
+    calls = calls[:plain]
+    replies = append_large(ctx, calls, 3)
     if replies is None:
         return None
     if ctx.ks.event_classes:
@@ -195,12 +195,12 @@ def xadd_batch(ctx: Context, calls: list[list[bytes]], raw: bytes, borders: list
 
 
 def _dashed(replies: list[bytes]) -> list[bytes]:
-    """The replies of a batch in the X form, all in the first one."""
+    """Return the replies of a pipeline group in the X form, all in the first one."""
     return [b"".join(replies).replace(b".", b"-"), *[b""] * (len(replies) - 1)]
 
 
-def _trimming_batch(ctx: Context, calls: list[list[bytes]], raw: bytes, borders: list[int]) -> list[bytes] | None:
-    """A batch of ``XADD key MAXLEN | MINID [= | ~] threshold * ...``: the entries, then one eviction for all calls."""
+def _trimming_large(ctx: Context, calls: list[list[bytes]]) -> list[bytes] | None:
+    """Execute ``XADD key MAXLEN | MINID [= | ~] threshold * ...`` with large entries, then evict once for all calls."""
     first = calls[0]
     at = _id_at(first)
     if not at:
@@ -209,28 +209,28 @@ def _trimming_batch(ctx: Context, calls: list[list[bytes]], raw: bytes, borders:
     same = _trimmable(ctx, first[1], options, like_first(calls, 2, at + 1))
     if same < 2:
         return None
-    calls, borders = calls[:same], borders[: same + 1]
-    replies = append_batch(ctx, calls, raw, borders, at + 1)
+    calls = calls[:same]
+    replies = append_large(ctx, calls, at + 1)
     if replies is None:
         return None
-    _trim_batch(ctx, first[1], options, same)
+    _trim_group(ctx, first[1], options, same)
     return _dashed(replies)
 
 
 def _trimming_alike(ctx: Context, argv: list[bytes], bodies: list[bytes]) -> bytes:
-    """The same for calls that are alike."""
+    """Execute similar calls of that form."""
     at = _id_at(argv)
     options = AddTrimOptions(ctx, argv, True)
     if _trimmable(ctx, argv[1], options, len(bodies)) < len(bodies):
         return b""
     ids = append_alike(ctx, argv, bodies, at + 1)
     if ids:
-        _trim_batch(ctx, argv[1], options, len(bodies))
+        _trim_group(ctx, argv[1], options, len(bodies))
     return ids.replace(b".", b"-")
 
 
 def _id_at(argv: list[bytes]) -> int:
-    """Where the ``*`` is in ``XADD key MAXLEN | MINID [= | ~] threshold * ...``; 0 for any other form."""
+    """Return the index of ``*`` in ``XADD key MAXLEN | MINID [= | ~] threshold * ...``; 0 for any other form."""
     how = argv[2].upper()
     if how != b"MAXLEN" and how != b"MINID":
         return 0
@@ -239,10 +239,10 @@ def _id_at(argv: list[bytes]) -> int:
 
 
 def _trimmable(ctx: Context, name: bytes, options: AddTrimOptions, count: int) -> int:
-    """How many of ``count`` calls that trim in the same way, the first ones, can be a batch."""
+    """Return how many of ``count`` calls with the same trimming, from the first one on, can be executed as one."""
     ks = ctx.ks
     if options.approximate and ks.event_classes:
-        return 0  # which of them would evict a node?
+        return 0  # it is unknown which of them evict a node
     stream = ks.stream(name, ctx.now)
     ms, seq = ks.next_id(stream, ctx.now)
     first_id = ms << 64 | seq
@@ -251,8 +251,8 @@ def _trimmable(ctx: Context, name: bytes, options: AddTrimOptions, count: int) -
     return count if _within_limit(stream, options, count, first_id) else 0
 
 
-def _trim_batch(ctx: Context, name: bytes, options: AddTrimOptions, added: int) -> None:
-    """Evict what a batch that has just added so many entries has to, and tell of all of it."""
+def _trim_group(ctx: Context, name: bytes, options: AddTrimOptions, added: int) -> None:
+    """Evict as ``added`` calls require that were just executed, and fire their events."""
     ks = ctx.ks
     stream = touched(ctx, name)
     if stream is None:
@@ -266,7 +266,7 @@ def _trim_batch(ctx: Context, name: bytes, options: AddTrimOptions, added: int) 
 
 
 def _within_limit(stream: Stream | None, options: AddTrimOptions, added: int, first_id: int) -> bool:
-    """Whether the calls of a batch that adds so many entries, from that ID on, evict no more than one call may."""
+    """Return whether calls that add ``added`` entries, from ``first_id`` on, evict no more than one call may."""
     if options.limit == NO_LIMIT or stream is None:
         return added <= options.limit
     if options.strategy == MAXLEN:
@@ -282,7 +282,7 @@ def _within_limit(stream: Stream | None, options: AddTrimOptions, added: int, fi
     arity=-2, flags="write denyoom fast", group="stream", since="0.1.0", complexity="O(1)",
 )  # fmt: skip
 def xcfgset(ctx: Context, argv: list[bytes]) -> Reply:
-    """Set how long and how many IDs of producers a stream remembers; other values than before forget all IDs."""
+    """Set how long, and how many, IDs of producers a stream stores; a change of these values deletes all IDs."""
     if len(argv) == 2:
         raise CommandError(errors.NO_PARAMETER)
     seconds = most = 0

@@ -1,4 +1,27 @@
-"""TAPPEND, TAPPEV, TMAPPEND. Semantics [3] to [7] and [31]."""
+"""TAPPEND, TAPPEV, TMAPPEND. Semantics [3] to [7] and [31].
+
+Decision: calls that arrive together are executed together if that is not visible. TAPPEND, TAPPEV and XADD, with and
+without trimming, have these forms:
+
+    form   calls                                                   engine         gain at a pipeline of 16, of 64
+    one    a call alone, and every call whose key has readers [18] append         -
+    alike  consecutive calls that share all words before the first append_packed  0.1 KB: 2 to 25 %, 59 to 102 %
+           field, have as many fields, and values below 4 KB                      1 KB: -7 to 6 %, -8 to 37 %
+    large  consecutive calls with the same key, as many words, and append_parts   10 KB: 4 to 11 %, 13 to 24 %
+           values of 4 KB or more, which are not joined
+
+The gain is the CPU time of the server's thread per call without the form, relative to that with it (range over the
+commands; compiled, minimum of 12 interleaved runs on a busy machine, 2026-11). Forms that gained less than 5 %, or
+whose calls now have a better form, were removed:
+
+    a pipeline group of decoded calls, encoded one by one and joined   -18 to 2 %, -19 to 34 %
+    such a group sliced out of the received bytes, which calls of      7 to 18 %
+    users with restricted rights needed; they now use ``alike``
+    packed appends with sizes as a list, and their record              -1 to 4 %
+
+``large`` joins nothing: joining the entries took 2 to 35 % more. XADD with MAXLEN alone (``_bounded``) gains 2 to 6 %,
+and 7 to 13 % interpreted.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +41,7 @@ from storage.model.entries import COUNTS, bulk_ranges, entry_of, id_bulk
 from storage.model.ids import MASK64, parse_id
 from storage.streams.stream import Stream
 
-LARGE: Final = 4096  # bytes of a value: from here on to copy it once more takes longer than to write its length
+LARGE: Final = 4096  # bytes of a value; copying a larger one once more takes longer than encoding its length
 NO_END: Final = 1 << 62  # more calls than there can be
 
 
@@ -37,11 +60,11 @@ def tappend(ctx: Context, argv: list[bytes]) -> Reply:
 
 
 def append_one(ctx: Context, argv: list[bytes], at: int) -> bytes:
-    """Append an entry now, of the arguments from ``at`` on; returns its id_bulk()."""
+    """Append an entry with the arguments from ``at`` on. Returns its id_bulk()."""
     ks = ctx.ks
     now = ctx.now
     name = argv[1]
-    # the usual cases of Keyspace.stream() and next_id() in line: saves 5 % of the instructions, 8 % of the time
+    # the usual cases of Keyspace.stream() and next_id(), inlined: saves 5 % of the instructions, 8 % of the time
     stream = ks.keys.get(name)
     if ks.expires or not isinstance(stream, Stream):
         stream = ks.stream(name, now)
@@ -60,18 +83,18 @@ def append_one(ctx: Context, argv: list[bytes], at: int) -> bytes:
 
 
 def tappend_head(argv: list[bytes]) -> int:
-    """Of TAPPENDs that are alike: command and key."""
+    """Return the number of words that similar TAPPENDs share: command and key."""
     return 0 if len(argv) & 1 else head_of(argv, 2)
 
 
 def head_of(argv: list[bytes], words: int) -> int:
-    """So many words, if at least a field and its value follow, and no large ones."""
+    """Return ``words`` if at least a field and its value follow and the last value is not large, otherwise 0."""
     return words if words + 2 <= len(argv) < len(COUNTS) and len(argv[-1]) < LARGE else 0
 
 
 @alike("TAPPEND", tappend_head)
 def tappend_alike(ctx: Context, argv: list[bytes], bodies: list[bytes]) -> bytes:
-    """TAPPENDs to one key: see tappend_batch()."""
+    """Execute TAPPENDs to one key: see append_alike()."""
     ids = append_alike(ctx, argv, bodies, 2)
     if ids and ctx.ks.event_classes:
         for _ in bodies:
@@ -80,12 +103,12 @@ def tappend_alike(ctx: Context, argv: list[bytes], bodies: list[bytes]) -> bytes
 
 
 def append_alike(ctx: Context, argv: list[bytes], bodies: list[bytes], values_at: int) -> bytes:
-    """See append_batch(), and AlikeHandler: a body has an entry's form already.
+    """Append the entries of similar calls with one record: a body already has the form of an entry.
 
         *6 $7 TAPPEND $1 k $6 sensor $2 01 ...      a call as received
         *5 $15 1486475519747.0 $6 sensor $2 01 ...  its entry
 
-    Returns the IDs as bulk strings, joined; nothing if it can't be done so.
+    Returns the IDs as bulk strings, joined; nothing if the sequence numbers are too high for this form.
     """
     ks, now, name = ctx.ks, ctx.now, argv[1]
     stream = ks.stream(name, now)
@@ -104,7 +127,7 @@ def append_alike(ctx: Context, argv: list[bytes], bodies: list[bytes], values_at
         head = words + id_head
         more = len(head) + len(id_ends[0])
         body = some[0]
-        if body is some[-1]:  # the same in all calls
+        if body is some[-1]:  # all bodies are equal
             sizes += [more + len(body)] * count
             wire += head + (body + head).join(id_ends) + body
         else:
@@ -119,31 +142,24 @@ def append_alike(ctx: Context, argv: list[bytes], bodies: list[bytes], values_at
 
 
 @batch("TAPPEND")
-def tappend_batch(ctx: Context, calls: list[list[bytes]], raw: bytes, borders: list[int]) -> list[bytes] | None:
-    """A batch of TAPPENDs to one key: the same IDs, entries and replies as one by one, but one record for all.
-
-    None if the result would not be the same: a reader waits for the key, the sequence numbers are about to run out, or
-    the arguments are wrong.
-    """
-    ids = append_batch(ctx, calls, raw, borders, 2) if not len(calls[0]) & 1 else None
+def tappend_large(ctx: Context, calls: list[list[bytes]]) -> list[bytes] | None:
+    """Execute TAPPENDs of large entries to one key: see append_large()."""
+    ids = append_large(ctx, calls, 2) if not len(calls[0]) & 1 else None
     if ids is not None and ctx.ks.event_classes:
         for argv in calls:
             ctx.ks.notify(events.STREAM, b"tappend", argv[1])
     return ids
 
 
-def append_batch(
-    ctx: Context, calls: list[list[bytes]], raw: bytes, borders: list[int], values_at: int
-) -> list[bytes] | None:  # fmt: skip
-    """See tappend_batch(). ``values_at``: which argument is the first field.
+def append_large(ctx: Context, calls: list[list[bytes]], values_at: int) -> list[bytes] | None:
+    """Append the large entries of a pipeline group with one record. ``values_at``: index of the first field.
 
-    Returns the IDs as bulk strings, one for each call, or all in the first one and no bytes in the others: made one by
-    one they take a batch of 16 a tenth of its time.
+    Returns the IDs as bulk strings, one for each call. None if the entries are not large, a reader waits for the key,
+    or the sequence numbers are about to overflow.
     """
     ks, now = ctx.ks, ctx.now
-    first = calls[0]
-    name = first[1]
-    if name in ks.waiting:
+    name = calls[0][1]
+    if len(calls[0][-1]) < LARGE or name in ks.waiting:
         return None
     stream = ks.stream(name, now)
     ms, seq = ks.next_id(stream, now)
@@ -151,28 +167,16 @@ def append_batch(
         return None
     if stream is None:
         stream = ks.create_stream(name)
-    large = len(first[-1]) >= LARGE
-    runs = bulk_ranges(ms, seq, len(calls)) if borders and not large else []
-    if runs:
-        ids = [b""] * len(calls)
-        ids[0] = b"".join([head + (b"\r\n" + head).join(ends) + b"\r\n" for head, ends in runs])
-        sizes, wire = _rewritten(first, raw, borders, runs, values_at)
-    else:
-        ids = [id_bulk(ms, at) + b"\r\n" for at in range(seq, seq + len(calls))]
-        if large:
-            sizes, parts, counts = _in_parts(calls, ids, values_at)
-            ks.append_parts(name, stream, ms, seq, sizes, parts, counts)
-            return ids
-        wires = [entry_of(entry_id[:-2], argv, values_at) for entry_id, argv in zip(ids, calls, strict=True)]
-        sizes, wire = array("I", list(map(len, wires))), b"".join(wires)
-    ks.append_packed(name, stream, ms, seq, sizes, wire)
+    ids = [id_bulk(ms, at) + b"\r\n" for at in range(seq, seq + len(calls))]
+    sizes, parts, counts = _in_parts(calls, ids, values_at)
+    ks.append_parts(name, stream, ms, seq, sizes, parts, counts)
     return ids
 
 
 def _in_parts(
     calls: list[list[bytes]], ids: list[bytes], values_at: int
 ) -> tuple[array[int], list[bytes], list[int]]:  # fmt: skip
-    """The entries of calls with large values, which are not copied: bytes of each, all parts, and how many each has."""
+    """Return the entries of calls with large values, which are not copied: sizes, all parts, and the parts of each."""
     sizes = array("I")
     parts: list[bytes] = []
     counts: list[int] = []
@@ -199,38 +203,6 @@ def _in_parts(
     return sizes, parts, counts
 
 
-def _rewritten(
-    first: list[bytes], raw: bytes, borders: list[int], runs: list[tuple[bytes, list[bytes]]], values_at: int
-) -> tuple[array[int], bytes]:  # fmt: skip
-    """The entries of calls like ``first``, bytes of each and all joined: the bytes from the CRLF before the first field
-    on have an entry's form already.
-
-        *6 $7 TAPPEND $1 k $6 sensor $2 01 ...      a call as received
-        *5 $15 1486475519747.0 $6 sensor $2 01 ...  its entry
-    """
-    words = b"*%d\r\n" % (len(first) - values_at + 1)
-    skip = len(b"*%d" % len(first))
-    for word in first[:values_at]:
-        skip += len(b"\r\n$%d\r\n" % len(word)) + len(word)
-    sizes: list[int] = []
-    parts: list[bytes] = []
-    start, i = borders[0] + skip, 0
-    for id_head, id_ends in runs:
-        head = words + id_head
-        more = len(head) + len(id_ends[0])
-        at = len(parts) + 1
-        parts += [head] * (3 * len(id_ends))
-        for id_end in id_ends:
-            i += 1
-            end = borders[i]
-            parts[at] = id_end
-            parts[at + 1] = raw[start:end]
-            sizes.append(more + end - start)
-            start = end + skip
-            at += 3
-    return array("I", sizes), b"".join(parts)
-
-
 @command(
     "TAPPEV", key("RW INSERT DELETE"),
     oneof(
@@ -242,7 +214,7 @@ def _rewritten(
     most=3 + 2 * MOST_FIELDS,
 )  # fmt: skip
 def tappev(ctx: Context, argv: list[bytes]) -> Reply:
-    """Append an entry if one is given, then evict all but the newest ones, by number, age or ID."""
+    """Append an entry if one is given, then evict all but the newest entries, by number, age or ID."""
     if len(argv) & 1:
         raise errors.arity("tappev")
     ks, name = ctx.ks, argv[1]
@@ -268,7 +240,7 @@ def tappev(ctx: Context, argv: list[bytes]) -> Reply:
 
 
 def touched(ctx: Context, name: bytes) -> Stream | None:
-    """The stream that append_one() has just appended to."""
+    """Return the stream to which append_one() has just appended."""
     stream = ctx.ks.keys.get(name)
     if not isinstance(stream, Stream):
         return None
@@ -278,7 +250,7 @@ def touched(ctx: Context, name: bytes) -> Stream | None:
 
 
 def _kept(strategy: bytes, text: bytes, now: int) -> tuple[bool, int]:
-    """What TAPPEV keeps: True and the number of the newest entries, or False and the lowest ID. Raises CommandError."""
+    """Return what TAPPEV retains: True and the number of entries, or False and the lowest ID. Raises CommandError."""
     how = strategy.upper()
     if how == b"COUNT":
         return True, positive(text)
@@ -290,31 +262,36 @@ def _kept(strategy: bytes, text: bytes, now: int) -> tuple[bool, int]:
 
 
 def tappev_head(argv: list[bytes]) -> int:
-    """Of TAPPEVs that are alike: command, key, strategy and threshold, where each of them keeps a number of entries."""
-    return 0 if len(argv) & 1 or len(argv) < 6 or argv[2].upper() != b"COUNT" else head_of(argv, 4)
+    """Return the number of words that similar TAPPEVs share: command, key, strategy and threshold."""
+    return 0 if len(argv) & 1 or len(argv) < 6 else head_of(argv, 4)
 
 
 @alike("TAPPEV", tappev_head)
 def tappev_alike(ctx: Context, argv: list[bytes], bodies: list[bytes]) -> bytes:
-    """TAPPEVs to one key: see tappev_batch()."""
-    ks, name, kept = ctx.ks, argv[1], positive(argv[3])
+    """Execute TAPPEVs to one key: see append_alike(); then evict once."""
+    ks, name = ctx.ks, argv[1]
+    by_count, kept = _kept(argv[2], argv[3], ctx.now)
+    if not by_count:
+        ms, seq = ks.next_id(ks.stream(name, ctx.now), ctx.now)
+        if still_kept(ms << 64 | seq, kept) < len(bodies):
+            return b""
     ids = append_alike(ctx, argv, bodies, 4)
     stream = touched(ctx, name)
     if not ids or stream is None:
         return b""
-    border = stream.ahead(stream.next_ord, kept)
+    border = stream.ahead(stream.next_ord, kept) if by_count else stream.ord_from(kept)
     if ks.event_classes:
-        notify_group(ks, name, stream, len(bodies), kept, border, b"tappend", b"tevict")
+        notify_group(ks, name, stream, len(bodies), kept if by_count else -1, border, b"tappend", b"tevict")
     if border > stream.first_ord:
         ks.evict_before(name, stream, border, False)
     return ids
 
 
 @batch("TAPPEV")
-def tappev_batch(ctx: Context, calls: list[list[bytes]], raw: bytes, borders: list[int]) -> list[bytes] | None:
-    """A batch of TAPPEVs to one key: as of TAPPENDs, then one eviction for all of those that keep the same."""
+def tappev_large(ctx: Context, calls: list[list[bytes]]) -> list[bytes] | None:
+    """Execute TAPPEVs of large entries to one key: see append_large(); then evict once, if all retain the same."""
     first = calls[0]
-    if len(first) & 1 or len(first) == 4:
+    if len(first) & 1 or len(first) == 4 or len(first[-1]) < LARGE:
         return None
     by_count, kept = _kept(first[2], first[3], ctx.now)
     ks, name = ctx.ks, first[1]
@@ -325,8 +302,8 @@ def tappev_batch(ctx: Context, calls: list[list[bytes]], raw: bytes, borders: li
         same = min(same, still_kept(ms << 64 | seq, kept))
     if same < 2:
         return None
-    calls, borders = calls[:same], borders[: same + 1]
-    ids = append_batch(ctx, calls, raw, borders, 4)
+    calls = calls[:same]
+    ids = append_large(ctx, calls, 4)
     stream = ks.stream(name, ctx.now)
     if ids is None or stream is None:
         return None
@@ -339,7 +316,7 @@ def tappev_batch(ctx: Context, calls: list[list[bytes]], raw: bytes, borders: li
 
 
 def like_first(calls: list[list[bytes]], start: int, stop: int) -> int:
-    """How many calls, from the first one on, have the same words as the first one in [start, stop)."""
+    """Return how many calls, from the first one on, have the same words as the first one in [start, stop)."""
     first = calls[0]
     for at in range(1, len(calls)):
         argv = calls[at]
@@ -350,18 +327,18 @@ def like_first(calls: list[list[bytes]], start: int, stop: int) -> int:
 
 
 def still_kept(first_id: int, kept: int) -> int:
-    """How many entries with IDs from ``first_id`` on can be added before those below ``kept`` are evicted: as if each
-    eviction came at once, they all stay, or they all go. At least one."""
+    """Return how many entries with IDs from ``first_id`` on can be appended before one eviction of those below ``kept``
+    with the same result as an eviction after each: all of them stay, or all are evicted. At least one."""
     return max(1, kept - first_id) if kept > first_id else NO_END
 
 
 def notify_group(
     ks: Keyspace, name: bytes, stream: Stream, added: int, most: int, border: int, append: bytes, evict: bytes
 ) -> None:  # fmt: skip
-    """Fire the events of a batch that has added so many entries and is about to evict those before ``border``, as if
-    each call had evicted at once. ``most``: how many entries are kept; -1 if that depends on their IDs."""
+    """Fire the events of ``added`` calls that are about to evict the entries before ``border``, as if each call had
+    evicted immediately. ``most``: how many entries are retained; -1 if that depends on their IDs."""
     if most >= 0:
-        before = max(0, most - (stream.length - added))  # calls that evict nothing, at the beginning
+        before = max(0, most - (stream.length - added))  # the first calls, which evict nothing
         evicting = range(before, added)
     elif border == stream.next_ord:
         evicting = range(added)
@@ -392,7 +369,7 @@ def tmappend(ctx: Context, argv: list[bytes]) -> Reply:
     first = (ms, seq)
     done = 0
     while done < total:
-        part = min(total - done, MASK64 - seq + 1)  # the rest belongs to the next millisecond
+        part = min(total - done, MASK64 - seq + 1)  # the rest continues in the next millisecond
         ks.append_packed(name, stream, ms, seq, *rows.written(ms, seq, done, done + part))
         done += part
         last = (ms, seq + part - 1)

@@ -41,10 +41,10 @@ from respserver.runtime.ticks import Ticks
 class CommandRunner:
     """Runs a connection's commands: the dispatcher."""
 
-    def run(self, conn: Connection, calls: list[Call], raw: bytes, ends: list[int]) -> None:
+    def run(self, conn: Connection, calls: list[Call]) -> None:
         """Run the calls in order until one has to wait, or the client has to read first. The others go to the backlog.
 
-        ``raw``, ``ends``: those of RequestDecoder, for the first len(ends) items. The lists may be changed.
+        The list may be changed.
         """
         raise NotImplementedError
 
@@ -216,7 +216,6 @@ class Connection(SocketReader):
         self.input.chunk = len(data)
         self._accept(calls, len(data))
         self.input.chunk = 0
-        decoder.forget()
         if decoder.error is not None:
             self._report_protocol_error()
 
@@ -228,7 +227,7 @@ class Connection(SocketReader):
             if source.full:
                 self._pause_reading()
         elif calls:
-            self._services.executor.run(self, calls, source.decoder.raw, source.decoder.ends)
+            self._services.executor.run(self, calls)
             if output.bytes > self._services.limits.lowest and self._ticks.stalled:
                 self.check_output_limit()
         else:
@@ -272,7 +271,7 @@ class Connection(SocketReader):
         if output.bytes > OUTPUT_AT_ONCE:  # retained until the disk accepts writes: flush() queues this again
             return
         if source.backlog:
-            self._services.executor.run(self, source.take(), b"", [])
+            self._services.executor.run(self, source.take())
             if self._ticks.stalled:
                 self.check_output_limit()
         if source.undecoded and not self.busy and not source.backlog and not self.session.close_after_reply:

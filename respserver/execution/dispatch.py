@@ -28,7 +28,7 @@ from commands.context import Await, Block, Chunks, Context, Reply, ServerParts, 
 from commands.declare import TABLE, Command, find
 from commands.session import Session
 from resp import reply
-from resp.decode import Alike, Call, expand
+from resp.decode import Alike, Call
 from resp.errors import CommandError
 from respserver.clients.connection import CommandRunner, Connection
 from respserver.clients.flowcontrol import OUTPUT_AT_ONCE
@@ -87,7 +87,7 @@ class Dispatcher(CommandRunner):
         self._alone = 0  # the index from which on this run() may try batches again, after a handler has declined
 
     # -- the loop --------------------------------------------------------------------------------------------
-    def run(self, conn: Connection, calls: list[Call], raw: bytes, ends: list[int]) -> None:
+    def run(self, conn: Connection, calls: list[Call]) -> None:
         """See CommandRunner."""
         session, output = conn.session, conn.output
         ctx, before = self._begin(session), output.bytes
@@ -98,14 +98,14 @@ class Dispatcher(CommandRunner):
             call = calls[done]
             if isinstance(call, list):
                 argv = call
-                answer = self._call(conn, argv, calls, done, raw, ends)
+                answer = self._call(conn, argv, calls, done)
                 if answer is None:  # CLIENT PAUSE or a FAILOVER delays it
                     conn.input.put_back(calls, done)
                     break
                 done += self._calls
             else:
                 argv = call.argv
-                answer = self._call_alike(conn, call, calls, done, ends)
+                answer = self._call_alike(conn, call, calls, done)
                 if answer is None:
                     continue
                 done += 1
@@ -180,9 +180,7 @@ class Dispatcher(CommandRunner):
         elif conn.output.items:
             ticks.flush_reads(conn, conn.output.bytes > SOON)
 
-    def _call(
-        self, conn: Connection, argv: list[bytes], calls: list[Call], at: int, raw: bytes, ends: list[int]
-    ) -> Reply | None:  # fmt: skip
+    def _call(self, conn: Connection, argv: list[bytes], calls: list[Call], at: int) -> Reply | None:
         """Call the command of ``argv``, which is at index ``at``. None: it has to wait. Sets _command and _calls."""
         self._calls = 1
         name = argv[0]
@@ -202,19 +200,17 @@ class Dispatcher(CommandRunner):
                 if at + 1 < len(calls):
                     following = calls[at + 1]
                     if isinstance(following, list) and following[0] == name:
-                        return self._call_several(conn, command, argv, following, calls, at, raw, ends)
+                        return self._call_several(conn, command, argv, following, calls, at)
                 return command.handler(self._ctx, argv)
             if command is not None and command.batch is not None and self._limited_batch(conn, command, calls, at):
-                answer = self._call_batch(command, argv, calls, at, raw, ends)
+                answer = self._call_batch(command, argv, calls, at)
                 return command.handler(self._ctx, argv) if answer is None else answer
             self._command = None  # until it has passed the checks
             return self._checked(conn, argv)
         except Exception as error:  # noqa: BLE001 - it is the reply, and logged if it is a bug; other clients go on
             return self._failed(argv, error)
 
-    def _call_alike(
-        self, conn: Connection, alike: Alike, calls: list[Call], at: int, ends: list[int]
-    ) -> bytes | None:  # fmt: skip
+    def _call_alike(self, conn: Connection, alike: Alike, calls: list[Call], at: int) -> bytes | None:
         """Handle the calls of an Alike object, at index ``at``, as one. Sets _command and _calls.
 
         None: each has to be called, and the object is replaced by them.
@@ -222,9 +218,14 @@ class Dispatcher(CommandRunner):
         argv, gates, waiting = alike.argv, self._gates, self._ctx.ks.waiting
         command = self._command = TABLE.get(argv[0])
         if (
-            command is not None and command.alike is not None and conn.session.plain
-            and (not gates.closed or (gates.reads_pass and not command.write))
+            command is not None and command.alike is not None
             and not (waiting and argv[1] in waiting)  # each append has its reader [18]
+            and (
+                (not gates.closed or (gates.reads_pass and not command.write)) if conn.session.plain
+                # a user who may run the first call may run the others, which have the same key
+                else conn.session.limited and not gates.closed
+                and denied(conn.session.user, command, argv, self._ctx.ks) is None
+            )
         ):  # fmt: skip
             try:
                 answer = command.alike(self._ctx, argv, alike.bodies)
@@ -232,19 +233,18 @@ class Dispatcher(CommandRunner):
                 if answer:
                     return answer
             except Exception as error:  # noqa: BLE001 - the first call has failed; the others are called
-                expand(calls, ends, at)
+                calls[at : at + 1] = alike.calls()
                 self._calls = 1
                 return self._failed(argv, error)
-        expand(calls, ends, at)
+        calls[at : at + 1] = alike.calls()
         return None
 
     def _call_several(
-        self, conn: Connection, command: Command, argv: list[bytes], following: list[bytes], calls: list[Call], at: int,
-        raw: bytes, ends: list[int],
-    ) -> Reply:  # fmt: skip
+        self, conn: Connection, command: Command, argv: list[bytes], following: list[bytes], calls: list[Call], at: int
+    ) -> Reply:
         """Call a command of a plain client that is called again next."""
         if command.batch is not None and at >= self._alone and _similar(argv, following):
-            answer = self._call_batch(command, argv, calls, at, raw, ends)
+            answer = self._call_batch(command, argv, calls, at)
             if answer is not None:
                 return answer
         timings = self._timings
@@ -304,9 +304,7 @@ class Dispatcher(CommandRunner):
             return reply.error(error.text)
         return fault_reply(argv[0], error, self._counters, self._logger)
 
-    def _call_batch(
-        self, command: Command, argv: list[bytes], calls: list[Call], at: int, raw: bytes, ends: list[int]
-    ) -> bytes | None:  # fmt: skip
+    def _call_batch(self, command: Command, argv: list[bytes], calls: list[Call], at: int) -> bytes | None:
         """Handle the call at index ``at`` together with those after it that have the same command, key and length.
 
         None if it has to be handled alone. If the handler fails, or answers few of the calls, it is tried again some
@@ -322,11 +320,9 @@ class Dispatcher(CommandRunner):
             if not isinstance(call, list) or not _similar(argv, call):
                 break
             similar.append(call)
-        stop = at + len(similar)
-        few = (stop - at) // 4
+        few = len(similar) // 4
         self._alone = at + 1 + few
-        borders = [ends[at - 1] if at else 0, *ends[at:stop]] if stop <= len(ends) else []
-        replies = handle(self._ctx, similar, raw, borders)
+        replies = handle(self._ctx, similar)
         if replies is None:
             return None
         self._calls = len(replies)  # the handler may have answered the first ones only

@@ -334,38 +334,3 @@ def test_commands_come_back_however_they_are_cut(fast: Fast, commands: list[list
     decoder = fast()
     assert outcome(decoder, chunks) == (commands, "")
     assert decoder.buffered == 0
-
-
-@settings(max_examples=200, deadline=None)
-@given(commands=commands_of, places=st.lists(st.integers(0, 1 << 16), max_size=6), logged_in=st.booleans())
-def test_raw_bytes_are_those_of_the_commands(
-    fast: Fast, commands: list[list[bytes]], places: list[int], logged_in: bool
-) -> None:
-    data = b"".join(map(pack, commands))
-    at = [0, *sorted(place % (len(data) + 1) for place in places), len(data)]
-    decoder = fast()
-    decoder.authenticated = logged_in
-    for a, b in pairwise(at):
-        found = feed(decoder, data[a:b])
-        assert len(decoder.ends) <= len(found)
-        for argv, (start, end) in zip(found, pairwise([0, *decoder.ends]), strict=False):
-            assert decoder.raw[start:end] == pack(argv)
-
-
-def test_raw_bytes_are_known_for_a_pipeline_and_forgotten(fast: Fast) -> None:
-    decoder = fast()
-    decoder.authenticated = True
-    one = pack([b"PING", b"x\r\ny"])
-    assert feed(decoder, one * 3 + one[:5]) == [[b"PING", b"x\r\ny"]] * 3
-    assert decoder.raw.startswith(one * 3)
-    assert decoder.ends == [len(one), 2 * len(one), 3 * len(one)]
-    decoder.forget()
-    assert (decoder.raw, decoder.ends) == (b"", [])
-
-
-def test_raw_bytes_are_not_known_if_other_bytes_stand_for_line_ends(fast: Fast) -> None:  # they would be stored so
-    decoder = fast()
-    decoder.authenticated = True
-    one = pack([b"SET", b"k"]).replace(b"k\r\n", b"kxx")
-    assert feed(decoder, one * 3 + PING) == [[b"SET", b"k"]] * 3 + [[b"PING"]]
-    assert decoder.ends == []

@@ -7,7 +7,7 @@ import pytest
 from commands.context import Context, Reply
 from commands.declare import Command
 from respserver.execution.dispatch import BATCH_AT_ONCE
-from tests.respserver.local import LocalServer, Peer, pack
+from tests.respserver.local import LocalServer, Peer
 from tests.respserver.probes import out_of_memory
 
 
@@ -21,7 +21,6 @@ class Probe:
 
     def __init__(self, local: LocalServer, name: str = "PROBE", flags: str = "write") -> None:
         self.calls: list[tuple[bytes, ...]] = []
-        self.pieces: list[list[bytes]] = []  # the bytes of each command of a batch, as raw and borders say
         self.answers = 1 << 62  # of how many calls of a batch
         self.command: Command = local.declare(name, self.handle, flags)
         self.command.batch = self.handle_batch
@@ -30,14 +29,11 @@ class Probe:
         self.calls.append((argv[-1],))
         return b"+%b\r\n" % argv[-1]
 
-    def handle_batch(
-        self, ctx: Context, calls: list[list[bytes]], raw: bytes, borders: list[int]
-    ) -> list[bytes] | None:  # fmt: skip
+    def handle_batch(self, ctx: Context, calls: list[list[bytes]]) -> list[bytes] | None:
         if not self.answers:
             return None
         taken = calls[: self.answers]
         self.calls.append(tuple(argv[-1] for argv in taken))
-        self.pieces.append([raw[borders[at] : borders[at + 1]] for at in range(len(calls))] if borders else [])
         return [b"+%b\r\n" % argv[-1] for argv in taken]
 
 
@@ -50,17 +46,16 @@ def test_calls_that_arrive_together_are_one_batch(local: LocalServer, one: Peer)
     one.pipeline(*[("PROBE", "k", n) for n in range(4)])
     local.settle()
     assert probe.calls == [(b"0", b"1", b"2", b"3")]
-    assert probe.pieces == [[pack("PROBE", "k", n) for n in range(4)]]
     assert one.taken() == replies(0, 1, 2, 3)
     assert (probe.command.calls, one.session.total_commands) == (4, 4)
     assert local.server.counters.traffic.commands == 4
 
 
-def test_a_batch_after_other_commands_gets_its_own_bytes(local: LocalServer, one: Peer) -> None:
+def test_a_batch_after_other_commands(local: LocalServer, one: Peer) -> None:
     probe = Probe(local)
     one.pipeline(("PING",), ("PROBE", "k", 1), ("PROBE", "k", 2), ("PING",))
     local.settle()
-    assert probe.pieces == [[pack("PROBE", "k", 1), pack("PROBE", "k", 2)]]
+    assert probe.calls == [(b"1", b"2")]
 
 
 def test_a_single_call_is_no_batch(local: LocalServer, one: Peer) -> None:
@@ -68,7 +63,6 @@ def test_a_single_call_is_no_batch(local: LocalServer, one: Peer) -> None:
     one.pipeline(("PROBE", "k", 1), ("PING",), ("PROBE", "k", 2))
     local.settle()
     assert probe.calls == [(b"1",), (b"2",)]
-    assert probe.pieces == []
 
 
 @pytest.mark.parametrize(
@@ -139,11 +133,10 @@ def test_batches_of_reads_where_only_writes_are_refused(local: LocalServer, one:
     assert probe.calls == [(b"1", b"2")]
 
 
-def test_a_batch_from_the_backlog_has_no_bytes(local: LocalServer, one: Peer) -> None:
+def test_a_batch_from_the_backlog(local: LocalServer, one: Peer) -> None:
     probe = Probe(local)
     local.server.pauses.pause(local.clock.now() + 1000, False)
     one.pipeline(("PROBE", "k", 1), ("PROBE", "k", 2))
     local.server.pauses.unpause()
     local.settle()
     assert probe.calls == [(b"1", b"2")]
-    assert probe.pieces == [[]]

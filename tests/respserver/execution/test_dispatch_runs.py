@@ -44,11 +44,11 @@ class Brief:
             ctx.session.close_after_reply = True
         return b"+%b\r\n" % word
 
-    def decline(self, ctx: Context, calls: list[list[bytes]], raw: bytes, borders: list[int]) -> list[bytes] | None:
+    def decline(self, ctx: Context, calls: list[list[bytes]]) -> list[bytes] | None:
         self.batches += 1
         return None
 
-    def refuse(self, ctx: Context, calls: list[list[bytes]], raw: bytes, borders: list[int]) -> list[bytes] | None:
+    def refuse(self, ctx: Context, calls: list[list[bytes]]) -> list[bytes] | None:
         self.batches += 1
         raise CommandError("WRONG batch")
 
