@@ -37,19 +37,17 @@ log = logging.getLogger("tidelog.flows")
 class FileOptions(LinePayloadOptions, kw_only=True):
     """Options of ``file``."""
 
-    path: str
-    # as a source
-    tail: bool = False  # true: follows the file, and the file that replaces it
-    start: Literal["earliest", "latest"] = "earliest"  # the beginning or the end of the file, if no position is stored
-    position: str | None = None  # the file for the position; null: <path>.position with ``tail``, otherwise none
-    poll: Duration = Duration(0.25)  # between two checks for new data
-    linger: Duration = Duration(2)  # for which a rotated file must have no new data before the next one is read
-    # as a sink
-    mode: Literal["append", "truncate"] = "append"
-    rotate_bytes: Size | None = None  # maximum size; a batch that would exceed it is written to a new file
-    rotate_every: Duration | None = None  # a new file for each period, counted from 1970 in UTC
-    keep: int | None = None  # how many rotated files are retained; null: all
-    fsync: bool = False  # true: each batch is on disk before it is settled
+    path: str  # of the file
+    tail: bool = False  # source: follows the file, and the file that replaces it
+    start: Literal["earliest", "latest"] = "earliest"  # source: the beginning or the end, if no position is stored
+    position: str | None = None  # source: the file for the position; null: <path>.position with ``tail``, else none
+    poll: Duration = Duration(0.25)  # source: time between two checks for new data
+    linger: Duration = Duration(2)  # source: a rotated file must have no new data for this time to be left
+    mode: Literal["append", "truncate"] = "append"  # sink: append to an existing file, or truncate it
+    rotate_bytes: Size | None = None  # sink: maximum size; a batch that would exceed it is written to a new file
+    rotate_every: Duration | None = None  # sink: a new file for each period, counted from 1970 in UTC
+    keep: int | None = None  # sink: how many rotated files are retained; null: all
+    fsync: bool = False  # sink: each batch is on disk before it is settled
 
     def __post_init__(self) -> None:
         super().__post_init__()

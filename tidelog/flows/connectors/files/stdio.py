@@ -29,8 +29,8 @@ _locks: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[int, asyncio.Lock]] = 
 class StdioOptions(LinePayloadOptions):
     """Options of ``stdio``."""
 
-    codec: NameOrOptions = "string"
-    output: Literal["stdout", "stderr"] = "stdout"  # of a sink
+    codec: NameOrOptions = "string"  # of lines
+    output: Literal["stdout", "stderr"] = "stdout"  # sink: stdout or stderr
 
 
 class StdioConnector(Source, Sink):

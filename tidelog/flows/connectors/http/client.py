@@ -48,12 +48,12 @@ class HttpClientOptions(HttpRequestOptions, kw_only=True):
     """Options of ``http_client``."""
 
     url: str  # {name} in the path and the query is replaced by the event's meta, escaped
-    method: str = "POST"
-    codec: NameOrOptions = "json"
+    method: str = "POST"  # GET and HEAD have no body
+    codec: NameOrOptions = "json"  # of bodies
     postprocessors: list[NameOrOptions] = msgspec.field(default_factory=list)  # in the order of processing
     max_bytes: Size = Size(1 << 20)  # of a request's body; a longer one is rejected
     response_codec: NameOrOptions | None = None  # of responses; null: ``codec``
-    statuses: StatusOptions = msgspec.field(default_factory=StatusOptions)
+    statuses: StatusOptions = msgspec.field(default_factory=StatusOptions)  # the meaning of status codes; see below
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -14,12 +14,12 @@ from tidelog.options.units import Duration
 class HttpListenerOptions(PayloadOptions, kw_only=True):
     """Options of connectors that accept HTTP connections."""
 
-    host: str = "127.0.0.1"
+    host: str = "127.0.0.1"  # the address to listen on; 0.0.0.0: all addresses, which requires ``auth``
     port: int  # 0: any free port
     path: str = "/*"  # /in, or /in/* for all paths with this prefix
     origins: list[str] | None = None  # of pages with access (CORS); null: pages of the same host and port
     auth: HttpAuth | None = None  # the credentials that requests must have
-    tls: ServerTlsOptions | None = None
+    tls: ServerTlsOptions | None = None  # cert, key and ca; null: no TLS
     max_connections: int = 1000  # most open connections of the address
     header_timeout: Duration = Duration(10.0)  # for a request's headers; see flows-connectors.md
     idle_timeout: Duration = Duration(IDLE)  # for which a connection stays open between two requests

@@ -35,13 +35,14 @@ CHUNK = 1 << 16  # bytes of a response that are read at a time
 class HttpRequestOptions(ConnectorOptions, kw_only=True):
     """Options of connectors that send requests."""
 
-    auth: HttpAuth | None = None
+    auth: HttpAuth | None = None  # the credentials; see above
     tls: ClientTlsOptions | None = None  # for https; null: the system's certificate authorities
     headers: dict[str, str] = msgspec.field(default_factory=dict)  # of each request
+    # In ``http_client``, {name} is replaced by the event's meta.
     concurrency: int = 4  # most requests in flight
     target_latency: Duration | None = None  # slower responses reduce the requests in flight; null: 3 times the average
     request_timeout: Duration = Duration(30.0)  # for one request, from its start to the end of its response
-    connect_timeout: Duration = Duration(5.0)
+    connect_timeout: Duration = Duration(5.0)  # for opening a connection
     max_response: Size = Size(1 << 20)  # of one response, decompressed
 
     def __post_init__(self) -> None:

@@ -49,7 +49,7 @@ _OWN_HEADERS: Final = frozenset(
 class HttpServerOptions(HttpListenerOptions, kw_only=True):
     """Options of ``http_server``."""
 
-    methods: list[str] = msgspec.field(default_factory=lambda: ["POST", "PUT"])
+    methods: list[str] = msgspec.field(default_factory=lambda: ["POST", "PUT"])  # allowed ones; others get 405
     answer: Literal["settled", "response", "accepted"] = "settled"  # when requests are answered; see the table
     wait: Duration = Duration(30.0)  # for the outcome; after this time the answer is 504
     body_timeout: Duration = Duration(30.0)  # for a request's body

@@ -46,12 +46,12 @@ class WebsocketClientOptions(PayloadOptions, kw_only=True):
     """Options of ``websocket_client``."""
 
     url: str  # ws://HOST:PORT/PATH, or wss://
-    auth: HttpAuth | None = None
+    auth: HttpAuth | None = None  # the credentials; see above
     tls: ClientTlsOptions | None = None  # for wss; null: the system's certificate authorities
     headers: dict[str, str] = msgspec.field(default_factory=dict)  # of the opening request
     frames: Frames | None = None  # of written messages; null: text if the codec writes text
     ping: Duration = Duration(20.0)  # after this silence a peer is pinged, and must answer in half this time; 0: never
-    connect_timeout: Duration = Duration(10.0)
+    connect_timeout: Duration = Duration(10.0)  # for opening the connection
     send_timeout: Duration = Duration(10.0)  # for one message; after this time the peer is disconnected
     max_waiting: int = 1000  # most events that were received and not pulled
     max_waiting_bytes: Size = Size(16 << 20)  # of the messages of these events

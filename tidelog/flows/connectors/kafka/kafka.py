@@ -42,19 +42,18 @@ log = logging.getLogger("tidelog.flows")
 class KafkaOptions(PayloadOptions):
     """Options of ``kafka``."""
 
-    servers: str | list[str] = "localhost:9092"
-    topic: str | list[str] = ""  # only one for a sink
-    # as a source
-    group: str = ""
-    start: Literal["earliest", "latest"] = "earliest"  # of a group without commits
-    # as a sink
-    key: str | None = None  # the name in meta of the message's key
-    compression: Literal["none", "gzip", "snappy", "lz4", "zstd"] = "none"
-    # both
+    servers: str | list[str] = "localhost:9092"  # one or several
+    topic: str | list[str] = ""  # required; a source may have several
+    group: str = ""  # source: the group; required
+    start: Literal["earliest", "latest"] = "earliest"  # source: of a group without commits
+    key: str | None = None  # sink: the name in meta of the message's key
+    compression: Literal["none", "gzip", "snappy", "lz4", "zstd"] = "none"  # sink: none, gzip, snappy, lz4 or zstd
     security: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = "PLAINTEXT"
+    # PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL
     mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] = "PLAIN"
-    username: str | None = None
-    password: str | None = None
+    # of SASL: PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512
+    username: str | None = None  # for SASL
+    password: str | None = None  # for SASL
     tls: ClientTlsOptions | None = None  # for SSL and SASL_SSL; null: the system's certificate authorities
     options: dict[str, Any] = field(default_factory=dict)  # further options of aiokafka
 

@@ -45,7 +45,7 @@ class TcpOptions(LinePayloadOptions, kw_only=True):
     """Options of ``tcp_client`` and ``tcp_server``."""
 
     host: str = "127.0.0.1"  # the peer, or the listening address; "" listens on all addresses
-    port: int
+    port: int  # of the peer, or to listen on; 0: a server selects a free port
     idle_timeout: Duration | None = None  # a connection that receives nothing for this time is closed; null: never
     write_timeout: Duration = Duration(10)  # a peer that reads nothing for this time is disconnected
     linger: Duration = Duration(30)  # most time to finish the answers to a peer that has half-closed the connection
@@ -71,7 +71,7 @@ class TcpServerOptions(TcpOptions, kw_only=True):
 class TcpClientOptions(TcpOptions, kw_only=True):
     """Options of ``tcp_client``."""
 
-    connect_timeout: Duration = Duration(10)
+    connect_timeout: Duration = Duration(10)  # for opening the connection
 
 
 class _Connection:

@@ -28,7 +28,7 @@ class UdpOptions(PayloadOptions, kw_only=True):
     """Options of ``udp_client`` and ``udp_server``."""
 
     host: str = "127.0.0.1"  # the peer, or the listening address
-    port: int
+    port: int  # of the peer, or to listen on; 0: a server selects a free port
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -27,18 +27,16 @@ class StreamOptions(ConnectorOptions):
 
     key: str | list[str] = ""  # the stream; a source may read several
     url: str | None = None  # of the server; null: the flow's
-    codec: FieldCodec = "plain"
-    # as a source
-    group: str | None = None  # null: reads from ``start``, and no position is stored
-    start: StartPosition = EARLIEST  # of a new group, or of a source without a group
-    retry: Duration = Duration(30.0)  # after this time an entry whose reader has died is delivered to another reader
-    dead_letters: str | None = None  # the topic for dead letters; null: flow.<name>.dead
-    # as a sink
-    topic: str | None = None  # a JMESPath expression over the value: the stream, or the text for {} in ``key``
-    topic_meta: str | None = None  # the same, from this name in meta
-    evict: int | None = None  # how many of the newest entries are retained; null: all
-    evict_age: Duration | None = None  # entries older than this are evicted; null: never
-    concurrency: int = 4  # most batches in flight to the server
+    codec: FieldCodec = "plain"  # plain: a dict of fields; json, msgpack: the whole value is in the field ``data``
+    group: str | None = None  # source: the group; null: reads from ``start``, and no position is stored
+    start: StartPosition = EARLIEST  # source: earliest, latest, an ID or a time; of a new group, or without a group
+    retry: Duration = Duration(30.0)  # source: after this time the entries of a dead reader are redelivered
+    dead_letters: str | None = None  # source: the topic for dead letters; null: flow.<name>.dead
+    topic: str | None = None  # sink: a JMESPath expression over the value: the stream, or the text for {} in ``key``
+    topic_meta: str | None = None  # sink: the same, from this name in meta
+    evict: int | None = None  # sink: how many of the newest entries are retained; null: all
+    evict_age: Duration | None = None  # sink: entries older than this are evicted; null: never
+    concurrency: int = 4  # sink: most batches in flight to the server
 
     def __post_init__(self) -> None:
         super().__post_init__()
