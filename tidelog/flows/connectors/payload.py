@@ -39,10 +39,11 @@ NameOrOptions = str | dict[str, Any]  # "json", or {"csv": {"delimiter": ";"}}
 class PayloadOptions(ConnectorOptions):
     """Options of connectors that carry bytes."""
 
-    codec: NameOrOptions = "json"  # how one message is decoded and encoded
-    preprocessors: list[NameOrOptions] = field(default_factory=list)  # before the codec decodes, in this order
-    postprocessors: list[NameOrOptions] = field(default_factory=list)  # after the codec has encoded, in this order
-    max_bytes: Size = Size(1 << 20)  # maximum size of one message, compressed or decompressed
+    codec: NameOrOptions = "json"  # Decodes and encodes each message.
+    preprocessors: list[NameOrOptions] = field(default_factory=list)  # Steps before the codec decodes, in this order.
+    postprocessors: list[NameOrOptions] = field(default_factory=list)
+    # Steps after the codec has encoded, in this order.
+    max_bytes: Size = Size(1 << 20)  # Maximum size of a message, compressed or decompressed.
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -21,11 +21,12 @@ LATE: Final = timedelta(seconds=5)  # a time that passed longer ago was missed
 class CronOptions(ConnectorOptions, kw_only=True):
     """Options of ``cron``."""
 
-    schedule: str  # five fields, or six with seconds first
-    timezone: str = "UTC"  # such as Europe/Oslo
-    value: Any = None  # of each event; null: {"time": ...}
-    missed: Literal["skip", "once", "all"] = "once"  # times that passed while the source was paused or stopped
-    max_missed: int = 1000  # for ``all``: how many of the newest times produce events
+    schedule: str  # Five fields, or six with seconds first.
+    timezone: str = "UTC"  # A time zone, such as `Europe/Oslo`.
+    value: Any = None  # The value of each event. `null`: `{"time": TIME}`.
+    missed: Literal["skip", "once", "all"] = "once"
+    # Handling of times that passed while the source was paused or stopped.
+    max_missed: int = 1000  # For `all`: how many of the newest missed times produce events.
 
     def __post_init__(self) -> None:
         super().__post_init__()

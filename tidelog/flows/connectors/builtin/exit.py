@@ -17,9 +17,10 @@ from tidelog.options.units import Duration
 class ExitOptions(ConnectorOptions):
     """Options of ``exit``."""
 
-    what: Literal["flow", "process"] = "process"  # flow: only this instance; process: by a SIGTERM to itself
-    code: int = 0  # exit status of the process; an event {"exit": 3} overrides it
-    delay: Duration = Duration(0)  # after the arrival of the event
+    what: Literal["flow", "process"] = "process"
+    # `flow`: end only this instance of the flow. `process`: send SIGTERM to the process itself.
+    code: int = 0  # Exit status of the process. An event `{"exit": 3}` overrides it.
+    delay: Duration = Duration(0)  # Delay after the arrival of the event.
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -19,15 +19,15 @@ from tidelog.options.units import Duration
 class FaultOptions(ConnectorOptions):
     """Options of ``fault``."""
 
-    latency: Duration = Duration(0)  # of each pull and write
-    jitter: Duration = Duration(0)  # most random addition to ``latency``
-    errors: float = 0.0  # rate of events that must be retried
-    rejects: float = 0.0  # rate of rejected events
-    hangs: float = 0.0  # rate of pulls and writes that never return
-    disconnects: float = 0.0  # rate of pulls and writes that lose the connection
-    refuses: float = 0.0  # rate of failed connects
-    count: int | None = None  # source: number of events; null: unlimited
-    seed: int | None = None  # the same number gives the same failures; null: random
+    latency: Duration = Duration(0)  # Delay of each pull and write.
+    jitter: Duration = Duration(0)  # Maximum random addition to `latency`.
+    errors: float = 0.0  # Sink: rate of events that must be retried.
+    rejects: float = 0.0  # Sink: rate of rejected events.
+    hangs: float = 0.0  # Rate of pulls and writes that never return.
+    disconnects: float = 0.0  # Rate of pulls and writes that lose the connection.
+    refuses: float = 0.0  # Rate of failed connects.
+    count: int | None = None  # Source: number of events. `null`: unlimited.
+    seed: int | None = None  # The same number gives the same failures. `null`: a random seed.
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -25,8 +25,8 @@ _RUNNING: Final = "running"  # the key in ``FlowContext.shared``: running flows 
 class MetricsOptions(ConnectorOptions, kw_only=True):
     """Options of ``metrics``."""
 
-    interval: Duration = Duration(10.0)  # between two measurements; the first is immediate
-    flows: list[str] | None = None  # names of flows; null: all flows of the process
+    interval: Duration = Duration(10.0)  # Time between two measurements. The first one is immediate.
+    flows: list[str] | None = None  # Names of flows. `null`: all flows of the process.
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -17,8 +17,8 @@ from tidelog.options.units import Duration
 class MetronomeOptions(ConnectorOptions, kw_only=True):
     """Options of ``metronome``."""
 
-    interval: Duration  # between events, and before the first one
-    value: Any = None  # of each event; null: {"id": its number from 0, "ingest_ns": the time in ns since 1970}
+    interval: Duration  # Time between events, and before the first one.
+    value: Any = None  # The value of each event. `null`: `{"id": NUMBER, "ingest_ns": TIME}`.
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -13,8 +13,8 @@ from tidelog.flows.api.event import Event
 class NullOptions(ConnectorOptions):
     """Options of ``null``. They apply to the source."""
 
-    count: int | None = None  # number of events; null: unlimited
-    value: Any = None  # of each event
+    count: int | None = None  # Source: number of events. `null`: unlimited.
+    value: Any = None  # Source: the value of each event.
 
 
 class NullConnector(Source, Sink):

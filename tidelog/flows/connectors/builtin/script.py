@@ -40,13 +40,13 @@ _PLAIN = {"ok": OK, "discard": DISCARD, "reject": REJECT, "retry": RETRY}
 class ScriptOptions(ConnectorOptions):
     """Options of ``script``."""
 
-    values: list[Any] = []  # noqa: RUF012 - source: one event for each value
-    act: Act = "ok"  # sink: see below
-    times: int = 1  # sink: for ``fails``, ``disconnects`` and ``raises``, for each ID
-    p: float = 0.1  # sink: the probability for ``sometimes``
-    id: Any = None  # sink: the ID for ``one``
-    delay: Duration = Duration(1.0)  # sink: for ``slow``, ``blocks``, ``twice`` and ``late``
-    seed: int = 0  # sink: of the random numbers for ``sometimes``
+    values: list[Any] = []  # noqa: RUF012 - Source: one event for each value.
+    act: Act = "ok"  # Sink: the outcome of events, see below.
+    times: int = 1  # Sink: for `fails`, `disconnects` and `raises`, for each ID.
+    p: float = 0.1  # Sink: the probability for `sometimes`.
+    id: Any = None  # Sink: the ID for `one`.
+    delay: Duration = Duration(1.0)  # Sink: for `slow`, `blocks`, `twice` and `late`.
+    seed: int = 0  # Sink: the seed of the random numbers for `sometimes`.
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -50,18 +50,18 @@ _ACTIONS: Final = frozenset(("index", "create", "update", "delete"))
 class ElasticOptions(HttpRequestOptions, kw_only=True):
     """Options of ``elastic``."""
 
-    url: str | list[str]  # of one node, or of several nodes that are used in turn
-    index: str | None = None  # {name} is replaced by the event's meta; meta["elastic"]["index"] has priority
-    action: Literal["index", "create", "update", "delete"] = "index"  # index, create, update or delete
-    id_field: str | None = None  # the field of the document with the _id, such as customer.id
-    event_id: bool = False  # true: the event's ID is the _id, so an event that is sent twice is one document
-    upsert: bool = False  # true: update creates a document that does not exist
-    retry_on_conflict: int = 0  # for update: how often the server itself retries after a version conflict
-    pipeline: str | None = None  # an ingest pipeline
+    url: str | list[str]  # The URL of a node, or a list of nodes that are used in turn.
+    index: str | None = None  # The index. Placeholders are replaced. `meta["elastic"]["index"]` has priority.
+    action: Literal["index", "create", "update", "delete"] = "index"  # `index`, `create`, `update` or `delete`.
+    id_field: str | None = None  # The field of the document that contains the `_id`, such as `customer.id`.
+    event_id: bool = False  # Use the event's ID as the `_id`, so that an event that is sent twice is one document.
+    upsert: bool = False  # Let `update` create a document that does not exist.
+    retry_on_conflict: int = 0  # For `update`: how often the server itself retries after a version conflict.
+    pipeline: str | None = None  # An ingest pipeline of the cluster.
     refresh: Literal["false", "true", "wait_for"] = "false"
-    # true, wait_for: documents are visible for searches when their events are settled. Both are slow
-    max_bulk: Size = Size(8 << 20)  # of a request's body; a larger document is rejected
-    max_response: Size = Size(32 << 20)  # of one response, decompressed
+    # With `"true"` and `wait_for`, searches find documents when their events are settled. Both are slow.
+    max_bulk: Size = Size(8 << 20)  # Maximum size of a request's body. A larger document is rejected.
+    max_response: Size = Size(32 << 20)  # Maximum size of a response, decompressed.
 
     def __post_init__(self) -> None:
         super().__post_init__()

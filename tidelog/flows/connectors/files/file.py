@@ -37,17 +37,20 @@ log = logging.getLogger("tidelog.flows")
 class FileOptions(LinePayloadOptions, kw_only=True):
     """Options of ``file``."""
 
-    path: str  # of the file
-    tail: bool = False  # source: follows the file, and the file that replaces it
-    start: Literal["earliest", "latest"] = "earliest"  # source: the beginning or the end, if no position is stored
-    position: str | None = None  # source: the file for the position; null: <path>.position with ``tail``, else none
-    poll: Duration = Duration(0.25)  # source: time between two checks for new data
-    linger: Duration = Duration(2)  # source: a rotated file must have no new data for this time to be left
-    mode: Literal["append", "truncate"] = "append"  # sink: append to an existing file, or truncate it
-    rotate_bytes: Size | None = None  # sink: maximum size; a batch that would exceed it is written to a new file
-    rotate_every: Duration | None = None  # sink: a new file for each period, counted from 1970 in UTC
-    keep: int | None = None  # sink: how many rotated files are retained; null: all
-    fsync: bool = False  # sink: each batch is on disk before it is settled
+    path: str  # The file.
+    tail: bool = False  # Source: follow the file, and the file that replaces it.
+    start: Literal["earliest", "latest"] = "earliest"
+    # Source: the beginning or the end of the file, if no position is stored.
+    position: str | None = None
+    # Source: the file that stores the position. `null`: `PATH.position` with `tail`, otherwise none.
+    poll: Duration = Duration(0.25)  # Source: time between two checks for new data.
+    linger: Duration = Duration(2)
+    # Source: how long a rotated file must have no new data before the next file is read.
+    mode: Literal["append", "truncate"] = "append"  # Sink: `append` to an existing file, or `truncate` it.
+    rotate_bytes: Size | None = None  # Sink: maximum size. A batch that would exceed it is written to a new file.
+    rotate_every: Duration | None = None  # Sink: a new file is begun for each period, counted from 1970 in UTC.
+    keep: int | None = None  # Sink: how many rotated files are retained. `null`: all.
+    fsync: bool = False  # Sink: write each batch to disk before it is settled.
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -29,8 +29,8 @@ _locks: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[int, asyncio.Lock]] = 
 class StdioOptions(LinePayloadOptions):
     """Options of ``stdio``."""
 
-    codec: NameOrOptions = "string"  # of lines
-    output: Literal["stdout", "stderr"] = "stdout"  # sink: stdout or stderr
+    codec: NameOrOptions = "string"  # The codec of the lines.
+    output: Literal["stdout", "stderr"] = "stdout"  # Sink: `stdout` or `stderr`.
 
 
 class StdioConnector(Source, Sink):

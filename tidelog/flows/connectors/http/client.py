@@ -47,13 +47,14 @@ _SERVER: Final = re.compile(r"([a-zA-Z]+://[^/?#]*)(.*)", re.DOTALL)
 class HttpClientOptions(HttpRequestOptions, kw_only=True):
     """Options of ``http_client``."""
 
-    url: str  # {name} in the path and the query is replaced by the event's meta, escaped
-    method: str = "POST"  # GET and HEAD have no body
-    codec: NameOrOptions = "json"  # of bodies
-    postprocessors: list[NameOrOptions] = msgspec.field(default_factory=list)  # in the order of processing
-    max_bytes: Size = Size(1 << 20)  # of a request's body; a longer one is rejected
-    response_codec: NameOrOptions | None = None  # of responses; null: ``codec``
-    statuses: StatusOptions = msgspec.field(default_factory=StatusOptions)  # the meaning of status codes; see below
+    url: str  # The URL. Placeholders in the path and the query are replaced and escaped.
+    method: str = "POST"  # The method. `GET` and `HEAD` have no body.
+    codec: NameOrOptions = "json"  # The codec of bodies.
+    postprocessors: list[NameOrOptions] = msgspec.field(default_factory=list)
+    # Steps after the codec has encoded, in this order.
+    max_bytes: Size = Size(1 << 20)  # Maximum size of a body. A longer one is rejected.
+    response_codec: NameOrOptions | None = None  # The codec of responses. `null`: the same as `codec`.
+    statuses: StatusOptions = msgspec.field(default_factory=StatusOptions)  # The meaning of status codes, see below.
 
     def __post_init__(self) -> None:
         super().__post_init__()

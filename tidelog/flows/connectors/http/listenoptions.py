@@ -14,15 +14,17 @@ from tidelog.options.units import Duration
 class HttpListenerOptions(PayloadOptions, kw_only=True):
     """Options of connectors that accept HTTP connections."""
 
-    host: str = "127.0.0.1"  # the address to listen on; 0.0.0.0: all addresses, which requires ``auth``
-    port: int  # 0: any free port
-    path: str = "/*"  # /in, or /in/* for all paths with this prefix
-    origins: list[str] | None = None  # of pages with access (CORS); null: pages of the same host and port
-    auth: HttpAuth | None = None  # the credentials that requests must have
-    tls: ServerTlsOptions | None = None  # cert, key and ca; null: no TLS
-    max_connections: int = 1000  # most open connections of the address
-    header_timeout: Duration = Duration(10.0)  # for a request's headers; see flows-connectors.md
-    idle_timeout: Duration = Duration(IDLE)  # for which a connection stays open between two requests
+    host: str = "127.0.0.1"  # The address to listen on. `0.0.0.0`: all addresses; set `auth` in this case.
+    port: int  # The port. 0: any free port.
+    path: str = "/*"  # `/in`, or `/in/*` for all paths with this prefix.
+    origins: list[str] | None = None
+    # Origins of pages with access (CORS), such as `https://shop.example.org`, or `*`. `null`: the same host and port.
+    auth: HttpAuth | None = None  # The credentials that requests must have.
+    tls: ServerTlsOptions | None = None  # TLS settings, see above. `null`: no TLS.
+    max_connections: int = 1000  # Maximum number of open connections of the address.
+    header_timeout: Duration = Duration(10.0)
+    # Time limit for the headers of a request. For the first request, it starts with the connection.
+    idle_timeout: Duration = Duration(IDLE)  # How long a connection stays open between two requests.
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -35,15 +35,17 @@ CHUNK = 1 << 16  # bytes of a response that are read at a time
 class HttpRequestOptions(ConnectorOptions, kw_only=True):
     """Options of connectors that send requests."""
 
-    auth: HttpAuth | None = None  # the credentials; see above
-    tls: ClientTlsOptions | None = None  # for https; null: the system's certificate authorities
-    headers: dict[str, str] = msgspec.field(default_factory=dict)  # of each request
-    # In ``http_client``, {name} is replaced by the event's meta.
-    concurrency: int = 4  # most requests in flight
-    target_latency: Duration | None = None  # slower responses reduce the requests in flight; null: 3 times the average
-    request_timeout: Duration = Duration(30.0)  # for one request, from its start to the end of its response
-    connect_timeout: Duration = Duration(5.0)  # for opening a connection
-    max_response: Size = Size(1 << 20)  # of one response, decompressed
+    auth: HttpAuth | None = None  # The credentials, see above.
+    tls: ClientTlsOptions | None = None
+    # TLS settings for `https`, see above. `null`: the system's certificate authorities.
+    headers: dict[str, str] = msgspec.field(default_factory=dict)
+    # Headers of each request. `http_client` replaces placeholders.
+    concurrency: int = 4  # Maximum number of requests in flight.
+    target_latency: Duration | None = None
+    # Slower responses reduce the requests in flight. `null`: 3 times the average plus 100 ms.
+    request_timeout: Duration = Duration(30.0)  # Time limit for a request, from its start to the end of its response.
+    connect_timeout: Duration = Duration(5.0)  # Time limit for opening a connection.
+    max_response: Size = Size(1 << 20)  # Maximum size of a response, decompressed.
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -49,17 +49,18 @@ _OWN_HEADERS: Final = frozenset(
 class HttpServerOptions(HttpListenerOptions, kw_only=True):
     """Options of ``http_server``."""
 
-    methods: list[str] = msgspec.field(default_factory=lambda: ["POST", "PUT"])  # allowed ones; others get 405
-    answer: Literal["settled", "response", "accepted"] = "settled"  # when requests are answered; see the table
-    wait: Duration = Duration(30.0)  # for the outcome; after this time the answer is 504
-    body_timeout: Duration = Duration(30.0)  # for a request's body
-    max_body: Size = Size(1 << 20)  # of a request, compressed or decompressed
-    max_messages: int = 10_000  # in one request, if preprocessors split it
-    max_waiting: int = 1000  # most unanswered requests
-    max_waiting_bytes: Size = Size(64 << 20)  # of the bodies of unanswered requests
-    when_paused: Literal["refuse", "wait"] = "refuse"  # while the source is stopped: answer 503, or wait
-    retry_after: Duration = Duration(1.0)  # sent with 503
-    reasons: bool = False  # send peers the reasons of failures, which name connectors and contain their error texts
+    methods: list[str] = msgspec.field(default_factory=lambda: ["POST", "PUT"])  # Allowed methods. Others get 405.
+    answer: Literal["settled", "response", "accepted"] = "settled"  # When requests are answered, see the table.
+    wait: Duration = Duration(30.0)  # Time limit for the outcome. After it, the answer is 504.
+    body_timeout: Duration = Duration(30.0)  # Time limit for a request's body.
+    max_body: Size = Size(1 << 20)  # Maximum size of a request, compressed or decompressed. Longer ones get 413.
+    max_messages: int = 10_000  # Maximum number of messages in a request. More get 413.
+    max_waiting: int = 1000  # Maximum number of unanswered requests. More get 503.
+    max_waiting_bytes: Size = Size(64 << 20)  # Maximum size of all bodies of unanswered requests.
+    when_paused: Literal["refuse", "wait"] = "refuse"
+    # While the source is stopped: `refuse` requests with 503, or let them `wait`.
+    retry_after: Duration = Duration(1.0)  # The delay in `Retry-After`, sent with 503.
+    reasons: bool = False  # Send the reasons of failures to peers. They name connectors and contain their error texts.
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -45,16 +45,18 @@ _SHARED: Final = "websockets"  # the key in ``FlowContext.shared``: connections 
 class WebsocketClientOptions(PayloadOptions, kw_only=True):
     """Options of ``websocket_client``."""
 
-    url: str  # ws://HOST:PORT/PATH, or wss://
-    auth: HttpAuth | None = None  # the credentials; see above
-    tls: ClientTlsOptions | None = None  # for wss; null: the system's certificate authorities
-    headers: dict[str, str] = msgspec.field(default_factory=dict)  # of the opening request
-    frames: Frames | None = None  # of written messages; null: text if the codec writes text
-    ping: Duration = Duration(20.0)  # after this silence a peer is pinged, and must answer in half this time; 0: never
-    connect_timeout: Duration = Duration(10.0)  # for opening the connection
-    send_timeout: Duration = Duration(10.0)  # for one message; after this time the peer is disconnected
-    max_waiting: int = 1000  # most events that were received and not pulled
-    max_waiting_bytes: Size = Size(16 << 20)  # of the messages of these events
+    url: str  # `ws://HOST:PORT/PATH` or `wss://HOST:PORT/PATH`.
+    auth: HttpAuth | None = None  # The credentials, see above.
+    tls: ClientTlsOptions | None = None
+    # TLS settings for `wss`, see above. `null`: the system's certificate authorities.
+    headers: dict[str, str] = msgspec.field(default_factory=dict)  # Headers of the opening request.
+    frames: Frames | None = None
+    # Kind of written messages: `text` or `binary`. `null`: text if the codec encodes text.
+    ping: Duration = Duration(20.0)  # After this silence, a peer is pinged. It must answer in half this time. 0: never.
+    connect_timeout: Duration = Duration(10.0)  # Time limit for opening the connection.
+    send_timeout: Duration = Duration(10.0)  # Time limit for a message. After it, the peer is disconnected.
+    max_waiting: int = 1000  # Maximum number of events that were received and not pulled.
+    max_waiting_bytes: Size = Size(16 << 20)  # Maximum size of the messages of these events.
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -67,11 +69,12 @@ class WebsocketClientOptions(PayloadOptions, kw_only=True):
 class WebsocketServerOptions(HttpListenerOptions, kw_only=True):
     """Options of ``websocket_server``."""
 
-    frames: Frames | None = None  # of written messages; null: text if the codec writes text
-    ping: Duration = Duration(20.0)  # after this silence a peer is pinged, and must answer in half this time; 0: never
-    send_timeout: Duration = Duration(10.0)  # for one message; after this time the peer is disconnected
-    max_waiting: int = 1000  # most events that were received and not pulled
-    max_waiting_bytes: Size = Size(16 << 20)  # of the messages of these events
+    frames: Frames | None = None
+    # Kind of written messages: `text` or `binary`. `null`: text if the codec encodes text.
+    ping: Duration = Duration(20.0)  # After this silence, a peer is pinged. It must answer in half this time. 0: never.
+    send_timeout: Duration = Duration(10.0)  # Time limit for a message. After it, the peer is disconnected.
+    max_waiting: int = 1000  # Maximum number of events that were received and not pulled.
+    max_waiting_bytes: Size = Size(16 << 20)  # Maximum size of the messages of these events.
 
 
 class _MessageFormat:

@@ -42,20 +42,23 @@ log = logging.getLogger("tidelog.flows")
 class KafkaOptions(PayloadOptions):
     """Options of ``kafka``."""
 
-    servers: str | list[str] = "localhost:9092"  # one or several
-    topic: str | list[str] = ""  # required; a source may have several
-    group: str = ""  # source: the group; required
-    start: Literal["earliest", "latest"] = "earliest"  # source: of a group without commits
-    key: str | None = None  # sink: the name in meta of the message's key
-    compression: Literal["none", "gzip", "snappy", "lz4", "zstd"] = "none"  # sink: none, gzip, snappy, lz4 or zstd
+    servers: str | list[str] = "localhost:9092"  # One or several bootstrap servers.
+    topic: str | list[str] = ""  # The topic. Required. A source may have several.
+    group: str = ""  # Source: the group. Required.
+    start: Literal["earliest", "latest"] = "earliest"
+    # Source: `earliest` or `latest`. It applies to a group without commits.
+    key: str | None = None  # Sink: the name in meta of the message's key.
+    compression: Literal["none", "gzip", "snappy", "lz4", "zstd"] = "none"
+    # Sink: `none`, `gzip`, `snappy`, `lz4` or `zstd`.
     security: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = "PLAINTEXT"
-    # PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL
+    # `PLAINTEXT`, `SSL`, `SASL_PLAINTEXT` or `SASL_SSL`.
     mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] = "PLAIN"
-    # of SASL: PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512
-    username: str | None = None  # for SASL
-    password: str | None = None  # for SASL
-    tls: ClientTlsOptions | None = None  # for SSL and SASL_SSL; null: the system's certificate authorities
-    options: dict[str, Any] = field(default_factory=dict)  # further options of aiokafka
+    # The SASL mechanism: `PLAIN`, `SCRAM-SHA-256` or `SCRAM-SHA-512`.
+    username: str | None = None  # The SASL user.
+    password: str | None = None  # The SASL password.
+    tls: ClientTlsOptions | None = None
+    # TLS settings for `SSL` and `SASL_SSL`. `null`: the system's certificate authorities.
+    options: dict[str, Any] = field(default_factory=dict)  # Further options of aiokafka.
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -39,9 +39,9 @@ class _MessageReader:
 class RedisPubSubOptions(PayloadOptions):
     """Options of ``redis_pubsub``."""
 
-    url: str = "redis://localhost:6379"  # of the server
-    channel: str | list[str] = []  # noqa: RUF012 - one or several; a sink publishes to the first
-    pattern: str | list[str] = []  # noqa: RUF012 - source: patterns such as orders.*
+    url: str = "redis://localhost:6379"  # The URL of the server.
+    channel: str | list[str] = []  # noqa: RUF012 - One or several channels. A sink publishes to the first.
+    pattern: str | list[str] = []  # noqa: RUF012 - Source: patterns such as `orders.*`.
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -130,10 +130,10 @@ def _list(given: str | list[str]) -> list[str]:
 class RedisListOptions(PayloadOptions):
     """Options of ``redis_list``."""
 
-    url: str = "redis://localhost:6379"  # of the server
-    key: str = ""  # the list; required
-    processing: str | None = None  # source: the list of elements in flight; null: <key>:processing:<instance>.<name>
-    max_length: int | None = None  # sink: how many of the newest elements are retained; null: all
+    url: str = "redis://localhost:6379"  # The URL of the server.
+    key: str = ""  # The list. Required.
+    processing: str | None = None  # Source: the list of elements in flight. `null`: `KEY:processing:INSTANCE.NAME`.
+    max_length: int | None = None  # Sink: how many of the newest elements are retained. `null`: all.
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -23,14 +23,14 @@ from tidelog.options.units import Duration
 class RedisStreamOptions(ConnectorOptions):
     """Options of ``redis_stream``."""
 
-    url: str = "redis://localhost:6379"  # of the server
-    key: str = ""  # the stream; required
-    codec: FieldCodec = "plain"  # as for ``stream``
-    group: str = ""  # source: the group; required
-    consumer: str | None = None  # source: the name in the group, which must be unique; null: <instance>.<name>@<host>
-    start: StartPosition = EARLIEST  # source: earliest, latest, an ID or a time; of a new group
-    claim: Duration = Duration(30.0)  # source: after this time the entries of a dead consumer are claimed
-    max_length: int | None = None  # sink: about how many of the newest entries are retained; null: all
+    url: str = "redis://localhost:6379"  # The URL of the server.
+    key: str = ""  # The stream. Required.
+    codec: FieldCodec = "plain"  # The same as for `stream`.
+    group: str = ""  # Source: the group. Required.
+    consumer: str | None = None  # Source: the name in the group, which must be unique. `null`: `INSTANCE.NAME@HOST`.
+    start: StartPosition = EARLIEST  # Source: `earliest`, `latest`, an ID or a time. It applies to a new group.
+    claim: Duration = Duration(30.0)  # Source: after this time, the entries of a dead consumer are claimed.
+    max_length: int | None = None  # Sink: about how many of the newest entries are retained. `null`: all.
 
     def __post_init__(self) -> None:
         super().__post_init__()

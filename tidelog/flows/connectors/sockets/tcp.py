@@ -44,11 +44,11 @@ log = logging.getLogger("tidelog.flows")
 class TcpOptions(LinePayloadOptions, kw_only=True):
     """Options of ``tcp_client`` and ``tcp_server``."""
 
-    host: str = "127.0.0.1"  # the peer, or the listening address; "" listens on all addresses
-    port: int  # of the peer, or to listen on; 0: a server selects a free port
-    idle_timeout: Duration | None = None  # a connection that receives nothing for this time is closed; null: never
-    write_timeout: Duration = Duration(10)  # a peer that reads nothing for this time is disconnected
-    linger: Duration = Duration(30)  # most time to finish the answers to a peer that has half-closed the connection
+    host: str = "127.0.0.1"  # The peer, or the address to listen on. `""`: listen on all addresses.
+    port: int  # The port of the peer, or to listen on.
+    idle_timeout: Duration | None = None  # A connection that receives nothing for this time is closed. `null`: never.
+    write_timeout: Duration = Duration(10)  # A peer that reads nothing for this time is disconnected.
+    linger: Duration = Duration(30)  # Time to finish the answers to a peer that has half-closed the connection.
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -59,8 +59,9 @@ class TcpOptions(LinePayloadOptions, kw_only=True):
 class TcpServerOptions(TcpOptions, kw_only=True):
     """Options of ``tcp_server``. Port 0 selects a free port."""
 
-    max_connections: int = 1000  # most open connections; a further one is closed, unless it replaces a silent one
-    make_way: Duration = Duration(60)  # silence after which a connection can be replaced by a new one; 0: never
+    max_connections: int = 1000
+    # Maximum number of open connections. A further one is closed, unless it replaces a silent one.
+    make_way: Duration = Duration(60)  # Silence after which a connection can be replaced by a new one. 0: never.
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -71,7 +72,7 @@ class TcpServerOptions(TcpOptions, kw_only=True):
 class TcpClientOptions(TcpOptions, kw_only=True):
     """Options of ``tcp_client``."""
 
-    connect_timeout: Duration = Duration(10)  # for opening the connection
+    connect_timeout: Duration = Duration(10)  # Time limit for opening the connection.
 
 
 class _Connection:

@@ -27,8 +27,8 @@ LONGEST: Final = 65_535  # most bytes of a datagram
 class UdpOptions(PayloadOptions, kw_only=True):
     """Options of ``udp_client`` and ``udp_server``."""
 
-    host: str = "127.0.0.1"  # the peer, or the listening address
-    port: int  # of the peer, or to listen on; 0: a server selects a free port
+    host: str = "127.0.0.1"  # The peer, or the address to listen on.
+    port: int  # The port of the peer, or to listen on. 0: a server selects a free port.
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -39,7 +39,8 @@ class UdpOptions(PayloadOptions, kw_only=True):
 class UdpServerOptions(UdpOptions, kw_only=True):
     """Options of ``udp_server``. Port 0 selects a free port."""
 
-    receive_buffer: Size | None = None  # of the kernel, which may reduce it; null: the kernel's default
+    receive_buffer: Size | None = None
+    # Size of the kernel's buffer, which the kernel may limit. `null`: the kernel's default.
 
 
 class UdpServer(Source):

@@ -29,8 +29,8 @@ from tidelog.transport.asyncconnection import AsyncConnection
 class DeadLetterSinkOptions(ConnectorOptions):
     """Options of ``dead_letters``."""
 
-    topic: str | None = None  # the topic for dead letters; null: flow.<name>.dead
-    replay: str | None = None  # the stream to which a replay appends; null: the stream that the event came from
+    topic: str | None = None  # The topic for dead letters. `null`: `flow.NAME.dead`.
+    replay: str | None = None  # The stream to which a replay appends. `null`: the stream that the event came from.
 
 
 class DeadLetterSink(Sink):

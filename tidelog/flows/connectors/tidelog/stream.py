@@ -25,18 +25,19 @@ from tidelog.transport.access import Access
 class StreamOptions(ConnectorOptions):
     """Options of ``stream``."""
 
-    key: str | list[str] = ""  # the stream; a source may read several
-    url: str | None = None  # of the server; null: the flow's
-    codec: FieldCodec = "plain"  # plain: a dict of fields; json, msgpack: the whole value is in the field ``data``
-    group: str | None = None  # source: the group; null: reads from ``start``, and no position is stored
-    start: StartPosition = EARLIEST  # source: earliest, latest, an ID or a time; of a new group, or without a group
-    retry: Duration = Duration(30.0)  # source: after this time the entries of a dead reader are redelivered
-    dead_letters: str | None = None  # source: the topic for dead letters; null: flow.<name>.dead
-    topic: str | None = None  # sink: a JMESPath expression over the value: the stream, or the text for {} in ``key``
-    topic_meta: str | None = None  # sink: the same, from this name in meta
-    evict: int | None = None  # sink: how many of the newest entries are retained; null: all
-    evict_age: Duration | None = None  # sink: entries older than this are evicted; null: never
-    concurrency: int = 4  # sink: most batches in flight to the server
+    key: str | list[str] = ""  # The stream. A source may read several.
+    url: str | None = None  # The URL of the server. `null`: the flow's server.
+    codec: FieldCodec = "plain"  # `plain`: a dict of fields. `json`, `msgpack`: the whole value is in the field `data`.
+    group: str | None = None  # Source: the group. `null`: reads from `start`, and no position is stored.
+    start: StartPosition = EARLIEST
+    # Source: `earliest`, `latest`, an ID or a time. It applies to a new group, and without a group.
+    retry: Duration = Duration(30.0)  # Source: after this time, the entries of a dead reader are redelivered.
+    dead_letters: str | None = None  # Source: the topic for dead letters. `null`: `flow.NAME.dead`.
+    topic: str | None = None  # Sink: a JMESPath expression for the stream, or for the text that replaces `{}` in `key`.
+    topic_meta: str | None = None  # Sink: the same, from this name in meta.
+    evict: int | None = None  # Sink: how many of the newest entries are retained. `null`: all.
+    evict_age: Duration | None = None  # Sink: entries older than this are evicted. `null`: never.
+    concurrency: int = 4  # Sink: maximum number of batches in flight to the server.
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -44,9 +44,9 @@ ZERO: Final = StreamId(0)
 class WalOptions(ConnectorOptions):
     """Options of ``wal``."""
 
-    key: str | None = None  # the stream; null: flow:<instance>:wal:<name>
-    max_events: int = 1_000_000  # most stored events; at this number it accepts no more
-    max_size: Size = Size(1 << 30)  # most bytes of stored events
+    key: str | None = None  # The stream. `null`: `flow:INSTANCE:wal:NAME`.
+    max_events: int = 1_000_000  # Maximum number of stored events. At this number, no events are accepted.
+    max_size: Size = Size(1 << 30)  # Maximum size of the stored events.
 
     def __post_init__(self) -> None:
         super().__post_init__()
