@@ -28,7 +28,7 @@ from tests.tidelog.spark.sparkkit import require_spark
 from tests.waiting import eventually
 from tidelog.cli.engine import engine
 from tidelog.cli.jobs import jobs_commands
-from tidelog.jobs import Job, JobError, MicroBatch, State, errors, job
+from tidelog.jobs import Halt, Job, JobError, MicroBatch, State, errors, job
 from tidelog.jobs.snapshots.objects import DRIVERS
 from tidelog.jobs.testing import JobTest
 from tidelog.testing import Server
@@ -166,6 +166,8 @@ def test_every_option_is_there_with_its_default() -> None:
             assert value == default
         elif isinstance(default, str):
             assert text == f'`"{default}"`'
+        elif name == "on_error":
+            assert (text, list(default)) == ("`[Halt()]`", [Halt()])
         else:
             assert (text, default) in (("none", None), ("none", ()), ("the function's", None))
 
@@ -187,8 +189,8 @@ def test_every_command_is_there() -> None:
 
 def test_every_member_of_batches_and_states_is_there() -> None:
     public = {each.name for each in fields(MicroBatch)} | {name for name in vars(MicroBatch) if name[0] != "_"}
-    assert rows("| of a batch |").keys() == public
-    documented = rows("| of a state |").keys() - {"ttl"}
+    assert rows("| attribute |").keys() == public
+    documented = rows("| method |").keys() - {"ttl"}
     assert {name.partition("(")[0] for name in documented} == {name for name in vars(State) if name[0] != "_"}
     for call in documented:
         name, _, given = call.removesuffix(")").partition("(")
