@@ -134,7 +134,7 @@ class WorkerConnection:
         return await (await self.channel()).send(calls)
 
     async def ask(self, *calls: Call[Any]) -> list[Any]:
-        """As ``send``, but raises the first error, and retries after a loss. The calls must be idempotent."""
+        """Send calls like ``send``, but raise the first error, and retry after a loss. The calls must be idempotent."""
         while True:
             try:
                 return checked(await self.send(calls))
@@ -143,7 +143,7 @@ class WorkerConnection:
                     raise
 
     async def together(self, *calls: Call[Any], raise_on_error: bool = True) -> list[Any]:
-        """As ``send``, with AsyncClient's signature, for ``steps.arun``. Calls may be empty."""
+        """Send calls like ``send``, with AsyncClient's signature, for ``steps.arun``. Calls may be empty."""
         return await (await self.channel()).together(*calls, raise_on_error=raise_on_error)
 
     def close(self) -> None:

@@ -59,7 +59,7 @@ def _around(layer: Middleware, inner: CallNext) -> CallNext:
 
 
 def once(title: str, layers: Sequence[Middleware], core: CallNext) -> CallNext:
-    """As ``onion``, for one attempt of a transactional processor. Raises AppError if a layer violates Rule 3."""
+    """Compose like ``onion``, for one attempt of a transactional processor. Raises AppError if Rule 3 is violated."""
     inside: set[StreamId] = set()  # events that the core is processing
 
     async def counted(events: Sequence[Event[Any]]) -> None:

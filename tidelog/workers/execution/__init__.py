@@ -8,7 +8,8 @@
     buffers          ``Buffer``: the entries of one partition that are in flight
     prefetch         how much is read ahead if partitions have no owner
     consumer         calls the function for the entries of a partition, one by one or in batches
-    keyed            calls the function for many events at a time: one per key, or in any order
+    keyed            calls the function for many events at a time, one per key
+    unordered        calls the function for many events at a time, in any order
     events_consumer  calls a function that takes its events itself
     event_actions    the operations of an event: ack, nack, touch, send
     failures         applies the failure policy

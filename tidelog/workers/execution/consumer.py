@@ -2,7 +2,8 @@
 
     EachConsumer     one event at a time
     BatchConsumer    up to ``take.count`` at a time
-    keyed            many at a time, one per key, or in any order
+    keyed            many at a time, one per key
+    unordered        many at a time, in any order
     events_consumer  the function requests events itself
 
 Rule 1: an event is started, and acknowledged, only while the partition is held.

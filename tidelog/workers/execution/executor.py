@@ -42,10 +42,11 @@ from tidelog.workers.execution.events_consumer import EventsConsumer
 from tidelog.workers.execution.failures import FailureHandler
 from tidelog.workers.execution.fetcher import Fetcher
 from tidelog.workers.execution.group_creation import create_groups_at_end
-from tidelog.workers.execution.keyed import KeyedConsumer, UnorderedConsumer, WorkSlots
+from tidelog.workers.execution.keyed import KeyedConsumer, WorkSlots
 from tidelog.workers.execution.partition import ActivePartition, StoppedError
 from tidelog.workers.execution.stats import Stats
 from tidelog.workers.execution.transactions import Committer
+from tidelog.workers.execution.unordered import UnorderedConsumer
 
 log = logs.get(__name__)
 PAGE: Final = 1000  # pending messages that become due with one command
