@@ -34,7 +34,7 @@ CONNECTORS: Final[dict[str, str]] = {  # type: module:class
     "wal": "tidelog.flows.connectors.tidelog.wal:WalConnector",
     "dead_letters": "tidelog.flows.connectors.tidelog.deadlettersink:DeadLetterSink",
     "redis_pubsub": "tidelog.flows.connectors.redis.pubsub:RedisPubSub",
-    "redis_list": "tidelog.flows.connectors.redis.pubsub:RedisList",
+    "redis_list": "tidelog.flows.connectors.redis.list:RedisList",
     "redis_stream": "tidelog.flows.connectors.redis.stream:RedisStream",
     "kafka": "tidelog.flows.connectors.kafka.kafka:KafkaConnector",
     "cron": "tidelog.flows.connectors.builtin.cron:CronSource",

@@ -219,6 +219,22 @@ class PayloadReader:
             return Event(bytes(piece[: self._most]), about, path="err")
 
 
+class MessageReader:
+    """Decodes whole messages, such as those of Kafka. State of a preprocessor never reaches the next message."""
+
+    def __init__(self, options: PayloadOptions) -> None:
+        self._options = options
+        self._plain = None if options.preprocessors else PayloadReader(options)
+
+    def read(self, raw: bytes, meta: dict[str, Any]) -> list[Event]:
+        reader = self._plain or PayloadReader(self._options)
+        try:
+            events = reader.feed(raw, meta)
+            return events if reader is self._plain else events + reader.end(meta)
+        except ValueError as error:
+            return [Event(raw, {**meta, "error": str(error)}, path="err")]
+
+
 class CollectedError(RejectError):
     """Several events that were collected can't be encoded."""
 

@@ -120,7 +120,7 @@ class FunctionSink(Sink):
             await self._function(event if self._takes_event else event.value)
         except RejectError as error:
             return REJECT, text_of(error)
-        except Exception as error:  # noqa: BLE001 - the function's own: the event is given back
+        except Exception as error:  # noqa: BLE001 - an error of user code: the event is retried
             return RETRY, summary_of(error)
         return OK, ""
 

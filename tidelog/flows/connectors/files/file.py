@@ -250,27 +250,27 @@ class FileConnector(Source, Sink):
         before.close()
 
     def _take(self, file: TailedFile, data: bytes) -> None:
-        reading = self._reader
+        reader = self._reader
         meta = {"path": str(file.path)}
-        if reading.splits_first:
+        if reader.splits_first:
             try:
-                for size, events in reading.split(data, meta):
+                for size, events in reader.split(data, meta):
                     self._at += size
                     self._add(events, (file, self._at))
             except ValueError as error:
                 self._broken(file, str(error))
-        elif reading.splits:
+        elif reader.splits:
             try:
-                self._add(reading.feed(data, meta), (file, 0))
+                self._add(reader.feed(data, meta), (file, 0))
             except ValueError as error:
                 self._broken(file, str(error))
         elif len(self._whole) <= self._options.max_bytes:
             self._whole += data
-        if reading.broken:
-            self._broken(file, reading.broken)
+        if reader.broken:
+            self._broken(file, reader.broken)
 
     def _broken(self, file: TailedFile, error: str) -> None:
-        """Nobody knows where the next message begins: the rest of the file is passed over."""
+        """Skip the rest of the file, because the beginning of the next message is unknown."""
         self.context.count("broken")
         event = Event(b"", {"path": str(file.path), "error": f"from byte {self._at} on: {error}"}, path="err")
         self._reader.end()
@@ -280,20 +280,20 @@ class FileConnector(Source, Sink):
 
     def _end_of(self, file: TailedFile) -> None:
         meta = {"path": str(file.path)}
-        reading = self._reader
-        if reading.splits_first:
-            for size, events in reading.split_end(meta):
+        reader = self._reader
+        if reader.splits_first:
+            for size, events in reader.split_end(meta):
                 self._at += size
                 self._add(events, (file, self._at))
         else:
             events = []
-            if not reading.splits:
+            if not reader.splits:
                 try:
-                    events = reading.feed(bytes(self._whole), meta)
+                    events = reader.feed(bytes(self._whole), meta)
                 except ValueError as error:
                     self._broken(file, str(error))
                 self._whole.clear()
-            self._add(events + reading.end(meta), (file, file.offset))
+            self._add(events + reader.end(meta), (file, file.offset))
 
     def _add(self, events: list[Event], after: tuple[TailedFile, int]) -> None:
         self._number += 1

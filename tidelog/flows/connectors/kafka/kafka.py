@@ -27,7 +27,7 @@ from tidelog.flows.api.errors import RejectError
 from tidelog.flows.api.event import Event
 from tidelog.flows.api.tokens import OK, REJECT, RETRY, Token
 from tidelog.flows.connectors.http.options import ClientTlsOptions
-from tidelog.flows.connectors.payload import PayloadOptions, PayloadReader, PayloadWriter
+from tidelog.flows.connectors.payload import MessageReader, PayloadOptions, PayloadWriter
 from tidelog.flows.connectors.settledprefix import SettledPrefix
 from tidelog.options.structs import nearest
 
@@ -111,7 +111,7 @@ class KafkaConnector(Source, Sink):
         self._producer: Any = None
         self._partitions: dict[TopicPartition, _Partition] = {}
         self._late: Counter[str] = Counter()  # by event ID: future settlements to ignore
-        self._plain = None if options.preprocessors else PayloadReader(options)
+        self._reader = MessageReader(options)
         self._writing = PayloadWriter(options)
         self._pull: asyncio.Future[Any] | None = None
         self._committer: asyncio.Task[None] | None = None
@@ -212,20 +212,12 @@ class KafkaConnector(Source, Sink):
             about["key"] = message.key.decode("utf-8", "replace")
         if message.headers:
             about["headers"] = {name: (raw or b"").decode("utf-8", "replace") for name, raw in message.headers}
-        events = self._read(message.value or b"", about)
+        events = self._reader.read(message.value or b"", about)
         name = _name(at, message.offset)
         known.prefix.add(message.offset, message.offset + 1, len(events))
         for event in events:
             event.id = name
         return events
-
-    def _read(self, raw: bytes, about: dict[str, Any]) -> list[Event]:
-        reading = self._plain or PayloadReader(self._options)
-        try:
-            events = reading.feed(raw, about)
-            return events if reading is self._plain else events + reading.end(about)
-        except ValueError as error:
-            return [Event(raw, {**about, "error": str(error)}, path="err")]
 
     # -- settling --------------------------------------------------------------------------------------------
     async def settled(self, tokens: Sequence[Token]) -> None:

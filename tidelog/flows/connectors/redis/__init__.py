@@ -1,7 +1,8 @@
 """Lists, pub/sub channels and streams on any Redis-protocol server.
 
-    pubsub          ``redis_pubsub`` and ``redis_list``
-    stream          ``redis_stream``
+    pubsub          the connector ``redis_pubsub``
+    list            the connector ``redis_list``
+    stream          the connector ``redis_stream``
     processinglist  the list of elements in flight of a ``redis_list``
     base            the base of these connectors
 """
