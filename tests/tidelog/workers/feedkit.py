@@ -26,7 +26,7 @@ def made(**options: Any) -> tuple[App, Topic[Order]]:
     return app, app.topic("orders", Order, partition_by="id", partitions=4)
 
 
-class MemorySink:
+class MemoryActions:
     """Notes what events are asked to do. ``client``: where calls of middleware go."""
 
     app = "shop"
@@ -61,10 +61,10 @@ class MemorySink:
         return await self.client.run(call)
 
 
-def event_of(topic: Topic[Any], number: int, actions: MemorySink | None = None, **fields: str) -> Event[Any]:
+def event_of(topic: Topic[Any], number: int, actions: MemoryActions | None = None, **fields: str) -> Event[Any]:
     """An event with the ID ``number.0`` whose entry has these fields, or ``id=number``."""
     flat = [word.encode() for pair in (fields or {"id": str(number), "item": "tea"}).items() for word in pair]
-    return Event(topic, 2, Entry(StreamId(number), flat), actions or MemorySink(), epoch=7)
+    return Event(topic, 2, Entry(StreamId(number), flat), actions or MemoryActions(), epoch=7)
 
 
 class MemoryFeed:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 import msgspec
 import pytest
 
+from tests.tidelog.workers.feedkit import Order, made
 from tidelog.topics import Topic
 from tidelog.transport.access import Access
 from tidelog.workers import (
@@ -32,11 +33,6 @@ if TYPE_CHECKING:
     from decimal import Decimal
 
 
-class Order(msgspec.Struct):
-    id: int
-    item: str
-
-
 class Paid(msgspec.Struct):
     id: int
 
@@ -53,11 +49,6 @@ class Base:
 @dataclasses.dataclass
 class Derived(Base):
     more: str
-
-
-def made(**options: Any) -> tuple[App, Topic[Order]]:
-    app = App("shop", **options)
-    return app, app.topic("orders", Order, partition_by="id", partitions=4)
 
 
 async def handle(order: Order) -> None: ...

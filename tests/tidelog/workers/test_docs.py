@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.tidelog import doctables
-from tests.tidelog.workers.feedkit import MemoryFeed, MemorySink
+from tests.tidelog.workers.feedkit import MemoryFeed, MemoryActions
 from tidelog import AsyncClient, Entry, StreamId
 from tidelog.cli.app import app_commands
 from tidelog.cli.dlq import dlq
@@ -55,7 +55,7 @@ async def _run_all(app: App, url: str) -> None:
     flat = [b"id", b"7", b"customer", b"ann", b"item", b"tea", b"price", b"2.5"]
     async with AsyncClient(url) as client:
         for declared in app.processors.values():
-            event = Event(declared.topic, 3, Entry(StreamId(5), flat), MemorySink(client=client), epoch=1)
+            event = Event(declared.topic, 3, Entry(StreamId(5), flat), MemoryActions(client=client), epoch=1)
             if declared.kind == "events":
                 await declared.invoke_events(Events(declared.topic, 3, MemoryFeed([event])))
             else:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.tidelog.workers.feedkit import MemoryFeed, MemorySink, Order, event_of, made
+from tests.tidelog.workers.feedkit import MemoryFeed, MemoryActions, Order, event_of, made
 from tidelog.topics import CodecError, Topic, UndecodableError
 from tidelog.workers import AppError, CallNext, EarlyReturnError, Event, Events, Take
 from tidelog.workers.declare.processor import Processor
@@ -51,7 +51,7 @@ async def _ask(event: Event[Any], orders: Topic[Any]) -> None:
 
 def test_what_an_event_is_asked_to_do() -> None:
     _, orders = made()
-    actions = MemorySink(manual=True)
+    actions = MemoryActions(manual=True)
     event = event_of(orders, 5, actions)
     event.ack()
     event.nack()
@@ -67,7 +67,7 @@ def test_what_an_event_is_asked_to_do() -> None:
 
 def test_only_manual_processors_acknowledge() -> None:
     _, orders = made()
-    event = event_of(orders, 5, actions := MemorySink())
+    event = event_of(orders, 5, actions := MemoryActions())
     for ask in (event.ack, event.nack):
         with pytest.raises(AppError, match=r"requires ack='manual'"):
             ask()

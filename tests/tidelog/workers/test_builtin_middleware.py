@@ -15,7 +15,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
 
-from tests.tidelog.workers.feedkit import MemorySink, Order, event_of, made
+from tests.tidelog.workers.feedkit import MemoryActions, Order, event_of, made
 from tidelog import AsyncClient
 from tidelog.testing import Server
 from tidelog.workers import AppError, Event, Take, Timing, deduplicate, timing, to_prometheus, tracing
@@ -151,7 +151,7 @@ class Seen:
     def call(self, *events: tuple[int, str], processor: str = "it") -> None:
         async def run() -> None:
             async with AsyncClient(self.server.url) as client:
-                actions = MemorySink(client=client)
+                actions = MemoryActions(client=client)
                 actions.processor = processor
                 given = [event_of(self.orders, number, actions, id="1", item=item) for number, item in events]
                 await self.app.processors["it"].invoke(given)
