@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.tidelog import doctables
-from tests.tidelog.workers.feedkit import MemoryFeed, MemoryActions
+from tests.tidelog.workers.feedkit import MemoryActions, MemoryFeed
 from tidelog import AsyncClient, Entry, StreamId
 from tidelog.cli.app import app_commands
 from tidelog.cli.dlq import dlq

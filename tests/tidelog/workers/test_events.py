@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.tidelog.workers.feedkit import MemoryFeed, MemoryActions, Order, event_of, made
+from tests.tidelog.workers.feedkit import MemoryActions, MemoryFeed, Order, event_of, made
 from tidelog.topics import CodecError, Topic, UndecodableError
 from tidelog.workers import AppError, CallNext, EarlyReturnError, Event, Events, Take
 from tidelog.workers.declare.processor import Processor
