@@ -61,7 +61,7 @@ CODED = Extension(
     optional=True,
 )  # fmt: skip
 SOCKETS = Extension(f"{HOME}.respserver.clients._sockets", ["respserver/clients/_sockets.c"], optional=True)
-SMALL = [  # numbers as bytes, which a client that is alone waits for at each command; many keys, fetched together
+SMALL = [  # numbers as bytes, for which a single client waits at each command; prefetching for many keys
     Extension(f"{HOME}.{name.replace('/', '.')}", [f"{name}.c"], optional=True)
     for name in ("persistence/_frame", "storage/keyspace/_prefetch", "storage/model/_ids", "storage/model/_records")
 ]

@@ -1,7 +1,7 @@
-/* The frame of a small batch, written to the WAL (see wal.py, which has the format, and the same in Python).
+/* Writes the frame of a small batch to the WAL. See wal.py for the format and the same in Python.
 
-A client that is alone waits for this at each command. In Python it takes seven calls and five objects: 4,900
-instructions, of which the work is 600. */
+A single client waits for this at each command. In Python, it takes seven calls, five objects, and 4,900 instructions, of
+which the work itself is 600. */
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
@@ -12,10 +12,10 @@ instructions, of which the work is 600. */
 #include <unistd.h>
 
 #define HEAD 32
-#define SUMMED 24    /* bytes of the head that its own crc32 covers */
-#define MOST 2048    /* bytes of records: see SMALL in wal.py */
+#define SUMMED 24    /* bytes of the head that its crc32 covers */
+#define MOST 2048    /* bytes of records; see SMALL in wal.py */
 
-/* crc32 as of zlib: a byte at a time, and four. */
+/* crc32 as in zlib: for one byte and for four bytes at a time. */
 static uint32_t table[4][256];
 
 static void make_table(void)
@@ -49,7 +49,7 @@ static void store(uint8_t *at, uint64_t number, int size)
         at[i] = (uint8_t)number;
 }
 
-/* write(fd, at, salt, offset, synced, batch): write the frame of at most MOST bytes of records; returns their crc32.
+/* write(fd, at, salt, offset, synced, batch): write the frame of at most MOST bytes of records, and return their crc32.
 Raises OSError. */
 static PyObject *frame_write(PyObject *self, PyObject *const *args, Py_ssize_t count)
 {

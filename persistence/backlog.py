@@ -1,12 +1,13 @@
-"""The log for readers that start at an offset: replicas that catch up with this server.
+"""Reading the log from an offset, for replicas that catch up with this server.
 
-Rule 1: a batch is first in memory (in the ring, not yet in the journal), then in memory and in the journal, then in the
-journal only. A reader that did not find it in memory finds it in the journal, or it is gone.
-Rule 2: batches are returned whole. The only exception is an offset inside a batch, as it may be after a promotion: then
-the rest of that batch is returned, provided that a record begins at the offset.
-Rule 3: what lies at or after ``retain`` stays in the journal. A caller that lowers it and then calls holds() may rely
-on the answer, even while a cut is running. Only a full journal keeps nothing for it (``Log.cut``): then read() raises
-GoneError."""
+Rule 1: a batch is first in memory (in the ring, not in the journal), then in memory and in the journal, then only in
+the journal. A reader that does not find a batch in memory finds it in the journal, or it was deleted.
+Rule 2: batches are returned whole. The only exception is an offset inside a batch, which is possible after a promotion.
+The rest of that batch is returned if a record begins at the offset.
+Rule 3: batches at or after ``retain`` stay in the journal. A caller that lowers ``retain`` and then calls holds() can
+rely on the result, even during a truncation. Only a full journal ignores ``retain`` (``Log.truncate``); read() then
+raises GoneError.
+"""
 
 from __future__ import annotations
 
@@ -21,18 +22,18 @@ from persistence.wal import Frame
 from resp.errors import CorruptError
 from storage.model.records import HEAD
 
-AT_ONCE: Final = 1 << 20  # bytes that are read at once for a crc
-NOTHING: Final = 1 << 62  # a value of ``retain`` that keeps nothing: greater than every log offset
+AT_ONCE: Final = 1 << 20  # bytes that are read together for a crc
+NOTHING: Final = 1 << 62  # a value of ``retain`` that retains nothing: above every log offset
 
 Batches = list[tuple[int, bytes]]  # log offset, records
 
 
 class GoneError(LookupError):
-    """The log does not hold that offset any more, or no record begins at it."""
+    """The log no longer contains the offset, or no record begins at it."""
 
 
 class Backlog:
-    """The base class of Log: the state that readers need, and everything that reads it. Offsets are log offsets."""
+    """The base class of Log: the state for readers, and all reading methods. Offsets are log offsets."""
 
     def __init__(self, journal: Journal) -> None:
         self.journal = journal
@@ -40,15 +41,15 @@ class Backlog:
         self.retain = NOTHING  # see Rule 3
         mutex = threading.RLock()
         self._lock = threading.Condition(mutex)
-        # append() takes it itself: by way of the condition it would take longer
+        # append() acquires the mutex directly, which is faster than through the condition
         self._enter: Callable[[], bool] = mutex.acquire
         self._leave: Callable[[], None] = mutex.release
-        self._waiting: list[Frame] = []  # in the ring, not being written to the journal now
+        self._waiting: list[Frame] = []  # in the ring, not being written to the journal
         self._flushing: list[Frame] = []  # in the ring, before ``_waiting``: being written to the journal
         self._synced = journal.end  # log offset up to which everything is on disk
-        self._cutting = 0  # a running cut deletes what lies before this log offset; 0: none is running
+        self._truncating = 0  # a truncation deletes batches before this log offset; 0: none is in progress
         self._last: tuple[int, int] | None = None  # log offset and checksum (checked()) of the last batch
-        self._oldest = 0  # what first_offset() returned last
+        self._oldest = 0  # the last result of first_offset()
         self._remembered = -1, 0  # log offset and crc32 of the last batch when it left the journal
 
     @property
@@ -56,25 +57,25 @@ class Backlog:
         """The log offset up to which everything is on disk."""
         return self._synced
 
-    # -- what the log holds ------------------------------------------------------------------------------------
+    # -- contents -------------------------------------------------------------------------------------------
     def first_offset(self) -> int:
-        """The offset of the oldest batch that the log still holds. Raises OSError."""
+        """Return the offset of the oldest batch in the log. Raises OSError."""
         self._oldest = self.journal.first()
         return self._oldest
 
     def oldest(self) -> int:
-        """first_offset(), or as it was last where the journal can't be read now: for reports, which must not fail."""
+        """Return first_offset(), or its last result if the journal cannot be read: for reports, which must not fail."""
         try:
             return self.first_offset()
         except (OSError, CorruptError):
             return self._oldest
 
     def holds(self, offset: int) -> bool:
-        """Whether the log holds that offset; whether a record begins at it is not checked. Raises OSError."""
+        """Return whether the log contains the offset. Does not check that a record begins there. Raises OSError."""
         with self._lock:
             if offset == self.offset:
                 return True
-            if not self._cutting <= offset < self.offset:
+            if not self._truncating <= offset < self.offset:
                 return False
             memory = self._flushing or self._waiting
             if memory and memory[0][0] <= offset:
@@ -83,9 +84,10 @@ class Backlog:
 
     # -- reading -----------------------------------------------------------------------------------------------
     def recent(self, offset: int, limit: int) -> Batches | None:
-        """Batches in memory from ``offset`` on, about ``limit`` bytes but at least one; [] at the end of the log.
+        """Return batches in memory from ``offset`` on, about ``limit`` bytes but at least one; [] at the end of the
+        log.
 
-        None if memory does not hold them: then call read() in a thread. On the event loop only.
+        Returns None if they are not in memory; the caller then calls read() in a thread. On the event loop only.
         """
         with self._lock:
             if offset == self.offset:
@@ -94,7 +96,10 @@ class Backlog:
         return found if found and found[0][0] == offset else None
 
     def read(self, offset: int, limit: int) -> Batches:
-        """Batches from ``offset`` on, from memory or journal; any thread. Raises GoneError, CorruptError, OSError."""
+        """Return batches from ``offset`` on, from memory or journal. Any thread.
+
+        Raises GoneError, CorruptError, OSError.
+        """
         found = self._read(offset, limit)
         if found and found[0][0] < offset:
             at, batch = found[0]
@@ -102,7 +107,7 @@ class Backlog:
         return found
 
     def _read(self, offset: int, limit: int) -> Batches:
-        """Batches from the one that contains ``offset`` on. Raises GoneError, CorruptError, OSError."""
+        """Return batches from the one that contains ``offset`` on. Raises GoneError, CorruptError, OSError."""
         with self._lock:
             end = self.offset
             found = self._memory(offset, limit)
@@ -110,14 +115,17 @@ class Backlog:
             return found
         if 0 <= offset < end:
             found = self.journal.read_some(offset, limit)
-            while found and found[-1][0] >= end:  # written to the journal, although the write was reported as failed
+            while found and found[-1][0] >= end:  # in the journal, although the write was reported as failed
                 found.pop()
         if not found:
-            raise GoneError(f"the log does not hold offset {offset}: it goes from {self.first_offset()} to {end}")
+            raise GoneError(f"the log does not contain offset {offset}: it ranges from {self.first_offset()} to {end}")
         return found
 
     def _memory(self, offset: int, limit: int) -> Batches:
-        """Batches in memory from the one that contains ``offset`` on; [] if none does. Call with ``_lock`` held."""
+        """Return batches in memory from the one that contains ``offset`` on; [] if none does.
+
+        Call with ``_lock`` held.
+        """
         found: Batches = []
         for frames in (self._flushing, self._waiting):
             if not frames:
@@ -138,7 +146,10 @@ class Backlog:
 
     # -- signatures --------------------------------------------------------------------------------------------
     def signature(self) -> tuple[int, int] | None:
-        """Start offset and crc32 of the last batch; None if unknown. With ``offset`` it tells divergent logs apart."""
+        """Return start offset and crc32 of the last batch; None if unknown.
+
+        Distinguishes logs with the same ``offset``.
+        """
         with self._lock:
             last, end = self._last, self.offset
         if last is None or last[1] >= 0:
@@ -149,32 +160,31 @@ class Backlog:
         return self._remembered if self._remembered[0] == last[0] else None
 
     def remember_last(self, cut: int) -> None:
-        """Called before what ends at or before log offset ``cut`` leaves the journal: signature() may still want the
-        last batch."""
+        """Remember the last batch for signature(), before the journal deletes batches up to log offset ``cut``."""
         with self._lock:
             last, end = self._last, self.offset
         if last is None or last[1] >= 0 or end > cut or self._remembered[0] == last[0]:
             return
         try:
             crc = self._crc(last[0], end)
-        except (OSError, CorruptError):  # it was not to be read before, either
+        except (OSError, CorruptError):  # it could not be read before, either
             return
         if crc is not None:
             self._remembered = last[0], crc
 
-    def piece(self, size: int) -> tuple[int, int] | None:
-        """Start offset and crc32 of the last ``size`` bytes, or of as many of them as the log holds.
+    def checksum_of_end(self, size: int) -> tuple[int, int] | None:
+        """Return start offset and crc32 of the last ``size`` bytes, or of the whole log if it is shorter.
 
-        For logs that diverged and then went on with equal batches. Raises CorruptError, OSError.
+        For logs that diverged and then continued with equal batches. Raises CorruptError, OSError.
         """
         start, end = max(self.first_offset(), self.offset - size), self.offset
         crc = self._crc(start, end) if start < end else None
         return None if crc is None else (start, crc)
 
     def matches(self, start: int, end: int, crc: int) -> bool | None:
-        """Whether the bytes of this log from ``start`` to ``end`` have that crc32; None if it does not hold them.
+        """Return whether the bytes from ``start`` to ``end`` have this crc32; None if the log does not contain them.
 
-        Reads them all on the caller's thread. Raises CorruptError, OSError.
+        Reads all of them in the caller's thread. Raises CorruptError, OSError.
         """
         if not 0 <= start <= end <= self.offset:
             return None
@@ -182,7 +192,7 @@ class Backlog:
         return None if found is None else found == crc
 
     def _crc(self, start: int, end: int) -> int | None:
-        """The crc32 of the bytes from ``start`` to ``end``; None if the log does not hold them, or no longer.
+        """Return the crc32 of the bytes from ``start`` to ``end``; None if the log does not contain them.
 
         Raises CorruptError, OSError.
         """
@@ -205,7 +215,7 @@ def _offset(frame: Frame) -> int:
 
 
 def _records_from(batch: bytes, start: int) -> bytes:
-    """The records of a batch from byte ``start`` on. Raises GoneError if no record begins there."""
+    """Return the records of a batch from byte ``start`` on. Raises GoneError if no record begins there."""
     at = 0
     while at < start:
         at += HEAD.size + int(HEAD.unpack_from(batch, at)[1])

@@ -1,4 +1,8 @@
-"""Writes a checkpoint into the store: what changed, in one transaction, and what the store then holds (``content``)."""
+"""Writes a checkpoint to the store: all changes in one transaction, with the new counts and sums (``checksums``).
+
+Decision: a compacted node keeps all of its IDs and has entries of 0 bytes, so that positions in a node still count
+ordinals, and the format of nodes did not change.
+"""
 
 from __future__ import annotations
 
@@ -40,25 +44,27 @@ from storage.nodes.compaction import compacted
 from storage.nodes.packed import new_decompressor
 from storage.streams.capture import Capture, StreamCapture
 
-TOGETHER = 256  # streams, by their sids, that are put in order at once
+TOGETHER = 256  # sids of streams that are sorted together
 
 
 def is_plain(capture: Capture) -> bool:
-    """Whether earlier versions know all that the capture would write: the store need not have its late databases."""
+    """Return whether earlier versions know all entries of a capture, so that the late databases are not needed."""
     return not any(
         stream.meta[:1] == b"\2" or stream.tombstones or stream.producers for stream in capture.streams
     ) and not any(meta[:1] == b"\2" for _, _, meta, _ in capture.groups)
 
 
 class Checkpoint:
-    """One transaction, which must have been begun with ``buffers``: what is overwritten is looked at, not copied."""
+    """One transaction, which must have been begun with ``buffers``, so that overwritten values are not copied."""
 
     def __init__(
         self, path: Path, txn: lmdb.Transaction, databases: Sequence[lmdb._Database], content: Content,
         compressor: zstandard.ZstdCompressor,
     ) -> None:  # fmt: skip
-        """``databases``: in the order of ``pieces``; the late ones may be missing if there is nothing for them.
-        ``content``: what the store holds now; it is changed."""
+        """``databases``: in the order of ``storecopy``; the late ones may be missing if they are not needed.
+
+        ``content``: the current counts and sums, which are updated.
+        """
         self._path = path
         self._txn = txn
         self._databases = databases
@@ -68,7 +74,7 @@ class Checkpoint:
         self.coded = False  # whether a coded node was written
 
     def write(self, capture: Capture, offset: int) -> None:
-        """Write a capture, taken at log offset ``offset``. Raises lmdb.Error, CorruptError."""
+        """Write a capture of log offset ``offset``. Raises lmdb.Error, CorruptError."""
         txn, databases = self._txn, self._databases
         if capture.flushed:
             for number in range(NODES, len(databases)):
@@ -141,7 +147,7 @@ class Checkpoint:
             self.coded = self.coded or is_coded(blob)
             key = NODE_KEY.pack(stream.sid, first_ord, first_id.to_bytes(16, "big"))
             sum_of_key = crc32(key)
-            # Mostly it was the tail at an earlier checkpoint, and is the stream's only node: then nobody looks for it.
+            # Mostly it was the active node at an earlier checkpoint and is the only node: then no lookup is needed.
             known = count == 1 and total == sum_of_key
             if not known and txn.put(key, blob, db=nodes, overwrite=False):
                 count += 1
@@ -154,7 +160,7 @@ class Checkpoint:
                 count -= 1
                 total -= crc32(key)
         for first_ord, (first_id, alive) in sparse.items():
-            self._thin(NODE_KEY.pack(stream.sid, first_ord, first_id.to_bytes(16, "big")), alive)
+            self._compact(NODE_KEY.pack(stream.sid, first_ord, first_id.to_bytes(16, "big")), alive)
         if stream.first_ord:
             for key in _evicted(txn.cursor(db=nodes), prefix, stream):
                 count -= 1
@@ -166,10 +172,10 @@ class Checkpoint:
         self._content.add(STREAMS, crc)
         txn.put(prefix, CRC.pack(crc) + value, db=self._databases[STREAMS])
 
-    def _thin(self, key: bytes, alive: Sequence[tuple[int, int]]) -> None:
-        """Rewrite a node that the store has without the bytes of its dead entries, where that pays.
+    def _compact(self, key: bytes, alive: Sequence[tuple[int, int]]) -> None:
+        """Rewrite a stored node without the bytes of its deleted entries, if this is worthwhile.
 
-        A damaged one stays as it is: who reads it is told, and the checkpoint of everything else goes on.
+        A damaged node stays as it is: reading it fails, and the checkpoint continues.
         """
         txn, nodes = self._txn, self._databases[NODES]
         blob = txn.get(key, db=nodes)
@@ -183,7 +189,7 @@ class Checkpoint:
                 txn.put(key, less, db=nodes)
 
     def _write_additions(self, stream: StreamCapture) -> None:
-        """What a stream has besides its nodes: marks and producers."""
+        """Write the tombstones and producers of a stream."""
         for chunk, container in stream.tombstones:
             key = MARKS_KEY.pack(stream.sid, chunk)
             if container:
@@ -207,7 +213,7 @@ class Checkpoint:
         txn.put(key, value, db=database)
 
     def _remove(self, db: int, key: bytes) -> None:
-        """Delete an entry, if it is there."""
+        """Delete an entry, if it exists."""
         if db >= len(self._databases):
             return
         txn, database = self._txn, self._databases[db]
@@ -226,11 +232,11 @@ class Checkpoint:
         while cursor.key()[: len(prefix)] == prefix:
             if counted:
                 self._content.remove(db, CRC.unpack_from(cursor.value())[0])
-            cursor.delete()  # moves on to the next; after the last the key is empty
+            cursor.delete()  # moves to the next entry; after the last one, the key is empty
 
 
 def _group(key: bytes, name: bytes, meta: bytes, pending: Sequence[bytes | PackedRows]) -> bytearray:
-    """A group's value, as signed() would make it. Built part by part, so that other threads get a turn: assemble()."""
+    """Return a group's value, like signed(), but built in parts, so that other threads can run (see assemble())."""
     head = GROUP.pack(len(name), len(meta)) + name + meta
     value = assemble(pending, CRC.size + len(head))
     value[CRC.size : CRC.size + len(head)] = head
@@ -239,8 +245,10 @@ def _group(key: bytes, name: bytes, meta: bytes, pending: Sequence[bytes | Packe
 
 
 def _in_order(streams: Sequence[StreamCapture]) -> Iterator[StreamCapture]:
-    """By sid, as the store has them: each of its pages is then looked for and copied once. In parts: to sort 100,000 at
-    once would keep other threads waiting."""
+    """Yield streams by sid, the order of the store, so that each of its pages is found and copied once.
+
+    Sorts in parts, since sorting 100,000 streams at once would block other threads.
+    """
     parts: dict[int, list[StreamCapture]] = {}
     for stream in streams:
         parts.setdefault(stream.sid // TOGETHER, []).append(stream)
@@ -249,7 +257,7 @@ def _in_order(streams: Sequence[StreamCapture]) -> Iterator[StreamCapture]:
 
 
 def _evicted(cursor: lmdb.Cursor, prefix: bytes, stream: StreamCapture) -> list[bytes]:
-    """Delete the stream's nodes that end at or before its first_ord, which is not 0. Returns their keys."""
+    """Delete the nodes of a stream that end at or before its first_ord, which is not 0. Return their keys."""
     gone: list[bytes] = []
     cursor.set_range(prefix)
     while cursor.key()[:8] == prefix:
@@ -259,6 +267,6 @@ def _evicted(cursor: lmdb.Cursor, prefix: bytes, stream: StreamCapture) -> list[
         if end > stream.first_ord:
             break
         cursor.set_key(here)
-        cursor.delete()  # moves on to the next; after the last the key is empty
+        cursor.delete()  # moves to the next entry; after the last one, the key is empty
         gone.append(here)
     return gone

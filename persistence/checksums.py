@@ -1,17 +1,22 @@
-"""What the store says that it holds: a count and a sum for each database whose entries nothing else counts.
+"""Counts and checksums of the store's databases whose entries nothing else counts.
 
     db "meta"  b"content"  ->  crc | log offset u64 | transaction u64
                                | entries u64 | sum u64     of each of streams, groups, strings, stages, fences
                                | and, if there are any, of marks and producers
 
-The sum is that of the entries' own crc's (mod 2**64), which cover key and value. So an entry that is lost, or comes
-back from an earlier time, is noticed at the start, which reads all of them anyway. The nodes of a stream are counted by
-the stream itself (see ``layout``).
+The sum is that of the crc's of the entries (mod 2**64), which cover key and value. A missing or outdated entry is thus
+detected at the start, which reads all of them anyway. The nodes of a stream are counted by the stream (see ``layout``).
 
-"content" is written with every checkpoint. It holds for a store whose log offset is the same, and whose last
-transaction is not a later one: a server from before there was "content" changes the store without it. (An earlier one
-is that of a compact copy, which begins anew.) A store without a "content" that holds gets it with the next checkpoint.
-A replica gets none from its leader, whose transactions are not its own: it writes one when the copy is complete."""
+"content" is written with every checkpoint. It is valid if its log offset is that of the store and its transaction is
+not before the store's last one. Servers that do not know "content" change the store without it. (Its transaction can be
+later in a compact copy, whose transactions start again.) A store without a valid "content" gets one with the next
+checkpoint. A replica does not receive it from its leader, whose transactions differ, and writes its own when the copy
+is complete.
+
+Decision: LMDB's meta pages have no checksum. The store therefore counts its entries, and the WAL records the positions
+of journal and store. Both are written after the data, so that no kill leaves a claim that is too high. Both cost less
+than the noise of a start.
+"""
 
 from __future__ import annotations
 
@@ -22,14 +27,14 @@ from persistence.storecopy import FENCES, GROUPS, MARKS, PRODUCERS, STAGES, STRE
 from storage.model.ids import MASK64
 
 COUNTED = (STREAMS, GROUPS, STRINGS, STAGES, FENCES, MARKS, PRODUCERS)
-EARLIER = COUNTED[:5]  # what every version counts
+EARLIER = COUNTED[:5]  # counted by every version
 CONTENT = Struct(">12Q")
 LONGER = Struct(">16Q")
 
 
 @dataclass(slots=True)
 class Content:
-    """Entries and sums of a store's databases, by their numbers in ``pieces``."""
+    """Entries and sums of a store's databases, by their numbers in ``storecopy``."""
 
     entries: dict[int, int] = field(default_factory=lambda: dict.fromkeys(COUNTED, 0))
     sums: dict[int, int] = field(default_factory=lambda: dict.fromkeys(COUNTED, 0))  # mod 2**64
@@ -43,18 +48,18 @@ class Content:
         self.sums[db] = self.sums[db] - crc & MASK64
 
     def set(self, db: int, entries: int, total: int) -> None:
-        """``total``: the sum of the crc's."""
+        """Set the number of entries and the sum of their crc's."""
         self.entries[db], self.sums[db] = entries, total & MASK64
 
     def pack(self, offset: int, transaction: int) -> bytes:
-        """The value of b"content" without its crc."""
+        """Return the value of b"content" without its crc."""
         more = any(self.entries[db] or self.sums[db] for db in COUNTED[len(EARLIER) :])
         layout, counted = (LONGER, COUNTED) if more else (CONTENT, EARLIER)
         return layout.pack(offset, transaction, *(part for db in counted for part in (self.entries[db], self.sums[db])))
 
     @classmethod
     def unpack(cls, raw: bytes) -> tuple[Content, int, int]:
-        """The content that pack() wrote, its log offset and its transaction. Raises struct.error."""
+        """Return the content, its log offset, and its transaction. Raises struct.error if the size is wrong."""
         layout, counted = (CONTENT, EARLIER) if len(raw) <= CONTENT.size else (LONGER, COUNTED)
         offset, transaction, *parts = layout.unpack(raw)
         pairs = zip(counted, parts[::2], parts[1::2], strict=True)

@@ -1,4 +1,4 @@
-"""The data directory: what is in it, its ID, and the lock that keeps other servers out.
+"""The data directory: its contents, its ID, and the lock against other servers.
 
     tidelog.format   "tidelog data directory, format 1", then "id " with 40 hex digits: its first replication ID
     lock             locked (flock) while a server runs
@@ -6,15 +6,15 @@
     journal/         see ``journal``
     store/           see ``store``
     replication      see ``history``
-    incoming/        a full copy of a leader's store that is arriving, see ``incoming``; removed by the next start
-    incoming.ready/  a complete copy: the next start moves its parts over those above
-    replicas         empty; exists while there are replicas, or were within repl-backlog-ttl
+    incoming/        a full copy of a leader's store in progress, see ``fullcopy``; removed by the next start
+    incoming.ready/  a complete copy: the next start replaces the parts above by its parts
+    replicas         empty; exists while there are replicas, or there were within repl-backlog-ttl
     tidelog.making   empty; exists until a first start is complete
-    *.new            the replacement of a file, left by a crash: removed by the next start
+    *.new            the replacement of a file, left by a crash; removed by the next start
 
-Rule 1: a new directory gets tidelog.format last, by rename. A directory without it has nothing to lose.
+Rule 1: a new directory gets tidelog.format last, by rename. A directory without it contains no data.
 Rule 2: an incomplete directory is refused, never repaired by guessing.
-Rule 3: files are for the server's user alone, see ``private``.
+Rule 3: only the server's user can access the files, see ``permissions``.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ LEFT = ("tail.new", "replication.new", "tidelog.format.new")
 
 
 def lock(directory: Path) -> int:
-    """Lock the directory for as long as the returned descriptor is open. Raises OSError."""
+    """Lock the directory while the returned descriptor is open. Raises OSError."""
     fd = os.open(directory / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -56,7 +56,7 @@ def lock(directory: Path) -> int:
 
 
 def marked(directory: Path) -> str | None:
-    """The ID in tidelog.format; None if there is no such file. Raises CorruptError, OSError."""
+    """Return the ID in tidelog.format; None if there is no such file. Raises CorruptError, OSError."""
     marker = directory / MARKER
     if not marker.exists():
         return None
@@ -73,15 +73,15 @@ def marked(directory: Path) -> str | None:
 
 
 def prepare(directory: Path, ring_bytes: int) -> tuple[str, bool]:
-    """Create the files of a new directory, or check those of an old one. Raises CorruptError, OSError.
+    """Create the files of a new directory, or check those of an existing one. Raises CorruptError, OSError.
 
-    Returns the directory's ID and whether it is new. A new one still needs journal, store and complete().
+    Returns the directory's ID and whether it is new. A new one still needs journal, store, and complete().
     """
     making = directory / "tidelog.making"
     identity = marked(directory)
     if identity is not None:
         missing = [name for name in PARTS if not (directory / name).exists()]
-        files = [f"{name}/data.mdb" for name in PARTS[1:]]  # LMDB would take an empty file for a new one
+        files = [f"{name}/data.mdb" for name in PARTS[1:]]  # LMDB would treat an empty file as new
         missing = missing or [name for name in files if not _size(directory / name)]
         if missing:
             what = f"{', '.join(missing)} missing or empty"
@@ -93,11 +93,11 @@ def prepare(directory: Path, ring_bytes: int) -> tuple[str, bool]:
     foreign = [name for name in (*PARTS, "incoming.ready") if (directory / name).exists()]
     if foreign and (not making.exists() or _served(directory)):
         raise CorruptError(
-            f"{directory}: holds {', '.join(foreign)} but no tidelog.format: restore the directory from a backup, or"
+            f"{directory}: contains {', '.join(foreign)} but no tidelog.format: restore the directory from a backup, or"
             " choose another dir"
         )
     making.touch(FILE)
-    for name in foreign:  # left by a first start that did not end
+    for name in foreign:  # left by an incomplete first start
         path = directory / name
         if path.is_dir():
             shutil.rmtree(path)
@@ -108,11 +108,11 @@ def prepare(directory: Path, ring_bytes: int) -> tuple[str, bool]:
 
 
 def _served(directory: Path) -> bool:
-    """Whether a server had this directory open, so that tidelog.making is only a name that a power cut brought back."""
+    """Return whether a server has used this directory, so that tidelog.making only reappeared after a power failure."""
     try:
         wal = Wal(directory / "tail")
     except (CorruptError, OSError):
-        return False  # not complete yet
+        return False  # incomplete
     wal.close()
     return wal.noted is not None
 
@@ -122,7 +122,7 @@ def _size(path: Path) -> int:
 
 
 def complete(directory: Path, identity: str) -> None:
-    """Mark a new directory, all of whose files exist, as complete, durably. Raises OSError."""
+    """Mark a new directory, all of whose files exist, as complete, and sync. Raises OSError."""
     temporary = directory / "tidelog.format.new"
     with open(temporary, "w", encoding="utf-8", opener=opener) as file:
         file.write(f"{FORMAT}\nid {identity}\n")
@@ -134,7 +134,7 @@ def complete(directory: Path, identity: str) -> None:
 
 
 def sync(directory: Path) -> None:
-    """Make the names in a directory durable. Raises OSError."""
+    """Sync the entries of a directory. Raises OSError."""
     fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(fd)

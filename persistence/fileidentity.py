@@ -1,5 +1,7 @@
-"""Checks whether open files are still the files at their paths. If a file was removed or renamed, or its file system
-was unmounted, the next start can't read the data that was written to it."""
+"""Detects that open files are no longer at their paths.
+
+If a file was removed or renamed, or its file system was unmounted, the next start cannot read the data written to it.
+"""
 
 from __future__ import annotations
 
@@ -9,18 +11,18 @@ from pathlib import Path
 REMEDY = "put it back, or let a replica copy the data before this server ends"
 
 
-class Held:
-    """A file, or a directory, that is held open to be compared with what is at its path."""
+class OpenFile:
+    """A file or directory that is kept open to be compared with the file at its path."""
 
     def __init__(self, path: Path) -> None:
         """Raises OSError."""
         self.path = path
         self._fd = -1
         self._fd = os.open(path, getattr(os, "O_PATH", os.O_RDONLY) | os.O_CLOEXEC)
-        self._comparable = os.path.samestat(os.fstat(self._fd), os.stat(path))  # not so on some network file systems
+        self._comparable = os.path.samestat(os.fstat(self._fd), os.stat(path))  # False on some network file systems
 
     def displaced(self) -> str | None:
-        """What is wrong with it, for people; None if it is in its place. Any thread."""
+        """Return a message if the file is not at its path, otherwise None. Any thread."""
         try:
             found = os.stat(self.path)
         except OSError as error:
@@ -30,7 +32,7 @@ class Held:
         return None
 
     def close(self) -> None:
-        """Let go of it; again it does nothing."""
+        """Close the file. Idempotent."""
         fd, self._fd = self._fd, -1
         if fd >= 0:
             os.close(fd)
@@ -40,14 +42,14 @@ class Held:
 
 
 def missing(path: Path, error: OSError) -> str:
-    """For people: a file can't be looked at."""
+    """Return a message about a file that cannot be accessed."""
     if isinstance(error, FileNotFoundError):
         return f"{path} is gone: it was removed or renamed, or its file system was unmounted: {REMEDY}"
     return f"{path} can't be reached ({error.strerror}): {REMEDY}"
 
 
 def absent(path: Path) -> str | None:
-    """What is wrong if there is nothing at the path, for people; None if there is something."""
+    """Return a message if there is no file at the path, otherwise None."""
     try:
         os.stat(path)
     except OSError as error:
@@ -56,7 +58,7 @@ def absent(path: Path) -> str | None:
 
 
 def disk_bytes(path: Path) -> int:
-    """Bytes that the file takes on disk; 0 if it can't be seen."""
+    """Return the size of a file on disk; 0 if it cannot be accessed."""
     try:
         return path.stat().st_blocks * 512
     except OSError:

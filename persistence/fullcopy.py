@@ -1,19 +1,21 @@
-"""A full copy of a leader's store: written beside the old data as it arrives, then put in its place.
+"""A full copy of a leader's store: it is written next to the old data as it arrives, and then installed.
 
-    incoming/         being written; worthless until it is complete
-    incoming.ready/   tail, journal/, store/, replication: complete, checked, on disk; and ``whole``, an empty file, as
-                      long as none of them has been moved
+    incoming/         in progress; worthless until it is complete
+    incoming.ready/   tail, journal/, store/, replication: complete, verified, on disk; and ``whole``, an empty file,
+                      while none of them has been moved
 
-Rule 1: until ``incoming`` is renamed to ``incoming.ready`` nothing has changed. From then on incoming.ready is the
-data, whatever else the directory holds: the next Log.open() calls install() first.
-Rule 2: install() removes the old parts, then ``whole``, then moves one part after another. So it may stop anywhere and
-can be run again. While there is ``whole`` no part may be missing; afterwards each is in one of the two places, or lost,
-which the start notices: no old part can take its place. (Earlier versions had no ``whole``, and replaced part by part.)
-Rule 3: nothing is believed unchecked. Each entry must have the right crc and follow the one before, each node must open
-and begin where the one before ends or, where entries were deleted one by one, after that; each stream must have the
-nodes and the marks that it claims, and enough marks for what lies between its nodes; and there must be as many entries
-as the leader says. Before ``incoming`` is renamed it is opened and read as a start would read it: what can't be opened
-replaces nothing."""
+Rule 1: until ``incoming`` is renamed to ``incoming.ready``, nothing has changed. From then on, incoming.ready is the
+data, whatever else the directory contains: the next Log.open() first calls install().
+Rule 2: install() removes the old parts, then ``whole``, then moves one part after another. It can stop at any point and
+be repeated. While ``whole`` exists, no part may be missing. Afterwards, each part is in one of the two directories or
+lost, which the start detects, since no old part can replace it. (Earlier versions had no ``whole`` and replaced each
+part.)
+Rule 3: everything is verified. Each entry must have the correct crc and follow the previous one. Each node must open,
+and begin at the end of the previous one, or later if entries were deleted. Each stream must have the stated nodes and
+tombstones, and enough tombstones for the gaps between its nodes. The number of entries must be that of the leader.
+Before ``incoming`` is renamed, it is opened and read as by a start, so that a copy that cannot be opened replaces
+nothing.
+"""
 
 from __future__ import annotations
 
@@ -64,37 +66,37 @@ from storage.streams import metadata
 HALF, READY, WHOLE = "incoming", "incoming.ready", "whole"
 PARTS = ("tail", "journal", "store", HISTORY)
 CONTENT = ("tail", "journal/data.mdb", "store/data.mdb", HISTORY)
-WRITE_ABOVE = 16 << 20  # bytes of pieces that are collected for one transaction
-LARGEST_NODE = 1 << 31  # bytes of wire: many times what one command can append, to bound what a false size reserves
-LONGEST_KEY = 511  # bytes: of what LMDB takes
-LARGEST_CODED = 1025 + 3  # bytes of wire of a coded entry, on average, and of what is counted as columns
-SMALLEST_ENTRY = 8  # bytes of wire that an entry has, or had before it was deleted
-RATIO = 1 << 17, 4  # so many bytes at most come out of so many that zstd has compressed: a block of one byte, repeated
+WRITE_ABOVE = 16 << 20  # bytes of pieces per transaction
+LARGEST_NODE = 1 << 31  # bytes of wire, far above the limit of commands; bounds the memory for a false size
+LONGEST_KEY = 511  # bytes; the limit of LMDB
+LARGEST_CODED = 1025 + 3  # mean bytes of wire of a coded entry, and of its columns
+SMALLEST_ENTRY = 8  # bytes of wire of an entry before it was deleted
+RATIO = 1 << 17, 4  # the maximum ratio of zstd: a block of one repeated byte
 
 
 class Incoming:
-    """A copy that is arriving. Any thread may use it, one at a time. A log may be open on the directory."""
+    """A copy in progress. Any thread may use it, one at a time. A log may be open on the directory."""
 
     def __init__(self, directory: Path, ring_bytes: int) -> None:
-        """``ring_bytes`` is the size of the new WAL. Raises OSError."""
+        """``ring_bytes``: the size of the new WAL. Raises OSError."""
         self.entries = 0
-        self.bytes = 0  # of pieces
+        self.bytes = 0  # size of the pieces
         self._directory = directory
         self._ring_bytes = ring_bytes
         self._path = directory / HALF
         self._ready = False
-        self._deciding = threading.Lock()  # finish() or revoke(), whichever comes first
+        self._deciding = threading.Lock()  # serializes finish() and revoke()
         self._revoked = False
         self._collected: list[Entry] = []
         self._collected_bytes = 0
-        self._last = (-1, b"")  # database and key of the entry before
-        self._offset: int | None = None  # the log offset that the store states
-        # Nodes whose stream has not come yet: sid -> their number, the sum of the crc32's of their keys, the ordinal at
-        # which the first begins, the one at which the last ends, and how many lie between them.
+        self._last = (-1, b"")  # database and key of the previous entry
+        self._offset: int | None = None  # the log offset in the store
+        # Nodes whose stream has not arrived yet: sid -> their number, the sum of the crc32's of their keys, the first
+        # ordinal, the end, and the number of ordinals between nodes.
         self._nodes: dict[int, tuple[int, int, int, int, int]] = {}
-        self._marks: dict[int, int] = {}  # sid -> marks that are still to come
-        self._late = False  # there is something that earlier versions don't know: see ``layout``
-        self._coded = False  # the store says that it has coded nodes
+        self._tombstones: dict[int, int] = {}  # sid -> number of tombstones that have not arrived yet
+        self._late = False  # there are entries that earlier versions do not know: see ``layout``
+        self._coded = False  # the store states that it has coded nodes
         self._content = Content()
         self._decompressor = new_decompressor()
         self._env: lmdb.Environment | None = None
@@ -112,7 +114,7 @@ class Incoming:
             raise
 
     def add(self, payload: bytes) -> None:
-        """Add a piece. Raises CorruptError if it can't be part of a store, OSError."""
+        """Add a piece. Raises CorruptError if it is invalid, OSError."""
         for entry in entries(payload):
             self._check(*entry)
             self._collected.append(entry)
@@ -122,7 +124,7 @@ class Incoming:
             self._write()
 
     def _check(self, db: int, key: bytes, value: bytes) -> None:
-        """See Rule 3. Raises CorruptError."""
+        """Verify an entry (Rule 3). Raises CorruptError."""
         if (db, key) <= self._last:
             raise _wrong("entries out of order")
         if not 0 < len(key) <= LONGEST_KEY:
@@ -148,7 +150,7 @@ class Incoming:
             raise _wrong(f"the entry {key!r} is damaged")
 
     def _check_kind(self, db: int, key: bytes, value: bytes) -> bool:
-        """What is particular to the databases; not for nodes."""
+        """Verify an entry that is not a node, depending on its database."""
         if db == META and key == b"offset":
             (self._offset,) = U64.unpack_from(value, CRC.size)
         elif db == META and key == b"nodes":
@@ -165,7 +167,7 @@ class Incoming:
         elif db == GROUPS:
             self._late = self._late or _group_meta(value)[:1] == b"\2"
         elif db == MARKS:
-            return self._check_marks(key, value)
+            return self._check_tombstones(key, value)
         elif db == PRODUCERS:
             self._late = True
         return True
@@ -175,12 +177,12 @@ class Incoming:
         _, _, how, claimed, size, _, _ = HEADER.unpack_from(blob)
         most = (len(blob) // RATIO[1] + 1) * RATIO[0]
         if is_coded(blob):
-            how, most = 0, claimed * LARGEST_CODED  # equal entries take no bits, so the ratio has no bound
+            how, most = 0, claimed * LARGEST_CODED  # equal entries take no bits, so that the ratio is unbounded
             if not self._coded:
-                raise CorruptError("a coded node in a store that says that it has none")
+                raise CorruptError("a coded node in a store without coded nodes")
         columns = (claimed << (how >> 1 & 3)) + (claimed << (how >> 3 & 3)) + (claimed << (how >> 5 & 3))
         if size > LARGEST_NODE or claimed > LARGEST_NODE // SMALLEST_ENTRY or columns + size > most:
-            raise CorruptError("a node that promises more than a node can hold")
+            raise CorruptError("a node with an impossible size")
         node = open_packed(blob, self._decompressor)
         if is_coded(blob):
             check_rows(blob)
@@ -197,18 +199,18 @@ class Incoming:
         count, total, start, end, holes = self._nodes.pop(sid, (0, 0, everything, everything, 0))
         holes += everything - end
         if meta.tombstones:
-            self._marks[sid] = meta.tombstones
-            marked = meta.tombstones + max(0, meta.first_ord - start)  # what was evicted needs no marks
-            sound = everything >= end and holes + max(0, start - meta.first_ord) <= marked
+            self._tombstones[sid] = meta.tombstones
+            known = meta.tombstones + max(0, meta.first_ord - start)  # evicted entries need no tombstones
+            sound = everything >= end and holes + max(0, start - meta.first_ord) <= known
         else:
             sound = everything == end and not holes
         self._late = self._late or raw[:1] == b"\2"
         return sound and (claimed, claimed_total) == (count, total & MASK64)
 
-    def _check_marks(self, key: bytes, value: bytes) -> bool:
+    def _check_tombstones(self, key: bytes, value: bytes) -> bool:
         sid, _ = MARKS_KEY.unpack(key)
-        left = self._marks.get(sid, 0) - tombstones.check(value[CRC.size :])
-        self._marks[sid] = left
+        left = self._tombstones.get(sid, 0) - tombstones.check(value[CRC.size :])
+        self._tombstones[sid] = left
         self._late = True
         return left >= 0
 
@@ -225,15 +227,15 @@ class Incoming:
                 put(key, value, db=databases[db], append=True)
 
     def _write_content(self, offset: int) -> None:
-        """Write what the store then holds, see ``content``. Raises lmdb.Error."""
+        """Write the counts and sums, see ``checksums``. Raises lmdb.Error."""
         assert self._env is not None, "abandoned"  # noqa: S101 - a bug of the caller
         with self._env.begin(write=True, db=self._databases[META]) as txn:
             txn.put(b"content", signed(b"content", self._content.pack(offset, txn.id())))
 
     def finish(self, offset: int, entries: int, history: History) -> None:
-        """Complete the copy, of ``entries`` entries and as of log offset ``offset``: the next Log.open() installs it.
+        """Complete the copy of ``entries`` entries as of log offset ``offset``. The next Log.open() installs it.
 
-        Raises CorruptError, OSError; then nothing has changed.
+        Raises CorruptError, OSError; nothing has changed then.
         """
         self._write()
         if self.entries != entries:
@@ -263,7 +265,7 @@ class Incoming:
             sync_directory(folder)
         with self._deciding:
             if self._revoked:
-                raise OSError(errno.ECANCELED, "the copy is not wanted any more")
+                raise OSError(errno.ECANCELED, "the copy was revoked")
             self._ready = True
             try:
                 self._path.rename(self._directory / READY)
@@ -273,15 +275,15 @@ class Incoming:
                 raise
 
     def _check_complete(self) -> None:
-        """Raises CorruptError if a stream lacks something, or is not there."""
+        """Raises CorruptError if a stream is missing or incomplete."""
         if self._nodes:
-            raise _wrong(f"nodes of stream {min(self._nodes)}, which isn't there")
-        if any(self._marks.values()):
-            sid = min(sid for sid, left in self._marks.items() if left)
+            raise _wrong(f"nodes of the missing stream {min(self._nodes)}")
+        if any(self._tombstones.values()):
+            sid = min(sid for sid, left in self._tombstones.items() if left)
             raise _wrong(f"the list of deleted entries of stream {sid} is incomplete")
 
     def _read_back(self) -> None:
-        """Read the copy as the start that finds it will. Raises CorruptError, OSError."""
+        """Read the copy as a start will. Raises CorruptError, OSError."""
         try:
             History.load(self._path, "")
             store = Store(self._path / "store")
@@ -293,9 +295,9 @@ class Incoming:
             raise _wrong(str(error).replace(f": {REMEDY}", "")) from error
 
     def revoke(self) -> None:
-        """Make sure that the copy will not be installed, however far it is. Any thread. Call abandon() afterwards.
+        """Ensure that the copy will not be installed, even if it is complete. Any thread. Call abandon() afterwards.
 
-        As soon as this returns, the old data may change again. Raises OSError.
+        After this, the old data may change again. Raises OSError.
         """
         with self._deciding:
             self._revoked = True
@@ -304,7 +306,7 @@ class Incoming:
                 sync_directory(self._directory)
 
     def abandon(self) -> None:
-        """Remove the copy, even a finished one, provided that the directory has not been opened since."""
+        """Remove the copy, even a complete one, unless the directory was opened since."""
         self._collected, self._collected_bytes = [], 0
         if self._env is not None:
             self._env.close()
@@ -317,9 +319,9 @@ class Incoming:
 
 
 def install(directory: Path) -> bool:
-    """Put a complete copy in place of the old data and remove an incomplete one. True if there was a complete one.
+    """Replace the old data by a complete copy, and remove an incomplete one. Return whether there was a complete one.
 
-    Nothing may be open in the directory. Raises CorruptError if a part of the copy is missing, and OSError; then it can
+    No file of the directory may be open. Raises CorruptError if a part of the copy is missing, and OSError; it can then
     be called again.
     """
     if (directory / HALF).exists():
@@ -331,8 +333,8 @@ def install(directory: Path) -> bool:
         missing = [name for name in CONTENT if not _size(ready / name)]
         if missing:
             raise CorruptError(
-                f"{ready}: {', '.join(missing)} missing or empty: {REMEDY}; or remove {READY}, to go on with the data"
-                " from before the copy"
+                f"{ready}: {', '.join(missing)} missing or empty: {REMEDY}; or remove {READY}, to continue with"
+                " the data from before the copy"
             )
         for name in PARTS:
             _remove(directory / name)
@@ -352,7 +354,7 @@ def install(directory: Path) -> bool:
 
 
 def _discard(directory: Path) -> None:
-    """Remove both folders. incoming.ready is renamed first, so that it never lacks parts. Raises OSError."""
+    """Remove both directories. incoming.ready is renamed first, so that it never lacks parts. Raises OSError."""
     half, ready = directory / HALF, directory / READY
     if half.exists():
         shutil.rmtree(half)
@@ -374,7 +376,7 @@ def _remove(path: Path) -> None:
 
 
 def _group_meta(value: bytes) -> bytes:
-    """The metadata of a group, from its entry."""
+    """Return the metadata of a group from its entry."""
     name_len, meta_len = GROUP.unpack_from(value, CRC.size)
     at = CRC.size + GROUP.size + name_len
     return value[at : at + meta_len]

@@ -1,21 +1,22 @@
-"""The identity of the log: its replication ID and the IDs that it had before.
+"""The identity of the log: its replication ID and its previous IDs.
 
-    replication      a text file, replaced as a whole (by rename):
+    replication      a text file, replaced by rename:
     +----------------------------------------------------------------------------------------------------+
     | tidelog replication, format 1                                                                      |
-    | id 8d1c...                       40 hex digits: the ID of what is logged from now on               |
-    | previous 03fa... 4711            0 to 8 lines, newest first: an earlier ID, and the log offset     |
-    |                                  up to which its history is this log's                             |
+    | id 8d1c...                       40 hex digits: the ID of records that are logged from now on      |
+    | previous 03fa... 4711            0 to 8 lines, newest first: a previous ID, and the log offset     |
+    |                                  up to which its history is that of this log                       |
     | boot 1d009446-23f1-...           the machine's boot ID when a leader wrote this, or - for none      |
     | crc 0badcafe                     crc32 of all lines above, 8 hex digits                            |
     +----------------------------------------------------------------------------------------------------+
 
-Rule 1: an ID and an offset name one sequence of bytes. A server that may have logged bytes which others under the same
-ID lack, or have differently, takes a new ID before it logs more. So does a server that starts as leader under another
-boot ID than the one in this file, or where the file has none: the end of the log may be lost, or others may have gone
-on under the same ID.
-Rule 2: a directory without this file is of the first version and never changed its ID; it has that of tidelog.format.
-The first start of a later version writes the file. Where the WAL has a note (see ``wal``), there was such a start."""
+Rule 1: an ID and an offset identify one sequence of bytes. A server that may have logged bytes that differ from those
+of others with the same ID takes a new ID before it logs more. So does a server that starts as leader with another boot
+ID than that in this file, or if the file has none: the end of the log may be lost, or others may have continued with
+the same ID.
+Rule 2: a directory without this file is of the first version and has the ID of tidelog.format. The first start of a
+later version writes the file. If the WAL has a note (see ``wal``), there was such a start.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +33,7 @@ from resp.errors import REMEDY, CorruptError
 
 NAME = "replication"
 FORMAT = "tidelog replication, format 1"
-KEPT = 8  # previous IDs
+MOST_PREVIOUS = 8  # IDs
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 TEXT = re.compile(
     r"id ([0-9a-f]{40})\n((?:previous [0-9a-f]{40} \d{1,19}\n){0,8})boot (-|[0-9a-zA-Z-]{1,64})\n", re.ASCII
@@ -40,7 +41,7 @@ TEXT = re.compile(
 
 
 def boot_id() -> str:
-    """An ID that changes with each start of the machine; "" where the system has none."""
+    """Return an ID that changes with each start of the machine; "" if the system has none."""
     try:
         return BOOT_ID.read_text(encoding="ascii").strip()
     except (OSError, UnicodeDecodeError):
@@ -52,32 +53,32 @@ class History:
     """The replication IDs of one log; offsets are log offsets."""
 
     id: str  # 40 hex digits
-    previous: list[tuple[str, int]] = field(default_factory=list)  # newest first: ID, offset up to which it is valid
+    previous: list[tuple[str, int]] = field(default_factory=list)  # newest first: ID, offset up to which it holds
     boot: str = ""  # boot ID of the machine when this was last saved; "" if unknown
     saved: bool = field(default=False, compare=False)  # whether there is a file
 
     def covers(self, replid: str, offset: int, end: int) -> bool:
-        """Whether a log of that ID that ends at ``offset`` is the beginning of this one, which ends at ``end``."""
+        """Return whether a log with this ID and end ``offset`` is a prefix of this one, which ends at ``end``."""
         if not 0 <= offset <= end:
             return False
         return replid == self.id or any(replid == name and offset <= valid for name, valid in self.previous)
 
     def shift(self, offset: int) -> None:
-        """Take a new ID for what is logged from ``offset`` on."""
+        """Take a new ID for records from ``offset`` on."""
         self._renew(secrets.token_hex(20), offset)
 
     def follow(self, replid: str, offset: int) -> None:
-        """Take over the leader's new ID. This log ends at ``offset``."""
+        """Adopt the leader's new ID. This log ends at ``offset``."""
         if replid != self.id:
             self._renew(replid, offset)
 
     def _renew(self, replid: str, offset: int) -> None:
-        # An earlier ID may be valid beyond ``offset``: the machine went down and the end of the log was lost.
+        # A previous ID can be valid beyond ``offset`` if the machine failed and the end of the log was lost.
         kept = [(self.id, offset), *((name, min(valid, offset)) for name, valid in self.previous)]
-        self.id, self.previous = replid, [pair for pair in kept if pair[0] != replid][:KEPT]
+        self.id, self.previous = replid, [pair for pair in kept if pair[0] != replid][:MOST_PREVIOUS]
 
     def ask(self, offset: int) -> str:
-        """The ID to show to a leader: the previous one as long as nothing was logged under the present one."""
+        """Return the ID for a leader: the previous one while nothing was logged under the current one."""
         return self.previous[0][0] if self.previous and self.previous[0][1] == offset else self.id
 
     @classmethod
@@ -102,10 +103,9 @@ class History:
         return cls(replid, [(name, int(valid)) for name, valid in pairs], "" if boot == "-" else boot, saved=True)
 
     def save(self, directory: Path, leads: bool = True) -> None:
-        """Replace the file, durably. Raises OSError, ValueError (load() would refuse it): then the old one stays.
+        """Replace and sync the file. Raises OSError, ValueError (load() would refuse it); the old file then stays.
 
-        A server that ``leads`` notes the machine's boot ID, a replica notes none: if it starts as leader next time, it
-        takes a new ID.
+        ``leads``: record the machine's boot ID. A replica records none and takes a new ID if it later starts as leader.
         """
         boot = boot_id() if leads else ""
         lines = [FORMAT, f"id {self.id}", *(f"previous {name} {valid}" for name, valid in self.previous)]

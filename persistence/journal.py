@@ -1,18 +1,21 @@
-"""The journal: every batch since the last checkpoint, and what replicas may still ask for, in LMDB.
+"""The journal: all batches since the last checkpoint, and those that replicas may still request, in LMDB.
 
     db "log"    log offset u64 big-endian  ->  crc32 of the records u32 | the records of one batch
                                            or  crc32 of the rest u32 | 0 u8 | segment u32 | position u64 | length u32
-                                               | XXH3 of the records u64: they are in a file of their own
+                                               | XXH3 of the records u64, which are in a separate file
     db "meta"   b"end"                     ->  log offset after the last batch u64 | crc32 of these 8 bytes u32
     db "segments"   number u32             ->  log offset after the last batch in it u64 | crc32 of key and these u32
 
-Values are little-endian. Keys are contiguous: each is the one before plus the length of that batch; a gap is damage.
-Every commit is synced. No record begins with 0. If much is written at once, large batches go to ``segments``; the
-database of that name is made with the first of them, so servers that don't know it refuse the file.
+Values are little-endian. Keys are contiguous: each is the previous one plus the length of that batch. A gap is damage.
+Every commit is synced. No record begins with 0. If one write is large, its large batches go to ``largebatches``. The
+database "segments" is created with the first of them, so that servers that do not know it refuse the file.
 
-Rule 1: one thread writes at a time (write, start, cut, shrink); the caller makes sure of that.
+Rule 1: one thread writes at a time (write, start, truncate, shrink). The caller ensures this.
 Rule 2: any thread may read meanwhile (first, last, read_some). ``_swap`` is held for one small read, and by shrink()
-while it replaces the file."""
+while it replaces the file.
+
+Decision: the journal's file is rewritten when a checkpoint has emptied most of it, because LMDB never shrinks a file.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,7 @@ import lmdb
 from xxhash import xxh3_64_intdigest
 
 from persistence.directory import sync as sync_directory
-from persistence.fileidentity import Held, disk_bytes
+from persistence.fileidentity import OpenFile, disk_bytes
 from persistence.largebatches import Segments
 from persistence.lmdbfile import open_env, reported
 from persistence.permissions import FOLDER, opener
@@ -40,21 +43,23 @@ DATABASES = (b"log", b"meta", SEGMENTS)
 KEY = Struct(">Q")
 CRC = Struct("<I")
 END = Struct("<Q")
-PLACE = Struct("<BIQIQ")  # in a segment
+LOCATION = Struct("<BIQIQ")  # in a segment
 NUMBER = Struct("<I")
 ENDS = Struct("<QI")
 MUCH = 256 << 10  # bytes; if a write has so many,
-LARGE = 512  # batches of so many go to a segment
-MAP_SIZE = 1 << 38  # address space; the file grows as it is written
-MAP_SHARE = 1 / 8  # of the limit of address space, where there is one
-SHRINK_ABOVE = 16 << 20  # bytes; a smaller file is left alone
+LARGE = 512  # batches of so many bytes go to a segment
+MAP_SIZE = 1 << 38  # address space; the file grows when it is written
+MAP_SHARE = 1 / 8  # of the limit of address space, if there is one
+SHRINK_ABOVE = 16 << 20  # bytes; a smaller file is not rewritten
 SHRINK_LIVE_AT_MOST = 64 << 20  # bytes to copy while writers wait
-CUT_AT_ONCE = 4_000  # batches deleted in one transaction: some ms during which the journal's thread waits
+TRUNCATE_AT_ONCE = 4_000  # batches deleted in one transaction, for which the journal's thread waits some ms
 
 
 class Journal:
-    """Each call is one transaction. ``end``: log offset after the last batch. ``room``: bytes of its map; ``used``: of
-    those, what the batches take."""
+    """The journal. Each call is one transaction.
+
+    ``end``: log offset after the last batch. ``room``: size of the map. ``used``: bytes of it that the batches take.
+    """
 
     def __init__(self, directory: Path) -> None:
         """Open or create. Raises CorruptError, OSError."""
@@ -62,10 +67,10 @@ class Journal:
         self.path = directory / "data.mdb"
         self._shrunk = directory / "data.mdb.new"
         self._shrunk.unlink(missing_ok=True)
-        shutil.rmtree(directory / "shrunk", ignore_errors=True)  # where servers of before made it
+        shutil.rmtree(directory / "shrunk", ignore_errors=True)  # created by earlier versions
         self._swap = threading.Lock()
         self._shut = False  # shrink() could not open the file again
-        # Log offset after the batches of a failed write that are in a segment: is it named? 0: there is none.
+        # Log offset after the batches of a failed write to a segment, which LMDB may or may not refer to; 0: none.
         self._doubtful = 0
         self._open()
         try:
@@ -81,10 +86,10 @@ class Journal:
         )
         self.room = int(self._env.info()["map_size"])
         try:
-            self._held = Held(self.path)
+            self._held = OpenFile(self.path)
             with reported(self.path):
                 self._batches, self._meta = map(self._env.open_db, DATABASES[:2])
-                self._ends: lmdb._Database | None = None  # the database "segments", if it is there
+                self._ends: lmdb._Database | None = None  # the database "segments", if it exists
                 with self._env.begin() as txn:
                     known = txn.get(SEGMENTS) is not None
                 if known:
@@ -93,7 +98,7 @@ class Journal:
                     self.end = self._end(txn)
                     self.used = self._used(txn)
                     if not self.end and txn.stat(self._batches)["entries"]:
-                        raise CorruptError(f"{self.path}: holds batches, but not where they end: {REMEDY}")
+                        raise CorruptError(f"{self.path}: has batches, but not their end: {REMEDY}")
         except BaseException:
             self._env.close()
             raise
@@ -107,13 +112,13 @@ class Journal:
         return int(END.unpack_from(raw)[0])
 
     def _segment_ends(self, txn: lmdb.Transaction) -> dict[int, int]:
-        """By number, the log offset after the last batch in each segment. Raises CorruptError."""
+        """Return the log offset after the last batch in each segment, by number. Raises CorruptError."""
         ends: dict[int, int] = {}
         if self._ends is not None:
             for raw_key, raw_value in txn.cursor(db=self._ends):
                 key, value = bytes(raw_key), bytes(raw_value)
                 if len(key) != NUMBER.size or len(value) != ENDS.size or not _is_whole(key, value):
-                    raise CorruptError(f"{self.path}: what it says of a segment is damaged: {REMEDY}")
+                    raise CorruptError(f"{self.path}: the entry of a segment is damaged: {REMEDY}")
                 ends[NUMBER.unpack(key)[0]] = ENDS.unpack(value)[0]
         return ends
 
@@ -122,14 +127,14 @@ class Journal:
         return int((used["branch_pages"] + used["leaf_pages"] + used["overflow_pages"]) * used["psize"])
 
     def _ready(self) -> None:
-        """Open the file, if shrink() could not. Raises CorruptError, OSError."""
+        """Open the file if shrink() could not. Raises CorruptError, OSError."""
         if self._shut:
             with self._swap:
                 self._open()
                 self._shut = False
 
     def close(self, tidy: bool = True) -> None:
-        """``tidy``: remove the files that are kept only to be written again."""
+        """Close the files. ``tidy``: remove spare files."""
         with self._swap:
             self._segments.close(tidy)
             self._env.close()
@@ -137,10 +142,10 @@ class Journal:
                 self._held.close()
 
     def start(self, offset: int) -> None:
-        """Let an empty journal begin at ``offset``, synced when this returns. Raises OSError, CorruptError."""
+        """Set the start of an empty journal, and sync. Raises OSError, CorruptError."""
         with reported(self.path), self._env.begin(write=True) as txn:
             if txn.stat(self._batches)["entries"] or self._end(txn):
-                raise CorruptError(f"{self.path}: begins elsewhere already: {REMEDY}")
+                raise CorruptError(f"{self.path}: already begins at another offset: {REMEDY}")
             self._put_end(txn, offset)
         self.end = offset
 
@@ -149,14 +154,14 @@ class Journal:
         txn.put(b"end", raw + CRC.pack(crc32(raw)), db=self._meta)
 
     def write(self, batches: Sequence[Frame]) -> None:
-        """Append batches, synced when this returns. Raises OSError, CorruptError; then it may have some of them."""
+        """Append batches and sync. Raises OSError, CorruptError; some batches may be written then."""
         self._ready()
         try:
             self._write(batches)
         except OSError as error:
             if not isinstance(error.__cause__, lmdb.MapFullError):
                 raise
-            # LMDB reuses pages that were freed two commits ago. Then batch by batch, each needs less room in one piece.
+            # LMDB reuses pages that were freed two commits ago. Separate batches then need less contiguous room.
             for _ in range(2):
                 with reported(self.path), self._env.begin(write=True) as txn:
                     self._put_end(txn, self._end(txn))
@@ -166,13 +171,13 @@ class Journal:
     def _write(self, batches: Sequence[Frame]) -> None:
         large = self._large(batches)
         with reported(self.path), self._env.begin(write=True) as txn:
-            # Not self.end: a commit that was reported as failed may have happened nevertheless.
+            # Not self.end: a commit that was reported as failed may have succeeded.
             end = self._end(txn)
             if self._doubtful > end:
                 self._segments.take_back()
             self._doubtful = 0
-            places = self._to_segment(large)
-            if places:
+            locations = self._to_segment(large)
+            if locations:
                 self._doubtful = batches[-1][0] + len(batches[-1][1])
             put, pack, db = txn.put, KEY.pack, self._batches
             for offset, batch, _, crc in batches:
@@ -180,22 +185,22 @@ class Journal:
                     continue
                 if offset != end:
                     raise CorruptError(f"{self.path}: ends at log offset {end}, the next batch is at {offset}: restart")
-                place = places.get(offset)
-                if place is not None:
-                    value = CRC.pack(crc32(place)) + place
+                location = locations.get(offset)
+                if location is not None:
+                    value = CRC.pack(crc32(location)) + location
                 else:
                     value = CRC.pack(crc32(batch) if crc < 0 else crc) + batch
-                put(pack(offset), value, True, True, True, db)  # append=True, db=db: by name takes half as long again
+                put(pack(offset), value, True, True, True, db)  # append=True, db=db; keyword arguments take 50 % longer
                 end = offset + len(batch)
             self._put_end(txn, end)
-            if places:
-                self._put_segment(txn, PLACE.unpack(next(iter(places.values())))[1], end)
+            if locations:
+                self._put_segment(txn, LOCATION.unpack(next(iter(locations.values())))[1], end)
             used = self._used(txn)
         self._doubtful = 0
         self.end, self.used = end, used
 
     def _large(self, batches: Sequence[Frame]) -> list[tuple[int, bytes, int]]:
-        """Log offset, records and checksum of those that go to a segment, for which there is a database then."""
+        """Return log offset, records, and checksum of batches for a segment. Creates the database if necessary."""
         if sum([len(batch) for _, batch, _, _ in batches]) < MUCH:
             return []
         chosen = [(offset, batch, crc) for offset, batch, _, crc in batches if len(batch) >= LARGE]
@@ -205,12 +210,12 @@ class Journal:
         return chosen
 
     def _to_segment(self, chosen: list[tuple[int, bytes, int]]) -> dict[int, bytes]:
-        """Write these batches to a segment, synced. Returns their places by log offset."""
+        """Write these batches to a segment and sync. Return their locations by log offset."""
         if not chosen:
             return {}
         number, positions = self._segments.write([batch for _, batch, _ in chosen])
         return {
-            offset: PLACE.pack(0, number, at, len(batch), ~crc if crc < 0 else xxh3_64_intdigest(batch))
+            offset: LOCATION.pack(0, number, at, len(batch), ~crc if crc < 0 else xxh3_64_intdigest(batch))
             for (offset, batch, crc), at in zip(chosen, positions, strict=True)
         }
 
@@ -220,7 +225,7 @@ class Journal:
         self._segments.ends[number] = end
 
     def read(self, offset: int) -> Iterator[tuple[int, bytes]]:
-        """The batches from ``offset``, where one must begin, to the end. Raises CorruptError, OSError."""
+        """Yield the batches from ``offset``, where one must begin, to the end. Raises CorruptError, OSError."""
         with reported(self.path), self._env.begin(db=self._batches) as txn:
             cursor = txn.cursor()
             expected, end = offset, self._end(txn)
@@ -232,33 +237,33 @@ class Journal:
                         raise CorruptError(
                             f"{self.path}: the batch at log offset {expected} is missing (next: {at}): {REMEDY}"
                         )
-                    place = _place(value)
-                    batch = self._records(at, value, place, self._elsewhere(place))
+                    location = _location(value)
+                    batch = self._records(at, value, location, self._from_segment(location))
                     yield at, batch
                     expected = at + len(batch)
             if expected != end:
                 raise CorruptError(f"{self.path}: ends at log offset {expected} instead of {end}: {REMEDY}")
 
     def read_some(self, offset: int, limit: int) -> list[tuple[int, bytes]]:
-        """Batches from the one that contains ``offset`` on, about ``limit`` bytes but at least one.
+        """Return batches from the one that contains ``offset`` on, about ``limit`` bytes but at least one.
 
-        [] if none contains it: it lies before the first or at the end. Raises CorruptError, OSError.
+        Returns [] if none contains it, before the first batch or at the end. Raises CorruptError, OSError.
         """
         raw: list[tuple[bytes, bytes, tuple[int, ...] | None, bytes]] = []
         with self._swap, reported(self.path), self._env.begin(db=self._batches, buffers=True) as txn:
             end = self._end(txn)
             cursor = txn.cursor()
             if _at_or_before(cursor, offset):
-                for its_key, its_value in cursor:  # views of the map: only what is wanted is copied
-                    place = _place(its_value)
-                    limit -= len(its_value) - CRC.size if place is None else place[3]
+                for its_key, its_value in cursor:  # views of the map; only requested batches are copied
+                    location = _location(its_value)
+                    limit -= len(its_value) - CRC.size if location is None else location[3]
                     if limit < 0 and raw:
                         break
-                    raw.append((bytes(its_key), bytes(its_value), place, self._elsewhere(place)))
+                    raw.append((bytes(its_key), bytes(its_value), location, self._from_segment(location)))
         found: list[tuple[int, bytes]] = []
-        for key, value, place, elsewhere in raw:
+        for key, value, location, in_segment in raw:
             at = KEY.unpack(key)[0] if len(key) == KEY.size else -1
-            batch = self._records(at, value, place, elsewhere)
+            batch = self._records(at, value, location, in_segment)
             expected = found[-1][0] + len(found[-1][1]) if found else at
             if at != expected:
                 raise CorruptError(f"{self.path}: the batch at log offset {expected} is missing (next: {at}): {REMEDY}")
@@ -269,64 +274,65 @@ class Journal:
             return []
         return found
 
-    def _elsewhere(self, place: tuple[int, ...] | None) -> bytes:
-        """The records of a batch that is in a segment, unchecked; b"" if it isn't. Raises OSError."""
-        return b"" if place is None else self._segments.read(place[1], place[2], place[3])
+    def _from_segment(self, location: tuple[int, ...] | None) -> bytes:
+        """Return the unchecked records of a batch in a segment; b"" if it is not in a segment. Raises OSError."""
+        return b"" if location is None else self._segments.read(location[1], location[2], location[3])
 
-    def _records(self, at: int, value: bytes, place: tuple[int, ...] | None, elsewhere: bytes) -> bytes:
-        """The records of the batch at log offset ``at``. ``place``, ``elsewhere``: see there. Raises CorruptError."""
+    def _records(self, at: int, value: bytes, location: tuple[int, ...] | None, in_segment: bytes) -> bytes:
+        """Return the verified records of the batch at log offset ``at``. Raises CorruptError if they are damaged."""
         batch = value[CRC.size :]
         whole = batch and crc32(batch) == CRC.unpack_from(value)[0]
-        if place is not None:
-            batch, whole = elsewhere, whole and len(elsewhere) == place[3] and xxh3_64_intdigest(elsewhere) == place[4]
+        if location is not None:
+            batch = in_segment
+            whole = whole and len(batch) == location[3] and xxh3_64_intdigest(batch) == location[4]
         if not whole:
             raise CorruptError(f"{self.path}: the batch at log offset {at} is damaged: {REMEDY}")
         return batch
 
     def first(self) -> int:
-        """The log offset of the oldest batch; the end if there is none. Raises OSError."""
+        """Return the log offset of the oldest batch; the end if there is none. Raises OSError."""
         with self._swap, reported(self.path), self._env.begin(db=self._batches) as txn:
             cursor = txn.cursor()
             return int(KEY.unpack(cursor.key())[0]) if cursor.first() else self.end
 
     def last(self) -> tuple[int, int] | None:
-        """The log offset and crc32 of the last batch; None if there is none. Raises OSError."""
+        """Return the log offset and crc32 of the last batch; None if there is none. Raises OSError."""
         with self._swap, reported(self.path), self._env.begin(db=self._batches, buffers=True) as txn:
             cursor = txn.cursor()
             if not cursor.last():
                 return None
             at, value = KEY.unpack(cursor.key())[0], cursor.value()
-            place = _place(value)
-            return at, CRC.unpack_from(value)[0] if place is None else crc32(self._elsewhere(place))
+            location = _location(value)
+            return at, CRC.unpack_from(value)[0] if location is None else crc32(self._from_segment(location))
 
-    def cut(self, offset: int, keep: bool = False) -> bool:
-        """Delete batches that end at or before ``offset``, a few thousand in a call; True if there are more.
+    def truncate(self, offset: int, keep: bool = False) -> bool:
+        """Delete batches that end at or before ``offset``, a few thousand per call. Return True if there are more.
 
-        ``keep`` some of the files that become free, to be written again. Raises OSError.
+        ``keep``: keep some of the freed files as spare files. Raises OSError.
         """
         self._ready()
         with reported(self.path), self._env.begin(write=True, db=self._batches) as txn:
             cursor = txn.cursor()
-            left = CUT_AT_ONCE
-            if offset < self.end:  # it may lie inside a batch, which then stays
+            left = TRUNCATE_AT_ONCE
+            if offset < self.end:  # it can be inside a batch, which then stays
                 if not _at_or_before(cursor, offset):
                     return False
                 (offset,) = KEY.unpack(cursor.key())
             cursor.first()
             while left and cursor.key() and KEY.unpack(cursor.key())[0] < offset:
-                cursor.delete()  # moves on to the next; after the last the key is empty
+                cursor.delete()  # moves to the next entry; after the last one, the key is empty
                 left -= 1
             rest = cursor.key()
             gone = self._forget_segments(txn, KEY.unpack(rest)[0] if rest else self.end)
             used = self._used(txn)
         self.used = used
         if gone or self._segments.spare:
-            with self._swap:  # nobody reads what could be written again
-                self._segments.let_go(gone, keep)
+            with self._swap:  # no reader may use a file that is written again
+                self._segments.release(gone, keep)
         return not left
 
     def _forget_segments(self, txn: lmdb.Transaction, first: int) -> list[int]:
-        """Forget the segments whose batches all end at or before ``first``; returns their numbers."""
+        """Remove the entries of segments whose batches all end at or before ``first``. Return their numbers."""
         gone = [number for number, end in self._segments.ends.items() if end <= first]
         for number in gone:
             txn.delete(NUMBER.pack(number), db=self._ends)
@@ -334,20 +340,20 @@ class Journal:
 
     @property
     def spare(self) -> bool:
-        """Whether it keeps files that let_go() would remove."""
+        """Whether there are spare files."""
         return self._segments.spare
 
-    def let_go(self) -> None:
-        """Remove the files that are kept only to be written again."""
+    def remove_spare(self) -> None:
+        """Remove spare files."""
         with self._swap:
-            self._segments.let_go((), keep=False)
+            self._segments.release((), keep=False)
 
     def shrink(self, small: bool = False) -> bool:
-        """Give room back to the file system if most of the file is free pages, as after a checkpoint; True if it did.
+        """Release space to the file system if most pages are free, as after a checkpoint. Return whether it did.
 
-        A compact copy replaces the file by rename, so a crash leaves one or the other; what it leaves of the copy is
-        removed by the next start. No copy is made if it would be large, because writers would wait for it, or, unless
-        ``small``, if the file is small. Raises OSError, CorruptError.
+        A compact copy replaces the file by rename, so that a crash leaves one of them. The next start removes the rest
+        of an incomplete copy. There is no copy if it would be large, because writers would wait for it, or if the file
+        is small, unless ``small``. Raises OSError, CorruptError.
         """
         size, live = self.path.stat().st_size, self.used
         if (size < SHRINK_ABOVE and not small) or live * 4 > size or live > SHRINK_LIVE_AT_MOST:
@@ -365,14 +371,14 @@ class Journal:
                     copy.replace(self.path)
                     sync_directory(self.path.parent)
                 finally:
-                    self._open()  # if the system has no room for the map now: _ready() tries again
+                    self._open()  # if the system has no room for the map now, _ready() tries again
                     self._shut = False
         finally:
             copy.unlink(missing_ok=True)
         return True
 
     def displaced(self) -> str | None:
-        """See ``inplace``. Any thread; does not wait: None while the file is being replaced."""
+        """See ``inlocation``. Any thread; does not wait: None while the file is being replaced."""
         if not self._swap.acquire(blocking=False):
             return None
         try:
@@ -381,24 +387,24 @@ class Journal:
             self._swap.release()
 
     def bytes_used(self) -> int:
-        """Bytes on disk, as far as they can be seen."""
+        """Return the size on disk, as far as it is accessible."""
         return disk_bytes(self.path) + self._segments.bytes_used()
 
 
-def _place(value: bytes | memoryview) -> tuple[int, ...] | None:
-    """Where in which segment a batch is: a PLACE; None if its records are in ``value``."""
-    if len(value) != CRC.size + PLACE.size or value[CRC.size]:
+def _location(value: bytes | memoryview) -> tuple[int, ...] | None:
+    """Return the location of a batch in a segment (LOCATION); None if its records are in ``value``."""
+    if len(value) != CRC.size + LOCATION.size or value[CRC.size]:
         return None
-    return PLACE.unpack_from(value, CRC.size)
+    return LOCATION.unpack_from(value, CRC.size)
 
 
 def _is_whole(key: bytes, value: bytes) -> bool:
-    """Whether the checksum at the end of a value in "segments" is right."""
+    """Return whether the checksum of a value in "segments" is correct."""
     return bool(crc32(value[: END.size], crc32(key)) == CRC.unpack_from(value, END.size)[0])
 
 
 def _at_or_before(cursor: lmdb.Cursor, offset: int) -> bool:
-    """Move to the last batch that begins at or before ``offset``; False if there is none."""
+    """Move to the last batch that begins at or before ``offset``. Return False if there is none."""
     key = KEY.pack(offset)
     if not cursor.set_range(key):
         return cursor.last()

@@ -1,9 +1,9 @@
 """The entries of the store: their keys and values.
 
     db "meta"     b"offset"  -> crc | log offset up to which the store is complete u64    b"next_sid" -> crc | u64
-                  b"content" -> crc | how many entries there are, and their sums: see ``content``
-                  b"nodes"   -> crc | u64: the highest version of a node, if that is not 1
-                  b"away"    -> crc | i64: Keyspace.away as of that offset, if it ever was not 0
+                  b"content" -> crc | numbers of entries, and their sums: see ``checksums``
+                  b"nodes"   -> crc | u64: the highest version of a node, if it is not 1
+                  b"away"    -> crc | i64: Keyspace.away as of that offset, if it was ever not 0
     db "nodes"    sid u64 | first ordinal u64 | first ID 16  ->  a blob, which has its own crc (storage.nodes.node)
     db "streams"  sid u64              ->  crc | expiry u64 | nodes u64 | sum of nodes u64 | key length u32 | key | meta
     db "groups"   sid u64 | short(name)  ->  crc | name length u32 | meta length u32 | name | meta | pending list
@@ -15,20 +15,22 @@
     db "marks"      sid u64 | chunk u64    ->  crc | container: see storage.model.tombstones
     db "producers"  sid u64 | short(name)  ->  crc | name length u32 | name | dump
 
-All numbers are big-endian, so that LMDB's order of keys is the order of ordinals. short(x) is a byte 0 and x, or, where
-that is too long for an LMDB key, a byte 1 and the SHA-256 of x. Expiries, ttls, epochs and sids are below 2**63. crc is
-the crc32 of the key and the rest of the value, u32. "nodes" and "sum of nodes" are the number of the stream's node keys
-and the sum of their crc32's (mod 2**64), so that a lost or changed key is found at the start, which reads keys only. A
-stage's pieces are numbered from 1. The first stores had no stages and no fences. Marks and producers are made when
-they, or a stream's metadata of version 2, are first written: earlier versions read a store without them, and refuse one
-that has them by name. So they do with one whose "meta" has a name that they don't know: b"nodes" is written with the
-first coded node (storage.nodes.coded), b"away" with the first shift of served time. Every other database is there from
-the beginning.
+All numbers are big-endian, so that LMDB's order of keys is the order of ordinals. short(x) is a byte 0 and x or, if
+that is too long for an LMDB key, a byte 1 and the SHA-256 of x. Expiries, ttls, epochs, and sids are below 2**63. crc
+is the crc32 of the key and the rest of the value, u32. "nodes" and "sum of nodes" are the number of the stream's node
+keys and the sum of their crc32's (mod 2**64), so that a lost or changed key is detected at the start, which reads only
+keys. The pieces of a stage are numbered from 1. "marks" contains tombstones.
 
-A node ends at or before the beginning of the next one, so nodes that end at or before the stream's first_ord are known
-to be evicted without being read. What lies between two nodes is marked: a node without a living entry is not stored. In
-a node with few living entries the others may have lost their bytes (storage.nodes.compaction). A stream's last node may
-be its tail, stored uncompressed; a later checkpoint overwrites it."""
+The first stores had no stages and no fences. "marks" and "producers" are created when they, or metadata of version 2,
+are first written. Earlier versions read a store without them and refuse a store with them by name. The same applies to
+unknown names in "meta": b"nodes" is written with the first coded node (storage.nodes.coded), b"away" with the first
+shift of served time. All other databases exist from the beginning.
+
+A node ends at or before the start of the next one, so that nodes that end at or before the stream's first_ord are known
+to be evicted without being read. All ordinals between two nodes have tombstones: a node without living entries is not
+stored. Deleted entries of a node may have lost their bytes (storage.nodes.compaction). The last node of a stream may be
+its active node, stored uncompressed; a later checkpoint overwrites it.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,7 @@ STAGE = Struct(">QQI")
 PIECE = Struct(">II")
 GROUP = Struct(">II")
 PRODUCER = Struct(">I")
-HAS_CHECK = 1 << 63  # in a fence's epoch, which is below it
+HAS_CHECK = 1 << 63  # in the epoch of a fence, which is below it
 META_KEYS = (b"away", b"content", b"next_sid", b"nodes", b"offset")
 CODED = 2  # the highest version of a node that this tidelog knows
 
@@ -58,20 +60,20 @@ def short(name: bytes) -> bytes:
 
 
 def signed(key: bytes, *parts: bytes) -> bytes:
-    """The parts as one value, with the crc of key and parts in front."""
+    """Return the parts as one value that begins with the crc of key and parts."""
     value = b"".join(parts)
     return CRC.pack(crc32(value, crc32(key))) + value
 
 
 def pack_fence(name: bytes, epoch: int, check: bytes) -> bytes:
-    """A fence's value, without its crc. ``check``: empty if there is none."""
+    """Return the value of a fence without its crc. ``check``: empty if there is none."""
     if not check:
         return U64.pack(epoch) + name
     return U64.pack(epoch | HAS_CHECK) + bytes((len(check),)) + check + name
 
 
 def unpack_fence(value: bytes) -> tuple[bytes, int, bytes]:
-    """Name, epoch and check (empty: none) from a fence's value."""
+    """Return name, epoch, and check (empty: none) of a fence's value."""
     (epoch,) = U64.unpack_from(value, CRC.size)
     at = CRC.size + U64.size
     if not epoch & HAS_CHECK:

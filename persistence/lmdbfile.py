@@ -1,12 +1,13 @@
-"""Opening LMDB environments. Damage that LMDB would answer with a signal or a bare error code becomes a clear refusal.
+"""Opening LMDB environments. Damage for which LMDB would raise a signal or a bare error code yields a clear message.
 
-Rule 1: no file is mapped before ``lmdbpages`` has found it in order.
-Rule 2: no lmdb.Error leaves this package. ``reported`` makes it an OSError (the disk or the system refuses, which may
-pass) or a CorruptError (the file is wrong, which will not).
-Rule 3: the map is address space, not disk. It is made so large that it need not grow while the server runs, because
-growing would mean to stop all readers. Where the system grants less, it is halved until it fits, but it is larger than
-the file at each start. Under a limit of address space (ulimit -v) it takes a share of that, so that the heap has its
-part."""
+Rule 1: no file is mapped before ``lmdbpages`` has verified it.
+Rule 2: no lmdb.Error leaves this package. ``reported`` converts it to an OSError (the disk or the system failed,
+possibly temporarily) or a CorruptError (the file is damaged).
+Rule 3: the map is address space, not disk space. It is so large that it need not grow while the server runs, because
+growing would stop all readers. If the system grants less, it is halved until it fits, but it is larger than the file at
+each start. If the address space is limited (ulimit -v), the map takes a share of it, so that there is room for the
+heap.
+"""
 
 from __future__ import annotations
 
@@ -23,12 +24,12 @@ from persistence.permissions import FILE
 from resp.errors import REMEDY, CorruptError
 
 SMALLEST_MAP = 1 << 26  # bytes
-LEAST_SPACE = 1 << 29  # bytes: a limit of address space that leaves room for the smallest maps and a heap of 100 MB
+LEAST_SPACE = 1 << 29  # bytes of address space that suffice for the smallest maps and a heap of 100 MB
 
 _DAMAGED = (
     lmdb.CorruptedError, lmdb.InvalidError, lmdb.VersionMismatchError, lmdb.PageNotFoundError, lmdb.IncompatibleError,
 )  # fmt: skip
-_SYSTEM = {  # texts of system errors that LMDB passes on without their number
+_SYSTEM = {  # texts of system errors that LMDB reports without their number
     "No space left": errno.ENOSPC,
     "File too large": errno.EFBIG,
     "Disk quota": errno.EDQUOT,
@@ -40,18 +41,18 @@ def open_env(
     directory: Path, map_size: int, databases: int, keys_of: bytes = b"", key_size: int = 0, sync: bool = True,
     known: Collection[bytes] = (), newer: Collection[bytes] = (), share: float = 1 / 4,
 ) -> tuple[lmdb.Environment, bytes]:  # fmt: skip
-    """Open or create an environment; also returns the keys of database ``keys_of``, see verify().
+    """Open or create an environment. Also return the keys of the database ``keys_of``, see verify().
 
-    ``map_size`` is in bytes. Without ``sync`` commits are not durable: the caller syncs when everything is written.
-    ``known`` are the names of the databases, ``newer`` those that an older file may lack: see verify().
-    ``share``: the part of a limit of address space that the map takes.
+    ``map_size``: in bytes. ``sync``: without it, commits are not durable until the caller syncs. ``known``: the names
+    of the databases. ``newer``: those that an older file may lack, see verify(). ``share``: the share of a limited
+    address space that the map takes.
 
     Raises CorruptError, OSError.
     """
     keys = b""
     data = directory / "data.mdb"
     size = data.stat().st_size if data.exists() else 0
-    if size:  # LMDB creates a file before it writes its first pages: an empty one is a new one
+    if size:  # LMDB creates a file before it writes the first pages; an empty file is new
         try:
             keys = verify(data, keys_of, key_size, known, newer)
         except DamageError as error:
@@ -87,14 +88,14 @@ def open_env(
 
 
 def address_space() -> int | None:
-    """The limit of this process's address space in bytes (ulimit -v); None if there is none."""
+    """Return the limit of the address space in bytes (ulimit -v); None if there is none."""
     soft, _ = resource.getrlimit(resource.RLIMIT_AS)
     return None if soft == resource.RLIM_INFINITY else soft
 
 
 @contextmanager
 def reported(path: Path) -> Iterator[None]:
-    """Raise LMDB's errors as ours, see Rule 2."""
+    """Convert the errors of LMDB (Rule 2)."""
     try:
         yield
     except lmdb.Error as error:
@@ -102,12 +103,12 @@ def reported(path: Path) -> Iterator[None]:
 
 
 def is_exhausted(error: OSError) -> bool:
-    """Whether this process has no memory, or no address space, for what it wanted to write."""
+    """Return whether a write failed because this process lacks memory or address space."""
     return error.errno == errno.ENOMEM or isinstance(error.__cause__, lmdb.MapFullError)
 
 
 def translated(path: Path, error: lmdb.Error) -> OSError | CorruptError:
-    """The error of ours that stands for one of LMDB's, see Rule 2."""
+    """Convert an error of LMDB (Rule 2)."""
     text = str(error)
     if isinstance(error, lmdb.MapFullError):
         return OSError(errno.ENOSPC, f"the address space for {path} is used up: raise 'ulimit -v' and restart")
@@ -116,12 +117,12 @@ def translated(path: Path, error: lmdb.Error) -> OSError | CorruptError:
     if isinstance(error, lmdb.MemoryError):
         return OSError(errno.ENOMEM, f"{path}: not enough memory, or address space, to map it")
     if isinstance(error, lmdb.PanicError):
-        return OSError(errno.EIO, f"{path}: LMDB gave it up after an error of the disk: see to the disk and restart")
+        return OSError(errno.EIO, f"{path}: LMDB stopped after a disk error: repair the disk and restart")
     if isinstance(error, _DAMAGED):
         return CorruptError(f"{path}: damaged ({text}): {REMEDY}")
     for name, code in _SYSTEM.items():
         if name in text:
             return OSError(code, f"{path}: {text}")
-    if "Input/output" in text:  # LMDB says this after a write that the system cut short
+    if "Input/output" in text:  # LMDB reports this after an incomplete write
         return OSError(errno.EIO, f"{path}: input/output error, or no space left on the device")
     return OSError(errno.EIO, f"{path}: {text}")

@@ -1,6 +1,6 @@
-"""Checks the pages of an LMDB file before LMDB opens it. LMDB maps the file and believes what it finds there: a wrong
-length or offset ends in SIGBUS, SIGSEGV or silently wrong data. So every page of the trees is checked first, with
-plain reads.
+"""Verifies the pages of an LMDB file before LMDB opens it. LMDB maps the file and trusts its contents: a wrong length
+or offset causes SIGBUS, SIGSEGV, or silently wrong data. A damaged separator or name can hide data. Every page of the
+trees is therefore verified first, with plain reads. This takes about a microsecond per node at the start.
 
 The format, in the machine's byte order, for 64 bits (liblmdb 0.9, data version 1):
 
@@ -15,16 +15,17 @@ The format, in the machine's byte order, for 64 bits (liblmdb 0.9, data version 
                branch: the child's page is low | high << 16 | flags << 32
                leaf: length of data is low | high << 16; flags 1: data is the first overflow page; 2: data is a database
 
-A file is valid if every tree has as many pages and entries as its database says, at the depth that it says; each page
-carries its own number and lies in the file; and no page is used twice, or both used and free. Keys ascend within a page
-and from page to page: each page's keys lie between the two keys of its parent that enclose it, or else LMDB would look
-for them on another page. (The first key of a branch page counts for nothing; LMDB leaves anything there.) Nodes fill
-the space between "upper" and the page's end without gaps, each at an even position. The names of the databases are
-those that the caller knows. Values are not read here: whoever uses them checks their crc.
+A file is valid if every tree has the number of pages and entries, and the depth, that its database states; if each page
+has its own number and is in the file; and if no page is used twice, or both used and free. Keys ascend within a page
+and from page to page: the keys of a page are between the two enclosing keys of its parent, since LMDB would otherwise
+search them on another page. (The first key of a branch page is ignored; LMDB may leave any bytes there.) Nodes fill the
+space between "upper" and the end of the page without gaps, at even positions. The caller knows the names of all
+databases. Values are not read here; their readers check the crc.
 
-A file may be shorter than "last page" says, because pages taken and freed in one transaction are never written. It must
-hold every page that is in use. All pages up to the last one are in use or free, so "last page" can't be far off. Cost:
-about a microsecond for each entry, and one read for each tree page."""
+A file can be shorter than "last page" states, because pages that are allocated and freed in one transaction are never
+written. It must contain every page in use. All pages up to the last one are in use or free, so that "last page" cannot
+be far off. Cost: about a microsecond per entry, and one read per tree page.
+"""
 
 from __future__ import annotations
 
@@ -46,21 +47,21 @@ BIG, SUB = 1, 2  # flags of a node
 FREE_FLAGS = 8  # of the database of free pages: its keys are numbers
 NO_ROOT = (1 << 64) - 1
 MAX_DEPTH = 32  # that of LMDB's own cursors
-LOST_PAGES = 1 << 10  # so many pages may be neither used nor free, although LMDB is not known to lose any
+LOST_PAGES = 1 << 10  # pages that can be neither used nor free, although LMDB is not known to lose any
 
 
 class DamageError(Exception):
-    """The file is damaged or no LMDB file; the text says why, without the file's name."""
+    """The file is damaged or not an LMDB file. The text does not contain the file's name."""
 
 
 def verify(
     path: Path, keys_of: bytes = b"", key_size: int = 0, known: Collection[bytes] = (), newer: Collection[bytes] = ()
 ) -> bytes:
-    """Check every tree page of a file that nobody is writing. Raises DamageError, OSError.
+    """Verify every tree page of a file that is not being written. Raises DamageError, OSError.
 
-    Returns the keys of the database ``keys_of``, in order and joined; each must be ``key_size`` bytes long. A cursor of
-    py-lmdb would have to touch the pages of the values, too. ``known``: the names of all databases that the file may
-    have; () for any. Those that are also in ``newer`` may be missing.
+    Returns the joined keys of the database ``keys_of`` in order, which must have ``key_size`` bytes each. A cursor of
+    py-lmdb would also access the pages of the values. ``known``: the names of all databases that the file may have; ()
+    for any. Those in ``newer`` may be missing.
     """
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
@@ -70,18 +71,18 @@ def verify(
 
 
 class _Database:
-    """What a database says about itself, what was found in it, and what to collect from its leaves."""
+    """The stated and the found numbers of a database, and lists for the contents of its leaves."""
 
     __slots__ = ("claimed", "depth", "found", "keys", "numbers", "root", "subs", "values")
 
     def __init__(self, raw: bytes, flags: int = 0) -> None:
         pad, its_flags, self.depth, *claimed, self.root = DATABASE.unpack(raw)
         if its_flags != flags or (pad and not flags):
-            raise DamageError("a database of unknown kind")
-        self.numbers = flags == FREE_FLAGS  # its keys are in the order of numbers, not of bytes
+            raise DamageError("a database of an unknown kind")
+        self.numbers = flags == FREE_FLAGS  # its keys are ordered as numbers, not as bytes
         self.claimed: list[int] = claimed  # branch pages, leaf pages, overflow pages, entries
         self.found = [0, 0, 0, 0]
-        # Lists to collect in; None: not wanted.
+        # Lists for collected contents; None: not collected.
         self.keys: list[bytes] | None = None
         self.values: list[bytes] | None = None
         self.subs: list[tuple[bytes, _Database]] | None = None
@@ -95,7 +96,7 @@ class _Walk:
         self._last = 0
         self._end = 0  # the pages before it are in the file
         self._used = bytearray()  # by page number: 1 if the page is in use or free
-        self._unwritten = 0  # pages that are free, or belong to a value that doesn't need them, and are not in _used
+        self._unwritten = 0  # pages that are free, or belong to a value without need for them, and are not in _used
 
     def run(self, keys_of: bytes, key_size: int, known: Collection[bytes], newer: Collection[bytes]) -> bytes:
         free, main = self._metas()
@@ -106,7 +107,7 @@ class _Walk:
         try:
             self._tree(main)
         except DamageError:
-            if known and subs:  # what is wrong with a name says more than that it is out of order
+            if known and subs:  # a problem with a name is more specific than a wrong order
                 _check_names([name for name, _ in subs], known, newer)
             raise
         if known:
@@ -123,13 +124,13 @@ class _Walk:
         for pages in lists:
             self._free(pages)
         if self._last + 1 - self._used.count(1) - self._unwritten > LOST_PAGES:
-            raise DamageError(f"a meta page is damaged: it says that there are {self._last + 1} pages, which can't be")
+            raise DamageError(f"a meta page is damaged: its number of pages, {self._last + 1}, is impossible")
         return b"".join(keys)
 
     def _metas(self) -> tuple[_Database, _Database]:
         first = os.pread(self._fd, 4096, 0)
         if len(first) < HEAD.size + META.size:
-            raise DamageError("cut short or empty")
+            raise DamageError("truncated or empty")
         if int.from_bytes(first[16:20], byteorder) != MAGIC:
             raise DamageError("not an LMDB file, or its beginning is damaged")
         page = int.from_bytes(first[40:44], byteorder)
@@ -137,7 +138,7 @@ class _Walk:
             raise DamageError("the first meta page is damaged")
         second = os.pread(self._fd, 4096, page)
         if len(second) < HEAD.size + META.size:
-            raise DamageError("cut short")
+            raise DamageError("truncated")
         metas = []
         for number, raw in enumerate((first, second)):
             its_number, _, flags, _, _ = HEAD.unpack_from(raw)
@@ -146,37 +147,37 @@ class _Walk:
             if meta[0] != MAGIC or its_number != number or flags != 8 or its_page != page:
                 raise DamageError(f"meta page {number} is damaged")
             if meta[1] != DATA_VERSION:
-                raise DamageError(f"LMDB data version {meta[1]}, which this liblmdb can't read")
+                raise DamageError(f"LMDB data version {meta[1]}, which this liblmdb cannot read")
             metas.append(meta)
         even, odd = metas[0][7], metas[1][7]
         if even % 2 or (odd and not odd % 2) or abs(even - odd) > 1:  # transaction n is written to page n % 2
-            raise DamageError("its meta pages do not belong together: one is damaged or of another time")
+            raise DamageError("its meta pages do not match: one is damaged or outdated")
         newest = max(metas, key=lambda meta: int(meta[7]))
         self._page_size, self._last = page, newest[6]
         if self._last > 1 << 47:
-            raise DamageError("the number of its last page makes no sense")
+            raise DamageError("the number of its last page is invalid")
         return _Database(newest[4], FREE_FLAGS), _Database(newest[5])
 
     def _claim(self, first: int, count: int = 1) -> None:
         """Mark pages as used. Raises DamageError if they are not in the file, or used already."""
         end = first + count
         if first < 2 or end > self._last + 1:
-            raise DamageError(f"a reference to page {first}, which can't be")
+            raise DamageError(f"an invalid reference to page {first}")
         if end * self._page_size > self._bytes:
             missing = f"page {end - 1} of {self._page_size} bytes is missing"
-            raise DamageError(f"cut short: {self._bytes} bytes, and {missing}")
+            raise DamageError(f"truncated: {self._bytes} bytes, and {missing}")
         if any(self._used[first:end]):
             raise DamageError(f"page {first} is used twice")
         self._used[first:end] = b"\1" * count
 
     def _tree(self, database: _Database) -> None:
-        """Check all pages of a database, and collect what it asks for."""
+        """Verify all pages of a database, and collect the requested contents."""
         if database.root == NO_ROOT:
             if any(database.claimed):
-                raise DamageError("a database without a root that claims to have entries")
+                raise DamageError("a database with entries but without a root")
             return
         if not 0 < database.depth <= MAX_DEPTH:
-            raise DamageError("a database of impossible depth")
+            raise DamageError("a database with an invalid depth")
         todo: list[tuple[int, int, bytes, bytes | None]] = [(database.root, 1, b"", None)]
         while todo:
             number, level, low, high = todo.pop()
@@ -194,7 +195,7 @@ class _Walk:
     def _branch(
         self, database: _Database, number: int, level: int, low: bytes, high: bytes | None
     ) -> list[tuple[int, int, bytes, bytes | None]]:
-        """Check a branch page. Returns its children, the last one first: number, level, where keys begin and end."""
+        """Verify a branch page. Return its children, last one first: number, level, and the bounds of their keys."""
         database.found[0] += 1
         page, positions, room = self._page(number, BRANCH)
         keys: list[bytes] = []
@@ -203,17 +204,17 @@ class _Walk:
         for position in positions:
             child_low, child_high, top, length = NODE.unpack_from(page, position)
             if position + NODE.size + length > self._page_size:
-                raise DamageError(f"page {number} is damaged: a key that leaves it")
+                raise DamageError(f"page {number} is damaged: a key exceeds it")
             pages.append(child_low | child_high << 16 | top << 32)
             keys.append(page[position + NODE.size : position + NODE.size + length])
             size += NODE.size + length + (length & 1)
         if size != room:
-            raise DamageError(f"page {number} is damaged: its keys have other sizes than it says")
+            raise DamageError(f"page {number} is damaged: its keys have wrong sizes")
         keys = self._in_order(number, keys[1:], database.numbers, low, high)
         return [*zip(pages, [level + 1] * len(pages), [low, *keys], [*keys, high], strict=True)][::-1]
 
     def _in_order(self, number: int, keys: list[bytes], numbers: bool, low: bytes, high: bytes | None) -> list[bytes]:
-        """Check that keys ascend from ``low`` to before ``high``. Returns them so that the order of bytes is theirs."""
+        """Check that keys ascend from ``low`` to before ``high``. Return them in a form that sorts as bytes."""
         if numbers and byteorder == "little":
             keys = [key[::-1] for key in keys]
         if keys and not (low <= keys[0] and (high is None or keys[-1] < high) and all(map(lt, keys, keys[1:]))):
@@ -221,7 +222,7 @@ class _Walk:
         return keys
 
     def _page(self, number: int, kind: int) -> tuple[bytes, tuple[int, ...], int]:
-        """Read a page of a tree; also returns the positions of its nodes and their bytes. Raises DamageError."""
+        """Read a page of a tree. Also return the positions of its nodes and their size. Raises DamageError."""
         size = self._page_size
         page = os.pread(self._fd, size, number * size)
         its_number, _, flags, lower, upper = HEAD.unpack_from(page)
@@ -230,11 +231,11 @@ class _Walk:
             raise DamageError(f"page {number} is damaged")
         positions = unpack_from(f"={count}H", page, HEAD.size)
         if min(positions) < upper or max(positions) > size - NODE.size:
-            raise DamageError(f"page {number} is damaged: a node outside of it")
+            raise DamageError(f"page {number} is damaged: a node is outside of it")
         return page, positions, size - upper
 
     def _leaf(self, database: _Database, number: int) -> list[bytes]:
-        """Check the nodes of a leaf page, and collect what the database asks for. Returns the page's keys."""
+        """Verify the nodes of a leaf page, and collect the requested contents. Return the keys of the page."""
         page, positions, room = self._page(number, LEAF)
         database.found[1] += 1
         database.found[3] += len(positions)
@@ -250,7 +251,7 @@ class _Walk:
             end = at + (8 if flags == BIG else length)
             total += end - position + 1 & -2
             if end > size:
-                raise DamageError(f"page {number} is damaged: an entry that leaves it")
+                raise DamageError(f"page {number} is damaged: an entry exceeds it")
             key = page[position + 8 : at]
             keys.append(key)
             if not flags and plain:
@@ -261,38 +262,38 @@ class _Walk:
                     values.append(os.pread(self._fd, length, first * size + HEAD.size))
                 continue
             if flags != (0 if subs is None else SUB):
-                raise DamageError(f"page {number} is damaged: an entry of unknown kind")
+                raise DamageError(f"page {number} is damaged: an entry has an unknown kind")
             if subs is not None:
                 if length != DATABASE.size:
-                    raise DamageError(f"page {number} is damaged: a database of the wrong size")
+                    raise DamageError(f"page {number} is damaged: a database has the wrong size")
                 subs.append((key, _Database(page[at:end])))
             if values is not None:
                 values.append(page[at:end])
         if total != room:
-            raise DamageError(f"page {number} is damaged: its entries have other sizes than it says")
+            raise DamageError(f"page {number} is damaged: its entries have wrong sizes")
         if database.keys is not None:
             database.keys += keys
         return keys
 
     def _big(self, database: _Database, page: bytes, at: int, length: int) -> int:
-        """Check and mark the overflow pages of a value of ``length`` bytes, named at ``at``. Returns the first."""
+        """Verify and mark the overflow pages of a value of ``length`` bytes, stated at ``at``. Return the first one."""
         used, size = self._used, self._page_size
         pages = (15 + length) // size + 1
         first = int(PAGE_NO.unpack_from(page, at)[0])
-        if database.keys is None:  # or else this would read a page of each node, which a start must not do
+        if database.keys is None:  # otherwise this would read a page of each node, which is too slow for a start
             head = os.pread(self._fd, HEAD.size, first * size) if 2 <= first < self._end else b""
             its_number, _, flags, low, high = HEAD.unpack(head.ljust(HEAD.size, b"\0"))
             if len(head) == HEAD.size and (its_number != first or flags != OVERFLOW or low | high << 16 < pages):
                 raise DamageError(f"page {first} is damaged")
             pages = max(pages, low | high << 16)
         if first < 2 or first + pages > self._end or used.find(1, first, first + pages) >= 0:
-            self._claim(first, pages)  # raises, and says what is wrong
+            self._claim(first, pages)  # raises the specific error
         used[first : first + pages] = b"\1" * pages
         database.found[2] += pages
         return first
 
     def _free(self, pages: bytes) -> None:
-        """Check a list of free pages: how many there are, then their numbers in descending order."""
+        """Verify a list of free pages: their number, then the page numbers in descending order."""
         if len(pages) < 8 or len(pages) % 8 or len(pages) != 8 * (PAGE_NO.unpack_from(pages)[0] + 1):
             raise DamageError("a list of free pages is damaged")
         used, known = self._used, len(self._used)
@@ -310,7 +311,7 @@ class _Walk:
 
 
 def _check_names(names: Sequence[bytes], known: Collection[bytes], newer: Collection[bytes]) -> None:
-    """Raises DamageError for a database that is missing, or that nobody knows."""
+    """Raises DamageError if a database is missing or unknown."""
     strange = [name for name in names if name not in known]
     missing = [name for name in known if name not in names and (strange or name not in newer)]
     if strange or missing:

@@ -1,6 +1,7 @@
-"""Who may read the files of a data directory: the server's user alone, whatever the umask allows.
+"""File modes: only the server's user can read the files of a data directory, regardless of the umask.
 
-A directory that was there before keeps its own mode: other things may live in it, too."""
+An existing directory keeps its mode, since it may contain other files.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ from pathlib import Path
 from stat import S_IMODE
 
 FILE, FOLDER = 0o600, 0o700
-OTHERS = 0o077  # permissions of group and world
+OTHERS = 0o077  # permissions of group and others
 OURS = (
     "lock", "tail", "replication", "replicas", "tidelog.format",
     "journal", "journal/data.mdb", "journal/lock.mdb", "store", "store/data.mdb", "store/lock.mdb",
@@ -17,12 +18,12 @@ OURS = (
 
 
 def opener(path: str, flags: int) -> int:
-    """For open(): a file that it creates is private."""
+    """Open a file for open(). A file that it creates is private."""
     return os.open(path, flags | os.O_CLOEXEC, FILE)
 
 
 def tighten(directory: Path) -> None:
-    """Take from others what servers of before let them read, as far as the system permits."""
+    """Remove permissions that earlier versions gave to others, if the system permits it."""
     for name in OURS:
         path = directory / name
         try:
@@ -30,4 +31,4 @@ def tighten(directory: Path) -> None:
             if mode & OTHERS:
                 path.chmod(mode & ~OTHERS)
         except OSError:
-            pass  # not there, not ours, or on a file system without modes
+            pass  # missing, not ours, or on a file system without modes

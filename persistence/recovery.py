@@ -1,4 +1,4 @@
-"""What a start found in the data directory."""
+"""The result of recovery."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from storage.keyspace.replay import replay
 
 @dataclass(slots=True)
 class Recovered:
-    """Counts of what was read back, and what was dropped."""
+    """Counts of restored and dropped data."""
 
     streams: int = 0
     nodes: int = 0
@@ -21,12 +21,12 @@ class Recovered:
     journal_batches: int = 0
     wal_batches: int = 0
     replayed_bytes: int = 0
-    torn_bytes: int = 0  # of frames at the end that were never acknowledged, or not yet synced when the power went
+    torn_bytes: int = 0  # of frames at the end that were not acknowledged, or not synced before a power failure
     resize_problem: str = ""  # why the WAL kept its old size
     replay_seconds: float = 0.0
 
     def replay(self, ks: Keyspace, batch: bytes, path: Path) -> None:
-        """Apply a batch that was read from the file ``path``. Raises CorruptError."""
+        """Apply a batch from the file ``path``. Raises CorruptError if it is damaged."""
         try:
             replay(ks, batch)
         except CorruptError as error:
@@ -35,7 +35,7 @@ class Recovered:
         self.replayed_bytes += len(batch)
 
     def lines(self) -> list[str]:
-        """As text, for the operator."""
+        """Return the result as log lines."""
         content = f"streams={self.streams} nodes={self.nodes} strings={self.strings}"
         lines = [f"Recovered from the store: {content} seconds={self.store_seconds:.3f}"]
         if self.journal_batches or self.wal_batches:
@@ -44,15 +44,15 @@ class Recovered:
                 f" batches={self.wal_batches}, bytes={self.replayed_bytes} seconds={self.replay_seconds:.3f}"
             )
         if self.torn_bytes:
-            lines.append(f"The WAL's end was torn and has been dropped: {self.torn_bytes} bytes, not synced yet")
+            lines.append(f"Dropped the torn end of the WAL: {self.torn_bytes} bytes, which were not synced")
         if self.resize_problem:
             lines.append(f"The WAL keeps its size: {self.resize_problem}")
         return lines
 
 
 def behind(path: Path, offset: int, noted: int, says: Path) -> CorruptError:
-    """The file ``path`` reaches up to a log offset, but the file ``says`` has a note that it had got further."""
+    """Return the error for a file that ends at a log offset, although the file ``says`` recorded a later one."""
     return CorruptError(
-        f"{path}: ends at log offset {offset}, but {says} says that it had got to {noted}: what was written last is"
-        f" gone, or the file is an older copy; {REMEDY}"
+        f"{path}: ends at log offset {offset}, but {says} records {noted}: the end of the file"
+        f" is lost, or the file is an older copy; {REMEDY}"
     )

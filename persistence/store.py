@@ -1,9 +1,10 @@
-"""The store: all history as of the last checkpoint, in LMDB. Here it is opened and read; see ``layout`` for its entries
-and ``checkpoint`` for what changes them.
+"""The store: the state as of the last checkpoint, in LMDB. This module opens and reads it. See ``layout`` for its
+entries and ``checkpoint`` for their changes.
 
-Rule 1: a start reads every entry but the nodes, of which it reads the keys. It believes nothing without a crc, and no
-database without its counts and sums (``content``).
-Rule 2: reads use a view, which stays as it was until it is renewed, so a checkpoint never disturbs them."""
+Rule 1: a start reads every entry, but only the keys of nodes. It verifies the crc of each entry, and the counts and
+sums of each database (``checksums``).
+Rule 2: reads use a view, which does not change until it is renewed. A checkpoint never affects them.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ import lmdb
 
 from persistence.checkpoint import Checkpoint, is_plain
 from persistence.checksums import COUNTED, Content
-from persistence.fileidentity import Held, disk_bytes
+from persistence.fileidentity import OpenFile, disk_bytes
 from persistence.layout import (
     CODED,
     CRC,
@@ -66,11 +67,11 @@ from storage.streams.stages import Stage
 from storage.streams.stream import Stream
 
 NEWER = (b"stages", b"fences", *LATE)  # databases that a store may lack
-MAP_SIZE = 1 << 40  # address space: 1 TiB; the file grows as it is written
+MAP_SIZE = 1 << 40  # address space: 1 TiB; the file grows when it is written
 
 
 class View:
-    """One LMDB read transaction: the store at some checkpoint. For the event loop only."""
+    """One LMDB read transaction: the store as of a checkpoint. For the event loop only."""
 
     __slots__ = ("_store", "get", "pins", "txn")
 
@@ -85,7 +86,7 @@ class View:
         try:
             self.txn.abort()
         except lmdb.Error:
-            pass  # the environment was closed, and the transaction with it
+            pass  # the environment was closed together with the transaction
 
 
 class Pinned:
@@ -123,9 +124,9 @@ class Store:
         """Open or create. Raises CorruptError, OSError."""
         directory.mkdir(FOLDER, exist_ok=True)
         self._compressor = new_compressor()  # for write() only
-        self._copies: list[StoreCopy] = []  # those that may not be closed yet
-        # Held while databases are made, and while a copy begins: its transaction knows those of its list.
-        self._making = threading.Lock()
+        self._copies: list[StoreCopy] = []  # copies that may still be open
+        # Held while databases are created, and while a copy begins, whose transaction must match its list of databases.
+        self._creating = threading.Lock()
         self.path = directory / "data.mdb"
         # The keys of all nodes; None once a checkpoint may have changed them.
         self._keys: bytes | None
@@ -133,7 +134,7 @@ class Store:
             directory, MAP_SIZE, len(DATABASES), b"nodes", NODE_KEY.size, known=DATABASES, newer=NEWER
         )
         try:
-            self._held = Held(self.path)
+            self._held = OpenFile(self.path)
             with reported(self.path):
                 self._databases = [self.env.open_db(name) for name in DATABASES if name not in LATE]
                 with self.env.begin() as txn:
@@ -153,39 +154,39 @@ class Store:
             raise
 
     def _make_late(self) -> None:
-        """Make the late databases, empty, if they aren't there; in a transaction of its own. Raises lmdb.Error.
+        """Create the late databases if they do not exist, in a separate transaction. Raises lmdb.Error.
 
-        So no reader can see entries in them that it does not know.
+        No reader can then see entries in databases that it does not know.
         """
-        with self._making:
+        with self._creating:
             if len(self._databases) < len(DATABASES):
                 with self.env.begin(write=True) as txn:
                     content = self._content(txn)
                     made = [self.env.open_db(name, txn=txn) for name in LATE]
-                    if content is not None:  # it holds for the last transaction only, which is now this one
+                    if content is not None:  # valid only for the last transaction, which is this one
                         packed = content.pack(self._number(txn, b"offset") or 0, txn.id())
                         txn.put(b"content", signed(b"content", packed), db=self.meta)
                 self._databases = [*self._databases, *made]
 
     @property
     def plain(self) -> bool:
-        """Whether it has no late databases. Any thread."""
+        """Whether the store has no late databases. Any thread."""
         return len(self._databases) < len(DATABASES)
 
     @property
     def format(self) -> int:
-        """What a server must know to read it: see ``pieces``. Any thread."""
+        """The format that a server must know to read the store (see ``storecopy``). Any thread."""
         return format_of(self._nodes, self.plain, self._shifted)
 
     def _node_version(self, txn: lmdb.Transaction) -> int:
-        """The highest version of a node in the store. Raises CorruptError."""
+        """Return the highest version of a node in the store. Raises CorruptError if it is unknown."""
         version = self._number(txn, b"nodes") or 1
         if version > CODED:
             raise CorruptError(f"{self.path}: it has nodes of version {version}: start the newer tidelog")
         return version
 
     def _read_meta(self, txn: lmdb.Transaction) -> int:
-        """The log offset of the store. Raises CorruptError if the database "meta" can't be that of a store."""
+        """Return the log offset of the store. Raises CorruptError if the database "meta" is invalid."""
         for name in map(bytes, txn.cursor(db=self.meta).iternext(keys=True, values=False)):
             if name not in META_KEYS:
                 raise CorruptError(f"{self.path}: damaged, or of a newer tidelog: it says {name!r} of itself: {REMEDY}")
@@ -197,7 +198,7 @@ class Store:
         return offset or 0
 
     def _content(self, txn: lmdb.Transaction) -> Content | None:
-        """What the store says that it holds; None if it does not say so. Raises CorruptError."""
+        """Return the recorded counts and sums; None if there are no valid ones. Raises CorruptError if damaged."""
         raw = bytes(txn.get(b"content", db=self.meta) or b"")
         if not raw:
             return None
@@ -220,7 +221,7 @@ class Store:
 
     # -- NodeStore -------------------------------------------------------------------------------------------
     def load(self, sid: int, first_ord: int, first_id: int) -> bytes:
-        """A node's blob, unchecked. Raises CorruptError if it is missing, OSError."""
+        """Return a node's unchecked blob. Raises CorruptError if it is missing, OSError."""
         return self.load_from(self.view, sid, first_ord, first_id)
 
     def load_from(self, view: View, sid: int, first_ord: int, first_id: int) -> bytes:
@@ -239,25 +240,28 @@ class Store:
         return True
 
     def release(self) -> None:
-        """Does nothing: the store itself is never pinned."""
+        """Do nothing, since the store itself is never pinned."""
 
     def unpinned(self, view: View) -> None:
         if not view.pins and view is not self.view:
             view.end()
 
     def renew_view(self) -> None:
-        """Let new reads see the latest checkpoint; pinned views keep theirs. Raises OSError; then the view stays."""
+        """Make the latest checkpoint visible to new reads, but not to pinned views.
+
+        Raises OSError; nothing changes then.
+        """
         old, self.view = self.view, View(self)
         if not old.pins:
             old.end()
 
     def copy(self) -> StoreCopy:
-        """The store at this moment, to be sent to a replica. Until it is closed, no page that it needs is reused.
+        """Return a copy of the current store, for a replica. Until it is closed, LMDB does not reuse its pages.
 
         Any thread. Raises OSError, CorruptError.
         """
         with reported(self.path):
-            with self._making:
+            with self._creating:
                 txn, databases = self.env.begin(), self._databases
             try:
                 # Not self.offset: a checkpoint may have ended after the transaction began.
@@ -280,7 +284,7 @@ class Store:
 
     # -- start-up --------------------------------------------------------------------------------------------
     def restore(self, ks: Keyspace) -> tuple[int, int, int]:
-        """Fill an empty keyspace. Of nodes only the keys are read. Returns the numbers of (streams, nodes, strings).
+        """Restore an empty keyspace. Reads only the keys of nodes. Returns the numbers of (streams, nodes, strings).
 
         Raises CorruptError, OSError.
         """
@@ -292,15 +296,15 @@ class Store:
                 streams, nodes = self._restore_streams(txn, ks, found)
                 self._restore_strings(txn, ks, found)
                 if len(ks.keys) != streams + found.entries[STRINGS]:
-                    raise CorruptError("two values of one key")
+                    raise CorruptError("a key has two values")
                 self._restore_staging(txn, ks, found)
                 if ks.next_sid >> 63:
-                    raise CorruptError("the number of its next stream makes no sense")
+                    raise CorruptError("the number of its next stream is invalid")
                 if abs(ks.away) >> 62:
-                    raise CorruptError("the shift of its served time makes no sense")
+                    raise CorruptError("the shift of its served time is invalid")
                 self._check_content(txn, found)
         except DAMAGE as error:
-            raise CorruptError(f"{self.path}: an entry that makes no sense ({error!r}): {REMEDY}") from error
+            raise CorruptError(f"{self.path}: an invalid entry ({error!r}): {REMEDY}") from error
         except CorruptError as error:
             if str(self.path) in str(error):
                 raise
@@ -308,7 +312,7 @@ class Store:
         return streams, nodes, found.entries[STRINGS]
 
     def _check_content(self, txn: lmdb.Transaction, found: Content) -> None:
-        """Raises CorruptError if the store says that it holds something else than was found."""
+        """Raises CorruptError if the recorded counts and sums do not match the entries."""
         claimed = self._content(txn)
         if claimed is None:
             return
@@ -320,9 +324,9 @@ class Store:
                 raise CorruptError(f"{self.path}: its {name} are not those of the last checkpoint: {REMEDY}")
 
     def _entries(self, txn: lmdb.Transaction, db: int, found: Content) -> Iterator[tuple[bytes, bytes]]:
-        """The entries of a database in order, each with the right crc; then they are in ``found``.
+        """Yield the verified entries of a database in order, and count them in ``found``.
 
-        Raises CorruptError.
+        Raises CorruptError if one is damaged.
         """
         if db >= len(self._databases):
             return
@@ -349,7 +353,7 @@ class Store:
             expire, count, total, length = STREAM.unpack_from(value, CRC.size)
             at = CRC.size + STREAM.size
             if expire >> 63:
-                raise CorruptError(f"the expiry of stream {sid} makes no sense")
+                raise CorruptError(f"the expiry of stream {sid} is invalid")
             made[sid] = ks.restore_stream(value[at : at + length], sid, value[at + length :], expire)
             claimed[sid] = count, total
         nodes = self._restore_nodes(txn, made, claimed)
@@ -359,48 +363,48 @@ class Store:
         for key, value in self._entries(txn, GROUPS, found):
             of = made.get(U64.unpack_from(key)[0])
             if of is None:
-                raise CorruptError(f"{self.path}: a group of a stream that isn't there: {REMEDY}")
+                raise CorruptError(f"{self.path}: a group of an unknown stream: {REMEDY}")
             name_len, meta_len = GROUP.unpack_from(value, CRC.size)
             at = CRC.size + GROUP.size + name_len
             name = value[at - name_len : at]
             if short(name) != key[U64.size :]:
-                raise CorruptError(f"the group {name!r} is in another one's place")
+                raise CorruptError(f"the group {name!r} has the key of another one")
             ks.restore_group(of, name, value[at : at + meta_len], value[at + meta_len :])
         return len(made), nodes
 
     def _restore_additions(self, txn: lmdb.Transaction, made: dict[int, Stream], found: Content) -> None:
-        """What streams have besides nodes and groups: marks and producers."""
+        """Restore the tombstones and producers of streams."""
         for key, value in self._entries(txn, MARKS, found):
             sid, chunk = MARKS_KEY.unpack(key)
             stream = made.get(sid)
             if stream is None:
-                raise CorruptError(f"{self.path}: marks of a stream that isn't there: {REMEDY}")
+                raise CorruptError(f"{self.path}: deleted entries of an unknown stream: {REMEDY}")
             stream.restore_tombstones(chunk, value[CRC.size :])
         for key, value in self._entries(txn, PRODUCERS, found):
             stream = made.get(U64.unpack_from(key)[0])
             if stream is None:
-                raise CorruptError(f"{self.path}: a producer of a stream that isn't there: {REMEDY}")
+                raise CorruptError(f"{self.path}: a producer of an unknown stream: {REMEDY}")
             (length,) = PRODUCER.unpack_from(value, CRC.size)
             at = CRC.size + PRODUCER.size + length
             name = value[at - length : at]
             if len(name) != length or short(name) != key[U64.size :]:
-                raise CorruptError(f"the producer {name!r} is in another one's place")
+                raise CorruptError(f"the producer {name!r} has the key of another one")
             stream.restore_producer(name, value[at:])
 
     def _restore_strings(self, txn: lmdb.Transaction, ks: Keyspace, found: Content) -> None:
-        for place, value in self._entries(txn, STRINGS, found):
+        for stored_key, value in self._entries(txn, STRINGS, found):
             expire, length = STRING.unpack_from(value, CRC.size)
             at = CRC.size + STRING.size
             key = value[at : at + length]
-            if len(key) != length or expire >> 63 or short(key) != place:
-                raise CorruptError(f"the string at {place!r} makes no sense")
+            if len(key) != length or expire >> 63 or short(key) != stored_key:
+                raise CorruptError(f"the string at {stored_key!r} is invalid")
             ks.restore_string(key, value[at + length :], expire)
 
     def _restore_nodes(
         self, txn: lmdb.Transaction, made: dict[int, Stream], claimed: dict[int, tuple[int, int]]
     ) -> int:
         keys, self._keys = self._keys, None
-        if keys is None:  # not the first time: slower, because this reads the nodes as well
+        if keys is None:  # not the first time: slower, because it also reads the nodes
             keys = b"".join(map(bytes, txn.cursor(db=self.nodes).iternext(keys=True, values=False)))
         number, size = int.from_bytes, NODE_KEY.size
         last, count, total, nodes, before = -1, 0, 0, 0, b""
@@ -412,7 +416,7 @@ class Store:
                     raise CorruptError(f"{self.path}: the list of nodes of stream {last} is damaged: {REMEDY}")
                 last, count, total, stream = sid, 0, 0, made.get(sid)
             if stream is None:
-                raise CorruptError(f"{self.path}: a node of stream {sid}, which isn't there: {REMEDY}")
+                raise CorruptError(f"{self.path}: a node of the unknown stream {sid}: {REMEDY}")
             if key <= before:
                 raise CorruptError(f"{self.path}: the nodes of stream {sid} are out of order: {REMEDY}")
             stream.add_stored_node(first_ord, number(first_id, "big"))
@@ -428,13 +432,13 @@ class Store:
         return nodes
 
     def _restore_staging(self, txn: lmdb.Transaction, ks: Keyspace, found: Content) -> None:
-        stage, left = None, 0  # left: how many of its pieces are still to come
+        stage, left = None, 0  # left: number of its chunks that follow
         for key, value in self._entries(txn, STAGES, found):
             sid, number = STAGE_KEY.unpack(key)
             if not number and not left:
                 ttl, deadline, left = STAGE.unpack_from(value, CRC.size)
                 if ttl >> 63 or not left:
-                    raise CorruptError(f"stage {sid} makes no sense")
+                    raise CorruptError(f"stage {sid} is invalid")
                 stage = ks.stages.restore(value[CRC.size + STAGE.size :], sid, ttl, deadline)
                 ks.next_sid = max(ks.next_sid, sid + 1)
             elif left and stage is not None and stage.sid == sid and number == len(stage.pieces) + 1:
@@ -446,11 +450,11 @@ class Store:
                 left = -1
                 break
         if left:
-            raise CorruptError(f"{self.path}: pieces of a stage are missing: {REMEDY}")
+            raise CorruptError(f"{self.path}: parts of a stage are missing: {REMEDY}")
         for key, value in self._entries(txn, FENCES, found):
             fence, epoch, check = unpack_fence(value)
             if short(fence) != key:
-                raise CorruptError(f"the fence {fence!r} makes no sense")
+                raise CorruptError(f"the fence {fence!r} is invalid")
             ks.stages.restore_fence(fence, epoch, check)
 
     def _restore_piece(self, stage: Stage, value: bytes) -> None:
@@ -458,12 +462,12 @@ class Store:
         at = CRC.size + PIECE.size + length
         sizes, bare = unpack_sizes(value[at : at + 4 * count]), value[at + 4 * count :]
         if not count or len(sizes) != count or sum(sizes) != len(bare):
-            raise CorruptError(f"{self.path}: a piece of stage {stage.sid} whose sizes don't add up: {REMEDY}")
+            raise CorruptError(f"{self.path}: a part of stage {stage.sid} has inconsistent sizes: {REMEDY}")
         stage.restore_piece(value[at - length : at], sizes, bare)
 
     # -- checkpoints -----------------------------------------------------------------------------------------
     def write(self, capture: Capture, offset: int) -> None:
-        """Write a capture, taken at log offset ``offset``, in one transaction; synced when this returns.
+        """Write a capture of log offset ``offset`` in one transaction, and sync.
 
         Raises OSError, CorruptError.
         """
@@ -481,16 +485,16 @@ class Store:
         self.offset = offset
 
     def _counted(self, txn: lmdb.Transaction) -> Content:
-        """What the store holds, read from all of it: once, for a store of an earlier version. Raises CorruptError."""
+        """Count all entries, once, for a store of an earlier version. Raises CorruptError."""
         content = Content()
         for db in COUNTED:
             deque(self._entries(txn, db, content), 0)
         return content
 
     def displaced(self) -> str | None:
-        """See ``inplace``. Any thread."""
+        """See OpenFile. Any thread."""
         return self._held.displaced()
 
     def bytes_used(self) -> int:
-        """Bytes on disk, as far as they can be seen."""
+        """Return the size on disk, as far as it is accessible."""
         return disk_bytes(self.path)

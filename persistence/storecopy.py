@@ -1,14 +1,19 @@
 """A copy of the store for a replica: its entries one after another, in pieces of any size.
 
-    a piece is one or more whole entries:
+    a piece is one or more complete entries:
     +-------+----------------+------------------+------------+--------------+
     | db u8 | key length u16 | value length u32 | key        | value        |      numbers are big-endian
     +-------+----------------+------------------+------------+--------------+
     db      0 meta, 1 nodes, 2 streams, 3 groups, 4 strings, 5 stages, 6 fences, 7 marks, 8 producers
-    key and value are those in the store (see ``layout``); only b"content" of db 0 is left out (see ``content``)
+    key and value are those in the store (see ``layout``), without b"content" of db 0 (see ``checksums``)
 
-The entries of all pieces ascend by db, then key. So they can be appended to LMDB's pages as they arrive, none can
-arrive twice, and a stream's nodes are known before the stream says how many there are."""
+The entries of all pieces ascend by db, then key. They can therefore be appended to LMDB's pages as they arrive, none
+can arrive twice, and the nodes of a stream are known before the stream states their number.
+
+Decision: a full copy is sent in pieces of 64 KB, because an append waits while a piece is created. The p99 of appends
+was
+1.7 times that without a copy, and 2.1 times with pieces of 256 KB (one measurement each, an indication).
+"""
 
 from __future__ import annotations
 
@@ -26,7 +31,7 @@ from resp.errors import CorruptError
 ENTRY = Struct(">BHI")
 META, NODES, STREAMS, GROUPS, STRINGS, STAGES, FENCES, MARKS, PRODUCERS = range(9)
 DATABASES = (b"meta", b"nodes", b"streams", b"groups", b"strings", b"stages", b"fences", b"marks", b"producers")
-LATE = DATABASES[MARKS:]  # made when first needed: see ``layout``
+LATE = DATABASES[MARKS:]  # created when first needed: see ``layout``
 
 NOT_SENT = META, b"content"
 
@@ -34,9 +39,9 @@ Entry = tuple[int, bytes, bytes]  # db, key, value
 
 
 def format_of(nodes: int, plain: bool, shifted: bool) -> int:
-    """What a server must know to read a store (replication.formats).
+    """Return the format that a server must know to read a store (replication.formats).
 
-    ``nodes``: the highest version of a node; ``plain``: it has no late databases; ``shifted``: its served time was.
+    ``nodes``: the highest version of a node. ``plain``: no late databases. ``shifted``: served time was shifted.
     """
     if shifted:
         return 4
@@ -44,11 +49,11 @@ def format_of(nodes: int, plain: bool, shifted: bool) -> int:
 
 
 class UnknownDatabaseError(CorruptError):
-    """What came is sound, but of a newer version: to try again changes nothing."""
+    """The data is valid but of a newer version. Retrying does not help."""
 
 
 def entries(piece: bytes) -> Iterator[Entry]:
-    """The entries of a piece. Raises CorruptError if it ends inside an entry, and UnknownDatabaseError."""
+    """Yield the entries of a piece. Raises CorruptError if it ends inside an entry, and UnknownDatabaseError."""
     at, end = 0, len(piece)
     while at < end:
         if at + ENTRY.size > end:
@@ -58,7 +63,7 @@ def entries(piece: bytes) -> Iterator[Entry]:
         value = key + key_len
         at = value + value_len
         if at > end:
-            raise CorruptError("a piece of a copy that makes no sense")
+            raise CorruptError("a piece of a copy that is invalid")
         if db >= len(DATABASES):
             raise UnknownDatabaseError(
                 f"a copy with a database {db}, which this tidelog does not know: the leader is of a newer version"
@@ -67,18 +72,21 @@ def entries(piece: bytes) -> Iterator[Entry]:
 
 
 class StoreCopy:
-    """The store at one moment. Any thread may read pieces, one at a time; close() waits for the piece being made."""
+    """The store at one point in time.
+
+    Any thread may read pieces, one at a time. close() waits for the current piece.
+    """
 
     def __init__(
         self, path: Path, txn: lmdb.Transaction, databases: Sequence[lmdb._Database], offset: int, nodes: int,
         shifted: bool,
     ) -> None:  # fmt: skip
-        """``databases``: those that the transaction knows, in order. ``nodes``, ``shifted``: see format_of()."""
-        self.offset = offset  # log offset of that moment
-        self.plain = len(databases) < len(DATABASES)  # it has no late databases
+        """``databases``: those of the transaction, in order. ``nodes``, ``shifted``: see format_of()."""
+        self.offset = offset  # log offset of the copy
+        self.plain = len(databases) < len(DATABASES)  # no late databases
         self.format = format_of(nodes, self.plain, shifted)
-        self.entries = 0  # that will be sent
-        self.bytes = 0  # of the pages that hold them: an estimate of what will be sent
+        self.entries = 0  # number of entries to send
+        self.bytes = 0  # size of their pages, an estimate of the data to send
         self._path = path
         self._txn = txn
         self._databases = databases
@@ -91,7 +99,7 @@ class StoreCopy:
         self.entries -= txn.get(NOT_SENT[1], db=databases[NOT_SENT[0]]) is not None
 
     def pieces(self, size: int) -> Iterator[bytes]:
-        """Pieces of about ``size`` bytes; one entry may be larger. Raises OSError, CorruptError."""
+        """Yield pieces of about ``size`` bytes; an entry may be larger. Raises OSError, CorruptError."""
         source = self._entries()
         while piece := self._piece(source, size):
             yield piece

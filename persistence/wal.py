@@ -1,47 +1,53 @@
 """The write-ahead log (WAL): a ring file of fixed size in front of the journal. A tick costs one write and one sync.
 
-Its file in the data directory is called ``tail``.
+The file in the data directory is named ``tail``.
 
     offset 0     +- header, one block of 4096 bytes ---------------------------------------------------------+
                  | magic "TIDETAIL" | version u32 | crc32 of the rest u32 | ring bytes u64 | salt u32 | zeros |
     offset 512   | a note: crc32 of the rest, from the salt u32 | end of the journal u64 | log offset of the store u64 |
-    offset 1024  | another note; each is zeros until it is written first                                              |
+    offset 1024  | another note; each is zeros until it is first written                                              |
     offset 4096  +- ring, a whole number of blocks -----------------------------------------------------------+
                  | frame ....| frame | frame ..... |             (free)                 | frame .... | frame   |
                  +-------------------------------------------------------------------------------------------+
 
-    a frame, from the beginning of a block:
+    a frame, at the start of a block:
     0      4            8              16             24           28            32
     +------+------------+--------------+--------------+------------+-------------+-------------+--------------------+
     | "TF" | crc32 of   | log offset   | synced up to | length of  | crc32 of    | records ... | rest of the block: |
-    | 0 0  | 8..32  u32 | u64          | u64          | records u32| records u32 |             | whatever was there |
+    | 0 0  | 8..32  u32 | u64          | u64          | records u32| records u32 |             | unchanged          |
     +------+------------+--------------+--------------+------------+-------------+-------------+--------------------+
 
-The frame of a batch of 4096 bytes or more begins with "TX" and has, in place of the crc32 of its records, the lower
-half of their XXH3 (64 bits), which takes a tenth of the time. The version is 1 until the first such frame, then 2:
-servers that don't know them refuse the file. It was 3 for a while in which frames could be in other files, too; a clean
-stop ended that.
+The frame of a batch of 4096 bytes or more begins with "TX" and has, instead of the crc32 of its records, the lower half
+of their XXH3 (64 bits), which takes a tenth of the time. The version is 1 until the first such frame, then 2, so that
+servers that do not know them refuse the file. Version 3 was used temporarily for frames in other files, until a clean
+stop.
 
-All numbers are little-endian. The first crc starts from the salt, a random number, so no client can forge a frame by
-what it stores. A frame lies in one piece: one that does not fit before the end of the ring begins at its start. Frames
-begin at block boundaries, so a write that a power cut tears cannot damage an earlier frame. Measured, this costs
-nothing, because the system writes whole pages anyway.
+All numbers are little-endian. The first crc starts from the salt, a random number, so that no client can forge a frame
+with stored data. A frame is contiguous: a frame that does not fit before the end of the ring begins at its start.
+Frames begin at block boundaries, so that a torn write cannot damage an earlier frame. Measurements show no cost,
+because the system writes whole pages anyway.
 
 A reader checks the head of every block that may begin a frame. From the end of the journal on, it follows the frames
-whose log offset is the end of the frame before; stale frames of earlier laps have lower offsets. The chain ends at the
-first frame that is missing or has a wrong crc. What lies after that decides:
+whose log offset is the end of the previous frame. Stale frames of earlier laps have lower offsets. The chain ends at
+the first frame that is missing or has a wrong crc. The frames after it decide:
 
-    nothing whole                                        the frame was torn, so never acknowledged: dropped
-    a whole frame whose "synced up to" is after the gap  the missing frame had been on disk: damage, refused
-    a whole frame that says no such thing                not synced (everysec, no) when the power went: dropped too
+    no complete frame                                        the frame was torn and never acknowledged: dropped
+    a complete frame with "synced up to" after the gap       the missing frame was on disk: damaged, refused
+    other complete frames                                    not synced before a power failure (everysec, no): dropped
 
-A note says how far journal and store had got, after they had got there; the two are written in turns, so that a torn
-one spoils nothing. A journal or a store that does not reach as far is not what was written: its newest meta page is
-lost, or it is a copy of an earlier time. Frames say most of this, too, but not where a batch went to the journal
-directly, or the ring was wiped or replaced. The first files had no notes.
+A note records the positions of journal and store after they were reached. The two notes are written alternately, so
+that a torn note does no harm. A journal or store that ends before its position lost its newest meta page or is an older
+copy. Frames contain most of this information, too, except if a batch was written to the journal directly, or the ring
+was wiped or replaced. The first versions had no notes.
 
-Dropped frames are wiped; otherwise they might seem to follow what is written next. The file is preallocated by writing
-zeros: converting unwritten extents would cost a commit of file system metadata for each sync."""
+Dropped frames are wiped; otherwise they could seem to follow later frames. The file is preallocated by writing zeros,
+since converting unwritten extents would cost a commit of file system metadata for each sync.
+
+Decision: only large batches have XXH3, so that servers that do not know it can open a directory that never contained
+one.
+Decision: the frame of a small batch is written in C (``_frame.c``), since a single client waits for it at each command.
+Python would create an object for each number before packing it.
+"""
 
 from __future__ import annotations
 
@@ -55,62 +61,62 @@ from zlib import crc32
 
 from xxhash import xxh3_64_intdigest
 
-from persistence.fileidentity import Held
+from persistence.fileidentity import OpenFile
 from persistence.permissions import opener
 from resp.errors import REMEDY, CorruptError
 
 MAGIC, VERSION = b"TIDETAIL", 1
-LARGE_VERSION: Final = 2  # a file that may have frames with XXH3
-APART_VERSION: Final = 3  # ... and in other files
+LARGE_VERSION: Final = 2  # a file that can contain frames with XXH3
+APART_VERSION: Final = 3  # ... and frames in other files
 HEADER: Final = Struct("<8sIIQI")
 REST: Final = Struct("<QI")
 BLOCK: Final = 4096
 FRAME_MAGIC: Final = b"TF\0\0"
 LARGE_MAGIC: Final = b"TX\0\0"
 MAGICS: Final = (FRAME_MAGIC, LARGE_MAGIC)
-LARGE: Final = 4096  # bytes of records; from here on XXH3
-LOWER: Final = 0xFFFFFFFF  # the half of it that a frame has
+LARGE: Final = 4096  # bytes of records; from this size on, XXH3
+LOWER: Final = 0xFFFFFFFF  # the half of it that a frame contains
 FRAME: Final = Struct("<4sIQQII")
-FRAME_SIZE: Final = 32  # which is FRAME.size, and known when this is compiled
+FRAME_SIZE: Final = 32  # FRAME.size, as a compile-time constant
 CRC: Final = Struct("<I")
-HEAD: Final = Struct("<4sI24s")  # a frame's, of which all that the first crc covers is packed already
+HEAD: Final = Struct("<4sI24s")  # head of a frame, with the part that the first crc covers as bytes
 NOTE: Final = Struct("<QQ")
-NOTES: Final = (512, 1024)  # where they are: each in a sector of its own
+NOTES: Final = (512, 1024)  # their offsets, in separate sectors
 SIGNED: Final = Struct("<QQII")  # what a frame's first crc covers
 
 CHUNK: Final = 1 << 20  # a multiple of BLOCK
 SMALL: Final = 2048  # bytes of records, see _write_small()
 
-# Found once: a small frame comes from a single client that waits for it. In C where that was compiled.
+# Looked up once, since a single client waits for each small frame. In C if it was compiled.
 _crc32: Final = crc32
 _pwrite: Final = os.pwrite
 _pack_head: Final = HEAD.pack
 _pack_signed: Final = SIGNED.pack
-_found: Callable[[int, int, int, int, int, bytes], int] | None = None
+_c_write: Callable[[int, int, int, int, int, bytes], int] | None = None
 try:
     from persistence import _frame
 
-    _found = _frame.write
+    _c_write = _frame.write
 except ImportError:  # installed without a C compiler, or a checkout
     pass
-_write_frame: Final[Callable[[int, int, int, int, int, bytes], int] | None] = _found
+_write_frame: Final[Callable[[int, int, int, int, int, bytes], int] | None] = _c_write
 
 Frame = tuple[int, bytes, int, int]  # log offset, records, position after the frame, checksum of the records: checked()
 Head = tuple[int, int, int, int, bool]  # log offset, synced up to, length, checksum of the records, whether it is XXH3
 
 
 def checked(records: bytes) -> int:
-    """The checksum of a batch: its crc32, or, below zero, the complement of its XXH3 (64 bits) if it is large."""
+    """Return the checksum of a batch: its crc32, or, if it is large, the complement of its XXH3 (below zero)."""
     return crc32(records) if len(records) < LARGE else ~xxh3_64_intdigest(records)
 
 
 def blocks(size: int) -> int:
-    """``size`` bytes rounded up to whole blocks."""
+    """Return ``size`` rounded up to whole blocks."""
     return -(-size // BLOCK) * BLOCK
 
 
 def create(path: Path, ring_bytes: int, noted: tuple[int, int] | None = None) -> None:
-    """Make an empty file, durable when this returns; its name is not. Raises OSError.
+    """Create an empty file and sync it, but not its directory. Raises OSError.
 
     ``noted``: the journal's end and the store's log offset, for a note.
     """
@@ -144,7 +150,7 @@ class Wal:
         try:
             self.size, self._salt, self._version = self._header()
             self.noted, self._next_note = self._notes()
-            self._held = Held(path)
+            self._held = OpenFile(path)
         except BaseException:
             os.close(self.fd)
             raise
@@ -172,16 +178,16 @@ class Wal:
         return int(size), int(salt), int(version)
 
     def _notes(self) -> tuple[tuple[int, int] | None, int]:
-        """How far journal and store had got, as noted; and which note to write next. Raises CorruptError."""
+        """Return the recorded positions of journal and store, and the index of the next note. Raises CorruptError."""
         found: list[tuple[int, int]] = []
-        places: list[int] = []
+        offsets: list[int] = []
         torn = 0
-        for place in NOTES:
-            raw = self._read(place, CRC.size + NOTE.size)
+        for at in NOTES:
+            raw = self._read(at, CRC.size + NOTE.size)
             journal, store = NOTE.unpack_from(raw, CRC.size)
             if raw == _note((journal, store), self._salt):
                 found.append((int(journal), int(store)))
-                places.append(place)
+                offsets.append(at)
             elif any(raw):
                 torn += 1
         if torn > 1:
@@ -189,10 +195,10 @@ class Wal:
         if not found:
             return None, 0
         newest = max(found)
-        return newest, (NOTES.index(places[found.index(newest)]) + 1) % len(NOTES)
+        return newest, (NOTES.index(offsets[found.index(newest)]) + 1) % len(NOTES)
 
     def note(self, journal: int, store: int) -> None:
-        """Note how far journal and store have got, durably; the note itself is not synced. Raises OSError."""
+        """Record the durable positions of journal and store. The note itself is not synced. Raises OSError."""
         noted = self.noted
         if noted is None or noted != (journal, store):
             os.pwrite(self.fd, _note((journal, store), self._salt), NOTES[self._next_note])
@@ -200,11 +206,11 @@ class Wal:
             self._next_note = (self._next_note + 1) % len(NOTES)
 
     def renamed(self, path: Path) -> None:
-        """The file was given this name."""
+        """Record that the file was renamed."""
         self.path = self._held.path = path
 
     def displaced(self) -> str | None:
-        """See ``inplace``. Any thread."""
+        """See OpenFile. Any thread."""
         return self._held.displaced()
 
     def close(self) -> None:
@@ -213,7 +219,7 @@ class Wal:
 
     # -- writing ---------------------------------------------------------------------------------------------
     def find_room(self, length: int) -> int | None:
-        """The position for a frame with ``length`` bytes of records; None if there is no room now."""
+        """Return the position for a frame with ``length`` bytes of records; None if there is no room now."""
         need = blocks(FRAME_SIZE + length)
         if not self.used:
             return self.end if self.end + need <= self.size else (0 if need <= self.size else None)
@@ -224,9 +230,9 @@ class Wal:
         return self.end if self.end + need < self.head else None
 
     def write(self, at: int, offset: int, synced: int, batch: bytes) -> int:
-        """Write a frame at the position that find_room() gave. It becomes part of the ring with add() only.
+        """Write a frame at a position from find_room(). It becomes part of the ring only by add().
 
-        ``synced`` is the log offset up to which everything is known to be on disk. Returns checked() of the records.
+        ``synced``: the log offset up to which everything is known to be on disk. Returns checked() of the records.
         Raises OSError.
         """
         if len(batch) <= SMALL:
@@ -248,20 +254,20 @@ class Wal:
         return checksum
 
     def _announce(self) -> None:
-        """Write the version of a file with large frames, before the first one. Raises OSError."""
+        """Write the version for large frames, before the first one. Raises OSError."""
         os.pwrite(self.fd, CRC.pack(LARGE_VERSION), len(MAGIC))
         self.sync()
         self._version = LARGE_VERSION
 
     def add(self, at: int, length: int) -> None:
-        """Make the frame that was written at ``at``, with ``length`` bytes of records, the ring's last one."""
+        """Make the frame at ``at``, with ``length`` bytes of records, the last one of the ring."""
         if not self.used:
             self.head = at
         self.end = at + blocks(FRAME_SIZE + length)
         self.used += 1
 
     def _write_small(self, at: int, offset: int, synced: int, batch: bytes) -> int:
-        """write() of at most SMALL bytes: as one buffer, which takes less time than several."""
+        """Write a frame of at most SMALL bytes as one buffer, which is faster than several."""
         if _write_frame is not None:
             return _write_frame(self.fd, BLOCK + at, self._salt, offset, synced, batch)
         crc = _crc32(batch)
@@ -273,7 +279,8 @@ class Wal:
         return crc
 
     def free(self, frames: int, head: int) -> None:
-        """Remove the first ``frames`` frames, which the journal has. The next begins at ``head`` or at position 0."""
+        """Remove the first ``frames`` frames, which the journal has. The next frame begins at ``head`` or at 0."""
+        assert frames <= self.used  # noqa: S101 - only frames of the ring can be freed
         self.used -= frames
         self.head = head if self.used else self.end
 
@@ -282,10 +289,10 @@ class Wal:
 
     # -- reading ---------------------------------------------------------------------------------------------
     def read(self, offset: int) -> tuple[list[Frame], int]:
-        """Read the frames that follow each other from log offset ``offset`` on. The ring then ends after the last.
+        """Read the consecutive frames from log offset ``offset`` on. The ring then ends after the last one.
 
-        Returns the frames and the number of bytes that had to be dropped, 0 if the ring ends cleanly. Raises OSError,
-        and CorruptError if a frame is damaged that had been on disk.
+        Returns the frames and the number of dropped bytes, 0 if the ring ends cleanly. Raises OSError, and CorruptError
+        if a frame that was on disk is damaged.
         """
         heads = self._heads(offset)
         frames: list[Frame] = []
@@ -301,7 +308,7 @@ class Wal:
             if body is None:
                 break
             batch, checksum = body
-            dropped = 0  # it was of a failed first attempt to write this frame
+            dropped = 0  # from a failed first attempt to write this frame
             self.add(at, len(batch))
             frames.append((offset, batch, self.end, checksum))
             offset += len(batch)
@@ -311,7 +318,7 @@ class Wal:
                 if head[1] > offset and self._body(at, head) is not None:
                     raise CorruptError(
                         f"{self.path}: the frame at log offset {offset} is missing or damaged, but a later one"
-                        f" (byte {BLOCK + at}, log offset {its_offset}) says that it was on disk: {REMEDY}"
+                        f" (byte {BLOCK + at}, log offset {its_offset}) records that it was on disk: {REMEDY}"
                     )
         dropped += self._remains(self.end, offset) + (self._remains(0, offset) if self.end else 0)
         if dropped:
@@ -319,7 +326,7 @@ class Wal:
         return frames, dropped
 
     def _heads(self, offset: int) -> dict[int, list[tuple[int, Head]]]:
-        """Frames at or after a log offset whose heads are whole: log offset -> positions and heads."""
+        """Return frames at or after a log offset with valid heads: log offset -> positions and heads."""
         heads: dict[int, list[tuple[int, Head]]] = {}
         salt, size = self._salt, self.size
         for start in range(0, size, CHUNK):
@@ -339,7 +346,7 @@ class Wal:
         return heads
 
     def _remains(self, at: int, offset: int) -> int:
-        """Bytes of a damaged head at ``at``, where the next frame would begin; 0 if nothing there looks like one."""
+        """Return the size of a damaged head at ``at``, where the next frame would begin; 0 if there is none."""
         if at >= self.size:
             return 0
         raw = self._read(BLOCK + at, FRAME.size)
@@ -349,7 +356,7 @@ class Wal:
         return FRAME.size if like and not whole else 0
 
     def _body(self, at: int, head: Head) -> tuple[bytes, int] | None:
-        """The records of the frame at ``at``, and their checksum (see ``checked``); None if they are damaged."""
+        """Return the records of the frame at ``at``, and their checksum (see ``checked``); None if they are damaged."""
         batch = self._read(BLOCK + at + FRAME.size, head[2])
         checksum = ~xxh3_64_intdigest(batch) if head[4] else crc32(batch)
         said = ~checksum & LOWER if head[4] else checksum
@@ -365,7 +372,7 @@ class Wal:
         return raw
 
     def _wipe(self) -> None:
-        """Overwrite everything but the frames in the ring with zeros."""
+        """Overwrite everything except the frames in the ring with zeros."""
         live = [(self.head, self.end)]
         if self.used and self.end <= self.head:
             live = [(0, self.end), (self.head, self.size)]

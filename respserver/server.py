@@ -342,7 +342,7 @@ class RespServer:
             raise CommandError("ERR a full copy of the leader's data is under way")
         if not self.ticks.settle():
             raise CommandError(self.gates.unwritable)
-        problem = self.data.disk.look()
+        problem = self.data.disk.check_files()
         if problem is not None:
             raise CommandError(f"ERR the data can't be read back: {problem}")
         self.served_time.update()

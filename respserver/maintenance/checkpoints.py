@@ -111,7 +111,7 @@ class Checkpoints:
 
     def refused(self) -> str | None:
         """Why none can be written: the files are not where they were. None otherwise."""
-        return self._data.disk.look()
+        return self._data.disk.check_files()
 
     def last(self) -> int:
         """Unix seconds of the last successful one, or of the start."""
@@ -187,7 +187,7 @@ class Checkpoints:
 
     def _freeze(self, stats: Saves) -> int:
         """Commit all records; returns the log offset of a capture that begins now. Raises OSError."""
-        problem = self._data.disk.look()
+        problem = self._data.disk.check_files()
         if problem is not None:
             raise OSError(errno.ENOENT, problem)
         if not self._ticks.settle():

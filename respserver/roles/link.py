@@ -163,7 +163,7 @@ class LeaderLink:
             # the replica that becomes the leader knows this server by its current ID
             who.replid = disk.history.id if who.failover else disk.history.ask(disk.offset)
             who.offset, who.history = disk.offset, disk.signature()
-            who.longer = disk.piece(COMPARED) if who.history is not None else None
+            who.longer = disk.checksum_of_end(COMPARED) if who.history is not None else None
         return who
 
     def asked(self) -> None:
@@ -290,7 +290,7 @@ class LeaderLink:
         self._gates.load(False)
 
     def incoming(self) -> Incoming:
-        problem = self._data.disk.look()
+        problem = self._data.disk.check_files()
         if problem is not None:  # the files may be those of another server
             raise OSError(errno.ENOENT, problem)
         return Incoming(Path(self._config.dir), self._config.tail_size)

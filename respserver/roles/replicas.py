@@ -264,7 +264,7 @@ class Replicas:
 
     def _cut(self) -> None:
         with suppress(RuntimeError, MemoryError):  # no thread is available: the next checkpoint truncates the journal
-            self.in_thread(self.disk.cut)
+            self.in_thread(self.disk.truncate)
 
     def _all(self) -> list[ReplicaFeed]:
         return [*self.feeds, *self._takers]

@@ -1,15 +1,15 @@
-"""What changed since the last checkpoint, and how the next one takes it while commands go on.
+"""The changes since the last checkpoint, and their capture while commands continue.
 
-A capture belongs to one log offset. To copy the state of 100,000 changed streams takes a second, and no client may wait
-that long. So begin() only notes which keys the capture is to have: from then on they are *held*. more() takes them part
-by part, and a mutator that is about to change a held key has it taken first, by before().
+A capture belongs to one log offset. Copying the state of 100,000 changed streams takes more than a second, and no
+client may wait that long. begin() therefore only records which keys belong to the capture: from then on they are
+*held*. more() captures them in parts. A mutator that is about to change a held key has it captured first, by before().
 
     begin()      more()     more()  before(k)  more()        [a thread writes it]        stored()  stored()
       | all held   | fewer    |       | k only   | none held                               | blobs leave memory
       log offset of the capture                                                           or failed(): all is changed
 
-Rule 1: what is held does not change: every mutator calls before() with its key, before it does anything.
-Rule 2: there is one capture at a time, from begin() until stored() returned True or failed() was called.
+Rule 1: a held value does not change. Every mutator first calls before() with its key.
+Rule 2: there is one capture at a time, from begin() until stored() has returned True or failed() was called.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ EVERYTHING: Final = 1 << 62  # as a limit
 
 
 class Changes:
-    """Of one keyspace, whose mutators report here what the next checkpoint must write."""
+    """The changes of a keyspace that the next checkpoint must write, as reported by the mutators."""
 
     __slots__ = (
         "_capture", "_expires", "_held_expires", "_held_streams", "_held_strings", "_keys", "_left", "_moved",
@@ -33,32 +33,32 @@ class Changes:
     )  # fmt: skip
 
     def __init__(self, keys: dict[bytes, Value], expires: dict[bytes, int], stages: Stages) -> None:
-        """The keyspace's own; they are emptied, but never replaced."""
+        """The arguments belong to the keyspace, which may empty but never replace them."""
         self._keys = keys
         self._expires = expires
         self._stages = stages
-        self.count = 0  # of changes since the last completed checkpoint
+        self.count = 0  # number of changes since the last completed checkpoint
         self.streams: dict[bytes, Stream] = {}  # each has ``dirty`` set
         self.strings: set[bytes] = set()  # keys whose string changed or was deleted
         self.dead_streams: list[int] = []
         self.dead_groups: list[tuple[int, bytes]] = []
         self.flushed = False
-        self.held = False  # whether the capture in progress is incomplete, so that before() must be called
+        self.held = False  # the capture in progress is incomplete, so that before() must be called
         self._capture = Capture()
-        self._held_expires = expires  # key -> expiry of what is held; the keyspace's own unless it was flushed
+        self._held_expires = expires  # key -> expiry of held keys; the keyspace's own unless it was flushed
         self._held_streams: dict[bytes, Stream] = {}
         self._held_strings: set[bytes] = set()
-        self._left: list[bytes] = []  # keys that were held when the capture began, in reverse order
+        self._left: list[bytes] = []  # keys held at the beginning of the capture, in reverse order
         self._moved: dict[int, bytes] = {}  # sid -> key, of streams that were captured and then renamed
 
     def stream(self, key: bytes, stream: Stream) -> None:
-        """The stream changed."""
+        """Record a change of a stream."""
         if not stream.dirty:
             stream.dirty = True
             self.streams[key] = stream
 
     def stream_moved(self, key: bytes, new: bytes, stream: Stream) -> None:
-        """The stream was renamed."""
+        """Record that a stream was renamed."""
         self.streams.pop(key, None)
         if stream.sid in self._capture.stream_keys:
             self._moved[stream.sid] = new
@@ -66,17 +66,17 @@ class Changes:
         self.streams[new] = stream
 
     def stream_gone(self, key: bytes, sid: int) -> None:
-        """The stream was deleted."""
+        """Record that a stream was deleted."""
         self.dead_streams.append(sid)
         self.streams.pop(key, None)
 
     def all_gone(self) -> None:
-        """FLUSHALL is about to happen."""
+        """Prepare for FLUSHALL."""
         if self.held:
             for key in self._held_strings:
                 self._take_string(key)
             self._held_strings.clear()
-            # held streams live on here and can't be changed any more; only their expiries are about to be lost
+            # held streams remain here and can no longer change; only their expiries would be lost
             self._held_expires = self._expires.copy()
         self.streams.clear()
         self.strings.clear()
@@ -86,7 +86,8 @@ class Changes:
 
     # -- a capture in progress -------------------------------------------------------------------------------
     def begin(self, next_sid: int, away: int) -> Capture:
-        """A capture of the state as of now; it is complete once more() returns True."""
+        """Begin a capture of the current state. It is complete once more() returns True."""
+        assert not self.held  # noqa: S101 - Rule 2
         capture = Capture(flushed=self.flushed, next_sid=next_sid, away=away, changes=self.count)
         capture.dead_streams, capture.dead_groups = self.dead_streams, self.dead_groups
         self.dead_streams, self.dead_groups, self.flushed = [], [], False
@@ -102,7 +103,7 @@ class Changes:
         return capture
 
     def more(self, limit: int) -> bool:
-        """Take at most ``limit`` keys, or stages; True once the capture has all."""
+        """Capture at most ``limit`` keys or stages. Return True once the capture is complete."""
         left = self._left
         while left and limit > 0:
             self.before(left.pop())
@@ -113,10 +114,10 @@ class Changes:
         return self._stages.more(limit)
 
     def before(self, key: bytes) -> None:
-        """The value at ``key`` is about to change: if it is held, the capture takes it as it is."""
+        """Capture the value at ``key``, which is about to change, if it is held."""
         stream = self._held_streams.get(key)
         if stream is not None:
-            self._take_stream(key, stream)  # may fail: then it is still held
+            self._take_stream(key, stream)  # can fail; then the stream is still held
             del self._held_streams[key]
         if key in self._held_strings:
             self._take_string(key)
@@ -141,11 +142,12 @@ class Changes:
         else:
             self._capture.strings.append((key, value.value, self._held_expires.get(key, 0)))
 
-    # -- how it ended ----------------------------------------------------------------------------------------
+    # -- result --------------------------------------------------------------------------------------------
     def stored(self, capture: Capture, limit: int) -> bool:
-        """The capture is on disk and the node store reads from it: at most ``limit`` streams drop the blobs they kept.
+        """Release the blobs of at most ``limit`` streams, after the capture was stored. Return True once all are
+        released.
 
-        True once all have. What is done leaves ``capture``, strings too: to free a million at once takes a while.
+        Streams and strings that are done are removed from ``capture``, since freeing a million at once takes time.
         """
         taken = capture.streams
         while taken and limit > 0:
@@ -165,7 +167,7 @@ class Changes:
         return True
 
     def failed(self, capture: Capture) -> None:
-        """Nothing of it is on disk: the next capture must hold it all again."""
+        """Record all changes of a failed capture again, for the next one."""
         if capture.flushed:
             self.flushed = True
         if not self.flushed or capture.flushed:
@@ -181,7 +183,7 @@ class Changes:
             stream = self._find(self._key_now(capture, sid), sid)
             if stream is not None and name in stream.groups:
                 stream.groups[name].dirty = True
-        for key, stream in self._held_streams.items():  # left over if it failed before it was complete
+        for key, stream in self._held_streams.items():  # not captured yet when it failed
             if self._find(key, stream.sid) is not None:
                 self.streams[key] = stream
         self.strings.update(self._held_strings)
@@ -192,11 +194,11 @@ class Changes:
         self._stages.capture_failed(capture, self.flushed and not capture.flushed)
 
     def _key_now(self, capture: Capture, sid: int) -> bytes:
-        """The key of a stream that was captured, which may have been renamed since."""
+        """Return the current key of a captured stream, which may have been renamed."""
         moved = self._moved.get(sid)
         return capture.stream_keys[sid][0] if moved is None else moved
 
     def _find(self, key: bytes, sid: int) -> Stream | None:
-        """The stream that was captured, unless it has been deleted since."""
+        """Return a captured stream, or None if it was deleted."""
         value = self._keys.get(key)
         return value if isinstance(value, Stream) and value.sid == sid else None

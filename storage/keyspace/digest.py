@@ -1,4 +1,4 @@
-"""The digest of a keyspace's content: what DEBUG DIGEST tells, to compare servers."""
+"""The digest of a keyspace's content for DEBUG DIGEST, to compare servers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from storage.streams.stream import Stream
 
 
 def digest(keys: dict[bytes, Value], expires: dict[bytes, int], stages: Stages) -> str:
-    """SHA-256 of the whole content, equal for equal states. Groups' deadlines are left out, as reads move them."""
+    """Return a SHA-256 of the content, equal for equal states. Excludes the deadlines of groups, which reads change."""
     total = sha256()
     for key in sorted(keys):
         value = keys[key]

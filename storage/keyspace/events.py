@@ -1,12 +1,12 @@
-"""Keyspace events: the classes that ``notify-keyspace-events`` names, and what waits to be told to clients.
+"""Keyspace events: the classes of ``notify-keyspace-events``, and notifications that are pending for clients.
 
-A handler calls ``ks.notify(events.STREAM, b"xadd", key)`` after the mutator that made the change, once for each event,
-in Redis's order. While the class is off that costs one attribute test. Nothing is sent here: the server takes
-``ks.events`` after the command, and what it sends leaves with the tick, when the change is on disk.
+A handler calls ``ks.notify(events.STREAM, b"xadd", key)`` after the mutator of the change, once for each event, in the
+order of Redis. While the class is disabled, this costs one attribute test. Nothing is sent here. The server takes
+``ks.events`` after the command and sends the messages with the tick, when the change is on disk.
 
-Rule 1: mutators notify of nothing but ``new`` and ``expired``: replay calls them, too, and a record is an effect, not a
-command. So a replica fires nothing but ``keymiss``.
-Rule 2: a changed key is in the same list, for CLIENT TRACKING, in order with the events: ``CHANGED`` and its name.
+Rule 1: mutators publish only ``new`` and ``expired``, since replay calls them, too, and a record is an effect, not a
+command. A replica therefore publishes only ``keymiss``.
+Rule 2: changed keys are in the same list, in order with the events, for CLIENT TRACKING: ``CHANGED`` and the key.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ GENERIC: Final = 4  # g
 STRING: Final = 8  # $
 STREAM: Final = 16  # t
 EXPIRED: Final = 32  # x
-EVICTED: Final = 64  # e: never fires, as no key is evicted
+EVICTED: Final = 64  # e: never published, since no key is evicted
 MISS: Final = 128  # m
 NEW: Final = 256  # n
 OVERWRITTEN: Final = 512  # o
 TYPE_CHANGED: Final = 1024  # c
-OTHERS: Final = 2048  # the first of l s h z d, whose types are not here
+OTHERS: Final = 2048  # the first of l s h z d, whose types are not supported
 
-CHANGED: Final = b""  # in place of an event's name: the key has changed
-FLUSHED: Final = b"*"  # and here all keys have; no event has this name
+CHANGED: Final = b""  # instead of an event's name: the key has changed
+FLUSHED: Final = b"*"  # instead of an event's name: all keys have changed
 
-_ALL: Final = "g$lshzxetd"  # what A stands for, in the order in which the classes are shown
+_ALL: Final = "g$lshzxetd"  # the classes of A, in the order of CONFIG GET
 _LETTERS: Final = {
     "K": KEYSPACE, "E": KEYEVENT, "g": GENERIC, "$": STRING, "t": STREAM, "x": EXPIRED, "e": EVICTED, "m": MISS,
     "n": NEW, "o": OVERWRITTEN, "c": TYPE_CHANGED,
@@ -40,7 +40,7 @@ _LETTERS: Final = {
 
 
 def parse_classes(text: str) -> int:
-    """The classes that letters stand for. Raises ValueError."""
+    """Return the classes of letters. Raises ValueError if a letter is unknown."""
     found = 0
     for letter in text:
         if letter == "A":
@@ -53,14 +53,14 @@ def parse_classes(text: str) -> int:
 
 
 def show_classes(classes: int) -> str:
-    """The letters of classes, as CONFIG GET shows them."""
+    """Return the letters of classes, as CONFIG GET shows them."""
     whole = parse_classes(_ALL)
     first = "A" if classes & whole == whole else _ALL
     return "".join([c for c in first + "nocKEm" if c == "A" or classes & _LETTERS[c]])
 
 
 def fired(classes: int, follower: bool) -> int:
-    """Of the classes those that fire, 0 if nothing is published."""
+    """Return those of the classes that are published on this server; 0 if there are none."""
     if not classes & (KEYSPACE | KEYEVENT):
         return 0
     return classes & (KEYSPACE | KEYEVENT | MISS) if follower else classes

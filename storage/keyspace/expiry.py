@@ -1,9 +1,9 @@
-"""What ends by time: keys, groups, stages, and pending messages that are given up. Only a leader runs this; each end is
-logged explicitly.
+"""Expiry of keys, groups, stages, producers' IDs, and pending messages. Only a leader runs it. Each expiry is logged.
 
-Rule 1: timers say when to look; the subject itself says whether its time has come.
-Rule 2: keys and what producers added end in wall-clock time, everything else in served time (``keyspace``, Rule 6).
-Rule 3: one run does a bounded amount of work, so a million keys that expire together don't stop the server.
+Rule 1: a timer only says when to inspect its subject. The subject's own deadline decides.
+Rule 2: keys and the IDs of producers expire in wall-clock time, everything else in served time (Rule 6 of
+``keyspace``).
+Rule 3: one run does a bounded amount of work, so that a million keys that expire together do not block the server.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from storage.keyspace.keyspace import Keyspace
 from storage.model import timers
 from storage.streams.stream import Stream
 
-AT_ONCE: Final = 1000  # timers per run: some milliseconds
+AT_ONCE: Final = 1000  # timers per run; some milliseconds
 
 
 def run(ks: Keyspace, now: int) -> int:
-    """End what is over at ``now`` (ms since epoch); returns the work done, in timers and messages.
+    """Expire everything that is due at ``now`` (ms since epoch). Return the work done, in timers and messages.
 
-    If that is at least AT_ONCE, there may be more.
+    If the result is at least AT_ONCE, there may be more.
     """
     seen, served = 0, ks.served(now)
     while seen < AT_ONCE:
@@ -30,12 +30,12 @@ def run(ks: Keyspace, now: int) -> int:
         if item is None:
             break
         seen += 1
-        seen += _end(ks, item, now, served)
+        seen += _expire(ks, item, now, served)
     return seen
 
 
-def _end(ks: Keyspace, item: timers.Item, now: int, served: int) -> int:
-    """Look at the subject of a timer; returns the work done besides, in messages."""
+def _expire(ks: Keyspace, item: timers.Item, now: int, served: int) -> int:
+    """Inspect the subject of a timer. Return the number of messages that were removed."""
     kind, key, name = item
     if kind == timers.KEY_EXPIRY:
         at = ks.expire_at(key)
@@ -61,7 +61,7 @@ def _end(ks: Keyspace, item: timers.Item, now: int, served: int) -> int:
     if kind == timers.PENDING_DROP:
         return drop_overdue(ks, key, stream, group, now)
     if not group.deadline or group.waiters:
-        return 0  # no TTL, or a blocked reader keeps it alive: armed again when that reader leaves
+        return 0  # no TTL, or a blocked reader: armed again when the reader leaves
     if group.deadline <= served:
         ks.expired_groups += 1
         groupmutators.end_group(ks, key, stream, name, b"tgroup-expired")
@@ -73,5 +73,5 @@ def _end(ks: Keyspace, item: timers.Item, now: int, served: int) -> int:
 def _forget_produced(ks: Keyspace, key: bytes, stream: Stream, now: int) -> None:
     if stream.producers is not None and stream.producers.by_name:
         ks.forget_produced(key, stream, now)
-        if stream.producers.by_name:  # not again at each ID's end: what is over does no harm
+        if stream.producers.by_name:  # not for each ID, since expired IDs are harmless
             ks.timers.arm(timers.PRODUCED, key, b"", now + stream.idmp()[0])

@@ -1,13 +1,13 @@
-"""All keys in the order in which they were made, for what a dict can't do: SCAN's pages, and a key picked at random.
+"""All keys in order of creation, for pages of SCAN and random keys, which a dict does not support.
 
-Rule 1: a key has a number, one more than the key made before it, and keeps it until it is removed.
-Rule 2: a scan walks from high numbers to low ones. Its cursor is the lowest number that it has returned. So a key that
-exists from a scan's first call to its last is returned once, whatever is removed meanwhile. One that is made after the
-first call is not returned, so only a key that is removed and made again can come twice: before and after.
+Rule 1: each key has a number, one more than that of the key created before it, until it is removed.
+Rule 2: a scan proceeds from high numbers to low ones. Its cursor is the lowest number that it has returned. A key that
+exists during the whole scan is returned once, whatever else is removed. A key that is created after the first call is
+not returned, so that only a key that is removed and created again can be returned twice.
 
-    _firsts   1         1025      3073           a number that all keys of the block are at or above, but none before it
-    _blocks   k k k ..  k k ...   k k k ...      lists of up to BLOCK keys; none is empty, but the only one of no keys
-    _columns  None      5 9 ...   None           the numbers of the block's keys; None where they count up
+    _firsts   1         1025      3073           a number at or below all keys of the block, above those before it
+    _blocks   k k k ..  k k ...   k k k ...      lists of up to BLOCK keys; only the block of an empty index is empty
+    _columns  None      5 9 ...   None           the numbers of the block's keys; None if they are consecutive
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from array import array
 from bisect import bisect_left, bisect_right
 from typing import Final
 
-BLOCK: Final = 1024  # keys; removing one moves those after it in its block
-SMALL: Final = BLOCK // 4  # a block that shrinks to this is joined with a neighbour
-DENSE: Final = 32  # keys of a block; it is made anew if as many are removed at once
+BLOCK: Final = 1024  # keys; removing one moves the following ones of its block
+SMALL: Final = BLOCK // 4  # a block that shrinks to this is joined with a neighbor
+DENSE: Final = 32  # keys of a block; if so many are removed at once, it is rebuilt
 
 
 class KeyIndex:
-    """About 80 bytes a key, 90 where some were removed. A change is O(log n) and moves some hundred pointers."""
+    """The index. It takes 80 to 90 bytes per key. A change is O(log n) and moves some hundred pointers."""
 
     __slots__ = ("_blocks", "_column", "_columns", "_firsts", "_last", "_next", "_numbers")
 
@@ -31,15 +31,15 @@ class KeyIndex:
         self._blocks: list[list[bytes]] = [[]]
         self._columns: list[array[int] | None] = [None]
         self._firsts: list[int] = [1]
-        self._last = self._blocks[0]  # to which keys are added
-        self._column = self._columns[0]  # its numbers
+        self._last = self._blocks[0]  # the block to which keys are added
+        self._column = self._columns[0]  # the numbers of that block
         self._next = 1  # the number of the next key
 
     def __len__(self) -> int:
         return len(self._numbers)
 
     def add(self, key: bytes) -> None:
-        """``key`` must be new."""
+        """Add a key, which must be new."""
         number = self._next
         self._next = number + 1
         self._numbers[key] = number
@@ -53,7 +53,7 @@ class KeyIndex:
         self._last.append(key)
 
     def add_many(self, keys: list[bytes]) -> None:
-        """``keys`` must be new, and differ."""
+        """Add keys, which must be new and distinct."""
         first = self._next
         self._next = first + len(keys)
         self._numbers.update(zip(keys, range(first, self._next), strict=True))
@@ -74,7 +74,7 @@ class KeyIndex:
         self._last, self._column = self._blocks[-1], self._columns[-1]
 
     def remove(self, key: bytes) -> None:
-        """``key`` must be one of the keys."""
+        """Remove a key, which must exist."""
         number = self._numbers.pop(key)
         at = bisect_right(self._firsts, number) - 1
         block, column = self._blocks[at], self._columns[at]
@@ -86,18 +86,18 @@ class KeyIndex:
             self._shrunk(at, block)
 
     def remove_many(self, keys: list[bytes]) -> None:
-        """``keys`` must be keys, and differ."""
+        """Remove keys, which must exist and be distinct."""
         numbers = sorted(map(self._numbers.pop, keys))
         gone: set[bytes] = set()
         at = 0
         while at < len(numbers):
-            place = bisect_right(self._firsts, numbers[at]) - 1
+            slot = bisect_right(self._firsts, numbers[at]) - 1
             stop = len(numbers)
-            if place + 1 < len(self._firsts):
-                stop = bisect_left(numbers, self._firsts[place + 1], at)
-            block, column = self._blocks[place], self._columns[place]
+            if slot + 1 < len(self._firsts):
+                stop = bisect_left(numbers, self._firsts[slot + 1], at)
+            block, column = self._blocks[slot], self._columns[slot]
             if column is None:
-                column = self._with_column(place)
+                column = self._with_column(slot)
             if stop - at == len(block):
                 block.clear()
                 del column[:]
@@ -111,18 +111,18 @@ class KeyIndex:
                 block[:] = [key for key, _ in left]
                 column[:] = array("Q", [number for _, number in left])
             if len(block) <= SMALL and len(self._blocks) > 1:
-                self._shrunk(place, block)
+                self._shrunk(slot, block)
             at = stop
 
     def _with_column(self, at: int) -> array[int]:
-        """The numbers of a block, in which a gap is about to be."""
+        """Create and return the numbers of a block, before a gap is created in it."""
         first = self._firsts[at]
         column = self._columns[at] = array("Q", range(first, first + len(self._blocks[at])))
         self._find_last()
         return column
 
     def _shrunk(self, at: int, block: list[bytes]) -> None:
-        """Join a small block with a neighbour, if both together leave room."""
+        """Join a small block with a neighbor if both together leave room."""
         blocks, columns = self._blocks, self._columns
         for left in (at - 1, at):
             right = left + 1
@@ -139,8 +139,10 @@ class KeyIndex:
             self._find_last()
 
     def clear(self) -> dict[bytes, int]:
-        """Forget all keys; returns what held them. The numbers begin anew, so a scan in progress may return keys that
-        are made from now on."""
+        """Remove all keys and return their container.
+
+        Numbers start again from 1, so that a scan in progress may return keys that are created later.
+        """
         old, self._numbers = self._numbers, {}
         self._blocks, self._columns, self._firsts = [[]], [None], [1]
         self._find_last()
@@ -148,7 +150,7 @@ class KeyIndex:
         return old
 
     def page(self, cursor: int, count: int) -> tuple[int, list[bytes]]:
-        """The next cursor and up to ``count`` keys. A scan begins with cursor 0 and is over when 0 is returned."""
+        """Return the next cursor and up to ``count`` keys. A scan starts with cursor 0 and is complete at cursor 0."""
         found: list[bytes] = []
         blocks = self._blocks
         at = len(blocks) - 1
@@ -170,11 +172,11 @@ class KeyIndex:
         return self._numbers[found[-1]] if stop or at else 0, found
 
     def pick(self, fraction: float) -> bytes | None:
-        """A key for a random ``fraction`` (0 to just below 1), with the same chance for each; None: try another one.
+        """Return the key for a random ``fraction`` in [0, 1), with equal probability; None: try another fraction.
 
-        On average, a fourth of the tries hit.
+        On average, one try in four succeeds.
         """
-        place = fraction * len(self._blocks)
-        block = self._blocks[int(place)]
-        i = int((place - int(place)) * (BLOCK if len(self._blocks) > 1 else len(block)))
+        slot = fraction * len(self._blocks)
+        block = self._blocks[int(slot)]
+        i = int((slot - int(slot)) * (BLOCK if len(self._blocks) > 1 else len(block)))
         return block[i] if i < len(block) else None

@@ -1,18 +1,22 @@
-"""The keyspace: every key, and the only way to change one.
+"""The keyspace: all keys, and the only way to change them.
 
-Rule 1: only the mutators here, in ``manykeys``, ``groups.effects`` and ``stages.publish`` change a keyspace's content.
-Each makes one effect and logs its record; ``replay`` calls the same mutators with what the records say, so a log
-replays to the state that wrote it.
-Rule 2: no clock. ``now`` is an argument; records hold explicit times only.
+Rule 1: only the mutators here, in ``manykeys``, ``groupmutators``, and ``stagemutators`` change a keyspace's content.
+Each makes one effect and logs its record. ``replay`` calls the same mutators with the contents of the records, so that
+a log replays to the state of the server that wrote it.
+Rule 2: no clock. ``now`` is an argument, and records contain only explicit times.
 Rule 3: a key expires when it is looked up (``keytable``) or by its timer (``expiry``), and an explicit DELETE is
-logged. Replay expires nothing, and neither does a ``follower``: it hides a key whose time is over until its leader's
-DELETE arrives. While ``frozen``, a leader does the same.
-Rule 4: a mutator can't fail half-way: whatever may be refused is checked by its caller.
-Rule 5: a mutator first calls before(key): a checkpoint may have to take the value as it is.
-Rule 6: keys expire in wall-clock time, as in Redis. Groups, stages and pending messages end and fall due in *served
-time*: the wall clock minus ``away``, which sums the time for which the server could not be reached and the changes of
-the wall clock. So one number shifts the deadlines of millions of messages. The server sets it
-(``respserver.runtime.servedtime``); it is logged, and stored with each checkpoint.
+logged. Neither replay nor a ``follower`` expires keys. A follower hides an expired key until the DELETE of its leader
+arrives. While ``frozen``, a leader does the same.
+Rule 4: a mutator cannot fail half-way. The caller checks everything that can be refused.
+Rule 5: a mutator first calls before(key), since a checkpoint may have to capture the current value.
+Rule 6: keys expire in wall-clock time, as in Redis. Groups, stages, and pending messages expire and fall due in *served
+time*: the wall clock minus ``away``, the sum of the time for which the server could not be reached and of the changes
+of the wall clock. One number thus shifts the deadlines of millions of messages. The server sets it
+(``respserver.runtime.servedtime``). It is logged, and stored with each checkpoint.
+
+Decision: the evictions of a stream in one tick are one record, after the entries that were appended in the tick and
+before any other record of the stream. The result is the same. The ID of the newest evicted entry, which the record
+needs, is then read once and not by each TAPPEV.
 """
 
 from __future__ import annotations
@@ -40,7 +44,7 @@ from storage.streams.stream import Stream
 
 
 class Watcher(Protocol):
-    """A client that WATCHes keys; this flag tells it that one changed."""
+    """A client that WATCHes keys. The flag is set when one changes."""
 
     dirty_cas: bool
 
@@ -55,31 +59,31 @@ class Keyspace(KeyTable):
         super().__init__()
         self.pool = pool
         self.stages = Stages()
-        self.timers = TwoClocks()  # expiry of keys, groups and stages; pending messages that must leave
-        self.away = 0  # ms: wall-clock time less served time
-        # Served time as it is now lies between these. Kept by the server; a replica's has no bounds.
+        self.timers = TwoClocks()  # of keys, groups, stages, and pending messages that must leave
+        self.away = 0  # ms: wall-clock time minus served time
+        # Bounds of the current served time. Set by the server; unbounded on a replica.
         self.served_from, self.served_to = -UNBOUNDED, UNBOUNDED
-        self.log: list[bytes] = []  # record parts of the current tick; not empty if anything was logged
+        self.log: list[bytes] = []  # parts of the records of the current tick; not empty if anything was logged
         self._heads = RecordHeads()
-        self._evicted: dict[bytes, Stream] = {}  # streams whose evictions are still to be logged, see evict_before()
-        self.ready: list[bytes] = []  # keys whose blocked readers must be asked again
-        self.waiting: dict[bytes, int] = {}  # key -> number of blocked readers; kept by the server
-        self.watchers: dict[bytes, set[Watcher]] = {}  # key -> who watches it; kept by the server
-        self.tracked = False  # somebody caches what it reads (CLIENT TRACKING); kept by the server
+        self._evicted: dict[bytes, Stream] = {}  # streams with evictions that are not logged yet, see evict_before()
+        self.ready: list[bytes] = []  # keys whose blocked readers must be served
+        self.waiting: dict[bytes, int] = {}  # key -> number of blocked readers; set by the server
+        self.watchers: dict[bytes, set[Watcher]] = {}  # key -> its watchers; set by the server
+        self.tracked = False  # a client caches what it reads (CLIENT TRACKING); set by the server
         self.next_sid = 1
         self.string_bytes = 0  # bytes of keys and values of strings
         self.stream_keys = 0  # bytes of keys of streams
-        self.expiring_names = 0  # bytes of keys that expire, once more: ``expires`` and the timer have a copy
-        self.group_bytes = 0  # memory of groups, but for what the groups in ``uncounted`` have changed since
+        self.expiring_names = 0  # bytes of keys that expire, for the copies in ``expires`` and the timer
+        self.group_bytes = 0  # memory of groups, without changes of the groups in ``uncounted``
         self.uncounted: dict[Group, None] = {}
         # stats since start
         self.expired_keys = 0
         self.expired_groups = 0
-        self.changes = Changes(self.keys, self.expires, self.stages)  # what the next checkpoint must write
+        self.changes = Changes(self.keys, self.expires, self.stages)  # for the next checkpoint
 
     # -- the log ---------------------------------------------------------------------------------------------
     def take_batch(self) -> bytes:
-        """The records logged since the last call, joined: one batch."""
+        """Return the records that were logged since the last call, as one batch."""
         self._log_all_evictions()
         batch = b"".join(self.log)
         self.log.clear()
@@ -92,19 +96,19 @@ class Keyspace(KeyTable):
             self.touch_watchers(key)
 
     def touch_watchers(self, key: bytes) -> None:
-        """The key has changed."""
+        """Notify the watchers of a key of its change."""
         if self.tracked:
             self.events.append((events.CHANGED, key))
         for watcher in self.watchers.get(key, ()):
             watcher.dirty_cas = True
 
     def signal(self, key: bytes) -> None:
-        """Readers blocked on ``key`` must be asked again."""
+        """Record that readers blocked on ``key`` must be served."""
         if self.waiting and key in self.waiting:
             self.ready.append(key)
 
     def before(self, key: bytes) -> None:
-        """The value at ``key`` is about to change (Rule 5, see ``changes``)."""
+        """Prepare a change of the value at ``key`` (Rule 5, see ``changes``)."""
         if self._evicted:
             self._log_evictions(key)
         if self.changes.held:
@@ -112,20 +116,20 @@ class Keyspace(KeyTable):
 
     # -- served time -------------------------------------------------------------------------------------------
     def served(self, now: int) -> int:
-        """The served time at ``now`` (Rule 6)."""
+        """Return the served time at ``now`` (Rule 6)."""
         at = now - self.away
         if at > self.served_to:
             return self.served_to
         return max(at, self.served_from)
 
     def set_away(self, away: int) -> None:
-        """Shift served time, and with it the deadlines of all groups, stages and pending messages."""
+        """Shift served time, and thereby the deadlines of all groups, stages, and pending messages."""
         self.away = away
         self.log.append(records.away(away))
 
     # -- streams ---------------------------------------------------------------------------------------------
     def next_id(self, stream: Stream | None, now: int) -> tuple[int, int]:
-        """(ms, seq) of the next entry [3]. Raises CommandError when the very last ID is taken."""
+        """Return (ms, seq) of the next entry [3]. Raises CommandError if the last possible ID is in use."""
         if stream is None or now > stream.last_ms:
             return now, 0
         ms, seq = stream.last_ms, stream.last_seq
@@ -136,7 +140,7 @@ class Keyspace(KeyTable):
         return ms + 1, 0
 
     def create_stream(self, key: bytes) -> Stream:
-        """A new empty stream. Logs nothing: the record that follows (APPEND, GROUP ...) implies it."""
+        """Create an empty stream. Logs nothing, since the next record (APPEND, GROUP ...) implies it."""
         stream = Stream(self.next_sid, self.pool)
         self.next_sid += 1
         self.keys[key] = stream
@@ -147,7 +151,7 @@ class Keyspace(KeyTable):
         return stream
 
     def append(self, key: bytes, stream: Stream, ms: int, seq: int, wire: bytes) -> None:
-        """Add one entry with the given ID, which must be above the stream's last."""
+        """Add an entry with this ID, which must be above the stream's last ID."""
         if self.changes.held:
             self.changes.before(key)
         stream.append(ms, seq, wire)
@@ -158,7 +162,7 @@ class Keyspace(KeyTable):
     def append_parts(
         self, key: bytes, stream: Stream, ms: int, seq: int, sizes: array[int], parts: list[bytes], counts: list[int]
     ) -> None:
-        """append_packed() of large entries, which are not joined. ``counts``: how many of the parts each one has."""
+        """Add large entries in parts, like append_packed(). ``counts``: the number of parts of each entry."""
         if self.changes.held:
             self.changes.before(key)
         stream.append_parts(ms, seq, sizes, parts, counts)
@@ -168,7 +172,7 @@ class Keyspace(KeyTable):
         self.appended(key, stream)
 
     def append_packed(self, key: bytes, stream: Stream, ms: int, seq: int, sizes: array[int], wire: bytes) -> None:
-        """Add a batch of entries, joined, with the IDs ms.seq, ms.seq + 1 ...; ``sizes``: bytes of each.
+        """Add joined entries with the IDs ms.seq, ms.seq + 1 ...; ``sizes``: the size of each.
 
         The last sequence number must be below 2**64.
         """
@@ -180,24 +184,22 @@ class Keyspace(KeyTable):
         self.appended(key, stream)
 
     def append_unlogged(self, key: bytes, stream: Stream, ms: int, seq: int, wire: bytes) -> None:
-        """Add an entry that another record carries (a dead letter)."""
+        """Add an entry that is part of another record (a dead letter)."""
         self.before(key)
         stream.append(ms, seq, wire)
         self.appended(key, stream)
 
     def appended(self, key: bytes, stream: Stream) -> None:
-        """The stream was given entries, after before(); the record is the caller's."""
+        """Record that entries were added, after before(). The caller logs the record."""
         self.changes.stream(key, stream)
         self.signal(key)
         if self.watchers or self.tracked:
             self.touch_watchers(key)
 
     def evict_before(self, key: bytes, stream: Stream, ordinal: int, counts: bool = True) -> int:
-        """Evict the entries before ``ordinal``, which is above first_ord; returns how many. ``counts``: each is a
-        change; without that the appends are that made them leave, as Redis counts.
+        """Evict the entries before ``ordinal``, which is above first_ord. Return their number.
 
-        What is evicted from a stream in a tick, by how many commands ever, is one record: after the entries that were
-        appended in it, before any other record of the stream. That leads to the same state.
+        ``counts``: each eviction counts as a change. Otherwise only the appends that caused them count, as in Redis.
         """
         changes = self.changes
         if changes.held:
@@ -215,7 +217,7 @@ class Keyspace(KeyTable):
         return gone
 
     def _log_evictions(self, key: bytes) -> None:
-        """Log what evict_before() has done to the stream at ``key``, if anything."""
+        """Log the evictions of evict_before() from the stream at ``key``, if there were any."""
         stream = self._evicted.pop(key, None)
         if stream is not None:
             self.log.append(records.evict(key, stream.first_ord, stream.evicted_to))
@@ -226,9 +228,9 @@ class Keyspace(KeyTable):
                 self._log_evictions(key)
 
     def evict(self, key: bytes, stream: Stream, ordinal: int, evicted_to: int) -> int:
-        """Evict the entries before ``ordinal``, the newest of which has the ID ``evicted_to``; returns how many.
+        """Evict the entries before ``ordinal``, the newest of which has the ID ``evicted_to``. Return their number.
 
-        For replay: each call is a record.
+        For replay: each call logs a record.
         """
         self.before(key)
         gone = stream.evict_before(ordinal, evicted_to)
@@ -243,7 +245,7 @@ class Keyspace(KeyTable):
         return gone
 
     def delete_entries(self, key: bytes, stream: Stream, ordinals: list[int], highest: int) -> None:
-        """Delete living entries one by one: at least one, ordinals ascending. ``highest``: see Stream.delete()."""
+        """Delete living entries (at least one, ordinals ascending). ``highest``: see Stream.delete()."""
         self.before(key)
         stream.delete(ordinals, highest)
         self.changes.stream(key, stream)
@@ -251,15 +253,15 @@ class Keyspace(KeyTable):
         self._logged(key, records.deleted(key, highest, ordinals))
 
     def set_last_id(self, key: bytes, stream: Stream, last_id: int, entries_added: int, max_deleted: int) -> None:
-        """XSETID. ``last_id`` is not below Stream.top_id(), nor below ``max_deleted``.
+        """Set the last ID (XSETID), which must not be below Stream.top_id() and ``max_deleted``.
 
-        No group has read more entries than were added.
+        Limits the entries read of groups to ``entries_added``.
         """
         self.before(key)
         lower = last_id < stream.last_id
         stream.set_last_id(last_id, entries_added, max_deleted)
         for group in stream.groups.values():
-            if lower:  # IDs of entries that are gone can be given again
+            if lower:  # IDs of deleted entries can be assigned again
                 group.pending.pass_none()
             if group.entries_read > entries_added:
                 group.entries_read = entries_added
@@ -267,11 +269,11 @@ class Keyspace(KeyTable):
         self.changes.stream(key, stream)
         self._logged(key, records.set_last_id(key, last_id, entries_added, max_deleted))
 
-    # -- producers (see there) -------------------------------------------------------------------------------
+    # -- producers (see ``producers``) ----------------------------------------------------------------------------
     def add_produced(
         self, key: bytes, stream: Stream, producer: bytes, name: bytes, entry_id: int, now: int, keep_ms: int, most: int
     ) -> None:
-        """The entry that was just appended came under the producer's own ID ``name``."""
+        """Remember the producer's own ID ``name`` of the entry that was just appended."""
         self.before(key)
         stream.add_produced(producer, name, entry_id, now, keep_ms, most)
         self.changes.stream(key, stream)
@@ -279,14 +281,14 @@ class Keyspace(KeyTable):
         self.timers.arm(timers.PRODUCED, key, b"", now + keep_ms)
 
     def set_idmp(self, key: bytes, stream: Stream, keep_ms: int, most: int) -> None:
-        """How long, and how many, IDs of producers are remembered from now on; those from before are forgotten."""
+        """Set how long and how many IDs of producers are remembered, and forget the current ones."""
         self.before(key)
         stream.set_idmp(keep_ms, most)
         self.changes.stream(key, stream)
         self._logged(key, records.idmp(key, keep_ms, most))
 
     def forget_produced(self, key: bytes, stream: Stream, now: int) -> None:
-        """IDs of producers whose time is over at ``now`` are forgotten."""
+        """Forget the IDs of producers that are expired at ``now``."""
         self.before(key)
         stream.forget_produced(now)
         self.changes.stream(key, stream)
@@ -294,7 +296,7 @@ class Keyspace(KeyTable):
 
     # -- strings ---------------------------------------------------------------------------------------------
     def set_string(self, key: bytes, value: bytes, expire_at: int = NEVER, keep_ttl: bool = False) -> String:
-        """Replace any value at ``key``. ``expire_at``: ms since epoch, or NEVER. Returns what is there now."""
+        """Replace any value at ``key``. ``expire_at``: ms since epoch, or NEVER. Returns the new value."""
         self.before(key)
         if keep_ttl:
             expire_at = self.expires.get(key, NEVER)
@@ -310,7 +312,7 @@ class Keyspace(KeyTable):
         return string
 
     def _new_string(self, key: bytes, value: bytes, new: bool) -> String:
-        """A string where there was none. ``new``: there was no stream either."""
+        """Create a string where there was none. ``new``: whether the key is new."""
         if new:
             self.index.add(key)
             if self.event_classes:
@@ -323,14 +325,14 @@ class Keyspace(KeyTable):
         return string
 
     def replace_string(self, key: bytes, string: String, value: bytes) -> None:
-        """set_string() for the string at ``key`` that the caller has looked up. Its expiry stays."""
+        """Replace the string at ``key``, which the caller has looked up. Its expiry is unchanged."""
         self.before(key)
         self.string_bytes += len(value) - len(string.value)
         string.value = value
         self._string_logged(key, value, self.expires.get(key, NEVER) if self.expires else NEVER)
 
     def passed_over(self, count: int) -> None:
-        """So many changes before the last one were not made, since nobody could have seen them; they count."""
+        """Count changes before the last one that were skipped because no client could have seen them."""
         self.changes.count += count
 
     def _string_logged(self, key: bytes, value: bytes, expire_at: int) -> None:
@@ -347,9 +349,9 @@ class Keyspace(KeyTable):
             self.signal(key)
 
     def patch_string(self, key: bytes, string: String, offset: int, part: bytes) -> None:
-        """Replace the bytes of the string at ``key`` from ``offset`` on, which is at most its length; it may grow.
+        """Replace the bytes of the string at ``key`` from ``offset`` (at most its length) on. The string may grow.
 
-        Its expiry stays.
+        Its expiry is unchanged.
         """
         self.before(key)
         old = string.value
@@ -361,7 +363,7 @@ class Keyspace(KeyTable):
 
     # -- any key ---------------------------------------------------------------------------------------------
     def delete(self, key: bytes, now: int) -> bool:
-        """Delete the live value at ``key``; False if there is none. One that is expired at ``now`` goes as expired."""
+        """Delete the value at ``key``. Return False if there is none or it is expired at ``now``, and expire it."""
         at = self.expires.get(key)
         if at is not None and at <= now:
             if not (self.follower or self.frozen):
@@ -370,7 +372,7 @@ class Keyspace(KeyTable):
         return self.remove(key)
 
     def remove(self, key: bytes) -> bool:
-        """Delete the value at ``key``, expired or not (replay, expiry); False if there is none."""
+        """Delete the value at ``key``, expired or not (for replay and expiry). Return False if there is none."""
         if key not in self.keys:
             return False
         self.before(key)
@@ -386,8 +388,10 @@ class Keyspace(KeyTable):
             self.notify(events.EXPIRED, b"expired", key)
 
     def rename(self, key: bytes, new: bytes) -> None:
-        """Move the value at ``key``, which must exist, to ``new``, another key, with its expiry and groups. A value at
-        ``new`` is gone. O(groups)."""
+        """Move the value at ``key``, which must exist, to the different key ``new``, with its expiry and groups.
+
+        Replaces a value at ``new``. O(groups).
+        """
         self.before(key)
         self.before(new)
         value, expire_at = self.keys[key], self.expires.get(key, NEVER)
@@ -420,7 +424,7 @@ class Keyspace(KeyTable):
         self.signal(new)
 
     def set_expire(self, key: bytes, at_ms: int) -> None:
-        """``key`` must exist; ``at_ms`` > 0."""
+        """Set the expiry (> 0) of a key, which must exist."""
         self.before(key)
         self._set_deadline(key, at_ms)
         self._expiry_changed(key, at_ms)
@@ -456,7 +460,7 @@ class Keyspace(KeyTable):
         self.index.remove(key)
 
     def _forget_value(self, key: bytes) -> None:
-        """_forget(), but the key stays in the index: a scan must not miss a key that only changes its type."""
+        """Forget a value but keep the key in the index: a scan must not miss a key that only changes its type."""
         value = self.keys.pop(key)
         self._set_deadline(key, 0)
         if isinstance(value, Stream):
@@ -472,8 +476,10 @@ class Keyspace(KeyTable):
             self.changes.strings.add(key)
 
     def flush(self) -> list[dict[bytes, Value] | dict[bytes, int]]:
-        """FLUSHALL. Returns what held the content: it takes some time to free millions of objects, so the caller may do
-        that bit by bit."""
+        """Remove everything (FLUSHALL). Returns the containers of the content.
+
+        Freeing millions of objects takes time, so that the caller may do it step by step.
+        """
         self._log_all_evictions()
         self.changes.all_gone()
         gone = self.keys.copy()
@@ -498,7 +504,7 @@ class Keyspace(KeyTable):
             self.ready.append(key)
         return old
 
-    # -- bookkeeping for groups and stages (the mutators are in ``groups.effects`` and ``stages.publish``) --------
+    # -- bookkeeping for groups and stages (see ``groupmutators`` and ``stagemutators``) ---------------------
     def group_changed(self, key: bytes, stream: Stream, group: Group, record: bytes) -> None:
         group.dirty = True
         if not group.recount:
@@ -508,7 +514,7 @@ class Keyspace(KeyTable):
         self._logged(key, record)
 
     def group_gone(self, key: bytes, stream: Stream, group: Group, record: bytes) -> None:
-        """The group was taken from the stream."""
+        """Record that the group was removed from the stream."""
         self._forget_group(key, group)
         self.changes.dead_groups.append((stream.sid, group.name))
         self.changes.stream(key, stream)
@@ -534,7 +540,7 @@ class Keyspace(KeyTable):
             self.timers.arm(timers.PENDING_DROP, key, group.name, leaves)
 
     def _arm_produced(self, key: bytes, stream: Stream) -> None:
-        """Let the IDs of the stream's producers be forgotten one day."""
+        """Arm the timer for the IDs of the stream's producers."""
         producers = stream.producers
         if producers is not None and producers.by_name:
             self.timers.arm(timers.PRODUCED, key, b"", producers.oldest_end())
@@ -545,19 +551,22 @@ class Keyspace(KeyTable):
             self.timers.arm(timers.STAGE_EXPIRY, name, b"", stage.deadline)
 
     def staging_logged(self, record: Iterable[bytes], changes: int) -> None:
-        """Log a record (its parts) of stages. It changed no keys but those that appended() was called for."""
+        """Log the parts of a record of stages. It changed only keys for which appended() was called."""
         self.log += record
         self.changes.count += changes
 
     # -- checkpoints -----------------------------------------------------------------------------------------
     def begin_capture(self) -> Capture:
-        """Begin to capture everything that changed since the last one; ``changes.more()`` completes it."""
+        """Begin a capture of all changes since the last one; ``changes.more()`` completes it."""
         self.pool.drafted = 0
         return self.changes.begin(self.next_sid, self.away)
 
     # -- start-up --------------------------------------------------------------------------------------------
     def restore_stream(self, key: bytes, sid: int, meta: bytes, expire_at: int = NEVER) -> Stream:
-        """A stream as a checkpoint wrote it; the caller adds nodes and groups. Raises CorruptError."""
+        """Add a stream from a checkpoint.
+
+        The caller then adds nodes and groups. Raises CorruptError if it is damaged.
+        """
         stream = Stream.restore(sid, meta, self.pool)
         self.keys[key] = stream
         self.index.add(key)
@@ -578,7 +587,10 @@ class Keyspace(KeyTable):
         self._set_deadline(key, expire_at)
 
     def resume(self, now: int) -> None:
-        """After recovery or promotion: arm groups' and stages' timers. Downtime is not the clients' silence [15]."""
+        """Arm the timers of groups and stages after recovery or promotion.
+
+        Downtime does not count as inactivity [15].
+        """
         served = self.served(now)
         for key, value in self.keys.items():
             value.used = now
@@ -592,5 +604,5 @@ class Keyspace(KeyTable):
             self.arm_stage(name, stage)
 
     def digest(self) -> str:
-        """SHA-256 of the whole content, equal for equal states."""
+        """Return a SHA-256 of the whole content, equal for equal states."""
         return digest(self.keys, self.expires, self.stages)

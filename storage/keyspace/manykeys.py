@@ -1,7 +1,7 @@
-"""Commands for many keys: the same as the keyspace's own methods for each of them, in a fraction of the time.
+"""Operations on many keys. They do the same as the keyspace's methods for each key, in a fraction of the time.
 
-Rule 1: no statement here runs once per key where one for all of them can be had.
-Rule 2: where a key needs more than a change of its string, the keyspace's methods are called one by one.
+Rule 1: no statement runs once per key if one statement can handle all keys.
+Rule 2: if a key needs more than a change of its string, the keyspace's methods are called for each key.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from storage.keyspace.values import String, Value
 from storage.model import records
 from storage.streams.stream import Stream
 
-FEW: Final = 8  # keys; one by one they are as fast
+FEW: Final = 8  # keys; for so few, separate calls are as fast
 
 
 def peek_many(ks: Keyspace, keys: list[bytes], now: int) -> list[Value | None]:
-    """peek() of each."""
+    """Return peek() of each key."""
     over: list[bytes] = []
     if ks.expires:
         deadlines = ks.expires
         over = [key for key in keys if key in deadlines and deadlines[key] <= now]
         if not (ks.follower or ks.frozen):
             for key in over:
-                if key in deadlines:  # not the second time
+                if key in deadlines:  # unless the key occurs twice
                     ks.expire_key(key)
             over = []
     found = list(map(ks.keys.get, keys))
@@ -43,7 +43,7 @@ def peek_many(ks: Keyspace, keys: list[bytes], now: int) -> list[Value | None]:
 
 
 def read_many(ks: Keyspace, keys: list[bytes], now: int) -> list[Value | None]:
-    """read() of each."""
+    """Return read() of each key."""
     found = peek_many(ks, keys, now)
     if not ks.no_touch:
         for value in found:
@@ -53,7 +53,7 @@ def read_many(ks: Keyspace, keys: list[bytes], now: int) -> list[Value | None]:
 
 
 def set_strings(ks: Keyspace, keys: list[bytes], values: list[bytes], now: int) -> None:
-    """set_string() of each, without expiry, by a command that counts as use at ``now``."""
+    """Set each key to its value, without expiry. Counts as use at ``now``."""
     old = _plain(ks, keys)
     if old is None:
         for key, value in zip(keys, values, strict=True):
@@ -83,8 +83,10 @@ def set_strings(ks: Keyspace, keys: list[bytes], values: list[bytes], now: int) 
 
 
 def _plain(ks: Keyspace, keys: list[bytes]) -> dict[bytes, String] | None:
-    """The strings that some of the keys hold. None if the keys must be changed one by one: because one holds a
-    stream, has an expiry or occurs twice, or because somebody has to be told of a change."""
+    """Return the strings of those keys that exist; None if the keys must be changed one by one.
+
+    The latter applies if a key is a stream, has an expiry, or occurs twice, or if clients must be notified of changes.
+    """
     if len(keys) < FEW or ks.changes.held or ks.waiting or ks.watchers or ks.tracked or ks.event_classes:
         return None
     if ks.expires and not ks.expires.keys().isdisjoint(keys):
@@ -102,7 +104,7 @@ def _plain(ks: Keyspace, keys: list[bytes]) -> dict[bytes, String] | None:
 
 
 def delete_many(ks: Keyspace, keys: list[bytes], now: int) -> int:
-    """delete() of each; returns how many there were."""
+    """Delete each key. Return the number of keys that existed."""
     held = _plain(ks, keys)
     if held is None:
         return sum([ks.delete(key, now) for key in keys])

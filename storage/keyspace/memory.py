@@ -1,4 +1,4 @@
-"""The memory that a keyspace takes, by estimate."""
+"""The estimated memory of a keyspace."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ from typing import Final
 
 from storage.keyspace.keyspace import Keyspace
 
-KEY_BYTES: Final = 200  # memory of a key: its slots in the key table and the index, its objects without their content
-DEADLINE_BYTES: Final = 300  # of a key's expiry and its timer
+KEY_BYTES: Final = 200  # memory of a key: table slot, index entry, and objects without their content
+DEADLINE_BYTES: Final = 300  # memory of a key's expiry and its timer
 
 
 def stream_bytes(ks: Keyspace) -> int:
-    """Bytes of memory that streams and groups take, by estimate. O(groups that changed since the last call)."""
+    """Return the estimated memory of streams and groups. O(groups that changed since the last call)."""
     recount(ks, len(ks.uncounted))
     return ks.pool.bytes + ks.stream_keys + ks.group_bytes
 
 
 def recount(ks: Keyspace, limit: int) -> bool:
-    """Look at the memory of so many groups that changed since the last look; True if no others are left."""
+    """Update the memory of at most ``limit`` changed groups. Return True if no others are left."""
     changed = ks.uncounted
     for _ in range(min(limit, len(changed))):
         group, _ = changed.popitem()
@@ -28,7 +28,7 @@ def recount(ks: Keyspace, limit: int) -> bool:
 
 
 def memory_bytes(ks: Keyspace) -> int:
-    """Bytes of memory that the whole content takes, without the cache of nodes; see stream_bytes()."""
+    """Return the estimated memory of the whole content, without the node cache. See stream_bytes()."""
     return (
         stream_bytes(ks) + ks.string_bytes + ks.stages.bytes + ks.stages.fence_bytes
         + KEY_BYTES * len(ks.keys) + DEADLINE_BYTES * len(ks.expires) + ks.expiring_names

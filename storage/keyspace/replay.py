@@ -1,9 +1,9 @@
-"""Replay: records back into effects, by the same mutators that wrote them.
+"""Replay: applies records with the mutators that logged them.
 
 Rule 1: replay reads no clock and expires nothing.
-Rule 2: replaying a record logs the very same record, byte by byte. That is how a replica writes its own journal; after
-replay from disk that log is thrown away.
-Rule 3: a record that can't apply to the state is damage and raises CorruptError; replay never guesses.
+Rule 2: replaying a record logs the same record, byte by byte. A replica thus writes its own journal. After a replay
+from disk, this log is discarded.
+Rule 3: a record that does not fit the state is damaged and raises CorruptError. Replay never guesses.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from storage.streams.producers import LONGEST_MS, MOST_IDS
 from storage.streams.stream import Stream
 
 _STEPS: Final = {0: 0, records.HAS_COUNT: 0, records.INCREMENT: 1, records.DECREMENT: -1}  # by the flags of OWN
-# what mutators raise when they are given what no mutator has logged
+# raised by mutators for arguments that no mutator has logged
 DAMAGE: Final = (struct.error, ValueError, KeyError, IndexError, OverflowError)
 
 
 def replay(ks: Keyspace, batch: bytes) -> int:
-    """Apply every record of a batch; returns their number. Raises CorruptError."""
+    """Apply every record of a batch. Return their number. Raises CorruptError if one is damaged."""
     at, end, count = 0, len(batch), 0
     unpack_append = records.APPEND_HEAD.unpack_from
     head_size = records.APPEND_HEAD.size
@@ -63,17 +63,17 @@ def replay(ks: Keyspace, batch: bytes) -> int:
             else:
                 apply = _APPLY.get(op)
                 if apply is None:
-                    raise CorruptError(f"a record of unknown kind {op}: written by a newer version?")
+                    raise CorruptError(f"a record of unknown kind {op}; a newer version may have written it")
                 apply(ks, batch, at, stop)
             at = stop
             count += 1
     except DAMAGE as error:
-        raise CorruptError(f"a record that makes no sense ({error!r})") from error
+        raise CorruptError(f"an invalid record ({error!r})") from error
     return count
 
 
 def _append_all(ks: Keyspace, batch: bytes, at: int, found: list[Any]) -> None:
-    """Apply APPEND records that appends() has found at ``at``."""
+    """Apply APPEND records that appends() parsed at ``at``."""
     keys, body, stop = ks.keys, records.APPEND_HEAD.size, at
     try:
         for i in range(0, len(found), 4):
@@ -104,7 +104,7 @@ def _apply_run(ks: Keyspace, batch: bytes, at: int, stop: int) -> None:
     middle = start + klen + 4 * n
     sizes, wire = records.unpack_sizes(batch[start + klen : middle]), part(batch, middle, stop)
     if n != len(sizes) or sum(sizes) != len(wire):
-        raise CorruptError("a RUN record whose sizes don't add up")
+        raise CorruptError("a RUN record with inconsistent sizes")
     stream = _stream(ks, key) or ks.create_stream(key)
     if not n or (ms, seq) <= (stream.last_ms, stream.last_seq) or seq + n - 1 > MASK64:
         raise _not_above(ms, seq)
@@ -117,13 +117,13 @@ def _apply_evict(ks: Keyspace, batch: bytes, at: int, stop: int) -> None:
     stream = _need(ks, key)
     evicted_to = int.from_bytes(raw, "big")
     if not (stream.first_ord < ordinal <= stream.next_ord and stream.evicted_to < evicted_to <= stream.last_id):
-        raise CorruptError("an EVICT record for entries that the stream doesn't have")
+        raise CorruptError("an EVICT record for entries that the stream does not have")
     ks.evict(key, stream, ordinal, evicted_to)
 
 
 def _apply_delete(ks: Keyspace, batch: bytes, at: int, stop: int) -> None:
     if not ks.remove(batch[at + 5 : stop]):
-        raise CorruptError("a DELETE record for a key that isn't there")
+        raise CorruptError("a DELETE record for a key that does not exist")
 
 
 def _apply_set(ks: Keyspace, batch: bytes, at: int, stop: int) -> None:
@@ -137,7 +137,7 @@ def _apply_expire(ks: Keyspace, batch: bytes, at: int, stop: int) -> None:
     _, _, _, expire = records.KEY_TIME_HEAD.unpack_from(batch, at)
     key = part(batch, at + records.KEY_TIME_HEAD.size, stop)
     if key not in ks.keys:
-        raise CorruptError("an EXPIRE record for a key that isn't there")
+        raise CorruptError("an EXPIRE record for a key that does not exist")
     _check_times(expire)
     if expire:
         ks.set_expire(key, expire)
@@ -151,7 +151,7 @@ def _apply_patch(ks: Keyspace, batch: bytes, at: int, stop: int) -> None:
     key = batch[start : start + klen]
     old = ks.keys.get(key)
     if not isinstance(old, String) or offset > len(old.value):
-        raise CorruptError("a PATCH record for a string that isn't there, or is shorter")
+        raise CorruptError("a PATCH record for a string that does not exist, or is shorter")
     ks.patch_string(key, old, offset, part(batch, start + klen, stop))
 
 
@@ -160,7 +160,7 @@ def _apply_rename(ks: Keyspace, batch: bytes, at: int, stop: int) -> None:
     start = at + records.RENAME_HEAD.size
     key, new = batch[start : start + klen], part(batch, start + klen, stop)
     if key not in ks.keys or key == new:
-        raise CorruptError("a RENAME record for a key that isn't there, or keeps its name")
+        raise CorruptError("a RENAME record for a key that does not exist, or keeps its name")
     ks.rename(key, new)
 
 
@@ -180,7 +180,7 @@ def _apply_deleted(ks: Keyspace, batch: bytes, at: int, stop: int) -> None:
             or (stream.tombstones is not None and any(map(stream.tombstones.has, ordinals)))
         )
     ):
-        raise CorruptError("a DELETED record for entries that the stream doesn't have")
+        raise CorruptError("a DELETED record for entries that the stream does not have")
     ks.delete_entries(batch[start : start + klen], stream, ordinals, highest)
 
 
@@ -189,7 +189,7 @@ def _apply_set_id(ks: Keyspace, batch: bytes, at: int, stop: int) -> None:
     key = part(batch, at + records.SETID_HEAD.size, stop)
     stream, last_id, max_deleted = _need(ks, key), int.from_bytes(raw, "big"), int.from_bytes(raw_deleted, "big")
     if klen != len(key) or added >> 63 or max_deleted > last_id or (stream.length and last_id < stream.newest_id()):
-        raise CorruptError("a SETID record that doesn't fit its stream")
+        raise CorruptError("a SETID record that does not fit its stream")
     ks.set_last_id(key, stream, last_id, added, max_deleted)
 
 
@@ -200,7 +200,7 @@ def _apply_idempotent(ks: Keyspace, batch: bytes, at: int, stop: int) -> None:
     stream, entry_id = _need(ks, key), ms << 64 | seq
     _check_times(now, keep_ms)
     if not producer or not name or not most or entry_id != stream.last_id:
-        raise CorruptError("an IDEMPOTENT record that doesn't fit its stream")
+        raise CorruptError("an IDEMPOTENT record that does not fit its stream")
     ks.add_produced(key, stream, producer, name, entry_id, now, keep_ms, most)
 
 
@@ -208,7 +208,7 @@ def _apply_idmp(ks: Keyspace, batch: bytes, at: int, stop: int) -> None:
     _, _, klen, keep_ms, most = records.IDMP_HEAD.unpack_from(batch, at)
     key = part(batch, at + records.IDMP_HEAD.size, stop)
     if klen != len(key) or not 0 < keep_ms <= LONGEST_MS or not 0 < most <= MOST_IDS:
-        raise CorruptError("an IDMP record that makes no sense")
+        raise CorruptError("an IDMP record that is invalid")
     ks.set_idmp(key, _need(ks, key), keep_ms, most)
 
 
@@ -217,7 +217,7 @@ def _apply_produced(ks: Keyspace, batch: bytes, at: int, stop: int) -> None:
     key = part(batch, at + records.KEY_TIME_HEAD.size, stop)
     _check_times(now)
     if klen != len(key):
-        raise CorruptError("a PRODUCED record whose lengths don't add up")
+        raise CorruptError("a PRODUCED record with inconsistent lengths")
     ks.forget_produced(key, _need(ks, key), now)
 
 
@@ -229,7 +229,7 @@ def _apply_group(ks: Keyspace, batch: bytes, at: int, stop: int) -> None:
     _, _, klen, glen, raw, ttl, deadline = records.GROUP_HEAD.unpack_from(batch, at)
     key, name, end = _split(batch, at + records.GROUP_HEAD.size, klen, glen)
     if end != stop or not name:
-        raise CorruptError("a GROUP record whose lengths don't add up")
+        raise CorruptError("a GROUP record with inconsistent lengths")
     _check_times(ttl)
     stream = _stream(ks, key) or ks.create_stream(key)
     groupmutators.set_group(ks, key, stream, name, int.from_bytes(raw, "big"), ttl, deadline)
@@ -244,7 +244,7 @@ def _apply_deliver(ks: Keyspace, batch: bytes, at: int, stop: int) -> None:
     deadletter = batch[start : start + dlen]
     raws = split_ids(part(batch, start + dlen, stop))
     if len(raws) != new + again + gone:
-        raise CorruptError("a DELIVER record whose IDs don't add up")
+        raise CorruptError("a DELIVER record with inconsistent IDs")
     stream, group = _group(ks, key, name)
     reader = groupmutators.Reader(now, retry, expire, most, deadletter, flags)
     offset = int.from_bytes(raw, "big")
@@ -284,7 +284,7 @@ def _apply_destroy(ks: Keyspace, batch: bytes, at: int, stop: int) -> None:
     _, _, klen, glen = records.IDS_HEAD.unpack_from(batch, at)
     key, name, end = _split(batch, at + records.IDS_HEAD.size, klen, glen)
     if end != stop:
-        raise CorruptError("a DESTROY record whose lengths don't add up")
+        raise CorruptError("a DESTROY record with inconsistent lengths")
     stream, _ = _group(ks, key, name)
     groupmutators.destroy_group(ks, key, stream, name)
 
@@ -295,7 +295,7 @@ def _apply_stage(ks: Keyspace, batch: bytes, at: int, stop: int) -> None:
     name, key, start = _split(batch, at + records.STAGE_HEAD.size, nlen, klen)
     sizes, bare = records.unpack_sizes(batch[start : start + 4 * n]), part(batch, start + 4 * n, stop)
     if not n or n != len(sizes) or sum(sizes) != len(bare):
-        raise CorruptError("a STAGE record whose sizes don't add up")
+        raise CorruptError("a STAGE record with inconsistent sizes")
     stagemutators.stage(ks, name, key, ttl, deadline, sizes, bare)
 
 
@@ -329,19 +329,19 @@ def _publish(ks: Keyspace, check: bytes, body: bytes) -> None:
 def _apply_unstage(ks: Keyspace, batch: bytes, at: int, stop: int) -> None:
     names, _ = records.unpack_names(batch[at + 5 : stop], 0, -1)
     if stagemutators.unstage(ks, names) != len(names):
-        raise CorruptError("an UNSTAGE record for a stage that isn't there")
+        raise CorruptError("an UNSTAGE record for a stage that does not exist")
 
 
 def _apply_xgroup(ks: Keyspace, batch: bytes, at: int, stop: int) -> None:
     _, _, klen, glen, raw, read, flags = records.XGROUP_HEAD.unpack_from(batch, at)
     key, name, end = _split(batch, at + records.XGROUP_HEAD.size, klen, glen)
     if end != stop:
-        raise CorruptError("an XGROUP record whose lengths don't add up")
+        raise CorruptError("an XGROUP record with inconsistent lengths")
     offset, entries_read = int.from_bytes(raw, "big"), _entries_read(read)
     stream = _stream(ks, key)
     group = stream.groups.get(name) if stream is not None else None
     if flags > records.LONE or (flags and group is not None) or (not flags and stream is None):
-        raise CorruptError("an XGROUP record that doesn't fit its stream")
+        raise CorruptError("an XGROUP record that does not fit its stream")
     if stream is None:
         stream = ks.create_stream(key)
     if group is None:
@@ -372,11 +372,11 @@ def _apply_own(ks: Keyspace, batch: bytes, at: int, stop: int) -> None:
     consumer, offset, entries_read = group.owners.get(number), int.from_bytes(raw, "big"), _entries_read(read)
     flags = given & ~records.QUIET
     if len(raws) != new + again + gone or flags not in _STEPS or (count and flags != records.HAS_COUNT):
-        raise CorruptError("an OWN record whose parts don't add up")
+        raise CorruptError("an OWN record with inconsistent parts")
     if not raws and (offset, entries_read) == (group.offset, group.entries_read):
         raise CorruptError("an OWN record that changes nothing")
     if (number and consumer is None) or not group.pending.has_all(raws[new : new + again]):
-        raise CorruptError("an OWN record for a consumer or a message that isn't there")
+        raise CorruptError("an OWN record for a consumer or a message that does not exist")
     messages = Messages(raws[:new], raws[new : new + again], raws[new + again :])
     known = count if flags == records.HAS_COUNT else None
     terms = Ownership(known, last, _STEPS[flags], bool(given & records.QUIET))
@@ -389,20 +389,20 @@ def _apply_forget(ks: Keyspace, batch: bytes, at: int, stop: int) -> None:
     stream, group = _group(ks, key, name)
     consumer = group.owners.get(number)
     if end != stop or consumer is None:
-        raise CorruptError("a FORGET record for a consumer that isn't there")
+        raise CorruptError("a FORGET record for a consumer that does not exist")
     groupmutators.forget_consumer(ks, key, stream, group, consumer)
 
 
 def _apply_away(ks: Keyspace, batch: bytes, at: int, stop: int) -> None:
     if stop - at != records.AWAY_RECORD.size:
-        raise CorruptError("an AWAY record that makes no sense")
+        raise CorruptError("an AWAY record that is invalid")
     _, _, away = records.AWAY_RECORD.unpack_from(batch, at)
     if abs(away) >> 62:
         raise CorruptError("a record with a time that is out of range")
     ks.set_away(away)
 
 
-# Each takes the keyspace, the batch, and where the record begins and ends in it.
+# Each function takes the keyspace, the batch, and the start and end of the record in it.
 _APPLY: Final[dict[int, Callable[[Keyspace, bytes, int, int], None]]] = {
     records.RUN: _apply_run,
     records.EVICT: _apply_evict,
@@ -442,20 +442,20 @@ def _split(batch: bytes, start: int, klen: int, glen: int) -> tuple[bytes, bytes
 
 
 def part(batch: bytes, start: int, stop: int) -> bytes:
-    """The bytes between. The check is for compiled code, which can't make a slice that ends before it begins."""
+    """Return batch[start:stop]. The check is needed because compiled slices must not end before they begin."""
     if start > stop:
         raise CorruptError("a record with a part that ends beyond it")
     return batch[start:stop]
 
 
 def _check_above(stream: Stream | None, ms: int, seq: int) -> None:
-    """Raises CorruptError if ms.seq can't be the stream's next ID; None is one that is still to be made."""
+    """Raises CorruptError if ms.seq is not above the stream's last ID. ``stream``: None for a new one."""
     if (ms, seq) <= ((0, 0) if stream is None else (stream.last_ms, stream.last_seq)):
         raise _not_above(ms, seq)
 
 
 def _check_times(*times: int) -> None:
-    """Commands take times below 2**63 only, and replies can't hold others. Raises CorruptError."""
+    """Raises CorruptError if a time is not below 2**63, the limit of commands and replies."""
     for time in times:
         if time >> 63:
             raise CorruptError("a record with a time that is out of range")
@@ -468,7 +468,7 @@ def _entries_read(read: int) -> int:
 
 
 def _not_above(ms: int, seq: int) -> CorruptError:
-    return CorruptError(f"a record whose IDs, from {ms}.{seq} on, can't follow the stream's last")
+    return CorruptError(f"a record whose IDs, from {ms}.{seq} on, do not follow the stream's last ID")
 
 
 def _stream(ks: Keyspace, key: bytes) -> Stream | None:
@@ -481,7 +481,7 @@ def _stream(ks: Keyspace, key: bytes) -> Stream | None:
 def _need(ks: Keyspace, key: bytes) -> Stream:
     stream = _stream(ks, key)
     if stream is None:
-        raise CorruptError("a record for a stream that isn't there")
+        raise CorruptError("a record for a stream that does not exist")
     return stream
 
 
@@ -489,5 +489,5 @@ def _group(ks: Keyspace, key: bytes, name: bytes) -> tuple[Stream, Group]:
     stream = _need(ks, key)
     group = stream.groups.get(name)
     if group is None:
-        raise CorruptError("a record for a group that isn't there")
+        raise CorruptError("a record for a group that does not exist")
     return stream, group

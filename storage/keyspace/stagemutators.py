@@ -1,13 +1,13 @@
-"""What happens to stages: the mutators below TSTAGE, TPUBLISH and TDROP.
+"""The mutators of stages: the effects of TSTAGE, TPUBLISH, and TDROP.
 
-As in ``keyspace``, each makes one effect and logs its record, and replay calls them again. What was staged is in the
-log already when it is published, so a PUBLISH record names the stages and the ID that each stream's first entry gets;
-all other IDs follow from it [3].
+As in ``keyspace``, each mutator makes one effect and logs its record, and replay calls the same mutators. Staged
+entries are already in the log when they are published. A PUBLISH record therefore contains the names of the stages and
+the first ID for each stream, from which all other IDs follow [3].
 
-Rule 1: beyond some thousand entries (``NodePool.publish_written``) publishing costs a microsecond or two per stage and
-as much per node, but nothing per entry: they are adopted as drafts.
-Rule 2: what the stages hold is looked at once (``gathered``). There may be many thousand stages that have not been
-touched for a while, so much of the cost is cache misses.
+Rule 1: beyond some thousand entries (``NodePool.publish_written``), publishing costs one or two microseconds per stage
+and per node, but nothing per entry, since the entries are adopted as drafts.
+Rule 2: the content of the stages is read once (``gathered``). Thousands of stages may not have been accessed for a
+while, so that much of the cost is cache misses.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from storage.nodes.stagedentries import StagedChunk, write
 from storage.streams.stages import Stage, named
 from storage.streams.stream import Stream
 
-First = tuple[bytes, int, int]  # key, ms, seq: of the first entry that a stream gets
+First = tuple[bytes, int, int]  # key, ms, and seq of the first entry for a stream
 
 
 def stage(
     ks: Keyspace, name: bytes, key: bytes, ttl: int, deadline: int, sizes: array[int], bare: bytes
 ) -> Stage:  # fmt: skip
-    """Keep entries (at least one) aside in a stage, an existing or a new one. ``sizes``: bytes of each in ``bare``."""
+    """Add entries (at least one) to a stage, which is created if it is new. ``sizes``: the size of each in ``bare``."""
     found = ks.stages.by_name.get(name)
     before = 0
     if found is None:
@@ -48,13 +48,13 @@ def stage(
 
 
 class Content:
-    """What stages hold for one key, in order. Small pieces are combined as far as the limits of a node allow."""
+    """The staged entries for one key, in order. Small chunks are combined within the limits of a node."""
 
     __slots__ = ("count", "drafts")
 
     def __init__(self, pieces: Sequence[StagedChunk], max_entries: int, max_bytes: int) -> None:
         self.count = 0  # entries
-        self.drafts: list[StagedDraft] = []  # their IDs are not known yet
+        self.drafts: list[StagedDraft] = []  # without IDs
         held: list[StagedChunk] = []
         entries = size = 0
         for piece in pieces:
@@ -70,7 +70,7 @@ class Content:
 
 
 def gathered(ks: Keyspace, names: Iterable[bytes]) -> dict[bytes, Content]:
-    """What the stages hold for each key, in the order of the stages. KeyError if there is no such stage."""
+    """Return the content of stages by key, in the order of the stages. Raises KeyError if a stage does not exist."""
     stages, pool = ks.stages.by_name, ks.pool
     found: dict[bytes, list[StagedChunk]] = {}
     last: bytes | None = None
@@ -88,9 +88,9 @@ def publish(
     ks: Keyspace, fence: bytes, epoch: int, check: bytes, names: Sequence[bytes], content: Mapping[bytes, Content],
     firsts: Sequence[First],
 ) -> None:  # fmt: skip
-    """Append what the stages hold, drop them, remember the epoch and its check (empty: it has none).
+    """Append the content of stages, remove the stages, and record the epoch and its check (empty: none).
 
-    ``content`` is what gathered() returned for them, ``firsts`` has one item for each of its keys.
+    ``content``: the result of gathered(). ``firsts``: one item for each of its keys.
     """
     for key, _, _ in firsts:
         ks.before(key)
@@ -119,7 +119,7 @@ def publish(
 def _append(stream: Stream, ms: int, seq: int, content: Content) -> None:
     bares = [bare for draft in content.drafts for bare in draft.entries()]
     while bares:
-        some = bares[: MASK64 - seq + 1]  # the rest belongs to the next millisecond
+        some = bares[: MASK64 - seq + 1]  # the others get the next millisecond
         wires = write(ms, seq, some)
         stream.append_packed(ms, seq, array("I", list(map(len, wires))), b"".join(wires))
         del bares[: len(some)]
@@ -135,7 +135,7 @@ def _adopt(stream: Stream, ms: int, seq: int, content: Content) -> None:
 
 
 def unstage(ks: Keyspace, names: Iterable[bytes]) -> int:
-    """Drop stages and all that they hold; returns how many of them existed."""
+    """Remove stages and their content. Return how many of them existed."""
     there = [name for name in dict.fromkeys(names) if name in ks.stages.by_name]
     if there:
         _forget(ks, there)
@@ -149,7 +149,7 @@ def _forget(ks: Keyspace, names: Sequence[bytes]) -> None:
 
 
 def live(ks: Keyspace, name: bytes, served: int) -> Stage | None:
-    """The stage, None if there is none. One whose time is over is dropped here, and that is logged, as with keys."""
+    """Return a stage, None if there is none. Like a key, an expired stage is removed here, which is logged."""
     found = ks.stages.by_name.get(name)
     if found is not None and found.deadline and found.deadline <= served:
         ks.stages.expired += 1

@@ -1,8 +1,7 @@
-"""Batches that another server sent: whether they can be what a server logs, as far as that can be seen before any of
-their records is applied. What depends on the state is left to ``replay``.
+"""Validation of batches from another server, before any of their records is applied.
 
-Readers get an entry's bytes as they are. So an entry that is none would break the protocol of every client that reads
-it, and would be found only then.
+This covers what can be checked without the state; ``replay`` checks the rest. Readers receive the bytes of an entry
+unchanged. Invalid bytes would therefore break the protocol of every client that reads the entry.
 """
 
 from __future__ import annotations
@@ -14,15 +13,15 @@ from storage.keyspace.replay import DAMAGE, KNOWN, part
 from storage.model import records
 from storage.model.entries import SIZES
 
-# Pieces of an entry when it is cut at each CRLF, by its first piece. An entry has an ID and pairs: an odd number.
+# Number of parts of an entry split at each CRLF, by the first part. An entry has an ID and pairs: an odd number.
 PIECES: Final = {b"*%d" % n: 2 * n + 2 for n in range(3, 1024, 2)}
 
-_A_BARE_ONES_ID: Final = b"1.0"
-_ID_OF_BARE: Final = b"\r\n$3\r\n1.0"
+_STAGED_ID: Final = b"1.0"
+_STAGED_ID_BULK: Final = b"\r\n$3\r\n1.0"
 
 
 def check(batch: bytes) -> None:
-    """Look at a batch's records, and at the entries in them. Raises CorruptError."""
+    """Validate the records of a batch and their entries. Raises CorruptError if one is invalid."""
     at, end = 0, len(batch)
     try:
         while at < end:
@@ -43,12 +42,12 @@ def check(batch: bytes) -> None:
                 _check_stage(batch, at)
             at = stop
     except DAMAGE as error:
-        raise CorruptError(f"a record that makes no sense ({error!r})") from error
+        raise CorruptError(f"an invalid record ({error!r})") from error
 
 
 def _check_one(wire: bytes, ms: int, seq: int) -> None:
     if not is_entry(wire, b"%d.%d" % (ms, seq)):
-        raise CorruptError(f"the entry {ms}.{seq}, whose bytes are none")
+        raise CorruptError(f"the entry {ms}.{seq} has invalid bytes")
 
 
 def _check_run(batch: bytes, at: int) -> None:
@@ -72,13 +71,13 @@ def _check_stage(batch: bytes, at: int) -> None:
     here = start + 4 * n
     for size in records.unpack_sizes(batch[start:here]):
         bare = batch[here : here + size]
-        if not is_entry(bare.replace(b"\r\n", _ID_OF_BARE, 1), _A_BARE_ONES_ID):
-            raise CorruptError("a staged entry whose bytes are none")
+        if not is_entry(bare.replace(b"\r\n", _STAGED_ID_BULK, 1), _STAGED_ID):
+            raise CorruptError("a staged entry has invalid bytes")
         here += size
 
 
 def is_entry(wire: bytes, entry_id: bytes) -> bool:
-    """Whether these are the bytes of one entry with this ID (as text), as ``entries`` writes it."""
+    """Return whether these are the bytes of one entry with this ID (as text), as ``entries`` encodes it."""
     words = wire.split(b"\r\n")
     last = len(words) - 1
     if PIECES.get(words[0]) == last + 1 and not words[last] and words[2] == entry_id:
@@ -87,11 +86,11 @@ def is_entry(wire: bytes, entry_id: bytes) -> bool:
             at += 2
         if at > last:
             return True
-    return _is_entry(wire, entry_id)  # it has a value that holds a CRLF, or is long
+    return _is_entry(wire, entry_id)  # a value contains a CRLF or is long
 
 
 def _is_entry(wire: bytes, entry_id: bytes) -> bool:
-    """The same for every entry, step by step."""
+    """Return is_entry() for any entry, step by step."""
     end = wire.find(b"\r\n")
     count = _number(wire[1:end]) if wire[:1] == b"*" and end > 0 else 0
     at = end + 2
@@ -106,7 +105,7 @@ def _is_entry(wire: bytes, entry_id: bytes) -> bool:
 
 
 def _number(text: bytes) -> int:
-    """The number that is written like this; -1 if there is none."""
+    """Parse a canonical decimal number; -1 if it is invalid."""
     if not text.isdigit() or len(text) > 10 or (text[:1] == b"0" and len(text) > 1):
         return -1
     return int(text)

@@ -1,4 +1,4 @@
-"""What a key can hold: a stream or a string."""
+"""The values of keys: streams and strings."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class String:
 
     def __init__(self, value: bytes, used: int = 0) -> None:
         self.value = value
-        self.used = used  # ms since epoch of the last command that looked at it
+        self.used = used  # ms since epoch of the last command that used it
 
 
 Value: TypeAlias = Stream | String

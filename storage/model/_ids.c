@@ -1,5 +1,5 @@
-/* IDs as 16 bytes, big-endian, for lists of messages: of the entries of a node, and from what a client sent. A pair of a
-number as an object and a call for each ID takes ten times as long. See ids.py, which says the same in Python. */
+/* Converts IDs to 16 bytes each, big-endian, for lists of messages: the IDs of entries of a node, and IDs that a client
+sent. Creating a Python object per number and a call per ID takes ten times as long. See ids.py. */
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
@@ -8,7 +8,7 @@ number as an object and a call for each ID takes ten times as long. See ids.py, 
 #include <string.h>
 
 #define SIZE 16
-#define SAFE 19    /* digits that never are too much for 64 bits; one more may be */
+#define SAFE 19    /* digits that always fit into 64 bits */
 
 static void put(uint8_t *at, uint64_t ms, uint64_t seq)
 {
@@ -41,8 +41,8 @@ static int usable(const Py_buffer *column, Py_ssize_t hi)
     return 1;
 }
 
-/* raws(base, ms, seq, lo, hi): the IDs of entries lo to hi - 1, of which arrays of u8 to u64 have the ms, from
-`base` on, and the sequence numbers. */
+/* raws(base, ms, seq, lo, hi): return the IDs of entries lo to hi - 1. The arrays (u8 to u64) contain the ms minus `base`,
+and the sequence numbers. */
 static PyObject *ids_raws(PyObject *self, PyObject *const *args, Py_ssize_t count)
 {
     Py_buffer ms, seq;
@@ -82,7 +82,7 @@ static PyObject *ids_raws(PyObject *self, PyObject *const *args, Py_ssize_t coun
     return raws;
 }
 
-/* A number of one to 20 digits; `at` moves behind it. 0 if there is none, or it is too large. */
+/* Parse a number of 1 to 20 digits and advance `at`. Return 0 if there is none, or it is too large. */
 static int number(const char **at, const char *end, uint64_t *value)
 {
     const char *begin = *at, *p = begin, *stop = end - begin > SAFE ? begin + SAFE : end;
@@ -101,8 +101,8 @@ static int number(const char **at, const char *end, uint64_t *value)
     return p > begin;
 }
 
-/* parsed(texts, start): the IDs in a list of bytes from `start` on: ms.seq, ms-seq, or ms for ms.0. None if one is not an
-ID. */
+/* parsed(texts, start): return the IDs in a list of bytes from `start` on: ms.seq, ms-seq, or ms for ms.0. None if one is
+invalid. */
 static PyObject *ids_parsed(PyObject *self, PyObject *const *args, Py_ssize_t count)
 {
     (void)self;

@@ -1,6 +1,6 @@
-/* The records of reads for groups and of their acknowledgements, each in one piece: see records.py, which has the format,
-and the same in Python. A reader that is alone waits for them at each command, and packing their numbers one by one
-takes as long as everything else that is done to the group. */
+/* Packs the records of group reads and acknowledgements. See records.py for the format and the same in Python. A single
+reader waits for them at each command, and packing their numbers separately takes as long as all other work for the group.
+*/
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
@@ -8,7 +8,7 @@ takes as long as everything else that is done to the group. */
 #include <stdint.h>
 #include <string.h>
 
-#define HEAD 5        /* of a record: its op and the bytes that follow */
+#define HEAD 5        /* size of a record's head: op and body size */
 #define ID 16
 
 enum { DELIVER = 9, ACK = 10, OWN = 26 };
@@ -69,7 +69,7 @@ static int are_bytes(PyObject *one, PyObject *other)
     return 0;
 }
 
-/* The bytes of a list of IDs are added to `total`. */
+/* Add the size of a list of IDs to `total`. */
 static int are_ids(PyObject *ids, Py_ssize_t *total)
 {
     int good = PyList_Check(ids);
@@ -83,8 +83,8 @@ static int are_ids(PyObject *ids, Py_ssize_t *total)
     return good;
 }
 
-/* An empty record, `at` after its op, size, and the lengths of key and group. `fixed`: bytes between HEAD and key; `ids`: bytes of
-the IDs. */
+/* Create a record with its op, size, and the lengths of key and group, and set `at` to the position after these.
+`fixed`: bytes between HEAD and key; `ids`: size of the IDs. */
 static PyObject *begun(int op, int fixed, PyObject *key, PyObject *group, Py_ssize_t ids, uint8_t **at)
 {
     Py_ssize_t body = fixed + PyBytes_GET_SIZE(key) + PyBytes_GET_SIZE(group) + ids;
@@ -103,7 +103,7 @@ static PyObject *begun(int op, int fixed, PyObject *key, PyObject *group, Py_ssi
     return record;
 }
 
-/* deliver(key, group, offset, now, retry, expire at, max deliveries, flags, new): without a dead letter key. */
+/* deliver(key, group, offset, now, retry, expire at, max deliveries, flags, new): without a dead-letter key. */
 static PyObject *records_deliver(PyObject *self, PyObject *const *args, Py_ssize_t count)
 {
     uint8_t offset[ID], *at;

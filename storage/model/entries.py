@@ -1,10 +1,10 @@
-"""Entries in wire form: built once from a command's arguments, kept as they are, sent as they are.
+"""Entries in wire form: encoded once from the arguments of a command, then stored and sent unchanged.
 
     *5 CRLF $15 CRLF 1486475519747.0 CRLF $6 CRLF sensor CRLF $2 CRLF 01 CRLF ...
-    |       |-- the ID, which is also TAPPEND's reply --|-- fields and values as given ----
+    |       |-- the ID, which is also TAPPEND's reply --|-- fields and values -------------
     number of fields and values + 1
 
-RESP2 and RESP3 write an entry the same way, so one form serves every reader.
+An entry has the same bytes in RESP2 and RESP3.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Final
 
 from resp.reply import array_header
 
-# Made once: with formatting instead, TAPPEND's handler takes 20 % more instructions, and 27 % more per call of a batch.
+# Tables: with formatting instead, TAPPEND's handler takes 20 % more instructions, and 27 % more in a pipeline.
 SIZES: Final = [b"$%d" % n for n in range(4096)]
 COUNTS: Final = [b"*%d\r\n" % n for n in range(1024)]
 _SEQS: Final = [b"%d" % n for n in range(10_000)]
@@ -22,25 +22,25 @@ _POWERS: Final = [1, 10, 100, 1000, 10_000]
 
 
 class _LastHead:
-    """What the last ID bulk began with, as most IDs are followed by others of the same millisecond.
+    """The head of the last ID, since most IDs are followed by others of the same millisecond.
 
-    Without this TAPPEND's handler takes 16 % more instructions, and 34 % more per call of a batch; where each ID has
-    another millisecond, 1 % less.
+    Without this, TAPPEND's handler takes 16 % more instructions, and 34 % more in a pipeline; 1 % less if each ID has
+    another millisecond.
     """
 
     __slots__ = ("digits", "head", "ms")
 
     def __init__(self) -> None:
         self.ms = -1
-        self.digits = 0  # of seq
-        self.head = b""  # length, CRLF, ms and the dot
+        self.digits = 0  # number of digits of seq
+        self.head = b""  # length, CRLF, ms, and the dot
 
 
 _last: Final = _LastHead()
 
 
 def id_bulk(ms: int, seq: int) -> bytes:
-    """The ID as a bulk string without its last CRLF."""
+    """Return the ID as a bulk string without its last CRLF."""
     if seq > 9999:
         text = b"%d.%d" % (ms, seq)
         return b"$%d\r\n%b" % (len(text), text)
@@ -54,9 +54,9 @@ def id_bulk(ms: int, seq: int) -> bytes:
 
 
 def bulk_ranges(ms: int, seq: int, count: int) -> list[tuple[bytes, list[bytes]]]:
-    """id_bulk() of ms.seq, ms.seq + 1 ...: what all those that are equally long begin with, and the end of each.
+    """Return id_bulk() of ms.seq, ms.seq + 1 ... as groups of equal length: their common head, and the end of each.
 
-    Empty where few batches have so high a number.
+    Empty if a sequence number is beyond the table, which is rare.
     """
     stop = seq + count
     runs: list[tuple[bytes, list[bytes]]] = []
@@ -71,8 +71,8 @@ def bulk_ranges(ms: int, seq: int, count: int) -> list[tuple[bytes, list[bytes]]
 
 
 def entry_of(bulk_id: bytes, argv: list[bytes], at: int) -> bytes:
-    """entry_wire() of the arguments from ``at`` on."""
-    if len(argv) - at == 4:  # two pairs, the commonest entry: saves TAPPEND's handler 16 % of its instructions
+    """Return entry_wire() of the arguments from ``at`` on."""
+    if len(argv) - at == 4:  # two pairs, the most common entry: saves 16 % of the instructions of TAPPEND's handler
         a, b, c, d = argv[at], argv[at + 1], argv[at + 2], argv[at + 3]
         try:
             return b"\r\n".join(
@@ -84,7 +84,7 @@ def entry_of(bulk_id: bytes, argv: list[bytes], at: int) -> bytes:
 
 
 def entry_wire(bulk_id: bytes, values: Sequence[bytes]) -> bytes:
-    """One entry. ``bulk_id`` is an id_bulk(), ``values`` are fields and values in turn."""
+    """Encode an entry. ``bulk_id``: an id_bulk(). ``values``: alternating fields and values."""
     count = len(values) + 1
     parts = [(COUNTS[count] if count < 1024 else array_header(count)) + bulk_id]
     add = parts.append
@@ -97,7 +97,7 @@ def entry_wire(bulk_id: bytes, values: Sequence[bytes]) -> bytes:
 
 
 def wire_values(wire: bytes) -> list[bytes]:
-    """Fields and values of an entry (not on a hot path: dead letters)."""
+    """Return the fields and values of an entry (slow; used for dead letters)."""
     at = wire.index(b"\r\n") + 2
     values: list[bytes] = []
     while at < len(wire):

@@ -1,6 +1,6 @@
-"""Entry IDs: 128 bits, ``ms << 64 | seq``, as one int; 0 is never given to an entry and means "none".
+"""Entry IDs: 128 bits, ``ms << 64 | seq``, as one int. 0 is never assigned to an entry and means "none".
 
-T commands print ``ms.seq`` and take ``ms.seq`` or ``ms-seq`` (semantics [1], [2]).
+T commands return ``ms.seq`` and accept ``ms.seq`` or ``ms-seq`` (semantics [1], [2]).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from resp.errors import INVALID_ID, CommandError
 MASK64: Final = (1 << 64) - 1
 MAX_ID: Final = (1 << 128) - 1
 
-# Many IDs at once, as 16 bytes each: see _ids.c. None without it: then who needs them makes them in Python.
+# Conversions of many IDs to 16 bytes each, in C (_ids.c). None if it was not compiled; the callers then use Python.
 _raws: Callable[[int, array[int], array[int], int, int], list[bytes]] | None = None
 _parsed: Callable[[list[bytes], int], list[bytes] | None] | None = None
 try:
@@ -28,7 +28,7 @@ PARSED: Final[Callable[[list[bytes], int], list[bytes] | None] | None] = _parsed
 
 
 def raw_id(id: int) -> bytes:  # noqa: A002
-    """The ID as 16 bytes, big-endian."""
+    """Return an ID as 16 bytes, big-endian."""
     return id.to_bytes(16, "big")
 
 
@@ -37,7 +37,7 @@ def format_id(id: int) -> bytes:  # noqa: A002
 
 
 def _number(text: bytes) -> int:
-    """An unsigned 64-bit number, digits only."""
+    """Parse an unsigned 64-bit number."""
     if not text.isdigit() or len(text) > 20:
         raise CommandError(INVALID_ID)
     number = int(text)
@@ -47,7 +47,10 @@ def _number(text: bytes) -> int:
 
 
 def parse_id(text: bytes, default_seq: int = 0) -> int:
-    """``ms.seq``, ``ms-seq``, or plain ``ms`` with ``default_seq``. Raises CommandError."""
+    """Parse ``ms.seq``, ``ms-seq``, or plain ``ms`` with ``default_seq``.
+
+    Raises CommandError if ``text`` is invalid.
+    """
     dot = text.find(b".")
     if dot < 0:
         dot = text.find(b"-")
@@ -57,7 +60,7 @@ def parse_id(text: bytes, default_seq: int = 0) -> int:
 
 
 def parse_range_start(text: bytes) -> int:
-    """First ID in a range that starts at ``text``: ``-``, ``+``, an ID, or ``(id``. MAX_ID + 1 if there is none."""
+    """Return the first ID of a range that starts at ``-``, ``+``, an ID, or ``(id``; MAX_ID + 1 if it is empty."""
     if text == b"-":
         return 0
     if text == b"+":
@@ -68,7 +71,7 @@ def parse_range_start(text: bytes) -> int:
 
 
 def parse_range_end(text: bytes) -> int:
-    """Last ID in a range that ends at ``text``; -1 if there is none."""
+    """Return the last ID of a range that ends at ``-``, ``+``, an ID, or ``(id``; -1 if it is empty."""
     if text == b"-":
         return 0
     if text == b"+":

@@ -1,8 +1,8 @@
-"""Timers: a heap of moments, one for each deadline, that tolerates change.
+"""Timers: a heap of times, one for each deadline, that tolerates changes of deadlines.
 
-A timer is armed for the earliest moment at which its subject may need attention. Whoever takes it looks at the subject
-and arms it again if the deadline has moved on. So extending a deadline (which every read of a group does) costs
-nothing.
+A timer is armed for the earliest time at which its subject may need attention. When it fires, the subject is inspected,
+and the timer is armed again if the deadline was extended. Extending a deadline, which every read of a group does, is
+therefore free.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from collections.abc import Iterable
 from heapq import heapify, heappop, heappush
 from typing import Final
 
-NEVER: Final = 0  # as a deadline in ms since epoch: there is none
+NEVER: Final = 0  # as a deadline in ms since epoch: no deadline
 
 Item = tuple[int, bytes, bytes]  # kind, key (or a stage's name), group name (b"" for a key or a stage)
 
-# Bytes of names that entries which are not valid any more may hold, and as many more for each entry.
+# Bytes of names in obsolete heap entries that are tolerated, and the additional bytes per heap entry.
 STALE_BYTES: Final = 1 << 20
 STALE_NAME: Final = 256
 
@@ -24,24 +24,24 @@ GROUP_EXPIRY: Final = 1
 PENDING_DROP: Final = 2
 PENDING_DUE: Final = 3
 STAGE_EXPIRY: Final = 4
-PRODUCED: Final = 5  # IDs of a stream's producers are forgotten
+PRODUCED: Final = 5  # expiry of the IDs of a stream's producers
 
 
 class Timers:
-    """Times are ms, all by the same clock. Every method is amortized O(log n)."""
+    """Timers of one clock; times in ms. Every method is amortized O(log n)."""
 
     __slots__ = ("_armed", "_heap", "_stale")
 
     def __init__(self) -> None:
         self._heap: list[tuple[int, Item]] = []
-        self._armed: dict[Item, int] = {}  # each item's earliest moment in the heap
-        self._stale = 0  # bytes of names in entries of the heap that are not valid any more, at most
+        self._armed: dict[Item, int] = {}  # the earliest time of each item in the heap
+        self._stale = 0  # upper bound of the bytes of names in obsolete heap entries
 
     def __len__(self) -> int:
         return len(self._armed)
 
     def arm(self, kind: int, key: bytes, group: bytes, when: int) -> None:
-        """Let the item come up at ``when``; an earlier moment that it is armed for stays."""
+        """Arm the timer of an item for ``when``, unless it is armed for an earlier time."""
         item = (kind, key, group)
         armed = self._armed.get(item)
         if armed is not None:
@@ -53,13 +53,13 @@ class Timers:
         self._tidy()
 
     def cancel(self, kind: int, key: bytes, group: bytes = b"") -> None:
-        """The subject is gone. (A timer left behind does no harm, but takes memory.)"""
+        """Remove the timer of an item. (An obsolete timer is harmless but takes memory.)"""
         if self._armed.pop((kind, key, group), None) is not None:
             self._stale += len(key) + len(group)
             self._tidy()
 
     def cancel_all(self, kind: int, keys: Iterable[bytes]) -> None:
-        """cancel() for many items without a group."""
+        """Remove the timers of many items without a group."""
         armed = self._armed
         if armed:
             for key in keys:
@@ -68,7 +68,7 @@ class Timers:
             self._tidy()
 
     def _tidy(self) -> None:
-        """Keep at least a fourth of the heap's entries valid, and forget long names soon."""
+        """Rebuild the heap if less than a fourth of its entries are valid, or if obsolete names take much memory."""
         entries = len(self._heap)
         if (entries > 64 and entries > 4 * len(self._armed)) or self._stale > STALE_BYTES + STALE_NAME * entries:
             self._heap = [(at, it) for it, at in self._armed.items()]
@@ -76,14 +76,14 @@ class Timers:
             self._stale = 0
 
     def next(self) -> int | None:
-        """The earliest moment that an item is armed for, None if there is none."""
+        """Return the earliest time of all timers, None if there are none."""
         heap = self._heap
         while heap and self._armed.get(heap[0][1]) != heap[0][0]:
             heappop(heap)
         return heap[0][0] if heap else None
 
     def take(self, now: int) -> Item | None:
-        """The next item whose moment has come, None if there is none; it is no longer armed."""
+        """Return the next item that is due, None if there is none, and remove its timer."""
         when = self.next()
         if when is None or when > now:
             return None
@@ -98,7 +98,7 @@ class Timers:
 
 
 class TwoClocks:
-    """The timers of a keyspace. Some kinds go by the wall clock, the others by served time (``keyspace``, Rule 6)."""
+    """The timers of a keyspace. Some kinds use the wall clock, the others served time (Rule 6 of ``keyspace``)."""
 
     __slots__ = ("_served", "_wall")
 
@@ -113,7 +113,7 @@ class TwoClocks:
         return self._wall if kind in (KEY_EXPIRY, PRODUCED) else self._served
 
     def arm(self, kind: int, key: bytes, group: bytes, when: int) -> None:
-        """See Timers. ``when``: by the clock of the kind."""
+        """Arm a timer (see Timers.arm()). ``when``: by the clock of the kind."""
         self._of(kind).arm(kind, key, group, when)
 
     def cancel(self, kind: int, key: bytes, group: bytes = b"") -> None:
@@ -123,12 +123,12 @@ class TwoClocks:
         self._of(kind).cancel_all(kind, keys)
 
     def next(self) -> int | None:
-        """The earliest moment of all, if both clocks were the same."""
+        """Return the earliest time of all timers, as if both clocks were the same."""
         wall, served = self._wall.next(), self._served.next()
         return served if wall is None else wall if served is None else min(wall, served)
 
     def take(self, now: int, served: int | None = None) -> Item | None:
-        """The next item whose moment has come, None if there is none. ``served``: ``now`` unless it is given."""
+        """Return the next item that is due, None if there is none. ``served``: None: ``now``."""
         item = self._wall.take(now)
         return item if item is not None else self._served.take(now if served is None else served)
 

@@ -1,14 +1,18 @@
-"""Marks: which entries of a stream were deleted one by one, by their ordinals.
+"""Tombstones: the ordinals of entries that were deleted individually.
 
-Ordinals are cut into chunks of 8192. A chunk with marks has a container, of one of two forms, told apart by their
+Ordinals are divided into chunks of 8192. A chunk with tombstones has a container in one of two forms, which differ in
 length:
 
-    few     up to 511 marks: their offsets in the chunk, ascending, u16 big-endian each      2 bytes a mark
-    bitmap  1024 bytes: bit n % 8 of byte n // 8 is the entry at offset n                    0.12 to 2 bytes a mark
+    few     up to 511 tombstones: their offsets in the chunk, ascending, u16 big-endian each      2 bytes each
+    bitmap  1024 bytes: bit n % 8 of byte n // 8 is the entry at offset n                         0.12 to 2 bytes each
 
-Rule 1: a container is never changed, only replaced. So snapshots and checkpoints share it, and any thread may read it.
-Rule 2: nothing costs more than O(log chunks), and the work of one chunk: some microseconds. The sums before each chunk
-are made anew after a change, when somebody asks.
+Decision: deletions are recorded by ordinal, not in the nodes. Counts and seeks are a sum and a bit count, and nodes
+stay immutable. A node without living entries leaves the index, and the tombstones describe the gap.
+
+Rule 1: a container is replaced, never changed. Snapshots and checkpoints share containers, and any thread may read
+them.
+Rule 2: no operation takes more than O(log chunks) plus the work of one chunk, some microseconds. The sums before each
+chunk are recomputed after a change, when they are needed.
 """
 
 from __future__ import annotations
@@ -25,14 +29,14 @@ BITS: Final = 13
 CHUNK: Final = 1 << BITS  # ordinals of a chunk
 LOW: Final = CHUNK - 1
 BITMAP: Final = CHUNK >> 3  # bytes of a bitmap
-LONG: Final = 1024  # ordinals: few nodes have so many entries
+LONG: Final = 1024  # ordinals; few nodes have more entries
 TOMBSTONES_BYTES: Final = 800  # memory of an object without chunks
-CHUNK_BYTES: Final = 60  # of a chunk besides its container's bytes
+CHUNK_BYTES: Final = 60  # memory of a chunk without its container's bytes
 FULL: Final = b"\xff" * BITMAP  # shared by all chunks without a living entry
 
 
 def numbers(container: bytes) -> list[int]:
-    """The offsets that are marked, ascending."""
+    """Return the offsets in a container, ascending."""
     if len(container) != BITMAP:
         return _few(container).tolist()
     bits = int.from_bytes(container, "little")
@@ -45,7 +49,7 @@ def numbers(container: bytes) -> list[int]:
 
 
 def packed(offsets: list[int]) -> bytes:
-    """The container of these offsets, which ascend."""
+    """Return the container of these offsets (ascending)."""
     if 2 * len(offsets) < BITMAP:
         column = array("H", offsets)
         if byteorder == "little":
@@ -58,7 +62,7 @@ def packed(offsets: list[int]) -> bytes:
 
 
 def check(container: bytes) -> int:
-    """The number of marks of a container that was read from a file. Raises CorruptError if none has written it."""
+    """Return the number of offsets in a container from a file. Raises CorruptError if the container is invalid."""
     if len(container) == BITMAP:
         count = int.from_bytes(container, "little").bit_count()
         if 2 * count >= BITMAP:
@@ -78,29 +82,29 @@ def _few(container: bytes) -> array[int]:
 
 
 class Tombstones:
-    """Of one stream, or frozen: of one moment."""
+    """The tombstones of a stream, or a frozen copy of them."""
 
     __slots__ = ("_chunks", "_containers", "_counts", "_sums", "bytes", "changed", "dead_nodes", "thin", "total")
 
     def __init__(self) -> None:
-        self._chunks = array("Q")  # numbers of the chunks that have marks, ascending
+        self._chunks = array("Q")  # numbers of the chunks with tombstones, ascending
         self._containers: list[bytes] = []
-        self._counts = array("I")  # marks of each
-        self._sums: array[int] | None = None  # marks before each, and all of them; None: to be made
+        self._counts = array("I")  # tombstones in each
+        self._sums: array[int] | None = None  # tombstones before each chunk, and in total; None: not computed
         self.total = 0
-        self.bytes = TOMBSTONES_BYTES  # of memory, roughly
-        self.changed: set[int] = set()  # chunks that differ from what the last capture took
-        # of the stream, for its next capture; here, because streams without marks need neither
-        self.dead_nodes: list[tuple[int, int]] = []  # nodes that left its index: first ordinals and IDs
-        self.thin: set[int] = set()  # first ordinals of nodes in which entries died
+        self.bytes = TOMBSTONES_BYTES  # approximate memory
+        self.changed: set[int] = set()  # chunks that changed since the last capture
+        # for the stream's next capture; here, since streams without tombstones need neither
+        self.dead_nodes: list[tuple[int, int]] = []  # nodes that left the index: first ordinals and IDs
+        self.thin: set[int] = set()  # first ordinals of nodes with deletions
 
-    # -- asking ----------------------------------------------------------------------------------------------
+    # -- queries ---------------------------------------------------------------------------------------------
     def has(self, ordinal: int) -> bool:
         at = self._at(ordinal >> BITS)
         return at >= 0 and _has(self._containers[at], ordinal & LOW)
 
     def before(self, ordinal: int) -> int:
-        """The number of marks below ``ordinal``."""
+        """Return the number of tombstones below ``ordinal``."""
         sums = self._sums
         if sums is None:
             sums = self._sums = array("Q", [0, *accumulate(self._counts)])
@@ -112,13 +116,13 @@ class Tombstones:
         return count
 
     def count(self, lo: int, hi: int) -> int:
-        """The number of marks in [lo, hi)."""
+        """Return the number of tombstones in [lo, hi)."""
         if lo >= hi:
             return 0
         first, last = lo >> BITS, hi >> BITS
         if last - first > 1:
             return self.before(hi) - self.before(lo)
-        # a node's ordinals: that must not cost the sums of all chunks after each change
+        # for a node's ordinals, the sums of all chunks need not be recomputed after each change
         at = bisect_left(self._chunks, first)
         end, count = len(self._chunks), 0
         if at < end and self._chunks[at] == first:
@@ -130,12 +134,12 @@ class Tombstones:
         return count
 
     def live_ranges(self, lo: int, hi: int) -> list[tuple[int, int]]:
-        """[lo, hi) without what is marked: the runs of ordinals that are left, each with start and stop.
+        """Return the ranges of living ordinals in [lo, hi), each with start and stop.
 
-        O(marks in it): ask for a node's ordinals, not for a stream's.
+        O(tombstones in [lo, hi)): to be called for a node, not for a stream.
         """
         found: list[tuple[int, int]] = []
-        if hi - lo > LONG:  # behind the node there may be a million dead entries
+        if hi - lo > LONG:  # a million deleted entries can follow the node
             hi = max(lo, self.live_below(hi) + 1)
         start = lo
         at = bisect_left(self._chunks, lo >> BITS)
@@ -160,7 +164,7 @@ class Tombstones:
         return found
 
     def marked(self, lo: int, hi: int) -> list[int]:
-        """The ordinals in [lo, hi) that are marked. O(marks in it)."""
+        """Return the deleted ordinals in [lo, hi). O(tombstones in [lo, hi))."""
         found: list[int] = []
         at = bisect_left(self._chunks, lo >> BITS)
         while at < len(self._chunks) and self._chunks[at] << BITS < hi:
@@ -171,7 +175,7 @@ class Tombstones:
         return found
 
     def live_from(self, ordinal: int) -> int:
-        """The first ordinal at or above ``ordinal`` that is not marked."""
+        """Return the first living ordinal at or above ``ordinal``."""
         at = bisect_left(self._chunks, ordinal >> BITS)
         while at < len(self._chunks) and self._chunks[at] == ordinal >> BITS:
             base = self._chunks[at] << BITS
@@ -184,7 +188,7 @@ class Tombstones:
         return ordinal
 
     def live_below(self, ordinal: int) -> int:
-        """The last ordinal below ``ordinal`` that is not marked; -1 if there is none."""
+        """Return the last living ordinal below ``ordinal``; -1 if there is none."""
         ordinal -= 1
         if ordinal < 0:
             return -1
@@ -202,8 +206,8 @@ class Tombstones:
         return ordinal
 
     def after(self, lo: int, count: int, end: int) -> int:
-        """The lowest ordinal ``hi`` with ``count`` unmarked ones in [lo, hi), at most ``end``."""
-        # hi - lo - marks in between only grows with hi: halve until it fits
+        """Return the lowest ``hi`` with ``count`` living ordinals in [lo, hi), at most ``end``."""
+        # a binary search: the number of living ordinals in [lo, hi) grows with hi
         if lo + count >= end or not self.count(lo, lo + count):
             return min(lo + count, end)
         marked = self.before(lo)
@@ -217,7 +221,7 @@ class Tombstones:
         return low
 
     def ahead(self, hi: int, count: int, start: int) -> int:
-        """The highest ordinal ``lo`` with ``count`` unmarked ones in [lo, hi), at least ``start``."""
+        """Return the highest ``lo`` with ``count`` living ordinals in [lo, hi), at least ``start``."""
         if hi - count <= start or not self.count(hi - count, hi):
             return max(hi - count, start)
         marked = self.before(hi)
@@ -232,7 +236,7 @@ class Tombstones:
 
     # -- changes ---------------------------------------------------------------------------------------------
     def add(self, ordinals: list[int]) -> int:
-        """Mark these, which ascend; returns how many were not marked."""
+        """Add ordinals (ascending). Return how many of them were new."""
         i, end, added = 0, len(ordinals), 0
         while i < end:
             chunk = ordinals[i] >> BITS
@@ -256,7 +260,7 @@ class Tombstones:
             new = FULL if bitmap == FULL else bytes(bitmap)
             count = int.from_bytes(new, "little").bit_count()
         else:
-            # mostly entries are deleted in their order
+            # entries are mostly deleted in order
             ascends = not old or int.from_bytes(old[-2:], "big") < offsets[0]
             merged = [*_few(old), *offsets] if ascends else sorted({*_few(old), *offsets})
             new, count = packed(merged), len(merged)
@@ -273,7 +277,7 @@ class Tombstones:
         self._sums = None
 
     def drop_before(self, ordinal: int) -> None:
-        """Forget the marks below ``ordinal``: the entries there were evicted."""
+        """Remove the tombstones below ``ordinal``, whose entries were evicted."""
         stop = bisect_left(self._chunks, ordinal >> BITS)
         if stop:
             self.changed.update(self._chunks[:stop])
@@ -292,22 +296,22 @@ class Tombstones:
 
     # -- the whole -------------------------------------------------------------------------------------------
     def take_changed(self) -> list[tuple[int, bytes]]:
-        """The chunks that changed since the last call, each with its container; an empty one has no marks any more."""
+        """Return the chunks that changed since the last call, with their containers (empty: no more tombstones)."""
         taken = [(chunk, self.container(chunk)) for chunk in sorted(self.changed)]
         self.changed.clear()
         return taken
 
     def chunks(self) -> list[tuple[int, bytes]]:
-        """All chunks, each with its container."""
+        """Return all chunks with their containers."""
         return list(zip(self._chunks, self._containers, strict=True))
 
     def container(self, chunk: int) -> bytes:
-        """A chunk's container, empty if it has no marks."""
+        """Return the container of a chunk; empty if it has no tombstones."""
         at = self._at(chunk)
         return self._containers[at] if at >= 0 else b""
 
     def restore(self, chunk: int, container: bytes) -> None:
-        """Add a chunk from a store, after all chunks below it. Raises CorruptError."""
+        """Add a chunk from a store, in ascending order. Raises CorruptError if it is invalid."""
         count = check(container)
         if (self._chunks and chunk <= self._chunks[-1]) or chunk >> (63 - BITS):
             raise CorruptError("lists of deleted entries are out of order")
@@ -319,7 +323,7 @@ class Tombstones:
         self._sums = None
 
     def freeze(self, lo: int, hi: int) -> Tombstones:
-        """A copy of what concerns [lo, hi), which later changes don't affect. O(chunks in it)."""
+        """Return a copy for queries in [lo, hi), which later changes do not affect. O(chunks in [lo, hi))."""
         other = Tombstones()
         at, stop = bisect_left(self._chunks, lo >> BITS), bisect_left(self._chunks, (hi >> BITS) + 1)
         other._chunks, other._counts = self._chunks[at:stop], self._counts[at:stop]
@@ -328,7 +332,7 @@ class Tombstones:
         return other
 
     def _at(self, chunk: int) -> int:
-        """Position of a chunk; -1 if it has no marks."""
+        """Return the position of a chunk; -1 if it has no tombstones."""
         at = bisect_left(self._chunks, chunk)
         return at if at < len(self._chunks) and self._chunks[at] == chunk else -1
 
@@ -342,7 +346,7 @@ def _has(container: bytes, offset: int) -> bool:
 
 
 def _below(container: bytes, offset: int) -> int:
-    """Marks below ``offset``."""
+    """Return the number of offsets below ``offset``."""
     if len(container) != BITMAP:
         return bisect_left(_few(container), offset)
     whole = int.from_bytes(container[: offset >> 3], "little").bit_count()
@@ -350,7 +354,7 @@ def _below(container: bytes, offset: int) -> int:
 
 
 def _without(container: bytes, offset: int, left: int) -> bytes:
-    """The container without the marks below ``offset``; ``left``, at least one, are left."""
+    """Return the container without the offsets below ``offset``; ``left`` of them (at least one) remain."""
     if len(container) != BITMAP:
         return container[2 * (len(container) // 2 - left) :]
     if 2 * left < BITMAP:
@@ -359,7 +363,7 @@ def _without(container: bytes, offset: int, left: int) -> bytes:
 
 
 def _between(container: bytes, start: int, stop: int) -> list[int]:
-    """Offsets marked in [start, stop)."""
+    """Return the offsets in [start, stop)."""
     if len(container) != BITMAP:
         column = _few(container)
         return column[bisect_left(column, start) : bisect_left(column, stop)].tolist()
@@ -381,7 +385,7 @@ _BITS: Final = [[bit for bit in range(8) if byte >> bit & 1] for byte in range(2
 
 
 def _first_clear(container: bytes, offset: int) -> int:
-    """The first offset from ``offset`` on that is not marked; CHUNK if there is none."""
+    """Return the first offset from ``offset`` on that is not in the container; CHUNK if there is none."""
     if len(container) != BITMAP:
         column = _few(container)
         at = bisect_left(column, offset)
@@ -389,12 +393,12 @@ def _first_clear(container: bytes, offset: int) -> int:
             offset += 1
             at += 1
         return offset
-    clear = ~int.from_bytes(container, "little") >> offset  # endless ones above, so there is always one
+    clear = ~int.from_bytes(container, "little") >> offset  # ~ has infinitely many ones above, so there is always one
     return min(CHUNK, offset + (clear & -clear).bit_length() - 1)
 
 
 def _last_clear(container: bytes, offset: int) -> int:
-    """The last offset up to ``offset`` that is not marked; -1 if there is none."""
+    """Return the last offset up to ``offset`` that is not in the container; -1 if there is none."""
     if len(container) != BITMAP:
         column = _few(container)
         at = bisect_left(column, offset + 1) - 1

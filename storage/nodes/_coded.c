@@ -1,8 +1,8 @@
-/* The rows of coded nodes (see coded.py, which has the format, and the same in Python): written, searched, read.
+/* Encodes, searches, and decodes the rows of coded nodes. See coded.py for the format and codedrows.py for Python.
 
-Rule 1: encode() keeps nothing that read() does not give back byte for byte: it reads what it has made, and compares.
-Rule 2: whatever a body holds, nothing outside of it is read, and nothing outside of the reply is written. What makes no
-        sense is a ValueError. So lengths and counts are checked in opened(), and codes where they are used.
+Rule 1: encode() verifies that read() returns the same bytes: it decodes its result and compares.
+Rule 2: for any body, no bytes outside of it are read, and none outside of the reply are written. Invalid bytes raise
+        ValueError. Lengths and counts are checked in opened(), and codes where they are used.
 */
 
 #define PY_SSIZE_T_CLEAN
@@ -62,7 +62,7 @@ static PyObject *read_entries(const Rows *rows, uint32_t lo, uint32_t hi, uint32
     return wire;
 }
 
-/* read(blob, lo, hi): the wire of entries lo to hi - 1. */
+/* read(blob, lo, hi): return the wire form of entries lo to hi - 1. */
 static PyObject *coded_read(PyObject *self, PyObject *const *args, Py_ssize_t count)
 {
     Rows rows;
@@ -73,7 +73,7 @@ static PyObject *coded_read(PyObject *self, PyObject *const *args, Py_ssize_t co
     return read_entries(&rows, lo, hi, NULL);
 }
 
-/* parts(blob, lo, hi): the wire, and the ends of its entries as an array of u32, as bytes. */
+/* parts(blob, lo, hi): return the wire form, and the ends of its entries as an array of u32, as bytes. */
 static PyObject *coded_parts(PyObject *self, PyObject *const *args, Py_ssize_t count)
 {
     Rows rows;
@@ -91,7 +91,7 @@ static PyObject *coded_parts(PyObject *self, PyObject *const *args, Py_ssize_t c
     return pair;
 }
 
-/* times(blob, lo, hi): the ms and the sequence numbers of entries lo to hi - 1, as arrays of u64, as bytes. */
+/* times(blob, lo, hi): return the ms and the sequence numbers of entries lo to hi - 1, as arrays of u64, as bytes. */
 static PyObject *coded_times(PyObject *self, PyObject *const *args, Py_ssize_t count)
 {
     Rows rows;
@@ -122,7 +122,7 @@ static PyObject *coded_times(PyObject *self, PyObject *const *args, Py_ssize_t c
     return pair;
 }
 
-/* raws(blob, lo, hi): the IDs of entries lo to hi - 1, as 16 bytes each, big-endian. */
+/* raws(blob, lo, hi): return the IDs of entries lo to hi - 1, as 16 bytes each, big-endian. */
 static PyObject *coded_raws(PyObject *self, PyObject *const *args, Py_ssize_t count)
 {
     Rows rows;
@@ -151,7 +151,7 @@ static PyObject *coded_raws(PyObject *self, PyObject *const *args, Py_ssize_t co
     return raws;
 }
 
-/* As narrow an array of unsigned numbers as they allow: of u8 (if `bytes` is set), u32 or u64, as bytes. */
+/* Return the narrowest array of unsigned numbers: u8 (if `bytes` is set), u32, or u64, as bytes. */
 static PyObject *narrow(const uint64_t *numbers, uint32_t count, int bytes)
 {
     uint64_t most = 0;
@@ -206,7 +206,7 @@ static PyObject *coded_columns(PyObject *self, PyObject *blob)
     return pair;
 }
 
-/* find(blob, ms, seq): index of the first entry whose ID is that, or more; as many as there are if there is none. */
+/* find(blob, ms, seq): return the index of the first entry with at least this ID; the number of entries if there is none. */
 static PyObject *coded_find(PyObject *self, PyObject *const *args, Py_ssize_t count)
 {
     Rows rows;

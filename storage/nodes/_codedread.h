@@ -1,4 +1,4 @@
-/* Coded nodes, read: see coded.py for the format, and _coded.c for the rules. */
+/* Reading coded nodes. See coded.py for the format, and _coded.c for the rules. */
 
 #ifndef TIDELOG_CODED_READ_H
 #define TIDELOG_CODED_READ_H
@@ -140,7 +140,7 @@ static const uint8_t *opened_numbers(Rows *rows, Column *column, const uint8_t *
     return at + 10;
 }
 
-/* Look at everything but the rows. -1 with an exception if no blob can have these bytes. */
+/* Validate everything except the rows. Return -1 with an exception if the bytes are invalid. */
 static int opened(Rows *rows, const uint8_t *blob, Py_ssize_t size)
 {
     const uint8_t *at = blob + BODY, *end = blob + size;
@@ -199,7 +199,7 @@ static uint64_t stored_seq(const Rows *rows, uint32_t entry)
     return rows->seq_base + field(rows, entry * rows->row_bits + (uint64_t)rows->ms_bits, rows->seq_bits);
 }
 
-/* The first of entries lo to hi - 1 whose ms is `ms` or more; hi if there is none. */
+/* Return the first of entries lo to hi - 1 whose ms is at least `ms`; hi if there is none. */
 static uint32_t first_ms(const Rows *rows, uint32_t lo, uint32_t hi, uint64_t ms)
 {
     while (lo < hi) {
@@ -231,7 +231,7 @@ static uint64_t seq_at(const Rows *rows, uint32_t entry, uint64_t ms)
     return entry - first_ms(rows, 0, entry, ms) + (ms ? 0 : rows->seq);
 }
 
-/* The IDs of entries one after another. */
+/* Iterate over the IDs of entries. */
 typedef struct {
     uint64_t ms, seq;
 } Id;
@@ -258,7 +258,7 @@ static const char PAIRS[] =
     "0001020304050607080910111213141516171819202122232425262728293031323334353637383940414243444546474849"
     "5051525354555657585960616263646566676869707172737475767778798081828384858687888990919293949596979899";
 
-/* The digits of a number before `end`; where they begin. */
+/* Write the digits of a number before `end`. Return their start. */
 static uint8_t *digits_before(uint8_t *end, uint64_t number)
 {
     for (; number >> 32; number /= 100)
@@ -273,7 +273,7 @@ static uint8_t *digits_before(uint8_t *end, uint64_t number)
     return end;
 }
 
-/* Copies in steps of eight bytes, so up to seven more than `size` are read and written; they don't count. */
+/* Copy in steps of eight bytes. Up to seven bytes more than `size` are read and written. */
 static inline uint8_t *put_bytes(uint8_t *out, const uint8_t *from, uint32_t size)
 {
     uint8_t *end = out + size;
@@ -339,7 +339,7 @@ static inline uint8_t *put_value(uint8_t *out, const Rows *rows, const Column *c
     return out + 2;
 }
 
-/* What each entry begins with, up to the dot of its ID: the same as before, nearly always. */
+/* Write the start of an entry, up to the dot of its ID; nearly always the same as that of the previous entry. */
 typedef struct {
     uint64_t ms;
     int size, digits;            /* digits of the sequence number; 0: nothing is here yet */

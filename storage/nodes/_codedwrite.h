@@ -1,4 +1,4 @@
-/* Coded nodes, written: which form each column takes, and the blob. See _coded.c for the rules. */
+/* Writing coded nodes: the form of each column, and the blob. See _coded.c for the rules. */
 
 #ifndef TIDELOG_CODED_WRITE_H
 #define TIDELOG_CODED_WRITE_H
@@ -28,7 +28,7 @@ typedef struct {
     uint64_t cost;                   /* bits */
 } Plan;
 
-/* A size or a count, as it is always written. */
+/* Parse a size or a count in its canonical form. */
 static int64_t read_size(const uint8_t *wire, uint32_t *at, uint32_t end, uint8_t mark)
 {
     uint32_t here = *at;
@@ -43,7 +43,7 @@ static int64_t read_size(const uint8_t *wire, uint32_t *at, uint32_t end, uint8_
     return number;
 }
 
-/* Where the values of all entries are. Their number, or 0 if these entries are not to be coded. */
+/* Find the values of all entries. Return their number, or 0 if these entries are not suitable. */
 static int cut(const uint8_t *wire, uint32_t size, const uint8_t *ends, uint32_t count, Cell **cells)
 {
     uint32_t at = 0, end;
@@ -119,7 +119,7 @@ static int is_number(const uint8_t *text, uint32_t size, Number *number)
     return number->whole && point == (number->decimals > 0);
 }
 
-/* All values of a column as numbers of one form: whether they are. The numbers go to `codes`, and become codes. */
+/* Parse all values of a column as numbers of one form into `codes`. Return whether this succeeded. */
 static int plan_numbers(
     const uint8_t *wire, const Cell *cells, uint32_t count, int columns, Plan *plan, uint64_t *codes
 )
@@ -170,7 +170,7 @@ static uint32_t hashed(const uint8_t *text, uint32_t size)  /* FNV-1a */
     return hash ^ hash >> 15;
 }
 
-/* A column as few texts that return, unless that takes `most` bits or more: whether it does not. Codes go to `codes`. */
+/* Encode a column as repeated texts into `codes`, unless this takes `most` bits or more. Return whether it was encoded. */
 static int plan_texts(
     const uint8_t *wire, const Cell *cells, uint32_t count, int columns, uint64_t most, Plan *plan, uint64_t *codes
 )
@@ -207,7 +207,7 @@ static int plan_texts(
     return 1;
 }
 
-/* The cheaper of both, in a `plan` of zeros. `codes` has room for two columns: the second one is for what is not chosen. */
+/* Choose the cheaper form, in a `plan` of zeros. `codes` has room for two columns; the second one is for the other form. */
 static int plan_column(
     const uint8_t *wire, const Cell *cells, uint32_t count, int columns, Plan *plan, uint64_t *codes
 )
@@ -234,7 +234,7 @@ static int plan_column(
     return are;
 }
 
-/* Whether the first entries may be coded; so most others need not be looked at. */
+/* Return whether the first entries are suitable, which avoids examining most unsuitable nodes. */
 static int is_promising(const uint8_t *wire, uint32_t size, const uint8_t *ends, uint64_t *codes)
 {
     Cell *cells = NULL;
@@ -293,7 +293,7 @@ static int plan_ids(Ids *ids, uint32_t count)
     return ids->ms_bits <= 48 && ids->seq_bits <= 48 && !(highest >> 62);
 }
 
-/* Everything but the rows. */
+/* Write everything except the rows. */
 static uint8_t *put_plan(uint8_t *out, const uint8_t *wire, const Ids *ids, const Plan *plan, int columns)
 {
     out[0] = (uint8_t)ids->ms_bits;
@@ -344,7 +344,7 @@ static void put_rows(
     }
 }
 
-/* Whether the blob gives back the wire, byte for byte (Rule 1), and the ends. -1: no memory. */
+/* Return whether decoding the blob returns the same wire form (Rule 1) and ends; -1 if memory runs out. */
 static int is_faithful(const uint8_t *blob, Py_ssize_t size, const Py_buffer *wire, const Py_buffer *ends)
 {
     Rows rows;

@@ -1,6 +1,6 @@
-"""The cache of opened nodes, shared by all streams of a keyspace: the least recently used ones go first.
+"""The cache of opened nodes, shared by all streams of a keyspace. The least recently used nodes are dropped first.
 
-Nodes arrive packed (see ``packed``) or coded (see ``coded``), and are unpacked once they have been used often enough.
+Nodes are added packed (see ``packed``) or coded (see ``coded``), and are unpacked after several uses.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from storage.nodes.coded import CodedNode
 from storage.nodes.node import Node
 from storage.nodes.packed import AnyNode, PackedNode
 
-UNPACK_AT: Final = 2  # uses of a packed node after its first: what is read again so soon will be read again
+UNPACK_AT: Final = 2  # uses of a packed node after the first one
 
 
 class NodeCache:
-    """Holds at most ``max_bytes``, which may be changed at any time (the excess goes at once); 0 switches it off.
+    """Contains at most ``max_bytes``, which may be changed at any time (the excess is dropped at once). 0 disables it.
 
-    A node's key is its stream's sid and the ordinal of its first entry; that pair is never used for other entries.
+    The key of a node is the sid of its stream and the ordinal of its first entry. This pair is never reused.
     """
 
     __slots__ = ("_last", "_last_ord", "_last_sid", "_max_bytes", "_nodes", "_of_stream", "bytes", "hits", "misses")
@@ -31,8 +31,8 @@ class NodeCache:
         self._max_bytes = max_bytes
         self._nodes: OrderedDict[tuple[int, int], AnyNode] = OrderedDict()
         self._of_stream: dict[int, set[int]] = {}  # sid -> first ordinals; no set is empty
-        # The unpacked node that get() returned last, for readers that come back to it: a TRANGE of 10 cached entries
-        # takes 0.65 of the instructions that it takes by way of the dictionary.
+        # The unpacked node that get() returned last. A TRANGE of 10 cached entries then takes 0.65 of the instructions
+        # of a lookup in the dictionary.
         self._last: AnyNode | None = None
         self._last_sid = self._last_ord = -1
 
@@ -70,7 +70,7 @@ class NodeCache:
         return node
 
     def put(self, sid: int, first_ord: int, node: AnyNode) -> None:
-        """Keep ``node`` instead of any other with the same key. One that alone exceeds max_bytes isn't kept."""
+        """Add a node, replacing one with the same key. A node larger than max_bytes is not added."""
         key = (sid, first_ord)
         if key in self._nodes:
             self.drop(sid, first_ord)
@@ -88,7 +88,7 @@ class NodeCache:
             self._trim(self._max_bytes)
 
     def grow(self, sid: int, first_ord: int, node: Node, size: int) -> bool:
-        """Whether ``node`` is here and may take ``size`` bytes more: it does then. Nothing is dropped for that."""
+        """Add ``size`` bytes to a cached node if they fit without dropping others. Return whether they do."""
         if self.bytes + size > self._max_bytes or self._nodes.get((sid, first_ord)) is not node:
             return False
         self.bytes += size
@@ -100,7 +100,7 @@ class NodeCache:
             self._forget(sid, first_ord, node)
 
     def drop_many(self, sid: int, first_ords: array[int]) -> None:
-        """Nodes of a stream are gone, in ascending order. O(their number, or that of the stream's nodes here)."""
+        """Drop nodes of a stream, in ascending order. O(their number, or that of the stream's cached nodes)."""
         cached = self._of_stream.get(sid)
         if cached is None:
             return
@@ -110,7 +110,7 @@ class NodeCache:
                 self.drop(sid, first_ord)
 
     def drop_stream(self, sid: int) -> None:
-        """The stream is gone. O(nodes cached of it)."""
+        """Drop all nodes of a stream. O(its cached nodes)."""
         if sid == self._last_sid:
             self._forget_last()
         for first_ord in self._of_stream.pop(sid, ()):
@@ -126,7 +126,7 @@ class NodeCache:
         return len(self._nodes)
 
     def shrink(self, size: int) -> None:
-        """Drop the least recently used nodes, of ``size`` bytes together or a little more; all if there are fewer."""
+        """Drop least recently used nodes of at least ``size`` bytes in total; all nodes if there are fewer."""
         self._trim(max(0, self.bytes - size))
 
     def _trim(self, most: int) -> None:

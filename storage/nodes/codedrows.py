@@ -1,6 +1,6 @@
-"""What _coded.c does, in Python, but for writing: for servers that were installed without a C compiler, and for tests.
+"""Decodes coded nodes in Python: for servers that were installed without a C compiler, and for tests of ``_coded.c``.
 
-See ``coded`` for the format. Blobs that make no sense raise ValueError, entries that a node does not have IndexError.
+See ``coded`` for the format. Invalid blobs raise ValueError; entries that a node does not have raise IndexError.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ MOST_BASE: Final = 10**18
 
 
 class Texts:
-    """A column of few texts, which return."""
+    """A column of a few repeated texts."""
 
     __slots__ = ("bits", "texts")
 
@@ -39,15 +39,15 @@ class Texts:
 
 
 class Numbers:
-    """A column of decimals, all with as many digits after the point."""
+    """A column of decimals with the same number of digits after the point."""
 
     __slots__ = ("base", "bits", "decimals", "minus", "pad")
 
     def __init__(self, bits: int, minus: int, decimals: int, pad: int, base: int) -> None:
         self.bits = bits
-        self.minus = minus  # 1: code 0 is minus zero, and numbers begin with 1
+        self.minus = minus  # 1: code 0 is minus zero, and numbers begin at code 1
         self.decimals = decimals
-        self.pad = pad  # digits before the point, at least
+        self.pad = pad  # minimum number of digits before the point
         self.base = base
 
     def value(self, code: int) -> bytes:
@@ -61,7 +61,7 @@ class Numbers:
 
 
 class Rows:
-    """A blob, opened."""
+    """An opened blob."""
 
     __slots__ = ("base", "columns", "count", "counted", "ms", "seqs", "rows", "wire")
 
@@ -99,7 +99,7 @@ class Rows:
                 whole.append(row & (1 << width) - 1)
                 row >>= width
             self.rows.append(whole)
-        self.ms = [row[0] for row in self.rows]  # after the first one's
+        self.ms = [row[0] for row in self.rows]  # minus that of the first entry
         if self.ms[0] or (not self.counted and seq_base + self.rows[0][1] != first_seq):
             raise ValueError("begins with another entry")
         self.seqs: list[int] = []
@@ -112,7 +112,7 @@ class Rows:
                 self.seqs.append(0 if at else first_seq)
 
     def _open_column(self, blob: bytes, at: int) -> int:
-        """Add the column there; returns where it ends."""
+        """Add the column at ``at`` and return its end."""
         kind, bits = blob[at], blob[at + 1]
         at += 2
         if bits > MOST_BITS or kind > 2:
@@ -158,7 +158,7 @@ class Rows:
 
 
 def find(blob: bytes, ms: int, seq: int, /) -> int:
-    """Index of the first entry whose ID is that, or more; as many as there are if there is none."""
+    """Return the index of the first entry with at least this ID; the number of entries if there is none."""
     rows = Rows(blob)
     if ms < rows.base:
         return 0
@@ -170,7 +170,7 @@ def find(blob: bytes, ms: int, seq: int, /) -> int:
 
 
 def parts(blob: bytes, lo: int, hi: int, /) -> tuple[bytes, bytes]:
-    """The wire of entries lo to hi - 1, and an array of u32 as bytes: where each of them ends in it."""
+    """Return the wire form of entries lo to hi - 1, and the end of each as an array of u32, as bytes."""
     entries, ends, size = Rows(blob).entries(lo, hi), array("I"), 0
     for entry in entries:
         size += len(entry)
@@ -179,12 +179,12 @@ def parts(blob: bytes, lo: int, hi: int, /) -> tuple[bytes, bytes]:
 
 
 def read(blob: bytes, lo: int, hi: int, /) -> bytes:
-    """The wire of entries lo to hi - 1."""
+    """Return the wire form of entries lo to hi - 1."""
     return b"".join(Rows(blob).entries(lo, hi))
 
 
 def times(blob: bytes, lo: int, hi: int, /) -> tuple[bytes, bytes]:
-    """The ms and the sequence numbers of entries lo to hi - 1, as arrays of u64, as bytes."""
+    """Return the ms and the sequence numbers of entries lo to hi - 1, as arrays of u64, as bytes."""
     rows = Rows(blob)
     rows.check(lo, hi)
     return array("Q", [rows.base + ms for ms in rows.ms[lo:hi]]).tobytes(), array("Q", rows.seqs[lo:hi]).tobytes()

@@ -1,4 +1,7 @@
-"""The rows of coded nodes (see ``coded``): by C where it was compiled, else in Python. Only C writes them."""
+"""Encodes and decodes the rows of coded nodes (see ``coded``): in C if ``_coded`` was compiled, otherwise in Python.
+
+Only C encodes.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from storage.nodes import codedrows
 try:
     from storage.nodes import _coded
 
-    CODES = True  # whether sealed nodes are coded, where that makes them small
+    CODES = True  # whether sealed nodes are coded if this makes them smaller
 except ImportError:  # installed without a C compiler, or a checkout
     CODES = False
 
@@ -23,11 +26,11 @@ HEAD: Final = 28  # bytes of the header before the checksum
 BODY: Final = 32  # offset of the body
 SUM: Final = Struct("<I")
 LOWER: Final = (1 << 32) - 1
-SMALL: Final = 4  # bytes an entry: zstd would need more, so it isn't asked
+SMALL: Final = 4  # bytes per entry; zstd would need more, so it is not tried
 
 
 def encode(base: int, ms: array[int], seq: array[int], ends: array[int], wire: bytes | bytearray) -> bytes | None:
-    """Entries as a coded node's blob; None if they are not to be coded."""
+    """Return entries as a coded node's blob; None if they are not suitable."""
     if not CODES:
         return None
     if base or ms.typecode != "Q":
@@ -39,7 +42,7 @@ def encode(base: int, ms: array[int], seq: array[int], ends: array[int], wire: b
 
 
 def encode_list(listed: list[Any]) -> tuple[bytes, int] | None:
-    """The same of entries that are loose (see ``loose``), and the bytes of the largest one."""
+    """Return the entries of an append list as a coded node's blob, and the size of the largest one; None as above."""
     found: tuple[bytes, int] | None = _coded.encode_list(listed) if CODES else None
     return None if found is None else (_summed(found[0]), found[1])
 
@@ -49,13 +52,16 @@ def _summed(blob: bytes) -> bytes:
 
 
 def checksum(blob: bytes) -> int:
-    """What a coded node has as its checksum."""
+    """Return the checksum of a coded node."""
     whole: int = xxh3_64_intdigest(memoryview(blob)[BODY:], xxh3_64_intdigest(blob[:HEAD]))
     return whole & LOWER
 
 
 def find(blob: bytes, ms: int, seq: int) -> int:
-    """Index of the first entry whose ID is that, or more; their number if there is none. Raises CorruptError."""
+    """Return the index of the first entry with at least this ID; the number of entries if there is none.
+
+    Like all functions below, it raises CorruptError if the blob is damaged.
+    """
     try:
         found: int = _coded.find(blob, ms, seq) if CODES else codedrows.find(blob, ms, seq)
     except ValueError as error:
@@ -64,7 +70,7 @@ def find(blob: bytes, ms: int, seq: int) -> int:
 
 
 def read(blob: bytes, lo: int, hi: int) -> bytes:
-    """The wire of entries lo to hi - 1. Raises CorruptError."""
+    """Return the wire form of entries lo to hi - 1."""
     try:
         wire: bytes = _coded.read(blob, lo, hi) if CODES else codedrows.read(blob, lo, hi)
     except ValueError as error:
@@ -73,7 +79,7 @@ def read(blob: bytes, lo: int, hi: int) -> bytes:
 
 
 def parts(blob: bytes, lo: int, hi: int) -> tuple[bytes, array[int]]:
-    """The same, and where each entry ends in it. Raises CorruptError."""
+    """Return the wire form of entries lo to hi - 1, and the end of each entry in it."""
     ends = array("I")
     try:
         wire, raw = _coded.parts(blob, lo, hi) if CODES else codedrows.parts(blob, lo, hi)
@@ -84,7 +90,7 @@ def parts(blob: bytes, lo: int, hi: int) -> tuple[bytes, array[int]]:
 
 
 def times(blob: bytes, lo: int, hi: int) -> tuple[array[int], array[int]]:
-    """The ms and the sequence numbers of entries lo to hi - 1. Raises CorruptError."""
+    """Return the ms and the sequence numbers of entries lo to hi - 1."""
     ms, seq = array("Q"), array("Q")
     try:
         first, second = _coded.times(blob, lo, hi) if CODES else codedrows.times(blob, lo, hi)
@@ -96,10 +102,7 @@ def times(blob: bytes, lo: int, hi: int) -> tuple[array[int], array[int]]:
 
 
 def columns(blob: bytes, count: int, base: int) -> tuple[array[int], array[int]]:
-    """The ms of all entries, less ``base``, that of the first, and the sequence numbers, as a Node has them.
-
-    Raises CorruptError.
-    """
+    """Return the ms (minus ``base``, that of the first) and seq of all entries, as columns of a Node."""
     if not CODES:
         times_, seqs = times(blob, 0, count)
         offsets = [one - base for one in times_]
@@ -117,7 +120,7 @@ def columns(blob: bytes, count: int, base: int) -> tuple[array[int], array[int]]
 
 
 def raws(blob: bytes, lo: int, hi: int) -> list[bytes]:
-    """The same IDs as 16 bytes each, big-endian. Raises CorruptError."""
+    """Return the IDs of entries lo to hi - 1 as 16 bytes each, big-endian."""
     try:
         if CODES:
             found: list[bytes] = _coded.raws(blob, lo, hi)

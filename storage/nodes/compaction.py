@@ -1,13 +1,13 @@
-"""Thinned nodes: of which few entries are alive, stored without the bytes of the others.
+"""Compacted nodes: few of their entries are alive, and the deleted ones are stored without their bytes.
 
-A thinned node has the same entries at the same places, with the same IDs; the dead ones are 0 bytes long. So ordinals
-and IDs are found in it as before, and nothing that has opened the node in its first form is wrong. The form of blobs
-(see ``node``) is the same: every version reads it.
+A compacted node has the same entries at the same positions with the same IDs; deleted entries have 0 bytes. Ordinals
+and IDs are therefore found as before, and a node that was opened before the compaction remains valid. The format of
+blobs (see ``node``) did not change, so every version can read it.
 
-Rule 1: nobody reads a dead entry, so nobody sees that its bytes are gone. A snapshot of a time at which it was alive
-reads the store of that time, and no node that was opened since.
-Rule 2: a node is rewritten only if that halves what is left of it. So all rewriting of a node writes no more than it
-first held, however often checkpoints ask.
+Rule 1: deleted entries are never read, so their missing bytes are never seen. A snapshot of a time at which such an
+entry was alive reads the store of that time, and no node that was opened later.
+Rule 2: a node is compacted only if this halves its remaining size. All compactions of a node together therefore write
+at most its original size, however often checkpoints run.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ def compacted(
     node: bytes | Draft, alive: Sequence[tuple[int, int]], compressor: zstandard.ZstdCompressor,
     decompressor: zstandard.ZstdDecompressor | None = None,
 ) -> bytes | None:  # fmt: skip
-    """The blob with the bytes of the entries in these runs only (start and stop, ascending); None if that does not pay.
+    """Return the blob with only the bytes of entries in these ranges (start and stop, ascending); None if not
+    worthwhile.
 
-    Compressor and decompressor are the calling thread's own. Raises CorruptError if the blob is damaged, or has no such
-    positions.
+    Compressor and decompressor belong to the calling thread. Raises CorruptError if the blob is damaged or too short.
     """
     full = node.unpack() if isinstance(node, Draft) else open_packed(node, decompressor or new_decompressor()).unpack()
     ends = [0, *full.ends.tolist()]
@@ -39,7 +39,7 @@ def compacted(
     parts: list[bytes] = []
     for start, stop in alive:
         if stop > len(sizes):
-            raise CorruptError("a node that lacks entries")
+            raise CorruptError("a node lacks entries")
         sizes[start:stop] = [ends[at + 1] - ends[at] for at in range(start, stop)]
         parts.append(full.slice(start, stop))
     if 2 * sum(sizes) > len(full.wire) or not full.wire:

@@ -1,11 +1,12 @@
-"""Drafts: full nodes of a stream that are not sealed yet.
+"""Drafts: full nodes of a stream that are not encoded and compressed yet.
 
-A TPUBLISH adds as many entries as were staged, while all other clients wait. Writing their IDs and compressing them
-takes a microsecond an entry and more; adopting them as drafts takes a microsecond a node. So that work is done later:
-when an entry is read, or when a checkpoint stores the node.
+Decision: published entries are compressed later. A TPUBLISH appends all staged entries while all other clients wait.
+Encoding their IDs and compressing them takes more than a microsecond per entry, a second for a million entries.
+Adopting them as drafts takes a microsecond per node. They get their IDs when they are read or in the thread of a
+checkpoint. Up to 4096 entries are appended like others, so that small publications fill nodes.
 
-Rule 1: a draft in a stream is immutable; any thread may open or seal it.
-Rule 2: a draft stands for a node, but isn't one: ``unpack()`` makes the node, anew each time.
+Rule 1: a draft in a stream is immutable. Any thread may open or seal it.
+Rule 2: a draft represents a node but is not one. Each call of ``unpack()`` creates the node.
 """
 
 from __future__ import annotations
@@ -24,32 +25,32 @@ OVERHEAD: Final = 250  # memory of a draft's objects, in bytes
 
 
 class Draft:
-    """A node that is still to be made."""
+    """A node that is not created yet."""
 
     __slots__ = ("largest", "sealed", "size", "wire_bytes")
 
     def __init__(self, size: int, largest: int, wire_bytes: int) -> None:
-        self.size = size  # bytes of memory, roughly
-        self.largest = largest  # upper bound of the bytes of its largest entry, once written
-        self.wire_bytes = wire_bytes  # the same of all its entries together
-        self.sealed = 0  # bytes of the blob; 0 until seal() has made it
+        self.size = size  # approximate memory in bytes
+        self.largest = largest  # upper bound of the size of its largest entry with its ID
+        self.wire_bytes = wire_bytes  # upper bound of the size of all entries with their IDs
+        self.sealed = 0  # size of the blob; 0 before seal()
 
     def __len__(self) -> int:
         raise NotImplementedError
 
     def unpack(self) -> Node:
-        """The node."""
+        """Return the node."""
         raise NotImplementedError
 
     def seal(self, compressor: zstandard.ZstdCompressor) -> bytes:
-        """Its blob; ``compressor`` is the calling thread's own."""
+        """Return the blob. ``compressor`` belongs to the calling thread."""
         blob = seal(self.unpack(), compressor=compressor)
         self.sealed = len(blob)
         return blob
 
 
 class ActiveDraft(Draft):
-    """A stream's former tail, which is no longer appended to."""
+    """The former active node of a stream, which no longer changes."""
 
     __slots__ = ("_node",)
 
@@ -65,12 +66,12 @@ class ActiveDraft(Draft):
 
 
 class StagedDraft(Draft):
-    """Bare entries (see ``bare``), to be written with the IDs ms.seq, ms.seq + 1 ..."""
+    """Staged entries, which get the IDs ms.seq, ms.seq + 1 ..."""
 
     __slots__ = ("_count", "_ms", "_pieces", "_seq")
 
     def __init__(self, ms: int, seq: int, pieces: Sequence[StagedChunk]) -> None:
-        """``pieces`` must not change any more; the last sequence number must be below 2**64."""
+        """``pieces`` must no longer change. The last sequence number must be below 2**64."""
         count = size = largest = 0
         for piece in pieces:
             count += piece.count
@@ -88,12 +89,12 @@ class StagedDraft(Draft):
         return self._count
 
     def set_first_id(self, ms: int, seq: int) -> None:
-        """For a draft made before its first ID was known; not to be called once it is in a stream (Rule 1)."""
+        """Set the first ID of a draft that is not in a stream yet (Rule 1)."""
         self._ms = ms
         self._seq = seq
 
     def entries(self) -> list[bytes]:
-        """The bare entries one by one."""
+        """Return each entry without its ID."""
         return [bare for piece in self._pieces for bare in piece.entries()]
 
     def unpack(self) -> Node:

@@ -1,8 +1,8 @@
-"""The index of a stream's sealed nodes: where each begins, by ordinal and by ID.
+"""The index of a stream's sealed nodes: the first ordinal and the first ID of each.
 
-Three parallel arrays, in order. Nodes are added at the end and removed at the front; removed ones stay in the arrays as
-a dead prefix until that is half of them, so eviction costs O(1) a node. With 100 M entries in nodes of 512 the index
-takes 5 MB.
+Three parallel arrays, in order. Nodes are added at the end and removed at the front. Removed nodes stay in the arrays
+as a dead prefix until it is half of them, so that eviction costs O(1) per node. With 100 million entries in nodes of
+512, the index takes 5 MB.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from typing import Final
 from storage.model.ids import MASK64
 
 INDEX_BYTES: Final = 340  # memory of an empty index
-NODE_BYTES: Final = 25  # and of each node in it: arrays over-allocate by a sixteenth
+NODE_BYTES: Final = 25  # of each node in it; arrays over-allocate by a sixteenth
 
 
 class NodeIndex:
-    """Positions are offsets into the arrays: ``head`` is the first live one, ``len(ords)`` the end."""
+    """Positions are offsets into the arrays. ``head`` is the first valid one, ``len(ords)`` the end."""
 
     __slots__ = ("_found", "head", "ms", "ords", "seq")
 
     def __init__(self) -> None:
         self.head = 0
-        self._found = 0  # the position that of_ord() returned last: who reads on from there mostly wants it again
+        self._found = 0  # the last result of of_ord(), which the next read often needs again
         self.ords = array("Q")  # ordinal of the node's first entry
-        self.ms = array("Q")  # that entry's ID
+        self.ms = array("Q")  # ID of that entry
         self.seq = array("Q")
 
     def __len__(self) -> int:
@@ -38,7 +38,7 @@ class NodeIndex:
         self.seq.append(first_id & MASK64)
 
     def pop(self) -> int:
-        """Remove the last node; returns its first ordinal."""
+        """Remove the last node and return its first ordinal."""
         self.ms.pop()
         self.seq.pop()
         return self.ords.pop()
@@ -55,7 +55,7 @@ class NodeIndex:
             self.head = 0
 
     def of_ord(self, ordinal: int) -> int:
-        """Position of the last node that begins at or before ``ordinal``; head - 1 if there is none."""
+        """Return the position of the last node that begins at or before ``ordinal``; head - 1 if there is none."""
         ords, found = self.ords, self._found
         after = found + 1
         if self.head <= found and after < len(ords) and ords[found] <= ordinal < ords[after]:
@@ -64,7 +64,7 @@ class NodeIndex:
         return found
 
     def of_id(self, id: int) -> int:  # noqa: A002
-        """Position of the last node whose first ID is <= ``id``; head - 1 if there is none."""
+        """Return the position of the last node whose first ID is <= ``id``; head - 1 if there is none."""
         ms, seq = id >> 64, id & MASK64
         column = self.ms
         lo = bisect_left(column, ms, self.head)

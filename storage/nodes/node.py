@@ -1,12 +1,13 @@
-"""Macro nodes: up to some hundred entries in wire form, with arrays that say where each begins.
+"""Macro nodes: up to several hundred entries in wire form, with arrays of their IDs and ends.
 
-A node in memory is its entries' RESP bytes, one after another as TREAD sends them, and three arrays:
+A node in memory consists of the RESP bytes of its entries, as TREAD sends them, and three arrays:
 
     base + ms[i], seq[i]    the ID of entry i, ascending
     ends[i]                 end of entry i in ``wire``: the entry is wire[ends[i-1]:ends[i]] (from 0 for i = 0)
 
-so a range is two bisections and one slice. On disk, and while it waits to get there, a node is a blob: of coded entries
-(see ``coded``) where that is smaller, else, and wherever there is no compiled encoder, this one (``packed`` opens it):
+Reading a range takes two bisections and one slice. In the store, and until it is stored, a node is a blob. It is a
+coded node (see ``coded``) if that is smaller and the encoder was compiled. Otherwise it has this form (``packed`` opens
+it):
 
      0      2     3     4        8        12        20         28       32
     +------+-----+-----+--------+--------+---------+----------+--------+- body ---------------------------------
@@ -21,9 +22,14 @@ so a range is two bisections and one slice. On disk, and while it waits to get t
           bits 5-6  bytes of a size: 1, 2, 4 (3 is invalid)
           bit 7     the seq column holds differences (signed, first 0), else the numbers themselves (unsigned)
 
-All little-endian. Each column is as narrow as its values allow: zstd removes zero bytes too, but at a cost of 1.4 bytes
-an entry. A blob is valid if magic and version are known, count is not 0, the crc32 is that of the 28 bytes before it
-and of the body as stored (checked first, which is cheap as blobs are small), and the body has the announced length.
+All numbers are little-endian. Each column is as narrow as its values allow, so that a node opens at the speed of its
+decompression. zstd also removes zero bytes, but this costs 1.4 bytes per entry. A blob is valid if magic and version
+are known, count is not 0, the crc32 matches the 28 bytes before it and the stored body (which is checked first), and
+the body has the stated length.
+
+Decision: a long active node is coded for the store, a short one is not. LMDB stores values from 2 KB on in separate
+pages, and writing these takes longer than coding 30 sensor readings in C. A short node costs nothing, and servers that
+do not know coded nodes can read a store without them.
 """
 
 from __future__ import annotations
@@ -52,22 +58,22 @@ SEQ_DELTAS: Final = 0x80
 UNSIGNED: Final = "BHIQ"  # array codes of 1, 2, 4, 8 bytes
 SIGNED: Final = "bhiq"
 COUNTED: Final = 4096
-_COUNTING: Final = array("Q", range(COUNTED))  # copied, not counted: saves a batch of 16 TAPPENDs 7 % of its time
+_COUNTING: Final = array("Q", range(COUNTED))  # copied: saves 7 % of the time of 16 pipelined TAPPENDs
 _FLIP: Final = bytes([n ^ 0x80 for n in range(256)])
 _BYTES: Final = bytes(range(256))
-FEW_STEPS: Final = 8  # milliseconds in a node whose numbers are looked at one millisecond after the other
-FEW: Final = 4  # IDs that are packed one by one: for more, whole columns take less
+FEW_STEPS: Final = 8  # milliseconds in a node whose sequence numbers are examined per millisecond
+FEW: Final = 4  # IDs that are packed separately; whole columns are faster for more
 pack_id: Final = Struct(">QQ").pack
-LONG_ACTIVE: Final = 1900  # bytes of wire; LMDB keeps values from 2 KB on in pages of their own
-OVERHEAD: Final = 550  # memory of a cached node's objects: node, arrays, bytes, the cache's entry
+LONG_ACTIVE: Final = 1900  # bytes of wire; LMDB stores values from 2 KB on in separate pages
+OVERHEAD: Final = 550  # memory of a cached node: node, arrays, bytes, and the entry of the cache
 
 
 def new_compressor() -> zstandard.ZstdCompressor:
-    """One compressor serves one thread at a time."""
+    """Return a compressor, for one thread at a time."""
     return zstandard.ZstdCompressor(level=1, write_content_size=True, write_checksum=False)
 
 
-# Of the keyspace's thread. Reused, as making one costs more than using it.
+# For the keyspace's thread. Reused, since creating one costs more than using it.
 keyspace_compressor: Final = new_compressor()
 
 
@@ -75,7 +81,7 @@ _NO_ENDS: Final = array("I")
 
 
 class Node:
-    """Entries in memory. Immutable unless it is a TailNode; never empty unless it is a new TailNode."""
+    """Entries in memory. Only an ActiveNode is mutable, and only a new ActiveNode is empty."""
 
     __slots__ = ("redis_reads", "base", "redis_wire", "redis_ends", "ends", "ms", "seq", "wire")
 
@@ -85,38 +91,38 @@ class Node:
         self.ends = ends
         self.wire = wire
         self.base = base  # ms since epoch, added to each of ``ms``
-        # A node that X commands read again and again has its entries in the X form as well (see ``dashed``).
+        # A node that X commands read repeatedly also stores its entries in their form (see ``redisform``).
         self.redis_wire = b""
         self.redis_ends = _NO_ENDS
-        self.redis_reads = 0  # entries that were made for X commands before
+        self.redis_reads = 0  # entries that were converted for X commands
 
     def __len__(self) -> int:
         return len(self.ends)
 
     @property
     def size(self) -> int:
-        """Bytes of memory, roughly."""
+        """Approximate memory in bytes."""
         own = len(self.wire) + (self.ms.itemsize + self.seq.itemsize + 4) * len(self.ends) + OVERHEAD
         return own + len(self.redis_wire) + 4 * len(self.redis_ends) if self.redis_wire else own
 
     def unpack(self) -> Node:
-        """Itself; a PackedNode makes a Node here."""
+        """Return a Node with the same entries."""
         return self
 
     def id_at(self, index: int) -> int:
         return (self.base + self.ms[index]) << 64 | self.seq[index]
 
     def sure_id_at(self, index: int) -> int:
-        """The same; see PackedNode."""
+        """Return id_at(); see PackedNode."""
         return self.id_at(index)
 
     def ids(self, lo: int, hi: int) -> list[int]:
-        """IDs of entries lo to hi - 1."""
+        """Return the IDs of entries lo to hi - 1."""
         base = self.base
         return [(base + ms) << 64 | seq for ms, seq in zip(self.ms[lo:hi], self.seq[lo:hi], strict=True)]
 
     def raw_ids(self, lo: int, hi: int) -> list[bytes]:
-        """The same, each as 16 bytes, big-endian."""
+        """Return the IDs of entries lo to hi - 1, as 16 bytes each, big-endian."""
         base = self.base
         if RAWS is not None:
             return RAWS(base, self.ms, self.seq, lo, hi)
@@ -127,13 +133,13 @@ class Node:
         return paired(array("Q", [base + ms for ms in times] if base else times), array("Q", self.seq[lo:hi]))
 
     def find_from(self, id: int) -> int:  # noqa: A002
-        """Index of the first entry whose ID is >= ``id``; len(self) if there is none."""
+        """Return the index of the first entry whose ID is >= ``id``; len(self) if there is none."""
         ms, seq = (id >> 64) - self.base, id & MASK64
         column = self.ms
         at = bisect_left(column, ms)
         if seq and at < len(column) and column[at] == ms:
             seqs = self.seq
-            ahead = seq - seqs[at]  # nearly always the numbers count up by one
+            ahead = seq - seqs[at]  # nearly always, the numbers are consecutive
             if ahead <= 0:
                 return at
             guess = at + ahead
@@ -143,7 +149,7 @@ class Node:
         return at
 
     def slice(self, lo: int, hi: int) -> bytes:
-        """Wire bytes of entries lo to hi - 1."""
+        """Return the wire bytes of entries lo to hi - 1."""
         if hi <= lo:
             return b""
         ends, wire = self.ends, self.wire
@@ -152,7 +158,7 @@ class Node:
         return wire[start:stop] if isinstance(wire, bytes) else bytes(wire[start:stop])
 
     def each(self, lo: int, hi: int) -> list[bytes]:
-        """The same entries one by one."""
+        """Return the wire bytes of each of entries lo to hi - 1."""
         start, wire = self.ends[lo - 1] if lo else 0, self.wire
         wires = []
         for end in self.ends[lo:hi].tolist():
@@ -161,13 +167,13 @@ class Node:
         return wires
 
     def cuts(self, lo: int, hi: int) -> list[int]:
-        """Where in slice(lo, hi) each of its entries ends."""
+        """Return the end of each entry in slice(lo, hi)."""
         start = self.ends[lo - 1] if lo else 0
         ends: list[int] = self.ends[lo:hi].tolist()
         return [end - start for end in ends] if start else ends
 
     def each_reversed(self, lo: int, hi: int) -> list[bytes]:
-        """The same entries one by one, newest first."""
+        """Return the wire bytes of each of entries hi - 1 to lo, newest first."""
         wires: list[bytes] = []
         if hi <= lo:
             return wires
@@ -185,27 +191,29 @@ class Node:
         return wires
 
     def part(self, lo: int, hi: int) -> Node:
-        """A copy of entries lo to hi - 1 (at least one), which later changes don't affect."""
+        """Return a copy of entries lo to hi - 1 (at least one), which later changes do not affect."""
         start = self.ends[lo - 1] if lo else 0
         ends = array("I", [end - start for end in self.ends[lo:hi]])
         return Node(self.base, self.ms[lo:hi], self.seq[lo:hi], ends, self.slice(lo, hi))
 
     def largest(self) -> int:
-        """Bytes of the largest entry."""
+        """Return the size of the largest entry."""
         width, sizes = _gaps(self.ends, 0)
         return _largest(width, sizes)
 
 
 class _LastMs:
-    """The last millisecond as a column of one: columns are joined in less than half of the time in which a number is
-    added, and most entries come in the same millisecond as others."""
+    """The last millisecond as a column with one element.
+
+    Joining columns takes less than half of the time of appending a number, and most entries share their millisecond.
+    """
 
     __slots__ = ("column", "ms", "repeated")
 
     def __init__(self) -> None:
         self.ms = -1
         self.column = array("Q")
-        self.repeated = array("Q")  # as often as the last batch of entries took
+        self.repeated = array("Q")  # repeated for the last call of extend()
 
 
 _last: Final = _LastMs()
@@ -213,7 +221,7 @@ _ONES: Final = [array("Q", (n,)) for n in range(1024)]
 
 
 def _column(ms: int) -> array[int]:
-    """A column of one millisecond. Not to be changed."""
+    """Return a column with one millisecond, which must not be changed."""
     if ms != _last.ms:
         _last.ms, _last.column = ms, array("Q", (ms,))
         _last.repeated = _last.column
@@ -230,7 +238,7 @@ class ActiveNode(Node):
 
     @classmethod
     def of(cls, node: Node) -> ActiveNode:
-        """A sealed node, made mutable again."""
+        """Return a mutable copy of a sealed node."""
         active = cls()
         base = node.base
         active.ms = array("Q", [base + ms for ms in node.ms])
@@ -240,7 +248,7 @@ class ActiveNode(Node):
         return active
 
     def add(self, ms: int, seq: int, end: int) -> None:
-        """Add the entry ms.seq, whose bytes are in ``wire`` already and end at ``end``."""
+        """Add the entry ms.seq, whose bytes were already added to ``wire`` and end at ``end``."""
         self.ends.append(end)
         if seq >= len(_ONES):
             self.ms.append(ms)
@@ -250,7 +258,7 @@ class ActiveNode(Node):
         self.seq += _ONES[seq]
 
     def extend(self, ms: int, seq: int, ends: list[int]) -> None:
-        """Add entries ms.seq, ms.seq + 1 ..., whose bytes are in ``wire`` already and end at ``ends``."""
+        """Add entries ms.seq, ms.seq + 1 ..., whose bytes were already added to ``wire`` and end at ``ends``."""
         count, stop = len(ends), seq + len(ends)
         self.ends.fromlist(ends)
         if ms != _last.ms or count != len(_last.repeated):
@@ -260,7 +268,7 @@ class ActiveNode(Node):
 
 
 def paired(ms: array[int], seq: array[int]) -> list[bytes]:
-    """IDs as 16 bytes each, big-endian."""
+    """Return IDs as 16 bytes each, big-endian."""
     both = array("Q", bytes(16 * len(ms)))
     both[::2] = ms
     both[1::2] = seq
@@ -271,9 +279,9 @@ def paired(ms: array[int], seq: array[int]) -> list[bytes]:
 
 
 def seal(node: Node, compress: bool = True, compressor: zstandard.ZstdCompressor | None = None) -> bytes:
-    """The node as a blob: compressed, or raw (for a tail, which changes again after the checkpoint).
+    """Return the node as a blob, compressed or raw (for the active node, which will change again).
 
-    ``compressor``: the calling thread's, if that isn't the keyspace's.
+    ``compressor``: needed in other threads than the keyspace's.
     """
     return sealed(node, compress, compressor)[0]
 
@@ -281,7 +289,7 @@ def seal(node: Node, compress: bool = True, compressor: zstandard.ZstdCompressor
 def sealed(
     node: Node, compress: bool = True, compressor: zstandard.ZstdCompressor | None = None
 ) -> tuple[bytes, int]:  # fmt: skip
-    """seal(), and the bytes of the largest entry."""
+    """Return seal() and the size of the largest entry."""
     ms, seq, ends, wire = node.ms, node.seq, node.ends, node.wire
     size_width, size_column = _gaps(ends, 0)
     coded = coder.encode(node.base, ms, seq, ends, wire) if compress else None
@@ -301,8 +309,11 @@ def sealed(
 
 
 def active_blob(node: Node) -> tuple[bytes, int]:
-    """A tail as a blob, and the bytes of its largest entry. It will be written again, so it is not compressed. If it is
-    long and can be coded, it is: that takes less time than to write pages of its own for it."""
+    """Return an active node as a blob, and the size of its largest entry.
+
+    It will be written again and is therefore not compressed. A long node is coded if possible, since this takes less
+    time than writing separate pages for it.
+    """
     ends = node.ends
     coded = coder.encode(node.base, node.ms, node.seq, ends, node.wire) if len(node.wire) >= LONG_ACTIVE else None
     if coded is None:
@@ -311,19 +322,22 @@ def active_blob(node: Node) -> tuple[bytes, int]:
 
 
 def packed_seqs(ms: array[int], seq: array[int]) -> tuple[bool, int, bytes]:
-    """The seq column: whether it holds differences, its width, and its bytes."""
+    """Return the seq column: whether it contains differences, its width, and its bytes."""
     steps = _steps(ms, seq)
     if steps:
         return True, *_stepped(len(seq), steps)
     width, column = _narrowest(_little(seq), seq.itemsize)
-    if not width or (top := max(seq)) >> 63:  # small numbers need no differences; those of huge ones fit no column
+    if not width or (top := max(seq)) >> 63:  # not needed for small numbers; too large if huge
         return False, width, column
     return True, *_signed_gaps(seq, top)
 
 
 def _steps(ms: array[int], seq: array[int]) -> list[tuple[int, int]]:
-    """Where numbers that count up by one in each of a few milliseconds begin anew, each with its difference to the one
-    before; the first is at 0. Nothing for other numbers, small ones and huge ones."""
+    """Return the starts of consecutive numbers in each of a few milliseconds, each with the difference to the number
+    before.
+
+    The first one is at 0. Returns nothing for other numbers, and for small and huge ones.
+    """
     steps = [(0, 0)]
     count, at, top = len(seq), 0, 0
     while len(steps) <= FEW_STEPS:
@@ -340,7 +354,7 @@ def _steps(ms: array[int], seq: array[int]) -> list[tuple[int, int]]:
 
 
 def _stepped(count: int, steps: list[tuple[int, int]]) -> tuple[int, bytes]:
-    """What _signed_gaps() returns for such numbers."""
+    """Return what _signed_gaps() returns for numbers with these steps."""
     reach = max([gap if gap >= 0 else -1 - gap for _, gap in steps])
     power = 0 if reach < 1 << 7 else 1 if reach < 1 << 15 else 2 if reach < 1 << 31 else 3
     width = 1 << power
@@ -350,18 +364,18 @@ def _stepped(count: int, steps: list[tuple[int, int]]) -> tuple[int, bytes]:
     return power, bytes(column)
 
 
-# Columns are little-endian bytes. They are computed as a whole: cut with a stride, and subtracted as one long number
+# Columns are little-endian bytes. They are computed as a whole: sliced with a stride, and subtracted as one long number
 # whose digits are the elements. A loop over the elements takes five times as long.
 
 
 def _gaps(column: array[int], start: int) -> tuple[int, bytes]:
-    """Differences of ascending numbers, the first to ``start``: the narrowest column, its width as a power of two."""
+    """Return the differences of ascending numbers, the first one to ``start``, as (width as a power of two, column)."""
     count, last = len(column), column[-1]
     if last == start:
         return 0, bytes(count)
     width = column.itemsize
     while width > 1 and start >> 4 * width == last >> 4 * width:
-        width >>= 1  # the upper bytes are the same in all
+        width >>= 1  # the upper bytes of all elements are equal
     bits, mask = 8 * width, (1 << 8 * width) - 1
     number = int.from_bytes(_cut(_little(column), column.itemsize, width), "little")
     # each digit minus the one before it; no result is negative, so none borrows
@@ -370,10 +384,10 @@ def _gaps(column: array[int], start: int) -> tuple[int, bytes]:
 
 
 def _largest(width: int, column: bytes) -> int:
-    """The largest element of an unsigned column."""
+    """Return the largest element of an unsigned column."""
     if not width:
         top = column[0]
-        while higher := column.translate(None, _BYTES[: top + 1]):  # in a tenth of the time of max()
+        while higher := column.translate(None, _BYTES[: top + 1]):  # takes a tenth of the time of max()
             column, top = higher, higher[0]
         return top
     numbers = array(UNSIGNED[width])
@@ -384,7 +398,7 @@ def _largest(width: int, column: bytes) -> int:
 
 
 def _signed_gaps(column: array[int], top: int) -> tuple[int, bytes]:
-    """Differences of numbers whose maximum is ``top`` (below 2**63), as the narrowest column; the first is 0."""
+    """Return the differences of numbers up to ``top`` (below 2**63) as the narrowest column; the first one is 0."""
     count = len(column)
     if top >> 30:
         values = array("q", [0, *map(sub, islice(column, 1, None), column)])
@@ -400,23 +414,23 @@ def _signed_gaps(column: array[int], top: int) -> tuple[int, bytes]:
     number += int.from_bytes(guard * count, "little")
     for power in range(width >> 1):
         kept = 1 << power
-        bias = bytes(kept - 1) + b"\x80" + bytes(width - kept)  # numbers that fit don't carry beyond the bytes kept
+        bias = bytes(kept - 1) + b"\x80" + bytes(width - kept)  # numbers that fit do not carry beyond these bytes
         raw = (number + int.from_bytes(bias * count, "little")).to_bytes(width * count, "little")
-        # not a generator: compiled, that would be slower even though it stops early
+        # not a generator, which would be slower if compiled, although it stops early
         if [raw[lane::width] for lane in range(kept, width)] == [bytes(count)] * (width - kept - 1) + [b"\x80" * count]:
             return power, _flipped(_cut(raw, width, kept), kept)
     return width >> 1, _flipped(number.to_bytes(width * count, "little"), width)
 
 
 def _flipped(raw: bytes, width: int) -> bytes:
-    """Elements without their bias of half the range, that is, as two's complements."""
+    """Remove the bias of half the range from elements, which yields two's complements."""
     column = bytearray(raw)
     column[width - 1 :: width] = raw[width - 1 :: width].translate(_FLIP)
     return bytes(column)
 
 
 def _narrowest(raw: bytes, width: int) -> tuple[int, bytes]:
-    """A column of unsigned elements of ``width`` bytes, as narrow as they allow; its width as a power of two."""
+    """Return unsigned elements of ``width`` bytes as (width as a power of two, narrowest column)."""
     zeros = bytes(len(raw) // width)
     needed = width
     while needed > 1 and raw[needed - 1 :: width] == zeros:
@@ -426,7 +440,7 @@ def _narrowest(raw: bytes, width: int) -> tuple[int, bytes]:
 
 
 def _cut(raw: bytes, width: int, kept: int) -> bytes:
-    """The lower ``kept`` bytes of each element of ``width`` bytes; all of them if ``kept`` isn't smaller."""
+    """Return the lower ``kept`` bytes of each element of ``width`` bytes; all bytes if ``kept`` is not smaller."""
     if kept >= width:
         return raw
     if kept == 1:

@@ -1,14 +1,14 @@
-"""Nodes as they come out of their blobs: the columns as stored, added up only as far as a read needs them.
+"""Packed nodes: the columns as stored in a blob, summed only as far as a read needs them.
 
-Making a Node from a blob costs three times as much as decompressing it, nearly all of it for the numbers of entries
-that are not read. A PackedNode answers the same questions from the columns:
+Creating a Node from a blob costs three times as much as decompressing it, mostly for entries that are not read. A
+PackedNode answers the same queries from the columns:
 
     ms of entry i      base + sum(gaps[: i + 1])
     end of entry i     sum(sizes[: i + 1])
-    seq of entry i     seqs[i], or first_seq + sum(seqs[: i + 1]) where the column holds differences
+    seq of entry i     seqs[i], or first_seq + sum(seqs[: i + 1]) if the column contains differences
 
-``sum`` adds some hundred small numbers in a microsecond. So a node's first reads are cheap, and later ones cost more
-than with arrays: the cache unpacks nodes that are read repeatedly.
+``sum`` adds several hundred small numbers in a microsecond. The first reads of a node are cheap, and later ones cost
+more than with arrays. The cache therefore unpacks nodes that are read repeatedly.
 """
 
 from __future__ import annotations
@@ -29,24 +29,24 @@ from storage.nodes import coder
 from storage.nodes.coded import CodedNode, open_coded
 from storage.nodes.node import BODY, CRC, HEADER, MAGIC, SEQ_DELTAS, SIGNED, UNSIGNED, VERSION, ZSTD, Node, paired
 
-Column: TypeAlias = "bytes | array[int]"  # bytes for unsigned elements of one byte: the fastest to cut and to add up
-AT_ONCE: Final = 32  # numbers that a search adds up one by one; it halves longer columns first
-OVERHEAD: Final = 700  # memory of a cached node's objects: node, columns, body, the cache's entry
+Column: TypeAlias = "bytes | array[int]"  # bytes if elements have one byte: the fastest type
+AT_ONCE: Final = 32  # numbers that a search sums one by one; longer columns are bisected first
+OVERHEAD: Final = 700  # memory of a cached node: node, columns, body, and the entry of the cache
 
 _NOT_NEGATIVE: Final = bytes(range(128))  # read as signed bytes
 _LOW: Final = 0 if byteorder == "little" else 1  # offset of the lower byte of two
 
 
 def new_decompressor() -> zstandard.ZstdDecompressor:
-    """One decompressor serves one thread at a time."""
+    """Return a decompressor, for one thread at a time."""
     return zstandard.ZstdDecompressor()
 
 
-_decompressor: Final = new_decompressor()  # of the keyspace's thread; reused, as making one costs more than using it
+_decompressor: Final = new_decompressor()  # for the keyspace's thread
 
 
 class PackedNode:
-    """Entries of a sealed node; immutable, never empty. Its methods return what those of Node return."""
+    """Entries of a sealed node, immutable and never empty. It has the methods of Node."""
 
     __slots__ = (
         "_differences", "_first_seq", "_gaps", "_seqs", "_sizes", "_start", "redis_reads", "base", "body", "first_id",
@@ -57,15 +57,15 @@ class PackedNode:
         self, base: int, gaps: Column, first_seq: int, seqs: Column, differences: bool, sizes: Column, body: bytes,
         start: int,
     ) -> None:  # fmt: skip
-        """The wire is ``body`` from ``start`` on; with ``differences``, ``seqs`` holds differences.
+        """``body``: contains the wire form from ``start`` on. ``differences``: whether ``seqs`` contains differences.
 
-        Raises CorruptError if no node can have these columns (impossible differences are noticed when they are used).
+        Raises CorruptError if the columns are invalid. Invalid differences are detected when they are used.
         """
         self.base = base  # ms since epoch
         self.body = body
         self.size = len(body) + 3 * len(sizes) + OVERHEAD  # bytes of memory, roughly
-        self.redis_reads = 0  # entries that were made for X commands (see ``dashed``)
-        self.uses = 0  # reads since it was put into the cache, which counts them
+        self.redis_reads = 0  # entries that were converted for X commands (see ``redisform``)
+        self.uses = 0  # reads since it was added to the cache; counted there
         self._start = start
         self._gaps = gaps
         self.first_id = base << 64 | first_seq
@@ -74,9 +74,9 @@ class PackedNode:
         self._differences = differences
         self._sizes = sizes
         if _total(sizes) != len(body) - start:
-            raise CorruptError("a node's entries are not as long as its body")
+            raise CorruptError("the sizes of a node's entries do not match its body")
         if gaps[0] or seqs[0] != (0 if differences else first_seq):
-            raise CorruptError("a node's columns begin with another entry")
+            raise CorruptError("a node's columns do not match its first entry")
         most = len(gaps) << (8 if isinstance(gaps, bytes) else 8 * gaps.itemsize)
         if base + most > MASK64 and base + _total(gaps) > MASK64:
             raise CorruptError("a node's IDs are too large")
@@ -85,8 +85,8 @@ class PackedNode:
         return len(self._sizes)
 
     def unpack(self) -> Node:
-        """The same with arrays. Raises CorruptError."""
-        # by way of lists: an array is filled from a list twice as fast as from an iterator
+        """Return a Node with the same entries. Raises CorruptError if the columns are invalid."""
+        # through lists: an array is filled from a list twice as fast as from an iterator
         gaps = list(accumulate(self._gaps))
         offsets = array("Q" if gaps[-1] >> 32 else "I", gaps)
         seqs = self._seqs
@@ -103,26 +103,29 @@ class PackedNode:
         return ms << 64 | self._seq_at(index)
 
     def sure_id_at(self, index: int) -> int:
-        """id_at(), which can't fail: where differences are impossible, it is another ID."""
+        """Return id_at(), but never fail: if the differences are invalid, the ID is wrong instead."""
         if not self._differences:
             return self.id_at(index)
         seq = self._first_seq + _total(self._seqs[: index + 1])
         return self.base + _total(self._gaps[: index + 1]) << 64 | min(max(seq, 0), MASK64)
 
     def ids(self, lo: int, hi: int) -> list[int]:
-        """IDs of entries lo to hi - 1. Raises CorruptError."""
+        """Return the IDs of entries lo to hi - 1. Raises CorruptError if the columns are invalid."""
         first = self.base + _total(self._gaps[:lo])
         times = list(accumulate(self._gaps[lo:hi], initial=first))[1:]
         return [ms << 64 | seq for ms, seq in zip(times, self._seqs_of(lo, hi), strict=True)]
 
     def raw_ids(self, lo: int, hi: int) -> list[bytes]:
-        """The same, each as 16 bytes, big-endian. Raises CorruptError."""
+        """Return the IDs of entries lo to hi - 1, as 16 bytes each. Raises CorruptError if the columns are invalid."""
         first = self.base + _total(self._gaps[:lo])
         times = list(accumulate(self._gaps[lo:hi], initial=first))[1:]
         return paired(array("Q", times), array("Q", self._seqs_of(lo, hi)))
 
     def find_from(self, id: int) -> int:  # noqa: A002
-        """Index of the first entry whose ID is >= ``id``; len(self) if there is none. Raises CorruptError."""
+        """Return the index of the first entry whose ID is >= ``id``; len(self) if there is none.
+
+        Raises CorruptError if the columns are invalid.
+        """
         ms, seq = (id >> 64) - self.base, id & MASK64
         gaps = self._gaps
         at = _first_reaching(gaps, ms)
@@ -136,9 +139,9 @@ class PackedNode:
         return at + self._below(at, stop, seq)
 
     def _below(self, at: int, stop: int, seq: int) -> int:
-        """How many of entries at to stop - 1, which are of one millisecond, have a sequence number below ``seq``."""
+        """Return how many of entries at to stop - 1, all of one millisecond, have a sequence number below ``seq``."""
         seqs, first = self._seqs, self._seq_at(at)
-        ahead = seq - first  # nearly always the numbers count up by one
+        ahead = seq - first  # nearly always, the numbers are consecutive
         if ahead <= 0:
             return 0
         if at + ahead < stop:
@@ -150,7 +153,7 @@ class PackedNode:
         return bisect_left(self._seqs_of(at, stop), seq)
 
     def slice(self, lo: int, hi: int) -> bytes:
-        """Wire bytes of entries lo to hi - 1."""
+        """Return the wire bytes of entries lo to hi - 1."""
         if hi <= lo:
             return b""
         sizes, body = self._sizes, self.body
@@ -160,7 +163,7 @@ class PackedNode:
         return body[start : start + _total(sizes[lo:hi]) if hi < len(sizes) else len(body)]
 
     def each(self, lo: int, hi: int) -> list[bytes]:
-        """The same entries one by one."""
+        """Return the wire bytes of each of entries lo to hi - 1."""
         body = self.body
         start = self._start + _total(self._sizes[:lo])
         wires = []
@@ -170,11 +173,11 @@ class PackedNode:
         return wires
 
     def cuts(self, lo: int, hi: int) -> list[int]:
-        """Where in slice(lo, hi) each of its entries ends."""
+        """Return the end of each entry in slice(lo, hi)."""
         return list(accumulate(self._sizes[lo:hi]))
 
     def each_reversed(self, lo: int, hi: int) -> list[bytes]:
-        """The same entries one by one, newest first."""
+        """Return the wire bytes of each of entries hi - 1 to lo, newest first."""
         body = self.body
         end = self._start + _total(self._sizes[:hi])
         wires = []
@@ -189,7 +192,7 @@ class PackedNode:
             return seqs[index]
         number = self._first_seq + _total(seqs[: index + 1])
         if number < 0 or number > MASK64:
-            raise CorruptError("a node's IDs are impossible")
+            raise CorruptError("a node's IDs are invalid")
         return number
 
     def _seqs_of(self, lo: int, hi: int) -> list[int]:
@@ -198,7 +201,7 @@ class PackedNode:
             return list(seqs[lo:hi])
         numbers = list(accumulate(seqs[lo:hi], initial=self._first_seq + _total(seqs[:lo])))[1:]
         if numbers and (min(numbers) < 0 or max(numbers) > MASK64):
-            raise CorruptError("a node's IDs are impossible")
+            raise CorruptError("a node's IDs are invalid")
         return numbers
 
 
@@ -206,8 +209,11 @@ AnyNode = Node | PackedNode | CodedNode
 
 
 def _total(numbers: Column) -> int:
-    """Their sum. For bytes, adler32 computes it ten times as fast as sum(): its low half is the sum plus one modulo
-    65521, which the sum of 256 bytes doesn't reach."""
+    """Return the sum of the numbers.
+
+    For bytes, adler32 is ten times as fast as sum(). Its low half is the sum plus one modulo 65521, which the sum of
+    256 bytes does not reach.
+    """
     if not isinstance(numbers, bytes):
         if numbers.typecode == "b":
             raw = numbers.tobytes()
@@ -226,12 +232,12 @@ def _total(numbers: Column) -> int:
 
 
 def _ones(count: int, width: int) -> bytes:
-    """A column of ``count`` ones."""
+    """Return a column of ``count`` ones."""
     return (b"\1".ljust(width, b"\0") if byteorder == "little" else b"\1".rjust(width, b"\0")) * count
 
 
 def _first_reaching(column: Column, target: int) -> int:
-    """The smallest i for which column[0] + ... + column[i] >= ``target``; len(column) if there is none."""
+    """Return the smallest i with column[0] + ... + column[i] >= ``target``; len(column) if there is none."""
     lo, hi = 0, len(column)
     while hi - lo > AT_ONCE:
         middle = (lo + hi) >> 1
@@ -247,16 +253,19 @@ def _first_reaching(column: Column, target: int) -> int:
 def open_packed(
     blob: bytes, decompressor: zstandard.ZstdDecompressor = _decompressor
 ) -> PackedNode | CodedNode:  # fmt: skip
-    """The node whose blob ``seal`` made. Other threads than the keyspace's give a decompressor. Raises CorruptError."""
+    """Open the blob of a node. Raises CorruptError if it is damaged.
+
+    ``decompressor``: needed in other threads than the keyspace's.
+    """
     if len(blob) <= BODY:
-        raise CorruptError("a node is cut short")
+        raise CorruptError("a node is truncated")
     magic, version, how, count, wire_size, ms, seq = HEADER.unpack_from(blob)
     if magic != MAGIC:
-        raise CorruptError("a node has no node's beginning")
+        raise CorruptError("a node has an invalid header")
     if version == coder.VERSION:
         return open_coded(blob)
     if version != VERSION:
-        raise CorruptError(f"a node is of version {version}: written by a newer tidelog?")
+        raise CorruptError(f"a node has the unknown version {version}; a newer tidelog may have written it")
     stored = memoryview(blob)[BODY:]
     if CRC.unpack_from(blob, HEADER.size)[0] != crc32(stored, crc32(blob[: HEADER.size])):
         raise CorruptError("a node's checksum is wrong")
@@ -267,14 +276,14 @@ def open_packed(
     try:
         if how & ZSTD:
             if zstandard.frame_content_size(stored) != wires + wire_size:
-                raise CorruptError("a node's body is not of its length")
+                raise CorruptError("the size of a node's body is wrong")
             body = decompressor.decompress(stored, allow_extra_data=False)
         else:
             body = bytes(stored)
     except zstandard.ZstdError as error:
-        raise CorruptError(f"a node can't be decompressed ({error})") from error
+        raise CorruptError(f"a node cannot be decompressed ({error})") from error
     if len(body) != wires + wire_size or not count:
-        raise CorruptError("a node's body is not of its length")
+        raise CorruptError("the size of a node's body is wrong")
     differences = bool(how & SEQ_DELTAS)
     seq_column = _column((SIGNED if differences else UNSIGNED)[seq_width], body[seqs:sizes])
     size_column = _column(UNSIGNED[size_width], body[sizes:wires])
@@ -285,9 +294,9 @@ def open_packed(
 def open_stored(
     blob: bytes, sid: int, first_ord: int, first_id: int, count: int, tombstones: Tombstones | None
 ) -> PackedNode | CodedNode:  # fmt: skip
-    """The node that a stream expects at ``first_ord``, of ``count`` entries but for dead ones at its end.
+    """Open the node that a stream expects at ``first_ord``, with ``count`` entries except for deleted ones at its end.
 
-    Raises CorruptError if the blob is damaged or another node's.
+    Raises CorruptError if the blob is damaged or belongs to another node.
     """
     try:
         node = open_packed(blob)
@@ -300,7 +309,7 @@ def open_stored(
                 and (tombstones is None or tombstones.count(first_ord + len(node), first_ord + count) != missing)
             )
         ):
-            raise CorruptError("a node that belongs elsewhere")
+            raise CorruptError("the blob belongs to another node")
     except CorruptError as error:
         raise CorruptError(
             f"the store is damaged at stream {sid}, entries {first_ord} to {first_ord + count - 1}: {error}. "

@@ -1,9 +1,9 @@
-"""Bare entries: in wire form, but without an ID. That is how entries are staged; publishing gives them their IDs.
+"""Staged entries: in wire form but without IDs. Publishing assigns the IDs.
 
-    bare      *5 CRLF                      CRLF $6 CRLF sensor CRLF $2 CRLF 01 CRLF ...
+    staged    *5 CRLF                      CRLF $6 CRLF sensor CRLF $2 CRLF 01 CRLF ...
     written   *5 CRLF $15 CRLF 1486475519747.0 CRLF $6 CRLF sensor CRLF $2 CRLF 01 CRLF ...
 
-The ID goes between the first two CRLFs.
+The ID is inserted between the first two CRLFs.
 """
 
 from __future__ import annotations
@@ -14,29 +14,29 @@ from typing import Final
 
 from storage.model.ids import MASK64
 
-CHUNK_BYTES: Final = 300  # memory of a piece's objects
-LONGEST_ID: Final = 46  # bytes of an ID as a bulk string without its last CRLF: $41 CRLF, and two 20-digit numbers
+CHUNK_BYTES: Final = 300  # memory of a chunk's objects
+LONGEST_ID: Final = 46  # size of an ID as a bulk string without its last CRLF: $41 CRLF and two 20-digit numbers
 
 _LAST_DIGITS: Final = [b"%03d" % n for n in range(1000)]
 
 
 class StagedChunk:
-    """Bare entries for one key."""
+    """Staged entries for one key."""
 
     __slots__ = ("bare", "count", "dirty", "key", "largest", "size", "sizes")
 
     def __init__(self, key: bytes) -> None:
         self.key = key
-        self.bare: bytes | bytearray = b""  # the entries, joined; a bytearray once it has grown, until it is full
-        self.sizes = array("I")  # bytes of each entry
-        self.largest = 0  # of those
-        self.count = 0  # entries
-        self.size = 0  # len(bare), known without touching ``bare``, whose memory may be cold
+        self.bare: bytes | bytearray = b""  # joined; a bytearray if it has grown and is not full
+        self.sizes = array("I")  # size of each entry
+        self.largest = 0  # the largest size
+        self.count = 0  # number of entries
+        self.size = 0  # len(bare), without access to ``bare``, which may not be in a processor cache
         self.dirty = True  # changed since the last capture
 
     @classmethod
     def of(cls, key: bytes, sizes: array[int], bare: bytes) -> StagedChunk:
-        """A complete piece of at least one entry."""
+        """Return a complete chunk of at least one entry."""
         piece = cls(key)
         piece.extend(sizes, bare)
         return piece
@@ -59,7 +59,7 @@ class StagedChunk:
         self.dirty = True
 
     def entries(self) -> list[bytes]:
-        """The bare entries one by one."""
+        """Return each entry without its ID."""
         at, found, bare = 0, [], bytes(self.bare)
         for size in self.sizes:
             found.append(bare[at : at + size])
@@ -68,9 +68,9 @@ class StagedChunk:
 
 
 def bulk_ids(ms: int, seq: int, count: int) -> list[bytes]:
-    """ms.seq, ms.seq + 1 ... as bulk strings, each with a CRLF before it and none after it.
+    """Return ms.seq, ms.seq + 1 ... as bulk strings, each after a CRLF and without a final one.
 
-    Raises ValueError where a sequence number would reach 2**64.
+    Raises ValueError if a sequence number would reach 2**64.
     """
     if seq + count - 1 > MASK64:
         raise ValueError("sequence numbers end at 2**64")
@@ -93,6 +93,6 @@ def bulk_ids(ms: int, seq: int, count: int) -> list[bytes]:
 
 
 def write(ms: int, seq: int, bares: Sequence[bytes]) -> list[bytes]:
-    """Bare entries with their IDs: ms.seq, ms.seq + 1 ..."""
+    """Return staged entries with the IDs ms.seq, ms.seq + 1 ..."""
     ids = bulk_ids(ms, seq, len(bares))
     return [bare.replace(b"\r\n", entry_id, 1) for bare, entry_id in zip(bares, ids, strict=True)]

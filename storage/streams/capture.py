@@ -1,7 +1,7 @@
-"""What a checkpoint has to write: everything that changed since the last completed one, frozen at one log offset.
+"""Captures: everything that changed since the last completed checkpoint, frozen at one log offset.
 
-A Capture is made on the event loop, part by part (see ``changes``): references to what is immutable, copies of what is
-not. The persistence layer writes it in another thread; the keyspace is told how that ended.
+A Capture is created on the event loop, in parts (see ``changes``): references to immutable objects, copies of others.
+The persistence layer writes it in another thread, and the keyspace is notified of the result.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from storage.nodes.stagedentries import StagedChunk
 
 
 class StreamCapture:
-    """What a checkpoint must write of one stream. There may be 100,000, so what most lack takes no memory."""
+    """The changes of a stream. There may be 100,000 of them, so that rare changes take no memory."""
 
     __slots__ = (
         "active", "dead_nodes", "first_ord", "meta", "next_ord", "nodes", "producers", "sid", "sparse", "tombstones",
@@ -28,24 +28,24 @@ class StreamCapture:
     ) -> None:  # fmt: skip
         self.sid = sid
         self.meta = meta
-        self.first_ord = first_ord  # stored nodes that end at or before it are to be deleted
-        self.next_ord = next_ord  # where the last node ends
-        # nodes made since the last completed checkpoint: first ordinal, first ID, and the blob or the draft, which is
-        # sealed off the event loop
+        self.first_ord = first_ord  # stored nodes that end at or before it must be deleted
+        self.next_ord = next_ord  # the end of the last node
+        # nodes sealed since the last completed checkpoint: first ordinal, first ID, and the blob, or the draft, which
+        # is sealed outside of the event loop
         self.nodes = nodes
-        self.active = active  # the same for the tail; its blob is uncompressed
-        # entries deleted one by one: chunks of marks (see ``marks``) that changed, empty ones have none any more
+        self.active = active  # the active node in the same form; its blob is uncompressed
+        # changed chunks of tombstones (see ``tombstones``); an empty chunk has no more tombstones
         self.tombstones: Sequence[tuple[int, bytes]] = ()
-        # nodes that the store may have and that have no living entry any more: first ordinal, first ID
+        # nodes without living entries that may be in the store: first ordinal, first ID
         self.dead_nodes: Sequence[tuple[int, int]] = ()
-        # nodes of which at most half is alive, to be rewritten: first ordinal, first ID, the runs of living entries
+        # nodes to be compacted, at most half alive: first ordinal, first ID, the ranges of living entries
         self.sparse: Sequence[tuple[int, int, list[tuple[int, int]]]] = ()
-        # producers whose IDs changed (see ``producers``), each with its name and its dump; an empty one is forgotten
+        # changed producers (see ``producers``), with name and dump; an empty dump: removed
         self.producers: Sequence[tuple[bytes, bytes]] = ()
 
     @property
     def parts(self) -> tuple[object, ...]:
-        """All of it, to be compared."""
+        """All fields, for comparisons."""
         return (
             self.sid, self.meta, self.first_ord, self.next_ord, list(self.nodes), self.active, list(self.tombstones),
             list(self.dead_nodes), list(self.sparse), list(self.producers),
@@ -54,26 +54,26 @@ class StreamCapture:
 
 @dataclass(slots=True)
 class StageCapture:
-    """What a checkpoint must write of one stage."""
+    """The changes of a stage."""
 
     sid: int
     name: bytes
     ttl: int
     deadline: int
-    count: int  # pieces in all
-    pieces: list[tuple[int, StagedChunk, bytes, array[int]]]  # number, the piece, its entries as of now, their sizes
+    count: int  # total number of chunks
+    pieces: list[tuple[int, StagedChunk, bytes, array[int]]]  # number, chunk, its current entries, their sizes
 
 
 @dataclass(slots=True)
 class Capture:
-    """One checkpoint's content; every part is immutable or a copy."""
+    """The content of a checkpoint. Every part is immutable or a copy."""
 
-    flushed: bool = False  # FLUSHALL since the last checkpoint: the store drops everything before it takes the rest
-    next_sid: int = 1  # of the next stream or stage; none is ever used twice
-    away: int = 0  # ms: wall-clock time less served time
+    flushed: bool = False  # FLUSHALL since the last checkpoint: the store first removes everything
+    next_sid: int = 1  # of the next stream or stage; never reused
+    away: int = 0  # ms: wall-clock time minus served time
     streams: list[StreamCapture] = field(default_factory=list)
     stream_keys: dict[int, tuple[bytes, int]] = field(default_factory=dict)  # sid -> key, expiry in ms (0: none)
-    # sid, name, meta, pending list in parts, which pendingdump.assemble() joins off the event loop
+    # sid, name, meta, and the pending list in parts, which pendingformat.assemble() joins outside of the event loop
     groups: list[tuple[int, bytes, bytes, list[bytes | PackedRows]]] = field(default_factory=list)
     dead_groups: list[tuple[int, bytes]] = field(default_factory=list)
     dead_streams: list[int] = field(default_factory=list)
@@ -82,11 +82,19 @@ class Capture:
     stages: list[StageCapture] = field(default_factory=list)
     dead_stages: list[int] = field(default_factory=list)
     fences: list[tuple[bytes, int, bytes]] = field(default_factory=list)  # name, epoch, check (empty: none)
-    changes: int = 0  # number of changes it covers (INFO rdb_changes_since_last_save)
+    changes: int = 0  # number of its changes (INFO rdb_changes_since_last_save)
 
     @property
     def empty(self) -> bool:
         return not (
-            self.flushed or self.streams or self.groups or self.dead_groups or self.dead_streams or self.strings
-            or self.dead_strings or self.stages or self.dead_stages or self.fences
+            self.flushed
+            or self.streams
+            or self.groups
+            or self.dead_groups
+            or self.dead_streams
+            or self.strings
+            or self.dead_strings
+            or self.stages
+            or self.dead_stages
+            or self.fences
         )

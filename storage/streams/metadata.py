@@ -1,5 +1,5 @@
-"""A stream's metadata as the store keeps it: all but its nodes, its groups and its marks. Numbers are big-endian, u64
-unless marked.
+"""The stored metadata of a stream: everything except nodes, groups, and tombstones. Numbers are big-endian, u64 unless
+stated otherwise.
 
     0     1         9          17         25          33            49        57       65         73        81
     +-----+---------+----------+----------+-----------+-------------+---------+--------+----------+---------+
@@ -13,9 +13,9 @@ unless marked.
                      +-------+-------------+---------+-------+-------+--------------+---------+-------+--------+
      and a crc32 u32 of all that                    flags  1: lone, 2: raised
 
-A stream that needs nothing of version 2 is written as version 1, which earlier servers read. Valid if the length is the
-version's and the crc32 is right; if first_ord is not above next_ord, nor evicted_to above the last ID; and if ordinals,
-totals and times are below 2**63.
+A stream that does not need version 2 is written as version 1, which earlier servers read. ``marks`` is the number of
+tombstones. Valid if length and crc32 are correct, first_ord is at most next_ord, evicted_to is at most the last ID, and
+ordinals, totals, and times are below 2**63.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ RAISED: Final = 2  # the last ID was set by XSETID after the last entry
 
 
 class StreamMeta(NamedTuple):
-    """See the attributes of Stream."""
+    """Metadata of a stream; see the attributes of Stream."""
 
     last_ms: int
     last_seq: int
@@ -48,7 +48,7 @@ class StreamMeta(NamedTuple):
     added: int  # entries_added
     max_deleted: int = 0
     deleted: int = 0
-    tombstones: int = 0  # how many there are
+    tombstones: int = 0  # number of tombstones
     flags: int = 0
     idmp_ms: int = 0  # 0: never set
     idmp_most: int = 0
@@ -60,7 +60,7 @@ def pack_plain(
     last_ms: int, last_seq: int, next_ord: int, first_ord: int, evicted_to: int, sealed_entries: int, sealed_bytes: int,
     largest_entry: int, largest_node: int,
 ) -> bytes:  # fmt: skip
-    """pack() of a stream that needs nothing else, as nearly all do: in half of the time."""
+    """Return pack() of a stream that needs only version 1, in half of the time. This is the common case."""
     raw = META.pack(1, last_ms, last_seq, next_ord, first_ord, evicted_to.to_bytes(16, "big"), sealed_entries,
                     sealed_bytes, largest_entry, largest_node)  # fmt: skip
     return raw + CRC.pack(crc32(raw))
@@ -75,9 +75,9 @@ def pack(meta: StreamMeta) -> bytes:
 
 
 def unpack(sid: int, meta: bytes) -> StreamMeta:
-    """What pack() packed. ``sid`` is for the error's text. Raises CorruptError."""
+    """Unpack metadata. ``sid`` is used in error messages. Raises CorruptError if it is damaged."""
     if meta[:1] > b"\2":
-        raise CorruptError(f"the metadata of stream {sid} has version {meta[0]}: written by a newer tidelog?")
+        raise CorruptError(f"the metadata of stream {sid} has version {meta[0]}, of a newer tidelog")
     size = META.size + (MORE.size if meta[:1] == b"\2" else 0)
     if len(meta) != size + CRC.size or CRC.unpack_from(meta, size)[0] != crc32(meta[:size]):
         raise CorruptError(f"the metadata of stream {sid} is damaged")
@@ -85,17 +85,8 @@ def unpack(sid: int, meta: bytes) -> StreamMeta:
         meta
     )
     evicted_to = int.from_bytes(raw, "big")
-    added, max_deleted, deleted, tombstones, flags, idmp_ms, idmp_most, iids, repeated = (
-        next_ord,
-        b"",
-        0,
-        0,
-        0,
-        0,
-        0,
-        0,
-        0,
-    )
+    deleted = tombstones = flags = idmp_ms = idmp_most = iids = repeated = 0
+    added, max_deleted = next_ord, b""
     if version == 2:
         added, max_deleted, deleted, tombstones, flags, idmp_ms, idmp_most, iids, repeated = MORE.unpack_from(
             meta, META.size

@@ -354,6 +354,8 @@ class StreamNodes:
     def _push(self, first: int, first_id: int, blob: bytes | Draft, size: int) -> None:
         """Add a node to the index. Its blob takes ``size`` bytes of memory until it is stored."""
         sealed = self._own_sealed()
+        ords = sealed.index.ords
+        assert not ords or first > ords[-1]  # noqa: S101 - ordinals only grow
         sealed.blobs[first] = blob
         sealed.blob_bytes += size
         sealed.index.push(first, first_id)

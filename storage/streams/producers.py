@@ -1,15 +1,16 @@
-"""Producers: who added entries to a stream under IDs of its own, so that a repeated XADD adds nothing (IDMP, 8.6).
+"""Producers: clients that append entries to a stream under their own IDs, so that a repeated XADD adds nothing (IDMP,
+8.6).
 
-Of a producer, its newest IDs are remembered, each with the ID of its entry, and with the time at which it is forgotten.
-How long and how many are settings of the stream, or else of the pool.
+The newest IDs of each producer are remembered, with the ID of the entry and the expiry. The duration and the number of
+IDs are settings of the stream, or of the pool by default.
 
-Rule 1: no clock. Records carry the time, how long and how many, so a replay forgets what the leader had forgotten.
-Rule 2: what is forgotten by time is forgotten when its producer adds something, and from time to time for all.
+Rule 1: no clock. Records contain the time, the duration, and the number, so that a replay forgets the same IDs.
+Rule 2: expired IDs are removed when their producer appends an entry, and periodically for all producers.
 
 A producer's dump, numbers big-endian:
 
     +------+--------+-- each ID, oldest first -------------------------------+
-    | 1 u8 | n u32  | length u32 | entry's ID 16 | forgotten at u64 | the ID |
+    | 1 u8 | n u32  | length u32 | entry's ID 16 | expires at u64   | the ID |
     +------+--------+--------------------------------------------------------+
 """
 
@@ -25,14 +26,14 @@ VERSION: Final = 1
 HEAD: Final = Struct(">BI")
 ONE: Final = Struct(">I16sQ")
 PRODUCERS_BYTES: Final = 400  # memory of an object without producers
-PRODUCER_BYTES: Final = 500  # of a producer without IDs
-ID_BYTES: Final = 250  # of an ID besides its bytes
-MOST_IDS: Final = 10_000  # of a producer
-LONGEST_MS: Final = 86_400_000  # that an ID is remembered
+PRODUCER_BYTES: Final = 500  # memory of a producer without IDs
+ID_BYTES: Final = 250  # memory of an ID without its bytes
+MOST_IDS: Final = 10_000  # most IDs of a producer
+LONGEST_MS: Final = 86_400_000  # longest time that an ID is remembered
 
 
 class Producer:
-    """The IDs of one producer, oldest first: each with its entry's ID, and when it is forgotten (ms since epoch)."""
+    """The IDs of a producer, oldest first, each with the ID of its entry and its expiry (ms since epoch)."""
 
     __slots__ = ("bytes", "ids")
 
@@ -41,7 +42,7 @@ class Producer:
         self.bytes = PRODUCER_BYTES
 
     def forget(self, now: int, most: int) -> None:
-        """Forget what is over at ``now``, and the oldest until ``most`` are left."""
+        """Remove the IDs that are expired at ``now``, and the oldest ones until ``most`` are left."""
         over = 0
         for _, end in self.ids.values():
             if end > now:
@@ -65,7 +66,7 @@ class Producer:
 
     @classmethod
     def load(cls, dump: bytes) -> Producer:
-        """A producer from its dump. Raises CorruptError."""
+        """Return the producer of a dump. Raises CorruptError if it is damaged."""
         producer = cls()
         if len(dump) < HEAD.size or dump[0] != VERSION:
             raise CorruptError("a producer is damaged, or was written by a newer tidelog")
@@ -76,27 +77,27 @@ class Producer:
             at += ONE.size + length
             name = dump[at - length : at] if at <= len(dump) else b""
             if not name or name in producer.ids or end >> 63:
-                raise CorruptError("a producer is damaged: an ID of its makes no sense")
+                raise CorruptError("a producer is damaged: one of its IDs is invalid")
             producer.add(name, int.from_bytes(entry_id, "big"), end)
         if at != len(dump) or len(producer.ids) != count or not count:
-            raise CorruptError("a producer is damaged: its lengths don't add up")
+            raise CorruptError("a producer is damaged: its lengths are inconsistent")
         return producer
 
 
 class Producers:
-    """Those of one stream."""
+    """The producers of a stream."""
 
     __slots__ = ("added", "by_name", "bytes", "changed", "duplicates")
 
     def __init__(self) -> None:
         self.by_name: dict[bytes, Producer] = {}
         self.added = 0  # IDs ever added
-        self.duplicates = 0  # XADDs that added nothing; not logged, so a restart may forget some
-        self.bytes = PRODUCERS_BYTES  # of memory, roughly
-        self.changed: set[bytes] = set()  # names of producers that differ from what the last capture took
+        self.duplicates = 0  # XADDs that added nothing; not logged, so that a restart may lose some
+        self.bytes = PRODUCERS_BYTES  # approximate memory
+        self.changed: set[bytes] = set()  # names of producers that changed since the last capture
 
     def find(self, producer: bytes, name: bytes, now: int) -> int:
-        """The entry's ID that was given to this ID of the producer; 0 if it was never added, or is forgotten."""
+        """Return the ID of the entry with this producer's ID; 0 if it is unknown or expired."""
         known = self.by_name.get(producer)
         found = known.ids.get(name) if known is not None else None
         return found[0] if found is not None and found[1] > now else 0
@@ -108,7 +109,7 @@ class Producers:
             self.bytes += known.bytes + len(producer)
         size = known.bytes
         known.forget(now, most - 1)
-        if name in known.ids:  # the clock went back
+        if name in known.ids:  # the clock was set back
             del known.ids[name]
             known.bytes -= ID_BYTES + len(name)
         known.add(name, entry_id, now + keep_ms)
@@ -117,7 +118,7 @@ class Producers:
         self.changed.add(producer)
 
     def forget(self, now: int) -> None:
-        """Forget what is over at ``now``. O(producers)."""
+        """Remove the IDs that are expired at ``now``. O(producers)."""
         for name, producer in list(self.by_name.items()):
             size, count = producer.bytes, len(producer.ids)
             producer.forget(now, MOST_IDS)
@@ -135,19 +136,19 @@ class Producers:
         self.bytes = PRODUCERS_BYTES
 
     def tracked(self) -> int:
-        """IDs that are remembered, or will be forgotten soon."""
+        """Return the number of IDs, including expired ones that are not removed yet."""
         return sum([len(producer.ids) for producer in self.by_name.values()])
 
     def oldest_end(self) -> int:
-        """The earliest moment at which an ID is forgotten (ms since epoch). There must be one."""
+        """Return the earliest expiry of an ID (ms since epoch). There must be an ID."""
         return min([next(iter(producer.ids.values()))[1] for producer in self.by_name.values()])
 
     def dumps(self) -> list[tuple[bytes, bytes]]:
-        """All producers by name, each with its dump."""
+        """Return all producers, in order of their names, with their dumps."""
         return [(name, self.by_name[name].dump()) for name in sorted(self.by_name)]
 
     def take_changed(self) -> list[tuple[bytes, bytes]]:
-        """The producers that changed since the last call, each with its dump; an empty one is forgotten."""
+        """Return the producers that changed since the last call, with their dumps (empty: removed)."""
         taken: list[tuple[bytes, bytes]] = []
         for name in sorted(self.changed):
             producer = self.by_name.get(name)
@@ -156,8 +157,8 @@ class Producers:
         return taken
 
     def restore(self, name: bytes, dump: bytes) -> None:
-        """Add a producer from a store. Raises CorruptError."""
+        """Add a producer from a store. Raises CorruptError if it is damaged."""
         if name in self.by_name:
-            raise CorruptError("a producer is there twice")
+            raise CorruptError("a producer is duplicated")
         producer = self.by_name[name] = Producer.load(dump)
         self.bytes += producer.bytes + len(name)

@@ -1,11 +1,10 @@
-"""Entries of streams that are picked individually at one moment and read later: the source of long replies that contain
-entries in any order. A ``Snapshot`` does the same for ranges.
+"""Selections: individually selected entries in any order, which are read later: the source of long replies.
 
-Until they are read, an entry takes 8 bytes and a node some hundred, regardless of the entries' size. Nodes that are not
-in the store are shared with the stream; the tail is copied.
+A ``Snapshot`` does the same for ranges. Until it is read, an entry takes 8 bytes and a node some hundred, regardless of
+the size of the entries. Nodes that are not in the store are shared with the stream. The active node is copied.
 
-Rule 1: a picked entry can be read even if the stream drops it: views of the store are pinned.
-Rule 2: nodes that are opened to read picks are not put into the cache (see ``snapshot``).
+Rule 1: a selected entry can be read even if the stream drops it, since views of the store are pinned.
+Rule 2: nodes that are opened to read a selection are not added to the cache (see ``snapshot``).
 """
 
 from __future__ import annotations
@@ -20,17 +19,17 @@ from storage.nodes.node import Node
 from storage.nodes.packed import AnyNode, open_stored
 from storage.nodes.pool import NodePool, NodeStore
 
-NODE_BYTES: Final = 300  # memory of a node from which entries were picked
+NODE_BYTES: Final = 300  # memory of a node of the selection
 PICK_BYTES: Final = 8
-MISSING: Final = 0xFFFFFFFF  # in the place of a node's number
-OPENED: Final = 8  # nodes that are kept open, for entries that do not follow one another
-# Entries that are read together.
+MISSING: Final = 0xFFFFFFFF  # instead of a node's number
+OPENED: Final = 8  # nodes that are kept open, for entries in random order
+# Limits of entries that are read together.
 READ_AT_ONCE: Final = 512
 CHUNK_BYTES: Final = 64 * 1024
 
 
 class _Source:
-    """A node from which entries were picked, as it was when the first of them was."""
+    """A node of the selection, as of the selection of its first entry."""
 
     __slots__ = ("blob", "end", "first", "first_id", "tombstones", "pool", "sid", "active", "view")
 
@@ -41,12 +40,12 @@ class _Source:
         self.first = first  # its first ordinal
         self.end = end  # the ordinal after its last entry
         self.first_id = 0
-        self.blob: bytes | Draft | None = None  # None: the view has it
-        self.tombstones: Tombstones | None = None  # of its dead entries
-        self.active: Node | None = None  # a copy of what was the stream's tail
+        self.blob: bytes | Draft | None = None  # None: in the view
+        self.tombstones: Tombstones | None = None  # of its deleted entries
+        self.active: Node | None = None  # a copy of the stream's active node
 
     def open(self) -> AnyNode:
-        """Raises CorruptError."""
+        """Open the node. Raises CorruptError if it is damaged."""
         if self.active is not None:
             return self.active
         node = self.pool.cache.get(self.sid, self.first) if self.view.is_current() else None
@@ -59,7 +58,7 @@ class _Source:
 
 
 class Selection:
-    """The owner calls close(); reading to the end does so too."""
+    """Selected entries. The owner calls close(); reading to the end does so, too."""
 
     __slots__ = (
         "_blob_bytes", "_dropped", "_known", "_numbers", "_pool", "_positions", "_sid", "_sources", "_active_bytes",
@@ -68,9 +67,9 @@ class Selection:
 
     def __init__(self) -> None:
         self._sources: list[_Source] = []
-        self._numbers = array("I")  # of each entry: which of the sources; MISSING: there is no entry
-        self._positions = array("I")  # its position there
-        self._known: dict[int, int] = {}  # first ordinal -> number of its latest source, of the last stream
+        self._numbers = array("I")  # of each entry: the number of its source; MISSING: there is no entry
+        self._positions = array("I")  # its position in the source
+        self._known: dict[int, int] = {}  # first ordinal -> number of its latest source, for the last stream
         self._sid = -1  # of that stream
         self._pool: NodePool | None = None
         self._views: list[NodeStore] = []
@@ -79,9 +78,9 @@ class Selection:
     def __len__(self) -> int:
         return len(self._numbers)
 
-    # -- picking: called by streams --------------------------------------------------------------------------
+    # -- selecting: called by streams ------------------------------------------------------------------------
     def begin(self, pool: NodePool, sid: int) -> None:
-        """What is picked next is of this stream."""
+        """Set the stream of the next entries."""
         if pool is not self._pool or sid != self._sid:
             if self._pool is None:
                 self._dropped = pool.dropped
@@ -89,23 +88,23 @@ class Selection:
             self._known.clear()
 
     def add(self, first: int, ordinal: int) -> bool:
-        """Pick an entry of the node that begins at ``first``; False if the node must be added before."""
+        """Select an entry of the node that begins at ``first``. Return False if the node must be added first."""
         number = self._known.get(first, -1)
         if number < 0:
             return False
-        if ordinal >= self._sources[number].end:  # it was the stream's tail, at that moment or since
+        if ordinal >= self._sources[number].end:  # the node was the active node and has grown
             return False
         self._numbers.append(number)
         self._positions.append(ordinal - first)
         return True
 
     def add_missing(self) -> None:
-        """There is no entry in this place."""
+        """Add a missing entry."""
         self._numbers.append(MISSING)
         self._positions.append(0)
 
     def add_active(self, first: int, active: Node) -> None:
-        """``tail``: a copy."""
+        """Add a copy of the active node."""
         self._add(first, first + len(active)).active = active
         self._active_bytes += active.size
 
@@ -130,18 +129,18 @@ class Selection:
 
     # -- memory ----------------------------------------------------------------------------------------------
     def memory_bytes(self) -> int:
-        """What it takes in memory, roughly, without the nodes that it shares with streams."""
+        """Return the approximate memory, without nodes that are shared with streams."""
         return NODE_BYTES * len(self._sources) + PICK_BYTES * len(self._numbers) + self._active_bytes
 
     def pinned(self) -> int:
-        """Bytes of nodes that it shared with streams, and that may since have left these: an upper bound."""
+        """Return an upper bound of the memory of shared nodes that streams have dropped since."""
         if self._pool is None:
             return 0
         return min(self._blob_bytes, self._pool.dropped - self._dropped)
 
     # -- reading ---------------------------------------------------------------------------------------------
     def entries(self) -> Iterator[list[bytes | None]]:
-        """Their wire in the order in which they were picked, None for one that is missing; some at a time."""
+        """Yield lists of the wire form of entries, in order of selection; None for missing ones."""
         try:
             opened: dict[int, AnyNode] = {}
             found: list[bytes | None] = []
@@ -168,7 +167,7 @@ class Selection:
 
     def _open(self, number: int) -> AnyNode:
         if not self._views:
-            raise RuntimeError("picks were read after their close()")
+            raise RuntimeError("a selection was read after its close()")
         return self._sources[number].open()
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""A range of a stream as it was at one moment, read while the stream changes: the source of long replies."""
+"""Snapshots: a range of a stream at one point in time, read while the stream changes: the source of long replies."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from storage.nodes.node import Node
 from storage.nodes.packed import AnyNode, open_stored
 from storage.nodes.pool import NodePool, NodeStore
 
-SNAPSHOT_BYTES: Final = 1000  # of the objects
+SNAPSHOT_BYTES: Final = 1000  # memory of the objects
 
 
 class Snapshot:
-    """Independent of the stream: copies of borders and tail, immutable blobs, a pinned view of the store.
+    """A range of a stream: copies of the index and the active node, immutable blobs, and a pinned view of the store.
 
-    Nodes that it opens aren't put into the cache: one long reply would displace what short ones need. A piece is one
-    node's part of the range, so memory is bounded by the largest node. The owner calls close(); reading to the end does
-    so too.
+    Nodes that it opens are not added to the cache, since one long reply would displace the nodes of short ones. A piece
+    is the part of one node, so that memory is bounded by the largest node. The owner calls close(); reading to the end
+    does so, too.
     """
 
     __slots__ = (
@@ -37,17 +37,17 @@ class Snapshot:
         self._hi = hi
         self._pool = pool
         self._view: NodeStore | None = pool.store.pin()
-        self._borders = borders  # first ordinal of each sealed node of the range, and the end of the last
+        self._borders = borders  # first ordinals of the sealed nodes of the range, and the end of the last one
         self._ms, self._seq = ids  # their first IDs
-        self._blobs = blobs  # first ordinal -> blob or draft, of nodes that the store didn't have
+        self._blobs = blobs  # first ordinal -> blob or draft of nodes that were not stored
         self._blob_bytes = sum([blob.size if isinstance(blob, Draft) else len(blob) for blob in blobs.values()])
         self._dropped = pool.dropped
-        self._active = active  # the tail's part of the range, None if it has none
+        self._active = active  # the part of the active node, None if there is none
         self._active_ord = 0 if active is None else hi - len(active)  # the ordinal of its first entry
-        self._tombstones = tombstones  # of the dead entries among these; None if there are none
+        self._tombstones = tombstones  # of deleted entries; None if there are none
 
     def close(self) -> None:
-        """Release the pinned view, if not done yet. Reading on raises RuntimeError where it needs the store."""
+        """Release the pinned view. Idempotent. Reading from the store then raises RuntimeError."""
         if self._view is not None:
             self._view.release()
             self._view = None
@@ -58,21 +58,21 @@ class Snapshot:
         return self._hi
 
     def count(self, lo: int, hi: int) -> int:
-        """Entries in [lo, hi), a part of the range, that were alive."""
+        """Return the number of living entries in [lo, hi), a part of the range."""
         return hi - lo - (0 if self._tombstones is None else self._tombstones.count(lo, hi))
 
     @property
     def memory_bytes(self) -> int:
-        """What it takes in memory, roughly, without the nodes that it shares with the stream."""
+        """The approximate memory, without nodes that are shared with the stream."""
         held = SNAPSHOT_BYTES + 24 * len(self._borders) + (0 if self._active is None else self._active.size)
         return held if self._tombstones is None else held + self._tombstones.bytes
 
     def pinned(self) -> int:
-        """Bytes of nodes that it shared with the stream, and that may since have left the stream: an upper bound."""
+        """Return an upper bound of the memory of shared nodes that the stream has dropped since."""
         return min(self._blob_bytes, self._pool.dropped - self._dropped)
 
     def end_at(self, hi: int) -> None:
-        """Leave out the entries from ordinal ``hi`` on. At least one living one must be left."""
+        """Exclude the entries from ordinal ``hi`` on. At least one living entry must remain."""
         active, borders = self._active, self._borders
         if active is not None and hi < self._hi:
             left = len(active) - (self._hi - hi)
@@ -82,13 +82,13 @@ class Snapshot:
         self._hi = hi
 
     def forward(self) -> Iterator[bytes]:
-        """The range's living entries in wire form, oldest first; never an empty piece."""
+        """Yield the wire form of the living entries, oldest first, in non-empty pieces."""
         try:
-            for node, runs in self._parts():
-                if len(runs) == 1:
-                    yield node.slice(*runs[0])
+            for node, ranges in self._parts():
+                if len(ranges) == 1:
+                    yield node.slice(*ranges[0])
                 else:
-                    yield b"".join([node.slice(start, stop) for start, stop in runs])
+                    yield b"".join([node.slice(start, stop) for start, stop in ranges])
         finally:
             self.close()
 
@@ -98,62 +98,62 @@ class Snapshot:
             yield b"".join(wires)
 
     def entries(self) -> Iterator[list[bytes]]:
-        """The range's living entries in wire form one by one, oldest first; a list is one node's part of the range."""
+        """Yield lists of the wire form of each living entry, oldest first, one list per node."""
         try:
-            for node, runs in self._parts():
+            for node, ranges in self._parts():
                 wires: list[bytes] = []
-                for start, stop in runs:
+                for start, stop in ranges:
                     wires += node.each(start, stop)
                 yield wires
         finally:
             self.close()
 
     def entries_reverse(self) -> Iterator[list[bytes]]:
-        """The same, newest entry first."""
+        """Yield the same lists, newest entry first."""
         try:
-            for node, runs in self._parts(newest_first=True):
+            for node, ranges in self._parts(newest_first=True):
                 wires: list[bytes] = []
-                for start, stop in reversed(runs):
+                for start, stop in reversed(ranges):
                     wires += node.each_reversed(start, stop)
                 yield wires
         finally:
             self.close()
 
     def _parts(self, newest_first: bool = False) -> Iterator[tuple[AnyNode, list[tuple[int, int]]]]:
-        """The nodes of the range, each with the runs of its living entries: at least one, start and stop."""
+        """Yield the nodes of the range, each with the ranges (at least one) of its living entries."""
         active = self._active
         if active is not None and newest_first:
-            runs = self._runs(self._active_ord, self._active_ord, self._active_ord + len(active))
-            if runs:
-                yield active, runs
+            ranges = self._ranges(self._active_ord, self._active_ord, self._active_ord + len(active))
+            if ranges:
+                yield active, ranges
         count = len(self._borders) - 1
         for number in range(count - 1, -1, -1) if newest_first else range(count):
             first = self._borders[number]
-            runs = self._runs(first, max(self._lo, first), min(self._hi, self._borders[number + 1]))
-            if runs:
-                yield self._node(number, runs[-1][1]), runs
+            ranges = self._ranges(first, max(self._lo, first), min(self._hi, self._borders[number + 1]))
+            if ranges:
+                yield self._node(number, ranges[-1][1]), ranges
         if active is not None and not newest_first:
-            runs = self._runs(self._active_ord, self._active_ord, self._active_ord + len(active))
-            if runs:
-                yield active, runs
+            ranges = self._ranges(self._active_ord, self._active_ord, self._active_ord + len(active))
+            if ranges:
+                yield active, ranges
 
-    def _runs(self, first: int, lo: int, hi: int) -> list[tuple[int, int]]:
-        """The runs of living entries in [lo, hi), as positions in the node that begins at ``first``."""
+    def _ranges(self, first: int, lo: int, hi: int) -> list[tuple[int, int]]:
+        """Return the ranges of living entries in [lo, hi), as positions in the node that begins at ``first``."""
         if self._tombstones is None:
             return [(lo - first, hi - first)]
         return [(start - first, stop - first) for start, stop in self._tombstones.live_ranges(lo, hi)]
 
     def _node(self, number: int, stop: int) -> AnyNode:
-        """Sealed node ``number`` of the range, which has at least ``stop`` entries. It is asked for once."""
+        """Return sealed node ``number`` of the range, with at least ``stop`` entries. Called once per node."""
         if self._view is None:
             raise RuntimeError("a snapshot was read after its close()")
         first = self._borders[number]
         blob = self._blobs.pop(first, None)
         if blob is not None:
             self._blob_bytes -= blob.size if isinstance(blob, Draft) else len(blob)
-        # what others have opened since a checkpoint may lack the bytes of entries that died after this moment
+        # nodes opened after a later checkpoint may lack the bytes of entries that were deleted since
         node = self._pool.cache.get(self._sid, first) if self._view.is_current() else None
-        if node is None or len(node) < stop:  # after a reload with other limits it may end elsewhere
+        if node is None or len(node) < stop:  # the cached node can have another end after a reload with other limits
             first_id = self._ms[number] << 64 | self._seq[number]
             if isinstance(blob, Draft):
                 return blob.unpack()

@@ -1,12 +1,11 @@
-"""Stages: entries that are kept aside until a TPUBLISH appends all of them at once; and fences, which tell a repeated
-TPUBLISH from a new one. Semantics [32].
+"""Stages: entries that are invisible until a TPUBLISH appends all of them at once; and fences, which distinguish a
+repeated TPUBLISH from a new one. Semantics [32].
 
-Rule 1: a stage's entries are bare (see ``nodes.bare``): they get their IDs when they are published. They stay in memory
-until then, even when the store has them.
-Rule 2: entries for one key keep the order in which they were staged. Only the last piece of a key isn't full; a full
-piece never changes again, so publishing moves it as it is.
-Rule 3: the mutators, which log what happens to stages, are in ``publish``. Here is the state, and what a checkpoint
-must write of it.
+Rule 1: staged entries have no IDs (see ``stagedentries``) until they are published. They stay in memory until then,
+even if they are in the store.
+Rule 2: entries for one key keep the order in which they were staged. Only the last chunk of a key is not full. A full
+chunk never changes, so that publishing moves it as it is.
+Rule 3: the mutators are in ``storage.keyspace.stagemutators``. This module contains the state and its captures.
 """
 
 from __future__ import annotations
@@ -25,34 +24,34 @@ FENCE_BYTES: Final = 150
 
 
 class Stage:
-    """One stage. ``sid`` is its name in the store and is never used twice."""
+    """One stage. ``sid`` identifies it in the store and is never reused."""
 
     __slots__ = ("_open", "_others", "bytes", "deadline", "entries", "pieces", "sid", "stored", "ttl")
 
     def __init__(self, sid: int, ttl: int, deadline: int) -> None:
         self.sid = sid
-        self.ttl = ttl  # ms without another TSTAGE after which it is dropped; 0: never
-        self.deadline = deadline  # when that happens, in served time (ms), or NEVER
+        self.ttl = ttl  # ms without another TSTAGE after which it expires; 0: never
+        self.deadline = deadline  # when it expires, in served time (ms), or NEVER
         self.pieces: list[StagedChunk] = []
         self.entries = 0
-        self.bytes = STAGE_BYTES  # of memory, roughly
-        self.stored = False  # whether the store may have some of it
-        # each key's piece that isn't full: the last key's, and those of the others (None while there is one key)
+        self.bytes = STAGE_BYTES  # approximate memory
+        self.stored = False  # whether the store may contain parts of it
+        # the chunk of each key that is not full: that of the last key, and those of others (None if there is one key)
         self._open: StagedChunk | None = None
         self._others: dict[bytes, StagedChunk] | None = None
 
     def touch(self, served: int) -> None:
-        """A writer gave a sign of life at that served time, though nothing was added. This is not logged."""
+        """Extend the deadline, since a writer was active at that served time. This is not logged."""
         if self.ttl:
             self.deadline = served + self.ttl
 
     def resume(self, served: int) -> None:
-        """The server was down or a replica until now: that time doesn't count as the clients' silence."""
+        """Extend the deadline after the server was down or a replica, which does not count as inactivity."""
         if self.ttl:
             self.deadline = max(self.deadline, served + self.ttl)
 
     def add(self, key: bytes, sizes: array[int], bare: bytes, max_entries: int, max_bytes: int) -> None:
-        """Append entries. A piece is full with ``max_entries`` entries, or when it reaches ``max_bytes``."""
+        """Append entries. A chunk is full with ``max_entries`` entries, or when it reaches ``max_bytes``."""
         piece = self._open_piece(key)
         total = len(sizes)
         at = start = 0
@@ -78,7 +77,7 @@ class Stage:
         self.bytes += len(bare) + 4 * total
 
     def _open_piece(self, key: bytes) -> StagedChunk | None:
-        """The key's piece that isn't full, None if there is none; the stage lets go of it."""
+        """Remove and return the chunk of a key that is not full, None if there is none."""
         piece = self._open
         if piece is None or piece.key != key:
             if self._others is None:
@@ -92,7 +91,7 @@ class Stage:
         return piece
 
     def restore_piece(self, key: bytes, sizes: array[int], bare: bytes) -> None:
-        """Add the next piece, as a checkpoint stored it."""
+        """Add the next chunk from a checkpoint."""
         piece = StagedChunk.of(key, sizes, bare)
         piece.dirty = False
         self.pieces.append(piece)
@@ -100,7 +99,7 @@ class Stage:
         self.bytes += CHUNK_BYTES + len(key) + len(bare) + 4 * len(sizes)
 
     def capture(self, name: bytes) -> StageCapture:
-        """What the store lacks, as of now."""
+        """Return the changes that the store lacks."""
         self.stored = True
         new = [(n, p, bytes(p.bare), p.sizes[:]) for n, p in enumerate(self.pieces) if p.dirty]
         for _, piece, _, _ in new:
@@ -109,7 +108,7 @@ class Stage:
 
 
 def named(stage: Stage, name: bytes) -> Stage:
-    """A new stage, which counts its name from now on: the table of stages keeps it, and its timer another copy."""
+    """Add the memory of a new stage's name, which is in the table of stages and in a timer, and return the stage."""
     stage.bytes += 2 * len(name)
     return stage
 
@@ -119,26 +118,26 @@ class Stages:
 
     def __init__(self) -> None:
         self.by_name: dict[bytes, Stage] = {}
-        self.fences: dict[bytes, int] = {}  # name -> the last epoch that was published
-        self.checks: dict[bytes, bytes] = {}  # name -> what that epoch's caller gave as CHECK; absent: nothing
-        self.bytes = 0  # of memory, all stages, roughly
-        self.fence_bytes = 0  # of memory, all fences
-        self.expired = 0  # stages dropped because their time was over, since start
+        self.fences: dict[bytes, int] = {}  # name -> the last published epoch
+        self.checks: dict[bytes, bytes] = {}  # name -> the CHECK of that epoch; absent: none
+        self.bytes = 0  # approximate memory of all stages
+        self.fence_bytes = 0  # memory of all fences
+        self.expired = 0  # stages that expired since the start
         # what the next checkpoint must write
         self._dirty: dict[bytes, Stage] = {}
         self._dead: list[int] = []
         self._dirty_fences: set[bytes] = set()
-        # what a capture in progress is to have of stages, by sid; it may be forgotten meanwhile, but does not change
+        # stages of the capture in progress, by sid; they can be removed meanwhile but do not change
         self._capture = Capture()
         self._held: dict[int, tuple[bytes, Stage]] = {}
 
     def changed(self, name: bytes, stage: Stage, grown: int) -> None:
-        """The stage is new, or entries were added to it; it takes ``grown`` bytes of memory more than before."""
+        """Record that a stage is new or got entries, and takes ``grown`` more bytes of memory."""
         self.by_name[name] = self._dirty[name] = stage
         self.bytes += grown
 
     def forget(self, names: Iterable[bytes]) -> None:
-        """Stages were published or dropped. KeyError if there is no such stage."""
+        """Remove stages that were published or dropped. Raises KeyError if a stage does not exist."""
         by_name, dirty, dead = self.by_name, self._dirty, self._dead
         gone = 0
         for name in names:
@@ -151,12 +150,12 @@ class Stages:
         self.bytes -= gone
 
     def set_fence(self, fence: bytes, epoch: int, check: bytes) -> None:
-        """``check`` is empty where the epoch has none."""
+        """Set the epoch of a fence. ``check``: empty if the epoch has none."""
         self.restore_fence(fence, epoch, check)
         self._dirty_fences.add(fence)
 
     def clear(self) -> None:
-        """FLUSHALL; the store drops everything as well."""
+        """Remove everything (FLUSHALL). The store does the same."""
         self.by_name.clear()
         self.fences.clear()
         self.checks.clear()
@@ -167,18 +166,18 @@ class Stages:
 
     # -- checkpoints and start-up ----------------------------------------------------------------------------
     def begin(self, capture: Capture) -> None:
-        """Begin to add what changed since the last capture to ``capture``; more() and before() take the stages."""
+        """Begin to add the changes since the last capture to ``capture``; more() and before() add the stages."""
         capture.dead_stages = self._dead
         checks = self.checks
         capture.fences = [(fence, self.fences[fence], checks.get(fence, b"")) for fence in self._dirty_fences]
         self._capture = capture
         self._held = {stage.sid: (name, stage) for name, stage in self._dirty.items()}
         for stage in self._dirty.values():
-            stage.stored = True  # so that the next capture deletes it if it is forgotten
+            stage.stored = True  # so that the next capture deletes it if it is removed
         self._dirty, self._dead, self._dirty_fences = {}, [], set()
 
     def more(self, limit: int) -> bool:
-        """Take at most ``limit`` stages; True once the capture has all."""
+        """Capture at most ``limit`` stages. Return True once the capture is complete."""
         while self._held and limit > 0:
             name, stage = self._held.popitem()[1]
             self._capture.stages.append(stage.capture(name))
@@ -186,18 +185,18 @@ class Stages:
         return not self._held
 
     def before(self, stage: Stage) -> None:
-        """The stage is about to change: if it is held, the capture takes it as it is."""
+        """Capture a stage, which is about to change, if it is held."""
         held = self._held.pop(stage.sid, None) if self._held else None
         if held is not None:
             self._capture.stages.append(stage.capture(held[0]))
 
     def capture_failed(self, capture: Capture, flushed: bool) -> None:
-        """The next one must hold it again, unless all that was captured has been ``flushed`` since."""
+        """Record all changes of a failed capture again, unless everything was ``flushed`` since."""
         left, self._held = self._held, {}
         self._capture = Capture()
         if flushed:
             return
-        for name, stage in left.values():  # if it failed before it was complete
+        for name, stage in left.values():  # not captured yet when it failed
             if self.by_name.get(name) is stage:
                 self._dirty[name] = stage
         self._dead += capture.dead_stages
@@ -210,7 +209,7 @@ class Stages:
                     piece.dirty = True
 
     def restore(self, name: bytes, sid: int, ttl: int, deadline: int) -> Stage:
-        """A stage as a checkpoint wrote it; its pieces follow by restore_piece(), then restored()."""
+        """Add a stage from a checkpoint. The caller then adds its chunks by restore_piece() and calls restored()."""
         stage = self.by_name[name] = named(Stage(sid, ttl, deadline), name)
         stage.stored = True
         return stage
@@ -219,7 +218,7 @@ class Stages:
         self.bytes += stage.bytes
 
     def restore_fence(self, fence: bytes, epoch: int, check: bytes) -> None:
-        """A fence as a checkpoint wrote it."""
+        """Add a fence from a checkpoint."""
         before = self.checks.pop(fence, b"") if self.checks else b""
         if fence not in self.fences:
             self.fence_bytes += FENCE_BYTES + len(fence)
@@ -230,7 +229,7 @@ class Stages:
 
     # -- stats -----------------------------------------------------------------------------------------------
     def digest(self, update: Callable[[bytes], object]) -> None:
-        """Feed the content to a hash, without deadlines, which a restart moves, and without where pieces end."""
+        """Add the content to a hash, without deadlines, which a restart changes, and without the ends of chunks."""
         for name in sorted(self.by_name):
             stage = self.by_name[name]
             update(b"H%d:%b %d" % (len(name), name, stage.ttl))

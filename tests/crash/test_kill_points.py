@@ -29,7 +29,7 @@ sys.path[:0] = [{root!r}]
 import lmdb
 from persistence import journal, largebatches, log as logs, wal
 from tests.persistence.datakit import append, checkpoint, commit, opened
-journal.CUT_AT_ONCE, journal.SHRINK_ABOVE = 3, 1
+journal.TRUNCATE_AT_ONCE, journal.SHRINK_ABOVE = 3, 1
 much = {segments}
 if much:
     journal.MUCH, journal.LARGE, largebatches.FULL, largebatches.SPARE = 1, 1, 8000, 100_000
@@ -52,7 +52,7 @@ def dying(owner, name):
     setattr(owner, name, wrapped)
 
 for owner, name in (
-    (journal.Journal, "write"), (journal.Journal, "cut"), (journal.Journal, "_open"), (journal, "sync_directory"),
+    (journal.Journal, "write"), (journal.Journal, "truncate"), (journal.Journal, "_open"), (journal, "sync_directory"),
     (logs.Store, "write"), (wal.Wal, "note"), (wal.Wal, "_wipe"), (wal.Wal, "sync"), (logs, "create"),
     (Path, "replace"), (Path, "rename"), (Path, "unlink"), (os, "fsync"),
     *(((largebatches, "sync_directory"), (os, "pwritev"), (os, "fdatasync")) if much else ()),

@@ -171,7 +171,7 @@ def test_what_is_not_there(path: Path) -> None:
         for offset in made.borders[:-1]:
             assert not log.holds(offset)
             assert log.recent(offset, MUCH) is None
-            with pytest.raises(GoneError, match=f"goes from {log.offset} to {log.offset}"):
+            with pytest.raises(GoneError, match=f"ranges from {log.offset} to {log.offset}"):
                 log.read(offset, MUCH)
         assert log.holds(log.offset)
         assert log.read(log.offset, MUCH) == []
@@ -286,7 +286,7 @@ def test_closing_under_a_reader_is_an_oserror(path: Path) -> None:
             log.close()
             thread.join()
             assert [type(error) for error in problems[1:]] == [OSError]
-            log.cut()  # of a closed log: nothing
+            log.truncate()  # of a closed log: nothing
 
 
 # -- what is kept ----------------------------------------------------------------------------------------------
@@ -301,12 +301,12 @@ def test_retain_keeps_and_cut_lets_go(path: Path) -> None:
         assert joined(log.read(made.borders[2], MUCH)) == made.bytes[made.borders[2] :]
         assert not log.holds(made.borders[1])
         log.retain = made.borders[4] + 1  # inside of a batch, which therefore stays
-        log.cut()
+        log.truncate()
         assert log.first_offset() == made.borders[4]
         assert log.holds(log.retain)
         made.batch()
         log.retain = NOTHING
-        log.cut()
+        log.truncate()
         assert log.first_offset() == log.store.offset == made.borders[6]
         assert joined(log.read(log.store.offset, MUCH)) == made.bytes[made.borders[6] :]
         digest = made.ks.digest()
@@ -322,7 +322,7 @@ def test_a_journal_that_begins_before_the_store_recovers(path: Path) -> None:
             if turn in (1, 3):
                 checkpoint(made.log, made.ks)
         digest = made.ks.digest()
-        made.log.cut()
+        made.log.truncate()
         in_journal(made.log)
         copy = crashed(path)
     for place in (path, copy):
@@ -336,7 +336,7 @@ def test_a_journal_that_begins_before_the_store_recovers(path: Path) -> None:
 def test_what_is_being_cut_is_no_longer_held(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rule 3 of the backlog: retain is lowered after a cut has read it and before the cut commits."""
     with written(path) as made:
-        log, cut = made.log, made.log.journal.cut
+        log, cut = made.log, made.log.journal.truncate
         for _ in range(4):
             made.batch()
         at = made.borders[1]
@@ -347,7 +347,7 @@ def test_what_is_being_cut_is_no_longer_held(path: Path, monkeypatch: pytest.Mon
             answers.append(log.holds(at))
             return cut(offset, keep)
 
-        monkeypatch.setattr(log.journal, "cut", late)
+        monkeypatch.setattr(log.journal, "truncate", late)
         checkpoint(log, made.ks)
         assert answers == [False]
         assert not log.holds(at)
@@ -372,7 +372,7 @@ def test_a_large_live_journal_is_not_copied(path: Path, monkeypatch: pytest.Monk
         assert size > 800_000
         monkeypatch.undo()
         monkeypatch.setattr(journal_module, "SHRINK_ABOVE", 1 << 16)
-        made.log.cut()
+        made.log.truncate()
         assert (path / "journal" / "data.mdb").stat().st_size < 200_000
         assert joined(made.log.read(made.borders[-4], MUCH)) == made.bytes[made.borders[-4] :]
 

@@ -76,10 +76,10 @@ def test_read_from_any_batch(path: Path) -> None:
 
 def test_cut_keeps_what_comes_behind(path: Path) -> None:
     journal = Journal(path)
-    assert not journal.cut(6)
+    assert not journal.truncate(6)
     assert journal.first() == 6
     assert read(journal, 6) == [b"three" * 2000, b"four"]
-    assert not journal.cut(10_010)
+    assert not journal.truncate(10_010)
     assert journal.first() == journal.end == 10_010
     journal.close()
     journal = Journal(path)
@@ -90,11 +90,11 @@ def test_cut_keeps_what_comes_behind(path: Path) -> None:
 
 
 def test_cut_takes_some_at_once(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("persistence.journal.CUT_AT_ONCE", 2)
+    monkeypatch.setattr("persistence.journal.TRUNCATE_AT_ONCE", 2)
     journal = Journal(path)
-    assert journal.cut(10_006)
+    assert journal.truncate(10_006)
     assert journal.first() == 6
-    assert not journal.cut(10_006)
+    assert not journal.truncate(10_006)
     assert journal.first() == 10_006
     journal.close()
 
@@ -181,7 +181,7 @@ def large(path: Path, monkeypatch: pytest.MonkeyPatch) -> Journal:
     journal = Journal(path)
     for number in range(20):
         journal.write(frames(10_010 + number * 1_000_000, bytes([number]) * 1_000_000))
-    assert not journal.cut(journal.end - 1_000_000)
+    assert not journal.truncate(journal.end - 1_000_000)
     return journal
 
 
@@ -244,7 +244,7 @@ def test_a_shrink_that_can_not_open_the_file_again(path: Path, monkeypatch: pyte
         journal.write(frames(end, b"more"))
     monkeypatch.undo()
     journal.write(frames(end, b"more"))
-    assert not journal.cut(end)
+    assert not journal.truncate(end)
     assert read(journal, end) == [b"more"]
     journal.close()
 
@@ -293,11 +293,11 @@ def test_much_at_once_goes_to_a_segment(path: Path) -> None:
 def test_a_segment_goes_when_all_its_batches_are_cut(path: Path, keep: bool) -> None:
     journal = Journal(path)
     first = much(journal)
-    journal.cut(journal.end - 1, keep)  # the last one, which is small, stays, and what is before it in its segment
+    journal.truncate(journal.end - 1, keep)  # the last one, which is small, stays, and what is before it in its segment
     assert read(journal, journal.end - 5) == [b"small"]
     assert names(path) == ["segment.1"]
     assert not journal.spare
-    journal.cut(journal.end, keep)
+    journal.truncate(journal.end, keep)
     assert journal.spare == keep
     assert names(path) == (["segment.1"] if keep else [])
     journal.write(frames(journal.end, *BIG))
@@ -314,10 +314,10 @@ def test_a_segment_goes_when_all_its_batches_are_cut(path: Path, keep: bool) -> 
 
 
 def test_spare_segments_are_let_go(path: Path) -> None:
-    for ending in (Journal.let_go, Journal.close, lambda journal: journal.cut(journal.end)):
+    for ending in (Journal.remove_spare, Journal.close, lambda journal: journal.truncate(journal.end)):
         journal = Journal(path)
         much(journal)
-        journal.cut(journal.end, keep=True)
+        journal.truncate(journal.end, keep=True)
         assert journal.bytes_used() > 1_000_000
         ending(journal)
         assert names(path) == []
@@ -336,7 +336,7 @@ def test_segments_are_full_at_some_size(path: Path, monkeypatch: pytest.MonkeyPa
         journal.write(frames(journal.end, *BIG))
     assert names(path) == ["segment.1", "segment.2", "segment.3"]
     assert read(journal, first) == BIG * 6
-    journal.cut(first + 4_000_000, keep=True)
+    journal.truncate(first + 4_000_000, keep=True)
     assert read(journal, first + 4_000_000) == BIG * 2
     assert names(path) == ["segment.1", "segment.3"], "there is room for one spare one"
     for _ in range(2):
@@ -509,7 +509,7 @@ def test_few_files_are_open_however_many_segments_there_are(path: Path, monkeypa
     assert len(names(path)) == 10
     assert read(journal, first) == BOTH * 10
     assert len(os.listdir("/proc/self/fd")) <= before + 2
-    journal.cut(journal.end, keep=True)
+    journal.truncate(journal.end, keep=True)
     much(journal)
     assert len(os.listdir("/proc/self/fd")) <= before + 2
     journal.close()

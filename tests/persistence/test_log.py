@@ -252,7 +252,7 @@ POINTS = ["before the journal", "before the store", "after the store", "between 
 @pytest.mark.parametrize("point", POINTS)
 @pytest.mark.interpreted
 def test_a_crash_anywhere_in_a_checkpoint(path: Path, monkeypatch: pytest.MonkeyPatch, point: str) -> None:
-    monkeypatch.setattr("persistence.journal.CUT_AT_ONCE", 2)
+    monkeypatch.setattr("persistence.journal.TRUNCATE_AT_ONCE", 2)
     copies: list[Path] = []
 
     def copying(function: Callable[..., object], name: str, after: bool) -> Callable[..., object]:
@@ -284,7 +284,7 @@ def test_a_crash_anywhere_in_a_checkpoint(path: Path, monkeypatch: pytest.Monkey
         monkeypatch.setattr(Log, "_flush", copying(Log._flush, "before the journal", False))
         write = copying(Store.write, "after the store", True)
         monkeypatch.setattr(Store, "write", copying(write, "before the store", False))
-        monkeypatch.setattr(Journal, "cut", copying(Journal.cut, "between two cuts", True))
+        monkeypatch.setattr(Journal, "truncate", copying(Journal.truncate, "between two cuts", True))
         checkpoint(log, ks)
         if point == "after all":
             copies.append(crashed(path))

@@ -70,9 +70,7 @@ def test_a_journal_that_can_not_be_written_refuses_and_heals(path: Path, monkeyp
 
 
 @pytest.mark.parametrize("error", [MemoryError(), RuntimeError("a bug"), CorruptError("damaged")])
-def test_the_journals_thread_survives_anything(
-    path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
-) -> None:
+def test_the_journals_thread_survives_anything(path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
     monkeypatch.setattr(logfile, "RETRY_SECONDS", 0.01)
     write = Journal.write
 
@@ -267,7 +265,7 @@ def test_a_full_journal_whose_cut_fails_wants_another_checkpoint(path: Path, mon
             append(ks, b"a", 1, pad=9000)
             commit(log, ks)
         with monkeypatch.context() as refused:
-            refused.setattr(Journal, "cut", full)
+            refused.setattr(Journal, "truncate", full)
             checkpoint(log, ks)
         assert log.writable() is not None
         assert log.wants_checkpoint()

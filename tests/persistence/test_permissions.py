@@ -59,7 +59,7 @@ def test_a_shrunk_journal(tmp_path: Path, umask: int, monkeypatch: pytest.Monkey
     monkeypatch.setattr("persistence.journal.SHRINK_ABOVE", 0)
     journal = Journal(tmp_path / "journal")
     journal.write([(0, b"x" * 100_000, 0, 0)])
-    journal.cut(100_000)
+    journal.truncate(100_000)
     assert journal.shrink()
     journal.close()
     assert set(modes(tmp_path).values()) == {0o600, 0o700}

@@ -356,10 +356,10 @@ def test_a_node_that_is_missing_or_another_is_refused_when_read() -> None:
             stream.read(lo, lo + 1)
     stream = reborn(store, nodes)
     store.blobs[1, 10] = store.blobs[1, 10][0], store.blobs[1, 20][1]
-    with pytest.raises(CorruptError, match="belongs elsewhere"):
+    with pytest.raises(CorruptError, match="belongs to another node"):
         stream.read(12, 13)
     pieces, close = stream.pieces(0, 40)
-    with pytest.raises(CorruptError, match="belongs elsewhere"):
+    with pytest.raises(CorruptError, match="belongs to another node"):
         list(pieces)
     close()
     assert store.pins == 0
