@@ -14,7 +14,7 @@ from zlib import crc32
 import lmdb
 import zstandard
 
-from persistence.checksums import COUNTED, Content
+from persistence.checksums import COUNTED, StoreContent
 from persistence.layout import (
     CODED,
     CRC,
@@ -58,7 +58,7 @@ class Checkpoint:
     """One transaction, which must have been begun with ``buffers``, so that overwritten values are not copied."""
 
     def __init__(
-        self, path: Path, txn: lmdb.Transaction, databases: Sequence[lmdb._Database], content: Content,
+        self, path: Path, txn: lmdb.Transaction, databases: Sequence[lmdb._Database], content: StoreContent,
         compressor: zstandard.ZstdCompressor,
     ) -> None:  # fmt: skip
         """``databases``: in the order of ``storecopy``; the late ones may be missing if they are not needed.
@@ -79,7 +79,7 @@ class Checkpoint:
         if capture.flushed:
             for number in range(NODES, len(databases)):
                 txn.drop(databases[number], delete=False)
-            self._content = Content()
+            self._content = StoreContent()
         for sid in capture.dead_streams:
             prefix = U64.pack(sid)
             self._remove(STREAMS, prefix)

@@ -33,7 +33,7 @@ LONGER = Struct(">16Q")
 
 
 @dataclass(slots=True)
-class Content:
+class StoreContent:
     """Entries and sums of a store's databases, by their numbers in ``storecopy``."""
 
     entries: dict[int, int] = field(default_factory=lambda: dict.fromkeys(COUNTED, 0))
@@ -58,7 +58,7 @@ class Content:
         return layout.pack(offset, transaction, *(part for db in counted for part in (self.entries[db], self.sums[db])))
 
     @classmethod
-    def unpack(cls, raw: bytes) -> tuple[Content, int, int]:
+    def unpack(cls, raw: bytes) -> tuple[StoreContent, int, int]:
         """Return the content, its log offset, and its transaction. Raises struct.error if the size is wrong."""
         layout, counted = (CONTENT, EARLIER) if len(raw) <= CONTENT.size else (LONGER, COUNTED)
         offset, transaction, *parts = layout.unpack(raw)

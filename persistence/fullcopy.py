@@ -28,7 +28,7 @@ from zlib import crc32
 
 import lmdb
 
-from persistence.checksums import COUNTED, Content
+from persistence.checksums import COUNTED, StoreContent
 from persistence.directory import sync as sync_directory
 from persistence.history import NAME as HISTORY
 from persistence.history import History
@@ -97,7 +97,7 @@ class Incoming:
         self._tombstones: dict[int, int] = {}  # sid -> number of tombstones that have not arrived yet
         self._late = False  # there are entries that earlier versions do not know: see ``layout``
         self._coded = False  # the store states that it has coded nodes
-        self._content = Content()
+        self._content = StoreContent()
         self._decompressor = new_decompressor()
         self._env: lmdb.Environment | None = None
         _discard(directory)

@@ -19,7 +19,7 @@ from zlib import crc32
 import lmdb
 
 from persistence.checkpoint import Checkpoint, is_plain
-from persistence.checksums import COUNTED, Content
+from persistence.checksums import COUNTED, StoreContent
 from persistence.fileidentity import OpenFile, disk_bytes
 from persistence.layout import (
     CODED,
@@ -197,13 +197,13 @@ class Store:
             raise CorruptError(f"{self.path}: its next_sid is missing: {REMEDY}")
         return offset or 0
 
-    def _content(self, txn: lmdb.Transaction) -> Content | None:
+    def _content(self, txn: lmdb.Transaction) -> StoreContent | None:
         """Return the recorded counts and sums; None if there are no valid ones. Raises CorruptError if damaged."""
         raw = bytes(txn.get(b"content", db=self.meta) or b"")
         if not raw:
             return None
         try:
-            content, offset, transaction = Content.unpack(raw[CRC.size :])
+            content, offset, transaction = StoreContent.unpack(raw[CRC.size :])
         except struct.error:
             content = None
         if content is None or raw != signed(b"content", raw[CRC.size :]):
@@ -288,7 +288,7 @@ class Store:
 
         Raises CorruptError, OSError.
         """
-        found = Content()
+        found = StoreContent()
         try:
             with reported(self.path), self.env.begin() as txn:
                 ks.next_sid = self._number(txn, b"next_sid") or ks.next_sid
@@ -311,7 +311,7 @@ class Store:
             raise CorruptError(f"{self.path}: {error}: {REMEDY}") from error
         return streams, nodes, found.entries[STRINGS]
 
-    def _check_content(self, txn: lmdb.Transaction, found: Content) -> None:
+    def _check_content(self, txn: lmdb.Transaction, found: StoreContent) -> None:
         """Raises CorruptError if the recorded counts and sums do not match the entries."""
         claimed = self._content(txn)
         if claimed is None:
@@ -323,7 +323,7 @@ class Store:
             if found.sums[db] != claimed.sums[db]:
                 raise CorruptError(f"{self.path}: its {name} are not those of the last checkpoint: {REMEDY}")
 
-    def _entries(self, txn: lmdb.Transaction, db: int, found: Content) -> Iterator[tuple[bytes, bytes]]:
+    def _entries(self, txn: lmdb.Transaction, db: int, found: StoreContent) -> Iterator[tuple[bytes, bytes]]:
         """Yield the verified entries of a database in order, and count them in ``found``.
 
         Raises CorruptError if one is damaged.
@@ -345,7 +345,7 @@ class Store:
     def _damaged(self, key: bytes) -> CorruptError:
         return CorruptError(f"{self.path}: the entry {key!r} is damaged: {REMEDY}")
 
-    def _restore_streams(self, txn: lmdb.Transaction, ks: Keyspace, found: Content) -> tuple[int, int]:
+    def _restore_streams(self, txn: lmdb.Transaction, ks: Keyspace, found: StoreContent) -> tuple[int, int]:
         made: dict[int, Stream] = {}
         claimed: dict[int, tuple[int, int]] = {}  # sid -> nodes, their sum
         for key, value in self._entries(txn, STREAMS, found):
@@ -372,7 +372,7 @@ class Store:
             ks.restore_group(of, name, value[at : at + meta_len], value[at + meta_len :])
         return len(made), nodes
 
-    def _restore_additions(self, txn: lmdb.Transaction, made: dict[int, Stream], found: Content) -> None:
+    def _restore_additions(self, txn: lmdb.Transaction, made: dict[int, Stream], found: StoreContent) -> None:
         """Restore the tombstones and producers of streams."""
         for key, value in self._entries(txn, MARKS, found):
             sid, chunk = MARKS_KEY.unpack(key)
@@ -391,7 +391,7 @@ class Store:
                 raise CorruptError(f"the producer {name!r} has the key of another one")
             stream.restore_producer(name, value[at:])
 
-    def _restore_strings(self, txn: lmdb.Transaction, ks: Keyspace, found: Content) -> None:
+    def _restore_strings(self, txn: lmdb.Transaction, ks: Keyspace, found: StoreContent) -> None:
         for stored_key, value in self._entries(txn, STRINGS, found):
             expire, length = STRING.unpack_from(value, CRC.size)
             at = CRC.size + STRING.size
@@ -431,7 +431,7 @@ class Store:
                 raise CorruptError(f"{self.path}: the nodes of stream {sid} are missing: {REMEDY}")
         return nodes
 
-    def _restore_staging(self, txn: lmdb.Transaction, ks: Keyspace, found: Content) -> None:
+    def _restore_staging(self, txn: lmdb.Transaction, ks: Keyspace, found: StoreContent) -> None:
         stage, left = None, 0  # left: number of its chunks that follow
         for key, value in self._entries(txn, STAGES, found):
             sid, number = STAGE_KEY.unpack(key)
@@ -484,9 +484,9 @@ class Store:
         self._shifted = self._shifted or capture.away != 0
         self.offset = offset
 
-    def _counted(self, txn: lmdb.Transaction) -> Content:
+    def _counted(self, txn: lmdb.Transaction) -> StoreContent:
         """Count all entries, once, for a store of an earlier version. Raises CorruptError."""
-        content = Content()
+        content = StoreContent()
         for db in COUNTED:
             deque(self._entries(txn, db, content), 0)
         return content

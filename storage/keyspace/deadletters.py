@@ -8,7 +8,7 @@ from resp.errors import CommandError
 from storage.groups.group import Group
 from storage.groups.pending import PendingRow
 from storage.keyspace import events, groupmutators
-from storage.keyspace.groupmutators import DeadLetter
+from storage.keyspace.groupmutators import GroupDeadLetter
 from storage.keyspace.keyspace import Keyspace
 from storage.model import timers
 from storage.model.entries import entry_wire, id_bulk, wire_values
@@ -40,7 +40,7 @@ def drop_overdue(ks: Keyspace, key: bytes, stream: Stream, group: Group, now: in
                 postponed = True
                 continue
             wire = dead_letter(ms, seq, stream.find(entry_id), key, group.name, row, reason)
-            letter = DeadLetter(row.deadletter, ms, seq, wire)
+            letter = GroupDeadLetter(row.deadletter, ms, seq, wire)
             size += len(wire)
         groupmutators.drop(ks, key, stream, group, entry_id, reason, letter)
         if letter is not None:

@@ -55,7 +55,7 @@ class Ownership:
         self.quiet = quiet  # the consumer does not count as active
 
 
-class DeadLetter:
+class GroupDeadLetter:
     """An entry that is appended to a dead-letter stream."""
 
     __slots__ = ("key", "ms", "seq", "wire")
@@ -155,7 +155,7 @@ def set_due(ks: Keyspace, key: bytes, stream: Stream, group: Group, due: int, id
 
 
 def drop(
-    ks: Keyspace, key: bytes, stream: Stream, group: Group, entry_id: int, reason: str, letter: DeadLetter | None
+    ks: Keyspace, key: bytes, stream: Stream, group: Group, entry_id: int, reason: str, letter: GroupDeadLetter | None
 ) -> None:  # fmt: skip
     """Remove a message that was not acknowledged in time. The same record appends the dead letter, if there is one."""
     ks.before(key)

@@ -15,7 +15,7 @@ from typing import Any, Final
 from resp.errors import CorruptError
 from storage.groups.group import Group
 from storage.keyspace import groupmutators, stagemutators
-from storage.keyspace.groupmutators import DeadLetter, Messages, Ownership
+from storage.keyspace.groupmutators import GroupDeadLetter, Messages, Ownership
 from storage.keyspace.keyspace import Keyspace
 from storage.keyspace.prefetch import appends
 from storage.keyspace.values import String
@@ -274,7 +274,7 @@ def _apply_drop(ks: Keyspace, batch: bytes, at: int, stop: int) -> None:
     letter = None
     if deadletter:
         _check_above(_stream(ks, deadletter), ms, seq)
-        letter = DeadLetter(deadletter, ms, seq, wire)
+        letter = GroupDeadLetter(deadletter, ms, seq, wire)
     elif ms or seq or wire:
         raise CorruptError("a DROP record with a dead letter without a key")
     groupmutators.drop(ks, key, stream, group, entry_id, records.REASONS[reason], letter)

@@ -47,7 +47,7 @@ def stage(
     return found
 
 
-class Content:
+class StagedContent:
     """The staged entries for one key, in order. Small chunks are combined within the limits of a node."""
 
     __slots__ = ("count", "drafts")
@@ -69,7 +69,7 @@ class Content:
             self.drafts.append(StagedDraft(0, 0, held))
 
 
-def gathered(ks: Keyspace, names: Iterable[bytes]) -> dict[bytes, Content]:
+def gathered(ks: Keyspace, names: Iterable[bytes]) -> dict[bytes, StagedContent]:
     """Return the content of stages by key, in the order of the stages. Raises KeyError if a stage does not exist."""
     stages, pool = ks.stages.by_name, ks.pool
     found: dict[bytes, list[StagedChunk]] = {}
@@ -81,12 +81,12 @@ def gathered(ks: Keyspace, names: Iterable[bytes]) -> dict[bytes, Content]:
                 last = piece.key
                 held = found.setdefault(last, [])
             held.append(piece)
-    return {key: Content(pieces, pool.max_entries, pool.max_bytes) for key, pieces in found.items()}
+    return {key: StagedContent(pieces, pool.max_entries, pool.max_bytes) for key, pieces in found.items()}
 
 
 def publish(
-    ks: Keyspace, fence: bytes, epoch: int, check: bytes, names: Sequence[bytes], content: Mapping[bytes, Content],
-    firsts: Sequence[First],
+    ks: Keyspace, fence: bytes, epoch: int, check: bytes, names: Sequence[bytes],
+    content: Mapping[bytes, StagedContent], firsts: Sequence[First],
 ) -> None:  # fmt: skip
     """Append the content of stages, remove the stages, and record the epoch and its check (empty: none).
 
@@ -116,7 +116,7 @@ def publish(
     ks.staging_logged((records.publish(fence, epoch, check, names, firsts),), total)
 
 
-def _append(stream: Stream, ms: int, seq: int, content: Content) -> None:
+def _append(stream: Stream, ms: int, seq: int, content: StagedContent) -> None:
     bares = [bare for draft in content.drafts for bare in draft.entries()]
     while bares:
         some = bares[: MASK64 - seq + 1]  # the others get the next millisecond
@@ -126,7 +126,7 @@ def _append(stream: Stream, ms: int, seq: int, content: Content) -> None:
         ms, seq = ms + 1, 0
 
 
-def _adopt(stream: Stream, ms: int, seq: int, content: Content) -> None:
+def _adopt(stream: Stream, ms: int, seq: int, content: StagedContent) -> None:
     for draft in content.drafts:
         draft.set_first_id(ms, seq)
         stream.adopt(draft, ms, seq)

@@ -32,7 +32,7 @@ MOST_IDS: Final = 10_000  # most IDs of a producer
 LONGEST_MS: Final = 86_400_000  # longest time that an ID is remembered
 
 
-class Producer:
+class StreamProducer:
     """The IDs of a producer, oldest first, each with the ID of its entry and its expiry (ms since epoch)."""
 
     __slots__ = ("bytes", "ids")
@@ -65,7 +65,7 @@ class Producer:
         return b"".join(parts)
 
     @classmethod
-    def load(cls, dump: bytes) -> Producer:
+    def load(cls, dump: bytes) -> StreamProducer:
         """Return the producer of a dump. Raises CorruptError if it is damaged."""
         producer = cls()
         if len(dump) < HEAD.size or dump[0] != VERSION:
@@ -90,7 +90,7 @@ class Producers:
     __slots__ = ("added", "by_name", "bytes", "changed", "duplicates")
 
     def __init__(self) -> None:
-        self.by_name: dict[bytes, Producer] = {}
+        self.by_name: dict[bytes, StreamProducer] = {}
         self.added = 0  # IDs ever added
         self.duplicates = 0  # XADDs that added nothing; not logged, so that a restart may lose some
         self.bytes = PRODUCERS_BYTES  # approximate memory
@@ -105,7 +105,7 @@ class Producers:
     def add(self, producer: bytes, name: bytes, entry_id: int, now: int, keep_ms: int, most: int) -> None:
         known = self.by_name.get(producer)
         if known is None:
-            known = self.by_name[producer] = Producer()
+            known = self.by_name[producer] = StreamProducer()
             self.bytes += known.bytes + len(producer)
         size = known.bytes
         known.forget(now, most - 1)
@@ -160,5 +160,5 @@ class Producers:
         """Add a producer from a store. Raises CorruptError if it is damaged."""
         if name in self.by_name:
             raise CorruptError("a producer is duplicated")
-        producer = self.by_name[name] = Producer.load(dump)
+        producer = self.by_name[name] = StreamProducer.load(dump)
         self.bytes += producer.bytes + len(name)

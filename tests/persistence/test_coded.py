@@ -123,7 +123,7 @@ def changed(listed: list[Entry], change: str) -> list[Entry]:
 
 @pytest.mark.parametrize(
     ("change", "error"),
-    [("unsaid", "says that it has none"), ("bit", "checksum is wrong"), ("newer", "which this tidelog does not know"),
+    [("unsaid", "without coded nodes"), ("bit", "checksum is wrong"), ("newer", "which this tidelog does not know"),
      ("forged", "coded node")],
 )  # fmt: skip
 def test_a_copy_that_can_not_be_is_refused(

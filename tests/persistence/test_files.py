@@ -15,7 +15,7 @@ from persistence.wal import BLOCK, FRAME
 from resp.errors import CorruptError
 from tests.persistence.datakit import RING, append, checkpoint, commit, crashed, group, opened
 
-Content = tuple[Path, str, str, int]  # directory; its digest, history ID and log offset
+StoreContent = tuple[Path, str, str, int]  # directory; its digest, history ID and log offset
 
 HARMLESS = {  # whatever happens to them
     "lock", "store/lock.mdb", "journal/lock.mdb", "replicas", "tail.new", "replication.new", "journal/data.mdb.new",
@@ -26,7 +26,7 @@ COPIED = ["tail", "journal/data.mdb", "store/data.mdb", "replication", "whole"]
 
 
 @pytest.fixture(scope="module")
-def killed(tmp_path_factory: pytest.TempPathFactory) -> Content:
+def killed(tmp_path_factory: pytest.TempPathFactory) -> StoreContent:
     """A part in the store, one in the journal, and one in the WAL; and all that a kill may leave."""
     path = tmp_path_factory.mktemp("killed") / "data"
     with opened(path, journal_flush_ms=100_000) as (log, ks, _):
@@ -50,7 +50,7 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> Content:
     return copy, *facts
 
 
-def outcome(path: Path, content: Content) -> bool:
+def outcome(path: Path, content: StoreContent) -> bool:
     """True if it is refused; False if all is there, under the same ID, and goes on."""
     try:
         with opened(path) as (log, ks, _):
@@ -82,7 +82,7 @@ def places(name: str, raw: bytes) -> list[int]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", FILES)
-def test_a_changed_byte(tmp_path: Path, killed: Content, name: str) -> None:
+def test_a_changed_byte(tmp_path: Path, killed: StoreContent, name: str) -> None:
     raw = (killed[0] / name).read_bytes()
     refused = 0
     for number, at in enumerate(places(name, raw)):
@@ -95,7 +95,7 @@ def test_a_changed_byte(tmp_path: Path, killed: Content, name: str) -> None:
 
 @pytest.mark.parametrize("how", ["cut", "empty", "missing", "garbage"])
 @pytest.mark.parametrize("name", FILES)
-def test_a_file_that_is_not_whole(tmp_path: Path, killed: Content, name: str, how: str) -> None:
+def test_a_file_that_is_not_whole(tmp_path: Path, killed: StoreContent, name: str, how: str) -> None:
     path = Path(shutil.copytree(killed[0], tmp_path / "data"))
     raw = (path / name).read_bytes()
     if how == "missing":
@@ -107,7 +107,7 @@ def test_a_file_that_is_not_whole(tmp_path: Path, killed: Content, name: str, ho
 
 # -- a full copy that waits to be installed ------------------------------------------------------------------
 @pytest.fixture(scope="module")
-def arrived(tmp_path_factory: pytest.TempPathFactory) -> Content:
+def arrived(tmp_path_factory: pytest.TempPathFactory) -> StoreContent:
     place = tmp_path_factory.mktemp("arrived")
     with opened(place / "leader") as (leader, ks, _), opened(place / "data") as (old, old_ks, _):
         append(old_ks, b"old", 30)
@@ -126,7 +126,7 @@ def arrived(tmp_path_factory: pytest.TempPathFactory) -> Content:
 
 @pytest.mark.parametrize("how", ["cut", "empty", "missing", "garbage"])
 @pytest.mark.parametrize("name", COPIED)
-def test_a_copy_that_is_not_whole(tmp_path: Path, arrived: Content, name: str, how: str) -> None:
+def test_a_copy_that_is_not_whole(tmp_path: Path, arrived: StoreContent, name: str, how: str) -> None:
     path = Path(shutil.copytree(arrived[0], tmp_path / "data"))
     file = path / READY / name
     raw = file.read_bytes()
@@ -139,7 +139,7 @@ def test_a_copy_that_is_not_whole(tmp_path: Path, arrived: Content, name: str, h
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", COPIED[:-1])
-def test_a_changed_byte_in_a_copy(tmp_path: Path, arrived: Content, name: str) -> None:
+def test_a_changed_byte_in_a_copy(tmp_path: Path, arrived: StoreContent, name: str) -> None:
     raw = (arrived[0] / READY / name).read_bytes()
     bytes_to_change = range(28) if name == "tail" else places(name, raw)
     refused = 0

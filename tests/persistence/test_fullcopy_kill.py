@@ -82,7 +82,7 @@ for line in sys.stdin:
 """
 
 Run = Callable[..., bool]
-Content = tuple[Path, str]  # directory, digest
+StoreContent = tuple[Path, str]  # directory, digest
 
 
 @pytest.fixture(scope="module")
@@ -108,7 +108,7 @@ def run() -> Iterator[Run]:
 
 
 @pytest.fixture
-def leader(tmp_path: Path) -> Content:
+def leader(tmp_path: Path) -> StoreContent:
     with opened(tmp_path / "leader") as (log, ks, _):
         for number in range(30):
             append(ks, b"s%d" % number, 25)
@@ -118,7 +118,7 @@ def leader(tmp_path: Path) -> Content:
 
 
 @pytest.fixture
-def old(tmp_path: Path) -> Content:
+def old(tmp_path: Path) -> StoreContent:
     with opened(tmp_path / "old") as (log, ks, _):
         append(ks, b"old", 30)
         checkpoint(log, ks)
@@ -150,7 +150,7 @@ def renewed(path: Path, target: Path) -> Path:
     return target
 
 
-def test_killed_before_each_change_of_names(tmp_path: Path, leader: Content, old: Content, run: Run) -> None:
+def test_killed_before_each_change_of_names(tmp_path: Path, leader: StoreContent, old: StoreContent, run: Run) -> None:
     found = []
     call = 0
     while True:
@@ -165,7 +165,7 @@ def test_killed_before_each_change_of_names(tmp_path: Path, leader: Content, old
     assert found.count("new") > 10
 
 
-def test_killed_at_any_time(tmp_path: Path, leader: Content, old: Content, run: Run) -> None:
+def test_killed_at_any_time(tmp_path: Path, leader: StoreContent, old: StoreContent, run: Run) -> None:
     target = renewed(old[0], tmp_path / "target")
     began = time.monotonic()
     assert run("copy", leader[0], target, 0, 0)
@@ -179,7 +179,7 @@ def test_killed_at_any_time(tmp_path: Path, leader: Content, old: Content, run: 
     assert "old" in found
 
 
-def test_killed_again_while_it_is_installed(tmp_path: Path, leader: Content, old: Content, run: Run) -> None:
+def test_killed_again_while_it_is_installed(tmp_path: Path, leader: StoreContent, old: StoreContent, run: Run) -> None:
     """Each start gets one call further before it is killed; the next goes on from there."""
     target = renewed(old[0], tmp_path / "target")
     with opened(leader[0]) as (log, _, _), opened(target):

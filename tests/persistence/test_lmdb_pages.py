@@ -131,7 +131,7 @@ class Damage:
 def test_an_entry_that_leaves_its_page(data: Path) -> None:
     damage = Damage(data)
     pack_into("=H", damage.raw, damage.small, 4000)
-    damage.refused("an entry that leaves it")
+    damage.refused("an entry exceeds it")
 
 
 def test_an_overflow_page_that_is_used_twice(data: Path) -> None:
@@ -144,7 +144,7 @@ def test_an_overflow_page_that_is_used_twice(data: Path) -> None:
 def test_an_overflow_page_that_can_not_be(data: Path, number: int) -> None:
     damage = Damage(data)
     pack_into("=Q", damage.raw, damage.big + 9, number)
-    damage.refused("can't be")
+    damage.refused("an invalid reference")
 
 
 def test_a_page_that_is_both_free_and_in_use(data: Path) -> None:
@@ -234,7 +234,7 @@ def test_an_entry_of_another_length_is_refused(many: Path) -> None:
     for node in file.nodes(leaf)[1:-1]:
         file.flip(node, 3)
         file.write()
-        with pytest.raises(DamageError, match=r"other sizes|leaves it"):
+        with pytest.raises(DamageError, match=r"wrong sizes|exceeds it"):
             verify(many)
         file.flip(node, 3)
 
@@ -245,7 +245,7 @@ def test_the_head_of_an_overflow_page_is_checked(data: Path) -> None:
     page = unpack_from("=Q", damage.raw, damage.big + 9)[0] * PAGE
     for at in (0, 10, 12, 13, 14):
         damage.raw[page + at] ^= 4
-        damage.refused("is damaged|which can't be|used twice|missing|both free")
+        damage.refused("is damaged|an invalid reference|used twice|missing|both free")
         damage.raw[page + at] ^= 4
 
 

@@ -79,7 +79,7 @@ def test_a_start_reports_what_it_found(path: Path) -> None:
     with opened(copy) as (_, _, found):
         assert (found.wal_batches, found.replayed_bytes) == (1, size)
         assert "batches=0 and from the WAL: batches=1" in found.lines()[1]
-        assert "torn and has been dropped" in found.lines()[2]
+        assert "Dropped the torn end of the WAL" in found.lines()[2]
 
 
 def test_damage_before_the_end_of_the_wal_is_refused(path: Path) -> None:

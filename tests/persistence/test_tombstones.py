@@ -10,7 +10,7 @@ from zlib import crc32
 import lmdb
 import pytest
 
-from persistence.checksums import Content
+from persistence.checksums import StoreContent
 from persistence.fullcopy import Incoming
 from persistence.layout import MARKS_KEY, U64, short, signed
 from persistence.lmdbpages import DamageError, verify
@@ -84,17 +84,17 @@ def test_golden_entries(tmp_path: Path) -> None:
 
 
 def test_two_forms_of_content() -> None:
-    content = Content()
+    content = StoreContent()
     content.add(STREAMS, 5)
     shorter = content.pack(1, 2)
     assert len(shorter) == 96, "what earlier versions read"
-    assert Content.unpack(shorter) == (content, 1, 2)
+    assert StoreContent.unpack(shorter) == (content, 1, 2)
     content.add(MARKS, 6)
     content.add(PRODUCERS, 7)
     longer = content.pack(1, 2)
     assert len(longer) == 128
     assert longer[:96] == shorter
-    assert Content.unpack(longer) == (content, 1, 2)
+    assert StoreContent.unpack(longer) == (content, 1, 2)
 
 
 # -- databases that are made when needed ---------------------------------------------------------------------
@@ -530,7 +530,7 @@ def test_a_node_may_promise_no_more_than_zstd_can_hold(tmp_path: Path, leader: t
     for count, size in (((1 << 28) + 1, 100), (1 << 27, 100), (10, 1 << 30)):
         head = blob[:4] + count.to_bytes(4, "little") + size.to_bytes(4, "little") + blob[12:28]
         other = head + crc32(blob[32:], crc32(head)).to_bytes(4, "little") + blob[32:]
-        with pytest.raises(CorruptError, match="promises more than a node can hold"):
+        with pytest.raises(CorruptError, match="a node with an impossible size"):
             receive(tmp_path, [*listed[:at], (db, key, other), *listed[at + 1 :]], offset)
 
 

@@ -279,7 +279,7 @@ def test_an_earlier_frame_flipped_at_any_byte_is_refused(path: Path, frame: int)
             continue
         path.write_bytes(whole)
         flip(path, at, at % 8)
-        with pytest.raises(CorruptError, match="says that it was on disk") as refusal:
+        with pytest.raises(CorruptError, match="records that it was on disk") as refusal:
             reread(path, 50)
         assert str(path) in str(refusal.value)
         assert "backup" in str(refusal.value)

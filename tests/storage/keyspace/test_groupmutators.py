@@ -10,7 +10,7 @@ from storage.groups.group import Consumer, Group
 from storage.groups.pending import PendingRow
 from storage.groups.pendingformat import assemble
 from storage.keyspace import groupmutators
-from storage.keyspace.groupmutators import DeadLetter, Messages, Ownership, Reader
+from storage.keyspace.groupmutators import GroupDeadLetter, Messages, Ownership, Reader
 from storage.keyspace.keyspace import Keyspace
 from storage.keyspace.replay import replay
 from storage.model import records
@@ -238,7 +238,7 @@ def test_drop_appends_the_dead_letter_in_the_same_record(at: Setup) -> None:  # 
     for seq, reason in enumerate(("maxdeliveries", "expired")):
         letter = entry_wire(id_bulk(NOW + 1, seq), [b"letter", b"%d" % seq])
         groupmutators.drop(
-            at.ks, b"s", at.stream, at.group, IDS[seq], reason, DeadLetter(b"dead", NOW + 1, seq, letter)
+            at.ks, b"s", at.stream, at.group, IDS[seq], reason, GroupDeadLetter(b"dead", NOW + 1, seq, letter)
         )
         target = at.ks.keys[b"dead"]
         assert isinstance(target, Stream)

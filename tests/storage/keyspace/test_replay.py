@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from commands import registry  # noqa: F401  (fills the command table)
 from resp.errors import CorruptError
 from storage.keyspace import groupmutators, stagemutators
-from storage.keyspace.groupmutators import DeadLetter, Messages, Ownership, Reader
+from storage.keyspace.groupmutators import GroupDeadLetter, Messages, Ownership, Reader
 from storage.keyspace.keyspace import Keyspace
 from storage.keyspace.replay import replay
 from storage.model import records
@@ -50,7 +50,7 @@ def every_kind() -> Iterator[tuple[str, Keyspace, Keyspace, bytes]]:
     yield logged("ACK")
     groupmutators.set_due(live, b"s", stream, group, NOW + 50, [raws[1], raws[3]])
     yield logged("DUE")
-    groupmutators.drop(live, b"s", stream, group, ids[1], "expired", DeadLetter(b"dead", NOW, 0, wire(NOW, 0)))
+    groupmutators.drop(live, b"s", stream, group, ids[1], "expired", GroupDeadLetter(b"dead", NOW, 0, wire(NOW, 0)))
     yield logged("DROP")
     groupmutators.drop(live, b"s", stream, group, ids[3], "maxdeliveries", None)
     yield logged("DROP")

@@ -11,7 +11,7 @@ from storage.keyspace.replay import replay
 from storage.model import records
 from storage.nodes.cache import NodeCache
 from storage.nodes.pool import NodePool
-from storage.streams.producers import ONE, Producer, Producers
+from storage.streams.producers import ONE, Producers, StreamProducer
 from storage.streams.stream import Stream
 from tests.storage.nodes.nodestore import MemoryStore
 
@@ -153,10 +153,10 @@ DUMP = bytes.fromhex("01 00000001 00000002 00000000000000010000000000000002 0000
 
 
 def test_the_dump_of_a_producer() -> None:
-    producer = Producer()
+    producer = StreamProducer()
     producer.add(b"id", 1 << 64 | 2, 7)
     assert producer.dump() == DUMP
-    assert Producer.load(DUMP).ids == producer.ids
+    assert StreamProducer.load(DUMP).ids == producer.ids
 
 
 @pytest.mark.parametrize(
@@ -169,7 +169,7 @@ def test_the_dump_of_a_producer() -> None:
 )  # fmt: skip
 def test_damaged_dumps_are_refused(dump: bytes) -> None:
     with pytest.raises(CorruptError):
-        Producer.load(dump)
+        StreamProducer.load(dump)
 
 
 def test_a_producer_that_is_there_twice_is_refused() -> None:

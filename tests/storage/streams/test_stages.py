@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage.keyspace.stagemutators import Content
+from storage.keyspace.stagemutators import StagedContent
 from storage.nodes.stagedentries import StagedChunk
 from storage.streams.stages import Stage
 
@@ -55,7 +55,7 @@ def test_small_pieces_are_grouped(parts: list[list[bytes]]) -> None:
         stage = Stage(1, 0, 0)
         add(stage, b"k", entries)
         pieces += stage.pieces
-    held = Content(pieces, 4, 60)
+    held = StagedContent(pieces, 4, 60)
     groups = [draft.entries() for draft in held.drafts]
     assert content(pieces) == [entry for group in groups for entry in group]
     assert held.count == sum(map(len, parts)) == sum(map(len, held.drafts))
