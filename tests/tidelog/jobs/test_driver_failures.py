@@ -97,8 +97,8 @@ def test_a_leader_that_lacks_an_epoch(client: Client, tidelog_server: Server, jo
     append(client, 1)
     drive = driver(tidelog_server, job)
     drive.step()
-    ahead = replace(drive._at, epoch=2)
-    drive._at = ahead
+    ahead = replace(drive.progress, epoch=2)
+    drive.progress = ahead
     append(client, 2)
     with pytest.raises(TryAgainError, match=r"epoch 1 as the last one, not 2"):
         drive.step()
@@ -169,8 +169,8 @@ def test_a_task_that_asked_a_leader_without_the_epoch_says_nothing_against_the_j
     def tasks(plans: Sequence[TaskPlan]) -> list[TaskResult]:
         if plans[0].epoch == 1:
             return in_threads(plans)
-        drive._at = replace(drive._at, epoch=2)  # there were two epochs, on the leader that is gone
-        drive._tasks = in_threads
+        drive.progress = replace(drive.progress, epoch=2)  # there were two epochs, on the leader that is gone
+        drive.tasks = in_threads
         return [TaskResult(at, failure=TaskFailure("InputsLostError", "the entry is not there")) for at in range(2)]
 
     drive = driver(tidelog_server, job, tasks=tasks)

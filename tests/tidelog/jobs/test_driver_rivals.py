@@ -60,13 +60,13 @@ def test_the_publish_decides_not_what_was_asked_before(client: Client, tidelog_s
     append(client, 1)
     slow, other = driver(tidelog_server, job), driver(tidelog_server, job)
     slow.prepare()
-    ask = slow._by.publish
+    ask = slow.publisher.publish
 
     def late(*given: object, **named: object) -> object:
         other.step()
         return ask(*given, **named)  # type: ignore[arg-type]
 
-    slow._by.publish = late  # type: ignore[method-assign,assignment]
+    slow.publisher.publish = late  # type: ignore[method-assign,assignment]
     with pytest.raises(SupersededError, match="CONFLICT"):
         slow.step()
     assert out(client)[0] == [1]
@@ -131,13 +131,13 @@ def test_a_lost_reply_to_a_publish_is_success(
     append(client, 1)
     drive = driver(tidelog_server, job, access=Access((f"redis://127.0.0.1:{proxy.port}",), retry_ms=5))
     drive.prepare()
-    publish = drive._by.publish
+    publish = drive.publisher.publish
 
     def cut(*given: object, **named: object) -> object:
         proxy.down.cut(after=0)  # the command gets through, its reply doesn't
         return publish(*given, **named)  # type: ignore[arg-type]
 
-    drive._by.publish = cut  # type: ignore[method-assign,assignment]
+    drive.publisher.publish = cut  # type: ignore[method-assign,assignment]
     with caplog.at_level("INFO"):
         assert drive.step().published
     assert "epoch 1 had been published, but its reply was lost" in caplog.text
@@ -150,18 +150,18 @@ def test_a_publish_of_which_nobody_knows(client: Client, tidelog_server: Server,
     append(client, 1)
     drive = driver(tidelog_server, job, access=Access((f"redis://127.0.0.1:{proxy.port}",), retry_ms=5, retries=1))
     drive.prepare()
-    publish = drive._by.publish
+    publish = drive.publisher.publish
 
     def cut(*given: object, **named: object) -> object:
         proxy.refuse()
         proxy.down.cut(after=0)
         return publish(*given, **named)  # type: ignore[arg-type]
 
-    drive._by.publish = cut  # type: ignore[method-assign,assignment]
+    drive.publisher.publish = cut  # type: ignore[method-assign,assignment]
     with pytest.raises(ConnectionError):
         drive.step()
     assert epochs(client) == [1]
-    drive._by.publish = publish  # type: ignore[method-assign]
+    drive.publisher.publish = publish  # type: ignore[method-assign]
     proxy.accept()
     append(client, 2)
     assert drive.step().epoch == 2

@@ -42,7 +42,7 @@ def one(plan: TaskPlan) -> TaskResult:
     try:
         return task.run(plan)
     finally:
-        task._servers(plan.where.access).close()
+        task.connection_to(plan.where.access).close()
 
 
 def in_threads(plans: Sequence[TaskPlan]) -> list[TaskResult]:

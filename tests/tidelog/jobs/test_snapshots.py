@@ -322,22 +322,22 @@ def test_a_generation_that_was_closed_is_left_alone(job: Job, monkeypatch: pytes
         job.client.tstage("closing", 1000, keys.events("count"), ["kind"], [["reset"]])
         job.client.tpublish(keys.fence("count", 1), CLOSED, "closing")
 
-    pruned = creation._pruned
+    pruned = creation.prune
 
     def closed_meanwhile(request: Any, objects: Any, replay: Any) -> Any:
         raise AssertionError("nothing is given up")
 
-    upload = creation._upload
+    upload = creation.upload
 
     def slow(*given: Any) -> None:
         upload(*given)
         close()
 
-    monkeypatch.setattr(creation, "_upload", slow)
-    monkeypatch.setattr(creation, "_pruned", closed_meanwhile)
+    monkeypatch.setattr(creation, "upload", slow)
+    monkeypatch.setattr(creation, "prune", closed_meanwhile)
     with pytest.raises(SupersededError):
         make(job.request)
-    monkeypatch.setattr(creation, "_pruned", pruned)
+    monkeypatch.setattr(creation, "prune", pruned)
     with pytest.raises(SupersededError):  # it is closed from the start
         make(job.request)
     assert job.group() == StreamId(0)

@@ -129,14 +129,15 @@ VALUES: list[tuple[Any, list[Any]]] = [
 @pytest.mark.parametrize("ttl", [None, 0.5, timedelta(milliseconds=500)])
 @pytest.mark.parametrize(("kind", "values"), VALUES)
 def test_values_come_back(kind: Any, values: list[Any], ttl: Any) -> None:
-    state = in_memory(kind)
+    changes = MemoryStore().begin(0)
+    state = State(changes, kind, job="j")
     keys = list(range(len(values)))
     state.put_many(keys, values, ttl)
     assert state.get_many([*keys, "none", *keys]) == [*values, None, *values]
     assert sorted(value for _, value in state.scan()) == sorted(values) if kind is int else True
-    later = State(state._changes.child(499), kind, job="j")
+    later = State(changes.child(499), kind, job="j")
     assert later.get_many(keys) == values
-    over = State(state._changes.child(500), kind, job="j")
+    over = State(changes.child(500), kind, job="j")
     assert over.get_many(keys) == (values if ttl is None else [None] * len(values))
 
 

@@ -97,7 +97,7 @@ class Model(RuleBasedStateMachine):
     @precondition(lambda self: len(self.layers) == 1)
     @rule(small=st.booleans(), position=st.binary(max_size=3))
     def commit(self, small: bool, position: bytes) -> None:
-        self.store._memory = 1 if small else 64 << 20  # 1: a part for each mutation
+        self.store.memory = 1 if small else 64 << 20  # 1: a part for each mutation
         self.runs += 1
         self.before = self.stored, self.version, self.now
         self.version = StateVersion(self.version.epoch + 1, f"run{self.runs}")

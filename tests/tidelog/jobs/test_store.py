@@ -143,8 +143,8 @@ def test_a_deadline_that_moves_costs_no_entry_each_time(path: Path) -> None:
         for now in range(0, 5000, 100):
             put(store, {"a": now}, now, 1)
         assert content(store, 5000) == {b"a": 4900}
-        with store._env.env.begin() as txn:
-            assert txn.stat(store._env.due)["entries"] <= 2
+        with store.environment.env.begin() as txn:
+            assert txn.stat(store.environment.due)["entries"] <= 2
         put(store, {"a": 1}, 5000, 0.1)  # sooner than before
         assert content(store, 5100) == {}
         for _ in range(5):
@@ -286,10 +286,10 @@ def test_a_store_that_was_replaced_meanwhile(path: Path) -> None:
     with StateStore.open(path) as store:
         put(store, {"a": 1})
     shutil.rmtree(path)
-    environment = environments._idle[path]
+    environment = environments.idle_environments[path]
     with StateStore.open(path) as store:
         assert (store.version, content(store)) == (StateVersion(0, ""), {})
-        assert store._env is not environment
+        assert store.environment is not environment
         put(store, {"b": 1})
     with StateStore.create(path) as store:
         assert (store.version, content(store)) == (StateVersion(0, ""), {})
@@ -298,8 +298,8 @@ def test_a_store_that_was_replaced_meanwhile(path: Path) -> None:
 def test_environments_are_kept_but_not_without_end(tmp_path: Path) -> None:
     for number in range(environments.MOST_IDLE + 3):
         StateStore.open(tmp_path / f"{number}").close()
-    kept = [path for path in environments._idle if path.parent == tmp_path]
-    assert len(environments._idle) == environments.MOST_IDLE
+    kept = [path for path in environments.idle_environments if path.parent == tmp_path]
+    assert len(environments.idle_environments) == environments.MOST_IDLE
     assert kept[-1] == tmp_path / f"{environments.MOST_IDLE + 2}"
     with StateStore.open(tmp_path / "3") as store:
         assert store.version == (0, "")

@@ -6,7 +6,8 @@ Rule 1: The document is changed by compare-and-set (SET IFEQ) on the bytes that 
 Rule 2: Every change is idempotent. If a reply is lost, the document is read again and the change repeated if needed.
 Rule 3: The document determines which engines are candidates. The claims determine which engine runs a job.
 Rule 4: A job should run on the engine for which the hash of both names is highest (rendezvous hashing). An engine that
-        joins takes over only its own jobs, and an engine that leaves gives up only the jobs it had.
+        joins takes over only jobs that are assigned to it, and the jobs of an engine that leaves are the only ones that
+        move.
 """
 
 from __future__ import annotations

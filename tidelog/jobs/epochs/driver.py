@@ -94,8 +94,8 @@ class Driver:
         self._access = access
         self._target = target
         self._options = options
-        self._tasks = tasks
-        self._by = Publisher(access, f"tidelog-job-{job.name}", options.copies)
+        self.tasks = tasks
+        self.publisher = Publisher(access, f"tidelog-job-{job.name}", options.copies)
         self._schedule = SnapshotSchedule(job) if job.stateful and options.store else None
         self._ready = False
         self._run = ""
@@ -105,17 +105,17 @@ class Driver:
         self._trimmed = 0  # the epoch at which the log was last trimmed
         self._shape: JobTopics
         self._origin: Origin
-        self._at: Positions
+        self.progress: Positions
 
     @property
     def epoch(self) -> int:
         """The last published epoch, as far as is known; 0 before the first."""
-        return self._at.epoch
+        return self.progress.epoch
 
     @property
     def lasts(self) -> Sequence[Marker | None]:
         """The last marker of each partition."""
-        return self._at.lasts
+        return self.progress.lasts
 
     @property
     def partitions(self) -> int:
@@ -123,11 +123,11 @@ class Driver:
 
     def positions(self) -> dict[str, StreamId]:
         """Return, by stream, how far every partition of the job that reads it has read."""
-        return self._at.by_stream()
+        return self.progress.by_stream()
 
     def close(self) -> None:
         """Close the connection. The driver can be used again."""
-        self._by.close()
+        self.publisher.close()
 
     # -- preparation -------------------------------------------------------------------------------------------------
     def prepare(self) -> None:
@@ -137,15 +137,15 @@ class Driver:
         incomplete replay log. Raises SupersededError if a later generation has started, or UnreachableError.
         """
         self._ready = False
-        ask, job = self._by.ask, self.job
+        ask, job = self.publisher.ask, self.job
         self._shape = job_topics(self._access, ask, job)
         self._origin = agreed_origin(ask, job, self.generation, self.start, self._shape)
         lasts = last_markers(ask, job.name, self.generation, self._shape.partitions)
-        self._at = Positions.of(self._shape, self._origin, lasts)
+        self.progress = Positions.of(self._shape, self._origin, lasts)
         self._new_run()
         self._groups(new=lasts is None)
         if self._schedule is not None:
-            self._schedule.begin(self._at.epoch, self._shape.partitions, self._records())
+            self._schedule.begin(self.progress.epoch, self._shape.partitions, self._records())
         self._ready = True
 
     def _new_run(self) -> None:
@@ -157,8 +157,8 @@ class Driver:
         An existing group may lag to protect the entries that snapshots need: only ``snapshots.retention`` moves it.
         """
         group = keys.group(self.job.name)
-        at = self._at.by_stream() if new or not self.job.stateful else self._at.origins()
-        checked(self._by.ask(*[calls.tread(stream, after, 0, group=group) for stream, after in at.items()]))
+        at = self.progress.by_stream() if new or not self.job.stateful else self.progress.origins()
+        checked(self.publisher.ask(*[calls.tread(stream, after, 0, group=group) for stream, after in at.items()]))
         if new or not self.job.stateful:
             self._move(at)
 
@@ -185,13 +185,13 @@ class Driver:
             self.prepare()
         seen = self._check()
         timer.lap("ask")
-        news = self._due() == 0 if self.job.is_source else self._at.has_new(seen.lasts)
+        news = self._due() == 0 if self.job.is_source else self.progress.has_new(seen.lasts)
         save = self._save()
         if not news and (not save or self.job.is_source):  # snapshots of a source are started with its calls
             return self._idle(self._due() if self.job.is_source else self._snapshot_wait())
         room = full(seen, self._shape)
         if room:
-            return replace(IDLE, epoch=self._at.epoch, waiting=room, again=FULL_S)
+            return replace(IDLE, epoch=self.progress.epoch, waiting=room, again=FULL_S)
         plans = self._plans(save)
         results = self._ran(plans)
         timer.lap("tasks")
@@ -201,18 +201,18 @@ class Driver:
         except OSError:
             raise  # the outcome is unknown
         except Exception:
-            self._by.drop(stages)
+            self.publisher.drop(stages)
             raise
         timer.lap("publish")
         self._published_at = time.monotonic()
         markers = [result.marker for result in results if result.marker is not None]
-        before, self._at = self._at, self._at.after(markers)
+        before, self.progress = self.progress, self.progress.after(markers)
         if self._schedule is not None:
             read = any(span.rows for marker in markers for span in marker.inputs.values())
-            self._schedule.published(save, changed=read or self.job.is_source, epoch=self._at.epoch)
+            self._schedule.published(save, changed=read or self.job.is_source, epoch=self.progress.epoch)
         self._after_epoch(any(marker.rows for marker in markers))
         timer.lap("after")
-        made = done(before, self._at, results, seen, timer)
+        made = done(before, self.progress, results, seen, timer)
         return made if self.job.is_source else replace(made, again=self._snapshot_wait())
 
     def _save(self) -> bool:
@@ -232,7 +232,7 @@ class Driver:
 
     def _records(self) -> JobSnapshots:
         """Return this generation's snapshots as the server lists them."""
-        (text,) = checked(self._by.ask(strings.get(keys.snapshots(self.job.name))))
+        (text,) = checked(self.publisher.ask(strings.get(keys.snapshots(self.job.name))))
         records = decode(self.job.name, text)
         return records if records.generation == self.generation else JobSnapshots()
 
@@ -244,16 +244,16 @@ class Driver:
             options.copies,
         )  # fmt: skip
         return [
-            TaskPlan(where, at, self._at.epoch + 1, self._at.lasts[at], self._at.starts[at], save)
+            TaskPlan(where, at, self.progress.epoch + 1, self.progress.lasts[at], self.progress.starts[at], save)
             for at in range(self._shape.partitions)
         ]
 
     def _ran(self, plans: Sequence[TaskPlan]) -> Sequence[TaskResult]:
         """Return the results of the tasks in the order of the partitions. Raises the error of a failed task."""
-        results = sorted(self._tasks(plans), key=lambda result: result.partition)
+        results = sorted(self.tasks(plans), key=lambda result: result.partition)
         failures = [(result.partition, result.failure) for result in results if result.failure is not None]
         if failures:
-            self._by.drop([stage for result in results for stage in result.stages])
+            self.publisher.drop([stage for result in results for stage in result.stages])
             self._check(again=())  # Rule 7
             self._fail(failures)
         for plan, result in zip(plans, results, strict=True):
@@ -271,11 +271,11 @@ class Driver:
         """Raise the error of the failed tasks, preferring one that is not temporary."""
         partition, failure = max(failures, key=lambda each: each[1].kind in KINDS)
         kind = KINDS.get(failure.kind, TryAgainError)
-        if kind is InputsLostError and not self._at.epoch and self._origin.start == "earliest":
+        if kind is InputsLostError and not self.progress.epoch and self._origin.start == "earliest":
             kind = TryAgainError  # the earliest entry has changed: ``checked`` continues there
         text = failure.text if self.job.name in failure.text else f"job {self.job.name!r}: {failure.text}"
         more = f" (and {len(failures) - 1} more partitions)" if len(failures) > 1 else ""
-        raise kind(f"{text} [partition {partition}, epoch {self._at.epoch + 1}]{more}")
+        raise kind(f"{text} [partition {partition}, epoch {self.progress.epoch + 1}]{more}")
 
     def _publish(self, plans: Sequence[TaskPlan], results: Sequence[TaskResult], stages: Sequence[str]) -> None:
         """Publish (Rule 1).
@@ -290,7 +290,7 @@ class Driver:
         self._check(again=tuple(read))
         name, epoch = self.job.name, plans[0].epoch
         try:
-            published = self._by.publish(self.fence, epoch, stages, check=self._run)
+            published = self.publisher.publish(self.fence, epoch, stages, check=self._run)
         except (ConflictError, StaleEpochError) as error:
             raise SupersededError(f"job {name!r}: epoch {epoch} was published by another engine: {error}") from None
         if not published.now:
@@ -307,14 +307,14 @@ class Driver:
 
         again: check only the conditions for publishing, after tasks have read these last entries.
         """
-        seen = precheck(self._by.ask, self.fence, self._shape, again)
+        seen = precheck(self.publisher.ask, self.fence, self._shape, again)
         name = self.job.name
-        if seen.epoch is not None and seen.epoch > self._at.epoch:
+        if seen.epoch is not None and seen.epoch > self.progress.epoch:
             raise SupersededError(f"job {name!r}: epoch {seen.epoch} was published by another engine")
-        if (seen.epoch or 0) < self._at.epoch:
+        if (seen.epoch or 0) < self.progress.epoch:
             raise TryAgainError(
-                f"job {name!r}: the server has epoch {seen.epoch or 0} as the last one, not {self._at.epoch}: a replica"
-                " that lacked some became the leader. Continuing with the epochs it has"
+                f"job {name!r}: the server has epoch {seen.epoch or 0} as the last one, not {self.progress.epoch}: a"
+                " replica that lacked some became the leader. Continuing with the epochs it has"
             )
         for topic, facts in self._shape.inputs.items():
             if changed(topic, facts, seen.facts[topic]):
@@ -331,7 +331,7 @@ class Driver:
                 " a replica that lacked it became the leader, or the stream was deleted. Nothing was published"
             )
         if again is None:
-            self._at = self._at.checked(self.job, self._origin, seen.infos)
+            self.progress = self.progress.checked(self.job, self._origin, seen.infos)
         return seen
 
     def _due(self) -> float | None:
@@ -340,7 +340,7 @@ class Driver:
             return None
         every = self.job.every or 0.0
         left = self._published_at + every - time.monotonic()
-        lasts = [last.now_ms for last in self._at.lasts if last is not None]
+        lasts = [last.now_ms for last in self.progress.lasts if last is not None]
         if lasts:  # perhaps of another engine
             left = max(left, min(every, max(lasts) / 1000 + every - time.time()))
         return max(0.0, left)
@@ -353,17 +353,17 @@ class Driver:
                 self._settle()
             else:
                 wait = left if wait is None else min(wait, left)
-        return replace(IDLE, epoch=self._at.epoch, again=wait)
+        return replace(IDLE, epoch=self.progress.epoch, again=wait)
 
     def _after_epoch(self, put_out: bool) -> None:
         """Do what may fail and is then repeated after the next epoch."""
         try:
             if put_out:
-                evict(self._by.ask, self._shape)
-            if not self.job.stateful and self._at.epoch >= self._trimmed + max(1, MARKERS // 4):
+                evict(self.publisher.ask, self._shape)
+            if not self.job.stateful and self.progress.epoch >= self._trimmed + max(1, MARKERS // 4):
                 logs = [keys.log(self.job.name, at) for at in range(self._shape.partitions)]
-                checked(self._by.ask(*[calls.ttrim(key, count=MARKERS) for key in logs]))
-                self._trimmed = self._at.epoch
+                checked(self.publisher.ask(*[calls.ttrim(key, count=MARKERS) for key in logs]))
+                self._trimmed = self.progress.epoch
         except (OSError, ReplyError) as error:
             log.warning("job %s: evicting from outputs or its log failed: %s", self.job.name, error)
         if not self.job.stateful and time.monotonic() >= self._moved_at + MOVE_S:
@@ -377,10 +377,10 @@ class Driver:
             log.warning("job %s: moving its group failed: %s", self.job.name, error)
 
     def _unmoved(self) -> dict[str, StreamId]:
-        return {stream: at for stream, at in self._at.by_stream().items() if self._moved.get(stream, ZERO) != at}
+        return {stream: at for stream, at in self.progress.by_stream().items() if self._moved.get(stream, ZERO) != at}
 
     def _move(self, to: dict[str, StreamId]) -> None:
         group = keys.group(self.job.name)
-        checked(self._by.ask(*[calls.tgroup_setid(stream, group, at) for stream, at in to.items()]))
+        checked(self.publisher.ask(*[calls.tgroup_setid(stream, group, at) for stream, at in to.items()]))
         self._moved |= to
         self._moved_at = time.monotonic()

@@ -93,7 +93,7 @@ def _made(request: SnapshotRequest, servers: LeaderConnection) -> SnapshotManife
         manifest.stored, time.monotonic() - began,
     )  # fmt: skip
     replay = _replay_log(request, servers)
-    kept = _pruned(request, objects, replay)
+    kept = prune(request, objects, replay)
     _record(request, servers, replay, kept)
     return manifest
 
@@ -126,7 +126,7 @@ def _stored(
         if request.topics:
             owners.write(objects, request.job, request.generation, request.topics)
         snapshot = manifests.new(request.folder, version.epoch)
-        _upload(objects, snapshot, file, copied)
+        upload(objects, snapshot, file, copied)
     manifest = SnapshotManifest(
         job=request.job, generation=request.generation, partition=request.partition, epoch=version.epoch,
         run=version.run,
@@ -146,7 +146,8 @@ def _ours(request: SnapshotRequest, meta: StoreMeta) -> None:
         raise StoreUnusableError(f"{request.path} was written before the machine was restarted, and may be incomplete")
 
 
-def _upload(objects: ObjectStore, snapshot: SnapshotFiles, file: IO[bytes], copied: CopyResult) -> None:
+def upload(objects: ObjectStore, snapshot: SnapshotFiles, file: IO[bytes], copied: CopyResult) -> None:
+    """Upload the copy of a store. Raises SnapshotError if the object then has another size."""
     file.seek(0)
     with objects.upload(snapshot.object) as write:
         while piece := file.read(PIECE):
@@ -157,7 +158,7 @@ def _upload(objects: ObjectStore, snapshot: SnapshotFiles, file: IO[bytes], copi
 
 
 # -- old snapshots ------------------------------------------------------------------------------------------------
-def _pruned(
+def prune(
     request: SnapshotRequest, objects: ObjectStore, replay: retention.ReplayLog
 ) -> list[tuple[SnapshotFiles, SnapshotManifest]]:
     """Remove surplus snapshots; return the retained ones, newest first.

@@ -25,7 +25,7 @@ SIZES: Final = (1 << 38, 1 << 36, 1 << 34, 1 << 32, 1 << 30)  # of the map: the 
 MOST_IDLE: Final = 32  # most idle environments
 _DATABASES: Final = (b"data", b"due", b"undo", b"meta")
 
-_idle: OrderedDict[Path, StoreEnvironment] = OrderedDict()
+idle_environments: OrderedDict[Path, StoreEnvironment] = OrderedDict()
 _guard = threading.Lock()
 
 
@@ -57,7 +57,7 @@ def acquire(path: Path, least: int) -> StoreEnvironment:
     """
     with reported(path):
         with _guard:
-            idle = _idle.pop(path, None)
+            idle = idle_environments.pop(path, None)
         size = _size(path)
         if size is not None and size < max(least, 2 * 4096):
             _close(idle)
@@ -71,10 +71,12 @@ def acquire(path: Path, least: int) -> StoreEnvironment:
 def release(path: Path, environment: StoreEnvironment) -> None:
     """Keep an environment open for the next task."""
     with _guard:
-        before = _idle.pop(path, None)
-        late = [_idle.pop(other) for other in list(_idle) if not _size(other)]  # deleted: closing frees the space
-        _idle[path] = environment
-        late += [_idle.popitem(last=False)[1]] if len(_idle) > MOST_IDLE else []
+        before = idle_environments.pop(path, None)
+        late = [
+            idle_environments.pop(other) for other in list(idle_environments) if not _size(other)
+        ]  # deleted: closing frees the space
+        idle_environments[path] = environment
+        late += [idle_environments.popitem(last=False)[1]] if len(idle_environments) > MOST_IDLE else []
     for one in (before, *late):
         _close(one)
 
@@ -82,7 +84,7 @@ def release(path: Path, environment: StoreEnvironment) -> None:
 def forget(path: Path) -> None:
     """Close the environment of a directory that will be replaced."""
     with _guard:
-        idle = _idle.pop(path, None)
+        idle = idle_environments.pop(path, None)
     _close(idle)
 
 

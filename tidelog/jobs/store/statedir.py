@@ -12,7 +12,7 @@ import re
 import socket
 from typing import Final
 
-from tidelog.jobs.store import StoreError
+from tidelog.jobs.store.errors import StoreError
 
 _VARIABLE: Final = re.compile(r"\$(?:\{(\w+)\}|(\w+))", re.ASCII)
 

@@ -93,8 +93,8 @@ class StateStore:
         """For ``open`` and ``create``. adopt: the files are a copy from elsewhere, perhaps of another boot."""
         self.path = path
         self._lock: StoreLock | None = lock
-        self._env = env
-        self._memory = memory
+        self.environment = env
+        self.memory = memory
         self._reading: lmdb.Transaction[bytes] | None = None
         self._changes: StateChanges | None = None
         env.env.reader_check()  # so that killed readers do not retain pages
@@ -162,7 +162,7 @@ class StateStore:
             return
         self._end()
         lock, self._lock = self._lock, None
-        release(self.path, self._env)
+        release(self.path, self.environment)
         lock.release()
 
     def __enter__(self) -> Self:
@@ -204,7 +204,7 @@ class StateStore:
         self._repair()  # a rollback that failed when the disk was full
         with reported(self.path):
             self._reading = self._open_env().env.begin(buffers=False)
-            timed = self._reading.stat(self._env.due)["entries"] > 0
+            timed = self._reading.stat(self.environment.due)["entries"] > 0
         self._changes = StateChanges(self, max(now_ms, self._meta.current.now), timed)
         return self._changes
 
@@ -228,9 +228,9 @@ class StateStore:
 
         def prepare(txn: Txn) -> None:
             if timed:
-                remove_expired(txn, self._env, horizon, SWEEP + 2 * len(keys))
-                index(txn, self._env, keys, records, before)
-            store_pre_images(txn, self._env, keys, before)
+                remove_expired(txn, self.environment, horizon, SWEEP + 2 * len(keys))
+                index(txn, self.environment, keys, records, before)
+            store_pre_images(txn, self.environment, keys, before)
 
         current = VersionInfo(epoch, run, position, changes.now_ms)
         try:
@@ -253,8 +253,8 @@ class StateStore:
 
     def _roll_back(self, to: VersionInfo) -> None:
         """Restore the pre-images. If this is interrupted, it is repeated when the store is opened."""
-        with reported(self.path), self._env.env.begin() as txn:
-            keys, records = pre_images(txn, self._env)
+        with reported(self.path), self.environment.env.begin() as txn:
+            keys, records = pre_images(txn, self.environment)
         self._write(to, StoreMeta(self._meta.boot, self._meta.generation, to), keys, records, None)
 
     def _repair(self) -> None:
@@ -269,10 +269,10 @@ class StateStore:
         """Write the mutations and ``made``. If this is interrupted, the metadata names the version ``back`` to roll
         back to.
         """
-        env = self._env
+        env = self.environment
         with reported(self.path):
             with env.env.begin() as txn:
-                first, *others = parts(txn, env, keys, records, self._memory)
+                first, *others = parts(txn, env, keys, records, self.memory)
             for at, part in enumerate((first, *others)):
                 step = made if at == len(others) else StoreMeta(made.boot, made.generation, back, torn=True)
                 with env.env.begin(write=True) as txn:
@@ -289,13 +289,13 @@ class StateStore:
     def fetch(self, keys: list[bytes]) -> list[tuple[bytes, bytes]]:
         """Implement ``StateBase``."""
         with reported(self.path):
-            return self._read().cursor(self._env.data).getmulti(keys)
+            return self._read().cursor(self.environment.data).getmulti(keys)
 
     def walk(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
         """Implement ``StateBase``."""
         with reported(self.path):
             reading = self._read()
-            cursor = reading.cursor(self._env.data)
+            cursor = reading.cursor(self.environment.data)
             if cursor.set_range(prefix):
                 for key, record in cursor:
                     if not key.startswith(prefix):
@@ -306,7 +306,7 @@ class StateStore:
 
     def _found(self, generation: int, adopt: bool) -> StoreMeta:
         """Return the store's metadata, if it can be used. Initializes a new store."""
-        env, boot = self._env, boot_id()
+        env, boot = self.environment, boot_id()
         with env.env.begin() as txn:
             raw = txn.get(_META, db=env.meta)
             empty = raw is None and not any(txn.stat(db)["entries"] for db in (env.data, env.due, env.undo))
@@ -343,7 +343,7 @@ class StateStore:
     def _open_env(self) -> StoreEnvironment:
         if self._lock is None:
             raise StoreError(f"{self.path} is closed")
-        return self._env
+        return self.environment
 
     def _end(self) -> None:
         """End the current changes."""

@@ -66,7 +66,7 @@ _local = threading.local()
 
 def run(plan: TaskPlan) -> TaskResult:
     """Execute one epoch of one partition. Errors are in ``TaskResult.failure`` (Rule 2)."""
-    servers = _servers(plan.where.access)
+    servers = connection_to(plan.where.access)
     done = False
     try:
         job = load(plan.where.target, plan.where.path, plan.where.version)
@@ -93,7 +93,7 @@ def _failed(plan: TaskPlan, error: JobError | SupersededError) -> TaskResult:
     return TaskResult(plan.partition, failure=TaskFailure(kind.__name__, str(error)))
 
 
-def _servers(access: Access) -> LeaderConnection:
+def connection_to(access: Access) -> LeaderConnection:
     """Return the connection of this thread, which tasks share: connecting takes longer than reading a small batch."""
     known: dict[tuple[int, Access], LeaderConnection] = _local.__dict__.setdefault("servers", {})
     return known.setdefault((os.getpid(), access), LeaderConnection(access, NAME))
