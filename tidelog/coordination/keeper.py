@@ -57,7 +57,7 @@ class Keeper:
         self._thread.start()
 
     def wait(self, seconds: float | None = None) -> bool:
-        """Wait until the lease is held; False if it is not within so many seconds."""
+        """Wait until the lease is held. Returns False after ``seconds`` seconds."""
         return self._acquired.wait(seconds)
 
     def stop(self) -> None:
