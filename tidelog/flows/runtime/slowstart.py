@@ -13,9 +13,9 @@ from typing import Final
 
 from tidelog.flows.api.event import BATCH
 from tidelog.flows.api.tokens import RETRY, Token, WeakToken
+from tidelog.transport.backoff import Backoff, Delays
 
-_FIRST: Final = 0.1  # s of delay after the first failure; doubled each time, up to _MOST
-_MOST: Final = 30.0
+BACKOFF: Final = Backoff(first=0.1, most=30.0)  # after failures
 
 
 class SlowStart:
@@ -24,7 +24,7 @@ class SlowStart:
     def __init__(self) -> None:
         self.size = 0  # number of events in the current step; 0: no limit
         self._sent: list[Token | WeakToken] = []  # tokens of the current step
-        self._failures = 0  # consecutive failures
+        self._delays = Delays(BACKOFF)
         self._until = 0.0  # event loop time until which nothing is sent
 
     def begin(self) -> None:
@@ -32,7 +32,7 @@ class SlowStart:
         if not self.size:
             self.size = 1
             self._sent = []
-            self._failures = 0
+            self._delays.reset()
             self._until = 0.0
 
     def room(self, now: float) -> int:
@@ -61,11 +61,10 @@ class SlowStart:
         failed = any(each.status == RETRY for each in self._sent)
         self._sent = []
         if not failed:
-            self._failures = 0
+            self._delays.reset()
             self.size = 0 if self.size >= BATCH else self.size * 2
             return 0.0
-        rest = min(_FIRST * 2.0 ** min(self._failures, 60), _MOST)
-        self._failures += 1
+        rest = self._delays.next()
         self.size = 1
         self._until = now + rest
         return rest

@@ -37,12 +37,13 @@ from tidelog.jobs.registry.registry import JobRegistry, JobSpec
 from tidelog.jobs.registry.status import Status, decoded
 from tidelog.operating.errortexts import FailureLog
 from tidelog.transport.access import Access
+from tidelog.transport.backoff import Backoff, Delays
 from tidelog.transport.call import Call
 from tidelog.transport.errors import DeniedError, ReplyError, is_denied, message_of
 
 log = logging.getLogger(__name__)
-RETRY: Final = 0.5  # seconds until the first retry after an error of the server; doubled each time,
-MOST_PAUSE: Final = 4.0  # up to this
+RETRY: Final = 0.5  # seconds until the next round if there is nothing to wait for
+BACKOFF: Final = Backoff(first=0.5, most=4.0)  # after errors of the server
 REPORT: Final = 1.0  # seconds between two status updates
 SNAPSHOTS: Final = 10  # updates between two checks for failing snapshots
 FOLLOW_MS: Final = 2_000  # timeout of a TWAIT for the registry
@@ -83,7 +84,7 @@ class Supervisor:
         self._waits_since: float | None = None  # monotonic time since which the lease is not held
         self._reported_namesake = False
         self._trouble = FailureLog(log)
-        self._pause = 0.0  # seconds after the last round, if it failed
+        self._delays = Delays(BACKOFF)  # after rounds that failed
         self._denied = ""  # the server's error, if it is_denied this engine access
 
     def _deny(self, said: str) -> None:
@@ -157,13 +158,12 @@ class Supervisor:
                 self._deny(message_of(error))
                 return 0.0
             self._trouble.warn(f"engine {self.name}: {error}; retrying", _kind(error))
-            self._pause = min(MOST_PAUSE, self._pause * 2) or RETRY
-            return self._pause
+            return self._delays.next()
         except Exception:
             log.exception("engine %s: a round failed; retrying", self.name)
             return RETRY
         self._trouble.succeeded()
-        self._pause = 0.0
+        self._delays.reset()
         return change.after
 
     async def _check_namesake(self, line: EngineConnection) -> None:
@@ -248,12 +248,13 @@ class Supervisor:
     async def _follow(self) -> None:
         """Read the registry, then its changes."""
         line = EngineConnection(self._access, f"tidelog-jobs-registry:{self.name}", ANSWER_MS + FOLLOW_MS)
-        found, trouble, pause = JobRegistry(), FailureLog(log), RETRY
+        found, trouble, delays = JobRegistry(), FailureLog(log), Delays(BACKOFF)
         try:
             while True:
                 try:
                     found = await line.run(registry.read(found))
-                    self.specs, self._followed, pause = dict(found.specs), True, RETRY
+                    self.specs, self._followed = dict(found.specs), True
+                    delays.reset()
                     trouble.succeeded()
                     if self._on_registry is not None:
                         self._on_registry(found)
@@ -266,8 +267,7 @@ class Supervisor:
                     text = f"engine {self.name}: the registry cannot be read: {error}; retrying"
                     trouble.warn(text, _kind(error))
                     found = JobRegistry()  # the server may have lost entries that were read
-                    await asyncio.sleep(pause)
-                    pause = min(MOST_PAUSE, pause * 2)
+                    await asyncio.sleep(delays.next())
         finally:
             line.close()
 

@@ -16,12 +16,13 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
+from tidelog.transport.backoff import Backoff
+
 SLOW: Final = 3.0  # times the average latency
 SLOW_LEAST: Final = 0.1  # s above the average latency
 WEIGHT: Final = 0.05  # of one response in the average latency
 FAILURES: Final = 3  # in a row until a pause
-WAIT: Final = 0.5  # s of the first pause; each further one is twice as long
-WAIT_MOST: Final = 30.0  # s
+BACKOFF: Final = Backoff(first=0.5, most=30.0)  # the pauses
 SAID_MOST: Final = 300.0  # s, the longest pause that a peer can request
 
 
@@ -112,7 +113,7 @@ class ConcurrencyLimit:
         if wait is not None:
             self._hold(min(wait, SAID_MOST), reason)
         elif self._failures >= FAILURES or self._holds:
-            self._hold(min(WAIT * 2 ** min(self._holds, 16), WAIT_MOST), reason)
+            self._hold(BACKOFF.delay(self._holds + 1), reason)
 
     def _halve(self, began: float, now: float) -> None:
         if began >= self._halved:
