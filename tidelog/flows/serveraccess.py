@@ -10,7 +10,7 @@ each with user, password and the options of ``tidelog.transport.address``.
 
 Rule 1: A lost connection is not reopened here: the runtime does that, as configured by the connector's ``reconnect``.
         Calls in flight on it raise LostError, which is a ConnectionError.
-Rule 2: Sources without entries to read wait in ``EntryNotifier``, which uses one thread and a few connections for each
+Rule 2: Sources without entries to read wait in ``SourceNotifier``, which uses one thread and a few connections for each
         process and server, however many flows there are.
 """
 
@@ -57,10 +57,10 @@ def application(url: str) -> str:
 
 
 # -- notifications -------------------------------------------------------------------------------------------
-class EntryNotifier:
+class SourceNotifier:
     """Notifies the sources of this process of new entries on one server. Get it by ``of``, and ``release`` it."""
 
-    _all: dict[Access, EntryNotifier] = {}  # noqa: RUF012 - of the process
+    _all: dict[Access, SourceNotifier] = {}  # noqa: RUF012 - of the process
     _lock = threading.Lock()
 
     def __init__(self, where: Access) -> None:
@@ -71,7 +71,7 @@ class EntryNotifier:
         self._names = itertools.count()
 
     @classmethod
-    def of(cls, where: Access) -> EntryNotifier:
+    def of(cls, where: Access) -> SourceNotifier:
         with cls._lock:
             found = cls._all.get(where)
             if found is None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tidelog.flows.api.errors import RejectError
 from tidelog.flows.api.tokens import OK, REJECT, RETRY
 from tidelog.flows.connectors.http.concurrency import FAILURES, ConcurrencyLimit
-from tidelog.flows.connectors.http.options import HttpAuth, StatusOptions
+from tidelog.flows.connectors.http.options import HttpAuth, StatusCodeOptions
 from tidelog.flows.connectors.http.requests import retry_after
 from tidelog.flows.connectors.templates import Template, in_url
 from tidelog.flows.testing.virtualloop import simulate
@@ -198,7 +198,7 @@ def test_what_an_event_brings_stays_in_its_place_of_the_url(text: str) -> None:
 
 
 def test_the_narrowest_status_counts() -> None:
-    table = StatusOptions(ok=["2xx", 404], retry=["4xx", 500], reject=["400-404", "5xx"]).table()
+    table = StatusCodeOptions(ok=["2xx", 404], retry=["4xx", 500], reject=["400-404", "5xx"]).table()
     assert [table[each] for each in (200, 400, 403, 404, 405, 500, 501, 302)] == [
         OK, REJECT, REJECT, OK, RETRY, RETRY, REJECT, REJECT,
     ]  # fmt: skip

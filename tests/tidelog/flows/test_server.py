@@ -11,7 +11,7 @@ from tests.tidelog.flows.serverkit import in_loop, running
 from tests.waiting import until
 from tidelog.flows import Flow
 from tidelog.flows.connectors.tidelog import entrywaiter
-from tidelog.flows.serveraccess import EntryNotifier, access
+from tidelog.flows.serveraccess import SourceNotifier, access
 from tidelog.testing import Server, free_port, running_server
 
 
@@ -77,7 +77,7 @@ async def test_many_idle_sources_wait_on_a_few_connections_and_ask_nothing(tidel
         finally:
             for each in all_of_them:
                 await each.__aexit__(None, None, None)
-        assert not EntryNotifier._all
+        assert not SourceNotifier._all
 
 
 @in_loop

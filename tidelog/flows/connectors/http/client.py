@@ -25,7 +25,7 @@ from tidelog.flows.api.errors import RejectError, RetryError
 from tidelog.flows.api.event import Event, EventPredicate, extract
 from tidelog.flows.api.tokens import OK, REJECT, RETRY
 from tidelog.flows.codecs.base import codec
-from tidelog.flows.connectors.http.options import StatusOptions, content_type
+from tidelog.flows.connectors.http.options import StatusCodeOptions, content_type
 from tidelog.flows.connectors.http.requests import (
     HttpRequestOptions,
     HttpRequestSink,
@@ -54,7 +54,8 @@ class HttpClientOptions(HttpRequestOptions, kw_only=True):
     # Steps after the codec has encoded, in this order.
     max_bytes: Size = Size(1 << 20)  # Maximum size of a body. A longer one is rejected.
     response_codec: NameOrOptions | None = None  # The codec of responses. `null`: the same as `codec`.
-    statuses: StatusOptions = msgspec.field(default_factory=StatusOptions)  # The meaning of status codes, see below.
+    statuses: StatusCodeOptions = msgspec.field(default_factory=StatusCodeOptions)
+    # The meaning of status codes, see below.
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -101,7 +101,7 @@ class ServerTlsOptions(Struct):
         return made
 
 
-class StatusOptions(Struct):
+class StatusCodeOptions(Struct):
     """The option ``statuses``: the meaning of status codes.
 
     Status codes in no list reject the event, except those in DENIED. If lists overlap, a single status code has

@@ -1,14 +1,14 @@
 """Waits for entries without polling, and holds the connections of a source of streams.
 
     warm   for WARM seconds after the last entry: a TWAIT on a connection of its own, which reports an entry at once
-    cold   after that: in ``EntryNotifier``, together with all other sources of the process
+    cold   after that: in ``SourceNotifier``, together with all other sources of the process
 
 A TWAIT delivers no entries, so a TWAIT in progress is not cancelled when the source is interrupted. The next wait
 continues it.
 
 Rule 1: No entry is missed. A wait is for entries after certain IDs, or for entries that a group has not read, so it
         does not matter when the wait begins.
-Rule 2: ``EntryNotifier`` does not report entries that are due for redelivery. The source asks the server once when the
+Rule 2: ``SourceNotifier`` does not report entries that are due for redelivery. The source asks the server once when the
         next entry is due, and reads again at that time, or after COLD seconds.
 """
 
@@ -22,7 +22,7 @@ import redis
 
 from tidelog.client import calls, strings
 from tidelog.client.entries import StreamId
-from tidelog.flows.serveraccess import EntryNotifier, channel
+from tidelog.flows.serveraccess import SourceNotifier, channel
 from tidelog.transport.access import Access
 from tidelog.transport.asyncconnection import AsyncConnection
 from tidelog.transport.call import Call
@@ -44,8 +44,8 @@ class EntryWaiter:
         self._waits: AsyncConnection | None = None  # for TWAIT
         self._wait: asyncio.Future[list[Any]] | None = None  # a TWAIT in progress
         self._awaited: tuple[str, ...] = ()  # its streams
-        self._notifier: EntryNotifier | None = None
-        self._watched: str = ""  # the name in EntryNotifier
+        self._notifier: SourceNotifier | None = None
+        self._watched: str = ""  # the name in SourceNotifier
         self._watching: Mapping[str, StreamId] | None = None
         self._rung = asyncio.Event()
         self._interrupted = False
@@ -57,7 +57,7 @@ class EntryWaiter:
         """Raises OSError if the server can't be reached."""
         self.channel = await channel(self._where, self._name)
         if self._notifier is None:
-            self._notifier = EntryNotifier.of(self._where)
+            self._notifier = SourceNotifier.of(self._where)
             self._watched = self._notifier.name()
 
     async def close(self) -> None:

@@ -15,7 +15,7 @@ from tidelog.flows.connectors.tidelog.deadletters import topic_of
 from tidelog.flows.connectors.tidelog.fieldcodec import EntryCodec, FieldCodec
 from tidelog.flows.connectors.tidelog.groupreader import GroupReader
 from tidelog.flows.connectors.tidelog.plainreader import PlainReader
-from tidelog.flows.connectors.tidelog.streamwriter import Retention, StreamSelector, StreamWriter
+from tidelog.flows.connectors.tidelog.streamwriter import StreamRetention, StreamSelector, StreamWriter
 from tidelog.flows.serveraccess import access
 from tidelog.options.start import EARLIEST, StartPosition
 from tidelog.options.units import Duration
@@ -112,7 +112,7 @@ class StreamConnector(Source, Sink):
             await self._reader.open()
         if context.sink is not None:
             if self._writer is None:
-                evict = Retention(options.evict, options.evict_age)
+                evict = StreamRetention(options.evict, options.evict_age)
                 keys = StreamSelector(self._keys[0], options.topic, options.topic_meta)
                 self._writer = StreamWriter(self._where(), name, keys, EntryCodec(options.codec), evict)
             await self._writer.open()

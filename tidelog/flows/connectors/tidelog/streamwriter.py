@@ -31,7 +31,7 @@ PLACEHOLDER: Final = "{}"
 
 
 @dataclass(frozen=True)
-class Retention:
+class StreamRetention:
     """Which entries a stream retains after an append; all of them if both fields are None."""
 
     count: int | None = None
@@ -90,7 +90,9 @@ class _AppendGroup:
 class StreamWriter:
     """Writes batches to streams. Calls of ``write`` can overlap."""
 
-    def __init__(self, where: Access, name: str, keys: StreamSelector, codec: EntryCodec, evict: Retention) -> None:
+    def __init__(
+        self, where: Access, name: str, keys: StreamSelector, codec: EntryCodec, evict: StreamRetention
+    ) -> None:
         self._where = where
         self._name = name
         self._keys = keys
