@@ -288,7 +288,7 @@ def main(cases: tuple[str, ...], scale: str) -> None:
     click.echo(f"{'':36} {'longest turn, ms of CPU':>24} {'whole, s':>9}  most of it in")
     for name in cases or CASES:
         case, titles = CASES[name]
-        with start_in_thread(clock=HandClock(), tail_size="64mb") as running:
+        with start_in_thread(clock=HandClock(), wal_size="64mb") as running:
             server = Server(running)
             for title, measure in zip(titles, case(server, counted(scale)), strict=True):
                 server.reset()

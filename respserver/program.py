@@ -4,12 +4,12 @@ A start logs these lines, in the order that tools for redis-server expect::
 
     ... * tidelog 0.1.0 is starting, 64 bit, port 6379, PID: 4711
     ... * Server initialized                     (modules loaded; then the data is recovered)
-    ... * Ready to accept connections            (listening; the pid file is there)
+    ... * Ready to accept connections            (listening; the PID file exists)
 
-Rule 1: if the server can't start, one line says why, and the exit code is 1. A traceback means a bug.
-Rule 2: nothing is imported before it is needed, so that a server with an empty directory starts as fast as Python loads
-asyncio and uvloop. Therefore click (30 ms) does not parse the arguments. It could not, either: redis-server's syntax is
-``--name value value``, and the names are those of the directives.
+Rule 1: if the server can't start, one line reports the reason, and the exit code is 1. A traceback means a bug.
+Rule 2: modules are imported on demand, so that a server with an empty directory starts as fast as Python loads asyncio
+and uvloop. Therefore click, which takes 30 ms, does not parse the arguments. It also does not support redis-server's
+syntax, ``--name value value`` with the names of the directives.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from respserver.server import RespServer
 
 # Objects that survived two collections are never examined again: a full collection takes 150 ms with 100,000 streams,
-# and the server makes no reference cycles.
+# and the server creates no reference cycles.
 GENERATIONS = 700, 10, 1 << 30
 SPARE_FILES = 64  # open files that are not clients: listeners, data files, the event loop
 
@@ -40,22 +40,22 @@ tidelog-server: a durable log server that speaks the Redis protocol.
 
 Usage: tidelog-server [conf-file] [--name value ...] [-]
        tidelog-server -v | --version
-       tidelog-server -h | --help [name]        show this text; with a name: explain that directive
-       tidelog-server [...] --test-config       check the configuration, don't start
-       tidelog-server [...] --restore           make the data directory from standard input, which must be what a
-                                                replica is sent: "tidelog restore" writes it from a backup
+       tidelog-server -h | --help [name]        show this text, or explain the directive with this name
+       tidelog-server [...] --test-config       check the configuration without starting the server
+       tidelog-server [...] --restore           create the data directory from a full copy on standard input;
+                                                "tidelog restore" writes such a copy from a backup
 
-Every directive of the configuration file is also a flag, and flags win. With a "-", directives are read from standard
-input. Without arguments the server listens on 127.0.0.1 and ::1, port 6379, and keeps its data in ./data.
+Every directive of the configuration file is also a flag. Flags override the file. "-" reads directives from standard
+input. Without arguments, the server listens on 127.0.0.1 and ::1, port 6379, and stores its data in ./data.
 
 Examples:
   tidelog-server                                        start with the defaults
-  tidelog-server --port 7777 --dir /var/lib/tidelog     another port and another data directory
-  tidelog-server /etc/tidelog.conf --loglevel verbose   a file, and a flag that overrides it
+  tidelog-server --port 7777 --dir /var/lib/tidelog     use another port and another data directory
+  tidelog-server /etc/tidelog.conf --loglevel verbose   read a file, and override one directive
   tidelog-server --appendfsync everysec --save ""       sync once a second, no save points
-  tidelog-server --bind '*' --requirepass secret        open to other machines, with a password
+  tidelog-server --bind '*' --requirepass secret        accept other machines, with a password
   tidelog-server --port 0 --tls-port 6379 --tls-cert-file server.crt --tls-key-file server.key --tls-auth-clients no
-  echo 'maxmemory 512mb' | tidelog-server -             directives from standard input
+  echo 'maxmemory 512mb' | tidelog-server -             read directives from standard input
   tidelog-server --help appendfsync                     explain a directive
 
 Then, from another terminal:
@@ -66,7 +66,7 @@ Then, from another terminal:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run ``tidelog-server``; returns the exit code."""
+    """Run ``tidelog-server``; return the exit code."""
     args = sys.argv[1:] if argv is None else argv
     if args and args[0] in ("-v", "--version"):
         from respserver.observe.info import COMPILED, RESP_PARSER
@@ -78,7 +78,7 @@ def main(argv: list[str] | None = None) -> int:
         return 0
     if args and args[0] in ("-h", "--help"):
         return _help(args[1:])
-    ways = {"--test-config": _test, "--restore": _restore}  # what is done instead of serving
+    ways = {"--test-config": _test, "--restore": _restore}  # actions instead of serving
     try:
         config = Config.load([word for word in args if word not in ways], _read_stdin)
     except ConfigError as exc:
@@ -88,8 +88,8 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def run(config: Config) -> int:
-    """Serve until stopped; returns the exit code."""
-    gc.disable()  # until the server is ready: the objects of a start stay anyway
+    """Serve until stopped; return the exit code."""
+    gc.disable()  # until the server is ready, because the objects created at startup stay alive
     logger = Logger(config.logfile, config.loglevel)
     try:
         logger.check()
@@ -118,7 +118,7 @@ def run(config: Config) -> int:
             return loop.run_until_complete(_serve(config, logger))
         finally:
             loop.close()
-    except KeyboardInterrupt:  # before the server is ready; then SIGINT has its own handler
+    except KeyboardInterrupt:  # before the server is ready; afterwards, SIGINT has its own handler
         return _fail(logger, "Interrupted")
 
 
@@ -128,7 +128,7 @@ async def _serve(config: Config, logger: Logger) -> int:
     from resp.errors import CommandError, CorruptError
     from respserver.server import RespServer
 
-    _tell_of_coding(logger)
+    _warn_if_uncompiled(logger)
     logger.notice("Server initialized")
     try:
         server = RespServer(config, logger)
@@ -139,26 +139,26 @@ async def _serve(config: Config, logger: Logger) -> int:
         return _fail(logger, _explain(exc, config))
     except MemoryError:
         return _fail(logger, "Can't start: not enough memory for the data; is 'ulimit -v' set?")
-    except Exception as exc:  # noqa: BLE001 - a bug must be in the log, not only on the terminal
+    except Exception as exc:  # noqa: BLE001 - a bug must be logged, not only shown on the terminal
         logger.trace("Can't start: this is a bug", exc)
         return 1
     try:
         _write_pidfile(config)
-    except OSError as exc:  # as in redis-server this does not end the server
+    except OSError as exc:  # as in redis-server, this does not stop the server
         logger.warning(f"Failed to write PID file {config.pidfile}: {exc.strerror}")
     _stop_on_signals(server, config, logger)
     server.exhaustion.on_end = lambda: _remove_pidfile(config)
     asyncio.get_running_loop().set_exception_handler(server.exhaustion.in_loop)
-    gc.freeze()  # or the first collection looks at all that was loaded: half a second with 100,000 streams
+    gc.freeze()  # otherwise the first collection examines all loaded objects: half a second with 100,000 streams
     gc.enable()
-    _tell_systemd(config, logger, f"READY=1\nMAINPID={os.getpid()}\nSTATUS=Ready to accept connections\n")
+    _notify_systemd(config, logger, f"READY=1\nMAINPID={os.getpid()}\nSTATUS=Ready to accept connections\n")
     logger.notice("Ready to accept connections")
     try:
         await server.run_until_stopped()
     except MemoryError:
         server.exhaustion.end("stopping")
-    except Exception as exc:  # noqa: BLE001 - the same
-        logger.trace("The server broke down: this is a bug", exc)
+    except Exception as exc:  # noqa: BLE001 - as above
+        logger.trace("The server failed: this is a bug", exc)
         return 1
     finally:
         _remove_pidfile(config)
@@ -166,30 +166,30 @@ async def _serve(config: Config, logger: Logger) -> int:
     return 0
 
 
-def _tell_of_coding(logger: Logger) -> None:
-    """Say what is missing where the module in C that codes nodes was not compiled."""
+def _warn_if_uncompiled(logger: Logger) -> None:
+    """Log a warning if the C extension that encodes nodes was not compiled."""
     from storage.nodes import coder
 
     if not coder.CODES:
         logger.warning(
-            "tidelog was installed without a C compiler: streams of numbers and of texts that return take about twice "
-            "the space on disk, and those that a compiled server has stored are read slowly"
+            "tidelog was installed without a C compiler: streams of numbers and of repeated texts take about twice the "
+            "space on disk, and streams that a compiled server has stored are read slowly"
         )
 
 
 def fit_maxclients(config: Config, logger: Logger) -> None:
-    """Raise the limit of open files. Lower ``maxclients`` if the system does not allow enough."""
+    """Raise the limit of open files. Lower ``maxclients`` if the system does not allow enough of them."""
     granted = _clients_granted(config.maxclients)
     if granted < config.maxclients:
         config.maxclients = granted
         logger.warning(
             f"maxclients has been reduced to {granted}: the system allows {granted + SPARE_FILES} open files "
-            "(to have more, increase 'ulimit -n')"
+            "(increase 'ulimit -n' to allow more)"
         )
 
 
 def _clients_granted(wanted: int) -> int:
-    """The number of clients, at most ``wanted``, that the limit of open files allows once it is raised."""
+    """Raise the limit of open files; return the number of clients, at most ``wanted``, that it allows."""
     import resource
 
     need = wanted + SPARE_FILES
@@ -205,7 +205,7 @@ def _clients_granted(wanted: int) -> int:
 
 
 def _watch_config(config: Config, logger: Logger) -> None:
-    """Apply CONFIG SET of the directives that concern the process; Server has the others."""
+    """Apply CONFIG SET of the directives of the process; RespServer applies the others."""
 
     def loglevel() -> None:
         logger.set_level(config.loglevel)
@@ -231,7 +231,7 @@ def _new_loop(logger: Logger) -> AbstractEventLoop:
     except ImportError:
         import asyncio
 
-        logger.warning("uvloop is not installed: running on asyncio's own event loop, which is slower")
+        logger.warning("uvloop is not installed: using asyncio's own event loop, which is slower")
         return asyncio.new_event_loop()
     return uvloop.new_event_loop()
 
@@ -239,7 +239,7 @@ def _new_loop(logger: Logger) -> AbstractEventLoop:
 def _exit_while_starting(logger: Logger) -> None:
     """Exit at once on SIGTERM and SIGINT until the server is ready. Recovery can be interrupted at any point.
 
-    SIGHUP is ignored from here on, as Redis ignores it: the server outlives the terminal that it was started from.
+    SIGHUP is ignored from now on, as in Redis: the server outlives the terminal from which it was started.
     """
 
     def leave(number: int, _frame: object) -> None:
@@ -266,7 +266,7 @@ def _stop_on_signals(server: RespServer, config: Config, logger: Logger) -> None
             return
         stopping = True
         logger.warning(f"Received {number.name} scheduling shutdown...")
-        _tell_systemd(config, logger, "STOPPING=1\n")
+        _notify_systemd(config, logger, "STOPPING=1\n")
         modes = config.shutdown_on_sigint if number == signal.SIGINT else config.shutdown_on_sigterm
         server.stop("nosave" not in modes, "now" in modes)
 
@@ -279,14 +279,15 @@ def _stop_on_signals(server: RespServer, config: Config, logger: Logger) -> None
 
 
 def _write_pidfile(config: Config) -> None:
-    """Write it once the data directory is locked, so that a second server on it does not replace the first one's."""
+    """Write the PID file. The data directory is locked already, so a second server can't replace the first one's
+    file."""
     if config.pidfile:
         with open(config.pidfile, "w", encoding="ascii") as file:
             file.write(f"{os.getpid()}\n")
 
 
 def _remove_pidfile(config: Config) -> None:
-    """Remove the PID file, unless another process has written its own there."""
+    """Remove the PID file, unless another process has replaced it."""
     if not config.pidfile:
         return
     try:
@@ -298,8 +299,8 @@ def _remove_pidfile(config: Config) -> None:
         pass
 
 
-def _tell_systemd(config: Config, logger: Logger, message: str) -> None:
-    """Send one datagram to ``$NOTIFY_SOCKET`` if ``supervised`` says so (``Type=notify`` in systemd)."""
+def _notify_systemd(config: Config, logger: Logger, message: str) -> None:
+    """Send one datagram to ``$NOTIFY_SOCKET`` if ``supervised`` requires it (``Type=notify`` in systemd)."""
     address = os.environ.get("NOTIFY_SOCKET", "")
     if config.supervised not in ("systemd", "auto") or not address:
         if config.supervised == "systemd":
@@ -313,22 +314,22 @@ def _tell_systemd(config: Config, logger: Logger, message: str) -> None:
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sock:
             sock.sendto(message.encode(), address)
     except OSError as exc:
-        logger.warning(f"Can't tell systemd: {exc.strerror}")
+        logger.warning(f"Can't notify systemd: {exc.strerror}")
 
 
 # -- messages ----------------------------------------------------------------------------------------------------
 
 
 def _fail(logger: Logger, text: str) -> int:
-    """Log the line that says why the server did not start; returns the exit code."""
+    """Log why the server did not start; return the exit code."""
     logger.warning(text)
-    if logger.path:  # also where a person who started it by hand looks
+    if logger.path:  # also on the terminal
         sys.stderr.write(f"tidelog-server: {text}\n")
     return 1
 
 
 def _explain(exc: OSError, config: Config) -> str:
-    """The line for an OSError at the start, with a hint on what to do."""
+    """Return the line for an OSError at startup, with a hint."""
     import errno
 
     text = exc.strerror or str(exc)
@@ -349,14 +350,14 @@ def _explain(exc: OSError, config: Config) -> str:
 
 
 def _listens(config: Config) -> list[str]:
-    places = []
+    found = []
     if config.port and config.bind:
-        places.append(f"port {config.port}")
+        found.append(f"port {config.port}")
     if config.tls_port and config.bind:
-        places.append(f"TLS port {config.tls_port}")
+        found.append(f"TLS port {config.tls_port}")
     if config.unixsocket:
-        places.append(f"unix socket {config.unixsocket}")
-    return places
+        found.append(f"unix socket {config.unixsocket}")
+    return found
 
 
 def _help(names: list[str]) -> int:
@@ -370,14 +371,14 @@ def _help(names: list[str]) -> int:
     given = names[0].removeprefix("--").lower()
     directive = DIRECTIVES.get(ALIASES.get(given, given))
     if directive is not None:
-        changes = "CONFIG SET changes it" if directive.mutable else "set at the start only"
+        changes = "CONFIG SET changes it" if directive.mutable else "can be set at startup only"
         lines = [directive.name, f"  {directive.doc}", f"  Takes {directive.takes()}.".replace("`", "")]
         lines.append(f"  Default: {directive.default or 'empty'}; {changes}.")
         sys.stdout.write("\n".join(lines) + "\n")
         return 0
     reason = reason_ignored(given)
     if reason is not None:
-        sys.stdout.write(f"{given}\n  A directive of Redis, without effect here: {reason}.\n")
+        sys.stdout.write(f"{given}\n  A directive of Redis that has no effect in tidelog: {reason}.\n")
         return 0
     near = nearest(given, [*DIRECTIVES, *IGNORED])
     sys.stderr.write(f"tidelog-server: unknown directive '{given}'" + (f"; did you mean '{near}'?\n" if near else "\n"))
@@ -404,12 +405,12 @@ def _test(config: Config) -> int:
             return 1
     for warning in warnings:
         sys.stdout.write(f"warning: {warning}\n")
-    sys.stdout.write(f"Configuration OK: {', '.join(_listens(config)) or 'listens nowhere'}, data in {config.dir}\n")
+    sys.stdout.write(f"Configuration OK: {', '.join(_listens(config)) or 'not listening'}, data in {config.dir}\n")
     return 0
 
 
 def _restore(config: Config) -> int:
-    """Make the data directory from standard input; print what is in it as JSON."""
+    """Create the data directory from standard input; print a summary of its contents as JSON."""
     import json
 
     from replication.frames import LinkError
@@ -417,14 +418,14 @@ def _restore(config: Config) -> int:
     from respserver.restore import restore
 
     try:
-        facts = restore(sys.stdin.buffer, config)
+        summary = restore(sys.stdin.buffer, config)
     except (LinkError, CorruptError) as exc:
         sys.stderr.write(f"tidelog-server: {exc}\n")
         return 1
     except OSError as exc:
         sys.stderr.write(f"tidelog-server: {f'{exc.filename}: ' if exc.filename else ''}{exc.strerror or exc}\n")
         return 1
-    sys.stdout.write(json.dumps(facts) + "\n")
+    sys.stdout.write(json.dumps(summary) + "\n")
     return 0
 
 

@@ -1,4 +1,4 @@
-"""INFO and MEMORY, gathered from the parts of the server.
+"""INFO and MEMORY, collected from the parts of the server.
 
 The cost is one pass over the clients and one over the streams; the result of the latter is reused for a while if it
 took long (streamtotals).
@@ -27,7 +27,7 @@ from respserver.runtime.memory import Memory
 from respserver.runtime.parts import RuntimeParts
 from storage.keyspace.memory import recount
 
-RECOUNTED: Final = 2000  # groups that are looked at together: some milliseconds
+RECOUNTED: Final = 2000  # groups that are recounted at once: some milliseconds
 
 
 @dataclass(frozen=True)
@@ -61,12 +61,12 @@ class Reporting:
         self._run_id = os.urandom(20).hex()
 
     def info(self, sections: list[str]) -> str:
-        """The text of INFO; ``sections`` as in ``info.render``."""
+        """Return the text of INFO; ``sections`` as in ``info.render``."""
         return info.render(self._stats(), sections)
 
     def ready(self, sections: list[str]) -> bool:
-        """Look at some of the clients and of the groups that changed, and at some of the streams if INFO with these
-        sections sums them up. True once info() costs little."""
+        """Process some of the clients, some of the changed groups, and, if INFO with these sections needs their totals,
+        some of the streams. Returns True once info() is fast."""
         if not recount(self._data.ks, RECOUNTED) or not self._client_walk.more(self._sources.clients.all()):
             return False
         if sections and info.SUMS.isdisjoint(sections):
@@ -74,7 +74,7 @@ class Reporting:
         return self._walk.more(self._data.ks)
 
     def memory(self) -> dict[str, int]:
-        """Bytes by purpose, see ``info.memory_stats``."""
+        """Return bytes by purpose, see ``info.memory_stats``."""
         return info.memory_stats(self._stats())
 
     def _stats(self) -> ServerStats:

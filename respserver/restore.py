@@ -1,14 +1,14 @@
-"""``tidelog-server --restore``: makes a new data directory from what a leader sends to a new replica, read from a file.
+"""``tidelog-server --restore``: creates a data directory from a recorded full copy, as a leader sends it to a replica.
 
     +FULLRESYNC <ID> <offset>               as a leader answers PSYNC, see replication.handshake
     COPY, PIECE ..., DONE, BATCH ..., ALIVE   see replication.frames
 
-``tidelog restore`` writes that from a backup to this program's standard input.
+``tidelog restore`` writes this from a backup to the standard input of this program.
 
-Rule 1: the last frame is an ALIVE with the log offset at which the log ends. Without it the input was cut off.
-Rule 2: everything is checked as a replica checks it: each entry of the store, and each batch by replaying it.
-Rule 3: the directory begins a new history where its log ends, because the server that was copied may have gone on under
-the old ID. A replica that has no more than this log can still follow either.
+Rule 1: the last frame is an ALIVE with the log offset at which the log ends. Without it, the input is truncated.
+Rule 2: everything is verified as in a replica: each entry of the store, and each batch by replaying it.
+Rule 3: the directory begins a new history at the end of its log, because the copied server may have continued under the
+old ID. A replica that has no more than this log can still follow either server.
 """
 
 from __future__ import annotations
@@ -34,24 +34,24 @@ from storage.streams.stream import Stream
 
 AT_ONCE = 1 << 20  # bytes that are read, or appended to the log, at once
 
-Facts = dict[str, int | str]
+Summary = dict[str, int | str]
 
 
-def restore(source: BinaryIO, config: Config) -> Facts:
-    """Make the directory ``config.dir``, which must be empty or missing; returns what is in it.
+def restore(source: BinaryIO, config: Config) -> Summary:
+    """Create the directory ``config.dir``, which must be empty or missing; return a summary of its contents.
 
-    It is made beside, as ``<dir>.restoring``, and gets its name when it is complete and on disk: no server starts on a
-    part of it. Raises LinkError, CorruptError, OSError; then nothing is left.
+    It is created as ``<dir>.restoring`` and renamed when it is complete and on disk, so no server can start on a part
+    of it. Raises LinkError, CorruptError, OSError; then nothing remains.
     """
     directory = Path(config.dir)
     if directory.exists() and any(directory.iterdir()):
-        raise LinkError(f"{directory}: not empty; a restore makes a new directory")
+        raise LinkError(f"{directory}: not empty; a restore creates a new directory")
     half = directory.with_name(f"{directory.name}.restoring")
     if half.exists():
-        raise LinkError(f"{half}: left by a restore that was cut off; remove it first")
+        raise LinkError(f"{half}: left by an interrupted restore; remove it first")
     half.mkdir(mode=FOLDER, parents=True)
     try:
-        facts = _make(half, source, config)
+        summary = _fill(half, source, config)
     except BaseException:
         shutil.rmtree(half, ignore_errors=True)
         raise
@@ -59,17 +59,17 @@ def restore(source: BinaryIO, config: Config) -> Facts:
         directory.rmdir()
     half.rename(directory)
     sync_directory(directory.parent)
-    return facts
+    return summary
 
 
-def _make(directory: Path, source: BinaryIO, config: Config) -> Facts:
-    """Make a data directory in an empty folder."""
+def _fill(directory: Path, source: BinaryIO, config: Config) -> Summary:
+    """Create a data directory in an empty folder."""
     answer, left = _introduction(source), _frames(source)
     # A sync for each batch would take hours; the log is synced once at the end.
-    options = LogOptions(appendfsync="no", ring_bytes=config.tail_size, checkpoint_bytes=config.checkpoint_size)
+    options = LogOptions(appendfsync="no", ring_bytes=config.wal_size, checkpoint_bytes=config.checkpoint_size)
     Log.open(directory, options).close()
-    _take_copy(left, answer, Incoming(directory, config.tail_size))
-    disk = Log.open(directory, options)  # puts the copy in its place
+    _take_copy(left, answer, Incoming(directory, config.wal_size))
+    disk = Log.open(directory, options)  # installs the copy
     try:
         ks = empty_keyspace(disk, config)
         found = disk.recover(ks)
@@ -80,7 +80,7 @@ def _make(directory: Path, source: BinaryIO, config: Config) -> Facts:
         _checkpoint(disk, ks)
         disk.history.shift(disk.offset)
         disk.save_history()
-        return _facts(disk, ks)
+        return _summary(disk, ks)
     finally:
         disk.close()
 
@@ -88,7 +88,7 @@ def _make(directory: Path, source: BinaryIO, config: Config) -> Facts:
 def _introduction(source: BinaryIO) -> PsyncAnswer:
     answer = read_answer(source.readline(LONGEST_LINE).decode("utf-8", "replace").rstrip())
     if answer.offset < 0:
-        raise LinkError("no full copy: a restore begins with one")
+        raise LinkError("the input does not begin with a full copy")
     return answer
 
 
@@ -112,7 +112,7 @@ def _take_copy(left: Iterator[ReplicationFrame], answer: PsyncAnswer, incoming: 
 
 
 def _take_log(left: Iterator[ReplicationFrame], disk: Log, ks: Keyspace, found: Recovered) -> int:
-    """Replay and log the batches; returns the log offset at which the log should end."""
+    """Replay and log the batches; return the log offset at which the log should end."""
     waiting: list[bytes] = []
     size = 0
     while True:
@@ -130,10 +130,10 @@ def _take_log(left: Iterator[ReplicationFrame], disk: Log, ks: Keyspace, found: 
 
 
 def _next(left: Iterator[ReplicationFrame], kind: int, offset: int, last: int = 0) -> ReplicationFrame:
-    """The next frame: one of ``kind`` at that log offset, or one of kind ``last``. Raises LinkError."""
+    """Return the next frame: of ``kind`` at that log offset, or of kind ``last``. Raises LinkError."""
     frame = next(left, None)
     if frame is None:
-        raise LinkError("the input ends too early: it was cut off")
+        raise LinkError("the input is truncated")
     if frame.kind != last and (frame.kind, frame.offset) != (kind, offset):
         expected = f"{chr(kind)} at {offset}"
         raise LinkError(f"a frame of kind {chr(frame.kind)} at log offset {frame.offset} instead of {expected}")
@@ -141,7 +141,7 @@ def _next(left: Iterator[ReplicationFrame], kind: int, offset: int, last: int = 
 
 
 def _checkpoint(disk: Log, ks: Keyspace) -> None:
-    """Store the effects of the log, so that the first start has nothing to replay."""
+    """Write a checkpoint, so that the first start has nothing to replay."""
     capture = ks.begin_capture()
     ks.changes.more(EVERYTHING)
     disk.checkpoint(capture, disk.offset)
@@ -149,7 +149,7 @@ def _checkpoint(disk: Log, ks: Keyspace) -> None:
     ks.changes.stored(capture, EVERYTHING)
 
 
-def _facts(disk: Log, ks: Keyspace) -> Facts:
+def _summary(disk: Log, ks: Keyspace) -> Summary:
     streams = [value for value in ks.keys.values() if isinstance(value, Stream)]
     groups = [group for stream in streams for group in stream.groups.values()]
     return {

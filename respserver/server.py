@@ -1,8 +1,8 @@
-"""The running server: builds its parts; the tick, the start, the end.
+"""The running server: builds its parts; the tick, start and shutdown.
 
-Rule 1: all parts are built here. Each one gets the parts that it uses, which are built before it. It calls later ones
-through callbacks that it is given here.
-Rule 2: no part knows the server. Commands see it as ``commands.context.ServerParts``.
+Rule 1: all parts are built here. Each part gets the parts that it uses, which are built before it. It calls later parts
+through callbacks.
+Rule 2: no part depends on the server. Commands access it as ``commands.context.ServerParts``.
 """
 
 from __future__ import annotations
@@ -55,14 +55,14 @@ from storage.keyspace import expiry
 from storage.keyspace.keyspace import Keyspace
 
 AFTER_STALL: Final = 0.001  # seconds: a round of the event loop
-CATCH_UP_MS: Final = 2000  # after which the periodic work goes on, whatever is still to be read
+CATCH_UP_MS: Final = 2000  # after which the periodic work continues, even if bytes remain to be read
 
 
 class RespServer:
     """One server with one data directory. Implements ``commands.context.ServerParts``.
 
-    Use: start(), then run_until_stopped(); stop() ends it. All on one event loop, also the constructor, which opens the
-    data directory. Raises ConfigError, CorruptError, OSError.
+    Usage: start(), then run_until_stopped(); stop() ends it. All of them run on one event loop, as does the
+    constructor, which opens the data directory and raises ConfigError, CorruptError or OSError.
     """
 
     # declared here because callbacks of earlier parts use them
@@ -73,14 +73,14 @@ class RespServer:
     _cron: asyncio.TimerHandle | None
     _waker: asyncio.TimerHandle | None
     _expirer: asyncio.TimerHandle | None
-    _after_stall: asyncio.TimerHandle | None  # the periodic work, put off until the sockets were read
+    _after_stall: asyncio.TimerHandle | None  # the periodic work, postponed until the sockets were read
 
     def __init__(self, config: Config, logger: Logger, clock: Clock | None = None) -> None:
         loop = self._loop = asyncio.get_running_loop()
         self.config = config
         self.logger = logger
         self.clock = clock or Clock()
-        self._by_hand = clock is not None  # a test moves the clock, and calls on_time() and tick() itself
+        self._by_hand = clock is not None  # a test advances the clock, and calls on_time() and tick() itself
         self._random = random.Random()
         self._stopping: asyncio.Future[tuple[bool, bool]] = loop.create_future()  # save, now
         self._unrename: Callable[[], None] = lambda: None  # undoes rename-command
@@ -151,7 +151,7 @@ class RespServer:
         return self.notifications.tracking
 
     def _overheads(self) -> int:
-        """Bytes of memory that are neither data nor one client's."""
+        """Return the memory size of what is neither data nor a client's."""
         return self.tracking.bytes + self.pubsub.bytes + self.users.held_bytes + self.slicing.left_bytes()
 
     # -- start -----------------------------------------------------------------------------------------------
@@ -172,7 +172,7 @@ class RespServer:
             self._cron = self._loop.call_later(1 / self.config.hz, self._on_cron)
 
     def _watch_config(self) -> None:
-        """Apply directives to the parts that they concern, now and on CONFIG SET."""
+        """Apply directives to the parts that use them, now and on CONFIG SET."""
         self._configure()
         for name in (
             "appendfsync", "slowlog-log-slower-than", "slowlog-max-len", "latency-monitor-threshold",
@@ -202,7 +202,7 @@ class RespServer:
 
     # -- the tick --------------------------------------------------------------------------------------------
     def tick(self) -> None:
-        """End of a tick: see ``respserver.runtime.ticks``."""
+        """End a tick: see ``respserver.runtime.ticks``."""
         try:
             self._tick()
         except MemoryError:
@@ -224,7 +224,7 @@ class RespServer:
             self._schedule_wake()
 
     def _schedule_wake(self) -> None:
-        """Set the timer for the next deadline or due message of blocked clients."""
+        """Set the timer for the next deadline or due entry of blocked clients."""
         if self._by_hand:
             return
         mono = self.clock.mono()
@@ -242,30 +242,30 @@ class RespServer:
     def _wake(self) -> None:
         self._waker = None
         now, mono = self.clock.now(), self.clock.mono()
-        if self._may_end():
+        if self._may_expire():
             self.blocking.wake(now, mono)
         self.ticks.queue()
 
-    def _may_end(self, again: bool = False) -> bool:
-        """Whether anything may end by time or fall due now. Before that, what has arrived is done.
+    def _may_expire(self, again: bool = False) -> bool:
+        """Whether anything may expire or fall due now. Before that, commands that have arrived are run.
 
-        After a stall the answer is no, unless this is asked ``again``. Other rounds of the event loop then read all
-        sockets first, also those that are not read here, and run what they have sent; then the periodic work goes on.
+        After a stall, returns False unless called with ``again``. The event loop then first reads all sockets, also
+        those of transports, and runs their commands; then the periodic work continues.
         """
         self.served_time.update()
         late, self.served_time.late = self.served_time.late, False
         if late and not again and self._after_stall is None:
             self._caught_up_by = self.clock.mono() + CATCH_UP_MS
-            self._after_stall = self._loop.call_later(AFTER_STALL, self._guarded, self._go_on)
+            self._after_stall = self._loop.call_later(AFTER_STALL, self._guarded, self._retry_on_time)
         if self._after_stall is not None:
             return False
         more = self._sockets is not None and self._sockets.turn()
         if again and (more or self.ticks.backlogs) and self.clock.mono() < self._caught_up_by:
-            self._after_stall = self._loop.call_later(AFTER_STALL, self._guarded, self._go_on)
+            self._after_stall = self._loop.call_later(AFTER_STALL, self._guarded, self._retry_on_time)
             return False
         return True
 
-    def _go_on(self) -> None:
+    def _retry_on_time(self) -> None:
         self._after_stall = None
         self.on_time(again=True)
 
@@ -283,8 +283,8 @@ class RespServer:
             self.logger.trace("Bug in the periodic work", error)
 
     def _expire(self, now: int) -> None:
-        """End what is over. While there is more, go on after a pause as long as the work took: at most half of the time
-        goes into it, a few milliseconds at a time."""
+        """Expire keys, groups and stages. While there are more, continue after a pause as long as the work took: it
+        takes at most half of the time, a few milliseconds at once."""
         more = True
         while more and not self.gates.loading and self.ticks.writable and not (self.data.follower or self.data.frozen):
             began = time.perf_counter()
@@ -299,11 +299,11 @@ class RespServer:
     def _expire_more(self) -> None:
         self._expirer = None
         now = self.clock.now()
-        if self._may_end():
+        if self._may_expire():
             self._expire(now)
 
     def _forget_excess(self) -> None:
-        """Let CLIENT TRACKING forget what is beyond its limit, some keys at a time."""
+        """Let CLIENT TRACKING forget the keys beyond its limit, some at a time."""
         if self._forgetter is not None:
             self._forgetter.cancel()
             self._forgetter = None
@@ -311,10 +311,10 @@ class RespServer:
             self._forgetter = self._loop.call_soon(self._guarded, self._forget_excess)
 
     def on_time(self, again: bool = False) -> None:
-        """The periodic work, ``hz`` times a second. ``again``: it was put off once, after a stall."""
+        """Do the periodic work, ``hz`` times a second. ``again``: it was postponed once, after a stall."""
         now, mono = self.clock.now(), self.clock.mono()
-        if self.gates.loading or not self._may_end(again):
-            return  # after a stall, replicas and clients would seem to have been silent, too
+        if self.gates.loading or not self._may_expire(again):
+            return  # after a stall, replicas and clients would appear to have been silent, too
         if self._expirer is None:
             self._expire(now)
         self.blocking.wake(now, mono)
@@ -339,7 +339,7 @@ class RespServer:
         if self.checkpoints.running:
             raise CommandError("ERR Background save already in progress")
         if self.link.syncing:
-            raise CommandError("ERR a full copy of the leader's data is under way")
+            raise CommandError("ERR a full copy of the leader's data is in progress")
         if not self.ticks.settle():
             raise CommandError(self.gates.unwritable)
         problem = self.data.disk.check_files()
@@ -356,7 +356,7 @@ class RespServer:
         self._carry_over(old)
 
     async def _replace_data(self) -> None:
-        """Open the data directory again, after a copy was installed in it. Raises CorruptError, OSError."""
+        """Open the data directory again after a copy was installed in it. Raises CorruptError, OSError."""
         await self.checkpoints.finish()
         await self.replicas.finish()
         old = self.data.ks
@@ -370,7 +370,7 @@ class RespServer:
         self._carry_over(old)
 
     def _carry_over(self, old: Keyspace) -> None:
-        """Take the state of clients over from the keyspace before."""
+        """Transfer the state of clients from the previous keyspace."""
         ks = self.data.ks
         ks.hits, ks.misses = old.hits, old.misses
         ks.expired_keys, ks.expired_groups = old.expired_keys, old.expired_groups
@@ -387,7 +387,7 @@ class RespServer:
         self.replicas.moved_on()
 
     def _read_after_wait(self, session: Session, argv: list[bytes]) -> None:
-        """A client with CLIENT TRACKING gets the reply of a read that waited."""
+        """Record the keys of a read that waited, for a client with CLIENT TRACKING."""
         command = find(argv[:2])
         if command is not None:
             self.tracking.remember(session, [argv[at] for at, _ in command.keys(argv)])
@@ -395,9 +395,9 @@ class RespServer:
     def _unwatch(self, session: Session) -> None:
         session.unwatch(self.data.ks)
 
-    # -- end -------------------------------------------------------------------------------------------------
+    # -- shutdown --------------------------------------------------------------------------------------------
     def stop(self, save: bool = True, now: bool = False) -> None:
-        """Make run_until_stopped() end the server. ``save``: write a checkpoint. ``now``: don't wait for replicas."""
+        """Make run_until_stopped() shut down. ``save``: write a checkpoint. ``now``: do not wait for replicas."""
         if not self._stopping.done():
             self._stopping.set_result((save, now))
 
@@ -424,12 +424,12 @@ class RespServer:
             except (OSError, CorruptError) as error:
                 self.logger.warning(
                     f"The last checkpoint failed ({error})"
-                    + ("; nothing that was answered is lost" if self.data.disk.in_place() else "")
+                    + ("; all answered writes are in the log" if self.data.disk.in_place() else "")
                 )
         for conn in self.clients.connections():
             conn.close()
         for _ in range(3):
-            await asyncio.sleep(0)  # let transports send what they have
+            await asyncio.sleep(0)  # let transports send their buffers
         self._close()
 
     def _close(self) -> None:
@@ -439,5 +439,5 @@ class RespServer:
         self._unrename()
 
     def random(self) -> float:
-        """A random number in [0, 1)."""
+        """Return a random number in [0, 1)."""
         return self._random.random()

@@ -1,10 +1,10 @@
-"""A server in a thread of the test's process: real sockets and files, and a clock that the test moves.
+"""A server in a thread of the test's process: real sockets and files, and a clock that the test advances.
 
     with start_in_thread() as server:            # wall clock
         redis.Redis(port=server.port)
 
     with start_in_thread(clock=HandClock()) as server:
-        server.advance(5000)                     # five seconds pass, and everything that is due by then happens
+        server.advance(5000)                     # advance five seconds, and do everything that falls due
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from respserver.runtime.servedtime import STALL_MS
 from respserver.server import RespServer
 
 T = TypeVar("T")
-STEP_MS = 100  # advance() moves the clock in steps as long as the time between two runs of Server.on_time()
+STEP_MS = 100  # step of advance(), equal to the time between two runs of RespServer.on_time()
 
 
 class HandClock(Clock):
-    """Does not move by itself. Starts at 1,700,000,000,000 ms."""
+    """Advances only by move() and set(). Starts at 1,700,000,000,000 ms."""
 
     def __init__(self, now: int = 1_700_000_000_000) -> None:
         self._now = now
@@ -49,12 +49,12 @@ class HandClock(Clock):
         self._mono += max(0, ms)
 
     def set(self, ms: int) -> None:
-        """Set the wall clock forward by so many ms, or back."""
+        """Set the wall clock forward by ``ms``, or back if it is negative."""
         self._now += ms
 
 
 class RunningServer:
-    """A server that runs in a thread of its own."""
+    """A server that runs in its own thread."""
 
     def __init__(self, server: RespServer, loop: asyncio.AbstractEventLoop, port: int) -> None:
         self.server = server
@@ -70,20 +70,20 @@ class RunningServer:
         return asyncio.run_coroutine_threadsafe(run(), self._loop).result(30)
 
     def stall(self, ms: int) -> None:
-        """Let the server stand still for so long, as if the process had been stopped. What is sent meanwhile waits."""
+        """Simulate a stopped process for ``ms``. Commands that are sent meanwhile wait."""
         clock = self.server.clock
         if not isinstance(clock, HandClock):
             raise TypeError("only a server started with a HandClock can be stalled")
 
-        def stand() -> None:
+        def stop() -> None:
             self.server.served_time.longest = STALL_MS
             self.server.served_time.update()
             clock.move(ms)
 
-        self.call(stand)
+        self.call(stop)
 
     def advance(self, ms: int) -> None:
-        """Move the clock in steps. When this returns, the server has done everything that fell due meanwhile."""
+        """Advance the clock in steps. Afterwards, the server has done everything that fell due."""
         clock = self.server.clock
         if not isinstance(clock, HandClock):
             raise TypeError("only a server started with a HandClock can be advanced")
@@ -106,14 +106,14 @@ class RunningServer:
 def start_in_thread(
     directory: Path | str | None = None, clock: Clock | None = None, **options: str | list[str]
 ) -> Iterator[RunningServer]:
-    """A server on a free port of the loopback interface.
+    """Start a server on a free port of the loopback interface.
 
     ``options`` are directives, with ``_`` for ``-``; a list is several words. Without ``directory`` the data is in a
     temporary one. Raises what Server.start() raises.
     """
     with tempfile.TemporaryDirectory() as temporary:
         argv = ["--port", "0", "--dir", str(directory or temporary), "--loglevel", "warning"]
-        for name, value in {"tail_size": "1mb", **options}.items():  # small: each server writes the whole file
+        for name, value in {"wal_size": "1mb", **options}.items():  # small: each server writes the whole file
             argv += ["--" + name.replace("_", "-"), *([value] if isinstance(value, str) else value)]
         config = Config.load(argv)
         ready: list[RunningServer] = []

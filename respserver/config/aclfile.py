@@ -1,4 +1,4 @@
-"""Users in files: the ACL file (``aclfile``), and those that the configuration gives.
+"""Users in files: the ACL file (``aclfile``), and the ``user`` lines of the configuration.
 
 An ACL file is Redis's: a line for each user, as ACL LIST shows it. There are no quotes in it, because no rule has a
 space in it. Blank lines are skipped::
@@ -30,7 +30,7 @@ Users = dict[bytes, User]
 
 
 def configured(config: Values) -> Users:
-    """The users at the start; ``default`` is always there. Raises ConfigError."""
+    """Return the users at startup; always includes ``default``. Raises ConfigError."""
     if config.aclfile:
         if config.user:
             raise ConfigError(TWO_PLACES)
@@ -40,7 +40,7 @@ def configured(config: Values) -> Users:
 
 
 def warnings(users: Iterable[User]) -> list[str]:
-    """A line for each user with rules that have no effect here."""
+    """Return a line for each user with rules that have no effect in tidelog."""
     found: list[str] = []
     for user in users:
         names = rules.without_effect(user)
@@ -53,13 +53,13 @@ def warnings(users: Iterable[User]) -> list[str]:
 
 
 def default(config: Values) -> User:
-    """The user ``default`` as ``requirepass`` makes it, without other rules."""
+    """Return the user ``default`` with the password of ``requirepass``, without other rules."""
     user = rules.open_default()
     return rules.build_user(user.name, password_words(config), user)
 
 
 def password_words(config: Values) -> list[bytes]:
-    """The rules that set the password of ``requirepass``, or none."""
+    """Return the rules that set the password of ``requirepass``, or none."""
     return [b"resetpass", b">" + config.password() if config.requirepass else b"nopass"]
 
 
@@ -69,7 +69,7 @@ def _from_text(name: str, text: str) -> User:
 
 
 def texts(users: Users, config: Values) -> dict[str, str]:
-    """The users as a value of ``user``. ``default`` is left out if it is as ``requirepass`` makes it."""
+    """Return the users as a value of ``user``. Omits ``default`` if it only has the password of ``requirepass``."""
     found: dict[str, str] = {}
     for name, user in sorted(users.items()):
         words = rules.describe(user)
@@ -81,7 +81,7 @@ def texts(users: Users, config: Values) -> dict[str, str]:
 
 # -- the ACL file ------------------------------------------------------------------------------------------------
 def read(config: Values) -> Users:
-    """The users of the ACL file, and ``default`` in any case. Raises ConfigError, which names all wrong lines."""
+    """Return the users of the ACL file, and always ``default``. Raises ConfigError, which lists all invalid lines."""
     try:
         with open(config.aclfile, "rb") as file:
             lines = file.read().split(b"\n")
@@ -119,8 +119,8 @@ def _shown(word: bytes) -> str:
 
 
 def write(users: Users, path: str) -> None:
-    """Replace the ACL file, in one step. Raises OSError."""
+    """Replace the ACL file atomically. Raises OSError."""
     lines = [b" ".join([b"user", name, *rules.describe(user)]) + b"\n" for name, user in sorted(users.items())]
-    if not os.path.exists(path):  # somebody has removed it: only the server's own user needs to read it
+    if not os.path.exists(path):  # it was removed: only the server's own user needs to read it
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600))
     replace(path, b"".join(lines).decode("utf-8", "surrogateescape"))

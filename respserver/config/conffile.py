@@ -1,6 +1,6 @@
 r"""The syntax of redis.conf: lines, words, quotes, include, units.
 
-Rule 1: this module splits lines into words. ``directives`` knows which words a directive takes.
+Rule 1: this module splits lines into words. ``directives`` interprets the words.
 Rule 2: every error is a ``ConfigError`` with the file, the number and the text of the line.
 
 A line is a directive's name and its words::
@@ -11,8 +11,8 @@ A line is a directive's name and its words::
     requirepass 'it\'s'                    single quotes: only \' is special
     include /etc/tidelog/conf.d/*.conf     a missing file is an error, a pattern without a match is not
 
-Values are kept as text. Bytes that are not UTF-8 become surrogates (``surrogateescape``), so that a password of any
-bytes is compared and rewritten as it was given.
+Values are stored as text. Bytes that are not UTF-8 become surrogates (``surrogateescape``), so that a password of any
+bytes is compared and rewritten unchanged.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator
 
-MAX_INCLUDE_DEPTH = 16  # of files that include files; more is taken for a circle
+MAX_INCLUDE_DEPTH = 16  # of nested includes; more are considered a cycle
 
 _ESCAPES = {"n": 0x0A, "r": 0x0D, "t": 0x09, "b": 0x08, "a": 0x07}
 _HEX = frozenset("0123456789abcdefABCDEF")
-SPACE = " \t\n\r\v\f\0"  # what separates words; only a line feed ends a line
+SPACE = " \t\n\r\v\f\0"  # separates words; only a line feed ends a line
 _UNITS = {
     "": 1, "b": 1,
     "k": 1000, "kb": 1024,
@@ -36,7 +36,7 @@ _UNITS = {
 class ConfigError(Exception):
     """A configuration that can't be used.
 
-    ``text`` says what is wrong in one sentence. ``line`` is the wrong line, or None if it is not a single line.
+    ``text`` describes the error in one sentence. ``line`` is the invalid line, or None if it is not a single line.
     """
 
     def __init__(self, text: str, line: ConfigLine | None = None) -> None:
@@ -45,7 +45,7 @@ class ConfigError(Exception):
         self.line = line
 
     def report(self, version: str) -> str:
-        """The lines that redis-server prints before it exits, for standard error."""
+        """Return the lines that redis-server prints to standard error before it exits."""
         lines = ["", f"*** FATAL CONFIG FILE ERROR (tidelog {version}) ***"]
         if self.line is not None:
             lines += [self.line.where(), f">>> '{self.line.text}'"]
@@ -54,12 +54,12 @@ class ConfigError(Exception):
 
 
 class ConfigLine:
-    """One directive as it was written in a file, on standard input or on the command line."""
+    """One directive as written in a file, on standard input or on the command line."""
 
     __slots__ = ("number", "source", "text", "words")
 
     def __init__(self, source: str, number: int, text: str, words: list[str]) -> None:
-        self.source = source  # path as it was given; "-": standard input; "": the command line
+        self.source = source  # path as given; "-": standard input; "": the command line
         self.number = number  # the first line is 1; 0 on the command line
         self.text = text  # as written, without surrounding blanks
         self.words = words  # the name, then the values, unquoted; never empty
@@ -72,7 +72,7 @@ class ConfigLine:
 
 
 def split_words(text: str) -> list[str]:
-    """Split a line into words, undoing quotes; raises ValueError if they are unbalanced.
+    """Split a line into words and remove quotes. Raises ValueError if they are unbalanced.
 
     A closing quote must be followed by a blank or the end: ``"a"b`` is an error, as in Redis.
     """
@@ -92,7 +92,7 @@ def _skip_blanks(text: str, at: int) -> int:
 
 
 def _word(text: str, at: int) -> tuple[bytes, int]:
-    """The word that begins at ``at``, and the position after it. Raises ValueError."""
+    """Return the word that begins at ``at``, and the position after it. Raises ValueError."""
     word = b""
     while at < len(text) and text[at] not in SPACE:
         if text[at] in "\"'":
@@ -104,7 +104,7 @@ def _word(text: str, at: int) -> tuple[bytes, int]:
 
 
 def _quoted(text: str, at: int) -> tuple[bytes, int]:
-    """The content of the quotes that open at ``at``, and the position after them. Raises ValueError."""
+    """Return the content of the quotes that open at ``at``, and the position after them. Raises ValueError."""
     quote, end = text[at], len(text)
     content = b""
     at += 1
@@ -121,7 +121,7 @@ def _quoted(text: str, at: int) -> tuple[bytes, int]:
 
 
 def _escaped(text: str, at: int, quote: str) -> tuple[bytes, int]:
-    """The byte or character of an escape whose backslash is before ``at``, and the position after it."""
+    """Return the byte or character of an escape whose backslash is before ``at``, and the position after it."""
     char = text[at]
     if quote == '"' and char == "x" and at + 2 < len(text) and _HEX.issuperset(text[at + 1 : at + 3]):
         return bytes([int(text[at + 1 : at + 3], 16)]), at + 3
@@ -131,7 +131,7 @@ def _escaped(text: str, at: int, quote: str) -> tuple[bytes, int]:
 
 
 def quote(value: str) -> str:
-    """The word as it is written in a line: plain if that is unambiguous, else in double quotes."""
+    """Return the word as written in a line: plain if that is unambiguous, otherwise in double quotes."""
     if value and value.isprintable() and not any(c in " \"'\\" for c in value) and not value.startswith("#"):
         return value
     out = []
@@ -146,7 +146,7 @@ def quote(value: str) -> str:
 
 
 def parse_memory(text: str) -> int:
-    """Bytes of ``1024``, ``64mb``, ``1gb``, ``1k`` (1000) or ``1kb`` (1024), in any case. Raises ValueError."""
+    """Parse ``1024``, ``64mb``, ``1gb``, ``1k`` (1000) or ``1kb`` (1024), in any case, to bytes. Raises ValueError."""
     digits = text.rstrip("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
     unit = _UNITS.get(text[len(digits) :].lower())
     number = digits[1:] if digits[:1] == "-" else digits
@@ -163,7 +163,7 @@ def parse_yes_no(text: str) -> bool:
 
 
 def nearest(word: str, known: Iterable[str]) -> str | None:
-    """The known name that is most similar to ``word``; None if none is similar."""
+    """Return the known name that is most similar to ``word``; None if none is similar."""
     import difflib  # slow to import, and used for errors only
 
     close = difflib.get_close_matches(word.lower(), known, n=1, cutoff=0.6)
@@ -171,12 +171,12 @@ def nearest(word: str, known: Iterable[str]) -> str | None:
 
 
 def read_file(path: str) -> Iterator[ConfigLine]:
-    """The lines of a file; an include is replaced by the lines of the included files. Raises ConfigError."""
+    """Yield the lines of a file; an include is replaced by the lines of the included files. Raises ConfigError."""
     return read_text(_contents(path, None), path, 0)
 
 
 def read_text(text: str, source: str, depth: int = 0) -> Iterator[ConfigLine]:
-    """The lines of a text that came from ``source``, without blank lines and comments. Raises ConfigError."""
+    """Yield the lines of a text from ``source``, without blank lines and comments. Raises ConfigError."""
     for number, raw in enumerate(text.split("\n"), 1):
         stripped = raw.strip(SPACE)
         if not stripped or stripped[0] == "#":
@@ -195,7 +195,7 @@ def read_text(text: str, source: str, depth: int = 0) -> Iterator[ConfigLine]:
 
 
 def read_flags(args: list[str], may_be_empty: Callable[[str], bool]) -> list[ConfigLine]:
-    """The words ``--name value ...`` of a command line as lines. Each ``--name`` starts a line. Raises ConfigError.
+    """Convert the words ``--name value ...`` to lines. Each ``--name`` starts a line. Raises ConfigError.
 
     As in redis-server, name and values may be one word (``"--save 900 1"``), and a value may begin with ``--`` if it is
     the first one after a name, unless the directive ``may_be_empty`` (``--save --port 7000``).
@@ -219,7 +219,7 @@ def read_flags(args: list[str], may_be_empty: Callable[[str], bool]) -> list[Con
 
 
 def _flag(word: str) -> ConfigLine:
-    """The line that a word with ``--`` starts. Raises ConfigError."""
+    """Return the line that a word with ``--`` starts. Raises ConfigError."""
     line = ConfigLine("", 0, word, [word[2:]])
     if any(c in SPACE for c in word):
         try:
@@ -233,7 +233,8 @@ def _flag(word: str) -> ConfigLine:
 
 def _include(line: ConfigLine, depth: int) -> Iterator[ConfigLine]:
     if depth + 1 > MAX_INCLUDE_DEPTH:
-        raise ConfigError(f"include goes more than {MAX_INCLUDE_DEPTH} files deep: does a file include itself?", line)
+        text = f"include is nested more than {MAX_INCLUDE_DEPTH} files deep: does a file include itself?"
+        raise ConfigError(text, line)
     path = line.words[1]
     paths = [path]
     if any(c in path for c in "*?["):

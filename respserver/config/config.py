@@ -1,7 +1,7 @@
 """The configuration of a running server: CONFIG GET, SET and REWRITE.
 
-Rule 1: CONFIG SET is all or nothing, callbacks included: if one refuses, every value is as before.
-Rule 2: the part that a directive concerns applies its changes: it sets a callback in ``on_change``.
+Rule 1: CONFIG SET is all or nothing, including callbacks: if one of them fails, no value changes.
+Rule 2: the part that uses a directive applies its changes, by a callback in ``on_change``.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ class Config(Values):
     def __init__(self) -> None:
         super().__init__()
         # Called without arguments after CONFIG SET has changed the directive. Raises ValueError, OSError or ConfigError
-        # to refuse the change. Then it is called again with the old values restored.
+        # to reject the change. In that case, it is called again with the old values restored.
         self.on_change: dict[str, Callable[[], None]] = {}
 
     # -- CONFIG GET and SET ----------------------------------------------------------------------------------
     def value(self, name: str) -> str:
-        """The text that CONFIG GET returns. Raises KeyError for an unknown name."""
+        """Return the text for CONFIG GET. Raises KeyError for an unknown name."""
         name = ALIASES.get(name, name)
         directive = DIRECTIVES.get(name)
         if directive is not None:
@@ -41,8 +41,8 @@ class Config(Values):
         return IGNORED[name][0] if given is None else given
 
     def get(self, patterns: Iterable[bytes]) -> list[tuple[str, str]]:
-        """CONFIG GET: names that match one of the glob patterns, in any case, and their texts; each name once. Raises
-        CommandError for a pattern that is too long.
+        """CONFIG GET: return the names that match one of the glob patterns, in any case, and their texts; each name
+        once. Raises CommandError for a pattern that is too long.
 
         Texts have surrogateescapes for bytes that are not UTF-8.
         """
@@ -63,7 +63,7 @@ class Config(Values):
         return {**IGNORED, **self.ignored, **ALIASES}
 
     def set(self, pairs: Sequence[tuple[bytes, bytes]]) -> None:
-        """CONFIG SET: all or nothing. Raises CommandError with Redis's texts; nothing has changed then."""
+        """CONFIG SET: all or nothing. Raises CommandError with Redis's texts; then nothing has changed."""
         wanted = _wanted(pairs)
         before = {d.attr: getattr(self, d.attr) for _, d, _ in wanted if d is not None}
         ignored_before = dict(self.ignored)
@@ -86,17 +86,17 @@ class Config(Values):
             raise _set_failed(name, str(exc)) from exc
 
     def _set(self, name: str, directive: Directive | None, text: str) -> None:
-        """Set one directive; None: an ignored one. Raises ValueError."""
+        """Set one directive (None: an ignored one). Raises ValueError."""
         if directive is None:
             self.ignored[name] = text
             self.warn(f"CONFIG SET {name}: ignored ({reason_ignored(name)})")
             return
-        # save points are replaced, limits are changed class by class
+        # save points are replaced; limits are changed class by class
         before: Value = [] if directive.kind == "save" else getattr(self, directive.attr)
         self.take(directive, directive.parse(directive.split(text), before), by_client=True)
 
     def _call_again(self, called: list[Callable[[], None]], name: str) -> None:
-        """Call callbacks again after a failure, with the old values. Further errors are only warnings."""
+        """Call callbacks again with the old values, after a failure. Further errors only cause warnings."""
         for callback in called:
             try:
                 callback()
@@ -116,7 +116,7 @@ class Config(Values):
 
 
 def _wanted(pairs: Sequence[tuple[bytes, bytes]]) -> list[tuple[str, Directive | None, str]]:
-    """The given name, the directive (None: an ignored one) and the value of each pair. Raises CommandError."""
+    """Return the given name, the directive (None: an ignored one) and the value of each pair. Raises CommandError."""
     wanted: list[tuple[str, Directive | None, str]] = []
     seen: set[str] = set()
     for raw_name, raw_value in pairs:

@@ -3,10 +3,10 @@
 The configuration file, the command line, CONFIG GET, SET and REWRITE, ``--help <name>`` and docs/configuration.md
 derive from ``DIRECTIVES``. Directives of Redis that have no effect in tidelog are in ``ignored``.
 
-To add one: add a ``Directive`` below and an attribute of the same name (with underscores for dashes) to
+To add a directive, add a ``Directive`` below and an attribute of the same name (with underscores for dashes) to
 ``values.Values``, and run ``scripts/config_reference.py``. Tests check that the three agree.
 
-The error texts for wrong values are Redis's.
+The error texts for invalid values are those of Redis.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ class Directive:
     ``kind`` is one of yesno, integer, memory, octal, enum, string, host, words, hosts, percentiles, save, limits,
     renames, users, leader. ``default`` is text, as in a file.
 
-    ``fixed`` is not empty if tidelog supports one value only. What happens with another value: ``"warn"``: a warning,
-    and the default stays. ``"no-set"``: the same, but CONFIG SET refuses, because clients would rely on the new value.
-    ``"refuse"``: an error everywhere, because it would be dangerous to start without it. ``why`` is the reason given in
-    the warning or error.
+    ``fixed`` is not empty if tidelog supports only one value. It determines the effect of another value: ``"warn"``
+    logs a warning and keeps the default; ``"no-set"`` does the same, but CONFIG SET fails, because clients would rely
+    on the new value; ``"refuse"`` is an error everywhere, because ignoring the value would be dangerous. ``why`` is the
+    reason in the warning or error.
     """
 
     __slots__ = ("name", "attr", "kind", "default", "doc", "mutable", "low", "high", "choices", "fixed", "why",
@@ -63,7 +63,7 @@ class Directive:
         secret: bool = False,
     ) -> None:
         self.name = name
-        self.attr = name.replace("-", "_")  # of Config
+        self.attr = name.replace("-", "_")  # attribute of Config
         self.kind = kind
         self.default = default
         self.doc = doc
@@ -74,14 +74,14 @@ class Directive:
         self.fixed = fixed
         self.why = why
         self.hidden = hidden  # not in CONFIG GET, as in Redis
-        self.secret = secret  # slow log and MONITOR don't show the value
+        self.secret = secret  # hidden in the slow log and in MONITOR
 
     def split(self, text: str) -> list[str]:
-        """The words of a value that is given as one text (CONFIG SET, a quoted list). Raises ValueError."""
+        """Split a value in one text (CONFIG SET, a quoted list) into words. Raises ValueError."""
         return split_words(text) if self.kind in LISTS else [text]
 
     def parse(self, words: list[str], before: Value) -> Value:
-        """The value of ``words``. Kinds whose lines add up add to ``before``. Raises ValueError with Redis's text."""
+        """Parse ``words`` to a value. Cumulative kinds add to ``before``. Raises ValueError with Redis's text."""
         kind = self.kind
         if kind in LISTS and kind != "leader":
             return self._several(split_words(words[0]) if len(words) == 1 else words, before)
@@ -109,7 +109,7 @@ class Directive:
         return self._number(word)
 
     def show(self, value: Value) -> str:
-        """The value as CONFIG GET returns it. As in Redis, words that hold blanks are not quoted there."""
+        """Return the value as CONFIG GET shows it. As in Redis, words with blanks are not quoted."""
         if isinstance(value, bool):
             return "yes" if value else "no"
         if isinstance(value, int):
@@ -121,7 +121,7 @@ class Directive:
         return " ".join(part if isinstance(part, str) else f"{part[0]} {part[1]}" for part in value)
 
     def lines(self, value: Value) -> list[str]:
-        """The value as lines of a configuration file, which parse to the value again whatever bytes are in it."""
+        """Return the value as lines of a configuration file, which parse to the same value for any bytes."""
         if isinstance(value, dict):
             if self.kind == "renames":
                 return [f"{self.name} {quote(old)} {quote(str(new))}" for old, new in value.items()]
@@ -140,7 +140,7 @@ class Directive:
         return [f"{self.name} {quote(self.show(value))}"]
 
     def takes(self) -> str:
-        """The values that it takes, in words."""
+        """Describe the allowed values."""
         kind = self.kind
         if kind == "enum":
             return " or ".join(f"`{c}`" for c in self.choices)
@@ -213,8 +213,8 @@ def _shown_limits(limits: Limits | str) -> str:
 _NETWORK = (
     Directive(
         "bind", "hosts", "127.0.0.1 -::1",
-        "Addresses to listen on; `*` is all of IPv4, `::*` all of IPv6. With a leading dash, it is no error if the "
-        "machine does not have the address. The default is the loopback interface only.", mutable=False,
+        "Addresses to listen on; `*`: all IPv4 addresses, `::*`: all IPv6 addresses. An address with a leading dash "
+        "may be missing on the machine. The default is the loopback interface only.", mutable=False,
     ),
     Directive("port", "integer", "6379", "TCP port; 0: none.", mutable=False, high=65535),
     Directive(
@@ -225,14 +225,14 @@ _NETWORK = (
               "The number of connections that the system queues until the server accepts them.",
               mutable=False, high=MAX_INT),
     Directive("unixsocket", "string", "", "Path of a unix socket to listen on as well; empty: none.", mutable=False),
-    Directive("unixsocketperm", "octal", "0", "File mode of the unix socket; 0: as the umask says.",
+    Directive("unixsocketperm", "octal", "0", "File mode of the unix socket; 0: determined by the umask.",
               mutable=False, high=0o777),
     Directive("timeout", "integer", "0",
               "Seconds after which an idle client is closed; blocked and subscribed clients are not closed; 0: never.",
               high=MAX_INT),
     Directive("tcp-keepalive", "integer", "300", "Seconds between TCP keepalive probes; 0: no probes.", high=MAX_INT),
     Directive("maxclients", "integer", "10000",
-              "The most clients at the same time. Lowered at the start if the system allows fewer open files.",
+              "Maximum number of connected clients. Lowered at startup if the system allows fewer open files.",
               low=1, high=2**32 - 1),
 )
 
@@ -249,7 +249,7 @@ _TLS = (
     Directive("tls-ca-cert-dir", "string", "",
               "The same, as a directory of files with hashed names (`openssl rehash`).", mutable=False),
     Directive("tls-auth-clients", "enum", "yes",
-              "Whether clients need a certificate; with `optional` one is checked if the client has one.",
+              "Whether clients need a certificate; with `optional`, a certificate is verified if the client sends one.",
               choices=("no", "yes", "optional"), mutable=False),
     Directive("tls-protocols", "words", "",
               "Allowed versions, for example `TLSv1.2 TLSv1.3`, which is the default.", mutable=False),
@@ -272,13 +272,13 @@ _TLS = (
 
 _GENERAL = (
     Directive("daemonize", "yesno", "no", "tidelog-server stays in the foreground.", mutable=False, fixed="warn",
-              why="tidelog-server stays in the foreground: let systemd, a container or nohup keep it"),
+              why="tidelog-server stays in the foreground: use systemd, a container or nohup"),
     Directive("supervised", "enum", "no",
               "With `systemd` or `auto`, systemd (`Type=notify`) is notified when the server is ready and when it "
               "stops.",
               mutable=False, choices=("no", "systemd", "auto", "upstart")),
     Directive("pidfile", "string", "",
-              "The file for the process ID. Written when the server is ready, removed at the end; empty: none.",
+              "The file for the process ID. Written when the server is ready, removed at shutdown; empty: none.",
               mutable=False),
     Directive("loglevel", "enum", "notice", "The lowest level that is logged.",
               choices=("debug", "verbose", "notice", "warning", "nothing")),
@@ -290,15 +290,15 @@ _GENERAL = (
     Directive("databases", "integer", "1", "There is one database, number 0.", mutable=False, low=1, high=MAX_INT,
               fixed="warn", why="there is one database, number 0"),
     Directive("hz", "integer", "10",
-              "How many times a second the server looks for idle clients, expired keys and due save points.",
+              "How many times per second the server checks for idle clients, expired keys and due save points.",
               low=1, high=500),
     Directive("shutdown-timeout", "integer", "10",
-              "Seconds that a leader waits at its end until its replicas have everything; 0: it "
+              "Seconds that a leader waits during shutdown until its replicas have the whole log; 0: it "
               "does not wait.", high=MAX_INT),
     Directive("shutdown-on-sigterm", "words", "default",
-              "With `default` and `save` the server writes a checkpoint before it ends, with `nosave` it does not. "
-              "Nothing is lost either way: the next start reads the journal. With `now` it does not wait for replicas "
-              "(`shutdown-timeout`); `force` has no effect.",
+              "With `default` and `save` the server writes a checkpoint at shutdown, with `nosave` it does not. "
+              "No data is lost in either case: the next start reads the journal. With `now` it does not wait for "
+              "replicas (`shutdown-timeout`); `force` has no effect.",
               choices=("default", "save", "nosave", "now", "force")),
     Directive("shutdown-on-sigint", "words", "default", "The same for SIGINT (Ctrl-C).",
               choices=("default", "save", "nosave", "now", "force")),
@@ -311,68 +311,69 @@ _PERSISTENCE = (
     Directive("appendonly", "yesno", "yes", "Every write is logged; this can't be switched off.", fixed="warn",
               why="every write is on disk anyway"),
     Directive("appendfsync", "enum", "always",
-              "When writes are synced to disk. `always`: before any client sees a reply; `everysec`: once a second; "
-              "`no`: when the system does it. The last two lose nothing if the process dies, but can lose writes if "
-              "the machine does.",
+              "When writes are synced to disk. `always`: before any client sees a reply; `everysec`: once per second; "
+              "`no`: when the system does it. The last two lose nothing if the process crashes, but can lose writes "
+              "if the machine crashes.",
               choices=("everysec", "always", "no")),
     Directive("save", "save", "3600 1 300 100 60 10000",
               "Save points, as pairs of seconds and changes: a checkpoint is written if both are reached. Repeated "
               'lines add up, `save ""` clears the list. They limit memory and start-up time; durability does not '
               "depend on them."),
     Directive("checkpoint-size", "memory", "64mb",
-              "A checkpoint is also written when the journal has grown by this much, and by 2 KB for each stream that "
-              "has changed; at four times this at the latest.",
+              "A checkpoint is also written when the journal has grown by this size plus 2 KB for each changed stream, "
+              "and at the latest when it has grown by four times this size.",
               low=MB),
-    Directive("tail-size", "memory", "16mb",
-              "Size of the WAL, a ring file that takes each write before the journal does. Writers wait when it is "
-              "full. A new size applies from the next start.", mutable=False, low=MB, high=64 * 1024 * MB),
+    Directive("wal-size", "memory", "16mb",
+              "Size of the WAL, a ring file to which each write is logged before it is moved to the journal. Writers "
+              "wait when it is full. A new size takes effect at the next start.",
+              mutable=False, low=MB, high=64 * 1024 * MB),
 )
 
 _STREAMS = (
     Directive("stream-node-max-entries", "integer", "512",
               "The number of entries at which a macro node is sealed; 100 to 1000 are reasonable.", low=1, high=65536),
     Directive("stream-node-max-bytes", "memory", "64kb",
-              "The uncompressed size at which a macro node is sealed. Also the size of the pieces of streamed ranges.",
+              "The uncompressed size at which a macro node is sealed. Also the size of the chunks of streamed ranges.",
               low=1024, high=1024 * MB),
     Directive("stream-idmp-duration", "integer", "100",
               "Seconds for which XADD remembers the IDs of IDMP and IDMPAUTO, in streams without an XCFGSET.",
               low=1, high=86400),
     Directive("stream-idmp-maxsize", "integer", "100",
-              "How many of them it remembers of each producer, likewise.", low=1, high=10000),
+              "Maximum number of these IDs for each producer, in streams without an XCFGSET.", low=1, high=10000),
     Directive("node-cache-size", "memory", "32mb", "Memory for decoded macro nodes, shared by all streams."),
 )
 
 _LIMITS = (
-    Directive("proto-max-bulk-len", "memory", "512mb", "The longest single argument a client may send.", low=MB),
+    Directive("proto-max-bulk-len", "memory", "512mb", "Maximum size of a single argument.", low=MB),
     Directive("proto-max-command-expansion", "memory", "64mb",
-              "The most bytes by which the entries of one TMAPPEND or TSTAGE may exceed what it has sent: fields are "
-              "sent once, but stored with every entry.", low=MB),
+              "Maximum number of bytes by which the entries of one TMAPPEND or TSTAGE may exceed the size of the "
+              "command: fields are sent once, but stored with every entry.", low=MB),
     Directive("client-query-buffer-limit", "memory", "1gb",
-              "The most bytes of commands that one client may have waiting.",
+              "Maximum size of the waiting commands of one client.",
               low=MB),
     Directive("client-output-buffer-limit", "limits", "normal 0 0 0 replica 256mb 64mb 60 pubsub 32mb 8mb 60",
               "A client that reads too slowly is closed when its waiting replies exceed the hard limit, or exceed the "
-              "soft limit for this many seconds; 0: no limit. The reply to EXEC counts while it is made. The class "
-              "`replica` has no effect: a slow replica is served from the journal, and nothing waits for it in "
-              "memory."),
+              "soft limit for this many seconds; 0: no limit. The reply to EXEC counts while it is produced. The class "
+              "`replica` has no effect: a slow replica is served from the journal, and nothing is buffered for "
+              "it in memory."),
     Directive("maxmemory", "memory", "0",
-              "If more than this is in memory (`used_memory` in INFO), commands that add data fail with `-OOM`; 0: no "
-              "limit. Nothing is evicted. The program itself is not counted: give the machine 100 MB more than this."),
+              "If more memory than this is used (`used_memory` in INFO), commands that add data fail with `-OOM`; 0: "
+              "no limit. Nothing is evicted. The program itself is not counted; it needs 100 MB of its own."),
     Directive("maxmemory-policy", "enum", "noeviction", "Always `noeviction`.", fixed="no-set",
-              why="tidelog evicts nothing to make room: writes answer -OOM instead",
+              why="tidelog evicts nothing to free memory: writes fail with -OOM instead",
               choices=("volatile-lru", "volatile-lfu", "volatile-random", "volatile-ttl", "allkeys-lru", "allkeys-lfu",
                        "allkeys-random", "noeviction")),
 )
 
 _SECURITY = (
     Directive("requirepass", "string", "",
-              "The password of the user `default`, and so of clients that give only a password (AUTH, HELLO); empty: "
+              "The password of the user `default`, for clients that send only a password (AUTH, HELLO); empty: "
               "none.", secret=True),
     Directive("enable-debug-command", "enum", "no",
               "Whether DEBUG is allowed: for all clients (`yes`), or for clients on the loopback interface (`local`).",
               mutable=False, choices=("no", "yes", "local")),
     Directive("rename-command", "renames", "",
-              "`rename-command FLUSHALL \"\"` removes a command; a new name in place of the empty text renames it.",
+              "`rename-command FLUSHALL \"\"` removes a command; a non-empty name renames it.",
               mutable=False, hidden=True),
     Directive("user", "users", "",
               "A user and its rules: `user app on >secret ~jobs:* +@stream`, see [acl.md](acl.md). CONFIG REWRITE "
@@ -387,17 +388,17 @@ _OBSERVATION = (
               "Commands that take at least this many microseconds enter the slow log; 0: all, -1: none.", low=-1),
     Directive("slowlog-max-len", "integer", "128", "The number of entries that the slow log keeps."),
     Directive("latency-tracking", "yesno", "no",
-              "Keep a histogram of the time that each command takes, for INFO latencystats."),
+              "Record a histogram of the durations of each command, for INFO latencystats."),
     Directive("latency-tracking-info-percentiles", "percentiles", "50 99 99.9",
-              "The percentiles of these times that INFO latencystats has, each from 0 to 100."),
+              "The percentiles of these durations in INFO latencystats, each from 0 to 100."),
     Directive("latency-monitor-threshold", "integer", "0",
               "Events that take at least this many milliseconds are recorded for LATENCY; 0: none."),
     Directive("notify-keyspace-events", "events", "",
-              "Keyspace events that are published: `K` and `E` say on which channels, the other letters which classes, "
+              "Published keyspace events: `K` and `E` select the channels, the other letters the classes, and "
               "`A` stands for `g$lshzxetd`. Empty: none."),
     Directive("tracking-table-max-keys", "integer", "1000000",
-              "The number of keys that the server remembers for CLIENT TRACKING; beyond it clients are told to forget "
-              "the oldest. 0: no limit."),
+              "Maximum number of keys that the server remembers for CLIENT TRACKING; beyond it, clients are notified "
+              "to drop the oldest. 0: no limit."),
 )
 
 _REPLICATION = (
@@ -409,10 +410,10 @@ _REPLICATION = (
     Directive("replica-serve-stale-data", "yesno", "yes",
               "Whether a replica still answers reads while it has no link to its leader; with `no` they fail with "
               "`-MASTERDOWN`."),
-    Directive("replica-read-only", "yesno", "yes", "A replica takes no writes of its own.", fixed="refuse",
-              why="a replica's log is its leader's, record for record: it can't take writes of its own"),
+    Directive("replica-read-only", "yesno", "yes", "A replica accepts no writes of its own.", fixed="refuse",
+              why="a replica's log is identical to its leader's, so it can't accept writes of its own"),
     Directive("repl-ping-replica-period", "integer", "10",
-              "Seconds after which a leader that has nothing else to send sends a sign of life.", low=1, high=MAX_INT),
+              "Seconds after which a leader that has nothing else to send sends a keepalive.", low=1, high=MAX_INT),
     Directive("repl-timeout", "integer", "60",
               "Seconds without a message after which either side closes the link. Must be more than "
               "`repl-ping-replica-period`.",
@@ -420,8 +421,8 @@ _REPLICATION = (
     Directive("repl-disable-tcp-nodelay", "yesno", "no",
               "Let the system combine small packets to replicas: less traffic, more delay."),
     Directive("repl-backlog-size", "memory", "256mb",
-              "Bytes of journal that a leader keeps on disk for replicas that are not connected. A replica that lacks "
-              "more than that needs a full copy.", low=1),
+              "Size of the journal that a leader retains on disk for replicas that are not connected. A replica that "
+              "lacks more than that needs a full copy.", low=1),
     Directive("repl-backlog-ttl", "integer", "3600",
               "Seconds after the last replica has disconnected until this part of the journal is deleted; 0: never."),
     Directive("replica-priority", "integer", "100",
@@ -429,14 +430,15 @@ _REPLICATION = (
               "one.", high=MAX_INT),
     Directive("replica-announced", "yesno", "yes", "Whether Sentinel tells clients about this replica."),
     Directive("replica-announce-ip", "host", "",
-              "The address at which others reach this replica; empty: the one that its leader sees."),
+              "The address at which others reach this replica; empty: the one that its leader detects."),
     Directive("replica-announce-port", "integer", "0",
-              "The port at which others reach this replica; 0: the one it listens on.", high=65535),
+              "The port at which others reach this replica; 0: the port on which it listens.", high=65535),
     Directive("min-replicas-to-write", "integer", "0",
               "With fewer good replicas than this a leader refuses writes with `-NOREPLICAS`; 0: no replicas needed.",
               high=MAX_INT),
     Directive("min-replicas-max-lag", "integer", "10",
-              "A replica is good if it was heard of within this many seconds; 0: no replicas needed.", high=MAX_INT),
+              "A replica is good if it has sent a message within this many seconds; 0: no replicas needed.",
+              high=MAX_INT),
 )
 
 _OTHERS = (
@@ -458,7 +460,7 @@ SECTIONS: tuple[tuple[str, tuple[Directive, ...]], ...] = (
     ("More than one server", _OTHERS),
 )
 DIRECTIVES: dict[str, Directive] = {directive.name: directive for _, part in SECTIONS for directive in part}
-ALIASES: dict[str, str] = {  # Redis's other names for the same things
+ALIASES: dict[str, str] = {  # alternative names in Redis
     "slaveof": "replicaof",
     "slave-serve-stale-data": "replica-serve-stale-data",
     "slave-read-only": "replica-read-only",

@@ -1,8 +1,8 @@
 """Ignored directives: those of Redis 7 and 8 that have no effect in tidelog, with Redis's defaults.
 
-A configuration written for Redis must be able to start tidelog. So these are accepted with a warning line, and CONFIG
-GET returns the given value, or Redis's default. They are grouped by reason, which the warning gives. Directives that
-are *dangerous* to ignore (ACLs, cluster mode) are not here: see ``directives``, ``fixed="refuse"``.
+A configuration written for Redis must be able to start tidelog. So these directives are accepted with a warning, and
+CONFIG GET returns the configured value, or Redis's default. They are grouped by the reason in the warning. Directives
+that are *dangerous* to ignore (cluster mode) are in ``directives``, with ``fixed="refuse"``.
 
 The names come from ``CONFIG GET *`` and redis.conf of redis-server 7.0.15, and from the additions of Redis 8. A test
 compares them with an installed redis-server.
@@ -10,7 +10,7 @@ compares them with an installed redis-server.
 
 from __future__ import annotations
 
-# Words are ``name=default``. An underscore in a default is a blank.
+# Words are ``name=default``. An underscore in a default stands for a blank.
 _GROUPS: tuple[tuple[str, str], ...] = (
     (
         "tidelog has its own files, always compressed and checked",
@@ -25,7 +25,7 @@ _GROUPS: tuple[tuple[str, str], ...] = (
         stop-writes-on-bgsave-error=yes disable-thp=yes""",
     ),
     (
-        "a record that was cut off by a crash was never acknowledged and is always discarded",
+        "a record that a crash truncated was never acknowledged and is always discarded",
         "aof-load-truncated=yes aof-load-corrupt-tail-max-size=0",
     ),
     (
@@ -37,7 +37,7 @@ _GROUPS: tuple[tuple[str, str], ...] = (
         zset-max-ziplist-entries=128 zset-max-ziplist-value=64 hll-sparse-max-bytes=3000""",
     ),
     (
-        "nothing is ever evicted to make room, so there is nothing to sample",
+        "nothing is ever evicted to free memory, so there is nothing to sample",
         """maxmemory-samples=5 maxmemory-eviction-tenacity=10 maxmemory-clients=0 replica-ignore-maxmemory=yes
         slave-ignore-maxmemory=yes lfu-log-factor=10 lfu-decay-time=1""",
     ),
@@ -62,16 +62,16 @@ _GROUPS: tuple[tuple[str, str], ...] = (
         lua-enable-insecure-api=no""",
     ),
     (
-        "a full copy is read from the store while it is sent, and lands in files of its own before it counts",
+        "a full copy is read from the store while it is sent, and written to separate files until it is complete",
         """repl-diskless-sync=yes repl-diskless-sync-delay=5 repl-diskless-sync-max-replicas=0
         repl-diskless-load=disabled replica-full-sync-buffer-limit=0 repl-rdb-channel=no""",
     ),
     (
-        "a replica that can't write its log stops following, it never goes on without",
+        "a replica that can't write its log stops following its leader",
         "replica-ignore-disk-write-errors=no propagation-error-behavior=ignore",
     ),
     (
-        "tidelog is no Redis Cluster node: clients choose the server by key",
+        "tidelog is not a Redis Cluster node: clients choose the server by key",
         """cluster-config-file=nodes.conf cluster-node-timeout=15000 cluster-port=0 cluster-announce-ip=
         cluster-announce-port=0 cluster-announce-bus-port=0 cluster-announce-tls-port=0 cluster-announce-hostname=
         cluster-announce-human-nodename= cluster-preferred-endpoint-type=ip cluster-migration-barrier=1
@@ -119,11 +119,11 @@ def _table() -> dict[str, tuple[str, str]]:
     return table
 
 
-IGNORED: dict[str, tuple[str, str]] = _table()  # name -> (Redis's default, why tidelog has no use for it)
+IGNORED: dict[str, tuple[str, str]] = _table()  # name -> (Redis's default, the reason why it is ignored)
 
 
 def reason_ignored(name: str) -> str | None:
-    """Why tidelog ignores Redis's directive ``name``; None if it is no ignored directive."""
+    """Return why tidelog ignores Redis's directive ``name``; None if it does not."""
     known = IGNORED.get(name)
     if known is not None:
         return known[1]

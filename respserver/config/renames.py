@@ -1,7 +1,7 @@
 """``rename-command``: renames commands, or removes them.
 
-Rule 1: only the words of the table and ``Command.called`` change. ``Command.name`` stays, so code that treats a command
-in a special way does not depend on renames.
+Rule 1: only the words of the table and ``Command.called`` change. ``Command.name`` does not, so code for a specific
+command does not depend on renames.
 Rule 2: the table belongs to the process. A server that changes it restores it when it ends.
 """
 
@@ -14,7 +14,7 @@ from respserver.config.conffile import ConfigError
 
 
 def rename(renames: Mapping[str, str]) -> Callable[[], None]:
-    """Rename commands in the given order, all or none; ``""`` removes one. Returns a function that undoes it.
+    """Rename commands in the given order, all or none; ``""`` removes one. Returns a function that reverts it.
 
     Raises ConfigError for an unknown command and for a new name that is in use.
     """

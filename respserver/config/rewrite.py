@@ -1,11 +1,11 @@
-"""CONFIG REWRITE: update a configuration file, and change as little of it as possible.
+"""CONFIG REWRITE: updates a configuration file and changes as little of it as possible.
 
-1. Comments, the order of lines, and lines that give the current value stay as they are.
+1. Comments, the order of lines, and lines with the current value are not changed.
 2. If the value of a directive has changed, a new line replaces the first of its lines, and the others are removed.
 3. The result is loaded as the next start would load it, with the files that it includes. Directives whose values still
-   differ are appended after Redis's mark. So the next start always gets the current values. A result that can't be
-   loaded is an error, and the file stays as it is.
-4. The file is replaced in one step: after a crash it is the old one or the new one.
+   differ are appended after Redis's mark. So the next start always gets the current values. If the result can't be
+   loaded, an error is raised, and the file is not changed.
+4. The file is replaced atomically: after a crash it is the old one or the new one.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def rewrite(config: Values, path: str) -> None:
 
 
 def _compose(config: Values, text: str, path: str) -> str:
-    """The new text for a file with this ``text``. Raises OSError, ConfigError."""
+    """Return the new text for a file with this ``text``. Raises OSError, ConfigError."""
     places, given = _read(text)
     lines = text.split("\n")
     gone: set[int] = set()
@@ -52,7 +52,7 @@ def _compose(config: Values, text: str, path: str) -> str:
 
 
 def _new_lines(config: Values, name: str, given: Value) -> list[str] | None:
-    """The lines in place of those of a directive, whose value is ``given``; None if they still hold."""
+    """Return the new lines of a directive whose lines have the value ``given``; None if they are still correct."""
     directive = DIRECTIVES.get(name)
     if directive is None:
         value: Value = config.ignored.get(name, given)
@@ -60,7 +60,7 @@ def _new_lines(config: Values, name: str, given: Value) -> list[str] | None:
     value = getattr(config, directive.attr)
     if directive.fixed or given == value:
         return None
-    if directive.kind in ("leader", "users") and not value:  # a leader: as in Redis the line is removed
+    if directive.kind in ("leader", "users") and not value:  # as in Redis, the line of a leader is removed
         return []
     return directive.lines(value)
 
@@ -70,7 +70,7 @@ def _ignored_line(name: str, value: Value) -> str:
 
 
 def _read(text: str) -> tuple[dict[str, list[int]], dict[str, Value]]:
-    """The line indexes of each directive in the text, without included files, and the value that these lines give."""
+    """Return the line indexes of each directive in the text, without included files, and the value of these lines."""
     defaults = Values()
     places: dict[str, list[int]] = {}
     given: dict[str, Value] = {}
@@ -83,7 +83,7 @@ def _read(text: str) -> tuple[dict[str, list[int]], dict[str, Value]]:
             name = ALIASES.get(word.lower(), word.lower())
             value = _value(name, words, given, defaults)
         except ValueError:
-            continue  # a wrong line is found when the result is loaded
+            continue  # an invalid line is reported when the result is loaded
         if value is not None:
             places.setdefault(name, []).append(i)
             given[name] = value
@@ -91,7 +91,7 @@ def _read(text: str) -> tuple[dict[str, list[int]], dict[str, Value]]:
 
 
 def _value(name: str, words: list[str], given: dict[str, Value], defaults: Values) -> Value | None:
-    """The value that a line gives after those before it; None if it is no directive's. Raises ValueError."""
+    """Return the value after a line and those before it; None if it is not a directive. Raises ValueError."""
     directive = DIRECTIVES.get(name)
     if directive is None:
         return " ".join(words) if reason_ignored(name) is not None else None
@@ -102,7 +102,7 @@ def _value(name: str, words: list[str], given: dict[str, Value], defaults: Value
 
 
 def _still_different(config: Values, text: str, path: str) -> list[str]:
-    """The lines that must be appended so that ``text`` loads to the values of ``config``."""
+    """Return the lines that must be appended so that ``text`` loads to the values of ``config``."""
     reread = Values()
     reread.apply(conffile.read_text(text, path))
     late: list[str] = []
@@ -111,9 +111,9 @@ def _still_different(config: Values, text: str, path: str) -> list[str]:
         if value == getattr(reread, directive.attr) or directive.fixed:
             continue
         if directive.kind == "users" and reread.user:
-            raise ConfigError("user lines in included files can't be changed: have them in this file, or use aclfile")
+            raise ConfigError("user lines in included files can't be changed: move them to this file, or use aclfile")
         if directive.kind == "save":
-            late.append('save ""')  # save points of an included file would add up
+            late.append('save ""')  # otherwise the save points of an included file would be added
         late += [line for line in directive.lines(value) if line not in late]
     late += [
         _ignored_line(name, text) for name, text in config.ignored.items() if reread.ignored.get(name) != text
@@ -122,8 +122,8 @@ def _still_different(config: Values, text: str, path: str) -> list[str]:
 
 
 def replace(path: str, text: str) -> None:
-    """Replace an existing file in one step. Raises OSError; then it is as before."""
-    real = os.path.realpath(path)  # a symbolic link stays one
+    """Replace an existing file atomically. Raises OSError; then it is unchanged."""
+    real = os.path.realpath(path)  # keeps a symbolic link
     temporary = f"{real}.{os.getpid()}.tmp"
     mode = os.stat(real).st_mode & 0o7777
     try:

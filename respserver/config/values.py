@@ -1,10 +1,10 @@
 """The typed values of all directives, and how they are loaded from files, standard input and flags.
 
 Rule 1: the directives are declared in ``directives``; this module treats all of them alike.
-Rule 2: the last value wins, in the order: defaults, file, standard input (``-``), flags. Lines of ``save`` add up;
-``client-output-buffer-limit`` is set by class, ``rename-command`` by command.
+Rule 2: the last value wins, in the order: defaults, file, standard input (``-``), flags. Lines of ``save`` are
+cumulative; ``client-output-buffer-limit`` is set by class, ``rename-command`` by command.
 
-Only configuration files and the name of the working directory are read here.
+This module reads only configuration files and the name of the working directory.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ class Values:
     protected_mode: bool
     tcp_backlog: int
     unixsocket: str  # "": none
-    unixsocketperm: int  # 0: as the umask says
-    timeout: int  # seconds; 0 never
-    tcp_keepalive: int  # seconds; 0 none
+    unixsocketperm: int  # 0: determined by the umask
+    timeout: int  # seconds; 0: never
+    tcp_keepalive: int  # seconds; 0: none
     maxclients: int
     # TLS
     tls_port: int  # 0: none
@@ -74,7 +74,7 @@ class Values:
     appendfsync: str  # always, everysec, no
     save: list[SavePoint]  # (seconds, changes)
     checkpoint_size: int
-    tail_size: int
+    wal_size: int
     # streams
     stream_idmp_duration: int
     stream_idmp_maxsize: int
@@ -91,7 +91,7 @@ class Values:
     # security
     requirepass: str  # "": none
     enable_debug_command: str  # no, yes, local
-    rename_command: dict[str, str]  # old name in lower case -> new name; "" takes the command away
+    rename_command: dict[str, str]  # old name in lower case -> new name; "" removes the command
     user: dict[str, str]  # name -> rules, as ACL LIST shows them; see ``aclfile.texts``
     aclfile: str  # "": none
     acllog_max_len: int
@@ -104,7 +104,7 @@ class Values:
     notify_keyspace_events: str  # letters, see ``storage.keyspace.events``; "": none
     tracking_table_max_keys: int  # 0: no limit
     # replication
-    replicaof: list[str]  # host, port; []: a leader. REPLICAOF changes it
+    replicaof: list[str]  # host, port; []: a leader. Changed by REPLICAOF
     masterauth: str  # "": none
     masteruser: str
     replica_serve_stale_data: bool
@@ -113,21 +113,21 @@ class Values:
     repl_timeout: int  # seconds
     repl_disable_tcp_nodelay: bool
     repl_backlog_size: int
-    repl_backlog_ttl: int  # seconds; 0 for ever
+    repl_backlog_ttl: int  # seconds; 0: forever
     replica_priority: int
     replica_announced: bool
-    replica_announce_ip: str  # "": as the leader sees it
-    replica_announce_port: int  # 0: the one it listens on
+    replica_announce_ip: str  # "": as the leader detects it
+    replica_announce_port: int  # 0: the port on which it listens
     min_replicas_to_write: int  # 0: no replicas needed
     min_replicas_max_lag: int  # seconds; 0: no replicas needed
     # more than one server
     cluster_enabled: bool  # always False
 
     def __init__(self) -> None:
-        self.file: str | None = None  # absolute path of the configuration file; None: there is none
-        self.warnings: list[str] = []  # warnings of load(), a line each
-        self.warn: Callable[[str], None] = self.warnings.append  # called with a warning; the program makes it log them
-        self.ignored: dict[str, str] = {}  # ignored directives that were given: name -> value
+        self.file: str | None = None  # absolute path of the configuration file; None: none
+        self.warnings: list[str] = []  # warnings of load(), one line each
+        self.warn: Callable[[str], None] = self.warnings.append  # called with a warning; at startup, a logger's
+        self.ignored: dict[str, str] = {}  # configured directives that are ignored: name -> value
         for directive in DIRECTIVES.values():
             text = directive.default
             words = directive.split(text) if text or directive.kind in ("string", "host", "events") else []
@@ -136,11 +136,11 @@ class Values:
 
     @property
     def save_points(self) -> list[SavePoint]:
-        """``(seconds, changes)``: a checkpoint begins if both numbers are reached since the last one."""
+        """(seconds, changes): a checkpoint starts if both numbers are reached since the last one."""
         return self.save
 
     def password(self) -> bytes:
-        """The bytes of ``requirepass``; empty for no password."""
+        """Return the bytes of ``requirepass``; empty for no password."""
         return self.requirepass.encode("utf-8", "surrogateescape")
 
     # -- loading ---------------------------------------------------------------------------------------------
@@ -167,7 +167,7 @@ class Values:
         return config
 
     def apply(self, lines: Iterable[ConfigLine]) -> None:
-        """Apply lines in order. Raises ConfigError for the first wrong one."""
+        """Apply lines in order. Raises ConfigError for the first invalid one."""
         cleared: set[str] = set()
         useless: dict[str, list[str]] = {}  # reason -> names
         for line in lines:
@@ -190,9 +190,9 @@ class Values:
                 cleared.add(name)
                 before = []
             if not words and line.source and directive.kind == "save":
-                self.take(directive, before)  # as in redis-server it adds nothing; the flag clears the list
+                self.take(directive, before)  # as in redis-server, it adds nothing, while the flag clears the list
                 continue
-            if directive.kind == "users" and not line.source and isinstance(before, dict):  # a flag wins
+            if directive.kind == "users" and not line.source and isinstance(before, dict):  # a flag overrides
                 before = {name: text for name, text in before.items() if [name] != words[:1]}  # type: ignore[assignment]
             try:
                 self.take(directive, directive.parse(words, before))
@@ -204,18 +204,18 @@ class Values:
             self.warnings.append(OPEN_TO_ALL)
 
     def _open(self) -> bool:
-        """Whether clients need no password, as far as these lines tell."""
+        """Whether clients need no password, according to these lines."""
         rules = self.user.get("default", "").split()
         return not {"on", "nopass"} - set(rules) if rules else not self.requirepass and not self.aclfile
 
     def take(self, directive: Directive, value: Value, by_client: bool = False) -> None:
-        """Set a directive. A fixed one keeps its value: a warning says why. Raises ValueError if it must be refused."""
+        """Set a directive. A fixed one keeps its value, with a warning. Raises ValueError if it must be refused."""
         if directive.fixed and value != getattr(self, directive.attr):
             if directive.fixed == "refuse" or (by_client and directive.fixed == "no-set"):
                 raise ValueError(directive.why)
             stays = directive.show(getattr(self, directive.attr))
             given = f"{directive.name} {directive.show(value)}"
-            self.warn(f"{given}: {directive.why}; it stays {stays}" if stays else f"{given}: {directive.why}")
+            self.warn(f"{given}: {directive.why}; it remains {stays}" if stays else f"{given}: {directive.why}")
             return
         self._put(directive, value)
 
@@ -226,7 +226,7 @@ class Values:
 
 
 def _may_be_empty(name: str) -> bool:
-    """Whether the directive without a value means an empty list, as ``save`` does."""
+    """Whether the directive without a value means an empty list, as for ``save``."""
     directive = DIRECTIVES.get(ALIASES.get(name, name))
     return directive is not None and directive.kind in ("words", "hosts", "percentiles", "save")
 
@@ -237,7 +237,7 @@ def _is_loopback(address: str) -> bool:
 
 
 def _unknown(line: ConfigLine) -> str:
-    """The error text for a name that neither tidelog nor Redis has."""
+    """Return the error text for a name that neither tidelog nor Redis has."""
     text = "Bad directive or wrong number of arguments"
     word = line.words[0]
     name, equals, value = word.partition("=")

@@ -1,6 +1,6 @@
-"""The kinds of values that need more than one word or a check of their own, and how their words are parsed.
+"""Values that have several words or need a special check, and the parsers of their words.
 
-The error texts are Redis's, but for hosts, which Redis does not check.
+The error texts are those of Redis, except for hosts, which Redis does not check.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Value = bool | int | str | list[str] | list[SavePoint] | dict[str, Limits] | dic
 
 
 def parse_save(words: list[str], before: Value) -> list[SavePoint]:
-    """``900 1 300 10`` as pairs, added to those before; no words clear the list. Raises ValueError."""
+    """Parse ``900 1 300 10`` to pairs, which are added to those before; no words clear the list. Raises ValueError."""
     if not words:
         return []
     numbers = [int(w) if w.isascii() and w.isdigit() else -1 for w in words]
@@ -40,7 +40,7 @@ def parse_save(words: list[str], before: Value) -> list[SavePoint]:
 
 
 def parse_limits(words: list[str], before: Value) -> dict[str, Limits]:
-    """The limits before, with those of ``normal 0 0 0 pubsub 32mb 8mb 60`` in their place. Raises ValueError."""
+    """Update the limits before by ``normal 0 0 0 pubsub 32mb 8mb 60``. Raises ValueError."""
     limits: dict[str, Limits] = {}
     if isinstance(before, dict):
         limits = {name: value for name, value in before.items() if isinstance(value, Limits)}
@@ -63,9 +63,9 @@ def parse_limits(words: list[str], before: Value) -> dict[str, Limits]:
 
 
 def parse_host(text: str) -> str:
-    """The text, if it can be a host name or an address: printable, without blanks, quotes and commas.
+    """Return the text if it can be a host name or an address: printable, without blanks, quotes and commas.
 
-    Raises ValueError. It is written into the configuration file and into lines of INFO, which others parse.
+    Raises ValueError. The text is written to the configuration file and to lines of INFO, which other programs parse.
     """
     if not is_host(text):
         raise ValueError("Invalid host name or address")
@@ -73,7 +73,7 @@ def parse_host(text: str) -> str:
 
 
 def parse_percentiles(name: str, words: list[str]) -> list[str]:
-    """``50 99.9`` as they are shown, without needless digits. Raises ValueError."""
+    """Normalize ``50 99.9`` to the form that is shown, without redundant digits. Raises ValueError."""
     shown = []
     for word in words:
         try:
@@ -89,7 +89,7 @@ def parse_percentiles(name: str, words: list[str]) -> list[str]:
 
 
 def parse_leader(words: list[str]) -> list[str]:
-    """``10.0.0.1 6379`` as [host, port]; ``no one`` and no words as []. Raises ValueError."""
+    """Parse ``10.0.0.1 6379`` to [host, port], and ``no one`` and no words to []. Raises ValueError."""
     if not words:
         return []
     if len(words) != 2:
@@ -103,7 +103,7 @@ def parse_leader(words: list[str]) -> list[str]:
 
 
 def parse_rename(words: list[str], before: Value) -> dict[str, str]:
-    """The renames before, with ``old new`` added. Raises ValueError."""
+    """Add ``old new`` to the renames before. Raises ValueError."""
     if len(words) != 2:
         raise ValueError("wrong number of arguments")
     renames = {old: new for old, new in before.items() if isinstance(new, str)} if isinstance(before, dict) else {}
@@ -111,8 +111,8 @@ def parse_rename(words: list[str], before: Value) -> dict[str, str]:
 
 
 def parse_user(words: list[str], before: Value) -> dict[str, str]:
-    """The users before (name -> rules) and one more, its rules as ACL LIST shows them. Raises ValueError."""
-    # rules name commands: imported here, because most servers have no such line, and the table would delay their start
+    """Add a user to those before (name -> rules as ACL LIST shows them). Raises ValueError."""
+    # imported here: rules name commands, most servers have no such line, and the table would delay their start
     from commands import registry  # noqa: F401
     from commands.acl import rules
 

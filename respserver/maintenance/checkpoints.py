@@ -1,5 +1,6 @@
-"""When checkpoints begin, and how one runs: a capture is taken on the loop in small parts and written in a thread. Then
-its memory is freed on the loop in small parts."""
+"""Schedules and runs checkpoints. A capture is taken on the loop in small parts and written in a thread. Its memory is
+then freed on the loop in small parts.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ from contextlib import suppress
 from commands.session import Session
 from resp import errors
 from resp.errors import CommandError, CorruptError
-from respserver.maintenance.malloc import give_back
+from respserver.maintenance.malloc import trim_memory
 from respserver.observe.stats import Saves
 from respserver.runtime.parts import RuntimeParts
 from respserver.runtime.threads import in_thread
@@ -19,9 +20,9 @@ from storage.keyspace.changes import EVERYTHING
 from storage.streams.capture import Capture
 
 RETRY_MS = 5000  # after a failed checkpoint
-PART = 64  # keys that are captured, or freed, in one turn of the loop: about 100 microseconds
-REST_MS = 2000  # between two times that memory is returned: what a busy server frees it needs again at once
-DRAFTS = 32 << 20  # a checkpoint begins when drafts take this many bytes of memory
+PART = 64  # keys that are captured or freed in one turn of the loop: about 100 microseconds
+REST_MS = 2000  # between two returns of memory, because a busy server needs freed memory again at once
+DRAFTS = 32 << 20  # a checkpoint starts when drafts take this many bytes of memory
 
 
 class Checkpoints:
@@ -31,8 +32,8 @@ class Checkpoints:
     """
 
     def __init__(self, parts: RuntimeParts, retain: Callable[[], None], ended: Callable[[], None]) -> None:
-        """``retain``: called before a checkpoint cuts the journal, to set what the journal must keep. ``ended``: called
-        after one that ran in the background."""
+        """``retain``: called before a checkpoint truncates the journal, to set the part that must be retained.
+        ``ended``: called after a checkpoint that ran in the background."""
         self._loop = parts.loop
         self._config = parts.config
         self._clock = parts.clock
@@ -41,17 +42,17 @@ class Checkpoints:
         self._logger = parts.logger
         self._retain = retain
         self._on_end = ended
-        self._outcome: list[str] = []  # of the running one: the text of its error, or empty; nothing until it ends
+        self._outcome: list[str] = []  # the error text of the running one, or ""; no item until it ends
         self.saves = Saves(last=parts.clock.now() // 1000)
         self.rewrites = Saves()
-        self._current = self.saves  # of the checkpoint that is running, or was the last one
+        self._current = self.saves  # stats of the running checkpoint, or of the last one
         self._task: asyncio.Future[None] | None = None
         self._wanted = False  # schedule() was called
         self._rewrite_wanted = False  # for BGREWRITEAOF
         self._not_before = 0  # ms (monotonic); set after a failure
         self._synced = 0  # ms (monotonic) of the last sync of everysec
         self._sync: asyncio.Future[None] | None = None
-        self._freed = False  # memory is to be returned
+        self._freed = False  # there is memory to return
         self._next_return = 0  # ms (monotonic); not before
 
     # -- for commands ----------------------------------------------------------------------------------------
@@ -61,7 +62,7 @@ class Checkpoints:
 
     @property
     def rewriting(self) -> bool:
-        """Whether one for BGREWRITEAOF is running."""
+        """Whether a checkpoint for BGREWRITEAOF is running."""
         return self.rewrites.running
 
     @property
@@ -69,14 +70,15 @@ class Checkpoints:
         return self._rewrite_wanted
 
     def save(self, session: Session) -> Callable[[], str | None]:
-        """SAVE: begin() one; others are served while it runs. Returns what tells how it ended, None until then."""
+        """SAVE: begin a checkpoint; other clients are served while it runs. Returns a function that returns its
+        outcome, None until it ends."""
         if not self.begin(session, rewrite=False):
             raise CommandError(errors.SAVE_RUNNING)
         outcome = self._outcome
         return lambda: outcome[0] if outcome else None
 
     def save_now(self, session: Session) -> None:
-        """Write one before returning. ``session`` as for begin(). Raises CommandError."""
+        """Write a checkpoint before returning. ``session`` as for begin(). Raises CommandError."""
         self._ticks.note_write(session)
         try:
             self.run_now()
@@ -84,7 +86,8 @@ class Checkpoints:
             raise CommandError(f"ERR the checkpoint failed: {_why(error)}") from error
 
     def begin(self, session: Session, rewrite: bool) -> bool:
-        """BGSAVE, BGREWRITEAOF. Returns False if one is running. The writes of ``session``, the caller, are in it.
+        """BGSAVE, BGREWRITEAOF. Returns False if a checkpoint is running. It includes the writes of the caller,
+        ``session``.
 
         Raises CommandError.
         """
@@ -98,28 +101,28 @@ class Checkpoints:
         return True
 
     def schedule(self, rewrite: bool) -> None:
-        """Start one as soon as possible."""
+        """Start a checkpoint as soon as possible."""
         if rewrite:
             self._rewrite_wanted = True
         else:
             self._wanted = True
 
     def make_room(self) -> None:
-        """Start one as soon as possible, unless one is running, so that nodes leave memory."""
+        """Start a checkpoint as soon as possible, unless one is running, so that nodes can leave memory."""
         if self._task is None:
             self._wanted = True
 
     def refused(self) -> str | None:
-        """Why none can be written: the files are not where they were. None otherwise."""
+        """Return why no checkpoint can be written: files were moved or removed. None otherwise."""
         return self._data.disk.check_files()
 
     def last(self) -> int:
-        """Unix seconds of the last successful one, or of the start."""
+        """Return the unix seconds of the last successful checkpoint, or of startup."""
         return self.saves.last
 
     # -- one checkpoint --------------------------------------------------------------------------------------
     def _start(self, rewrite: bool) -> None:
-        """Start one in the background while none is running. Raises OSError."""
+        """Start a checkpoint in the background; none is running. Raises OSError."""
         if rewrite:
             self._rewrite_wanted = False
         else:
@@ -137,11 +140,11 @@ class Checkpoints:
             while not changes.more(PART):  # noqa: ASYNC110 - does not wait: lets other callbacks run
                 await asyncio.sleep(0)
             await in_thread(lambda: disk.checkpoint(capture, offset))
-            capture.flushed = False  # that is done, whatever fails from here on
-            disk.renew_view()  # if this fails, what was captured stays in memory and is written again
+            capture.flushed = False  # the flush is complete, even if a later step fails
+            disk.renew_view()  # if this fails, the captured state stays in memory and is written again
             while not changes.stored(capture, PART):  # noqa: ASYNC110
                 await asyncio.sleep(0)
-        except Exception as error:  # noqa: BLE001 - after any error the next one must store all of it
+        except Exception as error:  # noqa: BLE001 - after any error, the next checkpoint must store all of it
             problem = error
         self._task = None
         self._ended(capture, problem, began)
@@ -151,7 +154,7 @@ class Checkpoints:
         self._return_memory(self._clock.mono())
 
     def run_now(self) -> None:
-        """Write one before returning. Raises OSError, CorruptError, and CommandError if one runs in the background."""
+        """Write a checkpoint before returning. Raises OSError, CorruptError, and CommandError if one is running."""
         if self._task is not None:
             raise CommandError(errors.SAVE_RUNNING)
         offset = self._freeze(self.saves)
@@ -168,13 +171,13 @@ class Checkpoints:
             self._ended(capture, error, began)
             raise
         self._ended(capture, None, began)
-        give_back()
+        trim_memory()
 
     def _return_memory(self, mono: int) -> None:
-        """Return memory that checkpoints have freed, if it is time for that."""
+        """Return memory that checkpoints have freed, at most every REST_MS."""
         if mono >= self._next_return:
-            with suppress(RuntimeError, MemoryError):  # no thread for it: tried again
-                self._loop.run_in_executor(None, give_back)
+            with suppress(RuntimeError, MemoryError):  # no thread is available: retried
+                self._loop.run_in_executor(None, trim_memory)
                 self._freed, self._next_return = False, mono + REST_MS
 
     async def finish(self) -> None:
@@ -186,7 +189,7 @@ class Checkpoints:
                 self._sync = None
 
     def _freeze(self, stats: Saves) -> int:
-        """Commit all records; returns the log offset of a capture that begins now. Raises OSError."""
+        """Commit all records; return the log offset of a capture that begins now. Raises OSError."""
         problem = self._data.disk.check_files()
         if problem is not None:
             raise OSError(errno.ENOENT, problem)
@@ -204,14 +207,14 @@ class Checkpoints:
         stats.last_ok = error is None
         stats.last_seconds = took // 1000
         if error is None:
-            self.saves.last = self._clock.now() // 1000  # also after a rewrite: the changes before it are saved
+            self.saves.last = self._clock.now() // 1000  # also after a rewrite, which saves the changes before it
             stats.count += 1
             self._logger.verbose(f"Checkpoint done in {took} ms")
         else:
             self._data.ks.changes.failed(capture)
             self._not_before = self._clock.mono() + RETRY_MS
             self._logger.warning(
-                f"Checkpoint failed, the journal keeps everything; next try in 5 seconds: {_why(error)}"
+                f"Checkpoint failed, the journal retains everything; next attempt in 5 seconds: {_why(error)}"
             )
 
     # -- when ------------------------------------------------------------------------------------------------
@@ -228,7 +231,7 @@ class Checkpoints:
                 self._start(self._rewrite_wanted)
             except OSError as error:
                 self._not_before = mono + RETRY_MS
-                self._logger.warning(f"Checkpoint put off: {_why(error)}")
+                self._logger.warning(f"Checkpoint postponed: {_why(error)}")
 
     def _due(self, now: int) -> bool:
         ks, disk = self._data.ks, self._data.disk
@@ -244,7 +247,7 @@ class Checkpoints:
     def _begin_sync(self) -> None:
         try:
             self._sync = in_thread(self._data.disk.sync)
-        except (RuntimeError, MemoryError) as error:  # no thread for it: tried again in a second
+        except (RuntimeError, MemoryError) as error:  # no thread is available: retried in a second
             self._sync_failed(error)
         else:
             self._sync.add_done_callback(self._sync_ended)

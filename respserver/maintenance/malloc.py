@@ -1,14 +1,14 @@
 """Returning freed memory to the system.
 
-glibc keeps freed memory between blocks in use: after many appends some ten megabytes. Checkpoints free the most at once
-(the nodes that they have stored), so memory is returned after them.
+glibc retains freed memory between blocks in use, which can be tens of megabytes after many appends. Checkpoints free
+the most memory at once, that of the nodes that they have stored. So memory is returned after checkpoints.
 """
 
 from __future__ import annotations
 
 
-def give_back() -> None:
-    """Call malloc_trim(), on any thread. Takes some milliseconds, without the GIL. Does nothing without glibc."""
+def trim_memory() -> None:
+    """Call malloc_trim(). Thread-safe; takes some milliseconds without the GIL. Does nothing without glibc."""
     try:
         import ctypes  # here, because it is rarely needed
 

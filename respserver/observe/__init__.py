@@ -4,7 +4,7 @@
     info          the text of INFO
     logs          log lines in redis-server's format
     slowlog       slow log, latency events, histograms
-    stats         counters, and records of stats that parts fill in
+    stats         counters, and records of stats that other parts fill in
     streamtotals  sums over all streams
     traffic       bytes and chunks to and from clients
 """

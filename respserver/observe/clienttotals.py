@@ -20,7 +20,7 @@ class ClientTotals:
     watched_keys: int = 0
     largest_in: int = 0  # bytes
     largest_out: int = 0
-    bytes: int = 0  # of memory
+    bytes: int = 0  # memory size
     replica_bytes: int = 0
 
     def add(self, sessions: Iterable[Session]) -> ClientTotals:
@@ -46,15 +46,15 @@ class ClientWalk:
 
     __slots__ = ("_left", "_partial", "_ready")
 
-    PAGE = 500  # clients that are looked at together; with fewer, the totals are those of the moment
+    PAGE = 500  # clients that are processed at once; with fewer, the totals are current
 
     def __init__(self) -> None:
         self._left: list[Session] = []
-        self._partial: ClientTotals | None = None  # of a walk that is under way
+        self._partial: ClientTotals | None = None  # of a walk in progress
         self._ready: ClientTotals | None = None
 
     def more(self, sessions: list[Session]) -> bool:
-        """Look at some more of the clients, of which ``sessions`` are all. True if take() costs little."""
+        """Process some more clients; ``sessions``: all of them. Returns True if take() is fast."""
         if self._ready is not None or len(sessions) <= self.PAGE:
             return True
         if self._partial is None:
@@ -66,6 +66,6 @@ class ClientWalk:
         return self._ready is not None
 
     def take(self, sessions: list[Session]) -> ClientTotals:
-        """The totals; all that is left of the walk is done now."""
+        """Complete the walk, and return the totals."""
         ready, self._ready = self._ready, None
         return ClientTotals().add(sessions) if ready is None else ready

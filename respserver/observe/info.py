@@ -1,7 +1,7 @@
 """INFO: the sections and fields of Redis, and a section ``streams``.
 
-A field of Redis that has no meaning in tidelog is left out, unless clients or monitoring need it. Then it has the value
-that is true here (``cluster_enabled:0``, ``evicted_keys:0``).
+A field of Redis that has no meaning in tidelog is omitted, unless clients or monitoring need it. In that case it has
+the value that is correct for tidelog (``cluster_enabled:0``, ``evicted_keys:0``).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from storage.nodes import coder
 from storage.streams import stream
 
 Fields = Iterator[tuple[str, object]]
-COMPILED = not (stream.__file__ or "").endswith(".py")  # the hot modules are compiled all together, or not at all
+COMPILED = not (stream.__file__ or "").endswith(".py")  # either all hot modules are compiled, or none
 RESP_PARSER = "compiled" if COMPILED else "hiredis"  # for commands with many arguments, see resp.hiredisparser
 
 
@@ -48,16 +48,16 @@ class ServerStats:
     rewrites: Saves = field(default_factory=Saves)  # checkpoints of BGREWRITEAOF
     rewrite_scheduled: bool = False
     log: Mapping[str, int | float | str] = field(default_factory=dict)  # Log.stats()
-    histograms: Mapping[str, Histogram] = field(default_factory=dict)  # command -> times that it took
-    denials: Mapping[str, int] = field(default_factory=dict)  # auth, command, key, channel -> how many were denied
+    histograms: Mapping[str, Histogram] = field(default_factory=dict)  # command -> durations
+    denials: Mapping[str, int] = field(default_factory=dict)  # auth, command, key, channel -> number of denials
     tracking: TrackingStats = field(default_factory=TrackingStats)
-    overheads: int = 0  # bytes of memory that are neither data nor a client's
+    overheads: int = 0  # memory size of what is neither data nor a client's
     log_offset: int = 0  # bytes of records ever logged
-    write_error: str | None = None  # the error for writes that the disk causes now
+    write_error: str | None = None  # the current error for writes because of the disk
     loading: bool = False
     startup_memory: int = 0  # bytes: process_memory().anonymous before data was loaded
-    peak_memory: int = 0  # bytes: the most that used_memory was seen to be
-    keys_loaded: int = 0  # at the start
+    peak_memory: int = 0  # bytes: the maximum of used_memory
+    keys_loaded: int = 0  # at startup
     deadlines: int = 0  # blocked clients whose wait has a timeout
     channels: int = 0
     shard_channels: int = 0
@@ -67,7 +67,7 @@ class ServerStats:
 
 
 def human(size: float) -> str:
-    """Bytes as Redis prints them: ``895.27K``."""
+    """Return bytes as Redis prints them: ``895.27K``."""
     if size < 1024:
         return f"{size:.0f}B"
     for unit in "KMGT":
@@ -124,7 +124,7 @@ def _clients(s: ServerStats) -> Fields:
 
 
 def memory_stats(s: ServerStats) -> dict[str, int]:
-    """Bytes by purpose, and the number of ``keys``, for MEMORY STATS and INFO memory."""
+    """Return bytes by purpose, and the number of ``keys``, for MEMORY STATS and INFO memory."""
     process = process_memory()
     clients, replicas = s.clients.bytes, s.clients.replica_bytes
     ks = s.keyspace
@@ -269,7 +269,7 @@ def _replication(s: ServerStats) -> Fields:
 
 
 def _following(s: ServerStats) -> Fields:
-    """The fields that only a replica has."""
+    """Yield the fields that only a replica has."""
     r = s.roles
     up = r.state == "connected"
     yield "master_host", r.host
@@ -307,13 +307,13 @@ def _modules(_: ServerStats) -> Fields:
 
 
 def _used_commands() -> Iterator[Command]:
-    """All commands and subcommands that were called or refused since RESETSTAT."""
+    """Yield all commands and subcommands that were called or refused since RESETSTAT."""
     return (c for c in all_commands() if c.calls or c.rejected or c.failed)
 
 
 def _commandstats(_: ServerStats) -> Fields:
     for command in _used_commands():
-        calls, usec = command.calls, command.usec // 1000  # kept in nanoseconds
+        calls, usec = command.calls, command.usec // 1000  # counted in nanoseconds
         mean = usec / calls if calls else 0
         refused = f"rejected_calls={command.rejected},failed_calls={command.failed}"
         yield f"cmdstat_{command.name}", f"calls={calls},usec={usec},usec_per_call={mean:.2f},{refused}"
@@ -387,12 +387,12 @@ _SECTIONS: dict[str, tuple[str, Callable[[ServerStats], Fields]]] = {
     "keyspace": ("Keyspace", _keyspace),
     "streams": ("Streams", _streams),
 }
-SUMS = {"all", "default", "everything", "memory", "streams"}  # words that ask for sums over all streams
+SUMS = {"all", "default", "everything", "memory", "streams"}  # sections that need totals over all streams
 _NOT_DEFAULT = {"commandstats", "latencystats"}
 
 
 def render(stats: ServerStats, sections: list[str]) -> str:
-    """The text of INFO.
+    """Return the text of INFO.
 
     ``sections``: names in any case, also ``all``, ``everything`` and ``default``; empty for the default ones. Unknown
     names are ignored, as in Redis.

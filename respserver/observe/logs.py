@@ -3,10 +3,10 @@
     4711:M 21 Nov 2026 09:14:00.123 * Ready to accept connections
     ^pid ^role         local time    ^level: . debug  - verbose  * notice  # warning
 
-Rule 1: an event is one line. Text is made printable first, so that clients can't forge lines.
+Rule 1: an event is one line. Unprintable characters are escaped, so that clients can't forge lines.
 Rule 2: logging never fails. A full disk or a closed pipe must not end the server.
 
-The file is opened for each line, as in Redis: it can be renamed or removed at any time, and lines are rare.
+As in Redis, the file is opened for each line, so it can be renamed or removed at any time. Lines are rare.
 """
 
 from __future__ import annotations
@@ -60,12 +60,12 @@ class Logger:
                 self.warning(line)
 
     def check(self) -> None:
-        """Raise OSError if the log file can't be written. Used at the start."""
+        """Raise OSError if the log file can't be written. Used at startup."""
         if self.path:
             os.close(os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644))
 
     def line(self, level: int, text: str, now: float) -> str:
-        """The line for an event, with its line feed. ``now``: seconds since epoch."""
+        """Return the line for an event, with its line feed. ``now``: seconds since epoch."""
         local = time.localtime(now)
         stamp = (
             f"{local.tm_mday:02d} {_MONTHS[local.tm_mon - 1]} {local.tm_year} "

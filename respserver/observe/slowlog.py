@@ -1,4 +1,4 @@
-"""The slow log, latency events, and a histogram of the time that each command takes.
+"""The slow log, latency events, and a histogram of the durations of each command.
 
 Rule 1: nothing here reads a clock; times are arguments. Rule 2: memory is bounded, whatever clients send.
 """
@@ -12,12 +12,12 @@ from commands.declare import Command
 from commands.session import Session
 from respserver.config.config import Config
 
-BUCKETS: Final = 37 * 8 + 16  # of a histogram: up to 2 ** 40 us, 12 days; longer durations are in the last one
-NO_LIMIT_NS: Final = 1 << 62  # more nanoseconds than any command takes
+BUCKETS: Final = 37 * 8 + 16  # of a histogram: up to 2 ** 40 us (12 days); longer durations are in the last bucket
+NO_LIMIT_NS: Final = 1 << 62  # longer than any command, in nanoseconds
 
-MAX_ARGS = 32  # the most arguments of a command in the slow log; the last one says how many were left out
-MAX_ARG_BYTES = 128  # the most bytes of an argument there
-MAX_SAMPLES = 160  # the most latency samples of an event
+MAX_ARGS = 32  # maximum number of arguments of a command in the slow log; the last one counts the omitted ones
+MAX_ARG_BYTES = 128  # maximum size of an argument in the slow log
+MAX_SAMPLES = 160  # maximum number of latency samples of an event
 
 SlowEntry = tuple[int, int, int, list[bytes], str, str]  # id, unix seconds, microseconds, argv, address, name
 
@@ -37,29 +37,29 @@ class SlowLog:
         self._entries = deque(list(self._entries)[: max(0, max_len)], maxlen=max(0, max_len))
 
     def note(self, unix_seconds: int, usec: int, argv: list[bytes], addr: str, name: str) -> None:
-        """Add a command if it was slow enough. Only the beginnings of long arguments and names are kept."""
+        """Add a command if it was slow enough. Long arguments and names are truncated."""
         if self.slower_than < 0 or usec < self.slower_than:
             return
-        self._entries.appendleft((self._next_id, unix_seconds, usec, _cut(argv), addr, name[:MAX_ARG_BYTES]))
+        self._entries.appendleft((self._next_id, unix_seconds, usec, _truncated(argv), addr, name[:MAX_ARG_BYTES]))
         self._next_id += 1
 
     def entries(self) -> list[SlowEntry]:
-        """Newest first."""
+        """Return the entries, newest first."""
         return list(self._entries)
 
     def reset(self) -> None:
-        """Remove all entries. IDs go on."""
+        """Remove all entries. IDs continue."""
         self._entries.clear()
 
 
 def shortened(argv: list[bytes]) -> list[bytes]:
-    """The first arguments, if there are more than MAX_ARGS, and how many were left out."""
+    """Return at most MAX_ARGS arguments; if some are omitted, the last one states their number."""
     if len(argv) <= MAX_ARGS:
         return argv
     return [*argv[: MAX_ARGS - 1], b"... (%d more arguments)" % (len(argv) - MAX_ARGS + 1)]
 
 
-def _cut(argv: list[bytes]) -> list[bytes]:
+def _truncated(argv: list[bytes]) -> list[bytes]:
     return [
         arg if len(arg) <= MAX_ARG_BYTES else arg[:MAX_ARG_BYTES] + b"... (%d more bytes)" % (len(arg) - MAX_ARG_BYTES)
         for arg in shortened(argv)
@@ -77,7 +77,7 @@ class LatencyEvents:
         self._worst: dict[str, int] = {}
 
     def note(self, event: str, unix_seconds: int, ms: int) -> None:
-        """Add a sample if it was slow enough. Of two in the same second the slower one is kept."""
+        """Add a sample if it was slow enough. Of two samples in one second, only the slower one is retained."""
         if self.threshold <= 0 or ms < self.threshold:
             return
         self._worst[event] = max(ms, self._worst.get(event, 0))
@@ -88,15 +88,15 @@ class LatencyEvents:
             samples.append((unix_seconds, ms))
 
     def all(self) -> dict[str, list[tuple[int, int]]]:
-        """Event -> [(unix seconds, ms), ...], oldest first."""
+        """Return event -> [(unix seconds, ms), ...], oldest first."""
         return {event: list(samples) for event, samples in self._samples.items()}
 
     def worst(self, event: str) -> int:
-        """The most ms of an event since it was reset, also if that sample is no longer kept; 0: there is none."""
+        """Return the maximum ms of an event since its reset, even if the sample is gone; 0 without samples."""
         return self._worst.get(event, 0)
 
     def reset(self, events: list[str]) -> int:
-        """Forget the named events, or all if none is named. Returns how many there were."""
+        """Remove the named events, or all if none is named; return their number."""
         named = events or list(self._samples)
         for event in named:
             self._worst.pop(event, None)
@@ -104,9 +104,9 @@ class LatencyEvents:
 
 
 class Histogram:
-    """The times that a command took, in buckets, eight for each doubling. So percentiles are at most 12 % too high.
+    """The durations of a command, in eight buckets for each power of two. So percentiles are at most 12 % too high.
 
-    The bucket of ``u`` microseconds, where ``shift`` makes ``u >> shift`` a number from 8 to 15::
+    The bucket of ``u`` microseconds; ``shift`` is such that ``u >> shift`` is from 8 to 15::
 
         u < 16:    u                                         (exact)
         u >= 16:   shift * 8 + (u >> shift)                  shift = bit_length(u) - 4
@@ -116,10 +116,10 @@ class Histogram:
 
     def __init__(self) -> None:
         self.calls = 0
-        self._counts: list[int] = []  # by bucket, up to the slowest one in use
+        self._counts: list[int] = []  # by bucket, up to the last one in use
 
     def note(self, usec: int, calls: int = 1) -> None:
-        """Add so many calls that took ``usec`` each."""
+        """Add ``calls`` calls that took ``usec`` each."""
         if usec < 16:
             bucket = max(usec, 0)
         else:
@@ -142,7 +142,7 @@ class Histogram:
         return 0.0
 
     def doublings(self) -> list[tuple[int, int]]:
-        """``(microseconds, calls that took at most that)`` for powers of two, from the first one that has calls."""
+        """Return (microseconds, calls that took at most that) for powers of two, from the first one that has calls."""
         pairs: list[tuple[int, int]] = []
         seen = 0
         limit = 1
@@ -158,7 +158,7 @@ class Histogram:
 
 
 def _upper(bucket: int) -> int:
-    """The longest duration in a bucket, in microseconds."""
+    """Return the longest duration in a bucket, in microseconds."""
     if bucket < 16:
         return bucket
     shift = bucket // 8 - 1
@@ -173,8 +173,8 @@ class Timings:
         self.slowlog = SlowLog()
         self.latency = LatencyEvents()
         self.histograms: dict[str, Histogram] = {}
-        self.tracking = False  # whether histograms are kept
-        self.slow_ns = NO_LIMIT_NS  # slow() is called for commands that take longer, in nanoseconds
+        self.tracking = False  # whether histograms are recorded
+        self.slow_ns = NO_LIMIT_NS  # nanoseconds; slow() is called for commands that take longer
         self.configure()
 
     def configure(self) -> None:
@@ -192,7 +192,7 @@ class Timings:
         self.slow_ns = min(limits, default=NO_LIMIT_NS)
 
     def note(self, name: str, took_ns: int, calls: int) -> None:
-        """Add calls to the histogram of the command, which took ``took_ns`` together."""
+        """Add calls to the histogram of the command; together they took ``took_ns``."""
         self.histograms.setdefault(name, Histogram()).note(took_ns // calls // 1000, calls)
 
     def slow(self, session: Session, command: Command | None, argv: list[bytes], took_ns: int, now: int) -> None:
@@ -205,6 +205,6 @@ class Timings:
         self.latency.note("fast-command" if "fast" in flags else "command", seconds, took_ns // 1_000_000)
 
     def doublings(self) -> dict[str, tuple[int, list[tuple[int, int]]]]:
-        """Command -> its calls, and ``(microseconds, calls that took at most that)`` for powers of two."""
+        """Return command -> its calls, and (microseconds, calls that took at most that) for powers of two."""
         found = sorted(self.histograms.items())
         return {name: (histogram.calls, histogram.doublings()) for name, histogram in found if histogram.calls}

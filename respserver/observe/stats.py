@@ -1,4 +1,4 @@
-"""Counters of the running server, and the stats that its parts give to INFO and ROLE."""
+"""Counters of the running server, and the stats of its parts for INFO and ROLE."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 
 from respserver.observe.traffic import Traffic
 
-MAX_ERROR_CODES = 128  # the most error codes that are counted; there are fewer, unless a bug makes them up
+MAX_ERROR_CODES = 128  # maximum number of counted error codes; only a bug can produce more
 
 
 class SampledRate:
-    """Events a second: the mean of the last 16 samples of a running count."""
+    """Events per second: the mean of the last 16 samples of a counter."""
 
     __slots__ = ("_last_at", "_last_count", "_samples")
 
@@ -38,15 +38,15 @@ class SampledRate:
 class TrackingStats:
     """CLIENT TRACKING in numbers."""
 
-    clients: int = 0  # that have switched it on
-    keys: int = 0  # that are remembered
+    clients: int = 0  # that have enabled it
+    keys: int = 0  # remembered
     items: int = 0  # pairs of a key and a client
     prefixes: int = 0
-    bytes: int = 0  # of memory that this takes
+    bytes: int = 0  # memory size
 
 
 class Counters:
-    """Counts since the start or the last CONFIG RESETSTAT."""
+    """Counts since startup or the last CONFIG RESETSTAT."""
 
     def __init__(self) -> None:
         self.ops_rate = SampledRate()
@@ -87,11 +87,11 @@ class Saves:
     """Stats of the checkpoints."""
 
     running: bool = False
-    started: int = 0  # unix seconds when the running one began
-    last: int = 0  # unix seconds of the last successful one, or of the start
+    started: int = 0  # unix seconds at which the running one started
+    last: int = 0  # unix seconds of the last successful one, or of startup
     last_ok: bool = True
-    last_seconds: int = -1  # how long the last one took; -1: none yet
-    count: int = 0  # completed since the start
+    last_seconds: int = -1  # duration of the last one; -1: none yet
+    count: int = 0  # completed since startup
 
 
 @dataclass(slots=True)
@@ -101,7 +101,7 @@ class ReplicaStats:
     host: str
     port: int
     state: str  # wait_bgsave, send_bulk, online
-    offset: int  # log offset that it has acknowledged
+    offset: int  # acknowledged log offset
     lag: int  # seconds since its last acknowledgement
 
 
@@ -115,20 +115,20 @@ class RoleStats:
     failover: str = "no-failover"  # waiting-for-sync, failover-in-progress
     id: str = ""
     previous_id: str = "0" * 40
-    previous_offset: int = -1  # log offset up to which the previous ID is valid; -1: there is none
+    previous_offset: int = -1  # log offset up to which the previous ID is valid; -1: none
     backlog_active: bool = False
     backlog_first: int = 0  # the oldest log offset from which a replica can continue
     # if this server is a replica
     host: str = ""
     port: int = 0
     state: str = ""  # connect, connecting, sync, connected
-    last_io: int = -1  # since the leader was last heard of; -1: never
+    last_io: int = -1  # since the last message of the leader; -1: never
     syncing: bool = False
-    sync_total: int = 0  # bytes of the copy that is being received; an estimate
+    sync_total: int = 0  # estimated bytes of the copy that is being received
     sync_read: int = 0
     sync_last_io: int = -1
-    down_since: int = -1  # since the link was lost; -1: it is up
-    # totals since the start
+    down_since: int = -1  # since the link was lost; -1: connected
+    # totals since startup
     full_syncs: int = 0
     partial_syncs: int = 0
     refused_partial: int = 0
@@ -141,12 +141,12 @@ class ProcessMemory:
     """Memory of this process, in bytes."""
 
     anonymous: int  # limited by maxmemory; without pages of files, such as LMDB's maps
-    resident: int  # all pages that are in memory now
-    peak: int  # the most that was ever resident
+    resident: int  # all pages in memory
+    peak: int  # maximum of ``resident``
 
 
 def process_memory() -> ProcessMemory:
-    """Read from ``/proc/self/status``. On systems without it, all three are the peak."""
+    """Return the sizes in ``/proc/self/status``. On systems without it, all three are the peak."""
     usage = resource.getrusage(resource.RUSAGE_SELF)
     peak = usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024)
     sizes = {"RssAnon": peak, "VmRSS": peak, "VmHWM": peak}
@@ -163,7 +163,7 @@ def process_memory() -> ProcessMemory:
 
 
 def system_memory() -> int:
-    """The memory of the machine in bytes; 0 if the system does not say."""
+    """Return the memory of the machine in bytes; 0 if the system does not report it."""
     try:
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (OSError, ValueError):

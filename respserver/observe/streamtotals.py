@@ -15,7 +15,7 @@ class StreamTotals:
 
     streams: int = 0
     entries: int = 0
-    entries_added: int = 0  # ever, to the present streams
+    entries_added: int = 0  # ever, to the existing streams
     nodes: int = 0
     groups: int = 0
     pending: int = 0
@@ -25,30 +25,30 @@ class StreamTotals:
 
 
 class StreamWalk:
-    """Computes the totals. A result that took long is reused for 20 times as long, so that it costs at most 5 % of the
+    """Computes the totals. A result is reused for 20 times as long as it took, so that it costs at most 5 % of the
     time."""
 
     __slots__ = ("_cost", "_cursor", "_partial", "_spent", "_taken_at", "_totals")
 
-    CHEAP_SECONDS = 0.005  # a result that took at most that is never reused: it is exact
-    PAGE = 2000  # keys that are looked at together
+    CHEAP_SECONDS = 0.005  # a result that took less is never reused, so that it is exact
+    PAGE = 2000  # keys that are processed at once
 
     def __init__(self) -> None:
         self._totals = StreamTotals()
         self._taken_at = 0.0
         self._cost = 0.0
-        self._partial: StreamTotals | None = None  # of a walk that is under way
+        self._partial: StreamTotals | None = None  # of a walk in progress
         self._cursor = 0
         self._spent = 0.0
 
     def totals(self, ks: Keyspace) -> StreamTotals:
-        """The sums; all that is left of the walk is done now."""
+        """Complete the walk, and return the totals."""
         while not self.more(ks):
             pass
         return self._totals
 
     def more(self, ks: Keyspace) -> bool:
-        """Walk over some more keys. True if there is a result that can be used."""
+        """Process some more keys. Returns True if there is a usable result."""
         began = perf_counter()
         if self._partial is None:
             if self._cost > self.CHEAP_SECONDS and began - self._taken_at < 20 * self._cost:

@@ -1,11 +1,11 @@
-"""Bytes, chunks and commands, from clients and to them. A module of its own because it is compiled: it is used for each
-chunk."""
+"""Counters of bytes, chunks and commands. They are a separate module because it is compiled: every chunk updates
+them."""
 
 from __future__ import annotations
 
 
 class Traffic:
-    """Counts since the start or the last CONFIG RESETSTAT, without those of replicas and leaders."""
+    """Counts since startup or the last CONFIG RESETSTAT, without those of replicas and leaders."""
 
     __slots__ = ("bytes_in", "bytes_out", "commands", "reads", "writes")
 

@@ -293,7 +293,7 @@ class LeaderLink:
         problem = self._data.disk.check_files()
         if problem is not None:  # the files may be those of another server
             raise OSError(errno.ENOENT, problem)
-        return Incoming(Path(self._config.dir), self._config.tail_size)
+        return Incoming(Path(self._config.dir), self._config.wal_size)
 
     def history_of(self, replid: str) -> History:
         return History(replid, [], self._data.disk.history.boot)

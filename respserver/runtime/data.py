@@ -41,7 +41,7 @@ class Data:
         """Open the data directory and read it, on any thread. Raises CorruptError, OSError."""
         config = self._config
         options = LogOptions(
-            appendfsync=config.appendfsync, ring_bytes=config.tail_size, checkpoint_bytes=config.checkpoint_size
+            appendfsync=config.appendfsync, ring_bytes=config.wal_size, checkpoint_bytes=config.checkpoint_size
         )
         disk = Log.open(Path(config.dir), options)
         ks = empty_keyspace(disk, config)

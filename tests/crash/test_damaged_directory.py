@@ -19,7 +19,7 @@ from tests.persistence.lmdbdamage import LmdbFile
 from tests.wire.rawclient import Raw
 from tidelog.testing import READY, free_port, running_server
 
-SETTINGS = {"tail-size": "1mb", "save": "", "enable-debug-command": "yes", "stream-node-max-entries": "10"}
+SETTINGS = {"wal-size": "1mb", "save": "", "enable-debug-command": "yes", "stream-node-max-entries": "10"}
 CHECKOUT = Path(__file__).resolve().parents[2]
 
 

@@ -54,7 +54,7 @@ def writes_again(client: redis.Redis, acknowledged: list[bytes]) -> None:
 
 @pytest.mark.parametrize("fsync", ["always", "everysec"])
 def test_journal_without_room(fsync: str) -> None:
-    with running_server(appendfsync=fsync, tail_size="1mb", checkpoint_size="1gb", save="") as server:
+    with running_server(appendfsync=fsync, wal_size="1mb", checkpoint_size="1gb", save="") as server:
         acknowledged: list[bytes] = []
         with connection(server) as client:
             limit_files(server, 3 * MB)
@@ -80,7 +80,7 @@ def test_journal_without_room(fsync: str) -> None:
 
 
 def test_killed_while_the_disk_is_full() -> None:
-    with running_server(tail_size="1mb", checkpoint_size="1gb", save="") as server:
+    with running_server(wal_size="1mb", checkpoint_size="1gb", save="") as server:
         acknowledged: list[bytes] = []
         with connection(server) as client:
             limit_files(server, 3 * MB)
@@ -93,7 +93,7 @@ def test_killed_while_the_disk_is_full() -> None:
 
 
 def test_checkpoint_without_room() -> None:
-    with running_server(tail_size="1mb", checkpoint_size="1gb", save="") as server, connection(server) as client:
+    with running_server(wal_size="1mb", checkpoint_size="1gb", save="") as server, connection(server) as client:
         acknowledged: list[bytes] = []
         blob = [str(i) * 2000 for i in range(100)]
         for _ in range(5):

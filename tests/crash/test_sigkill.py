@@ -112,7 +112,7 @@ class Load:
 @pytest.mark.parametrize("fsync", ["always", "everysec", "no"])
 def test_nothing_acknowledged_is_lost(fsync: str) -> None:
     with running_server(
-        appendfsync=fsync, checkpoint_size="1mb", tail_size="1mb", stream_node_max_entries=100
+        appendfsync=fsync, checkpoint_size="1mb", wal_size="1mb", stream_node_max_entries=100
     ) as server:
         load = Load(server, seed=len(fsync))
         with connection(server) as client:
@@ -128,7 +128,7 @@ def test_nothing_acknowledged_is_lost(fsync: str) -> None:
 
 def test_a_transaction_is_never_torn() -> None:
     rng = random.Random(5)
-    with running_server(tail_size="1mb") as server:
+    with running_server(wal_size="1mb") as server:
         for _ in range(4):
             killer = threading.Timer(rng.uniform(0.1, 0.4), server.kill)
             killer.start()
@@ -157,10 +157,10 @@ def test_sigterm_checkpoints_and_starts_clean() -> None:
         assert client.execute_command("DEBUG", "DIGEST") == digest
 
 
-def test_another_tail_size_takes_effect_at_the_next_start() -> None:
-    with running_server(tail_size="1mb") as server, connection(server) as client:
+def test_another_wal_size_takes_effect_at_the_next_start() -> None:
+    with running_server(wal_size="1mb") as server, connection(server) as client:
         client.execute_command("TAPPEND", "s", "f", "v")
-        server.config["tail-size"] = "2mb"
+        server.config["wal-size"] = "2mb"
         server.kill()
         server.start()
         assert facts(server)["log_tail_bytes"] == 2 << 20

@@ -95,7 +95,7 @@ class Load:
 @pytest.mark.parametrize("fsync", ["always", "no"])
 def test_what_consumers_have_survives(fsync: str) -> None:
     with running_server(
-        appendfsync=fsync, checkpoint_size="1mb", tail_size="1mb", stream_node_max_entries=100
+        appendfsync=fsync, checkpoint_size="1mb", wal_size="1mb", stream_node_max_entries=100
     ) as server:
         load = Load(server, seed=len(fsync))
         with Raw(server.port) as client:

@@ -18,7 +18,7 @@ RETRY = 500  # ms
 @pytest.mark.parametrize("how", ["SIGSTOP", "SLEEP"])
 def test_acknowledgements_that_have_arrived_count(how: str) -> None:
     with (
-        running_server(tail_size="1mb", enable_debug_command="yes") as server,
+        running_server(wal_size="1mb", enable_debug_command="yes") as server,
         Raw(server.port) as c, Raw(server.port) as reader, Raw(server.port) as sleeper,
     ):  # fmt: skip
         for number in range(3):

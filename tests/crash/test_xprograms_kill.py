@@ -18,7 +18,7 @@ from tidelog.testing import ServerError
 
 MINUTES = float(os.environ.get("TIDELOG_LONG") or 0.1)  # the same in short is tested always
 AT_ONCE = 40  # programs before a kill
-SETTINGS = {"checkpoint_size": "1mb", "tail_size": "1mb", "stream_node_max_entries": 4}
+SETTINGS = {"checkpoint_size": "1mb", "wal_size": "1mb", "stream_node_max_entries": 4}
 
 
 def ask(node: Node, asked: list[Words]) -> list[Reply]:

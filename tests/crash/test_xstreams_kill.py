@@ -20,7 +20,7 @@ from tests.replication.cluster import Node, assert_same, cluster
 from tests.wire.rawclient import Raw
 
 MINUTES = float(os.environ.get("TIDELOG_LONG") or 0.1)  # the same in short is tested always
-SETTINGS = {"checkpoint_size": "1mb", "tail_size": "1mb", "stream_node_max_entries": 50}
+SETTINGS = {"checkpoint_size": "1mb", "wal_size": "1mb", "stream_node_max_entries": 50}
 
 
 class Storm:

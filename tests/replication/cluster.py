@@ -38,7 +38,7 @@ FAST: dict[str, str | int] = {
     "enable-debug-command": "yes",
     "repl-ping-replica-period": 1,
     "repl-timeout": 5,
-    "tail-size": "1mb",
+    "wal-size": "1mb",
     "appendfsync": "everysec",  # a process that is killed loses nothing by it, and the disk is not what is tested
 }
 REDIS_FAST: dict[str, str | int] = {

@@ -37,7 +37,7 @@ class Recording:
 
 
 def restore(directory: Path, data: bytes) -> subprocess.CompletedProcess[bytes]:
-    command = [sys.executable, "-m", "_tidelog_server", "--dir", str(directory), "--tail-size", "1mb", "--restore"]
+    command = [sys.executable, "-m", "_tidelog_server", "--dir", str(directory), "--wal-size", "1mb", "--restore"]
     return subprocess.run(command, input=data, capture_output=True, timeout=60, check=False)
 
 

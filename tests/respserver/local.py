@@ -169,7 +169,7 @@ class LocalServer:
 
     def __init__(self, directory: Path, **options: str) -> None:
         argv = ["--dir", str(directory / "data"), "--logfile", str(directory / "log")]
-        for name, value in {"tail_size": "1mb", "slowlog_log_slower_than": "-1", **options}.items():
+        for name, value in {"wal_size": "1mb", "slowlog_log_slower_than": "-1", **options}.items():
             argv += ["--" + name.replace("_", "-"), value]
         (directory / "log").touch()
         self.events: list[Event] = []

@@ -151,7 +151,7 @@ def test_help_for_each_directive(capsys: pytest.CaptureFixture[str], name: str) 
 
 def test_help_for_other_words(capsys: pytest.CaptureFixture[str]) -> None:
     assert program.main(["--help", "rdbcompression"]) == 0
-    assert "without effect here" in capsys.readouterr().out
+    assert "has no effect in tidelog" in capsys.readouterr().out
     assert program.main(["--help", "apendfsync"]) == 1
     assert capsys.readouterr().err == "tidelog-server: unknown directive 'apendfsync'; did you mean 'appendfsync'?\n"
 
@@ -265,7 +265,7 @@ def test_config_set_of_loglevel_and_maxclients(monkeypatch: pytest.MonkeyPatch, 
 def test_without_a_c_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, codes: bool) -> None:
     monkeypatch.setattr(coder, "CODES", codes)
     logger = Logger(str(tmp_path / "log"))
-    program._tell_of_coding(logger)
+    program._warn_if_uncompiled(logger)
     said = Path(logger.path).read_text() if Path(logger.path).exists() else ""
     assert said.count("installed without a C compiler") == (not codes)
 

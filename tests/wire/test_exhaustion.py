@@ -32,7 +32,7 @@ def leave(server: Server, size: int) -> None:
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[Server]:
-    with running_server(tmp_path, save="", tail_size="8mb") as server:
+    with running_server(tmp_path, save="", wal_size="8mb") as server:
         yield server
         server.restart()  # whatever happened: it starts again, and stops as it should
 
@@ -142,7 +142,7 @@ def test_a_limit_that_is_too_small_is_said_at_the_start(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_journal_with_little_room_is_cut_in_time(tmp_path: Path) -> None:
     """Its map has an eighth of the address space, less than checkpoint-size: writes go on all the same."""
-    with running_server(tmp_path, command=limited(640), save="", appendfsync="no", tail_size="8mb") as server, \
+    with running_server(tmp_path, command=limited(640), save="", appendfsync="no", wal_size="8mb") as server, \
             Raw(server.port) as c:  # fmt: skip
         value = b"x" * MB
         for _ in range(300):
@@ -156,7 +156,7 @@ def test_a_journal_with_little_room_is_cut_in_time(tmp_path: Path) -> None:
 def test_a_transaction_for_which_there_is_no_room_is_answered_or_the_end(
     tmp_path: Path, limit: int, batch: int
 ) -> None:
-    with running_server(tmp_path, command=limited(limit), save="", appendfsync="no", tail_size="8mb") as server:
+    with running_server(tmp_path, command=limited(limit), save="", appendfsync="no", wal_size="8mb") as server:
         with Raw(server.port) as c:
             assert c("SET", "k", "v") == b"OK"
             c.pipeline(("MULTI",), *[("SET", f"k{n}", b"x" * MB) for n in range(batch)])

@@ -26,7 +26,7 @@ MB = 1024 * 1024
 @pytest.fixture(scope="module")
 def process() -> Iterator[Server]:
     """A real server, on the event loop that users get."""
-    with running_server(appendfsync="no", save="", tail_size="8mb", node_cache_size="4mb") as server:
+    with running_server(appendfsync="no", save="", wal_size="8mb", node_cache_size="4mb") as server:
         yield server
 
 
@@ -445,7 +445,7 @@ def test_a_password_set_later_holds_for_new_connections(c: Raw, connect: Connect
 
 def test_protected_mode(process: Server) -> None:
     address = local_address()
-    with running_server(bind="*", tail_size="1mb") as server:
+    with running_server(bind="*", wal_size="1mb") as server:
         with socket.create_connection((address, server.port), timeout=10) as sock:
             assert sock.recv(1000).startswith(b"-DENIED tidelog is running in protected mode")
         with Raw(server.port) as raw:

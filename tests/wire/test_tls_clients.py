@@ -50,7 +50,7 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
     with running_server(
         tls_port=tls_port, tls_cert_file=str(where / "server.pem"), tls_key_file=str(where / "server.key"),
         tls_ca_cert_file=str(where / "ca.pem"), tls_auth_clients="optional", unixsocket=str(where / "s.sock"),
-        unixsocketperm="700", appendfsync="no", tail_size="1mb", bind="127.0.0.1 -::1",
+        unixsocketperm="700", appendfsync="no", wal_size="1mb", bind="127.0.0.1 -::1",
     ) as server:  # fmt: skip
         yield Secured(server, tls_port, where, authority)
 
@@ -85,7 +85,7 @@ def test_client_certificates_are_demanded(secured: Secured, tmp_path: Path) -> N
     where, port = secured.where, free_port()
     with running_server(
         tls_port=port, tls_cert_file=str(where / "server.pem"), tls_key_file=str(where / "server.key"),
-        tls_ca_cert_file=str(where / "ca.pem"), tls_auth_clients="yes", tail_size="1mb",
+        tls_ca_cert_file=str(where / "ca.pem"), tls_auth_clients="yes", wal_size="1mb",
     ) as server:  # fmt: skip
         demanding = Secured(server, port, where, secured.authority)
         cert, key = str(where / "client.pem"), str(where / "client.key")
@@ -225,7 +225,7 @@ def test_unix_socket_alone_and_over_a_dead_one(tmp_path: Path) -> None:
     path = tmp_path / "s.sock"
     with socket.socket(socket.AF_UNIX) as dead:
         dead.bind(str(path))
-    with running_server(unixsocket=str(path), protected_mode="yes", tail_size="1mb") as server:
+    with running_server(unixsocket=str(path), protected_mode="yes", wal_size="1mb") as server:
         with redis.Redis(unix_socket_path=str(path)) as client:
             assert client.ping()
         server.stop()

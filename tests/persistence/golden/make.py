@@ -38,7 +38,7 @@ from tests.wire.rawclient import Raw
 HERE = Path(__file__).parent
 FAR = 100 * 365 * 86_400_000  # ms: a hundred years
 SETTINGS = {
-    "tail-size": "1mb", "stream-node-max-entries": 8, "enable-debug-command": "yes", "save": "",
+    "wal-size": "1mb", "stream-node-max-entries": 8, "enable-debug-command": "yes", "save": "",
     "checkpoint-size": "1gb", "repl-backlog-ttl": 1,
 }  # fmt: skip
 

@@ -65,7 +65,7 @@ def test_a_sync_that_gets_no_thread_is_tried_again(
 
 def test_memory_is_returned_after_checkpoints_but_not_after_each_of_many(monkeypatch: pytest.MonkeyPatch) -> None:
     returned: list[int] = []
-    monkeypatch.setattr("respserver.maintenance.checkpoints.give_back", lambda: returned.append(1))
+    monkeypatch.setattr("respserver.maintenance.checkpoints.trim_memory", lambda: returned.append(1))
     with start_in_thread(save="", clock=HandClock()) as server, Raw(server.port) as c:
         for _ in range(3):
             assert c("SET", "k", "v") == b"OK"

@@ -10,13 +10,13 @@ import pytest
 
 PROGRAM = """
 from respserver.observe.stats import process_memory
-from respserver.maintenance.malloc import give_back
+from respserver.maintenance.malloc import trim_memory
 before = process_memory().anonymous
 blocks = [bytes(3000) for _ in range(20_000)]
 full = process_memory().anonymous
 kept = blocks[::100]
 del blocks
-give_back()
+trim_memory()
 print(before, full, process_memory().anonymous)
 """
 

@@ -15,7 +15,7 @@ from respserver.runtime.data import Data
 
 @pytest.fixture
 def data(tmp_path: Path) -> Data:
-    config = Config.load(["--dir", str(tmp_path), "--tail-size", "1mb"])
+    config = Config.load(["--dir", str(tmp_path), "--wal-size", "1mb"])
     return Data(config, Clock(), Logger(level="nothing"))
 
 
