@@ -333,7 +333,7 @@ def test_loopback_and_protected_mode_by_default(tmp_path: Path, start: Start) ->
 
 def test_warnings_are_logged(tmp_path: Path, start: Start) -> None:
     server = start(tmp_path, "--appendonly", "no", "-", stdin="rdbcompression yes\n").ready()
-    assert " # appendonly no: every write is on disk anyway; it stays yes\n" in server.output()
+    assert " # appendonly no: every write is on disk anyway; it remains yes\n" in server.output()
     assert " # Ignored: rdbcompression (" in server.output()
 
 

@@ -69,7 +69,7 @@ def test_set() -> None:
         (("save", "900"), FAILED.format("save", "Invalid save parameters")),
         (("save", '"900'), FAILED.format("save", "Unbalanced quotes in configuration line")),
         (("maxmemory-policy", "foo"), FAILED.format("maxmemory-policy", "argument(s) must be one of the following: volatile-lru, volatile-lfu, volatile-random, volatile-ttl, allkeys-lru, allkeys-lfu, allkeys-random, noeviction")),  # noqa: E501
-        (("maxmemory-policy", "allkeys-lru"), FAILED.format("maxmemory-policy", "tidelog evicts nothing to make room: writes answer -OOM instead")),  # noqa: E501
+        (("maxmemory-policy", "allkeys-lru"), FAILED.format("maxmemory-policy", "tidelog evicts nothing to free memory: writes fail with -OOM instead")),  # noqa: E501
         (("timeout", "7", "notify-keyspace-events", "KEq"), FAILED.format("notify-keyspace-events", "Invalid event class character. Use 'Ag$lshzxeKEtmdnoc'.")),  # noqa: E501
     ],
 )  # fmt: skip
@@ -83,7 +83,7 @@ def test_set_of_directives_without_effect() -> None:
     assert config.appendonly is True
     assert config.value("hash-max-listpack-entries") == "7"
     assert config.warnings == [
-        "appendonly no: every write is on disk anyway; it stays yes",
+        "appendonly no: every write is on disk anyway; it remains yes",
         "CONFIG SET hash-max-listpack-entries: ignored (tidelog has strings and streams only)",
     ]
 

@@ -87,7 +87,7 @@ def test_older_names_of_redis() -> None:
     [
         ("replicaof", "h 1", "can't set immutable config"),
         ("slaveof", "no one", "can't set immutable config"),
-        ("slave-read-only", "no", "it can't take writes of its own"),
+        ("slave-read-only", "no", "it can't accept writes of its own"),
     ],
 )
 def test_config_set_refuses(name: str, value: str, why: str) -> None:

@@ -105,7 +105,7 @@ def test_wrong_values(line: str, text: str) -> None:
     ("line", "why"),
     [
         ("cluster-enabled yes", "this server can't be a node of a Redis Cluster"),
-        ("replica-read-only no", "it can't take writes of its own"),
+        ("replica-read-only no", "it can't accept writes of its own"),
     ],
 )
 def test_directives_that_are_dangerous_to_ignore_are_refused(line: str, why: str) -> None:
@@ -145,7 +145,7 @@ def test_fixed_directives_keep_their_values() -> None:
     config = load("appendonly no\ndatabases 16\ndaemonize yes\nmaxmemory-policy allkeys-lru\n")
     assert config.appendonly is True
     assert (config.databases, config.daemonize, config.maxmemory_policy) == (1, False, "noeviction")
-    assert config.warnings[0] == "appendonly no: every write is on disk anyway; it stays yes"
+    assert config.warnings[0] == "appendonly no: every write is on disk anyway; it remains yes"
     assert len(config.warnings) == 4
 
 
