@@ -181,7 +181,7 @@ def disaster(server: Server, watch: Watch, rows: Sequence[Click], seconds: float
     watch.until(lambda: watch.of("count").engine == other, f"{other} has the job")
     say(f"{other} has the job {time.monotonic() - killed:.1f} s later (lease: {LEASE:g} s)")
     watch.until(lambda: _read_by(watch.of("count"), other), f"{other} counts")
-    said = watch.of("count").said
+    said = watch.of("count").report
     replayed = said.recovered if said is not None else 0
     say(f"to have the state, {other} has replayed {replayed} epochs of {PARTITIONS} partitions")
     watch.until(lambda: not sender.is_alive() and watch.idle, "everything is read")
@@ -191,7 +191,7 @@ def disaster(server: Server, watch: Watch, rows: Sequence[Click], seconds: float
 
 def _read_by(job: JobOverview, engine: str) -> int:
     """Return the number of rows that this engine reports as read."""
-    return job.said.rows_in if job.said is not None and job.said.engine == engine else 0
+    return job.report.rows_in if job.report is not None and job.report.engine == engine else 0
 
 
 def epochs_of(client: Client, name: str, owners: Sequence[tuple[int, str]]) -> list[Epoch]:

@@ -243,7 +243,7 @@ def status(names: tuple[str, ...], watch: bool, interval: float, as_json: bool, 
         show_status(
             StatusOptions(watch, interval, as_json), lambda: ask(overview(names)),
             lambda seen: print_job(seen.jobs[0], seen.at) if len(names) == 1 else print_jobs(seen),
-            lambda seen: seen.written(),
+            lambda seen: seen.to_json(),
         )  # fmt: skip
 
 

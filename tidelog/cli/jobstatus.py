@@ -25,25 +25,25 @@ def print_jobs(seen: JobsOverview) -> None:
 
 
 def _row(job: JobOverview, now: int) -> list[str]:
-    said = job.said
-    if said is None:
+    report = job.report
+    if report is None:
         return [job.spec.name, job.state, job.engine or "-", _epoch(job), *_lag(job), *["-"] * 7]
-    runs = job.engine == said.engine
-    rates = [f"{said.in_rate:,.0f}", f"{said.out_rate:,.0f}"] if runs else ["-", "-"]
-    state = job.state if said.version == job.spec.version else f"{job.state} (other code)"
+    runs = job.engine == report.engine
+    rates = [f"{report.in_rate:,.0f}", f"{report.out_rate:,.0f}"] if runs else ["-", "-"]
+    state = job.state if report.version == job.spec.version else f"{job.state} (other code)"
     return [
         job.spec.name, state, job.engine or "-", _epoch(job), *_lag(job), *rates,
-        _number(said.facts.get("keys")), _size(said.facts.get("bytes")), _snapshot(job, now),
-        f"{said.restarts:,}", _first(said.error) if said.error else "-",
+        _number(report.facts.get("keys")), _size(report.facts.get("bytes")), _snapshot(job, now),
+        f"{report.restarts:,}", _first(report.error) if report.error else "-",
     ]  # fmt: skip
 
 
 def print_job(job: JobOverview, now: int) -> None:
     """Print all details of one job."""
-    spec, said = job.spec, job.said
+    spec, report = job.spec, job.report
     facts = {
         "job": f"{spec.name}, a {spec.kind} job, {spec.target}",
-        "code": f"version {spec.version} was added" if said is None else version_text(said.version, spec.version),
+        "code": f"version {spec.version} was added" if report is None else version_text(report.version, spec.version),
         "state": job.state,
         "engine": job.engine or "none",
         "generation": f"{spec.generation}" + (f", from {spec.start}" if spec.start else ""),
@@ -52,20 +52,20 @@ def print_job(job: JobOverview, now: int) -> None:
         "epoch": _epoch(job),
         "behind": f"{job.lag:,} entries, the oldest is {duration(job.lag_ms)} old" if job.lag else "0",
     }
-    if said is not None:
-        since = duration(now - said.since)
-        facts["rows"] = f"{said.rows_in:,} in, {said.rows_out:,} out since its start on this engine, {since} ago"
-        facts["rates"] = f"{said.in_rate:,.0f}/s in, {said.out_rate:,.0f}/s out"
-        if said.dead:
-            facts["dead"] = f"{said.dead:,} entries sent to the dead-letter queue"
+    if report is not None:
+        since = duration(now - report.since)
+        facts["rows"] = f"{report.rows_in:,} in, {report.rows_out:,} out since its start on this engine, {since} ago"
+        facts["rates"] = f"{report.in_rate:,.0f}/s in, {report.out_rate:,.0f}/s out"
+        if report.dead:
+            facts["dead"] = f"{report.dead:,} entries sent to the dead-letter queue"
         if spec.state:
-            facts["keys"] = f"{_number(said.facts.get('keys'))}, {_size(said.facts.get('bytes'))}"
+            facts["keys"] = f"{_number(report.facts.get('keys'))}, {_size(report.facts.get('bytes'))}"
             facts["snapshot"] = _snapshot(job, now)
             if job.snapshots.error:
                 facts["snapshots"] = f"FAIL: {job.snapshots.error}"
-        if said.recovered:
-            facts["recovered"] = f"{said.recovered:,} epochs replayed"
-        facts["restarts"] = f"{said.restarts:,}"
+        if report.recovered:
+            facts["recovered"] = f"{report.recovered:,} epochs replayed"
+        facts["restarts"] = f"{report.restarts:,}"
     print_pairs(facts)
     if job.partitions:
         rows = [
@@ -76,9 +76,9 @@ def print_job(job: JobOverview, now: int) -> None:
         table(["  partition", "epoch", "behind", "age", "recovery"], rows)
         if len(job.partitions) > SHOWN:
             echo(f"  and {len(job.partitions) - SHOWN:,} more; --json prints all")
-    if said is not None and said.error:
-        echo(f"last error, {duration(now - said.error_at)} ago:")
-        for line in said.error.splitlines():
+    if report is not None and report.error:
+        echo(f"last error, {duration(now - report.error_at)} ago:")
+        for line in report.error.splitlines():
             echo(f"    {line}")
 
 
@@ -89,8 +89,8 @@ def _lag(job: JobOverview) -> list[str]:
 def _epoch(job: JobOverview) -> str:
     """Return the last epoch according to the log; for a frame job, according to its engine."""
     last = max((each.epoch for each in job.partitions if each.epoch is not None), default=None)
-    if last is None and job.said is not None and job.spec.kind == "frame":
-        last = job.said.epoch
+    if last is None and job.report is not None and job.spec.kind == "frame":
+        last = job.report.epoch
     return "-" if last is None else f"{last:,}"
 
 

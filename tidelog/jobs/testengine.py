@@ -124,8 +124,8 @@ class EngineTest:
         if not self.running:
             raise JobError(f"the engine is not running; its log:\n{self.log[-LOGGED:]}")
         for each in jobs:
-            if each.state == "failed" and each.said is not None:
-                raise JobError(f"job {each.spec.name!r} has failed: {each.said.error}")
+            if each.state == "failed" and each.report is not None:
+                raise JobError(f"job {each.spec.name!r} has failed: {each.report.error}")
 
     def _overview(self) -> JobsOverview:
         line = EngineConnection(Access((self.server.url,)), "tidelog-jobs-test")

@@ -35,7 +35,7 @@ def test_apps() -> None:
 
 
 def test_jobs() -> None:
-    look = msgspec.json.decode(JobsOverview(1, (JobOverview(JobSpec("a", "m:a"), "", None),)).written())
+    look = msgspec.json.decode(JobsOverview(1, (JobOverview(JobSpec("a", "m:a"), "", None),)).to_json())
     found = {*look, *(f"jobs.{name}" for name in look["jobs"][0]), *names(Status, "jobs.status.")}
     assert documented("Jobs") == found
     row = next(line for line in TEXT.splitlines() if line.startswith("| `jobs.job` |"))

@@ -60,7 +60,7 @@ class JobOverview:
         return max((each.lag_ms for each in self.partitions), default=0)
 
     @property
-    def said(self) -> Status | None:
+    def report(self) -> Status | None:
         """The status, if it belongs to this generation."""
         return self.status if self.status is not None and self.status.generation == self.spec.generation else None
 
@@ -71,17 +71,17 @@ class JobOverview:
             return "pausing" if self.engine else "paused"
         if not self.engine:
             return "no engine"
-        if self.said is None or self.said.engine != self.engine:
+        if self.report is None or self.report.engine != self.engine:
             return "starting"
         if any(each.recovery is not None for each in self.partitions):
             return "recovering"
-        return self.said.state
+        return self.report.state
 
-    def facts(self) -> dict[str, Any]:
+    def data(self) -> dict[str, Any]:
         """Return the data for JSON."""
         return {
             "job": self.spec, "state": self.state, "engine": self.engine or None, "lag": self.lag,
-            "lag_ms": self.lag_ms, "status": self.said, "snapshots": self.snapshots,
+            "lag_ms": self.lag_ms, "status": self.report, "snapshots": self.snapshots,
             "partitions": self.partitions,
         }  # fmt: skip
 
@@ -94,10 +94,10 @@ class JobsOverview:
     jobs: tuple[JobOverview, ...]
     engines: tuple[str, ...] = ()  # live ones
 
-    def written(self) -> str:
+    def to_json(self) -> str:
         """Return the data as JSON."""
-        facts = {"at": self.at, "engines": self.engines, "jobs": [each.facts() for each in self.jobs]}
-        return msgspec.json.encode(facts).decode()
+        data = {"at": self.at, "engines": self.engines, "jobs": [each.data() for each in self.jobs]}
+        return msgspec.json.encode(data).decode()
 
 
 @dataclass
