@@ -31,8 +31,7 @@ class BackupResult:
     """The cost of a backup."""
 
     manifest: BackupManifest
-    new_chunks: int  # written by this backup
-    new_bytes: int
+    new_bytes: int  # written by this backup
     removed: int  # old backups
 
 
@@ -67,7 +66,7 @@ def take(url: str, place: BackupTarget, keep: int | None, report: Report) -> Bac
         lock.check()
         _complete(place, manifest)
         removed = _prune(place, keep, lock) if keep else 0
-    return BackupResult(manifest, len(shelf.new), sum(shelf.new.values()), removed)
+    return BackupResult(manifest, sum(shelf.new.values()), removed)
 
 
 def _compact(when: datetime) -> str:
