@@ -124,3 +124,9 @@ def crashed_while_writing(path: Path, log: Log) -> Path:
     """The same while the journal is being written, which is held meanwhile: a copy is made file by file."""
     with log._writing:
         return crashed(path)
+
+
+def flush(log: Log) -> None:
+    """Write the waiting batches to the journal, as its thread does."""
+    with log._writing:
+        log._flush([])

@@ -20,7 +20,7 @@ from persistence.log import GoneError, Log
 from resp.errors import CorruptError
 from storage.keyspace.keyspace import Keyspace
 from storage.keyspace.replay import replay
-from tests.persistence.datakit import RING, append, checkpoint, commit, crashed, keyspace, opened, until
+from tests.persistence.datakit import RING, append, checkpoint, commit, crashed, flush, keyspace, opened, until
 
 MUCH = 1 << 30
 
@@ -55,8 +55,7 @@ def written(path: Path, journal_flush_ms: int = 5, appendfsync: str = "always") 
 
 def in_journal(log: Log) -> None:
     """Wait until the journal has everything that was logged."""
-    with log._writing:
-        log._flush([])
+    flush(log)
 
 
 def joined(batches: list[tuple[int, bytes]]) -> bytes:

@@ -16,17 +16,18 @@ from persistence.log import Log
 from persistence.store import Store
 from persistence.wal import BLOCK, FRAME, Wal
 from resp.errors import CorruptError
-from tests.persistence.datakit import (
+from tests.persistence.datakit import (  # fmt: skip
     RING,
     append,
     checkpoint,
     commit,
     crashed,
     crashed_while_writing,
+    flush,
     full,
     opened,
     until,
-)  # fmt: skip
+)
 
 
 @pytest.fixture
@@ -155,8 +156,7 @@ def test_after_a_failed_sync_of_everysec_the_journal_must_have_it(path: Path, mo
         batch = ks.take_batch()
         with pytest.raises(OSError, match="can't be synced"):
             log.append(batch)  # what comes before it may be gone
-        with log._writing:
-            log._flush([])
+        flush(log)
         assert log.writable() is None
         log.append(batch)
 
@@ -175,8 +175,7 @@ def test_a_failed_sync_of_always_covers_what_everysec_left(path: Path, monkeypat
         monkeypatch.undo()
         with pytest.raises(OSError, match="can't be synced"):
             log.append(batch)
-        with log._writing:
-            log._flush([])
+        flush(log)
         log.append(batch)
         digest = ks.digest()
         with opened(crashed(path)) as (_, again, _):

@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator
 from resp.errors import CorruptError
 from storage.nodes.compaction import compacted
 from storage.nodes.node import Node, new_compressor
-from storage.nodes.packed import open_packed
+from storage.nodes.packed import AnyNode, open_packed
+from storage.nodes.pool import NodePool
 from storage.streams.capture import StreamCapture
 from storage.streams.stream import Stream
 
@@ -35,6 +36,11 @@ class View:
         assert self._blobs is not None, "released twice"
         self._blobs = None
         self._store.pins -= 1
+
+
+def cached(pool: NodePool) -> dict[tuple[int, int], AnyNode]:
+    """The nodes in the cache, by sid and first ordinal."""
+    return dict(pool.cache._nodes)
 
 
 def backward(stream: Stream, lo: int, hi: int) -> tuple[Iterator[bytes], Callable[[], None]]:

@@ -7,7 +7,7 @@ import pytest
 from storage.nodes.cache import NodeCache
 from storage.nodes.pool import NodePool
 from storage.streams.stream import Stream
-from tests.storage.nodes.nodestore import MemoryStore
+from tests.storage.nodes.nodestore import MemoryStore, cached
 
 COUNT = 101
 NODE = 2  # entries
@@ -37,12 +37,12 @@ def stream(request: pytest.FixtureRequest) -> Stream:
 
 @pytest.mark.parametrize("gone", [1, 2, 3, 15, 16, 40, 41, 97, 99, 100, 101])
 def test_what_is_gone_leaves_cache_and_memory(stream: Stream, gone: int) -> None:
-    blobs, cached = set(stream._sealed.blobs), {first for sid, first in stream.pool.cache._nodes}
+    blobs, before = set(stream._sealed.blobs), {first for sid, first in cached(stream.pool)}
     assert stream.evict_before(gone, gone << 64) == gone
     border = gone // NODE * NODE  # nodes that begin here or later have something left
     assert set(stream._sealed.blobs) == {first for first in blobs if first >= border}
-    assert {first for _, first in stream.pool.cache._nodes} == {first for first in cached if first >= border}
-    assert stream.pool.cache.bytes == sum(node.size for node in stream.pool.cache._nodes.values())
+    assert {first for _, first in cached(stream.pool)} == {first for first in before if first >= border}
+    assert stream.pool.cache.bytes == sum(node.size for node in cached(stream.pool).values())
     assert stream._sealed.blob_bytes == sum(map(len, stream._sealed.blobs.values()))
     assert stream.read(stream.first_ord, stream.next_ord) == b"".join(map(wire, range(gone + 1, COUNT + 1)))
     assert stream.node_count == (COUNT + 1) // NODE - border // NODE - (gone == COUNT)
@@ -54,4 +54,4 @@ def test_other_streams_keep_theirs(stream: Stream) -> None:
         other.append(ms, 0, wire(ms))
     other.read(0, 8)
     stream.evict_before(100, 100 << 64)
-    assert {first for sid, first in stream.pool.cache._nodes if sid == 2} == {0, 2, 4, 6}
+    assert {first for sid, first in cached(stream.pool) if sid == 2} == {0, 2, 4, 6}

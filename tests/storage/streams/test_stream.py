@@ -14,7 +14,7 @@ from storage.nodes.pool import NodePool
 from storage.nodes.redisform import redis_entries
 from storage.streams.capture import StreamCapture
 from storage.streams.stream import Stream
-from tests.storage.nodes.nodestore import MemoryStore, backward, opened
+from tests.storage.nodes.nodestore import MemoryStore, backward, cached, opened
 
 
 def made(entries: int, max_entries: int = 10, cache: int = 1 << 20) -> tuple[Stream, MemoryStore, NodePool]:
@@ -432,11 +432,11 @@ def test_nodes_that_x_commands_read_once_do_not_keep_the_x_form(step: int) -> No
     def read() -> list[Node]:
         parts = [b"".join(stream.redis_form(stream.position_of(lo), min(lo + step, 95))) for lo in range(0, 95, step)]
         assert b"".join(parts) == redis_entries(wires)
-        return [node for node in nodes.cache._nodes.values() if isinstance(node, Node) and node.redis_wire]
+        return [node for node in cached(nodes).values() if isinstance(node, Node) and node.redis_wire]
 
     assert not read()
     assert len(read()) == 9, "all sealed nodes"
-    assert nodes.cache.bytes == sum([node.size for node in nodes.cache._nodes.values()])
+    assert nodes.cache.bytes == sum([node.size for node in cached(nodes).values()])
 
 
 @pytest.mark.parametrize("cache", [0, 3000, 1 << 20])
@@ -448,14 +448,14 @@ def test_nodes_that_x_commands_read_again_keep_the_x_form(cache: int) -> None:
                 assert b"".join(stream.redis_form(stream.position_of(lo), hi)) == redis_entries(wires[lo:hi])
                 assert stream.read(lo, hi) == b"".join(wires[lo:hi])
         assert nodes.cache.bytes <= cache
-        assert nodes.cache.bytes == sum([node.size for node in nodes.cache._nodes.values()])
-    kept = [node for node in nodes.cache._nodes.values() if isinstance(node, Node) and node.redis_wire]
+        assert nodes.cache.bytes == sum([node.size for node in cached(nodes).values()])
+    kept = [node for node in cached(nodes).values() if isinstance(node, Node) and node.redis_wire]
     assert kept or cache < 1 << 20
     stream.delete([40, 41, 55], stream.id_at(55))
     left = [wire for number, wire in enumerate(wires) if number not in (40, 41, 55)]
     assert b"".join(stream.redis_form(stream.position_of(0), 95)) == redis_entries(left)
     stream.evict_before(30, stream.id_at(29))
-    assert nodes.cache.bytes == sum([node.size for node in nodes.cache._nodes.values()])
+    assert nodes.cache.bytes == sum([node.size for node in cached(nodes).values()])
 
 
 def test_the_id_of_the_newest_evicted_entry_is_known_without_the_store() -> None:
