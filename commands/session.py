@@ -52,14 +52,14 @@ class Transport(Protocol):
 class TrackingOptions:
     """The options of CLIENT TRACKING: the client wants notifications of changes of what it may have cached."""
 
-    __slots__ = ("bcast", "broken", "given", "noloop", "optin", "optout", "parked", "prefixes", "redirect")
+    __slots__ = ("bcast", "broken", "called", "noloop", "optin", "optout", "parked", "prefixes", "redirect")
 
     def __init__(self) -> None:
         self.bcast = False  # notify of all keys that begin with one of the prefixes; otherwise of keys that were read
         self.prefixes: set[bytes] = set()
         self.optin = False  # reads count only after CLIENT CACHING YES
         self.optout = False  # reads count unless after CLIENT CACHING NO
-        self.given = False  # CLIENT CACHING was called for the next command or transaction
+        self.called = False  # CLIENT CACHING was called for the next command or transaction
         self.noloop = False  # do not notify of the client's own changes
         self.redirect = 0  # the ID of the client that is notified instead; 0: this client
         self.broken = False  # that client has disconnected
@@ -71,9 +71,10 @@ class Session:
 
     __slots__ = (
         "addr", "authenticated", "blocked", "caching", "close_after_reply", "created", "dirty_cas", "exec_abort", "id",
-        "kept", "laddr", "last_active", "last_command", "lib_name", "lib_ver", "limited", "monitoring", "multi", "name",
-        "no_evict", "no_touch", "patterns", "plain", "proto", "queued", "replica", "reply_mode", "channels", "shards",
-        "tls", "total_in", "total_out", "total_commands", "transport", "unix", "user", "watching", "wrote",
+        "laddr", "last_active", "last_command", "lib_name", "lib_ver", "limited", "monitoring", "multi", "name",
+        "no_evict", "no_touch", "patterns", "plain", "proto", "queued", "replica", "reply_mode", "retained_bytes",
+        "channels", "shards", "tls", "total_in", "total_out", "total_commands", "transport", "unix", "user", "watching",
+        "wrote",
     )
 
     def __init__(self, client_id: int, addr: str, laddr: str, now: int) -> None:
@@ -117,7 +118,7 @@ class Session:
         self.channels: set[bytes] = set()
         self.patterns: set[bytes] = set()
         self.shards: set[bytes] = set()  # shard channels
-        self.kept = 0  # approximate bytes of memory of its watched keys, subscriptions and prefixes
+        self.retained_bytes = 0  # approximate bytes of memory of its watched keys, subscriptions and prefixes
         # counters
         self.last_active = now  # ms since epoch
         self.last_command = "NULL"
@@ -146,18 +147,18 @@ class Session:
         """Return its approximate memory in bytes, without the commands that wait for EXEC and without its
         connection."""
         names = len(self.name) + len(self.lib_name) + len(self.lib_ver)
-        return self.kept + (names if names > SHORT_NAMES else 0)  # short ones are included in the cost of any client
+        return self.retained_bytes + (names if names > SHORT_NAMES else 0)  # short ones cost nothing extra
 
     def watch(self, ks: Keyspace, key: bytes) -> None:
         """Watch a key that is not watched yet: a change of it sets ``dirty_cas``."""
         self.watching.add(key)
-        self.kept += WATCH_BYTES + len(key)
+        self.retained_bytes += WATCH_BYTES + len(key)
         ks.watchers.setdefault(key, set()).add(cast(Watcher, self))
 
     def unwatch(self, ks: Keyspace) -> None:
         """Stop watching all keys. ``dirty_cas`` stays."""
         for key in self.watching:
-            self.kept -= WATCH_BYTES + len(key)
+            self.retained_bytes -= WATCH_BYTES + len(key)
             watchers = ks.watchers.get(key)
             if watchers is not None:
                 watchers.discard(cast(Watcher, self))

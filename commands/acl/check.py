@@ -48,7 +48,7 @@ class Denial:
         """Return the error for a call that was allowed when it was queued."""
         return errors.denied_since_queued(_WHY_NOT_ANY_MORE[self.reason])
 
-    def told(self) -> bytes:
+    def dryrun_reply(self) -> bytes:
         """Return the reply of ACL DRYRUN, which names the key or channel."""
         if self.reason == COMMAND:
             return self.error().text.removeprefix("NOPERM ").encode()
@@ -74,7 +74,7 @@ def denied(user: User, command: Command, argv: list[bytes], ks: Keyspace) -> Den
                     return Denial(KEY, user, command, key)
     if not user.all_channels and command.channels:
         for channel in _channels(command, argv):
-            if not user.may_hear(channel, command.channels == "patterns"):
+            if not user.may_subscribe(channel, command.channels == "patterns"):
                 return Denial(CHANNEL, user, command, channel)
     return None
 

@@ -124,7 +124,7 @@ def acl_dryrun(ctx: Context, argv: list[bytes]) -> Reply:
     if not found.takes(len(called)):
         raise errors.arity(found.called)
     denial = denied(user, found, called, ctx.ks)
-    return reply.OK if denial is None else reply.bulk(denial.told())
+    return reply.OK if denial is None else reply.bulk(denial.dryrun_reply())
 
 
 # -- files -----------------------------------------------------------------------------------------------------------

@@ -131,7 +131,7 @@ def client_caching(ctx: Context, argv: list[bytes]) -> Reply:
             raise CommandError(errors.NOT_OPTOUT)
     else:
         raise errors.syntax()
-    caching.given = True
+    caching.called = True
     return reply.OK
 
 
@@ -161,8 +161,8 @@ def client_trackinginfo(ctx: Context, argv: list[bytes]) -> Reply:
 def _flags(caching: TrackingOptions) -> list[bytes]:
     shown = (
         (b"on", True), (b"bcast", caching.bcast), (b"optin", caching.optin),
-        (b"caching-yes", caching.optin and caching.given), (b"optout", caching.optout),
-        (b"caching-no", caching.optout and caching.given), (b"noloop", caching.noloop),
+        (b"caching-yes", caching.optin and caching.called), (b"optout", caching.optout),
+        (b"caching-no", caching.optout and caching.called), (b"noloop", caching.noloop),
         (b"broken_redirect", caching.broken),
     )  # fmt: skip
     return [name for name, is_set in shown if is_set]

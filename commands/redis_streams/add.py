@@ -28,7 +28,7 @@ from commands.streams.append import (
     head_of,
     like_first,
     notify_group,
-    still_kept,
+    still_retained,
     touched,
 )
 from resp import errors
@@ -67,13 +67,13 @@ def _bounded(ctx: Context, argv: list[bytes]) -> bytes:
     at = 5 if about or argv[3] == b"=" else 4
     if len(argv) < at + 3 or argv[at] != b"*" or not (len(argv) - at) & 1 or not argv[at - 1].isdigit():
         return b""
-    ks, name, kept = ctx.ks, argv[1], integer(argv[at - 1])
+    ks, name, retained = ctx.ks, argv[1], integer(argv[at - 1])
     bulk_id = append_one(ctx, argv, at + 1)
     if ks.event_classes:
         ks.notify(events.STREAM, b"xadd", name)
     stream = touched(ctx, name)
     if stream is not None:
-        border = stream.ahead(stream.next_ord, kept)
+        border = stream.ahead(stream.next_ord, retained)
         if about and border > stream.first_ord:
             border = stream.node_border(min(border, stream.after(stream.first_ord, most_at_once(ks))))
         if border > stream.first_ord:
@@ -247,7 +247,7 @@ def _trimmable(ctx: Context, name: bytes, options: AddTrimOptions, count: int) -
     ms, seq = ks.next_id(stream, ctx.now)
     first_id = ms << 64 | seq
     if options.strategy == MINID:
-        count = min(count, still_kept(first_id, options.threshold))
+        count = min(count, still_retained(first_id, options.threshold))
     return count if _within_limit(stream, options, count, first_id) else 0
 
 

@@ -67,7 +67,7 @@ def xinfo_stream(ctx: Context, argv: list[bytes]) -> Reply:
     proto = ctx.session.proto
     words = len(argv)
     if words == 3:
-        pairs = _facts(stream)
+        pairs = _info(stream)
         pairs.append((b"groups", encode.integer(len(stream.groups))))
         pairs.append((b"first-entry", _entry(stream, stream.first_id(), proto)))
         pairs.append((b"last-entry", _entry(stream, stream.newest_id(), proto)))
@@ -78,7 +78,7 @@ def xinfo_stream(ctx: Context, argv: list[bytes]) -> Reply:
     return _full(ctx, stream, count if count >= 0 else DEFAULT_COUNT)
 
 
-def _facts(stream: Stream) -> Pairs:
+def _info(stream: Stream) -> Pairs:
     nodes = stream.node_count
     keep_ms, most = stream.idmp()
     producers = stream.producers
@@ -108,14 +108,14 @@ def _full(ctx: Context, stream: Stream, count: int) -> Reply:
     """Return the reply of FULL. ``count``: of entries, and of messages of each group and consumer; 0: all."""
     full = _Full(stream, count, ctx.session.proto, ctx.ks.away)
     few = len(stream.groups) <= GROUPS and sum([len(group.consumers) for group in stream.groups.values()]) <= AT_ONCE
-    looked = full.look(stream, not few)
+    adding = full.add_groups(stream, not few)
     if few:
-        for _ in looked:
+        for _ in adding:
             pass
         return full.reply(False)
 
     def step(_: Context) -> bytes | Chunks | None:
-        return full.reply(True) if next(looked, -1) < 0 else None
+        return full.reply(True) if next(adding, -1) < 0 else None
 
     return Slices(step, False, full.close)
 
@@ -131,8 +131,8 @@ class _Full:
         self._count = count
         self._proto = proto
         self._away = away
-        facts = _facts(stream)
-        head = encode.map_header(proto, len(facts) + 2) + b"".join([encode.bulk(name) + value for name, value in facts])
+        info = _info(stream)
+        head = encode.map_header(proto, len(info) + 2) + b"".join([encode.bulk(name) + value for name, value in info])
         self._head = head + encode.bulk(b"entries")
         lo = stream.first_ord
         hi = stream.after(lo, count) if count else stream.next_ord
@@ -141,7 +141,7 @@ class _Full:
             self._entries = range_reply(stream, stream.position_of(lo), hi, stream.count(lo, hi))
         self._groups: list[_FullGroup] = []
 
-    def look(self, stream: Stream, freeze: bool) -> Iterator[int]:
+    def add_groups(self, stream: Stream, freeze: bool) -> Iterator[int]:
         """Add all groups; yield after some of them. ``freeze``: immediately, as other commands change them in the
         meantime."""
         work = 0

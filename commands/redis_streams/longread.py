@@ -61,11 +61,11 @@ def _expected(stream: Stream, group: Group, read: GroupReadArgs, after: int) -> 
 class LongRead:
     """A call of XREADGROUP, in slices."""
 
-    __slots__ = ("_at", "_key", "_moment", "_parts", "_read")
+    __slots__ = ("_at", "_key", "_started", "_parts", "_read")
 
-    def __init__(self, read: GroupReadArgs, moment: int) -> None:
+    def __init__(self, read: GroupReadArgs, started: int) -> None:
         self._read = read
-        self._moment = moment  # time of the command
+        self._started = started  # time of the command
         self._at = 0  # index of the current key
         self._key: KeyRead | None = None  # None: not started
         self._parts: list[KeyPart] = []  # of the keys before it
@@ -99,7 +99,7 @@ class LongRead:
         if key is None:
             name, after = read.keys[self._at], read.ids[self._at]
             kind = NewRead if after == NEW else HistoryRead
-            key = self._key = kind(read, name, after, self._moment)
+            key = self._key = kind(read, name, after, self._started)
         if key.step(ctx):
             return None
         part = key.part()
@@ -116,13 +116,13 @@ class LongRead:
 class KeyRead:
     """The read of one key."""
 
-    __slots__ = ("_after", "_group", "_moment", "_name", "_read", "_stream")
+    __slots__ = ("_after", "_group", "_started", "_name", "_read", "_stream")
 
-    def __init__(self, read: GroupReadArgs, name: bytes, after: int, moment: int) -> None:
+    def __init__(self, read: GroupReadArgs, name: bytes, after: int, started: int) -> None:
         self._read = read
         self._name = name
         self._after = after  # the last ID of a history that was read
-        self._moment = moment
+        self._started = started
         self._group: Group | None = None
         self._stream: Stream | None = None
 
@@ -160,8 +160,8 @@ class HistoryRead(KeyRead):
 
     __slots__ = ("_elements", "_left")
 
-    def __init__(self, read: GroupReadArgs, name: bytes, after: int, moment: int) -> None:
-        super().__init__(read, name, after, moment)
+    def __init__(self, read: GroupReadArgs, name: bytes, after: int, started: int) -> None:
+        super().__init__(read, name, after, started)
         self._left = -1
         self._elements: XElements | None = None
 
@@ -201,8 +201,8 @@ class NewRead(KeyRead):
 
     __slots__ = ("_claimed", "_claims", "_gone", "_new")
 
-    def __init__(self, read: GroupReadArgs, name: bytes, after: int, moment: int) -> None:
-        super().__init__(read, name, after, moment)
+    def __init__(self, read: GroupReadArgs, name: bytes, after: int, started: int) -> None:
+        super().__init__(read, name, after, started)
         self._claims = read.claim != NO_CLAIM  # there may be more to claim
         self._claimed = ClaimedElements()  # with CLAIM: everything that it delivers
         self._gone = 0  # messages without an entry so far
@@ -228,12 +228,12 @@ class NewRead(KeyRead):
     def _claim(self, ctx: Context, stream: Stream, group: Group) -> bool:
         read, most = self._read, self._left()
         consumer = consumer_of(ctx, self._name, stream, group, read.consumer)
-        rows = group.pending.idle_before(max(0, self._moment - read.claim), None, AT_ONCE)
+        rows = group.pending.idle_before(max(0, self._started - read.claim), None, AT_ONCE)
         again: list[bytes] = []
         most += self._claimed.count
-        self._gone += add_claimed(stream, group, rows, self._moment, self._claimed, again, most)
+        self._gone += add_claimed(stream, group, rows, self._started, self._claimed, again, most)
         # Messages that are delivered here must not look idle to the next slice, for which CLAIM 0 needs a later time.
-        last = max(ctx.now, self._moment + 1) if not read.claim else ctx.now
+        last = max(ctx.now, self._started + 1) if not read.claim else ctx.now
         groupmutators.own(
             ctx.ks, self._name, stream, group, consumer, ctx.now, Messages([], again, []), Ownership(last=last)
         )

@@ -229,7 +229,7 @@ def xnack(ctx: Context, argv: list[bytes]) -> Reply:
     if len(options.texts) > AT_ONCE:
         return Slices(nack.step, True)
     nack.give_back(ctx, stream, group, raw_ids(options.texts))
-    return encode.integer(nack.given)
+    return encode.integer(nack.returned)
 
 
 class NackOptions:
@@ -278,7 +278,7 @@ class NackOptions:
 class NackCall:
     """A call of XNACK. ``count``: deliveries from now on; None: unchanged, or one less (``silent``)."""
 
-    __slots__ = ("_argv", "_at", "_count", "_force", "_ids", "_parsed", "_silent", "given")
+    __slots__ = ("_argv", "_at", "_count", "_force", "_ids", "_parsed", "_silent", "returned")
 
     def __init__(self, argv: list[bytes], options: NackOptions, count: int | None, silent: bool) -> None:
         self._argv = argv[:3]
@@ -288,7 +288,7 @@ class NackCall:
         self._count = count
         self._silent = silent
         self._force = options.force
-        self.given = 0
+        self.returned = 0
 
     def step(self, ctx: Context) -> bytes | None:
         """Return the next messages. Raises CommandError if the group no longer exists."""
@@ -301,7 +301,7 @@ class NackCall:
         raws = self._ids.raws[self._at : self._at + AT_ONCE]
         self._at += len(raws)
         self.give_back(ctx, found[0], found[1], raws)
-        return encode.integer(self.given) if self._at == len(self._ids.raws) else None
+        return encode.integer(self.returned) if self._at == len(self._ids.raws) else None
 
     def give_back(self, ctx: Context, stream: Stream, group: Group, raws: list[bytes]) -> None:
         key = self._argv[1]
@@ -315,7 +315,7 @@ class NackCall:
                 continue
             else:
                 new[raw] = None
-            self.given += 1
+            self.returned += 1
         ctx.touch(group)
         rounds = max(again.values(), default=0)
         for number in range(rounds if self._silent and self._count is None else min(1, rounds)):

@@ -107,13 +107,13 @@ class ReadSlices:
     (``NewEntries``).
     """
 
-    __slots__ = ("_due", "_group", "_key", "_missing", "_moment", "_new", "_options")
+    __slots__ = ("_due", "_group", "_key", "_missing", "_started", "_new", "_options")
 
-    def __init__(self, key: bytes, options: TreadOptions, group: Group, moment: int) -> None:
+    def __init__(self, key: bytes, options: TreadOptions, group: Group, started: int) -> None:
         self._key = key
         self._options = options
         self._group = group
-        self._moment = moment  # of the command, in served time; messages that fall due later are left for the next one
+        self._started = started  # the command's served time; messages that fall due later are left for the next read
         self._due: Elements | None = None  # the due messages delivered so far
         self._missing = 0  # 1: entries that the group did not receive are missing [17]
         self._new: NewEntries | None = None  # None: new entries have not been reached
@@ -145,7 +145,7 @@ class ReadSlices:
         if self._due is None:
             self._due = Elements(encode.null_array(ctx.session.proto))
         most = min(options.count - self._due.count, DUE_AT_ONCE)
-        due = _due_ids(ctx.ks, key, most, stream, group, ctx.now, self._moment)
+        due = _due_ids(ctx.ks, key, most, stream, group, ctx.now, self._started)
         if not due:
             return False
         gone = _add_due(stream, due, self._due)

@@ -172,12 +172,12 @@ def tgroup_list(ctx: Context, argv: list[bytes]) -> Reply:
         for name in names:
             group = groups.get(name)
             if group is not None:  # it may have been deleted since
-                parts.append(encode.encode(proto, _facts(group)))
+                parts.append(encode.encode(proto, _info(group)))
 
     return in_parts(sorted(groups), take, lambda _: in_pieces([encode.array_header(len(parts)), *parts]), ctx, GROUPS)
 
 
-def _facts(group: Group) -> dict[str, int | bytes]:
+def _info(group: Group) -> dict[str, int | bytes]:
     """Return the map of TGROUP LIST."""
     return {
         "name": group.name,

@@ -125,7 +125,7 @@ def tinfo(ctx: Context, argv: list[bytes]) -> Reply:
     totals = _GroupTotals()
 
     def finish(ctx: Context) -> bytes:
-        return encode.encode(ctx.session.proto, _facts(stream, totals))
+        return encode.encode(ctx.session.proto, _info(stream, totals))
 
     return in_parts(list(stream.groups.values()), totals.add, finish, ctx)
 
@@ -147,7 +147,7 @@ class _GroupTotals:
             self.deadlettered += group.deadlettered
 
 
-def _facts(stream: Stream, groups: _GroupTotals) -> dict[str, int | bytes | None]:
+def _info(stream: Stream, groups: _GroupTotals) -> dict[str, int | bytes | None]:
     """Return TINFO's map."""
     return {
         "length": stream.length,

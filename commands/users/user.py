@@ -68,7 +68,7 @@ class User:
         return size + sum([each.glob.memory_bytes() + len(each.glob.pattern) for each in patterns])
 
     # -- passwords -------------------------------------------------------------------------------------------
-    def opens(self, password: bytes) -> bool:
+    def accepts(self, password: bytes) -> bool:
         """Return whether the user may log in with the password."""
         right = matches_any(password, self.passwords)
         return self.enabled and (right or self.nopass)
@@ -89,7 +89,7 @@ class User:
                 return True
         return False
 
-    def may_hear(self, channel: bytes, pattern: bool) -> bool:
+    def may_subscribe(self, channel: bytes, pattern: bool) -> bool:
         """Return whether the channel may be used. A ``pattern`` (of PSUBSCRIBE) must equal one of the user's
         patterns."""
         if self.all_channels:

@@ -150,7 +150,7 @@ def _join(registry: dict[bytes, dict[Session, None]], session: Session, mine: se
     """Add a subscription. ``mine``: the client's others of the same kind."""
     mine.add(channel)
     registry.setdefault(channel, {})[session] = None
-    session.kept += SUBSCRIPTION_BYTES + len(channel)
+    session.retained_bytes += SUBSCRIPTION_BYTES + len(channel)
 
 
 def _leave(registry: dict[bytes, dict[Session, None]], session: Session, mine: set[bytes], channel: bytes) -> None:
@@ -158,7 +158,7 @@ def _leave(registry: dict[bytes, dict[Session, None]], session: Session, mine: s
     if channel not in mine:
         return
     mine.remove(channel)
-    session.kept -= SUBSCRIPTION_BYTES + len(channel)
+    session.retained_bytes -= SUBSCRIPTION_BYTES + len(channel)
     subscribers = registry[channel]
     del subscribers[session]
     if not subscribers:

@@ -75,12 +75,12 @@ class Tracking:
                     self.bytes += PREFIX_BYTES + len(prefix)
                 if session not in self._prefixes[prefix].clients:
                     self._prefixes[prefix].clients[session] = None
-                    session.kept += SUBSCRIPTION_BYTES + len(prefix)
+                    session.retained_bytes += SUBSCRIPTION_BYTES + len(prefix)
             caching.prefixes = new if old is None else new | old.prefixes
         if old is None:
             self.count += 1
-        elif old.given:
-            caching.given = True
+        elif old.called:
+            caching.called = True
         session.caching = caching
         session.refresh()
         self.update_keyspace()
@@ -92,7 +92,7 @@ class Tracking:
         for prefix in caching.prefixes:
             held = self._prefixes[prefix]
             held.clients.pop(session, None)
-            session.kept -= SUBSCRIPTION_BYTES + len(prefix)
+            session.retained_bytes -= SUBSCRIPTION_BYTES + len(prefix)
             if not held.clients:
                 del self._prefixes[prefix]
                 self._lengths[len(prefix)] -= 1
@@ -122,11 +122,11 @@ class Tracking:
             self._read(session, caching, command, argv)
             if parked:
                 caching.parked = argv
-        if caching.given and not session.multi and not command.name.startswith("client|"):
-            caching.given = False
+        if caching.called and not session.multi and not command.name.startswith("client|"):
+            caching.called = False
 
     def _read(self, session: Session, caching: TrackingOptions, command: Command, argv: list[bytes]) -> None:
-        if (caching.optin and not caching.given) or (caching.optout and caching.given):
+        if (caching.optin and not caching.called) or (caching.optout and caching.called):
             return
         self.remember(session, [argv[at] for at, _ in command.keys(argv)])
 

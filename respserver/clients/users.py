@@ -85,7 +85,7 @@ class Users:
         user = self._by_name.get(name)
         if user is None:
             matches_any(password, _NOBODY)  # takes as long as for an existing user
-        elif user.opens(password):
+        elif user.accepts(password):
             session.user = user
             session.authenticated = True
             session.refresh()
@@ -190,9 +190,9 @@ def _exceeds(session: Session) -> bool:
     if user.unrestricted:
         return False
     return (
-        not all(user.may_hear(channel, pattern=False) for channel in session.channels)
-        or not all(user.may_hear(pattern, pattern=True) for pattern in session.patterns)
-        or not all(user.may_hear(channel, pattern=False) for channel in session.shards)
+        not all(user.may_subscribe(channel, pattern=False) for channel in session.channels)
+        or not all(user.may_subscribe(pattern, pattern=True) for pattern in session.patterns)
+        or not all(user.may_subscribe(channel, pattern=False) for channel in session.shards)
         or (session.monitoring and "monitor" not in user.commands)
         or (session.replica is not None and "psync" not in user.commands)
     )

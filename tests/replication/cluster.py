@@ -17,7 +17,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import redis
 from redis.backoff import NoBackoff
@@ -25,13 +25,13 @@ from redis.retry import Retry
 
 from tests.replication.differences import differences
 from tests.replication.proxy import Proxy
+from tests.waiting import eventually
 from tests.wire.rawclient import Raw
 from tidelog.testing import Server
 
 T = TypeVar("T")
 Word = bytes | str | int
 PATIENCE = 20.0  # seconds that a condition may take to come true
-POLL = 0.01
 
 # Small and fast. Everything else is as it comes.
 FAST: dict[str, str | int] = {
@@ -69,18 +69,12 @@ def wait_until(condition: Callable[[], T], what: str, patience: float = PATIENCE
 
     While a server can't be reached, the condition counts as not yet true.
     """
-    deadline = time.monotonic() + patience
-    seen: object = None
-    while True:
-        try:
-            if value := condition():
-                return value
-            seen = value
-        except (redis.ConnectionError, redis.TimeoutError, OSError) as error:
-            seen = error
-        if time.monotonic() > deadline:
-            raise AssertionError(f"not within {patience:g} s: {what} (last: {seen!r})")
-        time.sleep(POLL)
+    def met() -> T | None:
+        with contextlib.suppress(redis.ConnectionError, redis.TimeoutError, OSError):
+            return condition()
+        return None
+
+    return cast("T", eventually(met, what, patience))
 
 
 def connect(port: int, **options: Any) -> redis.Redis:

@@ -15,7 +15,7 @@ import pytest
 
 from respserver.config.conffile import ConfigError
 from respserver.config.config import Config
-from tests.wire.faults import until
+from tests.waiting import eventually
 from tests.wire.rawclient import Raw
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -125,7 +125,7 @@ def test_redis_server_takes_the_same(words: list[str], wanted: dict[str, str] | 
         with contextlib.suppress(BrokenPipeError), process.stdin:  # it may have ended without reading that
             process.stdin.write(STDIN.encode())
         answer: list[dict[str, str]] = []
-        until(lambda: process.poll() is not None or answered(port, wanted, answer))
+        eventually(lambda: process.poll() is not None or answered(port, wanted, answer))
         assert (answer[0] if answer else None) == wanted
     finally:
         process.kill()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -24,11 +23,3 @@ class Fault:
 
     def heals(self) -> None:
         self.hand.call(lambda: delattr(self.owner(), self.method))
-
-
-def until(true: Callable[[], object]) -> None:
-    """Wait until the condition holds; at most ten seconds."""
-    deadline = time.monotonic() + 10
-    while not true():
-        assert time.monotonic() < deadline, "it did not happen within ten seconds"
-        time.sleep(0.005)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from commands.parse import LONGEST_TIMEOUT
 from respserver.testing import RunningServer
-from tests.wire.faults import until
+from tests.waiting import eventually
 from tests.wire.rawclient import Raw
 
 Connect = Callable[..., Raw]
@@ -16,7 +16,7 @@ def blocked_reader(hand: RunningServer, connect: Connect) -> Raw:
     reader = connect()
     count = hand.server.blocking.count
     reader.send("TREAD", "s", "", 1, "BLOCK", 0, "GROUP", "g", 0)
-    until(lambda: hand.server.blocking.count == count + 1)
+    eventually(lambda: hand.server.blocking.count == count + 1)
     return reader
 
 
@@ -47,7 +47,7 @@ def test_a_blocked_reader_keeps_its_group_across_a_reload(hand: RunningServer, c
     c = connect()
     reader = connect()
     reader.send("TREAD", "s", "", 1, "BLOCK", 0, "GROUP", "g", 500)
-    until(lambda: hand.server.blocking.count == 1)
+    eventually(lambda: hand.server.blocking.count == 1)
     assert c("DEBUG", "RELOAD") == b"OK"
     hand.advance(2000)  # a blocked reader keeps its group [15]
     c("TAPPEND", "s", "f", "v")
@@ -59,7 +59,7 @@ def test_a_blocked_reader_keeps_its_group_across_a_reload(hand: RunningServer, c
 def test_the_longest_timeout_is_accepted(server: RunningServer) -> None:
     with Raw(server.port) as reader, Raw(server.port) as c:
         reader.send("TREAD", "s", 0, 1, "BLOCK", LONGEST_TIMEOUT)
-        until(lambda: server.server.blocking.count == 1)
+        eventually(lambda: server.server.blocking.count == 1)
         c("TAPPEND", "s", "f", "v")
         assert len(reader.read()) == 1
         assert c("TREAD", "s", 0, 1, "BLOCK", LONGEST_TIMEOUT + 1) == "ERR timeout is out of range"
@@ -69,7 +69,7 @@ def test_waits_that_ended_leave_nothing_behind(hand: RunningServer, connect: Con
     c, reader = connect(), connect()
     for n in range(200):
         reader.send("TREAD", "s", "", 1, "BLOCK", 10**9)
-        until(lambda: hand.server.blocking.count == 1)
+        eventually(lambda: hand.server.blocking.count == 1)
         c("TAPPEND", "s", "f", n)
         assert len(reader.read()) == 1
     assert len(hand.server.blocking._deadlines) <= 100

@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ import redis
 import redis.asyncio
 
 from respserver.testing import RunningServer
+from tests.waiting import until
 from tests.wire.rawclient import Raw, pack
 
 HELLO_3 = b"*2\r\n$5\r\nHELLO\r\n$1\r\n3\r\n"
@@ -209,12 +211,12 @@ def test_redis_py_looks_around(r: Any) -> None:
 
 @pytest.mark.parametrize("proto", [2, 3])
 def test_asyncio(server: RunningServer, proto: int) -> None:
-    async def until(client: Any, blocked: int) -> None:
-        while (await client.info("clients"))["blocked_clients"] != blocked:
-            pass  # each look is a round trip
-
     async def run() -> None:
         client: Any = redis.asyncio.Redis(port=server.port, protocol=proto)
+
+        async def blocked(number: int) -> bool:
+            return bool((await client.info("clients"))["blocked_clients"] == number)
+
         try:
             await asyncio.gather(*[client.incr("k") for _ in range(50)])
             assert await client.get("k") == b"50"
@@ -226,9 +228,9 @@ def test_asyncio(server: RunningServer, proto: int) -> None:
                 assert await client.publish("news", "x") == 1
                 assert (await listener.get_message(timeout=5))["data"] == b"x"
             reads = [asyncio.ensure_future(client.execute_command("TREAD", "s", "", 1, "BLOCK", 0)) for _ in range(5)]
-            await until(client, 5)
+            await until(partial(blocked, 5))
             reads.pop().cancel()  # redis-py drops the connection; the server must notice
-            await until(client, 4)
+            await until(partial(blocked, 4))
             await client.execute_command("TAPPEND", "s", "a", "b")
             assert len(await asyncio.gather(*reads)) == 4
             assert len([key async for key in client.scan_iter()]) == 3

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 import pytest
 
-from tests.wire.faults import until
+from tests.waiting import eventually
 from tests.wire.rawclient import Raw, pack
 
 
@@ -412,14 +412,14 @@ def test_paused_clients_are_blocked(server: Port, redis_server: Port) -> None:
         me("SET", "diff:e", "1", "PX", "30")
         me("CLIENT", "PAUSE", 100_000, "WRITE")
         held.send("SET", "diff:k", "v")
-        until(lambda: counted(me, "blocked_clients") == [1])
-        until(lambda: not me("EXISTS", "diff:e"))
+        eventually(lambda: counted(me, "blocked_clients") == [1])
+        eventually(lambda: not me("EXISTS", "diff:e"))
         line = fields(me("CLIENT", "LIST", "ID", held_id))
         seen = [line["flags"], line["cmd"], counted(me, "clients_in_timeout_table", "expired_keys")]
         seen += [reader("GET", "diff:e"), reader("TTL", "diff:e"), me("DBSIZE"), me("KEYS", "*")]
         me("CLIENT", "UNPAUSE")
         seen += [held.read(), counted(me, "blocked_clients")]
-        until(lambda: counted(me, "expired_keys") == [1])
+        eventually(lambda: counted(me, "expired_keys") == [1])
         return [*seen, me("DBSIZE")]
 
     for each in (server, redis_server):

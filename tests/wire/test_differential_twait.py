@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 import pytest
 
-from tests.wire.faults import until
+from tests.waiting import eventually
 from tests.wire.rawclient import Raw
 
 
@@ -76,7 +76,7 @@ def at_once(s: Ours) -> list[Any]:
 def one_of_many(s: Ours) -> list[Any]:
     s.append("a", 1)
     s.wait(0, a="$", b="$", c="0")
-    until(s.waits)
+    eventually(s.waits)
     s.append("b", 2)
     return [s.woken()]
 
@@ -88,7 +88,7 @@ def time_is_over(s: Ours) -> list[Any]:
 
 def other_keys_and_old_ids(s: Ours) -> list[Any]:
     s.wait(0, a=FAR, b="0")
-    until(s.waits)
+    eventually(s.waits)
     s.append("a", 1)
     s.append("x", 1)
     still = s.waits()
@@ -99,7 +99,7 @@ def other_keys_and_old_ids(s: Ours) -> list[Any]:
 def deleted_and_made_again(s: Ours) -> list[Any]:
     s.append("a", 1)
     s.wait(0, a="$", b="0")
-    until(s.waits)
+    eventually(s.waits)
     s.c("DEL", "a")
     still = s.waits()
     s.append("b", 5)
@@ -110,7 +110,7 @@ def unblocked(s: Ours) -> list[Any]:
     found = []
     for how in ("TIMEOUT", "ERROR"):
         s.wait(0, a="0", b="0")
-        until(s.waits)
+        eventually(s.waits)
         found += [s.c("CLIENT", "UNBLOCK", s.id, how), s.woken()]
     return found
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.wire.faults import until
+from tests.waiting import eventually
 from tests.wire.rawclient import Raw
 from tidelog.testing import Server, ServerError, running_server
 
@@ -99,7 +99,7 @@ def test_a_read_that_is_too_large_gets_an_error(server: Server) -> None:
         assert other("PING") == b"PONG"
         assert other("SET", "k", "v") == b"OK"
         assert "errorstat_OOM:count=2" in c("INFO", "errorstats").decode()
-    until(lambda: any("Out of memory while running" in line for line in server.output))
+    eventually(lambda: any("Out of memory while running" in line for line in server.output))
     assert not any("bug" in line.lower() for line in server.output)
 
 

@@ -17,7 +17,8 @@ from hashlib import sha256
 import pytest
 
 from respserver.testing import HandClock, RunningServer, start_in_thread
-from tests.wire.faults import refuse, until
+from tests.waiting import eventually
+from tests.wire.faults import refuse
 from tests.wire.rawclient import Raw, pack
 from tidelog.testing import running_server
 
@@ -72,8 +73,8 @@ class World:
     def follow(self) -> None:
         """Make the replica follow the server, and wait until it does."""
         self.its("REPLICAOF", "127.0.0.1", self.hand.port)
-        until(lambda: fields(self.its)["master_link_status"] == "up")
-        until(lambda: fields(self.me).get("slave0", "").find("state=online") > 0)
+        eventually(lambda: fields(self.its)["master_link_status"] == "up")
+        eventually(lambda: fields(self.me).get("slave0", "").find("state=online") > 0)
 
 
 @pytest.fixture(scope="module")
@@ -246,9 +247,9 @@ def held(w: World) -> None:
 
     def end() -> None:
         go_on.set()
-        until(lambda: fields(w.me)["rdb_bgsave_in_progress"] == fields(w.me)["aof_rewrite_in_progress"] == "0")
+        eventually(lambda: fields(w.me)["rdb_bgsave_in_progress"] == fields(w.me)["aof_rewrite_in_progress"] == "0")
         w.hand.advance(100)  # what was scheduled
-        until(lambda: fields(w.me)["rdb_bgsave_in_progress"] == fields(w.me)["aof_rewrite_in_progress"] == "0")
+        eventually(lambda: fields(w.me)["rdb_bgsave_in_progress"] == fields(w.me)["aof_rewrite_in_progress"] == "0")
 
     w.patch(disk, "checkpoint", wait)
     w.stack.callback(end)
@@ -301,7 +302,7 @@ def disk_fails(w: World) -> None:
     w.stack.callback(lambda: w.hand.advance(200))
     w.patch(w.hand.server.data.disk, "append", refuse)
     w.connect().send("SET", "k", "v")
-    until(lambda: w.hand.call(lambda: w.hand.server.ticks.stalled))  # the replies of that tick wait, too
+    eventually(lambda: w.hand.call(lambda: w.hand.server.ticks.stalled))  # the replies of that tick wait, too
 
 
 def loads(w: World) -> None:
@@ -434,7 +435,7 @@ def its_directives(w: World) -> None:
 def leads(w: World) -> None:
     w.follow()
     w.me("SET", "more", "v" * 1000)  # it begins further on than where it led before
-    until(lambda: fields(w.its)["slave_repl_offset"] == fields(w.me)["master_repl_offset"])
+    eventually(lambda: fields(w.its)["slave_repl_offset"] == fields(w.me)["master_repl_offset"])
     w.its("REPLICAOF", "NO", "ONE")
 
 
@@ -450,7 +451,7 @@ def copies(w: World) -> None:
     values = [os.urandom(400) for _ in range(2000)]
     w.me("CONFIG", "SET", "min-replicas-to-write", 0)  # no replica is connected now
     assert len(w.me("TMAPPEND", f"random{time.monotonic_ns()}", "FIELDS", 1, "f", "VALUES", *values)) == 2
-    until(lambda: w.me("SAVE") == b"OK")  # one of its own may be running; what the log has comes as one piece
+    eventually(lambda: w.me("SAVE") == b"OK")  # one of its own may be running; what the log has comes as one piece
     w.its("REPLICAOF", "NO", "ONE")
     w.its("SET", f"own{time.monotonic_ns()}", "v")  # a history of its own: it needs a copy
     listener = w.stack.enter_context(socket.create_server(("127.0.0.1", 0)))
@@ -472,7 +473,7 @@ def copies(w: World) -> None:
         data = far.recv(10_000)
         near.sendall(data)
         passed += len(data)
-    until(lambda: int(fields(w.its).get("master_sync_read_bytes", "0")) > 0)
+    eventually(lambda: int(fields(w.its).get("master_sync_read_bytes", "0")) > 0)
 
 
 ITS_MOVES: list[tuple[Step, dict[str, Check]]] = [
@@ -551,7 +552,7 @@ def moved(raw: Raw, step: Callable[[], object], moves: dict[str, Check]) -> dict
 
     step()
     with contextlib.suppress(AssertionError):
-        until(all_moved)
+        eventually(all_moved)
     return {name: (before.get(name), fields(raw).get(name)) for name in waiting}
 
 
@@ -602,7 +603,7 @@ def test_every_field_is_in_a_table(world: World) -> None:
         loses_its_leader(world)
         found |= fields(world.its)
         copies(world)
-        until(lambda: fields(world.its)["master_sync_in_progress"] == "1")
+        eventually(lambda: fields(world.its)["master_sync_in_progress"] == "1")
         found |= fields(world.its)
     for name, (value, why) in CONSTANT.items():
         assert re.fullmatch(value, found[name]), (name, found[name], why)

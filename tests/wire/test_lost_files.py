@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from respserver.testing import RunningServer, start_in_thread
-from tests.wire.faults import Fault, until
+from tests.waiting import eventually
+from tests.wire.faults import Fault
 from tests.wire.rawclient import Raw
 
 
@@ -71,7 +72,7 @@ def test_nothing_is_promised_that_a_restart_would_not_find(c: Raw, where: Path, 
     GONE[how](where)
     time.sleep(0.005)  # longer than a look at the files is believed
     assert c("WAITAOF", 1, 0, 1) == [0, 0]
-    until(lambda: str(c("XADD", "s", "*", "f", "v")).startswith("MISCONF"))
+    eventually(lambda: str(c("XADD", "s", "*", "f", "v")).startswith("MISCONF"))
     refusal = c("XADD", "s", "*", "f", "v")
     assert str(where) in refusal
     assert "put it back" in refusal
@@ -92,7 +93,7 @@ def test_nothing_is_promised_that_a_restart_would_not_find(c: Raw, where: Path, 
 
 def test_they_are_missed_without_a_command_and_at_a_checkpoint(c: Raw, server: RunningServer, where: Path) -> None:
     shutil.rmtree(where)
-    until(lambda: server.call(lambda: server.server.gates.unwritable))
+    eventually(lambda: server.call(lambda: server.server.gates.unwritable))
     assert c("SET", "k", "v").startswith("MISCONF Errors writing to disk: ")
     assert c("GET", "k") is None
 
@@ -101,9 +102,9 @@ def test_they_are_missed_without_a_command_and_at_a_checkpoint(c: Raw, server: R
 def test_writes_go_on_when_they_are_back(c: Raw, where: Path, what: str) -> None:
     path, away = where / what, where.with_name("away")
     path.rename(away)
-    until(lambda: str(c("SET", "k", "v")).startswith("MISCONF"))
+    eventually(lambda: str(c("SET", "k", "v")).startswith("MISCONF"))
     away.rename(path)
-    until(lambda: c("SET", "k", "v") == b"OK")
+    eventually(lambda: c("SET", "k", "v") == b"OK")
     assert c("WAITAOF", 1, 0, 0) == [1, 0]
     assert c("SAVE") == b"OK"
     c("DEL", "k")
@@ -115,7 +116,7 @@ def test_writes_go_on_when_they_are_back(c: Raw, where: Path, what: str) -> None
 def test_nothing_is_touched_at_their_paths_meanwhile(c: Raw, where: Path) -> None:
     """There may be another server's files."""
     where.rename(where.with_name("away"))
-    until(lambda: str(c("SET", "k", "v")).startswith("MISCONF"))
+    eventually(lambda: str(c("SET", "k", "v")).startswith("MISCONF"))
     shutil.copytree(where.with_name("away"), where)
     before = {path: path.stat().st_mtime_ns for path in where.rglob("*")}
     c("SAVE")
@@ -178,7 +179,7 @@ def test_whatever_call_of_the_file_system_fails_no_command_does(
         assert isinstance(answers["INFO",], bytes)
         assert answers["WAITAOF", 1, 0, 1] == [0, 0]
         assert str(answers["SAVE",]).startswith("ERR the checkpoint failed: ")
-        until(lambda: c("SET", "k", "v") == b"OK")
+        eventually(lambda: c("SET", "k", "v") == b"OK")
 
 
 def test_a_replica_can_still_copy_the_data(c: Raw, server: RunningServer, where: Path, tmp_path: Path) -> None:
@@ -186,10 +187,10 @@ def test_a_replica_can_still_copy_the_data(c: Raw, server: RunningServer, where:
     c("SAVE")
     c("XADD", "s", "2-1", "f", "v")
     shutil.rmtree(where)
-    until(lambda: str(c("SET", "k", "v")).startswith("MISCONF"))
+    eventually(lambda: str(c("SET", "k", "v")).startswith("MISCONF"))
     leader = ["127.0.0.1", str(server.port)]
     with start_in_thread(tmp_path / "copy", replicaof=leader) as replica, Raw(replica.port) as other:
-        until(lambda: other("XLEN", "s") == 2)
+        eventually(lambda: other("XLEN", "s") == 2)
 
 
 def test_a_replica_does_not_say_that_it_has_written_what_nobody_will_find(
@@ -197,13 +198,13 @@ def test_a_replica_does_not_say_that_it_has_written_what_nobody_will_find(
 ) -> None:
     copy, away = tmp_path / "copy", tmp_path / "moved"
     with start_in_thread(copy, replicaof=["127.0.0.1", str(server.port)]):
-        until(lambda: c("WAITAOF", 1, 1, 100) == [1, 1])
+        eventually(lambda: c("WAITAOF", 1, 1, 100) == [1, 1])
         copy.rename(away)
         time.sleep(0.005)
         c("SET", "k", "v")
         assert c("WAITAOF", 1, 1, 300) == [1, 0]
         away.rename(copy)
-        until(lambda: c("WAITAOF", 1, 1, 100) == [1, 1])
+        eventually(lambda: c("WAITAOF", 1, 1, 100) == [1, 1])
 
 
 def test_a_full_copy_does_not_begin_in_another_directory(c: Raw, where: Path, tmp_path: Path) -> None:

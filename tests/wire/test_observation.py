@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from respserver.testing import RunningServer
-from tests.wire.faults import until
+from tests.waiting import eventually
 from tests.wire.rawclient import Raw, pack
 from tidelog.testing import running_server
 
@@ -59,7 +59,7 @@ def test_only_reads_count_as_hits_and_misses_and_each_once(c: Raw, batch: int, e
 def test_a_blocked_read_counts_when_it_is_sent(c: Raw, connect: Connect) -> None:
     reader = connect()
     reader.send("TREAD", "s", "", 1, "BLOCK", 0)
-    until(lambda: info(c, "blocked_clients") == [1])
+    eventually(lambda: info(c, "blocked_clients") == [1])
     c("TAPPEND", "s", "f", "v")
     assert len(reader.read()) == 1
     assert info(c, "keyspace_hits", "keyspace_misses") == [0, 1]
@@ -100,7 +100,7 @@ def test_messages_do_not_fall_due_while_writes_are_paused(hand: RunningServer, c
     assert len(c("TREAD", "s", "0", 1, "GROUP", "g", 0, "RETRY", 100, 0)) == 1
     reader = connect()
     reader.send("TREAD", "s", "0", 1, "BLOCK", 0, "GROUP", "g", 0, "RETRY", 100, 0)
-    until(lambda: info(c, "blocked_clients") == [1])
+    eventually(lambda: info(c, "blocked_clients") == [1])
     c("CLIENT", "PAUSE", 5000, "WRITE")
     hand.advance(1000)
     assert info(c, "group_redelivered", "blocked_clients") == [0, 1]
@@ -127,10 +127,10 @@ def test_paused_and_blocked_clients_in_info(hand: RunningServer, c: Raw, connect
     held, waits, patient = connect(), connect(), connect()
     waits.send("TREAD", "s", "", 1, "BLOCK", 60000)
     patient.send("TREAD", "s", "", 1, "BLOCK", 0)
-    until(lambda: info(c, "blocked_clients", "clients_in_timeout_table") == [2, 1])
+    eventually(lambda: info(c, "blocked_clients", "clients_in_timeout_table") == [2, 1])
     c("CLIENT", "PAUSE", 5000, "WRITE")
     held.send("SET", "k", "v")
-    until(lambda: info(c, "blocked_clients", "clients_in_timeout_table") == [3, 1])
+    eventually(lambda: info(c, "blocked_clients", "clients_in_timeout_table") == [3, 1])
     assert (line(c, held)["flags"], line(c, held)["cmd"]) == ("b", "set")
     c("CLIENT", "UNPAUSE")
     assert held.read() == b"OK"
@@ -143,7 +143,7 @@ def test_the_buffers_of_clients(c: Raw, connect: Connect) -> None:
     for each in (idle, half, slow):
         each("PING")  # it is accepted
     half.sock.sendall(pack("GET", "key")[:-7])
-    until(lambda: line(c, half)["qbuf"] == str(len(pack("GET", "key")) - 7))
+    eventually(lambda: line(c, half)["qbuf"] == str(len(pack("GET", "key")) - 7))
     own = line(c, c)
     assert own["qbuf"] == str(len(pack("CLIENT", "LIST")))
     assert own["argv-mem"] == str(len("CLIENTLIST"))
@@ -151,7 +151,7 @@ def test_the_buffers_of_clients(c: Raw, connect: Connect) -> None:
     for _ in range(8):
         c("TMAPPEND", "s", "FIELDS", 1, "f", "VALUES", *[bytes(8000)] * 500)
     slow.send("TRANGE", "s", "-", "+")
-    until(lambda: int(line(c, slow)["omem"]) > 100_000)
+    eventually(lambda: int(line(c, slow)["omem"]) > 100_000)
     found = line(c, slow)
     assert (found["oll"], found["events"]) == ("2", "w")
     assert int(found["tot-mem"]) >= int(found["omem"])
@@ -255,15 +255,15 @@ def test_a_rewrite_is_no_bgsave(hand: RunningServer, c: Raw) -> None:
     assert c("BGREWRITEAOF") == "ERR Background append only file rewriting already in progress"
     assert c("BGSAVE").startswith("ERR Another child process is active (AOF?): can't BGSAVE right now.")
     go_on.set()
-    until(lambda: info(c, *RUNNING, *DONE) == [0, 0, 0, 0, 1])
+    eventually(lambda: info(c, *RUNNING, *DONE) == [0, 0, 0, 0, 1])
     go_on.clear()
     assert c("BGSAVE") == b"Background saving started"
     assert c("BGREWRITEAOF") == b"Background append only file rewriting scheduled"
     assert info(c, *RUNNING) == [1, 0, 1]
     go_on.set()
-    until(lambda: info(c, *RUNNING, *DONE) == [0, 0, 1, 1, 1])
+    eventually(lambda: info(c, *RUNNING, *DONE) == [0, 0, 1, 1, 1])
     hand.advance(100)
-    until(lambda: info(c, *RUNNING, *DONE) == [0, 0, 0, 1, 2])
+    eventually(lambda: info(c, *RUNNING, *DONE) == [0, 0, 0, 1, 2])
 
 
 # -- secrets ------------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from respserver.testing import HandClock, RunningServer, start_in_thread
-from tests.wire.faults import until
+from tests.waiting import eventually
 from tests.wire.rawclient import Raw
 
 Connect = Callable[..., Raw]
@@ -53,7 +53,7 @@ def test_readers_of_the_old_name(c: Raw, hand: RunningServer, connect: Connect) 
     c("TREAD", "s", "", 0, "GROUP", "g", 700)
     plain.send("TREAD", "s", "", 1, "BLOCK", 0)
     grouped.send("TREAD", "s", "", 1, "BLOCK", 0, "GROUP", "g", 700)
-    until(lambda: hand.server.blocking.count == 2)
+    eventually(lambda: hand.server.blocking.count == 2)
     hand.advance(2000)
     c("RENAME", "s", "t")
     assert grouped.read().startswith("NOGROUP")  # as after a DEL [16]
@@ -71,10 +71,10 @@ def test_readers_of_the_new_name(c: Raw, hand: RunningServer, connect: Connect) 
     first = c("TAPPEND", "s", "f", "v")
     c("TREAD", "s", 0, 0, "GROUP", "g", 0)
     grouped.send("TREAD", "t", "", 1, "BLOCK", 0, "GROUP", "g", 0)
-    until(lambda: hand.server.blocking.count == 1)
+    eventually(lambda: hand.server.blocking.count == 1)
     plain.send("TREAD", "t", "", 1, "BLOCK", 0)
     waiting.send("TWAIT", 0, "t", 0)
-    until(lambda: hand.server.blocking.count == 3)
+    eventually(lambda: hand.server.blocking.count == 3)
     c("RENAME", "s", "t")
     assert plain.read() == [[first, b"f", b"v"]]  # what was there had no entries
     assert waiting.read() == [b"t"]
@@ -85,7 +85,7 @@ def test_readers_of_the_new_name(c: Raw, hand: RunningServer, connect: Connect) 
 def test_a_reader_of_a_name_that_becomes_a_string(c: Raw, hand: RunningServer, connect: Connect) -> None:
     reader = connect()
     reader.send("TREAD", "t", "", 1, "BLOCK", 0)
-    until(lambda: hand.server.blocking.count == 1)
+    eventually(lambda: hand.server.blocking.count == 1)
     c("SET", "a", "v")
     c("RENAME", "a", "t")
     assert reader.read().startswith("WRONGTYPE")

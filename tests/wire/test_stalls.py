@@ -13,7 +13,8 @@ import pytest
 
 from respserver.clients.sockets import AVAILABLE, Sockets
 from respserver.testing import HandClock, RunningServer, start_in_thread
-from tests.wire.faults import Fault, until
+from tests.waiting import eventually
+from tests.wire.faults import Fault
 from tests.wire.rawclient import Raw
 
 Connect = Callable[..., Raw]
@@ -83,7 +84,7 @@ def full_disk(hand: RunningServer, c: Raw) -> None:
     with Raw(hand.port) as writer:
         disk.breaks()
         writer.send("SET", "k", "v")
-        until(lambda: hand.server.ticks.stalled)
+        eventually(lambda: hand.server.ticks.stalled)
         hand.advance(10_000)
         assert c("TACK", "jobs", "w", "1.1").startswith("MISCONF")
         disk.heals()
@@ -164,7 +165,7 @@ def test_nothing_ends_before_all_sockets_were_read(
     hand.call(lambda: hand.server.served_time.update())  # as a command may do that comes first
     monkeypatch.setattr(Sockets, "turn", turn)
     hand.call(hand.server.on_time)
-    until(lambda: len(ended) >= taken)
+    eventually(lambda: len(ended) >= taken)
     assert not any(ended[:taken])
     monkeypatch.undo()
     hand.advance(100)
@@ -181,7 +182,7 @@ def test_a_client_that_is_always_late_still_sees_ends(hand: RunningServer, c: Ra
     hand.stall(0)
     for _ in range(5):
         hand.call(slow_round)
-    until(lambda: c("TLEN", "dead") == 3)
+    eventually(lambda: c("TLEN", "dead") == 3)
 
 
 def test_a_client_is_not_idle_because_the_server_was_away(hand: RunningServer, connect: Connect) -> None:
@@ -201,7 +202,7 @@ def test_a_client_is_not_idle_because_the_server_was_away(hand: RunningServer, c
         sent.set()
         stop.result(20)
     assert c.read() == b"PONG"
-    until(lambda: c("INFO", "clients").split(b"connected_clients:")[1].split()[0] == b"1")
+    eventually(lambda: c("INFO", "clients").split(b"connected_clients:")[1].split()[0] == b"1")
     with pytest.raises((EOFError, ConnectionError)):
         silent("PING")
 

@@ -10,7 +10,7 @@ import pytest
 
 from commands.declare import TABLE
 from respserver.testing import RunningServer
-from tests.wire.faults import until
+from tests.waiting import eventually
 from tests.wire.rawclient import Raw, pack
 from tidelog.testing import Server, running_server
 
@@ -226,7 +226,7 @@ def test_a_transaction_is_one_batch_even_around_a_checkpoint(hand: RunningServer
     assert answers[-1][1].endswith(b"scheduled")
     assert len(batches) == 1
     hand.advance(100)
-    until(lambda: saves.count == 1)
+    eventually(lambda: saves.count == 1)
 
 
 @pytest.mark.parametrize("words", [("DEBUG", "RELOAD"), ("DEBUG", "LOADAOF")])

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from respserver.testing import RunningServer
-from tests.wire.faults import until
+from tests.waiting import eventually
 from tests.wire.rawclient import Raw
 
 Connect = Callable[..., Raw]
@@ -19,7 +19,7 @@ def waiting(hand: RunningServer, connect: Connect, *words: str | int, proto: int
     raw = connect(proto)
     count = hand.server.blocking.count
     raw.send("TWAIT", *words)
-    until(lambda: hand.server.blocking.count == count + 1)
+    eventually(lambda: hand.server.blocking.count == count + 1)
     return raw
 
 
@@ -139,10 +139,10 @@ def test_client_pause(hand: RunningServer, connect: Connect, c: Raw, mode: str) 
     plain, group = connect(), connect()
     plain.send("TWAIT", 0, "a", 0)
     group.send("TWAIT", 0, "GROUP", "g", "a")
-    until(lambda: held_back(hand) + hand.server.blocking.count == 2)
+    eventually(lambda: held_back(hand) + hand.server.blocking.count == 2)
     assert hand.server.blocking.count == (mode == "WRITE")
     hand.advance(1100)
-    until(lambda: hand.server.blocking.count == 2)
+    eventually(lambda: hand.server.blocking.count == 2)
     c("TAPPEND", "a", "f", "v")
     assert plain.read() == group.read() == [b"a"]
 
@@ -222,7 +222,7 @@ def test_command_info_and_docs(c: Raw, connect: Connect) -> None:
     assert {b"write", b"blocking", b"movablekeys"} <= {bytes(flag) for flag in info[2]}
     assert {b"@write", b"@blocking", b"@stream", b"@slow"} == set(info[6])
     docs = connect(3)("COMMAND", "DOCS", "TWAIT")[b"twait"]
-    assert docs[b"summary"].startswith(b"Wait until one of many streams")
+    assert docs[b"summary"].startswith(b"Wait until at least one of many streams")
     names = [node[b"name"] for node in docs[b"arguments"]]
     assert names == [b"milliseconds", b"streams"]
     assert [node[b"name"] for node in docs[b"arguments"][1][b"arguments"]] == [b"position", b"of-group"]

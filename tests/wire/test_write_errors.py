@@ -9,7 +9,8 @@ import pytest
 
 from resp.errors import CorruptError
 from respserver.testing import RunningServer
-from tests.wire.faults import Fault, until
+from tests.waiting import eventually
+from tests.wire.faults import Fault
 from tests.wire.rawclient import Raw, pack
 
 Connect = Callable[..., Raw]
@@ -29,7 +30,7 @@ def test_a_write_that_is_not_durable_is_not_answered_nor_stored(
     c("SET", "before", 1)
     disk.breaks()
     writer.send("SET", "k", "v")
-    until(lambda: hand.server.ticks.stalled)
+    eventually(lambda: hand.server.ticks.stalled)
     assert c("GET", "before") == b"1"  # reads go on
     assert c("SET", "other", 1).startswith("MISCONF")
     for command in (["SAVE"], ["BGSAVE"], ["DEBUG", "RELOAD"], ["DEBUG", "LOADAOF"]):
@@ -57,7 +58,7 @@ def test_replies_that_wait_for_the_disk_are_limited(
     c("CONFIG", "SET", "client-output-buffer-limit", "normal 4mb 0 0")
     disk.breaks()
     writer.send("SET", "k", "v")
-    until(lambda: hand.server.ticks.stalled)
+    eventually(lambda: hand.server.ticks.stalled)
     for _ in range(50):
         try:
             writer.send("GET", "large")
@@ -103,7 +104,7 @@ def test_a_checkpoint_that_meets_the_error_does_not_release_replies(
     c, writer = connect(), connect()
     disk.breaks()
     writer.sock.sendall(pack("SET", "k", "v") + pack("SAVE") + pack("GET", "k"))
-    until(lambda: hand.server.ticks.stalled)
+    eventually(lambda: hand.server.ticks.stalled)
     assert c("PING") == b"PONG"
     assert writer.nothing_yet()
     disk.heals()
@@ -122,7 +123,7 @@ def test_a_write_that_meets_damage_waits_too(hand: RunningServer, connect: Conne
     disk = hand.server.data.disk
     hand.call(lambda: setattr(disk, "append", damaged))
     writer.send("SET", "k", "v")
-    until(lambda: hand.server.ticks.stalled)
+    eventually(lambda: hand.server.ticks.stalled)
     assert writer.nothing_yet()
     assert c("SET", "k", 2).startswith("MISCONF")
     hand.call(lambda: delattr(disk, "append"))
@@ -135,7 +136,7 @@ def test_a_shutdown_retries_the_write(hand: RunningServer, connect: Connect, dis
     writer = connect()
     disk.breaks()
     writer.send("SET", "k", "v")
-    until(lambda: hand.server.ticks.stalled)
+    eventually(lambda: hand.server.ticks.stalled)
     disk.heals()
     hand._loop.call_soon_threadsafe(hand.server.stop)
     assert writer.read() == b"OK"
@@ -150,7 +151,7 @@ def test_a_failed_save_is_retried_without_further_changes(hand: RunningServer, c
     hand.call(lambda: setattr(hand.server.data.ks.changes, "count", 0))  # as if all that changed had been counted
     store.heals()
     hand.advance(6000)
-    until(lambda: c("SET", "k", 3) == b"OK")
+    eventually(lambda: c("SET", "k", 3) == b"OK")
 
 
 def test_a_failed_save_is_retried_when_the_clock_was_set_back(hand: RunningServer, c: Raw) -> None:
@@ -161,7 +162,7 @@ def test_a_failed_save_is_retried_when_the_clock_was_set_back(hand: RunningServe
     store.heals()
     hand.advance(-3_600_000)
     hand.advance(6000)
-    until(lambda: c("SET", "k", 3) == b"OK")
+    eventually(lambda: c("SET", "k", 3) == b"OK")
 
 
 def test_the_first_write_after_healing_succeeds(hand: RunningServer, c: Raw) -> None:
@@ -185,7 +186,7 @@ def test_nobody_hears_of_a_change_that_is_not_durable(hand: RunningServer, conne
     broad("CLIENT", "TRACKING", "ON", "BCAST")
     disk.breaks()
     writer.send("SET", "k", "v")
-    until(lambda: hand.server.ticks.stalled)
+    eventually(lambda: hand.server.ticks.stalled)
     c("PING")
     assert [client.nothing_yet() for client in (writer, subscriber, reader, broad)] == [True] * 4
     disk.heals()

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from respserver.testing import RunningServer
-from tests.wire.faults import until
+from tests.waiting import eventually
 from tests.wire.rawclient import Raw
 
 Connect = Callable[..., Raw]
@@ -18,7 +18,7 @@ def waiting(hand: RunningServer, connect: Connect, *words: str | int, proto: int
     raw = connect(proto)
     count = hand.server.blocking.count
     raw.send("XREAD", "BLOCK", *words)
-    until(lambda: hand.server.blocking.count == count + 1)
+    eventually(lambda: hand.server.blocking.count == count + 1)
     return raw
 
 

@@ -68,7 +68,7 @@ def test_a_described_user_is_the_same(words: list[bytes]) -> None:
         for reads, writes in ((False, False), (True, False), (False, True), (True, True)):
             assert again.may_touch(key, reads, writes) == user.may_touch(key, reads, writes)
         for pattern in (False, True):
-            assert again.may_hear(key, pattern) == user.may_hear(key, pattern)
+            assert again.may_subscribe(key, pattern) == user.may_subscribe(key, pattern)
     assert [again.enabled, again.nopass, again.passwords] == [user.enabled, user.nopass, user.passwords]
     assert again.unrestricted == user.unrestricted
 
@@ -102,11 +102,11 @@ def test_nothing_is_changed_in_the_user_that_a_new_one_is_based_on() -> None:
 
 def test_passwords() -> None:
     user = build_user(b"al", [b"on", b">one", b">two"])
-    assert [user.opens(word) for word in (b"one", b"two", b"three", b"")] == [True, True, False, False]
+    assert [user.accepts(word) for word in (b"one", b"two", b"three", b"")] == [True, True, False, False]
     assert list(user.passwords) == [hashed(b"one"), hashed(b"two")]
-    assert not build_user(b"al", [b"off"], user).opens(b"one")
-    assert build_user(b"al", [b"nopass"], user).opens(b"anything")
-    assert not build_user(b"al", [b"on"]).opens(b"")
+    assert not build_user(b"al", [b"off"], user).accepts(b"one")
+    assert build_user(b"al", [b"nopass"], user).accepts(b"anything")
+    assert not build_user(b"al", [b"on"]).accepts(b"")
     assert not matches_any(b"", [])
 
 

@@ -10,7 +10,7 @@ import pytest
 from persistence.store import Store
 from respserver.maintenance.checkpoints import REST_MS
 from respserver.testing import HandClock, start_in_thread
-from tests.wire.faults import until
+from tests.waiting import eventually
 from tests.wire.rawclient import Raw
 
 
@@ -57,7 +57,7 @@ def test_a_sync_that_gets_no_thread_is_tried_again(
             server.call(lambda: server.server.checkpoints.on_time(server.server.clock.now()))
             assert disk.pending_sync
         server.advance(2000)
-        until(lambda: not disk.pending_sync)
+        eventually(lambda: not disk.pending_sync)
     said = capfd.readouterr().out
     assert "Syncing the log failed: can't start new thread" in said
     assert "Bug" not in said
@@ -70,11 +70,11 @@ def test_memory_is_returned_after_checkpoints_but_not_after_each_of_many(monkeyp
         for _ in range(3):
             assert c("SET", "k", "v") == b"OK"
             assert c("SAVE") == b"OK"
-        until(lambda: returned)
+        eventually(lambda: returned)
         assert c("PING") == b"PONG"
         assert len(returned) == 1
         server.advance(REST_MS)
-        until(lambda: len(returned) == 2)
+        eventually(lambda: len(returned) == 2)
         server.advance(REST_MS)
         assert c("PING") == b"PONG"
         assert len(returned) == 2

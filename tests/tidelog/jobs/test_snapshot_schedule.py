@@ -16,7 +16,7 @@ pytest.importorskip("pyarrow")
 
 from tests.tidelog.jobs.countjob import count
 from tests.tidelog.jobs.test_driver_state import TARGET, in_threads, send, until_idle
-from tests.wire.faults import until
+from tests.waiting import eventually
 from tidelog.jobs import keys
 from tidelog.jobs.epochs.driver import Driver
 from tidelog.jobs.epochs.outcome import DriverOptions
@@ -128,8 +128,8 @@ def test_an_idle_job_gets_its_snapshots_and_then_rests(tidelog_server: Server, t
                 parts = json.loads(text)["partitions"] if text else {}
                 return {at for at, part in parts.items() if part["kept"]} == {"0", "1"}
 
-            until(saved)
-            until(lambda: drive.step().again is None)
+            eventually(saved)
+            eventually(lambda: drive.step().again is None)
             outcome, epoch = drive.step(), drive.epoch
             assert not outcome.published
             assert outcome.again is None
@@ -162,12 +162,12 @@ def test_an_idle_job_whose_snapshots_fail_tries_again(
     try:
         with tidelog_server.client() as client:
             assert drive.step().again == 0  # a snapshot is due
-            until(lambda: len(failed := parts()) == 2 and all(each["error"] for each in failed))
+            eventually(lambda: len(failed := parts()) == 2 and all(each["error"] for each in failed))
             epoch = drive.epoch
-            until(lambda: parts() and drive.epoch > epoch + 1)
+            eventually(lambda: parts() and drive.epoch > epoch + 1)
             place.unlink()
-            until(lambda: all(each["kept"] and not each["error"] for each in parts()))
-            until(lambda: drive.step().again is None)
+            eventually(lambda: all(each["kept"] and not each["error"] for each in parts()))
+            eventually(lambda: drive.step().again is None)
             assert drive.epoch < 20  # with pauses
     finally:
         drive.close()
