@@ -14,6 +14,7 @@ from tidelog.flows.api.tokens import OK
 from tidelog.flows.codecs.base import CODECS, codec
 from tidelog.flows.declare import Op
 from tidelog.flows.testing import ConformanceError, check_codec, check_operator
+from tidelog.testing import Server
 
 JSON: list[Any] = [{"a": 1, "b": [1.5, None, True]}, [], "text", 3, None]
 SYSLOG = {
@@ -27,11 +28,11 @@ VALUES: dict[str, list[Any]] = {  # by codec, as it is given in a flow
     "syslog": [SYSLOG, {**SYSLOG, "msg": None, "structured_data": None}],
 }  # fmt: skip
 EVENTS: list[Any] = [{"n": number, "key": f"k{number % 2}", "list": [1, 2]} for number in range(7)]
-OPERATORS: dict[str, Op | None] = {  # None: it needs a tidelog server
+OPERATORS: dict[str, Op] = {
     "passthrough": op("passthrough"), "where": op("where", "n > `2`"), "select": op("select", "key"),
     "python": op("python", call=lambda value: value), "split": op("split", "list"), "unbatch": op("unbatch"),
     "batch": op("batch", count=3, timeout="5s"), "window": op("window", time="5s", aggregates={"n": "count"}),
-    "dedup": None, "ratelimit": op("ratelimit", rate=10.0), "bucket": op("bucket", rate=10.0),
+    "ratelimit": op("ratelimit", rate=10.0), "bucket": op("bucket", rate=10.0),
     "sample": op("sample", 0.5), "delay": op("delay", "5s"), "retry": op("retry"),
     "fallback": op("fallback"), "counter": op("counter"), "history": op("history"),
     "backpressure": op("backpressure", timeout="5s"),
@@ -45,11 +46,12 @@ def test_codecs(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", registry.OPERATORS)
-def test_operators(name: str) -> None:
-    one = OPERATORS[name]
-    if one is None:
-        pytest.skip(f"{name} needs a tidelog server, which the virtual loop of PipelineTest can't reach: test_dedup.py")
-    check_operator(one, EVENTS)
+def test_operators(name: str, request: pytest.FixtureRequest) -> None:
+    if name == "dedup":
+        server: Server = request.getfixturevalue("tidelog_server")
+        check_operator(op("dedup", "n"), EVENTS, server=server.url)
+    else:
+        check_operator(OPERATORS[name], EVENTS)
 
 
 # -- the kit can fail ----------------------------------------------------------------------------------------

@@ -399,7 +399,7 @@ def test_junk_from_the_server_is_tried_again(junk: bytes) -> None:
         ({"url": "localhost:9200"}, "must have the form http://"),
         ({"url": "http://{host}/x"}, "placeholders are only allowed"),
         ({"url": "http://a:b@h/x"}, "use auth"),
-        ({"url": "http://h/{x"}, "lone '{'"),
+        ({"url": "http://h/{x"}, "a single '{'"),
         ({"url": "http://h/ä"}, "escape"),
         ({"url": "http://h", "concurrency": 0}, "at least 1"),
         ({"url": "http://h", "headers": {"a": "b\r\nc: d"}}, "can't be a header"),

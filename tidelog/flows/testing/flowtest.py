@@ -94,14 +94,12 @@ class FlowTest:
     """
 
     def __init__(self, flow: Flow | FlowSpec, *, seed: int = 0) -> None:
-        declared = flow.spec() if isinstance(flow, Flow) else flow
+        self.spec = tested_spec(flow)
         self.loop = VirtualLoop(seed)
         self._number = 0
         self._closed = False
-        replaced = {name: _replaced(each) for name, each in declared.connectors.items()}
-        self.spec = replace(declared, connectors=replaced, debug=True, settle=True)
         context = FlowContext(
-            declared.name, declared.server, debug=True, queue=declared.queue, now_ns=self.loop.now_ns,
+            self.spec.name, self.spec.server, debug=True, queue=self.spec.queue, now_ns=self.loop.now_ns,
             random=self.loop.random,
         )  # fmt: skip
         self.running = RunningFlow(self.spec, context)
@@ -252,17 +250,29 @@ class PipelineTest(FlowTest):
     """
 
     def __init__(self, *operators: Op | Callable[..., Any], seed: int = 0, server: str | None = None) -> None:
-        flow = Flow("test", server=server)
-        flow.connector("in", "null")
-        flow.pipeline("pipeline", *operators)
-        flow.connect("in -> pipeline")
-        for port in ("out", "err", *_ports(operators)):
-            flow.connector(port, "null")
-            flow.connect(f"pipeline.{port} -> {port}")
-        super().__init__(flow, seed=seed)
+        super().__init__(pipeline_flow(*operators, server=server), seed=seed)
 
     def _sink(self, name: str | None) -> _Read:
         return super()._sink("out" if name is None else name)
+
+
+def tested_spec(flow: Flow | FlowSpec) -> FlowSpec:
+    """Return the flow in debug mode, with connectors that are fed and read."""
+    spec = flow.spec() if isinstance(flow, Flow) else flow
+    replaced = {name: _replaced(each) for name, each in spec.connectors.items()}
+    return replace(spec, connectors=replaced, debug=True, settle=True)
+
+
+def pipeline_flow(*operators: Op | Callable[..., Any], server: str | None = None) -> Flow:
+    """Return a flow with a pipeline, a source, and a sink for each port."""
+    flow = Flow("test", server=server)
+    flow.connector("in", "null")
+    flow.pipeline("pipeline", *operators)
+    flow.connect("in -> pipeline")
+    for port in ("out", "err", *_ports(operators)):
+        flow.connector(port, "null")
+        flow.connect(f"pipeline.{port} -> {port}")
+    return flow
 
 
 def _ports(operators: Sequence[Op | Callable[..., Any]]) -> list[str]:
