@@ -22,19 +22,18 @@ from tests.conftest import RedisServer
 from tests.tidelog.flows.serverkit import in_loop
 from tests.waiting import until
 from tidelog import Client
-from tidelog.flows import Event, registry
+from tidelog.flows import Event, Flow, registry
 from tidelog.flows.api.connector import DEFERRED, Sink, Source
 from tidelog.flows.api.errors import RejectError
+from tidelog.flows.api.flowcontext import FlowContext
 from tidelog.flows.api.tokens import OK, Token
+from tidelog.flows.runtime.runningflow import RunningFlow
 from tidelog.flows.testing import ConformanceError, check_sink, check_source
 from tidelog.options.structs import Problems, read
 from tidelog.testing import Server
 
 VALUES: list[Any] = [{"n": number} for number in range(5)]
 UNWRITABLE: list[Any] = [object()]  # no codec can encode it
-TESTED_ELSEWHERE = {
-    "metrics": "its events are the metrics of running flows: test_metrics_source.py",
-}
 
 
 def made(name: str, **options: Any) -> Callable[[], Any]:
@@ -84,8 +83,6 @@ class Peers:
 
 @pytest.mark.parametrize("name", registry.CONNECTORS)
 def test_connectors(name: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
-    if name in TESTED_ELSEWHERE:
-        pytest.skip(f"{name}: {TESTED_ELSEWHERE[name]}")
     for check in CHECKS[name]:
         check(Peers(request, tmp_path))
 
@@ -118,6 +115,19 @@ def metronome(_: Peers) -> None:
 @checks("cron")
 def cron(_: Peers) -> None:
     check_source(made("cron", schedule="* * * * * *"), count=1)
+
+
+@checks("metrics")
+def metrics(_: Peers) -> None:
+    async def produce(source: Any, _count: int) -> None:
+        flow = Flow("observed")
+        flow.connector("in", "null")
+        flow.connector("out", "null")
+        flow.connect("in -> out")
+        running = RunningFlow(flow.spec(), FlowContext("observed"))
+        source.context.flow_context.shared["running"] = {"observed": running}
+
+    check_source(made("metrics", interval="5ms"), produce=produce)
 
 
 @checks("exit")
