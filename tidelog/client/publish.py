@@ -225,7 +225,7 @@ class Publisher:
         fence = f"{prefix}:{socket.gethostname()}"
         for attempt in range(5):
             try:
-                epoch = self._claimed(fence)
+                epoch = self.claim_epoch(fence)
                 if not self.publish(fence, epoch, stages).now:
                     log.debug("epoch %d was already published by this job; the reply was lost", epoch)
                 return
@@ -267,8 +267,8 @@ class Publisher:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close()
 
-    def _claimed(self, fence: str) -> int:
-        """Return an epoch that no other job uses: the time in nanoseconds, claimed by a key with a unique token."""
+    def claim_epoch(self, fence: str) -> int:
+        """Return an epoch that no other job uses: the time in ns, claimed by a key with a unique token."""
         token = uuid4().hex.encode()
         while True:
             epoch = time.time_ns()

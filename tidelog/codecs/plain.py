@@ -50,7 +50,7 @@ class Plain(Generic[R]):
         if shape.why_not_flat:
             raise CodecError(f"{shape.title} has no plain form: {shape.why_not_flat}. codec='json' takes any record")
         self.shape = shape
-        self._plans: dict[tuple[Any, ...], _Plan] = {}
+        self.plans: dict[tuple[Any, ...], _Plan] = {}
         self._get = shape.getter() if shape.fields and not shape.mapping else None
         self._named = {field.name: field for field in shape.fields}
         self._read: dict[bytes, tuple[str, bool]] = {  # name in the entry -> name for msgspec, whether it is bytes
@@ -153,12 +153,12 @@ class Plain(Generic[R]):
 
     def _plan(self, kinds: tuple[Any, ...], names: tuple[str, ...], values: tuple[Any, ...]) -> _Plan:
         """Return the plan for records with these types; ``values`` are those of one record. Raises CodecError."""
-        plan = self._plans.get(kinds)
+        plan = self.plans.get(kinds)
         if plan is None:
             plan = self._planned(names, values)
-            if len(self._plans) >= _PLANS:
-                self._plans.clear()
-            self._plans[kinds] = plan
+            if len(self.plans) >= _PLANS:
+                self.plans.clear()
+            self.plans[kinds] = plan
         return plan
 
     # -- writing ---------------------------------------------------------------------------------------------

@@ -119,14 +119,14 @@ class _Batches(Generic[R]):
         yield from sender.settled(touched)
         return Published(True, total)
 
-    def _publishing(self, records: Iterable[R], number: int | None) -> Callable[[], Steps[Published]]:
+    def publishing(self, records: Iterable[R], number: int | None) -> Callable[[], Steps[Published]]:
         """Return a function for the operation that publishes a batch. It may be called again if it failed."""
         if number is not None and (isinstance(number, bool) or not isinstance(number, int) or number < 1):
             raise TopicError(f"producer {self.name!r}: a batch's number is a whole number from 1: {number!r}")
         token = uuid4().hex
         gathered: tuple[Sender, list[RecordWindow]] | None = None  # with the sender for which they were collected
 
-        def publishing() -> Steps[Published]:
+        def publish() -> Steps[Published]:
             nonlocal number, gathered
             settled = yield from self._settle()
             if gathered is None:
@@ -147,7 +147,7 @@ class _Batches(Generic[R]):
                 return Published(False, 0)
             return (yield from self._attempt(gathered[1], number, token))
 
-        return publishing
+        return publish
 
     def _delay(self, delays: Delays, error: BaseException) -> float:
         """Return the seconds until the next attempt. The first failure of an outage is logged."""
@@ -185,7 +185,7 @@ class Producer(_Batches[R]):
         seconds. Then the last error is raised: send the batch again with its number. Raises StaleEpochError or
         ConflictError if another program publishes under this name. Other errors are those of ``Topic.send``.
         """
-        publishing = self._publishing(records, number)
+        publishing = self.publishing(records, number)
         until, delays = time.monotonic() + PATIENCE, Delays(BACKOFF)
         while True:
             try:
@@ -205,7 +205,7 @@ class SyncProducer(_Batches[R]):
 
     def send_many(self, records: Iterable[R], number: int | None = None) -> Published:
         """See ``Producer.send_many``."""
-        publishing = self._publishing(records, number)
+        publishing = self.publishing(records, number)
         until, delays = time.monotonic() + PATIENCE, Delays(BACKOFF)
         while True:
             try:

@@ -164,7 +164,7 @@ class Sender:
         self.keyed = keyed
         self.streams = streams
         self.retention: Retention = settings.retention
-        self._full: set[int] = set()  # partitions that had reached the hard limit at the last reply
+        self.full: set[int] = set()  # partitions that had reached the hard limit at the last reply
 
     def send(self, record: Any) -> Steps[StreamId]:
         """Append one record and return its ID."""
@@ -225,16 +225,16 @@ class Sender:
         if failed is not None:
             log.warning("topic %s: records were appended, but nothing could be evicted: %s", self.name, failed)
         elif limit is not None:
-            self._full.update(at for at, length in zip(partitions, replies, strict=True) if length >= limit)
+            self.full.update(at for at, length in zip(partitions, replies, strict=True) if length >= limit)
 
     def room(self, partitions: Iterable[int]) -> Steps[None]:
         """Check partitions that were full. Raises TopicFullError if one still is."""
         limit = self.retention.hard_limit
-        for at in self._full.intersection(partitions):
+        for at in self.full.intersection(partitions):
             (length,) = checked((yield [calls.tlen(self.streams[at])]))
             if limit is not None and length >= limit:
                 raise TopicFullError(self.name, at, length, limit)
-            self._full.discard(at)
+            self.full.discard(at)
 
 
 def evictions(kept: Retention, stream: str, size: bool = True) -> list[Call[int]]:

@@ -208,6 +208,10 @@ class Topic(Generic[R]):
             if used is client:
                 del self._pipelines[loop]
 
+    def forget_settings(self) -> None:
+        """Read the settings from the server again at the next use: for tests that delete topics."""
+        self._settings, self._check_at, self._sender = None, 0.0, None
+
     @contextmanager
     def elsewhere(self, url: str) -> Iterator[None]:
         """Use another server until the end of this context, as if the topic had just been declared: for tests.

@@ -248,7 +248,7 @@ def test_a_job_without_a_reply_that_was_overtaken_then(
     names, others = staged(access, "job", part("a", 1)), staged(access, "job", part("a", 2))
     clock(monkeypatch, 10, 20, 30)
     with Publisher(through(proxy), "publisher") as publisher, Publisher(access, "publisher") as other:
-        claimed = publisher._claimed
+        claimed = publisher.claim_epoch
 
         def claim_and_cut(fence: str) -> int:
             epoch = claimed(fence)
@@ -256,7 +256,7 @@ def test_a_job_without_a_reply_that_was_overtaken_then(
                 proxy.down.cut(0)
             return epoch
 
-        monkeypatch.setattr(publisher, "_claimed", claim_and_cut)
+        monkeypatch.setattr(publisher, "claim_epoch", claim_and_cut)
         monkeypatch.setattr("tidelog.transport.leader.time.sleep", lambda _: other.publish_once("jobs", others))
         publisher.publish_once("jobs", names)
     assert numbers(client, "a") == [1, 2]

@@ -37,7 +37,7 @@ def fresh() -> None:
     """Forget what the topics know of a server, and the calls."""
     calls.clear()
     for topic in (clicks, others, totals):
-        topic.__dict__.update(_facts=None, _check_at=0.0, _sender=None)
+        topic.forget_settings()
 
 
 @job(inputs=[clicks, others], outputs=[totals], state=int)

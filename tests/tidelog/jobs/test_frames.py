@@ -49,7 +49,7 @@ def unused() -> Iterator[None]:
     """The topics of the kit are for one server after the other."""
     yield
     for topic in (kit.clicks, kit.odd, kit.even, kit.hours, kit.baskets, kit.bought):
-        topic._settings, topic._check_at, topic._sender = None, 0.0, None
+        topic.forget_settings()
 
 
 def test_nobody_sees_one_output_without_the_other(spark: SparkSession, client: Client, place: TaskSettings) -> None:  # noqa: F811

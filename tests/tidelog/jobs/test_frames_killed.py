@@ -40,7 +40,7 @@ def unused() -> Iterator[None]:
     require_spark()
     yield
     for topic in (kit.clicks, *OUTPUTS):
-        topic._settings, topic._check_at, topic._sender = None, 0.0, None
+        topic.forget_settings()
 
 
 class Driver:

@@ -75,7 +75,7 @@ def test_a_call_that_gave_up(deaf: Deaf, monkeypatch: pytest.MonkeyPatch, number
 def test_a_repeated_attempt_does_not_look_at_the_limit(deaf: Deaf) -> None:
     topic = orders(deaf, hard_limit=10)
     topic.sync.ready()
-    topic.sender()._full.add(0)  # another task has seen it full meanwhile
+    topic.sender().full.add(0)  # as if another task had filled it
     deaf.tappend("orders:0", {"id": 1})
     deaf.lose = 1
     assert topic.sync.producer("p").send_many(batch(0)) == (True, 10)

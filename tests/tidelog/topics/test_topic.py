@@ -245,12 +245,15 @@ class TestProducer:
         assert again.last() == 5
         assert sorted(order.id for there in sent(client, topic) for order in there) == list(range(50))
 
-    def test_a_topic_that_grows_between_two_attempts(self, tidelog_server: Server, client: Client) -> None:
+    def test_a_topic_that_grows_between_two_attempts(
+        self, tidelog_server: Server, client: Client, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("tidelog.topics.topic.CHECKED", 0.0)  # seconds pass between all calls
         orders(tidelog_server).sync.ready()
         topic = orders(tidelog_server, partitions=None)
         producer = topic.sync.producer("import")
         records = [Order(n, "x") for n in range(9000)]
-        publishing = producer._publishing(iter(records), 1)
+        publishing = producer.publishing(iter(records), 1)
 
         def lost(made: Sequence[calls.Call[Any]]) -> list[Any]:
             if made[0].args[0] == "TPUBLISH":
@@ -260,7 +263,6 @@ class TestProducer:
         with pytest.raises(redis.ConnectionError):
             steps.drive(lost, publishing())
         admin.grow(client, "orders", 8)
-        topic._check_at = 0.0  # as if it were seconds later
         assert steps.run(client, publishing()).entries == 9000
         for at, there in enumerate(sent(client, topic, 8)):
             assert there == [record for record in records if partition_of(record.id, 8) == at]
