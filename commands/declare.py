@@ -99,6 +99,17 @@ _FLAG_CATEGORIES: Final = {
 
 
 # -- commands --------------------------------------------------------------------------------------------------
+class Description:
+    """What COMMAND DOCS returns about a command besides its summary and arguments."""
+
+    __slots__ = ("complexity", "group", "since")
+
+    def __init__(self, group: str, since: str, complexity: str) -> None:
+        self.group = group  # one of GROUPS
+        self.since = since  # the first version of tidelog that has the command
+        self.complexity = complexity
+
+
 class Command:
     """A command as declared, and its statistics."""
 
@@ -110,23 +121,22 @@ class Command:
     )  # fmt: skip
 
     def __init__(
-        self, name: str, handler: Handler, args: tuple[Arg, ...], flags: frozenset[str], group: str,
-        since: str, complexity: str, arity: int | None, acl: tuple[str, ...], traits: frozenset[str] = frozenset(),
-        writes: Callable[[list[bytes]], bool] | None = None,
+        self, name: str, handler: Handler, args: tuple[Arg, ...], flags: frozenset[str], about: Description,
+        arity: int | None, acl: tuple[str, ...], traits: frozenset[str] = frozenset(),
     ) -> None:  # fmt: skip
         if not flags <= FLAGS:
             raise ValueError(f"{name}: unknown flags {sorted(flags - FLAGS)}")
         if not traits <= TRAITS:
             raise ValueError(f"{name}: unknown traits {sorted(traits - TRAITS)}")
-        if group not in GROUPS:
-            raise ValueError(f"{name}: unknown group {group!r}")
+        if about.group not in GROUPS:
+            raise ValueError(f"{name}: unknown group {about.group!r}")
         self.name = name  # lower case; "client|id" for a subcommand
         self.called = name  # the name that clients use; it differs from ``name`` after rename-command
         self.handler = handler
         self.args = args
-        self.group = group
-        self.since = since  # the first version of tidelog that has it
-        self.complexity = complexity
+        self.group = about.group
+        self.since = about.since
+        self.complexity = about.complexity
         self.subcommands: dict[bytes, Command] = {}  # by lower-case name; empty unless this is a container
         named_by = name.count("|") + 1
         least, exact = count_words(args)
@@ -139,7 +149,8 @@ class Command:
             flags |= {"movablekeys"}
         self.flags = flags
         self.write = "write" in flags or "may_write" in traits
-        self.writes = writes  # whether a call changes data; None: every call of a write command does
+        # whether a call changes data; None: every call of a write command does
+        self.writes: Callable[[list[bytes]], bool] | None = None
         # whether a denyoom call adds data; None: every call does
         self.adds: Callable[[list[bytes]], bool] | None = None
         # whether a call reads what its keys hold; None: every call does
@@ -150,7 +161,7 @@ class Command:
         self.most = MANY  # maximum number of words of a call; a longer one would delay other clients too much
         self.channels = ""  # which arguments are channels: first, all, or all as patterns; "": none
         self.traits = traits
-        self.acl_categories = _categories(flags, group, acl, self.bare)  # without the @
+        self.acl_categories = _categories(flags, about.group, acl, self.bare)  # without the @
         # statistics since the start or CONFIG RESETSTAT, maintained by the dispatcher: calls, nanoseconds spent, calls
         # that were refused before they ran, and calls whose reply is an error
         self.calls = self.usec = self.rejected = self.failed = 0
@@ -260,10 +271,10 @@ def command(
         if isinstance(handler, FunctionType) and not (handler.__doc__ or "").strip():
             raise ValueError(f"{name}: the handler needs a docstring, its first line is the summary")
         declared = Command(
-            name.lower(), handler, args, frozenset(flags.split()), group, since, complexity, arity,
-            tuple(acl.split()), frozenset(traits.split()), writes,
+            name.lower(), handler, args, frozenset(flags.split()), Description(group, since, complexity), arity,
+            tuple(acl.split()), frozenset(traits.split()),
         )  # fmt: skip
-        declared.reads, declared.adds = reads, adds
+        declared.writes, declared.reads, declared.adds = writes, reads, adds
         declared.key_after_token, declared.reaches, declared.channels = key_after_token, reaches, channels
         declared.key_spec_of = key_spec_of
         if most:
@@ -317,9 +328,8 @@ def _register(new: Command) -> None:
 
 
 def _container(name: str, group: str, since: str) -> Command:
-    made = Command(
-        name, _no_subcommand, (), frozenset(), group, since, "Depends on subcommand.", -2, (),
-    )  # fmt: skip
+    about = Description(group, since, "Depends on subcommand.")
+    made = Command(name, _no_subcommand, (), frozenset(), about, -2, ())
     TABLE[name.encode()] = TABLE[name.upper().encode()] = DECLARED[name] = made
     return made
 

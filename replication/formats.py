@@ -8,6 +8,10 @@
 A replica announces with ``REPLCONF capa format-N`` what it can read. Earlier versions, which ignore such words, read
 format 1. They follow a newer leader as long as it writes nothing that they can't read. So the servers of a cluster can
 be upgraded one after another, and downgraded until something new is written.
+
+Decision: a format changes only if the new feature is used. Metadata, pending lists and databases are written in their
+old form as long as that can represent them, so a server of the previous version can open the directory, and a replica
+of that version can be served.
 """
 
 from __future__ import annotations

@@ -17,8 +17,8 @@ HEAD = """\
 # Commands
 
 All commands of `tidelog-server`, by group. `scripts/command_reference.py` writes this page from the declarations of the
-commands. `COMMAND DOCS` returns the same, and `redis-cli` uses that for completion and hints. Commands of Redis behave
-as in Redis. [semantics.md](semantics.md) defines the stream commands in every detail.
+commands. `COMMAND DOCS` returns the same content, which `redis-cli` uses for completion and hints. Commands of Redis
+behave as in Redis. [semantics.md](semantics.md) defines the stream commands in every detail.
 """
 
 GROUPS = {

@@ -1,6 +1,9 @@
 """Strings, one key at a time: SET, GET and related commands, conditional deletes.
 
 DELEX, DIGEST, and the comparisons of SET follow Redis 8.4; DELIFEQ follows Valkey 9.
+
+Decision: SETs of one key that arrive together (and INCRs and DECRs, see ``counters``) store and log only the last
+value, unless each change is observed; GETs of one key need one lookup.
 """
 
 from __future__ import annotations

@@ -207,7 +207,7 @@ def _raw(ids: list[int]) -> list[bytes]:
     "XAUTOCLAIM", key("RW DELETE"), arg("group"), arg("consumer"), arg("min-idle-time"), arg("start"),
     opt(arg("count", "integer", token="COUNT")), opt(token("JUSTID")),
     flags="write fast", traits="sign_of_life reads_keys", group="stream", since="0.1.0",
-    complexity="O(M log P): P pending messages, M looked at, ten for each one of COUNT at most.",
+    complexity="O(M log P): P pending messages, M examined, at most ten for each one of COUNT.",
 )  # fmt: skip
 def xautoclaim(ctx: Context, argv: list[bytes]) -> Reply:
     """Assign idle pending messages to a consumer; return where to continue, their entries or IDs, and deleted IDs."""

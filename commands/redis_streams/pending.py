@@ -76,7 +76,7 @@ def _ack(argv: list[bytes], ctx: Context, ids: list[bytes]) -> int:
         arg("count", "integer"), opt(arg("consumer")),
     )),
     flags="readonly", group="stream", since="0.1.0",
-    complexity="O(log P + M): P pending messages, M returned; with IDLE, M looked at.",
+    complexity="O(log P + M): P pending messages, M returned; with IDLE, M examined.",
 )  # fmt: skip
 def xpending(ctx: Context, argv: list[bytes]) -> Reply:
     """Return a summary of a group's pending messages, or those in a range of IDs, of one consumer, or idle ones."""

@@ -1,4 +1,8 @@
-"""Entries in the X form as replies, built in memory if they are short and streamed if they are long."""
+"""Entries in the X form as replies, built in memory if they are short and streamed if they are long.
+
+Decision: X replies are sliced out of the wire form of T replies, because only the head of an entry differs. Storing a
+second form in memory or on disk would double the size of the data.
+"""
 
 from __future__ import annotations
 

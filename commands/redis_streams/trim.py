@@ -43,7 +43,7 @@ def trim(ctx: Context, name: bytes, stream: Stream, options: AddTrimOptions, rep
 @command(
     "XTRIM", key("RW DELETE"), opt(REFERENCES), MAXLEN_OR_MINID,
     flags="write", group="stream", since="0.1.0",
-    complexity="O(log N + M): N macro nodes, M of them evicted. With ACKED O(M): M entries looked at.",
+    complexity="O(log N + M): N macro nodes, M of them evicted. With ACKED O(M): M entries examined.",
 )  # fmt: skip
 def xtrim(ctx: Context, argv: list[bytes]) -> Reply:
     """Evict the oldest entries of a stream, by number or by ID, and return how many."""

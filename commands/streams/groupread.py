@@ -2,6 +2,9 @@
 
 A read first decides which messages are due, which entries are new, and whether entries are missing. It then makes one
 effect (``groupmutators.deliver``), so that one record carries the whole read.
+
+Decision: a TREAD that only refreshes the group's time to live logs nothing. After a restart, the deadline of every
+group is at least now + ttl, so a logged refresh would change nothing.
 """
 
 from __future__ import annotations

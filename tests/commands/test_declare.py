@@ -9,6 +9,7 @@ from commands.context import Context, Reply
 from commands.declare import (
     Arg,
     Command,
+    Description,
     arg,
     block,
     command,
@@ -33,7 +34,7 @@ def handler(ctx: Context, argv: list[bytes]) -> Reply:
 
 
 def make(*args: Arg, name: str = "demo", flags: str = "", group: str = "generic") -> Command:
-    return Command(name, handler, args, frozenset(flags.split()), group, "0.1.0", "O(1)", None, ())
+    return Command(name, handler, args, frozenset(flags.split()), Description(group, "0.1.0", "O(1)"), None, ())
 
 
 # -- arity -----------------------------------------------------------------------------------------------------------

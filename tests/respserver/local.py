@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, cast
 
-from commands.declare import TABLE, Command, Handler
+from commands.declare import TABLE, Command, Description, Handler
 from commands.session import Session
 from respserver.clients.connection import Connection
 from respserver.config.config import Config
@@ -226,9 +226,10 @@ class LocalServer:
         word = name.lower().encode()
         assert word not in TABLE
         command = Command(
-            name.lower(), handler, (), frozenset(flags.split()), "generic", "0.1.0", "O(1)", arity, (),
-            frozenset(traits.split()), writes,
+            name.lower(), handler, (), frozenset(flags.split()), Description("generic", "0.1.0", "O(1)"), arity, (),
+            frozenset(traits.split()),
         )  # fmt: skip
+        command.writes = writes
         for each in (word, word.upper()):
             TABLE[each] = command
             self._declared.append(each)
