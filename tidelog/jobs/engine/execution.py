@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 import time
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Executor
@@ -25,6 +24,7 @@ from tidelog.jobs.errors import JobError, SupersededError, TryAgainError
 from tidelog.jobs.registry.registry import JobSpec
 from tidelog.jobs.registry.status import Status, StatusReporter
 from tidelog.operating.errortexts import summary_of, text_of, traceback_of
+from tidelog.transport.backoff import Backoff, Delays
 from tidelog.transport.leader import UnreachableError
 
 T = TypeVar("T")
@@ -52,8 +52,7 @@ class JobExecution:
         self._create = create
         self._threads = threads
         self._grace = grace
-        self._first, self._most = first, most
-        self._pause = 0.0  # seconds before the next attempt
+        self._delays = Delays(Backoff(first, max(first, most), jitter=0.2))
         self._ending = asyncio.Event()
         self._lost = asyncio.Event()
         self._runner: Runner | None = None
@@ -102,10 +101,9 @@ class JobExecution:
             except SupersededError as error:
                 log.info("job %s: %s; starting again from what was published", self.spec.name, error)
                 self.reporter.event("superseded", str(error))
-                again = await self._later()
+                again = await self._later(immediately=True)
             except Exception as error:  # noqa: BLE001 - of a function, Spark or the server: may be temporary
                 self._failed("failing", error)
-                self._pause = self._pause or self._first
                 again = await self._later()
         if self.claim.held:
             self.reporter.event("stop")
@@ -124,7 +122,7 @@ class JobExecution:
                     await self._unless_ending(runner.wait())
                 report = await self._in_thread(runner.step)
                 self.reporter.record(report)
-                self._pause = 0.0
+                self._delays.reset()
         finally:
             await self._close()
 
@@ -148,11 +146,11 @@ class JobExecution:
         self.reporter.set(state, text)
         self.reporter.event("failure" if state == "failing" else "failed", text)
 
-    async def _later(self) -> bool:
-        """Wait before the next attempt; returns True."""
-        wait, self._pause = self._pause, min(max(self._pause * 2, self._first), self._most)
+    async def _later(self, immediately: bool = False) -> bool:
+        """Wait before the next attempt; returns True. ``immediately``: unless earlier attempts have failed."""
+        delay = self._delays.next()
         try:
-            async with asyncio.timeout(wait * random.uniform(0.8, 1.0)):
+            async with asyncio.timeout(0 if immediately and self._delays.failures == 1 else delay):
                 await self._ending.wait()
         except TimeoutError:
             pass

@@ -22,7 +22,6 @@ from tidelog.client.steps import drive
 from tidelog.coordination import documents
 from tidelog.jobs import keys
 from tidelog.jobs.errors import JobError, SupersededError
-from tidelog.transport.errors import ReplyError
 from tidelog.transport.leader import LeaderConnection
 
 
@@ -94,11 +93,3 @@ def change(
         return msgspec.json.encode(records), records
 
     return drive(lambda calls: servers.ask(*calls), documents.change(key, edit))
-
-
-def answers(replies: list[object]) -> list[bytes | None]:
-    """Return the replies, or raise the first error among them."""
-    for reply in replies:
-        if isinstance(reply, ReplyError):
-            raise reply
-    return replies  # type: ignore[return-value]  # strings

@@ -16,11 +16,12 @@ Rule 4: A snapshot that contradicts the log (another run published its epoch, or
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from tidelog.client import calls
 from tidelog.client.entries import StreamId
+from tidelog.client.steps import checked
 from tidelog.jobs import keys
 from tidelog.jobs.replaylog.marker import Marker, read_marker
 from tidelog.jobs.replaylog.origin import CLOSED
@@ -42,7 +43,7 @@ class ReplayLog:
         self._generation = generation
         self._first = self._one(calls.trange(self.key, count=1))
         self._last = self._one(calls.trevrange(self.key, count=1))
-        (fence,) = _good(servers.ask(calls.tfence(keys.fence(job, generation))))
+        (fence,) = checked(servers.ask(calls.tfence(keys.fence(job, generation))))
         self._closed = fence == CLOSED
 
     @property
@@ -68,14 +69,14 @@ class ReplayLog:
         elif epoch < first.epoch and first.generation == self._generation:
             return None
         else:
-            (id_,) = _good(self._servers.ask(calls.tseek(self.key, at, max(1, epoch - first.epoch))))
+            (id_,) = checked(self._servers.ask(calls.tseek(self.key, at, max(1, epoch - first.epoch))))
             found = self._one(calls.trange(self.key, id_, id_)) if id_ is not None else None
         return found if found is not None and self._is(found[1], epoch) else self._searched(epoch)
 
     def _searched(self, epoch: int) -> tuple[StreamId, Marker] | None:
         """Search backward through a log that more than one generation wrote."""
         end = "+"
-        while entries := _good(self._servers.ask(calls.trevrange(self.key, end, count=PAGE)))[0]:
+        while entries := checked(self._servers.ask(calls.trevrange(self.key, end, count=PAGE)))[0]:
             for entry in entries:
                 marker = read_marker(self.key, entry)
                 if self._is(marker, epoch):
@@ -89,7 +90,7 @@ class ReplayLog:
         return (marker.generation, marker.epoch) == (self._generation, epoch)
 
     def _one(self, call: Call[Any]) -> tuple[StreamId, Marker] | None:
-        (entries,) = _good(self._servers.ask(call))
+        (entries,) = checked(self._servers.ask(call))
         return (entries[0].id, read_marker(self.key, entries[0])) if entries else None
 
 
@@ -130,7 +131,7 @@ def trim(servers: LeaderConnection, log: ReplayLog, manifest: SnapshotManifest) 
         found = log.find(manifest.epoch - 1)
     if found is None:
         return 0
-    (evicted,) = _good(servers.ask(calls.ttrim(log.key, before=found[0])))
+    (evicted,) = checked(servers.ask(calls.ttrim(log.key, before=found[0])))
     return int(evicted)
 
 
@@ -153,10 +154,3 @@ def move_groups(
             (reply,) = servers.ask(calls.tread(stream, min(ends), 0, group=group))
         if isinstance(reply, ReplyError):
             raise reply
-
-
-def _good(replies: Sequence[Any]) -> Sequence[Any]:
-    for reply in replies:
-        if isinstance(reply, ReplyError):
-            raise reply
-    return replies
