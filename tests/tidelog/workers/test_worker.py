@@ -271,5 +271,5 @@ def test_a_handler_that_blocks_is_named_and_the_lease_is_kept(
 
     asyncio.run(main())
     (line,) = [record.getMessage() for record in caplog.records if "was blocked" in record.getMessage()]
-    assert "at work meanwhile: bill." in line
+    assert "active processors: bill" in line
     assert seen == [1]
