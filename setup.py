@@ -1,10 +1,10 @@
-"""What is compiled at installation, and where the packages of a checkout go in an installation.
+"""Compiles modules at installation, and maps the packages of a checkout to those of an installation.
 
-mypyc compiles the hot modules (HOT); where it does not, the same files run interpreted. A C module reads RESP into
-Arrow buffers for Spark; others write and read coded nodes, read sockets, fetch what many keys need, and turn numbers
-into bytes. ``pip install .`` compiles if it finds a C compiler, and says whether it did. TIDELOG_COMPILE=1 makes a
-missing compiler an error; TIDELOG_COMPILE=0 compiles nothing. An editable install runs the files that are edited; it
-compiles the hot modules only with TIDELOG_COMPILE=1, beside the sources.
+mypyc compiles the hot modules (HOT); otherwise the same files run interpreted. One C extension reads RESP into Arrow
+buffers for Spark. Others encode and decode nodes, read sockets, prefetch the data of many keys, and convert numbers to
+bytes. ``pip install .`` compiles if it finds a C compiler, and reports whether it did. TIDELOG_COMPILE=1 makes a
+missing compiler an error; TIDELOG_COMPILE=0 disables compilation. An editable installation runs the source files; it
+compiles the hot modules only with TIDELOG_COMPILE=1, next to the sources.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ PARTS = ("commands", "persistence", "replication", "resp", "respserver", "storag
 
 
 def modules(folder: str) -> list[str]:
-    """Paths of the modules in a folder and in the folders below it."""
+    """Return the paths of the modules in a directory and its subdirectories."""
     return sorted(str(path) for path in Path(folder).rglob("*.py") if path.name != "__init__.py")
 
 
@@ -33,7 +33,7 @@ def packages_of(*tops: str) -> list[str]:
     return find_packages(include=[pattern for top in tops for pattern in (top, f"{top}.*")])
 
 
-# Everything that a command passes through. The other modules stay interpreted: compiling them would only take time.
+# The modules on the path of a command. Compiling the others would only take time.
 HOT = [
     "resp/decode.py", "resp/exact.py", "resp/inline.py", "resp/reply.py",
     *modules("storage"),
@@ -72,7 +72,7 @@ if wish not in ("", "0", "1"):
 
 
 class Build(build_ext):
-    """build_ext that first finds out what can be compiled."""
+    """build_ext that first determines what can be compiled."""
 
     def run(self) -> None:
         editable = self.inplace or getattr(self, "editable_mode", False)
@@ -94,18 +94,19 @@ class Build(build_ext):
                 ["--config-file=", "--explicit-package-bases", "--ignore-missing-imports", *HOT],
                 opt_level="3", debug_level="0", group_name="tidelog",
             )  # fmt: skip
-            for extension in compiled:  # among them the library that they share, which goes beside the parts
-                # Python's own -Wall looks for what generated code can't help, in three quarters of gcc's time.
+            for extension in compiled:  # including the library that they share
+                # Python's own -Wall reports unavoidable warnings in generated code, and takes three quarters of gcc's
+                # time.
                 extension.extra_compile_args.append("-Wno-all")
                 if not editable:
                     extension.name = f"{HOME}.{extension.name}"
             self.distribution.ext_modules += compiled
-            self.swig_opts = None  # or finalize_options() fails when it is called a second time
+            self.swig_opts = None  # otherwise the second call of finalize_options() fails
             self.finalize_options()
         super().run()
 
     def _missing(self) -> str:
-        """Why nothing can be compiled here; empty if it can."""
+        """Return why nothing can be compiled; empty if it can."""
         with tempfile.TemporaryDirectory() as scratch:
             probe = Path(scratch, "probe.c")
             probe.write_text("#include <Python.h>\nint probe(void) { return PY_VERSION_HEX != 0; }\n")
@@ -114,7 +115,7 @@ class Build(build_ext):
             try:
                 trial.ensure_finalized()
                 trial.run()
-            except Exception as error:  # noqa: BLE001 - whatever it is, it would stop the real build as well
+            except Exception as error:  # noqa: BLE001 - any error would stop the real build as well
                 return f"no C compiler that finds Python.h: {error}"
         try:
             import mypyc.build  # noqa: F401

@@ -1,12 +1,14 @@
-"""Where the server's parts lie in an installation, and how ``tidelog-server`` finds them. Private: nobody imports this.
+"""The location of the server's packages in an installation, and the entry point of ``tidelog-server``. Private: only
+the script imports it.
 
-The parts (``commands``, ``persistence``, ``replication``, ``resp``, ``respserver``, ``storage``) are top-level packages
-of a checkout. Their names are too general for a user's site-packages, so an installation keeps them in this folder:
+The packages (``commands``, ``persistence``, ``replication``, ``resp``, ``respserver``, ``storage``) are top-level
+packages of a checkout. Their names are too general for a user's site-packages, so an installation keeps them in this
+folder:
 
     site-packages/_tidelog_server/{__init__.py, commands/, storage/, ...}
     checkout/{_tidelog_server/__init__.py, commands/, storage/, ...}
 
-The server's process puts that place in front of its path. No other process does.
+The server's process prepends that directory to its path. Other processes do not.
 """
 
 from __future__ import annotations
@@ -16,13 +18,13 @@ from pathlib import Path
 
 
 def parts() -> Path:
-    """The folder that holds the server's parts: this one in an installation, the one above it in a checkout."""
+    """Return the directory of the server's packages: this one in an installation, its parent in a checkout."""
     here = Path(__file__).resolve().parent
     return here if (here / "respserver").is_dir() else here.parent
 
 
 def main() -> int:
-    """The ``tidelog-server`` program; returns its exit code."""
+    """Run ``tidelog-server``; return its exit code."""
     sys.path.insert(0, str(parts()))
     from respserver.program import main as run
 

@@ -1,4 +1,4 @@
-"""``python -m _tidelog_server`` is ``tidelog-server``, where no script is installed."""
+"""``python -m _tidelog_server`` runs ``tidelog-server`` if no script is installed."""
 
 import sys
 

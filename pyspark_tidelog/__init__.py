@@ -1,4 +1,4 @@
-"""How Spark finds ``format("tidelog")`` by name: it searches its path for packages named pyspark_*."""
+"""Registers ``format("tidelog")``: Spark searches its path for packages named pyspark_*."""
 
 from tidelog.spark.source import TidelogDataSource as DefaultSource
 

@@ -1,18 +1,18 @@
-"""Every error that a client can see, and the families that they belong to.
+"""Every error that a client can see, and the four families of errors.
 
 Rule 1: errors are raised, never returned.
-Rule 2: each text is defined here, once.
-Rule 3: texts and codes are Redis's where Redis has the same error.
+Rule 2: each text is defined once, in this module.
+Rule 3: errors that Redis has, too, have Redis's texts and codes.
 
 There are four families, each caught in one place:
 
 ==================  ==========================================  ==================================
-family              whose fault                                 caught by
+family              cause                                       caught by
 ==================  ==========================================  ==================================
 ``ProtocolError``   the peer broke the wire protocol            the connection: replies, then closes
-``CommandError``    the caller sent a bad command               the dispatcher: replies
-``CorruptError``    a file on disk is damaged or foreign        the program: explains, exits
-anything else       we have a bug                               the dispatcher: logs, replies, goes on
+``CommandError``    the caller sent an invalid command          the dispatcher: replies
+``CorruptError``    a file on disk is damaged or foreign        the program: logs, exits
+all others          a bug in tidelog                            the dispatcher: logs, replies
 ==================  ==========================================  ==================================
 """
 
@@ -180,7 +180,7 @@ NO_MEMORY = "OOM the system gives the server no more memory for this command"
 OOM = "OOM command not allowed when used memory > 'maxmemory'."
 READONLY = "READONLY You can't write against a read only replica."
 MASTERDOWN = "MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'."
-LOADING = "LOADING Redis is loading the dataset in memory"  # clients look for exactly these words
+LOADING = "LOADING Redis is loading the dataset in memory"  # clients search for exactly these words
 NO_REPLICAS = "NOREPLICAS Not enough good replicas to write."
 WAIT_ON_REPLICA = "ERR WAIT cannot be used with replica instances, which take no writes."
 WAITAOF_ON_REPLICA = "ERR WAITAOF cannot be used with replica instances, which take no writes."
@@ -242,7 +242,7 @@ def not_integer() -> CommandError:
 
 
 def arity(name: str) -> CommandError:
-    """``name`` in lower case, with ``|sub`` for a subcommand, as Redis prints it."""
+    """A command has a wrong number of arguments. ``name``: in lower case, with ``|sub`` for a subcommand."""
     return CommandError(f"ERR wrong number of arguments for '{name}' command")
 
 
@@ -263,7 +263,7 @@ def no_group(key: bytes, group: bytes) -> CommandError:
 
 
 def unbalanced(command: str, words: str) -> CommandError:
-    """XREAD or XREADGROUP (in lower case) with more keys than IDs. ``words``: what can stand in an ID's place."""
+    """XREAD or XREADGROUP (in lower case) has more keys than IDs. ``words``: the alternatives to an ID."""
     return CommandError(
         f"ERR Unbalanced '{command}' list of streams: for each stream key an {words} must be specified."
     )
@@ -280,7 +280,7 @@ def no_group_of_key(key: bytes, group: bytes) -> CommandError:
 
 
 def meaningless_id(word: str) -> CommandError:
-    """``word``: an ID of XREAD that XREADGROUP does not take, $ or +."""
+    """XREADGROUP has an ID that only XREAD accepts. ``word``: ``$`` or ``+``."""
     return CommandError(
         f"ERR The {word} ID is meaningless in the context of XREADGROUP: you want to read the history of this consumer "
         f"by specifying a proper ID, or use the > ID to get new messages. The {word} ID would just return an empty "
@@ -289,7 +289,7 @@ def meaningless_id(word: str) -> CommandError:
 
 
 def bad_claim(what: str, command: str) -> CommandError:
-    """``what``: the number that isn't one; ``command``: XCLAIM or XAUTOCLAIM."""
+    """An argument is not a number. ``what``: its name; ``command``: XCLAIM or XAUTOCLAIM."""
     return CommandError(f"ERR Invalid {what} argument for {command}")
 
 
@@ -315,9 +315,9 @@ def no_stage(name: bytes) -> CommandError:
 
 
 def expansion(directive: str, most: int, made: int) -> CommandError:
-    """A command that would make much more than it sent. ``most``, ``made``: bytes."""
+    """A command would create much more data than it has sent. ``most``, ``made``: bytes."""
     return CommandError(
-        f"ERR the fields are stored with every entry, which would add {made} bytes to what the command has sent; "
+        f"ERR the fields are stored with every entry, which would add {made} bytes to the size of the command; "
         f"'{directive}' allows {most}. Send fewer values at once, or shorter fields"
     )
 
@@ -333,14 +333,14 @@ def conflict(fence: bytes, epoch: int, done: bytes, check: bytes) -> CommandErro
 
 
 def bad_subcommand(argv: Sequence[bytes]) -> CommandError:
-    """For a subcommand that exists but can't be called like this, where its arity alone does not show it."""
+    """A known subcommand has invalid arguments, although their number is within its arity."""
     return CommandError(
         f"ERR unknown subcommand or wrong number of arguments for '{show(argv[1])}'. Try {show(argv[0]).upper()} HELP."
     )
 
 
 def bad_name(what: str) -> CommandError:
-    """``what`` is what the name is for: ``Client names`` or ``lib-name``."""
+    """A name has invalid characters. ``what``: its purpose, ``Client names`` or ``lib-name``."""
     return CommandError(f"ERR {what} cannot contain spaces, newlines or special characters.")
 
 
@@ -373,12 +373,12 @@ def unknown_category(name: bytes) -> CommandError:
 
 
 def bad_rule(word: bytes, reason: str) -> CommandError:
-    """``word``: of ACL SETUSER. It may be a password, but whoever gets the error has sent it."""
+    """A rule of ACL SETUSER is invalid. ``word`` may be a password, but the recipient of the error has sent it."""
     return CommandError(f"ERR Error in ACL SETUSER modifier '{show(word)}': {reason}")
 
 
 def command_denied(user: bytes, name: str) -> CommandError:
-    """``name`` in lower case, with ``|sub`` for a subcommand."""
+    """The user may not run the command. ``name``: in lower case, with ``|sub`` for a subcommand."""
     return CommandError(f"NOPERM User {show(user)} has no permissions to run the '{name}' command")
 
 
@@ -390,6 +390,6 @@ def denied_since_queued(reason: str) -> CommandError:
 
 
 def show(raw: bytes, limit: int = 128) -> str:
-    """A peer's bytes as text for an error reply: printable, on one line, at most ``limit`` characters."""
+    """Return a peer's bytes as text for an error reply: printable, on one line, at most ``limit`` characters."""
     text = raw[:limit].decode("utf-8", "backslashreplace")
     return "".join(c if c.isprintable() else "?" for c in text)

@@ -1,14 +1,13 @@
-"""Decodes requests incrementally: slowly, exactly, with the limits and error texts of Redis. ``decode`` does the same
-fast.
+"""Decodes requests incrementally and exactly, with the limits and error texts of Redis. ``decode`` is the fast path.
 
-Rule 1: a length only says how long to wait: no memory is reserved for bytes that have not arrived.
+Rule 1: no memory is allocated for bytes that have not arrived, whatever length a header announces.
 Rule 2: a length is checked as soon as its header is complete, before its data.
-Rule 3: how the stream is cut into chunks makes no difference, neither to the commands nor to the error.
-Rule 4: each byte of an argument is copied a bounded number of times, however it arrives.
+Rule 3: the boundaries of chunks affect neither the commands nor the error.
+Rule 4: each byte of an argument is copied a bounded number of times, regardless of the chunks.
 
     *3 CRLF  $7 CRLF TAPPEND CRLF  ...     a command: the number of arguments, then for each its length and its bytes
     *0 CRLF, *-1 CRLF                      no command, skipped
-    PING hello CRLF                        anything else is an inline command, up to the line feed (resp.inline)
+    PING hello CRLF                        all others are inline commands, up to the line feed (resp.inline)
 
 Lengths are decimal, without plus sign or leading zeros. As in Redis, a header ends with CR and any one byte, and the
 two bytes after an argument are skipped unread.
@@ -28,16 +27,16 @@ UNAUTHENTICATED_BULK: Final = 16384  # bytes of an argument
 
 CR, LF, DOLLAR, ASTERISK, ZERO = b"\r\n$*0"
 
-BATCH: Final = 16  # if at least so many arguments are missing, they are decoded as a batch where that is possible
+BATCH: Final = 16  # if at least this many arguments are missing, decoding them as a batch is tried
 SHORT: Final = 4096  # bytes; only shorter arguments can be decoded as a batch
 _length = [b"$%d" % n for n in range(SHORT)].__getitem__
 
 
 class ExactDecoder:
-    """Decodes one peer's requests. After an error it ignores everything.
+    """Decodes one peer's requests. After an error it ignores all bytes.
 
     ``max_bulk``: bytes of one argument; ``max_multibulk``: arguments of one command; ``max_buffer``: bytes of one
-    command on the wire, headers included, which is also the most that the decoder holds.
+    command on the wire, including headers, which is also the maximum that the decoder buffers.
     """
 
     def __init__(
@@ -46,24 +45,24 @@ class ExactDecoder:
         self.max_bulk = max_bulk
         self.max_multibulk = max_multibulk
         self.max_buffer = max_buffer
-        self.authenticated = True  # False: much tighter limits
-        self.error: ProtocolError | None = None  # once it is set, the connection replies and closes
-        self._midway = False  # part of a command is held
+        self.authenticated = True  # False: much lower limits
+        self.error: ProtocolError | None = None  # once set, the connection replies and closes
+        self._midway = False  # a part of a command is buffered
         self._line = b""  # the beginning of a line whose end has not arrived
         self._argv: list[bytes] = []  # complete arguments of an incomplete command
-        self._missing = 0  # arguments of it that are still to come; 0: between commands
-        self._wire = 0  # bytes of it so far: complete headers and arguments
+        self._missing = 0  # arguments that have not arrived; 0: between commands
+        self._wire = 0  # bytes of the command so far: complete headers and arguments
         self._value: BytesIO | None = None  # an incomplete argument (grows in place, becomes bytes without a copy)
-        self._need = 0  # bytes of it that are still to come, including the two after it
+        self._need = 0  # bytes of it that have not arrived, including the two after it
 
     @property
     def buffered(self) -> int:
-        """Bytes held of an incomplete command, headers included."""
+        """Return the number of buffered bytes of an incomplete command, including headers."""
         held = self._wire + len(self._line)
         return held if self._value is None else held - self._need
 
     def feed(self, data: bytes) -> list[list[bytes]]:
-        """Take what arrived; return every command that is now complete, in order. Never raises: see ``error``."""
+        """Decode a chunk; return every command that is now complete, in order. Never raises: see ``error``."""
         commands: list[list[bytes]] = []
         self._parse(data, 0, commands, once=False)
         return commands
@@ -71,20 +70,20 @@ class ExactDecoder:
     def first(self, data: bytes) -> tuple[list[list[bytes]], bytes]:
         """Like feed(), but only up to the end of the first command or empty line. Also returns the bytes after it.
 
-        For a peer that has not logged in: the command may change what is allowed after it.
+        Used before the login, because the command may change the limits.
         """
         commands: list[list[bytes]] = []
         left = self._parse(data, 0, commands, once=True)
         return commands, data[len(data) - left :]
 
     def limit(self, max_bulk: int, max_buffer: int) -> None:
-        """Change the limits; a header that has been accepted stays accepted."""
+        """Change the limits. Accepted headers remain accepted."""
         self.max_bulk, self.max_buffer = max_bulk, max_buffer
 
     def _parse(self, data: bytes, at: int, commands: list[list[bytes]], *, once: bool) -> int:
         """Parse ``data`` from ``at`` on, append commands, set ``error``. With ``once`` stop after one command.
 
-        Returns how many bytes are left then.
+        Returns the number of remaining bytes.
         """
         left = 0
         if self.error is None:
@@ -134,7 +133,7 @@ class ExactDecoder:
         return 0
 
     def _argument(self, data: bytes, at: int) -> int:
-        """Read an argument's header and what has arrived of its value. Returns the index after that.
+        """Read an argument's header and the part of its value that has arrived. Returns the index after that.
 
         -1 if the header's end has not arrived.
         """
@@ -155,13 +154,13 @@ class ExactDecoder:
         return self._fill(self._value, data, at)
 
     def _batch(self, data: bytes, at: int) -> int:
-        """Decode the arguments at ``at`` as a batch, if they are short and hold no line ends. Returns the index after
+        """Decode the arguments at ``at`` as a batch if they are short and contain no line ends. Returns the index after
         them, or ``at``.
 
         Split at line ends, such arguments are headers and values in turn, each header that of the value after it.
         """
         words = data[at:].split(b"\r\n", 2 * self._missing)
-        whole = (len(words) - 1) & ~1  # without the last word, which has no end yet or follows the arguments
+        whole = (len(words) - 1) & ~1  # without the last word, which is incomplete or follows the arguments
         values = words[1:whole:2]
         try:
             if words[:whole:2] != list(map(_length, map(len, values))):
@@ -169,7 +168,7 @@ class ExactDecoder:
         except IndexError:
             return at
         taken = sum(map(len, words[:whole])) + 2 * whole
-        if self.max_bulk < SHORT or self._wire + taken > self.max_buffer:  # there may be an error to find: one by one
+        if self.max_bulk < SHORT or self._wire + taken > self.max_buffer:  # possibly an error: one by one
             return at
         self._argv += values
         self._missing -= len(values)
@@ -177,7 +176,7 @@ class ExactDecoder:
         return at + taken
 
     def _start(self, data: bytes, at: int) -> tuple[int, list[bytes]]:
-        """Read a command's first line: an inline command, or how many arguments will follow.
+        """Read a command's first line: an inline command, or the number of arguments.
 
         Returns the index after it, -1 if its end has not arrived, and the inline command's words.
         """
@@ -201,7 +200,8 @@ class ExactDecoder:
         return end + 2, []
 
     def _line_end(self, data: bytes, at: int, mark: int, too_big: str) -> int:
-        """The index of the ``mark`` that ends the line at ``at``; -1 if it has not arrived, then the line is held."""
+        """Return the index of the ``mark`` that ends the line at ``at``; -1 if it has not arrived: the line is
+        buffered."""
         end = data.find(mark, at, at + LINE_LIMIT + 1)
         if end < 0 and len(data) - at > LINE_LIMIT:
             raise ProtocolError(too_big)
@@ -227,11 +227,11 @@ class ExactDecoder:
         return length
 
     def _fill(self, value: BytesIO, data: bytes, at: int) -> int:
-        """Take bytes of the incomplete argument; returns the index after them."""
-        if self._wire > self.max_buffer and self.buffered > self.max_buffer:  # the limit was lowered meanwhile
+        """Add bytes to the incomplete argument; return the index after them."""
+        if self._wire > self.max_buffer and self.buffered > self.max_buffer:  # the limit has been lowered
             raise QueryBufferError()
         take = min(self._need, len(data) - at)
-        text = min(take, self._need - 2)  # the last two are its line end; negative: one of those has arrived already
+        text = min(take, self._need - 2)  # the last two are its line end; negative: one of these has arrived already
         if text > 0:
             value.write(memoryview(data)[at : at + text])
         self._need -= take
@@ -243,7 +243,7 @@ class ExactDecoder:
 
 
 def _integer(text: bytes) -> int | None:
-    """A decimal number in canonical form and within 64 bits; None for anything else."""
+    """Parse a decimal number in canonical form and within 64 bits; return None if it is not one."""
     digits = text[1:] if text.startswith(b"-") else text
     if not digits.isdigit() or len(text) > 20 or (digits[0] == ZERO and len(text) > 1):
         return None

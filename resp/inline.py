@@ -1,15 +1,15 @@
-"""Inline commands: a line of words, as a person types them into telnet. Quoting is Redis's.
+"""Inline commands: a line of words, as typed into telnet, with the quoting of Redis.
 
-Blanks separate words. ``"..."`` knows the escapes ``\\n \\r \\t \\b \\a`` and ``\\xHH``; a backslash before any other
-byte stands for that byte. ``'...'`` knows only ``\\'``. An opening quote may stand inside a word; a blank or the end of
-the line must follow the closing one.
+Blanks separate words. In ``"..."``, the escapes are ``\\n \\r \\t \\b \\a`` and ``\\xHH``; a backslash before any other
+byte stands for that byte. In ``'...'``, the only escape is ``\\'``. A quote may open inside a word; a blank or the end
+of the line must follow the closing quote.
 """
 
 from __future__ import annotations
 
 from resp.errors import ProtocolError
 
-BLANKS = b" \t\n\v\f\r"  # may stand before a word and after a closing quote
+BLANKS = b" \t\n\v\f\r"  # allowed before a word and after a closing quote
 ENDS = b" \t\n\r"  # end a word that is not in quotes: fewer than BLANKS, as in Redis
 HEX = b"0123456789abcdefABCDEF"
 ESCAPES = {ord("n"): 10, ord("r"): 13, ord("t"): 9, ord("b"): 8, ord("a"): 7}
@@ -18,7 +18,7 @@ QUOTE, APOSTROPHE, BACKSLASH, LETTER_X = b"\"'\\x"
 
 
 def split_inline(line: bytes) -> list[bytes]:
-    """The words of a line (without its end); none if it holds only blanks. Raises ProtocolError on unbalanced quotes.
+    """Return the words of a line (without its end). Raises ProtocolError if quotes are unbalanced.
 
     Unlike in Redis, whose lines are C strings, a zero byte is a byte like any other.
     """
@@ -45,7 +45,7 @@ def split_inline(line: bytes) -> list[bytes]:
 
 
 def _double(line: bytes, at: int, word: bytearray) -> int:
-    """Read the inside of ``"..."`` into ``word``; returns the index after the closing quote."""
+    """Read the inside of ``"..."`` into ``word``; return the index after the closing quote."""
     end = len(line)
     while at < end:
         byte = line[at]
@@ -65,7 +65,7 @@ def _double(line: bytes, at: int, word: bytearray) -> int:
 
 
 def _single(line: bytes, at: int, word: bytearray) -> int:
-    """Read the inside of ``'...'`` into ``word``; returns the index after the closing quote."""
+    """Read the inside of ``'...'`` into ``word``; return the index after the closing quote."""
     end = len(line)
     while at < end:
         byte = line[at]

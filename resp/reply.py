@@ -1,8 +1,9 @@
 """Replies as RESP bytes, for RESP2 and RESP3 (https://redis.io/docs/latest/develop/reference/protocol-spec/).
 
-Rule 1: everything here returns encoded bytes; the items of an aggregate must be encoded already.
-Rule 2: where the versions differ, the function takes ``proto`` (2 or 3).
-For commands that are not hot, ``encode`` turns nested Python values into replies.
+Rule 1: all functions return encoded bytes. The items of an aggregate must be encoded already.
+Rule 2: if the versions differ, the function takes ``proto`` (2 or 3).
+
+For commands that are not hot, ``encode`` converts nested Python values to replies.
 """
 
 from __future__ import annotations
@@ -32,17 +33,17 @@ def array_header(n: int) -> bytes:
 
 
 def simple(text: bytes) -> bytes:
-    """A simple string; ``text`` must hold no CR or LF."""
+    """Encode a simple string; ``text`` must not contain CR or LF."""
     return b"+%b\r\n" % text
 
 
 def error(text: str) -> bytes:
-    """An error reply; ``text`` as in CommandError. Line ends in it become spaces."""
+    """Encode an error; ``text`` as in CommandError. Line ends become spaces."""
     return b"-%b\r\n" % text.replace("\r", " ").replace("\n", " ").encode("utf-8", "backslashreplace")
 
 
 def decimal(n: int) -> bytes:
-    return str(n).encode()  # compiled, half of the time of b"%d"
+    return str(n).encode()  # compiled, twice as fast as b"%d"
 
 
 def integer(n: int) -> bytes:
@@ -64,12 +65,12 @@ def bulk_array(items: Iterable[bytes]) -> bytes:
 
 
 def null(proto: int) -> bytes:
-    """A null in place of a bulk string."""
+    """Encode a null instead of a bulk string."""
     return NULL3 if proto == 3 else NULL_BULK
 
 
 def null_array(proto: int) -> bytes:
-    """A null in place of an array."""
+    """Encode a null instead of an array."""
     return NULL3 if proto == 3 else NULL_ARRAY
 
 
@@ -101,16 +102,16 @@ def boolean(proto: int, value: bool) -> bytes:
 
 
 def verbatim(proto: int, fmt: str, text: bytes) -> bytes:
-    """A verbatim string. ``fmt`` is ``txt`` or ``mkd``."""
+    """Encode a verbatim string. ``fmt``: ``txt`` or ``mkd``."""
     if proto == 3:
         return b"=%d\r\n%b:%b\r\n" % (len(text) + 4, fmt.encode(), text)
     return bulk(text)
 
 
 def encode(proto: int, value: object) -> bytes:
-    """A reply from a nested Python value: None, bool, int, float, str and bytes (bulk strings), list, tuple, dict, set.
+    """Encode a nested Python value: None, bool, int, float, str and bytes (bulk strings), list, tuple, dict, set.
 
-    Raises TypeError for anything else.
+    Raises TypeError for other types.
     """
     if value is None:
         return null(proto)
@@ -130,4 +131,4 @@ def encode(proto: int, value: object) -> bytes:
         return set_reply(proto, [encode(proto, item) for item in value])
     if isinstance(value, list | tuple):
         return array([encode(proto, item) for item in value])
-    raise TypeError(f"a {type(value).__name__} is no reply")
+    raise TypeError(f"a {type(value).__name__} is not a reply")

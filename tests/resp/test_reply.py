@@ -68,7 +68,7 @@ def test_headers_at_the_ends_of_their_tables(n: int) -> None:
 
 
 def test_what_is_no_reply() -> None:
-    with pytest.raises(TypeError, match="a object is no reply"):
+    with pytest.raises(TypeError, match="a object is not a reply"):
         reply.encode(3, object())
 
 

@@ -18,7 +18,7 @@ def test_fields_that_are_stored_many_times(c: Raw, command: str) -> None:
     """A megabyte of a field and 300 bytes of values would be 300 MB of entries."""
     error = c(*ROWS[command], "FIELDS", 1, b"f" * MB, "VALUES", *["v"] * 300)
     assert error == (
-        "ERR the fields are stored with every entry, which would add 313524224 bytes to what the command has sent; "
+        "ERR the fields are stored with every entry, which would add 313524224 bytes to the size of the command; "
         "'proto-max-command-expansion' allows 67108864. Send fewer values at once, or shorter fields"
     )
     assert c("EXISTS", "s") == c("TDROP", "stage") == 0
