@@ -104,3 +104,27 @@ def test_every_ignored_rule_has_its_reason() -> None:
     ignored = text[text.index("ignore = [") : text.index("[tool.ruff.lint.isort]")].splitlines()[1:-2]
     assert len(ignored) > 5
     assert all("  # " in line for line in ignored), ignored
+
+
+def test_each_directory_of_modules_has_a_layers_contract() -> None:
+    linter = PROJECT["tool"]["importlinter"]
+    layered = {name for contract in linter["contracts"] for name in contract.get("containers", ())}
+    for top in linter["root_packages"]:
+        for folder in (path.parent for path in (ROOT / top).rglob("__init__.py")):
+            modules = [path for path in folder.glob("*.py") if not path.name.startswith("__")]
+            if len(modules) + len(list(folder.glob("*/__init__.py"))) > 1:
+                assert ".".join(folder.relative_to(ROOT).parts) in layered
+
+
+# Both classes of each name are established terms of their part.
+SHARED_NAMES = {"Command", "Event", "Positions"}
+
+
+def test_public_classes_have_different_names() -> None:
+    homes: dict[str, set[Path]] = {}
+    for top in PROJECT["tool"]["importlinter"]["root_packages"]:
+        for path in (ROOT / top).rglob("*.py"):
+            for node in ast.parse(path.read_text()).body:
+                if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                    homes.setdefault(node.name, set()).add(path)
+    assert {name for name, paths in homes.items() if len(paths) > 1} <= SHARED_NAMES
