@@ -279,7 +279,7 @@ class RespServer:
             work()
         except MemoryError:
             self.exhaustion.end("doing the periodic work")
-        except Exception as error:  # noqa: BLE001 - logged with its trace; the server goes on
+        except Exception as error:  # noqa: BLE001 - logged with its trace
             self.logger.trace("Bug in the periodic work", error)
 
     def _expire(self, now: int) -> None:

@@ -130,7 +130,7 @@ class Connection(SocketReader):
         self.received(data)
 
     def eof_received(self) -> bool:
-        """The peer has shut down its side. Its commands are still answered, but not waited for (see flush())."""
+        """Handle the end of input. The peer's commands are still answered, but blocked ones are ended (see flush())."""
         if self.state != CLOSED:
             self._peer_shut_down()
         if not self.session.tls:
@@ -397,7 +397,7 @@ class Connection(SocketReader):
                 self._write(piece)
 
     def _stream_failed(self, error: Exception) -> None:
-        """A streamed reply failed. If a part of it is sent, only closing the connection can report that."""
+        """Handle a failed streamed reply. If a part of it is sent, only closing the connection can report that."""
         services = self._services
         if not isinstance(error, (CorruptError, OSError)):
             services.logger.trace("A streamed reply can't be finished", error)
@@ -490,7 +490,7 @@ class Connection(SocketReader):
             tlsclose.close(self.socket.transport)
 
     def close(self) -> None:
-        """Close when the socket has sent what it has."""
+        """Close when the transport has sent its buffer."""
         if self.state < CLOSING:
             self.state = next_state(self.state, CLOSE)
         self.socket.to_transport()

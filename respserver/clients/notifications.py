@@ -46,7 +46,7 @@ class Notifications:
                 self._publish(event, key)
 
     def ran(self, session: Session, command: Command, argv: list[bytes], parked: bool) -> None:
-        """A client with CLIENT TRACKING has called a command. ``parked``: it waits for its reply.
+        """Record a command of a client with CLIENT TRACKING. ``parked``: the client waits for its reply.
 
         Earlier changes are sent first, even within EXEC; otherwise a read after a change would be treated as one
         before it. The client's own messages are sent after its reply.

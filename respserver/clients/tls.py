@@ -1,7 +1,7 @@
 """TLS contexts from the ``tls-`` directives.
 
-Errors become a ``ConfigError`` that names the directive and the file, because OpenSSL's own texts name neither. Without
-TLS this module is not imported.
+Errors are raised as ``ConfigError`` with the directive and the file, because OpenSSL's texts include neither. Without
+TLS, this module is not imported.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ _HASHED_NAME = re.compile(r"[0-9a-f]{8}\.\d+")  # file names by which OpenSSL fi
 
 
 def build_context(config: Config) -> ssl.SSLContext:
-    """The context for ``tls-port``; reads the files. Raises ConfigError.
+    """Build the context for ``tls-port`` from the files. Raises ConfigError.
 
-    CONFIG SET of the certificate or the key, also to the same path, loads the files again for new connections. So a
-    renewed certificate needs no restart.
+    CONFIG SET of the certificate or the key, even to the same path, reloads the files for new connections. So a renewed
+    certificate does not require a restart.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     _set_protocols(context, config.tls_protocols)
@@ -50,7 +50,7 @@ def build_context(config: Config) -> ssl.SSLContext:
         try:
             context.load_dh_params(path)
         except ssl.SSLError as exc:
-            raise ConfigError(f"tls-dh-params-file: {path} holds no usable parameters{_reason(exc)}") from None
+            raise ConfigError(f"tls-dh-params-file: {path} contains no usable parameters{_reason(exc)}") from None
     if config.tls_prefer_server_ciphers:
         context.options |= ssl.OP_CIPHER_SERVER_PREFERENCE
     else:
@@ -69,15 +69,15 @@ def build_context(config: Config) -> ssl.SSLContext:
 
 
 def build_client_context(config: Config) -> ssl.SSLContext:
-    """The context for the link to a leader (tls-replication). Raises ConfigError.
+    """Build the context for the link to a leader (tls-replication). Raises ConfigError.
 
-    The leader's certificate is verified, but not the name in it: as in Redis, replicas know their leader by address.
+    The leader's certificate is verified, but not its name: as in Redis, replicas identify their leader by address.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     _set_protocols(context, config.tls_protocols)
     if not config.tls_ca_cert_file and not config.tls_ca_cert_dir:
-        raise ConfigError("tls-replication: needs tls-ca-cert-file or tls-ca-cert-dir, to check the leader by")
+        raise ConfigError("tls-replication: needs tls-ca-cert-file or tls-ca-cert-dir to verify the leader")
     _load_authorities(context, config)
     if config.tls_client_cert_file:
         _load_pair(context, config, "tls-client-cert-file", "tls-client-key-file", "tls-client-key-file-pass")
@@ -93,13 +93,13 @@ def _set_protocols(context: ssl.SSLContext, names: list[str]) -> None:
     for name in names:
         if name.lower() not in _VERSIONS:
             known = " ".join(v.name.replace("_", ".") for v in _VERSIONS.values())
-            raise ConfigError(f"tls-protocols: '{name}' is no protocol; known are {known}")
-    places = sorted(_ORDER.index(name) for name in wanted)
-    context.minimum_version = _VERSIONS[_ORDER[places[0]]]
-    context.maximum_version = _VERSIONS[_ORDER[places[-1]]]
-    for place in range(places[0], places[-1]):  # versions in between that were left out
-        if place not in places:
-            context.options |= _OFF[_ORDER[place]]
+            raise ConfigError(f"tls-protocols: '{name}' is not a protocol; the protocols are {known}")
+    chosen = sorted(_ORDER.index(name) for name in wanted)
+    context.minimum_version = _VERSIONS[_ORDER[chosen[0]]]
+    context.maximum_version = _VERSIONS[_ORDER[chosen[-1]]]
+    for index in range(chosen[0], chosen[-1]):  # versions in between that are not allowed
+        if index not in chosen:
+            context.options |= _OFF[_ORDER[index]]
 
 
 def _load_certificate(context: ssl.SSLContext, config: Config) -> None:
@@ -107,7 +107,7 @@ def _load_certificate(context: ssl.SSLContext, config: Config) -> None:
 
 
 def _load_pair(context: ssl.SSLContext, config: Config, cert_name: str, key_name: str, pass_name: str) -> None:
-    """A certificate and its private key, by the names of their directives. Raises ConfigError."""
+    """Load a certificate and its private key, from the files of these directives. Raises ConfigError."""
     if not config.value(cert_name):
         raise ConfigError(f"{cert_name}: TLS needs the server's certificate; none is configured")
     if not config.value(key_name):
@@ -115,28 +115,28 @@ def _load_pair(context: ssl.SSLContext, config: Config, cert_name: str, key_name
     cert = _readable(cert_name, config.value(cert_name))
     key = _readable(key_name, config.value(key_name))
     try:
-        # load_cert_chain does not say which of the two files is wrong: check the certificate alone first
+        # load_cert_chain does not report which of the two files is invalid, so the certificate is checked first
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_verify_locations(cafile=cert)
     except ssl.SSLError as exc:
-        raise ConfigError(f"{cert_name}: {cert} holds no certificate in PEM form{_reason(exc)}") from None
-    asked = False
+        raise ConfigError(f"{cert_name}: {cert} contains no certificate in PEM form{_reason(exc)}") from None
+    encrypted = False
 
     def password() -> str:
-        nonlocal asked
-        asked = True  # OpenSSL calls this only for an encrypted key; without it, it would ask on the terminal
+        nonlocal encrypted
+        encrypted = True  # OpenSSL calls this only for an encrypted key; otherwise it would prompt on the terminal
         return config.value(pass_name)
 
     try:
         context.load_cert_chain(cert, key, password)
     except ssl.SSLError as exc:
-        if asked:
+        if encrypted:
             what = "is wrong for" if config.value(pass_name) else "is missing: a password is needed for"
             raise ConfigError(f"{pass_name}: the password {what} {key_name} {key}") from None
         if exc.reason == "KEY_VALUES_MISMATCH":
             raise ConfigError(f"{key_name}: {key} is not the key of {cert_name} {cert}") from None
         if exc.reason == "EE_KEY_TOO_SMALL":
             raise ConfigError(f"{cert_name}: the key of {cert} is too small for this OpenSSL") from None
-        raise ConfigError(f"{key_name}: {key} holds no private key in PEM form{_reason(exc)}") from None
+        raise ConfigError(f"{key_name}: {key} contains no private key in PEM form{_reason(exc)}") from None
 
 
 def _set_ciphers(context: ssl.SSLContext, ciphers: str) -> None:
@@ -152,7 +152,7 @@ def _set_client_auth(context: ssl.SSLContext, config: Config) -> None:
         return
     if not config.tls_ca_cert_file and not config.tls_ca_cert_dir:
         raise ConfigError(
-            f"tls-auth-clients: {config.tls_auth_clients} needs tls-ca-cert-file or tls-ca-cert-dir to check clients' "
+            f"tls-auth-clients: {config.tls_auth_clients} needs tls-ca-cert-file or tls-ca-cert-dir to verify clients' "
             "certificates; or set it to no"
         )
     _load_authorities(context, config)
@@ -161,13 +161,13 @@ def _set_client_auth(context: ssl.SSLContext, config: Config) -> None:
 
 
 def _load_authorities(context: ssl.SSLContext, config: Config) -> None:
-    """The authorities that sign the peers' certificates. Raises ConfigError."""
+    """Load the authorities that sign the peers' certificates. Raises ConfigError."""
     if config.tls_ca_cert_file:
         path = _readable("tls-ca-cert-file", config.tls_ca_cert_file)
         try:
             context.load_verify_locations(cafile=path)
         except ssl.SSLError as exc:
-            raise ConfigError(f"tls-ca-cert-file: {path} holds no certificate in PEM form{_reason(exc)}") from None
+            raise ConfigError(f"tls-ca-cert-file: {path} contains no certificate in PEM form{_reason(exc)}") from None
     if config.tls_ca_cert_dir:
         path = config.tls_ca_cert_dir
         try:
@@ -175,7 +175,7 @@ def _load_authorities(context: ssl.SSLContext, config: Config) -> None:
         except OSError as exc:
             raise ConfigError(f"tls-ca-cert-dir: can't read {path}: {exc.strerror}") from None
         if not any(map(_HASHED_NAME.fullmatch, names)):
-            what = f"{path} holds no certificate under a hashed name: openssl rehash {path}"
+            what = f"{path} contains no certificate under a hashed name: openssl rehash {path}"
             raise ConfigError(f"tls-ca-cert-dir: {what}")
         context.load_verify_locations(capath=path)
 
@@ -185,8 +185,8 @@ def _set_ciphersuites(context: Any, suites: str) -> None:  # Any: typeshed for 3
     if setter is None:
         version = f"{sys.version_info.major}.{sys.version_info.minor}"
         raise ConfigError(
-            f"tls-ciphersuites: Python {version} can't choose ciphersuites for TLS 1.3 (3.15 can); remove the line: "
-            "OpenSSL's own choice has strong ones only"
+            f"tls-ciphersuites: Python {version} can't select ciphersuites for TLS 1.3 (3.15 can); remove the line: "
+            "OpenSSL's default has strong ones only"
         )
     try:
         setter(suites)

@@ -131,7 +131,7 @@ class Tracking:
         self.remember(session, [argv[at] for at, _ in command.keys(argv)])
 
     def remember(self, session: Session, keys: list[bytes]) -> None:
-        """The client has read these keys."""
+        """Record that the client has read these keys."""
         number, readers = session.id, self._readers
         for key in keys:
             held = readers.get(key)

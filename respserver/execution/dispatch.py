@@ -207,7 +207,7 @@ class Dispatcher(CommandRunner):
                 return command.handler(self._ctx, argv) if answer is None else answer
             self._command = None  # until it has passed the checks
             return self._checked(conn, argv)
-        except Exception as error:  # noqa: BLE001 - it is the reply, and logged if it is a bug; other clients go on
+        except Exception as error:  # noqa: BLE001 - it becomes the reply; bugs are logged
             return self._failed(argv, error)
 
     def _call_alike(self, conn: Connection, alike: Alike, calls: list[Call], at: int) -> bytes | None:

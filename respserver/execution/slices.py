@@ -132,7 +132,7 @@ class Slicing:
             if work.slices.writes:
                 self._exhaustion.end(f"running {errors.show(work.argv[0])}")
             answer = self._exhaustion.reply(work.argv[0])
-        except Exception as error:  # noqa: BLE001 - logged with its trace; other clients go on
+        except Exception as error:  # noqa: BLE001 - logged with its trace
             answer = fault_reply(work.argv[0], error, self._counters, self._logger)
         work.took_ns += perf_counter_ns() - began
         self._ticks.note_write(work.session)

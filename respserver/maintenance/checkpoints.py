@@ -262,7 +262,7 @@ class Checkpoints:
 
 
 def _why(error: BaseException) -> str:
-    """The error without its number, if its text is ours."""
+    """Return the text of the error, without an errno."""
     if isinstance(error, OSError) and error.strerror and error.filename is None:
         return error.strerror
     return str(error)

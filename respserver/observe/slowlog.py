@@ -132,7 +132,8 @@ class Histogram:
         self.calls += calls
 
     def percentile(self, percent: float) -> float:
-        """The microseconds within which ``percent`` of the calls ended (upper end of a bucket); 0.0 without calls."""
+        """Return the microseconds within which ``percent`` of the calls ended (upper end of a bucket); 0.0 without
+        calls."""
         need = self.calls * percent / 100.0
         seen = 0
         for bucket, count in enumerate(self._counts):

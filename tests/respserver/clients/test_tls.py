@@ -188,7 +188,7 @@ def test_errors_name_directive_and_file(files: Files, name: str) -> None:
     gone = str(files.dir / "gone.pem")
     text = wrong(files, tls_auth_clients=mode, **{attr: gone})
     assert text == f"{name}: can't read {gone}: No such file or directory"
-    assert wrong(files, tls_auth_clients=mode, **{attr: files.garbage}).startswith(f"{name}: {files.garbage} holds no ")
+    assert wrong(files, tls_auth_clients=mode, **{attr: files.garbage}).startswith(f"{name}: {files.garbage} contains no ")
 
 
 def test_other_errors(files: Files, tmp_path: Path) -> None:
@@ -203,10 +203,10 @@ def test_other_errors(files: Files, tmp_path: Path) -> None:
     )
     assert wrong(files, tls_ciphers="NO-SUCH") == "tls-ciphers: OpenSSL knows no cipher in 'NO-SUCH'"
     assert wrong(files, tls_protocols=["SSLv3"]) == (
-        "tls-protocols: 'SSLv3' is no protocol; known are TLSv1 TLSv1.1 TLSv1.2 TLSv1.3"
+        "tls-protocols: 'SSLv3' is not a protocol; the protocols are TLSv1 TLSv1.1 TLSv1.2 TLSv1.3"
     )
     directory = str(tmp_path)
     assert wrong(files, tls_auth_clients="yes", tls_ca_cert_dir=directory) == (
-        f"tls-ca-cert-dir: {directory} holds no certificate under a hashed name: openssl rehash {directory}"
+        f"tls-ca-cert-dir: {directory} contains no certificate under a hashed name: openssl rehash {directory}"
     )
     assert "can't read /no/such" in wrong(files, tls_auth_clients="yes", tls_ca_cert_dir="/no/such")
