@@ -155,7 +155,7 @@ def test_ciphersuites(files: Files) -> None:
     else:
         text = wrong(files, tls_ciphersuites="TLS_AES_128_GCM_SHA256")
         version = f"{sys.version_info.major}.{sys.version_info.minor}"
-        assert text.startswith(f"tls-ciphersuites: Python {version} can't choose")
+        assert text.startswith(f"tls-ciphersuites: Python {version} can't select")
 
 
 def test_a_certificate_is_renewed_while_the_server_runs(files: Files, tmp_path: Path) -> None:
