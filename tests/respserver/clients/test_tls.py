@@ -188,7 +188,8 @@ def test_errors_name_directive_and_file(files: Files, name: str) -> None:
     gone = str(files.dir / "gone.pem")
     text = wrong(files, tls_auth_clients=mode, **{attr: gone})
     assert text == f"{name}: can't read {gone}: No such file or directory"
-    assert wrong(files, tls_auth_clients=mode, **{attr: files.garbage}).startswith(f"{name}: {files.garbage} contains no ")
+    text = wrong(files, tls_auth_clients=mode, **{attr: files.garbage})
+    assert text.startswith(f"{name}: {files.garbage} contains no ")
 
 
 def test_other_errors(files: Files, tmp_path: Path) -> None:
