@@ -152,20 +152,20 @@ class _Automaton:
     __slots__ = ("_end", "_loops", "_masks", "_places")
 
     def __init__(self, parts: list[list[Token]]) -> None:
-        places: dict[Token, bytearray] = {}  # token -> bits of the states after it
+        states: dict[Token, bytearray] = {}  # token -> bits of the states after it
         size = sum(map(len, parts)) // 8 + 1
         at = self._loops = 0
         for part in parts:
             for token in part:
                 at += 1
-                bits = places.get(token)
+                bits = states.get(token)
                 if bits is None:
-                    bits = places[token] = bytearray(size)
+                    bits = states[token] = bytearray(size)
                 bits[at >> 3] |= 1 << (at & 7)
             if part is not parts[-1]:
                 self._loops |= 1 << at
         self._end = 1 << at
-        self._places = [(token, int.from_bytes(bits, "little")) for token, bits in places.items()]
+        self._places = [(token, int.from_bytes(bits, "little")) for token, bits in states.items()]
         self._masks: dict[int, int] = {}  # byte -> the states that it can lead to; computed when the byte is first read
 
     def matches(self, text: bytes) -> bool:
@@ -185,9 +185,9 @@ class _Automaton:
 
     def _mask(self, byte: int) -> int:
         mask = 0
-        for token, places in self._places:
+        for token, states in self._places:
             if token >> byte & 1:
-                mask |= places
+                mask |= states
         self._masks[byte] = mask
         return mask
 

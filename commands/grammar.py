@@ -187,8 +187,8 @@ def _key_spec(node: Arg, at: int | None, start: int, last_node: bool, option: _O
         return KeySpec(access, at, "", last, 1)
     if option is None:
         raise ValueError(f"key {node.name!r} has no fixed position and no token")
-    token, place, words = option
-    return KeySpec((*access, "incomplete"), place, "", last, 1, option=token, option_words=words)
+    token, position, words = option
+    return KeySpec((*access, "incomplete"), position, "", last, 1, option=token, option_words=words)
 
 
 def _option_at(node: Arg, at: int | None) -> _Option | None:

@@ -50,7 +50,7 @@ class Transport(Protocol):
 
 
 class TrackingOptions:
-    """The options of CLIENT TRACKING: the client wants notifications of changes of what it may have cached."""
+    """The options of CLIENT TRACKING: the client wants notifications of changes of keys that it may have cached."""
 
     __slots__ = ("bcast", "broken", "called", "noloop", "optin", "optout", "parked", "prefixes", "redirect")
 

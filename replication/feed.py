@@ -154,7 +154,7 @@ class ReplicaFeed(asyncio.Protocol):
                 has = positive(argv[2])
                 on_disk = positive(argv[4]) if len(argv) == 5 and argv[3] == b"FACK" else 0
             except CommandError:
-                self.cut("it acknowledged what is no offset")
+                self.cut("it acknowledged something that is not an offset")
                 return
             if has > self.position or on_disk > has:
                 self.cut(f"it acknowledged log offset {max(has, on_disk)}, which is beyond what it was sent")

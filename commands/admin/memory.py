@@ -96,7 +96,7 @@ def _words(ctx: Context) -> bytes:
     text = (
         f"{m['used']} bytes are in use: {m['dataset']} by {m['keys']} keys, {m['node_cache']} by the cache of decoded "
         f"nodes (node-cache-size), {m['clients']} by clients. The peak was {m['peak']}. The program itself takes "
-        f"{m['startup']} bytes more; the system has given it {m['resident']} in all.\n"
+        f"{m['startup']} bytes more; the system has assigned {m['resident']} to it in total.\n"
     )
     return reply.verbatim(ctx.session.proto, "txt", text.encode())
 

@@ -1,4 +1,4 @@
-"""CLIENT TRACKING, CACHING, TRACKINGINFO, GETREDIR: notifies clients that cache what they read of changes."""
+"""CLIENT TRACKING, CACHING, TRACKINGINFO, GETREDIR: notifies clients of changes of keys that they cache."""
 
 from __future__ import annotations
 

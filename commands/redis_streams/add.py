@@ -48,7 +48,7 @@ from storage.streams.stream import Stream
     complexity="O(1); with trimming O(log N + M): N macro nodes, M of them evicted.", most=20 + 2 * MOST_FIELDS,
 )  # fmt: skip
 def xadd(ctx: Context, argv: list[bytes]) -> Reply:
-    """Append an entry to a stream and return its ID, then trim it if asked to. Creates the key if it doesn't exist."""
+    """Append an entry to a stream and return its ID, then trim it if requested. Creates the key if it doesn't exist."""
     if argv[2] == b"*" and len(argv) & 1:
         bulk_id = append_one(ctx, argv, 3)
         if ctx.ks.event_classes:

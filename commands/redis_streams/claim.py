@@ -29,7 +29,7 @@ from storage.streams.stream import Stream
 DEFAULT_COUNT: Final = 100  # of XAUTOCLAIM
 EXAMINED_PER_MATCH: Final = 10  # messages that XAUTOCLAIM examines for each one that it may claim
 MOST: Final = INT_MAX // 16  # of COUNT
-NO_COUNT: Final = -1  # RETRYCOUNT was not given
+NO_COUNT: Final = -1  # no RETRYCOUNT
 FIRST_ID: Final = 5  # index in XCLAIM's argv
 
 

@@ -25,7 +25,7 @@ _ENTRIES_READ = opt(arg("entries-read", "integer", token="ENTRIESREAD"))
 
 
 def _options(argv: list[bytes], mkstream: bool) -> tuple[bool, int]:
-    """Whether MKSTREAM was given, and ENTRIESREAD or -1. Raises CommandError."""
+    """Return whether MKSTREAM is set, and ENTRIESREAD or -1. Raises CommandError."""
     make, entries_read, at = False, -1, 5
     while at < len(argv):
         word = argv[at].upper()
@@ -173,7 +173,7 @@ class _Removal:
             or stream.groups.get(group.name) is not group
             or group.owners.get(consumer.number) is not (consumer)
         ):
-            return encode.integer(self._dropped)  # somebody else has removed it, or more than that
+            return encode.integer(self._dropped)  # another command has removed it, or its group or stream
         if group.pending.owned(consumer.number) > AT_ONCE:
             raws = group.pending.raws_of(consumer.number, AT_ONCE)
             self._dropped += groupmutators.ack(ks, name, stream, group, raws)

@@ -21,7 +21,7 @@ from storage.keyspace import groupmutators
 from storage.keyspace.groupmutators import Messages, Ownership
 from storage.streams.stream import Stream
 
-NO_COUNT: Final = -1  # RETRYCOUNT was not given
+NO_COUNT: Final = -1  # no RETRYCOUNT
 
 
 def find_group(ctx: Context, argv: list[bytes]) -> tuple[Stream, Group] | None:

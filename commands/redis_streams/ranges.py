@@ -43,8 +43,8 @@ def _range(ctx: Context, argv: list[bytes], start_at: int, end_at: int) -> Reply
         return encode.null_array(ctx.session.proto)
     if start > end:
         return encode.EMPTY_ARRAY
-    place = stream.seek(start)
-    lo = place.ordinal
+    position = stream.seek(start)
+    lo = position.ordinal
     hi = stream.next_ord if end == MAX_ID or end >= stream.last_id else stream.ord_from(end + 1)
     if lo >= hi:
         return encode.EMPTY_ARRAY
@@ -57,7 +57,7 @@ def _range(ctx: Context, argv: list[bytes], start_at: int, end_at: int) -> Reply
             hi = stream.after(lo, count)
     if start_at > end_at:
         return reversed_reply(stream, lo, hi, found)
-    return range_reply(stream, place, hi, found)
+    return range_reply(stream, position, hi, found)
 
 
 def _count(argv: list[bytes]) -> int:

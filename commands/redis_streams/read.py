@@ -121,10 +121,10 @@ def _read(ctx: Context, keys: list[bytes], ids: list[int], count: int) -> bytes 
         stream = ctx.ks.read_stream(keys[at], ctx.now)
         if stream is None or not stream.length:
             continue
-        place = _after(stream, ids[at])
-        if place is not None:
-            hi = stream.after(place.ordinal, count) if count else stream.next_ord
-            parts.append(KeyPart(keys[at], stream, place.ordinal, hi, place))
+        position = _after(stream, ids[at])
+        if position is not None:
+            hi = stream.after(position.ordinal, count) if count else stream.next_ord
+            parts.append(KeyPart(keys[at], stream, position.ordinal, hi, position))
     return keys_reply(ctx.session.proto, parts) if parts else None
 
 
@@ -134,8 +134,8 @@ def _after(stream: Stream, id: int) -> StreamPosition | None:  # noqa: A002
         return stream.position_of(stream.ahead(stream.next_ord, 1))
     if id >= stream.last_id:
         return None
-    place = stream.seek(id + 1)
-    return place if place.ordinal < stream.next_ord else None
+    position = stream.seek(id + 1)
+    return position if position.ordinal < stream.next_ord else None
 
 
 class StreamsRead(Block):

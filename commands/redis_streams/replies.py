@@ -19,11 +19,11 @@ from storage.streams.snapshot import Snapshot
 from storage.streams.stream import Stream
 
 
-def range_reply(stream: Stream, place: StreamPosition, hi: int, count: int) -> bytes | Chunks:
-    """Return an array of the ``count`` living entries from ``place`` to before ``hi``."""
-    top, lo = array_header(count), place.ordinal
+def range_reply(stream: Stream, position: StreamPosition, hi: int, count: int) -> bytes | Chunks:
+    """Return an array of the ``count`` living entries from ``position`` to before ``hi``."""
+    top, lo = array_header(count), position.ordinal
     if stream.wire_size(lo, hi) <= STREAMED_ABOVE:
-        return b"".join([top, *stream.redis_form(place, hi)])
+        return b"".join([top, *stream.redis_form(position, hi)])
     snapshot = stream.snapshot(lo, hi)
     return Chunks(after([top], _dashed(snapshot.entries())), snapshot.close, snapshot.memory_bytes, snapshot.pinned)
 
@@ -45,14 +45,14 @@ def _dashed(lists: Iterator[list[bytes]]) -> Iterator[bytes]:
 
 class KeyPart:
     """The part of an XREAD or XREADGROUP reply for one key: encoded elements, entries of the stream with ordinals [lo,
-    hi), or entries of a snapshot. ``place``: of the first entry, if a search ended there."""
+    hi), or entries of a snapshot. ``position``: of the first entry, if a search ended there."""
 
-    __slots__ = ("count", "elements", "hi", "key", "lo", "place", "snapshot", "stream")
+    __slots__ = ("count", "elements", "hi", "key", "lo", "position", "snapshot", "stream")
 
-    def __init__(self, key: bytes, stream: Stream, lo: int, hi: int, place: StreamPosition | None = None) -> None:
+    def __init__(self, key: bytes, stream: Stream, lo: int, hi: int, position: StreamPosition | None = None) -> None:
         self.key = key
         self.stream = stream
-        self.place = place or StreamPosition(lo, None, 0, 0)
+        self.position = position or StreamPosition(lo, None, 0, 0)
         self.lo = lo
         self.hi = hi
         self.count = stream.count(lo, hi) if lo < hi else 0  # number of elements
@@ -101,7 +101,7 @@ def keys_reply(proto: int, parts: list[KeyPart]) -> bytes | Chunks:
             if part.elements is not None:
                 pieces.append(part.elements.encoded())
             if part.lo < part.hi:
-                pieces += part.stream.redis_form(part.place, part.hi)
+                pieces += part.stream.redis_form(part.position, part.hi)
         return b"".join(pieces)
     reply = _KeyChunks(proto, parts)
     return Chunks(after([top], reply.pieces()), reply.close, reply.held, reply.pinned)

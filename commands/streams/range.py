@@ -28,12 +28,12 @@ def trange(ctx: Context, argv: list[bytes]) -> Reply:
     if found is None:
         return encode.EMPTY_ARRAY
     stream, start, hi, count = found
-    place = stream.seek(start)
-    lo = place.ordinal
+    position = stream.seek(start)
+    lo = position.ordinal
     if lo >= hi:
         return encode.EMPTY_ARRAY
     hi = min(hi, stream.after(lo, count))
-    return entries_reply(stream.count(lo, hi), b"", stream, place, hi)
+    return entries_reply(stream.count(lo, hi), b"", stream, position, hi)
 
 
 @command(

@@ -17,20 +17,20 @@ STREAMED_ABOVE: Final = 256 * 1024  # bytes of reply; a longer one is sent node 
 
 
 def entries_reply(
-    count: int, head: bytes, stream: Stream | None, place: StreamPosition | None, hi: int
+    count: int, head: bytes, stream: Stream | None, position: StreamPosition | None, hi: int
 ) -> bytes | Chunks:
-    """Return an array of ``count`` elements: those encoded in ``head``, then the entries from ``place`` to before
+    """Return an array of ``count`` elements: those encoded in ``head``, then the entries from ``position`` to before
     ``hi``.
 
-    No entries follow if ``stream`` or ``place`` is None.
+    No entries follow if ``stream`` or ``position`` is None.
     """
     top = COUNTS[count] if count < 1024 else array_header(count)
-    if stream is None or place is None or place.ordinal >= hi:
+    if stream is None or position is None or position.ordinal >= hi:
         return top + head
-    wire = stream.at_hand(place, hi, STREAMED_ABOVE)  # nearly always possible if the range is short
+    wire = stream.at_hand(position, hi, STREAMED_ABOVE)  # nearly always possible if the range is short
     if wire is not None:
         return b"".join((top, head, wire))
-    lo = place.ordinal
+    lo = position.ordinal
     if stream.wire_size(lo, hi) <= STREAMED_ABOVE:
         return b"".join((top, head, stream.read(lo, hi)))
     snapshot = stream.snapshot(lo, hi)

@@ -28,7 +28,7 @@ FORGET_MS: Final = 60_000  # after this long without a failure, an address is re
 ADDRESSES: Final = 10_000
 
 
-class _Place:
+class _AddressState:
     """The state of one address."""
 
     __slots__ = ("failed_at", "failures", "next_at")
@@ -43,35 +43,35 @@ class LoginThrottle:
     """The failures of the latest addresses. An address is any text that identifies the origin of logins."""
 
     def __init__(self) -> None:
-        self._places: OrderedDict[str, _Place] = OrderedDict()  # the one with the latest failure is at the end
+        self._addresses: OrderedDict[str, _AddressState] = OrderedDict()  # the one with the latest failure is at the end
 
     def __len__(self) -> int:
-        return len(self._places)
+        return len(self._addresses)
 
     def wait(self, address: str, local: bool, now: int) -> int:
         """Admit a login: return the ms after which it may be tried; 0: immediately. ``local``: it comes from this
         machine."""
-        place = self._places.get(address)
-        if place is None:
+        state = self._addresses.get(address)
+        if state is None:
             return 0
-        if now - max(place.failed_at, place.next_at) > FORGET_MS:
-            del self._places[address]
+        if now - max(state.failed_at, state.next_at) > FORGET_MS:
+            del self._addresses[address]
             return 0
-        if place.failures < FREE:
+        if state.failures < FREE:
             return 0
         longest = LONGEST_LOCAL_MS if local else LONGEST_MS
-        wait = min(FIRST_MS << min(place.failures - FREE, 16), longest)
-        place.next_at = min(max(now + wait, place.next_at + wait // ABREAST), now + QUEUE * longest)
-        return place.next_at - now
+        wait = min(FIRST_MS << min(state.failures - FREE, 16), longest)
+        state.next_at = min(max(now + wait, state.next_at + wait // ABREAST), now + QUEUE * longest)
+        return state.next_at - now
 
     def failed(self, address: str, now: int) -> int:
         """Record a failed login. Returns the number of recent failures from the address."""
-        place = self._places.get(address)
-        if place is None or now - max(place.failed_at, place.next_at) > FORGET_MS:
-            place = self._places[address] = _Place()
-        self._places.move_to_end(address)
-        place.failures += 1
-        place.failed_at = now
-        if len(self._places) > ADDRESSES:
-            self._places.popitem(last=False)
-        return place.failures
+        state = self._addresses.get(address)
+        if state is None or now - max(state.failed_at, state.next_at) > FORGET_MS:
+            state = self._addresses[address] = _AddressState()
+        self._addresses.move_to_end(address)
+        state.failures += 1
+        state.failed_at = now
+        if len(self._addresses) > ADDRESSES:
+            self._addresses.popitem(last=False)
+        return state.failures
