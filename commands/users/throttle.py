@@ -43,7 +43,7 @@ class LoginThrottle:
     """The failures of the latest addresses. An address is any text that identifies the origin of logins."""
 
     def __init__(self) -> None:
-        self._addresses: OrderedDict[str, _AddressState] = OrderedDict()  # the one with the latest failure is at the end
+        self._addresses: OrderedDict[str, _AddressState] = OrderedDict()  # the latest failure is at the end
 
     def __len__(self) -> int:
         return len(self._addresses)
