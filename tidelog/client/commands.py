@@ -25,7 +25,7 @@ class _Asynchronous(Protocol):
     async def run(self, call: Call[T]) -> T: ...
 
 
-class Command(Generic[P, T]):
+class ClientCommand(Generic[P, T]):
     """A placeholder in ``Commands``, which has a method in its place in each client."""
 
     def __init__(self, build: Callable[P, Call[T]]) -> None:
@@ -45,39 +45,39 @@ class Command(Generic[P, T]):
 class Commands:
     """The base class of the clients."""
 
-    tappend = Command(calls.tappend)
-    tappev = Command(calls.tappev)
-    ttrim = Command(calls.ttrim)
-    tmappend = Command(calls.tmappend)
-    tstage = Command(calls.tstage)
-    tpublish = Command(calls.tpublish)
-    tdrop = Command(calls.tdrop)
-    tfence = Command(calls.tfence)
-    tread = Command(calls.tread)
-    twait = Command(calls.twait)
-    twait_group = Command(calls.twait_group)
-    trange = Command(calls.trange)
-    trevrange = Command(calls.trevrange)
-    tlen = Command(calls.tlen)
-    tcount = Command(calls.tcount)
-    tseek = Command(calls.tseek)
-    tinfo = Command(calls.tinfo)
-    tack = Command(calls.tack)
-    tnack = Command(calls.tnack)
-    ttouch = Command(calls.ttouch)
-    tpending = Command(calls.tpending)
-    tpending_range = Command(calls.tpending_range)
-    tgroup_list = Command(calls.tgroup_list)
-    tgroup_setid = Command(calls.tgroup_setid)
-    tgroup_destroy = Command(calls.tgroup_destroy)
-    wait = Command(calls.wait)
-    waitaof = Command(calls.waitaof)
+    tappend = ClientCommand(calls.tappend)
+    tappev = ClientCommand(calls.tappev)
+    ttrim = ClientCommand(calls.ttrim)
+    tmappend = ClientCommand(calls.tmappend)
+    tstage = ClientCommand(calls.tstage)
+    tpublish = ClientCommand(calls.tpublish)
+    tdrop = ClientCommand(calls.tdrop)
+    tfence = ClientCommand(calls.tfence)
+    tread = ClientCommand(calls.tread)
+    twait = ClientCommand(calls.twait)
+    twait_group = ClientCommand(calls.twait_group)
+    trange = ClientCommand(calls.trange)
+    trevrange = ClientCommand(calls.trevrange)
+    tlen = ClientCommand(calls.tlen)
+    tcount = ClientCommand(calls.tcount)
+    tseek = ClientCommand(calls.tseek)
+    tinfo = ClientCommand(calls.tinfo)
+    tack = ClientCommand(calls.tack)
+    tnack = ClientCommand(calls.tnack)
+    ttouch = ClientCommand(calls.ttouch)
+    tpending = ClientCommand(calls.tpending)
+    tpending_range = ClientCommand(calls.tpending_range)
+    tgroup_list = ClientCommand(calls.tgroup_list)
+    tgroup_setid = ClientCommand(calls.tgroup_setid)
+    tgroup_destroy = ClientCommand(calls.tgroup_destroy)
+    wait = ClientCommand(calls.wait)
+    waitaof = ClientCommand(calls.waitaof)
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
         if Commands in cls.__bases__:  # not in classes that users derive from a client
             for name, command in vars(Commands).items():
-                if isinstance(command, Command):
+                if isinstance(command, ClientCommand):
                     setattr(cls, name, _method(command.build, inspect.iscoroutinefunction(vars(cls)["run"])))
 
 
