@@ -15,7 +15,7 @@ class OpenFile:
     """A file or directory that is kept open to be compared with the file at its path."""
 
     def __init__(self, path: Path) -> None:
-        """Raises OSError."""
+        """Open the file. Raises OSError."""
         self.path = path
         self._fd = -1
         self._fd = os.open(path, getattr(os, "O_PATH", os.O_RDONLY) | os.O_CLOEXEC)

@@ -78,7 +78,7 @@ class Incoming:
     """A copy in progress. Any thread may use it, one at a time. A log may be open on the directory."""
 
     def __init__(self, directory: Path, ring_bytes: int) -> None:
-        """``ring_bytes``: the size of the new WAL. Raises OSError."""
+        """Remove any other copy and begin a new one. ``ring_bytes``: the size of the new WAL. Raises OSError."""
         self.entries = 0
         self.bytes = 0  # size of the pieces
         self._directory = directory
@@ -275,7 +275,7 @@ class Incoming:
                 raise
 
     def _check_complete(self) -> None:
-        """Raises CorruptError if a stream is missing or incomplete."""
+        """Check the completeness of all streams. Raises CorruptError if one is missing or incomplete."""
         if self._nodes:
             raise _wrong(f"nodes of the missing stream {min(self._nodes)}")
         if any(self._tombstones.values()):

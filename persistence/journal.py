@@ -46,8 +46,8 @@ END = Struct("<Q")
 LOCATION = Struct("<BIQIQ")  # in a segment
 NUMBER = Struct("<I")
 ENDS = Struct("<QI")
-MUCH = 256 << 10  # bytes; if a write has so many,
-LARGE = 512  # batches of so many bytes go to a segment
+MUCH = 256 << 10  # bytes of a write; from this size on,
+LARGE = 512  # its batches of at least this size go to a segment
 MAP_SIZE = 1 << 38  # address space; the file grows when it is written
 MAP_SHARE = 1 / 8  # of the limit of address space, if there is one
 SHRINK_ABOVE = 16 << 20  # bytes; a smaller file is not rewritten
@@ -378,7 +378,7 @@ class Journal:
         return True
 
     def displaced(self) -> str | None:
-        """See ``inlocation``. Any thread; does not wait: None while the file is being replaced."""
+        """See OpenFile. Any thread. Does not wait; returns None while the file is being replaced."""
         if not self._swap.acquire(blocking=False):
             return None
         try:

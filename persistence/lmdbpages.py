@@ -311,7 +311,7 @@ class _Walk:
 
 
 def _check_names(names: Sequence[bytes], known: Collection[bytes], newer: Collection[bytes]) -> None:
-    """Raises DamageError if a database is missing or unknown."""
+    """Check the names of databases. Raises DamageError if one is missing or unknown."""
     strange = [name for name in names if name not in known]
     missing = [name for name in known if name not in names and (strange or name not in newer)]
     if strange or missing:

@@ -182,7 +182,7 @@ class Log(Backlog):
             datadir.sync(self.path)
 
     def _require_files(self) -> None:
-        """Raises OSError if files are missing from their paths (Rule 6)."""
+        """Check the files (Rule 6). Raises OSError if some are missing from their paths."""
         problem = self.check_files() if self._flusher is not None else None  # at the start, some do not exist yet
         if problem is not None:
             raise OSError(errno.ENOENT, problem)
@@ -621,7 +621,7 @@ class Log(Backlog):
 
     # -- stats and end -----------------------------------------------------------------------------------------
     def stats(self) -> dict[str, int | float | str]:
-        """The fields of INFO persistence, by name."""
+        """Return the fields of INFO persistence, by name."""
         return {
             "log_offset": self.offset,
             "journal_first_offset": self.oldest(),

@@ -312,7 +312,7 @@ class Store:
         return streams, nodes, found.entries[STRINGS]
 
     def _check_content(self, txn: lmdb.Transaction, found: StoreContent) -> None:
-        """Raises CorruptError if the recorded counts and sums do not match the entries."""
+        """Compare the recorded counts and sums with the entries. Raises CorruptError if they differ."""
         claimed = self._content(txn)
         if claimed is None:
             return

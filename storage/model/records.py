@@ -418,7 +418,7 @@ def pack_sizes(sizes: array[int]) -> bytes:
 
 
 def unpack_ordinals(raw: bytes) -> list[int]:
-    """Raises ValueError if the length is not a multiple of 8."""
+    """Unpack ordinals. Raises ValueError if the length is not a multiple of 8."""
     ordinals = array("Q", raw)
     if byteorder == "little":
         ordinals.byteswap()

@@ -20,7 +20,7 @@ it):
           bits 1-2  bytes of an ms delta: 1, 2, 4, 8
           bits 3-4  bytes of an element of the seq column: 1, 2, 4, 8
           bits 5-6  bytes of a size: 1, 2, 4 (3 is invalid)
-          bit 7     the seq column holds differences (signed, first 0), else the numbers themselves (unsigned)
+          bit 7     the seq column contains differences (signed, first 0), otherwise the numbers (unsigned)
 
 All numbers are little-endian. Each column is as narrow as its values allow, so that a node opens at the speed of its
 decompression. zstd also removes zero bytes, but this costs 1.4 bytes per entry. A blob is valid if magic and version

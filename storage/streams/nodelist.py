@@ -264,7 +264,7 @@ class StreamNodes:
             self._seal(active)
 
     def append_parts(self, ms: int, seq: int, sizes: array[int], parts: list[bytes], counts: list[int]) -> None:
-        """append_packed() with entries in parts. ``counts``: the number of parts of each entry."""
+        """Add entries in parts, like append_packed(). ``counts``: the number of parts of each entry."""
         at = here = 0
         total = len(sizes)
         pool = self.pool
