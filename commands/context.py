@@ -119,10 +119,7 @@ class Await:
 
 class DelayedReply(Await):
     """Returned if the call must not be answered before ``deadline`` (a login after failures); at_timeout() returns the
-    reply.
-
-    at_timeout() may raise CommandError. Only the end of the connection ends the wait earlier.
-    """
+    reply. at_timeout() may raise CommandError. Only the end of the connection ends the wait earlier."""
 
     __slots__ = ()
 
@@ -373,18 +370,13 @@ class CheckpointsPart(Protocol):
 
     def save(self, session: Session) -> Callable[[], str | None]:
         """Start a checkpoint. Returns a function that returns its result: None until it has ended, then an empty string
-        or the text of the error.
-
-        Raises CommandError, also if a checkpoint is in progress.
-        """
+        or the text of the error. Raises CommandError, also if a checkpoint is in progress."""
     @property
     def rewriting(self) -> bool:
         """Whether a checkpoint for BGREWRITEAOF is in progress."""
     def begin(self, session: Session, rewrite: bool) -> bool:
-        """Start a checkpoint in the background, for BGSAVE or BGREWRITEAOF. Returns False if one is in progress.
-
-        Raises CommandError.
-        """
+        """Start a checkpoint in the background, for BGSAVE or BGREWRITEAOF. Returns False if one is in progress. Raises
+        CommandError."""
     def schedule(self, rewrite: bool) -> None:
         """Start a checkpoint as soon as possible."""
     def last(self) -> int:
@@ -403,10 +395,8 @@ class RolesPart(Protocol):
     def lead(self) -> None:
         """Become a leader. Does nothing on a leader. Raises CommandError."""
     def failover(self, target: tuple[str, int] | None, timeout_ms: int, force: bool) -> None:
-        """Start to hand over to ``target``; None: to the first replica that has the whole log. 0 ms: no timeout.
-
-        Raises CommandError.
-        """
+        """Start to hand over to ``target``; None: to the first replica that has the whole log. 0 ms: no timeout. Raises
+        CommandError."""
     def failover_abort(self) -> None:
         """Abort the failover. Raises CommandError if none is in progress."""
     def psync(self, session: Session, replid: str, offset: int, takeover: bool) -> None:

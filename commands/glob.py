@@ -145,9 +145,7 @@ class _Part:
 
 class _Automaton:
     """All positions that the pattern can have reached, as the bits of one number: one step for each byte of the text.
-
-    Bit n is set if the first n tokens match what was read, whatever the stars matched.
-    """
+    Bit n is set if the first n tokens match what was read, whatever the stars matched."""
 
     __slots__ = ("_end", "_loops", "_masks", "_places")
 

@@ -74,10 +74,8 @@ def positive(raw: bytes) -> int:
 
 
 def span(raw: bytes, least: int = 0, text: str = errors.NOT_POSITIVE) -> int:
-    """Parse a number of ms from now. Raises CommandError, with ``text`` if it is below ``least``.
-
-    The maximum is LONGEST_SPAN, because the time itself, in ms since epoch, must be a signed 64-bit number in replies.
-    """
+    """Parse a number of ms from now. Raises CommandError, with ``text`` if it is below ``least``. The maximum is
+    LONGEST_SPAN, because the time itself, in ms since epoch, must be a signed 64-bit number in replies."""
     value = integer(raw)
     if value < least:
         raise CommandError(text)

@@ -76,10 +76,8 @@ def slice_end(names: Sequence[bytes], start: int, most_bytes: int = SLICE_BYTES)
 
 
 class IdSlices:
-    """IDs: all are parsed before the first is processed, so a malformed one changes nothing. Duplicates count once.
-
-    The IDs that were seen are in many small sets, because a large set takes long to grow and to free.
-    """
+    """IDs: all are parsed before the first is processed, so a malformed one changes nothing. Duplicates count once. The
+    IDs that were seen are in many small sets, because a large set takes long to grow and to free."""
 
     __slots__ = ("_parts", "_raws", "_seen", "_texts")
 

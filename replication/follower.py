@@ -97,10 +97,8 @@ class LeaderFollower:
         return self.state == "connected"
 
     def stop(self) -> asyncio.Task[None]:
-        """End the link and a copy in progress. When the returned task is done, no thread works for it any more.
-
-        Raises OSError; it is stopped then, but the next start may install a copy.
-        """
+        """End the link and a copy in progress. When the returned task is done, no thread works for it any more. Raises
+        OSError; it is stopped then, but the next start may install a copy."""
         self._over = True
         self._task.cancel()
         if self.link is not None:
@@ -233,9 +231,7 @@ class LeaderFollower:
 
     async def _connected(self) -> socket.socket:
         """Return a socket that is connected to the first of the leader's addresses that answers. Raises OSError.
-
-        create_connection() is not used: if it is cancelled, uvloop reports a failed lookup as never retrieved.
-        """
+        create_connection() is not used: if it is cancelled, uvloop reports a failed lookup as never retrieved."""
         loop = asyncio.get_running_loop()
         problem = OSError("its name has no address")
         for family, kind, protocol, _, address in await loop.getaddrinfo(

@@ -23,10 +23,8 @@ _INFINITE: Final = re.compile(rb"[+-]?inf(?:inity)?", re.IGNORECASE)
 
 
 def parse(raw: bytes) -> Fraction | None:
-    """Parse a number. Raises ValueError if ``raw`` is not a number, is too large, or would be rounded to 0.
-
-    Unlike in Redis, hexadecimal numbers are refused.
-    """
+    """Parse a number. Raises ValueError if ``raw`` is not a number, is too large, or would be rounded to 0. Unlike in
+    Redis, hexadecimal numbers are refused."""
     if len(raw) >= _LONGEST:
         raise ValueError("too long")
     if _INFINITE.fullmatch(raw):

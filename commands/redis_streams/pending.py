@@ -233,10 +233,8 @@ def xnack(ctx: Context, argv: list[bytes]) -> Reply:
 
 
 class NackOptions:
-    """The options of XNACK, in any order: the IDs, RETRYCOUNT or NO_COUNT, and whether FORCE is set.
-
-    Raises CommandError; a malformed ID is reported before any other error.
-    """
+    """The options of XNACK, in any order: the IDs, RETRYCOUNT or NO_COUNT, and whether FORCE is set. Raises
+    CommandError; a malformed ID is reported before any other error."""
 
     __slots__ = ("count", "force", "texts")
 

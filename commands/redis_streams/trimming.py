@@ -121,9 +121,7 @@ def _first_pending(stream: Stream) -> int:
 
 class Acked(Trimming):
     """Evicts entries that no group needs, as many as the options require; the rest of the stream's beginning stays.
-
-    Parts of the stream that are needed as a whole cost O(log N), and the next part is then twice as long.
-    """
+    Parts of the stream that are needed as a whole cost O(log N), and the next part is then twice as long."""
 
     __slots__ = ("_at", "_left", "_low", "_options", "_window")
 

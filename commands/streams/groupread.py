@@ -189,10 +189,8 @@ class ReadSlices:
 def _serve_group(
     ctx: Context, key: bytes, options: TreadOptions, stream: Stream, group: Group, anyway: bool, served: int
 ) -> bytes | Chunks | None:  # fmt: skip
-    """Return the reply, or None if there is nothing to deliver and the reader may wait (``anyway``: it may not).
-
-    A delivery moves the group's offset and adds entries to its pending list.
-    """
+    """Return the reply, or None if there is nothing to deliver and the reader may wait (``anyway``: it may not). A
+    delivery moves the group's offset and adds entries to its pending list."""
     proto = ctx.session.proto
     if not options.count:
         if options.with_info:

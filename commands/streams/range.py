@@ -55,9 +55,7 @@ def trevrange(ctx: Context, argv: list[bytes]) -> Reply:
 
 def _find(ctx: Context, argv: list[bytes], start_at: int, end_at: int) -> tuple[Stream, int, int, int] | None:
     """Return the stream, start (an ID), end (the ordinal after the last entry) and count; None if the reply is empty.
-
-    ``start_at`` and ``end_at`` are the indexes of the arguments.
-    """
+    ``start_at`` and ``end_at`` are the indexes of the arguments."""
     start, end = parse_range_start(argv[start_at]), parse_range_end(argv[end_at])
     count = 1 << 62
     if len(argv) > 4:

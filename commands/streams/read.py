@@ -53,9 +53,7 @@ def tread(ctx: Context, argv: list[bytes]) -> Reply:
 @batch("TREAD")
 def tread_batch(ctx: Context, calls: list[list[bytes]]) -> list[bytes] | None:
     """Execute a pipeline group of plain TREADs of one key; only its first calls if all replies together would be large.
-
-    Returns None if the first call isn't plain or must be refused.
-    """
+    Returns None if the first call isn't plain or must be refused."""
     first = calls[0]
     if len(first) != 4:
         return None

@@ -20,10 +20,7 @@ def entries_reply(
     count: int, head: bytes, stream: Stream | None, position: StreamPosition | None, hi: int
 ) -> bytes | Chunks:
     """Return an array of ``count`` elements: those encoded in ``head``, then the entries from ``position`` to before
-    ``hi``.
-
-    No entries follow if ``stream`` or ``position`` is None.
-    """
+    ``hi``. No entries follow if ``stream`` or ``position`` is None."""
     top = COUNTS[count] if count < 1024 else array_header(count)
     if stream is None or position is None or position.ordinal >= hi:
         return top + head

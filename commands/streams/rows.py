@@ -82,10 +82,8 @@ class FieldRows:
         return array("I", sizes), _joined(parts)
 
     def written(self, ms: int, seq: int, start: int, stop: int) -> tuple[array[int], bytes]:
-        """Return the same for entries start to stop - 1 with the IDs ms.seq, ms.seq + 1 ...
-
-        Raises ValueError if a sequence number would reach 2**64.
-        """
+        """Return the same for entries start to stop - 1 with the IDs ms.seq, ms.seq + 1 ... Raises ValueError if a
+        sequence number would reach 2**64."""
         if seq + (stop - start) - 1 > MASK64:
             raise ValueError("sequence numbers end at 2**64")
         step = 2 * len(self._fields) + 2
@@ -112,11 +110,8 @@ class FieldRows:
         return array("I", rows), _joined(parts)
 
     def _fill(self, parts: list[bytes], start: int, stop: int, first: int, before: bytes) -> list[int]:
-        """Put openings and values of rows start to stop - 1 into ``parts``. Returns the size of each row in bytes.
-
-        Each row occupies an equal share of ``parts``, filled from index ``first`` of that share; ``before`` is
-        prepended.
-        """
+        """Put openings and values of rows start to stop - 1 into ``parts``. Returns the size of each row in bytes. Each
+        row occupies an equal share of ``parts``, filled from index ``first`` of that share; ``before`` is prepended."""
         fields, values = self._fields, self._values
         width = len(fields)
         step = len(parts) // (stop - start)
