@@ -75,7 +75,7 @@ def test_progress_is_told(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None
     key = keys.recovery("count", 0)
     assert bench.client.redis.get(key) == b'{"from":0,"epoch":1,"to":3,"rows":1}'  # then not before a second is over
     assert 0 < bench.client.redis.pttl(key) <= 10_000
-    monkeypatch.setattr(recovering, "TELL", 0.0)
+    monkeypatch.setattr(recovering, "REPORT", 0.0)
     bench.lose_state()
     bench.tasks()
     assert bench.client.redis.get(key) == b'{"from":0,"epoch":3,"to":3,"rows":3}'
