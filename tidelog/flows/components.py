@@ -23,12 +23,12 @@ def find(what: str, known: Mapping[str, str], given: Named) -> tuple[Any, Struct
         ((name, options),) = given.items()
         options = {} if options is None else options
     else:
-        raise ValueError(f"{given!r} is no {what}: give a name, or {{name: {{options}}}}")
+        raise ValueError(f"{given!r} is not a {what}: use a name, or {{name: {{options}}}}")
     where = known.get(name) if isinstance(name, str) else None
     if where is None:
         raise ValueError(f"there is no {what} {name!r}; {nearest(str(name), known)}")
     if not isinstance(options, Mapping):
-        raise ValueError(f"the {what} {name!r} takes options by name, as in {{{name}: {{...}}}}; {options!r} is none")
+        raise ValueError(f"the {what} {name!r} takes options by name, such as {{{name}: {{...}}}}, and not {options!r}")
     module, _, attribute = where.partition(":")
     try:
         kind = getattr(importlib.import_module(module), attribute)

@@ -63,7 +63,7 @@ class Flow:
     def __init__(self, name: str, *, server: str | None = None, **options: Any) -> None:
         problems = Problems()
         if not edges.NAME.fullmatch(name):
-            problems.add(name, "a flow's name is 1 to 100 letters, digits, - and _, and begins with a letter")
+            problems.add(name, f"{name!r} is not a valid name of a flow: {edges.NAME_RULE}")
         made = read(FlowOptions, options, name, problems)
         _raise(problems)
         assert made is not None  # noqa: S101 - otherwise there were problems
@@ -117,10 +117,10 @@ class Flow:
 
     def _name(self, name: str, problems: Problems) -> None:
         if not edges.NAME.fullmatch(name):
-            text = f"{name!r} is no name: 1 to 100 letters, digits, - and _, first a letter"
+            text = f"{name!r} is not a valid name: {edges.NAME_RULE}"
             problems.add(f"{self.name}.{name}", text)
         elif name in self._connectors or name in self._pipelines:
-            problems.add(f"{self.name}.{name}", f"there is a connector or pipeline {name!r} already")
+            problems.add(f"{self.name}.{name}", f"there is already a connector or pipeline {name!r}")
 
 
 def _raise(problems: Problems) -> None:
@@ -150,7 +150,7 @@ def finish(
         if getattr(each.make, "needs_server", False) and server is None:
             problems.add(
                 f"{path}.connectors.{each.name}",
-                f"connectors of type {each.type} need a tidelog server: say server: redis://HOST:PORT, or set"
+                f"connectors of type {each.type} need a tidelog server: set server: redis://HOST:PORT, or"
                 " TIDELOG_URL",
             )
     for connector, source in _ends(complete, found):
@@ -161,7 +161,7 @@ def finish(
             if operator.needs_server and server is None:
                 problems.add(
                     f"{path}.pipelines.{line.name}[{place}]",
-                    f"{operator.type} needs a tidelog server: say server: redis://HOST:PORT, or set TIDELOG_URL",
+                    f"{operator.type} needs a tidelog server: set server: redis://HOST:PORT, or TIDELOG_URL",
                 )
     return FlowSpec(
         name, complete, dict(pipelines), tuple(link for link, _ in found), options.instances, options.paused,
@@ -194,7 +194,7 @@ def connector_spec(
     """Read a connector of flow files or of Python. Return None if problems were added."""
     shown = dict(given)
     if name == API:
-        problems.add(path, f"the name {name!r} is taken: paused:{name} says that somebody has paused the flow")
+        problems.add(path, f"the name {name!r} is reserved: paused:{name} means that the whole flow was paused")
         return None
     if isinstance(what, str):
         try:
@@ -215,7 +215,7 @@ def connector_spec(
     if found is None:
         problems.add(
             path,
-            f"{what!r} is no connector: give a type's name, a class of Source or Sink, an async generator function or"
+            f"{what!r} is not a connector: use a type name, a class of Source or Sink, an async generator function or"
             " an async function",
         )
         return None
@@ -275,7 +275,7 @@ def operator_spec(what: Any, path: str, problems: Problems) -> OperatorSpec | No
         if given is None:
             given = {}
         elif short is None:
-            text = f"{what.type} takes its options by name, as in {{{what.type}: {{...}}}}; {given!r} is none"
+            text = f"{what.type} takes its options by name, such as {{{what.type}: {{...}}}}, and not {given!r}"
             problems.add(path, text)
             return None
         else:

@@ -15,6 +15,7 @@ from typing import Final
 from tidelog.flows.spec import ConnectorSpec, Edge, PipelineSpec
 from tidelog.options.structs import Problems, nearest
 
+NAME_RULE: Final = "it must have 1 to 100 letters, digits, - and _, and begin with a letter"
 NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,99}")
 MOST: Final = 500  # maximum number of elements in a chain
 SHOWN: Final = 200  # characters of a chain in an error text
@@ -25,20 +26,20 @@ def parse(text: str, path: str, problems: Problems) -> list[Edge]:
     """Parse a chain such as ``a -> b.port -> c``."""
     ends = [each.strip() for each in text.split("->", MOST)]
     if len(ends) > MOST:
-        problems.add(path, f"a chain has {MOST} ends at most")
+        problems.add(path, f"a chain can have at most {MOST} elements")
         return []
     text = text if len(text) <= SHOWN else f"{text[:SHOWN]}..."
     if len(ends) < 2:
-        problems.add(path, f"{text!r} connects nothing: write it as source -> target")
+        problems.add(path, f"{text!r} is not a chain such as source -> target")
         return []
     found = []
     for left, right in pairwise(ends):
         source, target = _END.fullmatch(left), _END.fullmatch(right)
         if source is None or target is None:
             bad = left if source is None else right
-            problems.add(path, f"{bad[:SHOWN]!r} in {text!r} is no name, name.port or name.place.port")
+            problems.add(path, f"{bad[:SHOWN]!r} in {text!r} is not a name, name.port or name.position.port")
         elif target[2] or (target[3] and target[3] != "in"):
-            whole = "events go into a whole connector or pipeline; name it without a port"
+            whole = "the target must be a connector or pipeline without a port"
             problems.add(path, f"{right[:SHOWN]!r} in {text!r}: {whole}")
         else:
             found.append(Edge(source[1], source[3] or "out", target[1], int(source[2]) if source[2] else None))
@@ -68,19 +69,19 @@ def check(
     rights = {each.target for each, _ in edges}
     for name in pipelines:
         if name not in rights:
-            problems.add(f"{path}.pipelines.{name}", f"nothing leads into the pipeline {name!r}")
+            problems.add(f"{path}.pipelines.{name}", f"no edge leads to the pipeline {name!r}")
         out = {each.port for each, _ in edges if each.source == name}
         named = {port for each in pipelines[name].operators for port in each.ports}
         if settle and not out & ({"out"} | (named - {"overflow"})):
             problems.add(
                 f"{path}.pipelines.{name}",
-                f"a dead end: nothing is connected to {name}.out, so events would be settled without having got"
-                " anywhere; connect it to a connector (null, if that is meant)",
+                f"{name}.out is not connected, so events would be settled without reaching a sink; connect it to a"
+                " connector, such as null",
             )
         _operators(name, pipelines[name], edges, path, problems)
     for name in connectors:
         if name not in lefts | rights:
-            problems.add(f"{path}.connectors.{name}", f"the connector {name!r} is connected to nothing")
+            problems.add(f"{path}.connectors.{name}", f"the connector {name!r} is not connected")
 
 
 def _operators(
@@ -91,11 +92,11 @@ def _operators(
         at = f"{path}.pipelines.{name}[{place}]"
         if operator.last and place + 1 < len(pipeline.operators):
             ports = ", ".join(operator.ports)
-            problems.add(at, f"{operator.type} must be the last operator: its events leave by {ports}, not by out")
+            problems.add(at, f"{operator.type} must be the last operator: it emits events on {ports}, and not on out")
         for port in operator.required:
             ways = [each.place for each, _ in edges if (each.source, each.port) == (name, port)]
             if None not in ways and place not in ways:
-                problems.add(at, f"the port {port!r} of {operator.type} leads nowhere: connect {name}.{port}")
+                problems.add(at, f"the port {port!r} of {operator.type} is not connected: connect {name}.{port}")
 
 
 def _ports(
@@ -108,7 +109,7 @@ def _ports(
     good = True
     source, target = connectors.get(link.source), connectors.get(link.target)
     if target is not None and not target.is_sink:
-        text = f"nothing can be written to {link.target!r}: connectors of type {target.type} are sources only"
+        text = f"events can't be written to {link.target!r}: connectors of type {target.type} are only sources"
         problems.add(at, text)
         good = False
     if source is not None:
@@ -120,7 +121,7 @@ def _ports(
         return good
     operators = pipelines[link.source].operators
     if link.place is not None and link.place >= len(operators):
-        text = f"the pipeline {link.source!r} has {len(operators)} operators, the first is 0: there is no {link.place}"
+        text = f"the pipeline {link.source!r} has {len(operators)} operators, numbered from 0: there is no {link.place}"
         problems.add(at, text)
         return False
     chosen = operators if link.place is None else operators[link.place : link.place + 1]
@@ -148,7 +149,7 @@ def _circle(edges: Iterable[Edge], connectors: Mapping[str, ConnectorSpec], path
         for follower in ways.get(name, ()):
             if state.get(follower) == 1:
                 circle = [*way[way.index(follower) :], follower] if follower in way else [name, follower]
-                problems.add(f"{path}.connect", f"a circle: {' -> '.join(circle)}")
+                problems.add(f"{path}.connect", f"a cycle: {' -> '.join(circle)}")
             elif follower not in state:
                 visit(follower, [*way, follower])
         state[name] = 2

@@ -120,12 +120,12 @@ def test_check(run: Run) -> None:
     assert "bad.yaml:4: flows.orders.instances: Expected `int`, got `str`" in found
     assert "bad.yaml:10: flows.orders.conect: unknown key 'conect'; did you mean 'connect'?" in found
     assert found[-1].endswith("problems; nothing was started")
-    assert "there is a flow 'orders' already: flows.yaml:3" in run("check", "flows.yaml", "ends.yaml", ok=False).output
+    assert "there is already a flow 'orders': flows.yaml:3" in run("check", "flows.yaml", "ends.yaml", ok=False).output
 
 
 def test_check_of_a_flow_in_python(run: Run) -> None:
     assert "orders: 2 connectors" in run("check", "shopflows:orders").output
-    assert "broken.connectors.in: the connector 'in' is connected to nothing" in run(
+    assert "broken.connectors.in: the connector 'in' is not connected" in run(
         "check", "shopflows:broken", ok=False
     ).output  # fmt: skip
     assert "shopflows has no 'gone'" in run("check", "shopflows:gone", ok=False).output
@@ -168,7 +168,7 @@ def test_run_looks_for_circles_as_often_as_a_worker_does(run: Run) -> None:
     ("args", "said"),
     [
         ((), "there is no flow to run: name a file with a flow, or use --stay"),
-        (("ends.yaml", "--listen", "0.0.0.0:0"), "where others can connect a token is needed"),
+        (("ends.yaml", "--listen", "0.0.0.0:0"), "if other hosts can connect, a token is required"),
         (("ends.yaml", "--listen", "9898"), "it must be HOST:PORT, such as 127.0.0.1:9898"),
         (("ends.yaml", "--token-file", "nothere"), "the token can't be read from nothere"),
         (("bad.yaml",), "nothing was started"),
@@ -193,7 +193,7 @@ def test_a_server_whose_url_is_none(run: Run, tmp_path: Path, monkeypatch: pytes
 
 def test_a_port_that_is_taken(run: Run, api: str) -> None:
     said = run("run", "ends.yaml", "--listen", api.removeprefix("http://"), ok=False).output
-    assert "can't be listened on" in said
+    assert "can't be used" in said
     assert "--listen HOST:PORT" in said
 
 
@@ -236,7 +236,7 @@ def test_errors_of_what_is_asked(run: Run, ask: Run, api: str) -> None:
     assert "there is no flow 'nope'" in ask("pause", "nope", ok=False).output
     assert "there is no flow 'nope'" in ask("graph", "nope", ok=False).output
     assert "the flow 'orders' has no connector 'nope'" in ask("pause", "orders", "nope", ok=False).output
-    assert "a token is needed" in run("list", "--api", api, ok=False).output
+    assert "a token is required" in run("list", "--api", api, ok=False).output
     assert "no answer from http://127.0.0.1:1: " in run("list", "--api", "http://127.0.0.1:1", ok=False).output
     assert "is not a URL such as http://127.0.0.1:9898" in run("list", "--api", "x", ok=False).output
     assert "nothere" in run("list", "--token-file", "nothere", ok=False).output

@@ -61,7 +61,7 @@ class Peer(HttpClient):
         self.answered += 1
         if self.manner == "hangs":
             await asyncio.sleep(self._options.request_timeout)
-            raise RetryError("no answer")
+            raise RetryError("no reply")
         if self.manner == "closed" and self.answered > 3:
             error = ConnectionRefusedError("nobody listens")
             self.suspect(error)

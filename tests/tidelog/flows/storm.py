@@ -404,7 +404,7 @@ class Storm:
         status, body = await self.ask("DELETE", f"/v1/flows/{case.name}")
         if status != 200 or not all(each["complete"] for each in body["drained"]):
             case.hurts += 1
-        self.counts[f"undeployed {status}"] += 1
+        self.counts[f"deleted {status}"] += 1
         for _ in range(20):
             if await self._deployed(case):
                 break

@@ -250,27 +250,27 @@ def test_openapi_names_every_route() -> None:
         ("PATCH", "/v1/flows/nope", '{"status": "paused"}', {}, 404, "there is no flow 'nope'"),
         ("PATCH", "/v1/flows/main/connectors/x", '{"status": "paused"}', {}, 404, "no connector 'x'"),
         ("DELETE", "/v1/flows/nope", None, {}, 404, "there is no flow 'nope'"),
-        ("GET", "/v2", None, {}, 404, "there is nothing at /v2; see /openapi.json"),
+        ("GET", "/v2", None, {}, 404, "there is no route /v2; see /openapi.json"),
         ("POST", "/v1/flows", "{}", {}, 405, "/v1/flows has no POST"),
-        ("PATCH", "/v1/flows/main", "{", {}, 400, "the body is no JSON"),
-        ("PATCH", "/v1/flows/main", "", {}, 400, "the body is no JSON"),
-        ("PATCH", "/v1/flows/main", b"\xff", {}, 400, "the body is no JSON"),
+        ("PATCH", "/v1/flows/main", "{", {}, 400, "the body is not valid JSON"),
+        ("PATCH", "/v1/flows/main", "", {}, 400, "the body is not valid JSON"),
+        ("PATCH", "/v1/flows/main", b"\xff", {}, 400, "the body is not valid JSON"),
         ("PATCH", "/v1/flows/main", "[]", {}, 422, 'the body must be {"status": "paused"}'),
         ("PATCH", "/v1/flows/main", "{}", {}, 422, 'the body must be {"status": "paused"}'),
         ("PATCH", "/v1/flows/main", '{"status": "halted"}', {}, 422, "status is 'halted': it can be set to 'paused'"),
         ("PATCH", "/v1/flows/main", '{"status": "paused", "x": 1}', {}, 422, "only the status can be changed, not 'x'"),
         ("PATCH", "/v1/flows/main", "<a/>", {"Content-Type": "text/xml"}, 415, "the body's type is text/xml"),
         ("POST", "/v1/flows/new", json.dumps(FLOW), {"Content-Type": "text/plain"}, 415, "text/plain"),
-        ("POST", "/v1/flows/main", json.dumps(FLOW), {}, 409, "there is a flow 'main' already: PUT replaces it"),
+        ("POST", "/v1/flows/main", json.dumps(FLOW), {}, 409, "there is already a flow 'main': PUT replaces it"),
         ("POST", "/v1/flows/new", "[]", {}, 422, "a flow is an object"),
         ("POST", "/v1/flows/new", '{"connct": []}', {}, 422, "unknown key 'connct'; did you mean 'connect'?"),
-        ("POST", "/v1/flows/9x", json.dumps(FLOW), {}, 422, "'9x' is no name of a flow"),
+        ("POST", "/v1/flows/9x", json.dumps(FLOW), {}, 422, "'9x' is not a valid name of a flow"),
         ("POST", "/v1/flows/new", json.dumps({**FLOW, "pipelines": {"p": [{"python": "os:system"}]}}), {}, 422,
-         "operators of type python run code of this machine"),
-        ("POST", "/v1/flows/new", json.dumps({**FLOW, "instances": 1000}), {}, 422, "64 instances are the most"),
-        ("POST", "/v1/flows/new", " " * (300 << 10), {}, 413, "the body is too long"),
+         "operators of type python run local code"),
+        ("POST", "/v1/flows/new", json.dumps({**FLOW, "instances": 1000}), {}, 422, "64 instances are the maximum"),
+        ("POST", "/v1/flows/new", " " * (300 << 10), {}, 413, "the body is too large"),
         ("POST", "/v1/dead_letters/replay", "{}", {}, 422, "name either a flow or a topic"),
-        ("POST", "/v1/dead_letters/replay", '{"flow": "main"}', {}, 422, "there is no tidelog server"),
+        ("POST", "/v1/dead_letters/replay", '{"flow": "main"}', {}, 422, "the flow has no tidelog server"),
         ("POST", "/v1/dead_letters/replay", '{"flw": "main"}', {}, 422, "unknown key 'flw'"),
         ("GET", "/v1/flows/main/tap?rate=x", None, {}, 422, "rate is 'x': it must be a number"),
         ("GET", "/v1/flows/main/tap?rate=nan", None, {}, 422, "rate is 'nan': it must be a number"),
@@ -329,10 +329,10 @@ def test_a_token() -> None:
 @pytest.mark.parametrize(
     ("listen", "token", "said"),
     [
-        ("0.0.0.0:0", None, "where others can connect a token is needed"),
-        (":0", None, "where others can connect a token is needed"),
-        ("example.com:0", None, "where others can connect a token is needed"),
-        ("127.0.0.1:0", "short", "the token has 5 characters: 16 at least"),
+        ("0.0.0.0:0", None, "if other hosts can connect, a token is required"),
+        (":0", None, "if other hosts can connect, a token is required"),
+        ("example.com:0", None, "if other hosts can connect, a token is required"),
+        ("127.0.0.1:0", "short", "the token has 5 characters: the minimum is 16"),
         ("127.0.0.1", None, "it must be HOST:PORT"),
         ("127.0.0.1:99999", None, "it must be HOST:PORT"),
         ("127.0.0.1:x", None, "it must be HOST:PORT"),
@@ -384,7 +384,7 @@ def test_a_flow_in_yaml() -> None:
         await until(lambda: host.flows["new"].status == "drained")
         assert (await ask("PATCH", "/v1/flows/new", {"status": "paused"})).status == 409
         found = await ask("POST", "/v1/flows/more", data="a: [", headers=headers)
-        assert (found.status, "this is no YAML" in found.body["error"]) == (400, True)
+        assert (found.status, "this is not valid YAML" in found.body["error"]) == (400, True)
 
     flowing(test)
 
@@ -393,7 +393,7 @@ def test_flows_may_name_code_and_files_where_that_was_allowed() -> None:
     async def test(ask: Client, host: FlowHost) -> None:
         given = {**FLOW, "pipelines": {"p": [{"python": "json:dumps"}]}}
         found = await ask("POST", "/v1/flows/new", given)
-        assert "run code of this machine" not in str(found.body)
+        assert "run local code" not in str(found.body)
 
     flowing(test, local=True)
 
@@ -434,7 +434,7 @@ def test_no_more_than_so_many_taps() -> None:
     async def test(ask: Client, host: FlowHost) -> None:
         answers = [await ask.session.get(f"{ask.url}/v1/flows/main/tap") for _ in range(tap.TAPS)]
         found = await ask("GET", "/v1/flows/main/tap")
-        assert (found.status, "that many are the most" in found.body["error"]) == (429, True)
+        assert (found.status, "this is the maximum" in found.body["error"]) == (429, True)
         for each in answers:
             each.close()
 

@@ -44,19 +44,19 @@ def test_no_form_of_a_secret_is_told() -> None:
         ({"type": "http_server", "port": 0, "tls": {"cert": "/a"}}, "tls.cert"),
         (
             {"type": "redis_list", "key": "k", "url": "rediss://h?ssl_certfile=/a&ssl_keyfile=/b"},
-            "the URL names a file",
+            "the URL names a local file",
         ),
-        ({"type": "redis_list", "key": "k", "url": "rediss://h?ssl_c%61_certs=/a"}, "the URL names a file"),
-        ({"type": "redis_list", "key": "k", "url": " unix:///run/redis.sock"}, "the URL names a file"),
+        ({"type": "redis_list", "key": "k", "url": "rediss://h?ssl_c%61_certs=/a"}, "the URL names a local file"),
+        ({"type": "redis_list", "key": "k", "url": " unix:///run/redis.sock"}, "the URL names a local file"),
         (
             {"type": "redis_pubsub", "channel": "c", "url": "rediss://a,rediss://b?ssl_ca_path=/a"},
-            "the URL names a file",
+            "the URL names a local file",
         ),
-        ({"type": "redis_stream", "key": "k", "url": "unix://u:p@/run/redis.sock?db=1"}, "the URL names a file"),
-        ({"type": "stream", "key": "k", "url": "rediss://h?ssl_ca_certs=/a"}, "the URL names a file"),
-        ({"type": "stream", "key": "k", "url": "redis+sentinel://h/s?ssl_ca_certs=/a"}, "the URL names a file"),
-        ({"type": "http_client", "url": "file:///etc/passwd"}, "the URL names a file"),
-        ({"type": "elastic", "url": ["http://h", "FILE:///etc/passwd"]}, "x.url[1]: the URL names a file"),
+        ({"type": "redis_stream", "key": "k", "url": "unix://u:p@/run/redis.sock?db=1"}, "the URL names a local file"),
+        ({"type": "stream", "key": "k", "url": "rediss://h?ssl_ca_certs=/a"}, "the URL names a local file"),
+        ({"type": "stream", "key": "k", "url": "redis+sentinel://h/s?ssl_ca_certs=/a"}, "the URL names a local file"),
+        ({"type": "http_client", "url": "file:///etc/passwd"}, "the URL names a local file"),
+        ({"type": "elastic", "url": ["http://h", "FILE:///etc/passwd"]}, "x.url[1]: the URL names a local file"),
         ({"type": "kafka", "topic": "t", "tls": {"ca": "/a"}}, "tls.ca"),
     ],
 )
@@ -271,4 +271,4 @@ def test_a_flow_has_no_more_than_so_many_parts(part: str) -> None:
         flow["pipelines"] = {"p": ["passthrough"] * 501}
     else:
         flow[part] *= 501
-    assert f"a flow has 500 {part} at most" in str(_wrong(flow))
+    assert f"a flow can have at most 500 {part}" in str(_wrong(flow))

@@ -252,7 +252,7 @@ def test_a_drain_can_give_back_instead() -> None:
             assert (await kit.running.drain(15)).complete
             assert kit.out.values == [[0, 1, 2]]
             assert kit.feed.statuses == {0: "ok", 1: "ok", 2: "ok", 3: "retry", 4: "retry"}
-            assert "the flow drained before the batch was full" in kit.feed.outcomes[3][0][1]
+            assert "the flow drained before the batch was complete" in kit.feed.outcomes[3][0][1]
 
     asyncio.run(body())
 
@@ -297,7 +297,7 @@ def test_a_batch_that_can_never_fill_goes_on_and_says_so(caplog: pytest.LogCaptu
     with caplog.at_level(logging.WARNING, logger="tidelog.flows"):
         asyncio.run(body())
     (said,) = [each.getMessage() for each in caplog.records]
-    assert said.startswith("t: p.0: all events that in may have under way are kept here until more come")
+    assert said.startswith("t: p.0: all events that in may have in flight wait here for more events")
 
 
 def test_batches_that_can_only_fill_together_go_on() -> None:

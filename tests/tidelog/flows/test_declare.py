@@ -13,7 +13,7 @@ from tidelog.flows.files import read_text
 from tidelog.flows.spec import Edge
 from tidelog.options.units import Duration
 
-WHOLE = "events go into a whole connector or pipeline; name it without a port"
+WHOLE = "the target must be a connector or pipeline without a port"
 
 
 def problems(call: Callable[[], object]) -> tuple[str, ...]:
@@ -98,26 +98,26 @@ def test_unknown_types_have_the_nearest_one() -> None:
     assert problems(lambda: orders().pipeline("q", *operators)) == (
         "orders.pipelines.q[0]: there is no operator of type 'passthrou'; did you mean 'passthrough'?",
         "orders.pipelines.q[1].x: unknown option 'x'; there are none",
-        "orders.pipelines.q[2]: passthrough takes its options by name, as in {passthrough: {...}}; 'x' is none",
+        "orders.pipelines.q[2]: passthrough takes its options by name, such as {passthrough: {...}}, and not 'x'",
     )
 
 
 def test_names_are_checked() -> None:
     assert problems(lambda: Flow("1")) == (
-        "1: a flow's name is 1 to 100 letters, digits, - and _, and begins with a letter",
+        "1: '1' is not a valid name of a flow: it must have 1 to 100 letters, digits, - and _, and begin with a letter",
     )
-    assert "'a b' is no name" in problems(lambda: orders().connector("a b", "null"))[0]
+    assert "'a b' is not a valid name" in problems(lambda: orders().connector("a b", "null"))[0]
     assert problems(lambda: orders().connector("p", "null")) == (
-        "orders.p: there is a connector or pipeline 'p' already",
+        "orders.p: there is already a connector or pipeline 'p'",
     )
-    assert problems(lambda: orders().pipeline("in")) == ("orders.in: there is a connector or pipeline 'in' already",)
+    assert problems(lambda: orders().pipeline("in")) == ("orders.in: there is already a connector or pipeline 'in'",)
 
 
 def test_chains_that_cant_be_read() -> None:
     assert problems(lambda: orders().connect("in", "in -> -> out", "in -> p.0", "in -> p.side")) == (
-        "orders.connect: 'in' connects nothing: write it as source -> target",
-        "orders.connect: '' in 'in -> -> out' is no name, name.port or name.place.port",
-        "orders.connect: '' in 'in -> -> out' is no name, name.port or name.place.port",
+        "orders.connect: 'in' is not a chain such as source -> target",
+        "orders.connect: '' in 'in -> -> out' is not a name, name.port or name.position.port",
+        "orders.connect: '' in 'in -> -> out' is not a name, name.port or name.position.port",
         f"orders.connect: 'p.0' in 'in -> p.0': {WHOLE}",
         f"orders.connect: 'p.side' in 'in -> p.side': {WHOLE}",
     )
@@ -132,18 +132,18 @@ def test_all_that_is_wrong_with_connections_is_said_at_once() -> None:
     flow.pipeline("s")
     flow.connect("in -> p -> source", "in -> pp", "p.7.out -> out", "p.asid -> out", "in.side -> out", "r -> s -> r")
     assert set(problems(flow.spec)) == {
-        "orders.connect: nothing can be written to 'source': connectors of type python are sources only",
+        "orders.connect: events can't be written to 'source': connectors of type python are only sources",
         "orders.connect: there is no connector or pipeline 'pp'; did you mean 'p'?",
-        "orders.connect: the pipeline 'p' has 2 operators, the first is 0: there is no 7",
+        "orders.connect: the pipeline 'p' has 2 operators, numbered from 0: there is no 7",
         "orders.connect: the pipeline 'p' has no port 'asid'; known are err, out",
         "orders.connect: the connector 'in' has no port 'side': it has out, err, responses",
-        "orders.connect: a circle: r -> s -> r",
-        "orders.pipelines.q: nothing leads into the pipeline 'q'",
+        "orders.connect: a cycle: r -> s -> r",
+        "orders.pipelines.q: no edge leads to the pipeline 'q'",
         (
-            "orders.pipelines.q: a dead end: nothing is connected to q.out, so events would be settled without having"
-            " got anywhere; connect it to a connector (null, if that is meant)"
+            "orders.pipelines.q: q.out is not connected, so events would be settled without reaching a sink; connect it"
+            " to a connector, such as null"
         ),
-        "orders.connectors.idle: the connector 'idle' is connected to nothing",
+        "orders.connectors.idle: the connector 'idle' is not connected",
     }
 
 
@@ -186,7 +186,7 @@ def test_functions_and_classes_are_connectors() -> None:
     assert spec.connectors["b"].options.paused
     assert problems(lambda: flow.connector("c", 17)) == (  # type: ignore[arg-type]
         (
-            "f.connectors.c: 17 is no connector: give a type's name, a class of Source or Sink, an async generator"
+            "f.connectors.c: 17 is not a connector: use a type name, a class of Source or Sink, an async generator"
             " function or an async function"
         ),
     )
@@ -223,8 +223,8 @@ def test_a_circle_through_the_responses_of_a_sink_is_found() -> None:
     with pytest.raises(FlowFileError) as found:
         flow.spec()
     assert sorted(found.value.problems) == [
-        "f.connect: a circle: p -> asks -> p",
-        "f.connect: a circle: q -> both.responses -> q",
+        "f.connect: a cycle: p -> asks -> p",
+        "f.connect: a cycle: q -> both.responses -> q",
     ]
 
 
@@ -256,7 +256,7 @@ def test_a_class_of_operator_says_what_it_needs() -> None:
         flow.spec()
     text = str(found.value)
     assert "must be the last operator" in text
-    assert "leads nowhere" in text
+    assert "is not connected" in text
     assert "needs a tidelog server" in text
 
 

@@ -87,7 +87,7 @@ def test_flows_start_where_what_was_asked_for_cannot_be_read(
         assert not host.problem
 
     restarted(tidelog_server, look)
-    assert caplog.text.count("flows start as if nothing had been asked for") == 1
+    assert caplog.text.count("flows start without a desired state") == 1
 
 
 def test_without_a_server_nothing_is_kept() -> None:
@@ -162,7 +162,7 @@ def test_nothing_starts_before_the_server_says_what_is_paused(tidelog_server: Se
             assert statuses(host) == {}
             found = await ask("GET", "/v1/ready")
             assert found.status == 503
-            assert "the tidelog server does not tell what was paused" in found.body["culprits"][0]
+            assert "the desired state can't be read from the server" in found.body["culprits"][0]
             assert (await ask("PATCH", "/v1/flows/main", {"status": "running"})).status == 409
             assert (await ask("POST", "/v1/flows/new", FLOW)).status == 409
             assert (await ask("GET", "/v1/flows/main")).body["status"] == "initializing"
@@ -189,7 +189,7 @@ def test_a_pause_that_can_not_be_kept_is_in_force_and_says_so(tidelog_server: Se
             await asyncio.to_thread(tidelog_server.kill)
             found = await ask("PATCH", "/v1/flows/main", {"status": "paused"})
             assert found.status == 503
-            assert "it is in force, but the tidelog server did not store it" in found.body["error"]
+            assert "it is in effect, but the tidelog server did not store it" in found.body["error"]
             assert statuses(host) == {"main": "paused"}
             await asyncio.to_thread(tidelog_server.start)
             assert (await ask("PATCH", "/v1/flows/main", {"status": "paused"})).status == 200
@@ -253,14 +253,14 @@ def test_errors_of_a_host() -> None:
             await host.undeploy("x")
         with pytest.raises(NoFlowError, match="the flow 'orders' has no connector 'x'"):
             await host.set_status("orders", "paused", "x")
-        with pytest.raises(BusyError, match="only the whole flow can be undeployed"):
+        with pytest.raises(BusyError, match="only the whole flow can be deleted"):
             await host.undeploy("orders.1")
         with pytest.raises(BusyError, match="PUT replaces it"):
             await host.deploy("orders", FLOW)
-        with pytest.raises(FlowFileError, match="64 instances are the most"):
+        with pytest.raises(FlowFileError, match="64 instances are the maximum"):
             await host.deploy("x", {**FLOW, "instances": 65})
         host.draining = True
-        with pytest.raises(BusyError, match="about to stop"):
+        with pytest.raises(BusyError, match="is stopping"):
             await host.deploy("x", FLOW)
 
     restarted(None, test)
@@ -317,7 +317,7 @@ def test_a_replacement_that_is_under_way_when_the_process_is_to_stop() -> None:
             draining = asyncio.create_task(host.drain(2.0))
             await until(lambda: host.draining)
         assert set(await draining) == {"other"}  # the replacement had drained the other
-        with pytest.raises(BusyError, match="about to stop"):
+        with pytest.raises(BusyError, match="is stopping"):
             await replacing
         assert set(statuses(host).values()) == {"drained"}
 

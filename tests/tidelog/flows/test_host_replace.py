@@ -80,7 +80,7 @@ def test_a_process_that_drains_begins_no_flow_that_takes_the_place_of_another() 
             await until(lambda: host.flows["other"].status == "drained")
             Slow.gate.set()
             await asyncio.wait_for(draining, LONG)
-            with pytest.raises(BusyError, match="about to stop"):
+            with pytest.raises(BusyError, match="is stopping"):
                 await asyncio.wait_for(replacing, LONG)
             assert {each.status for each in host.flows.values()} == {"drained"}
 

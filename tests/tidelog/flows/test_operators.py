@@ -55,7 +55,7 @@ def test_split_settles_with_the_worst_of_its_parts() -> None:
             await kit.finished()
             assert kit.out.values == ["a", "a", "a", "b", "d", "c", "b", "a", "d"]
             assert kit.feed.statuses == {0: "ok", 1: "reject", 2: "retry", 3: "discard", 4: "discard", 5: "reject"}
-            assert kit.feed.outcomes[5][0][1] == "p.0: TypeError: there is no list to split but str"
+            assert kit.feed.outcomes[5][0][1] == "p.0: TypeError: the value must be a list, and not str"
 
     asyncio.run(body())
 
@@ -228,18 +228,18 @@ def test_a_retry_error_gives_the_event_back() -> None:
         (op("select", "foo(a)"), "there is no function foo()"),
         (op("split", path="["), "path '['"),
         (op("split", max_items=0), "max_items is 0: it must be at least 1"),
-        (op("sample"), "give one of them"),
-        (op("sample", probability=2), "probability is 2.0: it must be 0 to 1"),
+        (op("sample"), "requires either"),
+        (op("sample", probability=2), "probability is 2.0: it must be from 0 to 1"),
         (op("sample", every=0), "every is 0"),
-        (op("sample", every=2, seed=1), "seed is for a probability"),
+        (op("sample", every=2, seed=1), "seed requires probability"),
         (op("delay", "soon"), "'soon' is not a duration"),
         (op("delay", time="1s", max_kept=0), "max_kept is 0"),
         (op("counter", "No!"), "name is 'No!'"),
-        (op("counter", "failed"), "the runtime counts something by that name"),
+        (op("counter", "failed"), "the runtime has a counter with this name"),
         (op("counter", every=0), "every is 0 s"),
         (op("unbatch", 5), "unbatch takes its options by name"),
         (op("batch"), "a batch needs a limit"),
-        (op("batch", 0), "count is 0: it must be 1 to 1000000"),
+        (op("batch", 0), "count is 0: it must be from 1 to 1000000"),
         (op("batch", bytes=0), "bytes is 0"),
         (op("batch", timeout=0), "timeout is 0.0: it must be more than 0"),
     ],

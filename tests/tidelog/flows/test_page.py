@@ -70,7 +70,7 @@ def test_a_graph_with_rates_and_a_pause_by_a_click(tmp_path: Path) -> None:
         asked = "fetch('/v1/flows/main').then((answer) => answer.json()).then((flow) => flow.status)"
         assert await page.run(asked) == "paused"
         assert host.flows["main"].status == "paused"
-        await page.until("document.querySelector('#reasons').textContent.includes('Why nothing moves')")
+        await page.until("document.querySelector('#reasons').textContent.includes('Reasons for not sending')")
         reasons = await page.run("document.querySelector('#reasons').textContent")
         assert "The flow is paused." in reasons
         assert "paused:api" in reasons
@@ -191,7 +191,7 @@ flows:
 @pytest.mark.slow
 def test_what_a_wal_holds_is_not_settled_and_names_are_not_cut(tmp_path: Path, tidelog_server: Server) -> None:
     async def test(page: Page, host: FlowHost) -> None:
-        await page.until("$('where').textContent === '500 stored in durable_orders and not sent on yet'")
+        await page.until("$('where').textContent === '500 stored in durable_orders and not sent yet'")
         await page.until("document.querySelector(\"[data-kind=source][data-entity=durable_orders] .more\")"
                          ".textContent === '500 stored'")  # fmt: skip
         for width in (1280, 390):
@@ -366,10 +366,10 @@ flows:
 @pytest.mark.slow
 def test_why_nothing_moves_in_words(tmp_path: Path) -> None:
     async def test(page: Page, host: FlowHost) -> None:
-        await page.until("document.querySelector('#reasons').textContent.includes('Why nothing moves')")
+        await page.until("document.querySelector('#reasons').textContent.includes('Reasons for not sending')")
         reasons = await page.run("document.querySelector('#reasons').textContent")
         assert "starting:search" in reasons
-        assert "search has not been connected yet." in reasons
+        assert "search has not connected yet." in reasons
         assert "refused at random" in reasons
         assert "not connected" in await page.run("document.querySelector('[data-entity=search]').textContent")
 

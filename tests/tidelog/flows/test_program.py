@@ -197,7 +197,7 @@ def test_a_signal_drains(tmp_path: Path, number: int) -> None:
         process.process.send_signal(number)
         assert process.end() == 0
         assert process.err[1:] == [
-            "draining; a second signal stops at once", process.err[-1],
+            "draining; a second signal stops immediately", process.err[-1],
         ]  # fmt: skip
         assert re.fullmatch(r"main: \d+ events settled while draining, \d+\.\d s; nothing is left", process.err[-1])
 
@@ -222,16 +222,16 @@ def test_a_second_signal_stops_at_once(tmp_path: Path) -> None:
         assert process.curl("PATCH", "/v1/flows/hanging", '{"status": "paused"}')[0] == 409
         process.process.terminate()
         assert process.end() == 1
-        assert process.err[-1] == "stopped at once: what was under way is not settled"
+        assert process.err[-1] == "stopped immediately: events in flight are not settled"
 
 
 def test_a_signal_while_nothing_is_started_yet(tmp_path: Path) -> None:
     text = ECHO.replace("flows:", "server: redis://127.0.0.1:1\nflows:", 1)
     with started(tmp_path, text) as process:
         eventually(lambda: process.curl("GET", "/v1/ready")[0] == 503)
-        eventually(lambda: "nothing is started yet" in "".join(process.err))
+        eventually(lambda: "no flow is started yet" in "".join(process.err))
         for path in ("/v1/flows/main", "/v1/flows"):
-            assert "not started yet: the tidelog server does not tell" in str(process.curl("GET", path)[1])
+            assert "not started yet: the desired state can't be read" in str(process.curl("GET", path)[1])
         process.process.terminate()
         assert process.end() == 0
 

@@ -204,7 +204,7 @@ def test_what_a_process_cannot_hand_back_fails_its_own_event() -> None:
     kit = run(op("python", call=opfunctions.moody, **{"in": "process"}), ["a", "odd", "unsendable", "b"])
     assert kit.out.values == ["a", "b"]
     assert kit.feed.outcomes[1] == [("reject", "p.0: RejectError: OddError: 1 and 2")]
-    assert "the result can't be handed back from a process" in kit.feed.outcomes[2][0][1]
+    assert "the result can't be returned from a process" in kit.feed.outcomes[2][0][1]
 
 
 def test_a_process_that_dies_gives_back_its_events_and_another_begins(tmp_path: Path) -> None:
@@ -249,19 +249,19 @@ async def _async(value: int) -> int:
 @pytest.mark.parametrize(
     ("what", "said"),
     [
-        (op("python", "shop"), "'shop' is no name of a function: write it as module:function"),
+        (op("python", "shop"), "'shop' is not the name of a function, such as module:function"),
         (op("python", "no_such_module:f"), "the module of 'no_such_module:f' can't be imported: ModuleNotFoundError"),
         (op("python", f"{NAME}:nothing"), "has no 'nothing'"),
         (op("python", f"{NAME}:NAME.x"), "has no 'NAME.x'"),
-        (op("python", 5), "5 is no function"),
+        (op("python", 5), "5 is not a function"),
         (op("python", call=lambda: 1), "must take one argument"),
         (op("python", call=lambda a, b: 1), "must take one argument"),
         (op("python", call=lambda *, event: 1), "must take one argument"),
-        (op("python", call=opfunctions.double, concurrency=2), "is no async function, so only one call runs at a time"),
+        (op("python", call=opfunctions.double, concurrency=2), "is not an async function, so only one call"),
         (op("python", call=opfunctions.double, concurrency=0), "concurrency is 0"),
-        (op("python", call=_async, **{"in": "thread"}), "is an async function, it runs in the loop"),
-        (op("python", call=lambda value: value, **{"in": "process"}), "it must be found by name in a module"),
-        (op("python", call=lambda event: event, **{"in": "process"}), "a function gets the value only"),
+        (op("python", call=_async, **{"in": "thread"}), "is an async function and runs in the event loop"),
+        (op("python", call=lambda value: value, **{"in": "process"}), "it must be importable by name"),
+        (op("python", call=lambda event: event, **{"in": "process"}), "a function only gets the value"),
         (op("python", call=opfunctions.double, **{"in": "cloud"}), "in"),
     ],
 )

@@ -256,7 +256,7 @@ def test_bucket_knows_so_many_groups_and_classes() -> None:
     [
         ("ratelimit", {"rate": 0}, "rate is 0"),
         ("ratelimit", {"rate": 1, "burst": 0}, "burst is 0"),
-        ("ratelimit", {"rate": 1, "name": "n"}, "say shared: true"),
+        ("ratelimit", {"rate": 1, "name": "n"}, "shared: true"),
         ("ratelimit", {"rate": 1, "key": "a["}, "key 'a\\['"),
         ("bucket", {"rate": -1}, "rate is -1"),
         ("bucket", {"cardinality": 0}, "cardinality is 0"),

@@ -277,7 +277,7 @@ def test_fallback_that_leads_nowhere_is_an_error() -> None:
     flow.connector("a", "null")
     flow.pipeline("line", op("fallback"))
     flow.connect("in -> line -> a")
-    with pytest.raises(FlowFileError, match="the port 'fallback' of fallback leads nowhere"):
+    with pytest.raises(FlowFileError, match="the port 'fallback' of fallback is not connected"):
         flow.spec()
 
 

@@ -103,7 +103,7 @@ def test_twice_and_late_count_once() -> None:
 def test_hangs_and_after_cancel_end_by_the_timeout() -> None:
     letters: list[Any] = []
     assert scripted(1, letters, act="hangs", timeout="2s")[0].delivered == []
-    assert letters == [(0, 4, "out: TimeoutError: no answer within 2 s")]
+    assert letters == [(0, 4, "out: TimeoutError: no reply within 2 s")]
     sink, _, source, _ = scripted(1, act="after_cancel", timeout="2s")
     assert sink.delivered == [(0, 0)]  # it answered before the write had ended
     assert source["ok"] == 1

@@ -288,7 +288,7 @@ def test_a_drain_ends_windows_or_gives_their_events_back(flush: bool, kind: dict
                 assert found(kit) == [3, 2]
             else:
                 assert kit.out.values == []
-                assert "the flow drained before the window had ended" in kit.feed.outcomes[0][0][1]
+                assert "the flow drained before the end of the window" in kit.feed.outcomes[0][0][1]
             assert set(kit.feed.statuses.values()) == {"ok" if flush else "retry"}
             assert len(kit.feed.statuses) == 5
             assert kit.operator().kept() == 0
@@ -357,19 +357,19 @@ def test_what_it_says_of_an_event_of_its_own() -> None:
     [
         ({}, "the option 'aggregates' is missing"),
         ({"count": 1, "aggregates": {}}, "aggregates is empty"),
-        ({"aggregates": {"n": "count"}}, "a window has a count or a time: give one of them"),
-        ({"aggregates": {"n": "count"}, "count": 1, "time": "1s"}, "give one of them"),
+        ({"aggregates": {"n": "count"}}, "a window requires either count or time"),
+        ({"aggregates": {"n": "count"}, "count": 1, "time": "1s"}, "requires either"),
         ({"aggregates": {"n": "count"}, "count": 0}, "count is 0"),
         ({"aggregates": {"n": "count"}, "time": 0}, "time is 0 s: it must be at least 1ms"),
-        ({"aggregates": {"n": "count"}, "count": 1, "at": "t"}, "at is for windows by time"),
-        ({"aggregates": {"n": "count"}, "time": 1, "idle": "1s"}, "for windows by event time"),
+        ({"aggregates": {"n": "count"}, "count": 1, "at": "t"}, "at requires time"),
+        ({"aggregates": {"n": "count"}, "time": 1, "idle": "1s"}, "require at"),
         ({"aggregates": {"n": "count"}, "time": 1, "at": "t", "idle": 0}, "idle is 0 s"),
         ({"aggregates": {"n": "count"}, "count": 1, "max_open": 0}, "max_open is 0"),
         ({"aggregates": {"n": "count"}, "count": 1, "key": "["}, "key '['"),
         ({"aggregates": {"n": "median"}, "count": 1}, "there is no aggregate 'median'; known are count, "),
-        ({"aggregates": {"n": "sum"}, "count": 1}, "sum of what?"),
+        ({"aggregates": {"n": "sum"}, "count": 1}, "sum requires an expression"),
         ({"aggregates": {"n": {"sum": "["}}, "count": 1}, "aggregates.n '['"),
-        ({"aggregates": {"n": {"sum": "a", "min": "b"}}, "count": 1}, "give one kind"),
+        ({"aggregates": {"n": {"sum": "a", "min": "b"}}, "count": 1}, "use one kind"),
     ],
 )
 def test_wrong_options_are_said_at_declaration(options: dict[str, Any], said: str) -> None:

@@ -214,7 +214,7 @@ class TokenGroup:
             self._twice()
             return
         if not self.intact:
-            raise ValueError("an event that was split can't be settled item by item")
+            raise ValueError("an event that was split can't be settled by member")
         self.pending = 0
         for member, (status, reason) in zip(self.members, each, strict=True):
             member.settle(status, reason)

@@ -101,12 +101,12 @@ def _read(
     for name, one, problems in parsed:
         flows = one.value.get("flows", {})
         if not isinstance(flows, dict):
-            problems.add("flows", "a mapping from names to flows")
+            problems.add("flows", "a mapping from names to flows is expected")
             continue
         for each, given in flows.items():
             path = f"flows.{each}"
             if (home := homes.setdefault(path, f"{name}:{one.line(path)}")) != f"{name}:{one.line(path)}":
-                problems.add(path, f"there is a flow {each!r} already: {home}")
+                problems.add(path, f"there is already a flow {each!r}: {home}")
                 continue
             _aliased(one, given, path)
             spec = read_flow(each, given, path, default, problems)
@@ -153,9 +153,9 @@ def _head(head: FileHeader, value: dict[str, Any], file: str, homes: dict[str, s
         if name not in known:
             problems.unknown(name, f"unknown key {name!r}", name, known)
         elif given is not None and not isinstance(given, str):
-            problems.add(name, f"text is expected, not {given!r}")
+            problems.add(name, f"text is expected, and not {given!r}")
         elif getattr(head, name) not in (None, given):
-            problems.add(name, f"{homes[name]} says otherwise")
+            problems.add(name, f"{homes[name]} has another value")
         else:
             setattr(head, name, without_marks(given))
             homes.setdefault(name, file)
@@ -181,13 +181,13 @@ def read_flow(
     """Read one flow. ``outside``: it can use Python functions and local files. Return None if problems were added."""
     before = len(problems.found)
     if not edges.NAME.fullmatch(name):
-        problems.add(path, f"{name!r} is no name of a flow: 1 to 100 letters, digits, - and _, first a letter")
+        problems.add(path, f"{name!r} is not a valid name of a flow: {edges.NAME_RULE}")
     if not isinstance(given, Mapping):
         problems.add(path, f"a flow is a mapping with {', '.join(PARTS)}, not {_shown(given)}")
         return None
     for part, count in _counted(given):
         if count > MOST:
-            problems.add(f"{path}.{part}", f"{count}: a flow has {MOST} {part} at most")
+            problems.add(f"{path}.{part}", f"{count}: a flow can have at most {MOST} {part}")
     if len(problems.found) > before:
         return None
     known = [*PARTS, *(each.encode_name for each in msgspec.structs.fields(FlowOptions))]
@@ -237,7 +237,7 @@ def _pipelines(
         at = f"{path}.pipelines.{name}"
         _name(name, at, problems)
         if name in connectors:
-            problems.add(at, f"there is a connector {name!r} already")
+            problems.add(at, f"there is already a connector {name!r}")
         operators = _operators(value, at, problems, outside)
         if operators is not None:
             made[name] = PipelineSpec(name, operators) if operators else pipeline_spec(name, (), at, problems)
@@ -264,7 +264,7 @@ def _mapping(given: Mapping[str, Any], key: str, path: str, problems: Problems) 
 
 def _name(name: str, path: str, problems: Problems) -> None:
     if not edges.NAME.fullmatch(name):
-        problems.add(path, f"{name!r} is no name: 1 to 100 letters, digits, - and _, first a letter")
+        problems.add(path, f"{name!r} is not a valid name: {edges.NAME_RULE}")
 
 
 def _connector(name: str, given: Any, path: str, problems: Problems, outside: bool) -> ConnectorSpec | None:

@@ -22,21 +22,21 @@ def allowed(given: Any, variables: Mapping[str, str], problems: Problems) -> dic
     if isinstance(given, list):
         wanted = dict.fromkeys((each for each in given if isinstance(each, str)), None)
         if len(wanted) < len(given):
-            problems.add(path, "a list of names, each once, or a mapping from names to values")
+            problems.add(path, "a list of different names, or a mapping from names to values, is expected")
     elif isinstance(given, dict):
         wanted = given
     else:
-        problems.add(path, "a list of names, or a mapping from names to values for where they are not set")
+        problems.add(path, "a list of names, or a mapping from names to default values, is expected")
         return {}
     found = {}
     for name, default in wanted.items():
         at = f"{path}.{name}"
         if not _NAME.fullmatch(name):
-            problems.add(at, f"{name!r} is no name of a variable")
+            problems.add(at, f"{name!r} is not the name of a variable")
         elif name in variables:
             found[name] = variables[name]
         elif default is None:
-            problems.add(at, f"the environment variable {name} is not set, and the file has no value for it")
+            problems.add(at, f"the environment variable {name} is not set, and the file has no default for it")
         else:
             found[name] = default if isinstance(default, str) else str(default)
     return found

@@ -12,13 +12,13 @@ from typing import Any, Final
 
 from tidelog.transport.access import Access
 
-OPERATORS: Final = {"python": "run code of this machine"}
+OPERATORS: Final = {"python": "run local code"}
 CONNECTORS: Final = {
-    "file": "touch files of this machine",
-    "stdio": "take the standard input of this process, and write to its output",
-    "exit": "end this process, unless they say what: flow",
+    "file": "access local files",
+    "stdio": "use the standard input and output of this process",
+    "exit": "end this process, unless what is flow",
 }
-REFUSED: Final = "flows that come over HTTP may not, unless the process was started with --allow-local"
+REFUSED: Final = "not permitted in flows from HTTP, unless the process was started with --allow-local"
 _TLS: Final = ("ca", "cert", "key")  # options of ``tls`` that name files
 _URLS: Final = ("url", "urls", "server", "servers")
 _SERVERS: Final = ("redis:", "rediss:", "unix:", "redis+sentinel:", "rediss+sentinel:")
@@ -44,13 +44,13 @@ def _files(given: Mapping[str, Any], path: str) -> Iterator[tuple[str, str]]:
         if isinstance(value, Mapping):
             for each in _TLS if name == "tls" else ():
                 if value.get(each) is not None:
-                    yield f"{at}.{each}", f"tls.{each} names a file of this machine: {REFUSED}"
+                    yield f"{at}.{each}", f"tls.{each} names a local file: {REFUSED}"
             yield from _files(value, at)
         elif str(name) in _URLS:
             for number, each in enumerate(value if isinstance(value, list) else [value]):
                 if isinstance(each, str) and names_file(each):
                     where = f"{at}[{number}]" if isinstance(value, list) else at
-                    yield where, f"the URL names a file of this machine: {REFUSED}"
+                    yield where, f"the URL names a local file: {REFUSED}"
 
 
 def names_file(url: str) -> bool:

@@ -56,7 +56,7 @@ def read(text: str, problems: Problems) -> ParsedText:
     """Parse a file. Problems are added if it is invalid; their paths are those of ``ParsedText.lines``."""
     found = ParsedText({})
     if len(text) > SIZE:
-        problems.add("", f"the file has {len(text):,} characters: {SIZE:,} are the most")
+        problems.add("", f"the file has {len(text):,} characters: the maximum is {SIZE:,}")
         return found
     try:
         node = _composed(text)
@@ -67,10 +67,10 @@ def read(text: str, problems: Problems) -> ParsedText:
         mark = error.problem_mark or error.context_mark
         found.lines["yaml"] = 1 if mark is None else mark.line + 1
         about = ", ".join(each for each in (error.context, error.problem) if each)
-        problems.add("yaml", f"this is no YAML: {about or error}")
+        problems.add("yaml", f"this is not valid YAML: {about or error}")
         return found
     except yaml.YAMLError as error:
-        problems.add("yaml", f"this is no YAML: {error}".splitlines()[0])
+        problems.add("yaml", f"this is not valid YAML: {error}".splitlines()[0])
         return found
     if node is None:
         found.value = None
@@ -145,7 +145,7 @@ def _document(parser: Any) -> yaml.Node:
             around.append(node)
             keys.append(None)
             if len(around) > DEPTH + 1:
-                raise _TooMuchError(f"this is no YAML for flows: {_too_deep(node)}")
+                raise _TooMuchError(f"this is not a valid flow file: {_too_deep(node)}")
     return root[0]
 
 
@@ -174,7 +174,7 @@ def _node(event: Any, anchors: dict[str, yaml.Node]) -> yaml.Node:
 
 
 def _too_deep(node: yaml.Node) -> str:
-    return f"line {node.start_mark.line + 1}: more than {DEPTH} mappings and lists in one another"
+    return f"line {node.start_mark.line + 1}: more than {DEPTH} nested mappings and lists"
 
 
 class _Builder:
@@ -186,7 +186,7 @@ class _Builder:
     def value(self, node: yaml.Node, path: str, depth: int) -> Any:
         self._count += 1
         if self._count > VALUES:
-            raise _TooMuchError(f"the file has more than {VALUES:,} values, its aliases followed")
+            raise _TooMuchError(f"the file has more than {VALUES:,} values with aliases expanded")
         if depth > DEPTH:
             raise _TooMuchError(_too_deep(node))
         self._lines.setdefault(path, node.start_mark.line + 1)
@@ -212,11 +212,11 @@ class _Builder:
                         for one, its in each.items():
                             merged.setdefault(one, its)
                     else:
-                        self._problem(path, line, "<< takes a mapping, or a list of them")
+                        self._problem(path, line, "<< requires a mapping, or a list of mappings")
                 continue
             inner = f"{path}.{name}" if path else name
             if name in made:
-                self._problem(inner, line, f"the key {name!r} is there already, in line {self._lines[inner]}")
+                self._problem(inner, line, f"the key {name!r} is a duplicate of the one in line {self._lines[inner]}")
                 continue
             self._lines[inner] = line
             made[name] = self.value(value_node, inner, depth + 1)
@@ -230,7 +230,7 @@ class _Builder:
     def _scalar(self, node: Any, path: str) -> Any:
         text: str = node.value
         if node.tag not in (_TEXT, "!"):
-            self._problems.add(path, f"the tag {node.tag!r} means nothing here")
+            self._problems.add(path, f"the tag {node.tag!r} is not supported")
         if node.style is not None:
             return text
         if text in yamlscalars.WORDS:

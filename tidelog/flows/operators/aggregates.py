@@ -37,7 +37,7 @@ def _same(state: Any) -> Any:
 
 def _number(value: Any) -> Any:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise TypeError(f"{value!r:.100} is no number")
+        raise TypeError(f"{value!r:.100} is not a number")
     if value != value:
         raise ValueError("NaN can't be aggregated")
     return value
@@ -90,7 +90,7 @@ class Aggregates:
     def __init__(self, given: Mapping[str, str | Mapping[str, str]]) -> None:
         """Raises ValueError if a kind or an expression is invalid, or a package is missing."""
         if not given:
-            raise ValueError("aggregates is empty: give some, as in {orders: count, total: {sum: amount}}")
+            raise ValueError("aggregates is empty: use for example {orders: count, total: {sum: amount}}")
         self.names = tuple(given)
         self._kinds: list[Aggregate] = []
         self._runs: list[Run | None] = []
@@ -131,9 +131,9 @@ def _read(name: str, what: str | Mapping[str, str]) -> tuple[str, str | None]:
     elif len(what) == 1:
         ((kind, of),) = what.items()
     else:
-        raise ValueError(f"aggregates.{name} is {dict(what)!r}: give one kind, as in {{sum: amount}}")
+        raise ValueError(f"aggregates.{name} is {dict(what)!r}: use one kind, such as {{sum: amount}}")
     if kind not in KINDS:
         raise ValueError(f"aggregates.{name}: there is no aggregate {kind!r}; known are {', '.join(sorted(KINDS))}")
     if of is None and kind != "count":
-        raise ValueError(f"aggregates.{name}: {kind} of what? Give an expression, as in {{{kind}: amount}}")
+        raise ValueError(f"aggregates.{name}: {kind} requires an expression, such as {{{kind}: amount}}")
     return kind, of

@@ -45,11 +45,11 @@ class BackpressureOptions(Struct):
 
     def __post_init__(self) -> None:
         if self.timeout <= 0:
-            raise ValueError("timeout is 0: give the latency that is still good, as 200ms")
+            raise ValueError("timeout is 0: it must be the maximum acceptable latency, such as 200ms")
         if not self.steps or min(self.steps) <= 0:
-            raise ValueError("steps are durations above 0, at least one, as [50ms, 1s, 10s]")
+            raise ValueError("steps must be at least one duration above 0, such as [50ms, 1s, 10s]")
         if list(self.steps) != sorted(self.steps):
-            raise ValueError("steps must not become shorter")
+            raise ValueError("steps must not decrease")
         for name in ("restore_after", "window"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}: it must be at least 1")

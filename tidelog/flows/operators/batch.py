@@ -40,7 +40,7 @@ class BatchOperatorOptions(Struct):
         if self.count is None and self.bytes is None and self.timeout is None:
             raise ValueError("a batch needs a limit: count, bytes or timeout")
         if self.count is not None and not 1 <= self.count <= MOST:
-            raise ValueError(f"count is {self.count}: it must be 1 to {MOST}")
+            raise ValueError(f"count is {self.count}: it must be from 1 to {MOST}")
         if self.bytes is not None and self.bytes < 1:
             raise ValueError(f"bytes is {self.bytes}: it must be at least 1")
         if self.timeout is not None and self.timeout <= 0:
@@ -162,7 +162,7 @@ class BatchOperator(Operator):
             self.release()
         else:
             events, self._events, self._bytes = self._events, [], 0
-            reason = Withheld(f"{self.node.name}: the flow drained before the batch was full")
+            reason = Withheld(f"{self.node.name}: the flow drained before the batch was complete")
             settle_all(events, RETRY, reason)
 
     def withdraw(self, wanted: EventPredicate) -> list[Event]:

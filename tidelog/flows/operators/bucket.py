@@ -81,10 +81,10 @@ class BucketOperator(Operator):
         meta = event.meta
         name = meta.get("class") if self._class is None else self._class(event.value)
         if name is None:
-            raise ValueError("bucket: the event has no class: give the option class, or set meta['class'] before")
+            raise ValueError("bucket: the event has no class: set the option class, or meta['class']")
         rate: Any = meta.get("rate") if self._options.rate is None else self._options.rate
         if isinstance(rate, bool) or not isinstance(rate, (int, float)) or not 0 <= rate < float("inf"):
-            raise ValueError(f"bucket: {rate!r:.100} is no rate: give the option rate, or set meta['rate'] before")
+            raise ValueError(f"bucket: {rate!r:.100} is not a rate: set the option rate, or meta['rate']")
         if not rate:
             return False
         found = meta.get("dimensions") if self._dimensions is None else [each(event.value) for each in self._dimensions]

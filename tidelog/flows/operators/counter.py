@@ -30,9 +30,9 @@ class CounterOptions(Struct):
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):
-            raise ValueError(f"name is {self.name!r}: a name is a to z, digits and _, at most 64, first no digit")
+            raise ValueError(f"name is {self.name!r}: it must match {_NAME.pattern}")
         if self.name in _RUNTIMES:
-            raise ValueError(f"name is {self.name!r}: the runtime counts something by that name")
+            raise ValueError(f"name is {self.name!r}: the runtime has a counter with this name")
         if self.every is not None and self.every < 1e-3:
             raise ValueError(f"every is {self.every:g} s: it must be at least 1ms")
 

@@ -117,7 +117,7 @@ class DedupOperator(Operator):
             try:
                 found = self._key(event.value)
                 if found is None:
-                    raise ValueError(f"dedup: the event has no key: {self._options.key} finds nothing in it")
+                    raise ValueError(f"dedup: the event has no key: {self._options.key} returns null")
                 key = prefix + key_text(found)
             except Exception as error:  # noqa: BLE001 - values of codecs and user functions can be of any type
                 self.fail(event, error)
@@ -231,7 +231,7 @@ class DedupOperator(Operator):
 
     def _return(self, items: list[Item]) -> None:
         events = [each.event for each in items if each.event is not None]
-        settle_all(events, RETRY, f"{self.node.name}: an event with the same key is under way")
+        settle_all(events, RETRY, f"{self.node.name}: an event with the same key is in flight")
 
     def forget(self) -> None:
         for each in self._back:

@@ -111,5 +111,5 @@ def _sendable(outcome: Outcome) -> Outcome:
             return RetryError(str(outcome))
         if isinstance(outcome, Exception):
             return RejectError(f"{type(outcome).__name__}: {outcome}")
-        return TypeError(f"the result can't be handed back from a process: {error}")
+        return TypeError(f"the result can't be returned from a process: {error}")
     return outcome

@@ -34,7 +34,7 @@ class FallbackOptions(Struct):
 
     def __post_init__(self) -> None:
         if not self.on:
-            raise ValueError("on is empty: nothing would go to the port fallback; give retry, reject or both")
+            raise ValueError("on is empty: it must contain retry, reject or both")
         if self.max_copies < 1:
             raise ValueError(f"max_copies is {self.max_copies}: it must be at least 1")
 

@@ -118,7 +118,7 @@ def runs(tokens: Sequence[Token]) -> Iterable[ReturnedTokens]:
                     withdrawn = True
                     end += 1
                     continue
-                retry = token.reason or "to be tried again"
+                retry = token.reason or "retry"
             answered = answered or token.status != DISCARD
             end += 1
         sent.left -= end - start

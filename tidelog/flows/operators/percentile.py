@@ -34,7 +34,7 @@ class PercentileOptions(Struct):
 
     def __post_init__(self) -> None:
         if self.timeout <= 0:
-            raise ValueError("timeout is 0: give the latency that is still good, as 200ms")
+            raise ValueError("timeout is 0: it must be the maximum acceptable latency, such as 200ms")
         for name in ("step_down", "step_up"):
             if not 0 < getattr(self, name) <= 1:
                 raise ValueError(f"{name} is {getattr(self, name)}: it must be above 0 and at most 1")

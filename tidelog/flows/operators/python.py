@@ -38,7 +38,7 @@ class PythonOperatorOptions(Struct):
 
     def __post_init__(self) -> None:
         if not 1 <= self.concurrency <= CONCURRENCY:
-            raise ValueError(f"concurrency is {self.concurrency}: it must be 1 to {CONCURRENCY}")
+            raise ValueError(f"concurrency is {self.concurrency}: it must be from 1 to {CONCURRENCY}")
 
 
 class _Pending:
@@ -63,12 +63,12 @@ class PythonOperator(Operator):
         self._concurrency = options.concurrency if options.concurrency > 1 else declared.concurrency
         self._where = options.in_ if options.in_ != "loop" else declared.where
         if not 1 <= self._concurrency <= CONCURRENCY:
-            raise ValueError(f"concurrency is {self._concurrency}: it must be 1 to {CONCURRENCY}")
+            raise ValueError(f"concurrency is {self._concurrency}: it must be from 1 to {CONCURRENCY}")
         self._function: UserFunction = function(declared.call, self._where)
         if self._concurrency > 1 and self._where == "loop" and not self._function.waits:
             raise ValueError(
-                f"{self._function.name} is no async function, so only one call runs at a time:"
-                " leave out concurrency, or say in: thread, or in: process"
+                f"{self._function.name} is not an async function, so only one call runs at a time:"
+                " omit concurrency, or use in: thread, or in: process"
             )
         self._order: deque[_Pending] = deque()  # taken and not emitted
         self._todo: deque[_Pending] = deque()  # those of them that are not being processed

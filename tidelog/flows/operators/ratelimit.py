@@ -54,7 +54,7 @@ class RateLimitOptions(Struct):
             if getattr(self, name) is not None and getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}: it must be at least 1")
         if self.name is not None and not self.shared:
-            raise ValueError("name is that of a shared limit: say shared: true as well")
+            raise ValueError("name requires shared: true")
 
 
 class RateLimitOperator(Operator):

@@ -53,12 +53,12 @@ class RoundrobinOptions(Struct):
 
     def __post_init__(self) -> None:
         if not self.outputs or len(set(self.outputs)) < len(self.outputs):
-            raise ValueError("outputs are names of ports, at least one, each once, as in [a, b]")
+            raise ValueError("outputs must be different names of ports, at least one, such as [a, b]")
         for each in self.outputs:
             if not NAME.fullmatch(each) or each in ("in", "out", "err"):
-                raise ValueError(f"{each!r} can't be an output's name: take letters, digits, - and _; not in, out, err")
+                raise ValueError(f"{each!r} is not a valid name of an output, which is also not in, out or err")
         if self.probe_after <= 0:
-            raise ValueError("probe_after is 0: an output that fails has to rest for a time, as 1s")
+            raise ValueError("probe_after is 0: it must be a duration such as 1s")
         for name in ("failures", "most"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}: it must be at least 1")

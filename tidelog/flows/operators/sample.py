@@ -22,13 +22,13 @@ class SampleOptions(Struct):
 
     def __post_init__(self) -> None:
         if (self.probability is None) == (self.every is None):
-            raise ValueError("a sample has a probability, or takes one of every so many: give one of them")
+            raise ValueError("a sample requires either probability or every")
         if self.probability is not None and not 0 <= self.probability <= 1:
-            raise ValueError(f"probability is {self.probability}: it must be 0 to 1")
+            raise ValueError(f"probability is {self.probability}: it must be from 0 to 1")
         if self.every is not None and self.every < 1:
             raise ValueError(f"every is {self.every}: it must be at least 1")
         if self.seed is not None and self.probability is None:
-            raise ValueError("seed is for a probability: every so many leaves nothing to chance")
+            raise ValueError("seed requires probability")
 
 
 class SampleOperator(Operator):

@@ -42,7 +42,7 @@ class ServerRequests:
                     replies = await self._channel.together(*calls)
             except (redis.RedisError, ReplyError, OSError) as error:  # includes TimeoutError
                 await self.close()  # another server may be the leader now
-                text = f"{type(error).__name__}: {error}" if str(error) else f"no answer within {PATIENCE:g} s"
+                text = f"{type(error).__name__}: {error}" if str(error) else f"no reply within {PATIENCE:g} s"
                 if wait == AGAIN:
                     log.warning("%s: %s: the tidelog server: %s", node.context.flow, node.name, text)
                 node.count("server_errors")

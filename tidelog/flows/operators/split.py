@@ -107,7 +107,7 @@ class UnbatchOperator(Operator):
 
 def _look_at(items: Any) -> None:
     if not isinstance(items, (list, tuple)):
-        raise TypeError(f"there is no list to split but {type(items).__name__}")
+        raise TypeError(f"the value must be a list, and not {type(items).__name__}")
 
 
 def parts(event: Event, items: Sequence[Any]) -> list[Event]:

@@ -59,7 +59,7 @@ class DeclaredOperator:
         """Look up a function, or use the given one. Raises ValueError if there is no such function."""
         call = _imported(given) if isinstance(given, str) else given
         if not callable(call):
-            raise ValueError(f"{given!r} is no function: give one, or its name as module:function")
+            raise ValueError(f"{given!r} is not a function, or its name as module:function")
         marked: tuple[int, ExecutionMode] = getattr(call, _MARK, (1, "loop"))
         return cls(call, *marked)
 
@@ -67,7 +67,7 @@ class DeclaredOperator:
 def _imported(name: str) -> Any:
     module, colon, attribute = name.partition(":")
     if not (module and colon and attribute):
-        raise ValueError(f"{name!r} is no name of a function: write it as module:function")
+        raise ValueError(f"{name!r} is not the name of a function, such as module:function")
     try:
         found: Any = importlib.import_module(module)
     except Exception as error:
@@ -135,15 +135,15 @@ def function(call: Any, where: ExecutionMode) -> UserFunction:
     """Inspect a function. Raises ValueError if it can't be called in this mode."""
     made = UserFunction(call)
     if where != "loop" and made.waits:
-        raise ValueError(f"{made.name} is an async function, it runs in the loop: leave out in: {where}")
+        raise ValueError(f"{made.name} is an async function and runs in the event loop: omit in: {where}")
     if where == "process":
         if made.takes_event:
-            raise ValueError(f"{made.name} takes an event: with in: process a function gets the value only")
+            raise ValueError(f"{made.name} takes an event: with in: process, a function only gets the value")
         try:
             pickle.dumps(call)
         except Exception as error:
             raise ValueError(
-                f"{made.name} can't be handed to a process ({error}): it must be found by name in a module"
+                f"{made.name} can't be passed to a process ({error}): it must be importable by name"
             ) from error
     return made
 

@@ -63,15 +63,15 @@ class WindowOptions(Struct):
 
     def __post_init__(self) -> None:
         if (self.count is None) == (self.time is None):
-            raise ValueError("a window has a count or a time: give one of them")
+            raise ValueError("a window requires either count or time")
         if self.count is not None and self.count < 1:
             raise ValueError(f"count is {self.count}: it must be at least 1")
         if self.time is not None and self.time < 1e-3:
             raise ValueError(f"time is {self.time:g} s: it must be at least 1ms")
         if self.at is not None and self.time is None:
-            raise ValueError("at is for windows by time: give time, not count")
+            raise ValueError("at requires time, and not count")
         if self.at is None and (self.lateness or self.idle is not None or self.ahead is not None):
-            raise ValueError("lateness, ahead and idle are for windows by event time: give at as well")
+            raise ValueError("lateness, ahead and idle require at")
         if self.idle is not None and self.idle <= 0:
             raise ValueError(f"idle is {self.idle:g} s: it must be more than 0")
         if self.max_open < 1:
@@ -313,7 +313,7 @@ class WindowOperator(Operator):
         for window in tuple(self._open.values()):
             token = self._result(window, partial=True).token
             if token is not None:
-                token.settle(RETRY, Withheld(f"{self.node.name}: the flow drained before the window had ended"))
+                token.settle(RETRY, Withheld(f"{self.node.name}: the flow drained before the end of the window"))
         self._ends.clear()
 
     def gathered(self) -> Iterable[Settleable | None]:

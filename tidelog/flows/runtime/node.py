@@ -322,7 +322,7 @@ class FlowNode:
             return
         self.context.lost.append(f"{self.name}: {text}")
 
-        text = f"{self.context.flow}: {self.name}: {text} was let go of before it was settled"
+        text = f"{self.context.flow}: {self.name}: {text} was dropped before it was settled"
         self.later(partial(fail, LostTokenError(text)))
 
     def __repr__(self) -> str:

@@ -64,8 +64,8 @@ class OperatorNode(FlowNode):
         """
         if "released" not in self.counts:
             log.warning(
-                "%s: %s: all events that %s may have under way are kept here until more come, so they go on as they"
-                " are: raise %s of %s, or have %s wait for fewer",
+                "%s: %s: all events that %s may have in flight wait here for more events, so they are released:"
+                " increase %s of %s, or reduce the number for which %s waits",
                 self.context.flow, self.name, name, option, name, self.name,
             )  # fmt: skip
         self.count("released")

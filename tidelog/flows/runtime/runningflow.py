@@ -175,7 +175,7 @@ class RunningFlow:
 
     def _entities(self, connector: str) -> tuple[SourceNode | None, SinkNode | None]:
         if connector not in self.graph.connectors:
-            raise FlowError(f"flow {self.alias!r} has no connector {connector!r} that is connected to something")
+            raise FlowError(f"flow {self.alias!r} has no connected connector {connector!r}")
         return self.graph.sources.get(connector), self.graph.sinks.get(connector)
 
     # -- the end ---------------------------------------------------------------------------------------------

@@ -161,7 +161,7 @@ class SinkNode(FlowNode):
         gone = isinstance(error, OSError)  # includes ConnectionError
         if isinstance(error, TimeoutError):
             gone = error.errno is not None  # raised by the system, which has closed the connection
-            text = "no answer" if self.timeout is None else f"no answer within {self.timeout:g} s"
+            text = "no reply" if self.timeout is None else f"no reply within {self.timeout:g} s"
             error = TimeoutError(str(error) or text)
         self._failed(self._take_unsettled(events), REJECT if isinstance(error, RejectError) else RETRY, error)
         if gone:
@@ -185,7 +185,7 @@ class SinkNode(FlowNode):
         self._overdue = None
         since = asyncio.get_running_loop().time() - timeout
         late = list(itertools.takewhile(lambda one: self._deferred[one][0] <= since + SOON, self._deferred))
-        self._retry_deferred(late, TimeoutError(f"no answer within {timeout:g} s"))
+        self._retry_deferred(late, TimeoutError(f"no reply within {timeout:g} s"))
         if self._deferred:
             first, _ = next(iter(self._deferred.values()))
             self._overdue = self.after(first - since, partial(self._check_overdue, timeout))
@@ -312,7 +312,7 @@ class SinkNode(FlowNode):
 
 def _check_status(status: object) -> None:
     if type(status) is not int or not OK <= status <= RETRY:  # excludes booleans
-        raise ValueError(f"{status!r} is no status of an event")
+        raise ValueError(f"{status!r} is not the status of an event")
 
 
 _COUNTED = ("ok", "discarded", "rejected", "retried")

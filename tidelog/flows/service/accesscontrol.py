@@ -56,14 +56,14 @@ class AccessControl:
         if self._token is None:
             host = host_name(request.headers.get("Host", ""))
             if not is_local(host):
-                raise ApiError(403, f"Host is {host!r}: without a token only localhost is answered")
+                raise ApiError(403, f"Host is {host!r}: without a token, only localhost is permitted")
         origin = request.headers.get("Origin")
         if origin is not None and _authority(origin) != request.headers.get("Host", "").lower():
-            raise ApiError(403, f"pages of {origin!r} may not ask here")
+            raise ApiError(403, f"requests from pages of {origin!r} are not permitted")
         if request.headers.get("Sec-Fetch-Site", "none") not in ("none", "same-origin"):
-            raise ApiError(403, "pages of other sites may not ask here")
+            raise ApiError(403, "requests from pages of other sites are not permitted")
         if request.path not in OPEN and not self.known(request):
-            raise ApiError(401, "a token is needed: Authorization: Bearer TOKEN")
+            raise ApiError(401, "a token is required: Authorization: Bearer TOKEN")
 
     @property
     def middleware(self) -> Middleware:
@@ -92,9 +92,9 @@ def _refused(request: web.Request, error: Exception) -> ApiError:
         known = ", ".join(sorted(error.allowed_methods))
         return ApiError(405, f"{request.path} has no {request.method}: it has {known}")
     if isinstance(error, web.HTTPRequestEntityTooLarge):
-        return ApiError(413, "the body is too long")
+        return ApiError(413, "the body is too large")
     if isinstance(error, web.HTTPNotFound):
-        return ApiError(404, f"there is nothing at {request.path}; see /openapi.json")
+        return ApiError(404, f"there is no route {request.path}; see /openapi.json")
     if isinstance(error, web.HTTPException):
         return ApiError(error.status, error.reason)
     if isinstance(error, FlowFileError):
@@ -105,7 +105,7 @@ def _refused(request: web.Request, error: Exception) -> ApiError:
     if isinstance(error, (ConnectionError, asyncio.TimeoutError)):
         return ApiError(503, str(error) or type(error).__name__)
     log.error("%s %s: %s", request.method, request.path, error, exc_info=error)
-    return ApiError(500, f"a bug: {type(error).__name__}; the log says more")
+    return ApiError(500, f"internal error: {type(error).__name__}; see the log")
 
 
 def _authority(origin: str) -> str:

@@ -41,11 +41,12 @@ class FlowApiServer:
         self._place = address(listen)
         if token is None and not is_local(self._place[0]):
             raise FlowError(
-                f"listen is {listen!r}: where others can connect a token is needed; name a file that holds one as"
-                f" token_file, or listen on {DEFAULT}"
+                f"listen is {listen!r}: if other hosts can connect, a token is required; name a file that contains one"
+                f" as token_file, or listen on {DEFAULT}"
             )
         if token is not None and len(token) < TOKEN:
-            raise FlowError(f"the token has {len(token)} characters: {TOKEN} at least; openssl rand -hex 32 makes one")
+            text = f"the token has {len(token)} characters: the minimum is {TOKEN}; openssl rand -hex 32 generates one"
+            raise FlowError(text)
         self._runner = web.AppRunner(application(host, token), access_log=None, shutdown_timeout=2.0)
         self._server: asyncio.Server | None = None
         self.url = ""
@@ -67,7 +68,7 @@ class FlowApiServer:
         except OSError as error:
             await self._runner.cleanup()
             raise FlowError(
-                f"{host}:{port} can't be listened on: {error.strerror or error};"
+                f"{host}:{port} can't be used: {error.strerror or error};"
                 f" name another address with --listen HOST:PORT, or none with --listen none"
             ) from None
         found = self._server.sockets[0].getsockname()
@@ -220,7 +221,7 @@ class FlowApi:
                 raise ApiError(404, f"{alias} has no channel {wanted!r}: it has {', '.join(map(repr, names))}")
             channels = [each for each in channels if each[1].name == wanted]
         if len(self._taps) >= tap.TAPS:
-            raise ApiError(429, f"there are {tap.TAPS} taps already: that many are the most")
+            raise ApiError(429, f"there are {tap.TAPS} taps: this is the maximum")
         tapped = tap.TapReader(channels, rate)
         self._taps.add(tapped)
         try:
@@ -260,7 +261,7 @@ class FlowApi:
                 raise ApiError(422, f"unknown key {name!r}: known are flow, topic, ids")
         ids = body.get("ids")
         if ids is not None and not (isinstance(ids, list) and all(isinstance(each, str) for each in ids)):
-            raise ApiError(422, "ids must be a list of IDs of letters; leave it out for all")
+            raise ApiError(422, "ids must be a list of IDs of dead letters; omit it for all")
         server, topic = self._letters(body)
         return answer(await deadletters.replayed(server, topic, ids))
 
@@ -277,7 +278,7 @@ class FlowApi:
         if not isinstance(topic, str):
             raise ApiError(422, "topic must be a name")
         if server is None:
-            raise ApiError(422, "there is no tidelog server, so dead letters are only logged; name one as server")
+            raise ApiError(422, "the flow has no tidelog server, so its dead letters are only logged")
         return server, topic
 
     # -- what a path names -----------------------------------------------------------------------------------

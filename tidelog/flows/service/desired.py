@@ -112,7 +112,7 @@ class Desired:
                     raise DeniedError(message_of(error)) from None
                 if isinstance(error, ReplyError) and error.code == "WRONGTYPE":
                     return self._ignored(error)
-                raise DesiredStateError(f"the tidelog server does not tell what was paused: {_text(error)}") from None
+                raise DesiredStateError(f"the desired state can't be read from the server: {_text(error)}") from None
 
     async def change(self, edit: Callable[[DesiredDocument], None]) -> None:
         """Change the document. ``edit`` may be called several times, in a thread. Raises DesiredStateError."""
@@ -122,7 +122,7 @@ class Desired:
             nonlocal attempts
             attempts += 1
             if attempts > TRIES:
-                raise DesiredStateError("it is in force, but was not stored: others keep changing the document")
+                raise DesiredStateError("it is in effect, but was not stored: others keep changing the document")
             document = self._decoded(text)
             edit(document)
             after = msgspec.json.encode(document)
@@ -136,7 +136,7 @@ class Desired:
                 await asyncio.to_thread(drive, lambda calls: self._servers.ask(*calls), steps)
             except (ReplyError, OSError) as error:
                 raise DesiredStateError(
-                    f"it is in force, but the tidelog server did not store it: {_text(error)}"
+                    f"it is in effect, but the tidelog server did not store it: {_text(error)}"
                 ) from None
 
     async def _asked(self, call: Call[T]) -> T:
@@ -153,14 +153,14 @@ class Desired:
         try:
             kept = msgspec.json.decode(raw, type=DesiredDocument)
         except (ValueError, RecursionError) as error:
-            text = f"the key {self.key!r} holds something else than what flows keep there: {text_of(error)}"
+            text = f"the key {self.key!r} does not contain the desired state of flows: {text_of(error)}"
             raise _NoDocumentError(text) from None
         self._trouble.succeeded()
         return kept
 
     def _ignored(self, error: Exception) -> DesiredDocument:
         """Apply Rule 3: report the error, and return an empty document."""
-        self._trouble.warn(f"{self.key}: {text_of(error)}; flows start as if nothing had been asked for")
+        self._trouble.warn(f"{self.key}: {text_of(error)}; flows start without a desired state")
         return DesiredDocument()
 
     def close(self) -> None:

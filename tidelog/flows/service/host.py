@@ -117,12 +117,12 @@ class FlowHost:
         kept = await self._kept()
         for name, given in kept.deployed.items():
             if name in self.flows:
-                log.warning("%s: comes from a file now; what came over HTTP before is not used", name)
+                log.warning("%s: is declared in a file now; the declaration from HTTP is not used", name)
                 continue
             try:
                 self.flows[name] = DeployedFlow(self.read(name, given), "api", given)
             except FlowFileError as error:
-                log.error("%s: came over HTTP before, and can't be used any more: %s", name, error)
+                log.error("%s: the stored declaration from HTTP is not valid any more: %s", name, error)
         for each in list(self.flows.values()):
             async with each.lock:
                 if each.name in self.flows and not each.instances and not self.draining:
@@ -138,7 +138,7 @@ class FlowHost:
                 raise FlowError(f"the server replied: {error}") from None
             except DesiredStateError as error:
                 if self.problem != str(error):
-                    log.warning("nothing is started yet: %s", error)
+                    log.warning("no flow is started yet: %s", error)
                 self.problem = str(error)
                 await asyncio.sleep(AGAIN)
             else:
@@ -192,7 +192,7 @@ class FlowHost:
         problems = Problems()
         spec = read_flow(name, given, name, self.server, problems, outside=self.local)
         if spec is not None and spec.instances > INSTANCES:
-            problems.add(f"{name}.instances", f"{spec.instances}: {INSTANCES} instances are the most over HTTP")
+            problems.add(f"{name}.instances", f"{spec.instances}: {INSTANCES} instances are the maximum over HTTP")
         if problems or spec is None:
             raise FlowFileError([f"{path}: {text}" for path, text in problems.found])
         return spec
@@ -208,20 +208,20 @@ class FlowHost:
         """
         spec = spec or self.read(name, given)
         if self.problem or self.draining:
-            raise BusyError(self.problem or "this process is about to stop")
+            raise BusyError(self.problem or "the process is stopping")
         old = self.flows.get(name)
         if old is None:
             if sum(each.by == "api" for each in self.flows.values()) >= FLOWS:
-                raise BusyError(f"{FLOWS} flows came over HTTP already: that many are the most")
+                raise BusyError(f"{FLOWS} flows were deployed over HTTP: this is the maximum")
             new = self.flows[name] = DeployedFlow(spec, "api", given)
             async with new.lock:
                 await self._put(new, DesiredDocument())
             return new, {}
         if not replace:
-            raise BusyError(f"there is a flow {name!r} already: PUT replaces it")
+            raise BusyError(f"there is already a flow {name!r}: PUT replaces it")
         async with old.lock:
             if self.flows.get(name) is not old:
-                raise BusyError(f"the flow {name!r} was replaced or undeployed meanwhile")
+                raise BusyError(f"the flow {name!r} was replaced or deleted meanwhile")
             kept = await self._current_state(old)
             reports = await self._drain_replaced(old)
             new = DeployedFlow(spec, old.by, given)
@@ -239,7 +239,7 @@ class FlowHost:
             old.replacing = False
         if self.draining:
             self._changed.set()
-            raise BusyError(f"this process is about to stop: {old.name!r} was drained, and nothing takes its place")
+            raise BusyError(f"the process is stopping: {old.name!r} was drained and not replaced")
         return reports
 
     async def _current_state(self, old: DeployedFlow) -> DesiredDocument:
@@ -270,7 +270,7 @@ class FlowHost:
         """Drain and delete a flow. Raises NoFlowError."""
         deployed = self.find(name)
         if name != deployed.name:
-            raise BusyError(f"{name!r} is an instance of {deployed.name!r}: only the whole flow can be undeployed")
+            raise BusyError(f"{name!r} is an instance of {deployed.name!r}: only the whole flow can be deleted")
         async with deployed.lock:
             if self.flows.get(name) is not deployed:
                 raise NoFlowError(f"there is no flow {name!r} any more")
@@ -310,7 +310,7 @@ class FlowHost:
         self._active_instances(deployed, alias)  # before waiting for a drain
         async with deployed.lock:
             if self.flows.get(deployed.name) is not deployed:
-                raise BusyError(f"the flow {alias!r} was replaced or undeployed meanwhile")
+                raise BusyError(f"the flow {alias!r} was replaced or deleted meanwhile")
             for each in self._active_instances(deployed, alias):
                 await (each.pause if status == "paused" else each.resume)(connector)
             if self.desired is not None:
@@ -321,7 +321,7 @@ class FlowHost:
         """The instances that can be paused. Raises BusyError if there are none."""
         chosen = deployed.chosen(alias)
         if not chosen:
-            raise BusyError(f"the flow {alias!r} is not started yet: {self.problem or 'it is about to be'}")
+            raise BusyError(f"the flow {alias!r} is not started yet: {self.problem or 'it is being started'}")
         alive = [each for each in chosen if not each.ended and each.status != "draining"]
         if not alive:
             raise BusyError(f"the flow {alias!r} is {chosen[0].status}: it can't be paused or resumed any more")

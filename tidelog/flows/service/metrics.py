@@ -46,15 +46,15 @@ class FlowMetrics:
         return []
 
     def collect(self) -> Iterator[Any]:
-        status = _gauge("status", "1 for the status that the instance has.", "status")
-        events = _counter("events", "What entities count.", "entity", "kind", "event")
+        status = _gauge("status", "1 for the current status of the instance.", "status")
+        events = _counter("events", "Counters of entities.", "entity", "kind", "event")
         waiting = _gauge("waiting_events", "Events in a channel.", "channel")
-        passed = _counter("channel_events", "Events that went through a channel.", "channel")
-        dropped = _counter("channel_dropped", "Events dropped before a sink that does not count.", "channel")
-        unsettled = _gauge("unsettled_events", "Events under way.")
-        oldest = _gauge("oldest_unsettled_seconds", "Age of the oldest event under way.")
-        breaker = _gauge("breaker", "1 for each reason that stands.", "source", "reason")
-        blocked = _counter("blocked_seconds", "A function held up the whole process.", "entity", "function")
+        passed = _counter("channel_events", "Events that passed a channel.", "channel")
+        dropped = _counter("channel_dropped", "Events dropped before a sink with authoritative: false.", "channel")
+        unsettled = _gauge("unsettled_events", "Events in flight.")
+        oldest = _gauge("oldest_unsettled_seconds", "Age of the oldest event in flight.")
+        breaker = _gauge("breaker", "1 for each active reason.", "source", "reason")
+        blocked = _counter("blocked_seconds", "Time for which a function blocked the process.", "entity", "function")
         connected = _gauge("connected", "1 while the connector is connected.", "connector")
         for deployed in self._host.flows.values():
             for running in deployed.instances:

@@ -15,9 +15,9 @@ FLOW: Final = {"type": "object", "required": ["connect"], "description": "A flow
 REPLAY: Final = {
     "type": "object", "additionalProperties": False,
     "properties": {
-        "flow": {"type": "string", "description": "whose dead letters"},
-        "topic": {"type": "string", "description": "or the topic that they are in"},
-        "ids": {"type": "array", "items": {"type": "string"}, "description": "only these; without: all"},
+        "flow": {"type": "string", "description": "the flow with the dead letters"},
+        "topic": {"type": "string", "description": "the topic with the dead letters, instead of flow"},
+        "ids": {"type": "array", "items": {"type": "string"}, "description": "IDs of dead letters; default: all"},
     },
 }  # fmt: skip
 
@@ -37,10 +37,10 @@ class ApiRoute(NamedTuple):
 ROUTES: Final = (
     ApiRoute("GET", "/v1/version", "version", "The version of tidelog."),
     ApiRoute("GET", "/v1/status", "status", "The number of flows by status; 503 unless all are running.", (200, 503)),
-    ApiRoute("GET", "/v1/live", "live", "200 as long as the process answers. Needs no token."),
+    ApiRoute("GET", "/v1/live", "live", "200 as long as the process responds. Needs no token."),
     ApiRoute(
         "GET", "/v1/ready", "ready",
-        "503 while a flow has failed or a connector was never connected; says which.",
+        "503 while a flow has failed or a connector has not connected; lists them.",
         (200, 503),
     ),
     ApiRoute("GET", "/v1/flows", "flows", "All flows."),
@@ -53,18 +53,18 @@ ROUTES: Final = (
     ApiRoute("POST", "/v1/flows/{flow}", "post_flow", "Deploy a flow.", (201, 400, 409, 415, 422, 503), (), FLOW),
     ApiRoute(
         "PUT", "/v1/flows/{flow}", "put_flow",
-        "Deploy a flow in place of the one of this name, which is drained first.",
+        "Deploy a flow; an existing flow with this name is drained and replaced.",
         (200, 201, 400, 409, 415, 422, 503), (), FLOW,
     ),
     ApiRoute(
         "DELETE", "/v1/flows/{flow}", "delete_flow",
-        "Drain a flow and forget it; says what was settled and what abandoned.",
+        "Drain and delete a flow; reports the settled and abandoned events.",
         (200, 404, 409, 503), ("timeout",),
     ),
     ApiRoute("GET", "/v1/flows/{flow}/connectors", "connectors", "Its connectors.", (200, 404)),
     ApiRoute(
         "GET", "/v1/flows/{flow}/connectors/{connector}", "connector",
-        "A connector: status, connectivity, what it is connected to.",
+        "A connector: status, connectivity, neighbors.",
         (200, 404),
     ),
     ApiRoute(
@@ -81,17 +81,17 @@ ROUTES: Final = (
     ApiRoute("GET", "/v1/flows/{flow}/graph", "graph", "All entities and channels, with counters.", (200, 404)),
     ApiRoute(
         "GET", "/v1/flows/{flow}/breaker", "breaker",
-        "Why nothing moves: the reasons that stand at each source.",
+        "The reasons for which each source does not send.",
         (200, 404),
     ),
     ApiRoute(
         "GET", "/v1/flows/{flow}/unsettled", "unsettled",
-        "Events under way: how many, the oldest, where.",
+        "Events in flight: number, age of the oldest, positions.",
         (200, 404),
     ),
     ApiRoute(
         "GET", "/v1/flows/{flow}/tap", "tap",
-        "Events that pass, as server-sent events.",
+        "Samples of passing events, as server-sent events.",
         (200, 404, 422, 429), ("rate", "channel"),
     ),
     ApiRoute(
@@ -101,7 +101,7 @@ ROUTES: Final = (
     ),
     ApiRoute(
         "POST", "/v1/dead_letters/replay", "replay",
-        "Send dead letters to where they came from, once more.",
+        "Send dead letters to their origin again.",
         (200, 400, 404, 415, 422, 503), (), REPLAY,
     ),
     ApiRoute("GET", "/metrics", "metrics", "For Prometheus."),
@@ -109,9 +109,9 @@ ROUTES: Final = (
 )  # fmt: skip
 
 _TEXTS: Final = {
-    200: "as asked", 201: "deployed", 400: "the body can't be read", 404: "there is no such thing",
-    409: "not now: it exists already, or has ended", 415: "the body has another type", 422: "the body is wrong",
-    429: "too many taps", 503: "not all is well, or the tidelog server does not answer",
+    200: "success", 201: "deployed", 400: "the body can't be read", 404: "not found",
+    409: "not possible now: it exists, or has ended", 415: "wrong content type", 422: "invalid body",
+    429: "too many taps", 503: "not all flows run, or the tidelog server does not reply",
 }  # fmt: skip
 _ERROR: Final = {
     "type": "object", "required": ["code", "error"],

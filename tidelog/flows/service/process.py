@@ -43,7 +43,7 @@ def token_in(path: str) -> str:
     except (OSError, UnicodeDecodeError) as error:
         raise FlowError(f"the token can't be read from {path}: {error}") from None
     if not found:
-        raise FlowError(f"{path} holds no token: it is empty")
+        raise FlowError(f"{path} is empty: it must contain a token")
     return found
 
 
@@ -91,12 +91,12 @@ class FlowProcess:
             return self._status(True)
         self._signal.clear()
         work.cancel()
-        self._say("draining; a second signal stops at once")
+        self._say("draining; a second signal stops immediately")
         draining = asyncio.create_task(self.host.drain())
         if not await self._until(draining):
             draining.cancel()
             await asyncio.gather(draining, return_exceptions=True)
-            self._say("stopped at once: what was under way is not settled")
+            self._say("stopped immediately: events in flight are not settled")
             return 1
         reports = draining.result()
         for alias, report in reports.items():

@@ -52,7 +52,7 @@ def wrong(error: FlowFileError) -> ApiError:
     shown = list(error.problems[:PROBLEMS])
     if len(error.problems) > PROBLEMS:
         shown.append(f"and {len(error.problems) - PROBLEMS} more")
-    return ApiError(422, "the flow is wrong: " + "; ".join(shown), shown)
+    return ApiError(422, "the flow is not valid: " + "; ".join(shown), shown)
 
 
 async def body_of(request: web.Request) -> bytes:
@@ -86,7 +86,7 @@ async def flow_body(request: web.Request, turns: asyncio.Lock) -> dict[str, Any]
             async with turns:
                 value = (await asyncio.to_thread(yamltext.read, content, problems)).value
         except (UnicodeDecodeError, yaml.YAMLError) as error:
-            raise ApiError(400, f"the body is no YAML: {error}") from None
+            raise ApiError(400, f"the body is not valid YAML: {error}") from None
         if problems:
             raise ApiError(400, "; ".join(f"{path}: {what}" for path, what in problems.found))
     else:
@@ -105,7 +105,7 @@ async def _json(request: web.Request, types: Sequence[str]) -> Any:
     try:
         return msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise ApiError(400, f"the body is no JSON: {error}") from None
+        raise ApiError(400, f"the body is not valid JSON: {error}") from None
 
 
 def status_of(body: Any) -> str:

@@ -219,7 +219,7 @@ def _starting(running: RunningFlow) -> list[str]:
     found = []
     for name, connection in running.graph.connections.items():
         if not connection.connects:
-            why = connection.error or "no answer yet"
+            why = connection.error or "no reply yet"
             found.append(f"{name} ({running.spec.connectors[name].type}) is not connected: {why}")
     return found or ["initializing"]
 

@@ -108,8 +108,8 @@ class Watchdog:
 
     def _episode(self, found: Counter[BlockingCall], logged: BlockingCall | None, gap: float, computed: float) -> None:
         if not found:
-            why = "a call that keeps the interpreter's lock" if computed > gap / 2 else "the machine or a debugger"
-            log.warning("this process stood still for %.1f s, held up by %s", gap, why)
+            why = "a call that holds the interpreter's lock" if computed > gap / 2 else "the machine or a debugger"
+            log.warning("the process was blocked for %.1f s by %s", gap, why)
             return
         call = logged or found.most_common(1)[0][0]
         known = self._stats(call)
@@ -158,10 +158,9 @@ class Watchdog:
             known.logged = now
             silent, known.silent = known.silent, 0
             gap = now - self._noted
-        more = f" ({silent} times since it was last said)" if silent else ""
+        more = f" ({silent} times since the last message)" if silent else ""
         log.warning(
-            "%s: the function %s has blocked the process for %.1f s%s: until it returns no flow moves, and the API does"
-            " not answer; %s",
+            "%s: the function %s has blocked the process for %.1f s%s: until it returns, no flow or API can run; %s",
             _owner(call), call.function, gap, more, call.remedy, extra=_extra(call, gap),
         )  # fmt: skip
 
@@ -210,8 +209,8 @@ def blocking_call(frame: FrameType, task: str) -> BlockingCall | None:
 
 def _remedy(code: CodeType, frames: list[FrameType]) -> str:
     if code.co_filename.startswith(_PACKAGE):
-        return "give it less at a time"
+        return "reduce the amount of work per call"
     called = any(each.f_code.co_filename == _FLOWS + "operators/python.py" for each in frames)
     if called and not code.co_flags & (inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR):
-        return "with {in: thread} the operator python runs it in a thread, with {in: process} in a process"
-    return "have it await asyncio.to_thread(...) for what blocks"
+        return "use the operator python with {in: thread} or {in: process}"
+    return "use await asyncio.to_thread(...) for blocking calls"
