@@ -129,7 +129,7 @@ def test_a_drain_says_what_was_abandoned() -> None:
 
 
 def test_an_event_that_is_lost_fails_the_test() -> None:
-    with pytest.raises(AssertionError, match="let go of before it was settled"), PipelineTest(Loses) as test:
+    with pytest.raises(AssertionError, match="dropped before it was settled"), PipelineTest(Loses) as test:
         test.feed("a")
 
 
