@@ -43,7 +43,7 @@ from tidelog.jobs.epochs.precheck import Precheck, evict, full, precheck
 from tidelog.jobs.errors import InputsLostError, JobError, SupersededError, TryAgainError
 from tidelog.jobs.replaylog.marker import Marker
 from tidelog.jobs.replaylog.origin import ZERO, Origin, agreed_origin
-from tidelog.jobs.replaylog.positions import Positions
+from tidelog.jobs.replaylog.positions import JobPositions
 from tidelog.jobs.replaylog.progress import last_markers
 from tidelog.jobs.snapshots.catalog import JobSnapshots, decode
 from tidelog.jobs.snapshots.schedule import SnapshotSchedule
@@ -105,7 +105,7 @@ class Driver:
         self._trimmed = 0  # the epoch at which the log was last trimmed
         self._shape: JobTopics
         self._origin: Origin
-        self.progress: Positions
+        self.progress: JobPositions
 
     @property
     def epoch(self) -> int:
@@ -141,7 +141,7 @@ class Driver:
         self._shape = job_topics(self._access, ask, job)
         self._origin = agreed_origin(ask, job, self.generation, self.start, self._shape)
         lasts = last_markers(ask, job.name, self.generation, self._shape.partitions)
-        self.progress = Positions.of(self._shape, self._origin, lasts)
+        self.progress = JobPositions.of(self._shape, self._origin, lasts)
         self._new_run()
         self._groups(new=lasts is None)
         if self._schedule is not None:

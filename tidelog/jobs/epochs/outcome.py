@@ -9,7 +9,7 @@ from typing import Final
 
 from tidelog.client.publish import NO_REPLICA_ACKS, ReplicaAcks
 from tidelog.jobs.epochs.precheck import Precheck
-from tidelog.jobs.replaylog.positions import Positions
+from tidelog.jobs.replaylog.positions import JobPositions
 from tidelog.jobs.task.plan import TaskResult
 
 
@@ -64,7 +64,7 @@ class PhaseTimer:
 
 
 def done(
-    before: Positions, now: Positions, results: Sequence[TaskResult], seen: Precheck, timer: PhaseTimer
+    before: JobPositions, now: JobPositions, results: Sequence[TaskResult], seen: Precheck, timer: PhaseTimer
 ) -> EpochOutcome:
     """Return the outcome of a published epoch.
 

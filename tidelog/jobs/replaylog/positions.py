@@ -14,7 +14,7 @@ from tidelog.jobs.topics import JobTopics, reset_hint
 
 
 @dataclass(frozen=True)
-class Positions:
+class JobPositions:
     """Positions after an epoch; immutable. The epoch is 0 before the first one."""
 
     shape: JobTopics
@@ -24,7 +24,7 @@ class Positions:
     starts: Sequence[Mapping[str, StreamId]]  # by partition and topic: the ID after which to continue
 
     @classmethod
-    def of(cls, shape: JobTopics, origin: Origin, lasts: Sequence[Marker] | None) -> Positions:
+    def of(cls, shape: JobTopics, origin: Origin, lasts: Sequence[Marker] | None) -> JobPositions:
         begin = [
             {topic: origin.after(topic, shape.part(topic, at)) for topic in shape.inputs}
             for at in range(shape.partitions)
@@ -32,7 +32,7 @@ class Positions:
         start = cls(shape, origin, 0, [None] * shape.partitions, begin)
         return start if lasts is None else start.after(lasts)
 
-    def after(self, markers: Sequence[Marker]) -> Positions:
+    def after(self, markers: Sequence[Marker]) -> JobPositions:
         """Return the positions after an epoch with these markers."""
         starts = [
             dict(before) | {topic: span.end for topic, span in marker.inputs.items() if topic in before}
@@ -55,7 +55,7 @@ class Positions:
         """Return whether there are entries to read; ``lasts`` are the last IDs of the streams."""
         return any(lasts.get(stream, ZERO) > start for stream, start in self._all())
 
-    def checked(self, job: Job, origin: Origin, infos: Mapping[str, Info | None]) -> Positions:
+    def checked(self, job: Job, origin: Origin, infos: Mapping[str, Info | None]) -> JobPositions:
         """Return these positions. Those of a new job that starts at ``earliest`` are moved to the oldest existing
         entries.
 
