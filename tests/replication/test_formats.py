@@ -223,8 +223,8 @@ def test_a_record_of_a_newer_version_stops_it(servers: Cluster) -> None:
         return going_on(sound, encode(BATCH, offset + len(good) * bool(sound), bad))
 
     def stopped() -> bool:
-        return replica.logged(f"a record of kind 99, which this version does not know: upgrade this server; it keeps "
-                              f"the data that it has, up to log offset {before + len(good)}")  # fmt: skip
+        return replica.logged("a record of kind 99, which this version does not know: upgrade this server; it keeps its"
+                              f" data up to log offset {before + len(good)}")  # fmt: skip
 
     before = replica.offset
     with FakeLeader(script) as fake:
