@@ -71,7 +71,7 @@ def test_a_write_that_is_given_up_settles_its_events_once() -> None:
                 await until(lambda: len(source.outcomes) == 9)
                 go.set()
                 connector: Any = one.graph.connectors["out"]
-                await until(lambda: connector.limit.under_way == 0)
+                await until(lambda: connector.limit.in_flight == 0)
                 source.give(Event(10, None, 10))
                 await until(lambda: 10 in source.outcomes)
                 assert one.unsettled().count == 0

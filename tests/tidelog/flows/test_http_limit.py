@@ -183,7 +183,7 @@ def test_templates() -> None:
         with pytest.raises(RejectError, match="meta"):
             Template(bad).fill(meta)
     for bad in ("{", "}", "{}", "{a b}", "{0}", "a}b"):
-        with pytest.raises(ValueError, match="lone"):
+        with pytest.raises(ValueError, match="a single"):
             Template(bad)
 
 

@@ -289,7 +289,7 @@ def test_what_is_left_of_a_broken_datagram_is_no_part_of_the_next() -> None:
             await until(lambda: len(reader.values) == 2)
             assert reader.values == ["a", "ok"]
             await until(lambda: len(reader.bad) == 2)
-            assert "announced" in reader.bad[0].meta["error"]
+            assert "exceeds the limit" in reader.bad[0].meta["error"]
             assert "within a message" in reader.bad[1].meta["error"]
             peer.close()
 

@@ -173,7 +173,7 @@ async def test_letters_of_other_sources_are_kept_with_reason_and_attempts(
     assert letter.entry.text()["meta"] == '{"from":"a","id":"id-1"}'
     done = run_alone(client, deadletters.replay("flow.orders.dead"))
     assert (done.letters, len(done.refused)) == (0, 1)
-    assert "only purged" in done.refused[0]
+    assert "only be purged" in done.refused[0]
     assert run_alone(client, deadletters.purge("flow.orders.dead")).letters == 1
 
 
