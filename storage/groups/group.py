@@ -41,9 +41,9 @@ MORE: Final = Struct(">QQI")
 CONSUMER: Final = Struct(">IQQI")
 CRC: Final = Struct(">I")
 UNKNOWN: Final = (1 << 64) - 1
-MAX_NUMBER: Final = (1 << 32) - 1  # of a consumer
+MAX_NUMBER: Final = (1 << 32) - 1  # highest number of a consumer
 GROUP_BYTES: Final = 450  # memory of a group's objects without its pending list
-CONSUMER_BYTES: Final = 350  # of a consumer without its name
+CONSUMER_BYTES: Final = 350  # memory of a consumer without its name
 
 
 class Consumer:
@@ -70,12 +70,12 @@ class Group:
         self.name = name
         self.offset = offset  # ID of the last entry delivered, or the initial position; 0 before the first entry
         self.ttl = ttl  # ms of inactivity after which the group expires; 0: never
-        self.deadline = deadline  # when it expires, in served time (ms), or NEVER
+        self.deadline = deadline  # time of expiry, in served time (ms), or NEVER
         self.pending = PendingTable()
-        self.expired = 0  # messages that left the list unacknowledged
-        self.deadlettered = 0  # those of them that were moved to a dead-letter stream
-        self.redelivered = 0  # deliveries after the first
-        self.entries_read = -1  # entries ever added to the stream, up to the offset; -1: unknown
+        self.expired = 0  # number of messages that left the list unacknowledged
+        self.deadlettered = 0  # number of those that were moved to a dead-letter stream
+        self.redelivered = 0  # number of deliveries after the first
+        self.entries_read = -1  # number of entries ever added to the stream, up to the offset; -1: unknown
         self.consumers: dict[bytes, Consumer] = {}  # by name
         self.owners: dict[int, Consumer] = {}  # by number
         self.next_consumer = 1  # number of the next consumer
@@ -86,7 +86,7 @@ class Group:
         # acknowledging 10 entries.
         self.cursor, self.cursor_of = 0, -1
         self.dirty = False  # changed since the last capture
-        self.counted = 0  # bytes of it that the keyspace's ``group_bytes`` includes
+        self.counted = 0  # memory of the group that the keyspace's ``group_bytes`` includes
         self.recount = False  # changed since then
 
     def memory_bytes(self) -> int:
@@ -109,15 +109,17 @@ class Group:
         self.consumers[consumer.name] = self.owners[consumer.number] = consumer
 
     def touch(self, served: int) -> None:
-        """Extend the deadline, since a reader was active at that served time [15].
+        """Extend the deadline, since a reader was active at this served time [15].
 
-        This is neither logged nor stored by a checkpoint; resume() makes up for it.
+        This is neither logged nor stored by a checkpoint; resume() compensates for it.
         """
         if self.ttl:
             self.deadline = served + self.ttl
 
     def resume(self, served: int) -> None:
-        """Extend the deadline after the server was down or a replica, which does not count as inactivity [15]."""
+        """Extend the deadline after the server was down or a replica, since that time does not count as inactivity
+        [15].
+        """
         if self.ttl:
             self.deadline = max(self.deadline, served + self.ttl)
 
@@ -137,7 +139,7 @@ class Group:
 
     @classmethod
     def restore(cls, name: bytes, meta: bytes, pending_blob: bytes) -> Group:
-        """Return the group of a meta() and the dump of its pending list. Raises CorruptError if one is damaged."""
+        """Return the group of a meta() and a dump of its pending list. Raises CorruptError if one is damaged."""
         end = len(meta) - CRC.size
         if end < META.size or CRC.unpack_from(meta, end)[0] != crc32(meta[:end]):
             raise CorruptError(f"the metadata of group {name!r} is damaged")

@@ -32,9 +32,9 @@ class OwnerIndex:
     def __init__(self) -> None:
         self._by_owner = SortedRows(BY_OWNER, BY_OWNER)
         self._by_last = SortedRows(BY_LAST, BY_LAST)
-        self.counts: dict[int, int] = {}  # messages by owner; no count is 0
-        # A row of _by_last, but with the ID of a message: the entries of all messages up to it were deleted. Searches
-        # for idle messages begin after it. Not stored; empty if unknown.
+        self.counts: dict[int, int] = {}  # number of messages by owner; no count is 0
+        # A row of _by_last, but with the ID of a message. The entries of all messages up to it were deleted, so
+        # searches for idle messages start after it. Not stored; empty if unknown.
         self.passed = b""
 
     # -- changes ---------------------------------------------------------------------------------------------
@@ -60,7 +60,7 @@ class OwnerIndex:
         self._by_last.delete(last_row(range_))
 
     def exchange(self, taken: list[bytes], put: list[bytes]) -> None:
-        """Replace ranges by others. Ranges that are not OWNED are ignored."""
+        """Replace ranges with others. Ranges that are not OWNED are ignored."""
         old = [range_ for range_ in taken if range_[KIND] == OWNED]
         new = [range_ for range_ in put if range_[KIND] == OWNED]
         self._by_owner.exchange(
@@ -71,7 +71,7 @@ class OwnerIndex:
         )
 
     def count(self, owner: int, more: int) -> None:
-        """Add ``more`` (or subtract, if negative) to the number of an owner's messages."""
+        """Add ``more`` to the number of an owner's messages (subtract if negative)."""
         number = self.counts.get(owner, 0) + more
         if number:
             self.counts[owner] = number
@@ -85,19 +85,21 @@ class OwnerIndex:
                 self.count(owner_of(range_), start - stop)
 
     def note(self, owner: int, last: int) -> None:
-        """Forget ``passed`` if messages that an owner gets, with this last delivery, may precede it."""
+        """Reset ``passed`` if messages that an owner gets, with this last delivery, may precede it."""
         if self.passed and pack_time(HAS_OWNER + last if owner else last) <= self.passed[:TIME_SIZE]:
             self.passed = b""
 
     # -- reading ---------------------------------------------------------------------------------------------
     def lows(self, owner: int, start: bytes, limit: int) -> list[bytes]:
-        """Return the lows of at most ``limit`` ranges of an owner, from ``start`` on."""
+        """Return the ``low`` fields of at most ``limit`` ranges of an owner, from ``start`` on."""
         end = (owner + 1).to_bytes(5, "big")
         rows = self._by_owner.span(owner.to_bytes(OWNER_SIZE, "big") + start, b"" if end[0] else end[1:], limit)
         return [row[OWNER_SIZE:] for row in rows]
 
     def by_last(self, start: bytes, last: int, limit: int) -> list[bytes]:
-        """Return at most ``limit`` rows of _by_last from ``start`` on, of nobody or with a delivery up to ``last``."""
+        """Return at most ``limit`` rows of _by_last from ``start`` on that have no owner or were delivered by
+        ``last``.
+        """
         return self._by_last.span(start, pack_time(HAS_OWNER + min(max(last, -1), HAS_OWNER - 2) + 1), limit)
 
     def begin_of(self, position: bytes) -> bytes:
@@ -106,7 +108,7 @@ class OwnerIndex:
         return row if row[:TIME_SIZE] == position[:TIME_SIZE] else position
 
     def newest_of_nobody(self) -> int:
-        """Return the highest ``last`` of nobody's messages; -1 if there are none."""
+        """Return the highest ``last`` of messages without an owner; -1 if there are none."""
         row = self._by_last.floor(pack_time(HAS_OWNER))
         last = int.from_bytes(row[:TIME_SIZE], "big") if row else HAS_OWNER
         return last if last < HAS_OWNER else -1

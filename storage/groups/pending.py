@@ -37,8 +37,8 @@ from storage.groups.rangetable import NO_IDS, NOT_OWNED, RangeTable, ascending
 from storage.model.sortedrows import PackedRows
 from storage.model.timers import NEVER
 
-SWEEP: Final = 1000  # most expired ranges that one due() removes
-AT_ONCE: Final = 10_000  # messages that forget() removes at once
+SWEEP: Final = 1000  # maximum expired ranges that one due() removes
+AT_ONCE: Final = 10_000  # number of messages that forget() removes at a time
 ZEROS: Final = bytes(12)
 NEVER_AGO: Final = (1 << 63) - 1  # ms since epoch; later than any delivery
 
@@ -49,12 +49,12 @@ class PendingRow(NamedTuple):
     id: int
     deliveries: int  # 1 after the first delivery
     first: int  # time of the first delivery
-    due: int  # time of the next delivery; 0: never, the message belongs to a consumer or to nobody
+    due: int  # time of the next delivery; 0: never, the message belongs to a consumer or has no owner
     expire: int  # time at which it leaves the list, or NEVER
     retry: int  # ms between deliveries
     max_deliveries: int  # 0: no limit
     deadletter: bytes  # key of the stream for its dead letter; empty: no dead letter
-    owner: int = 0  # number of its consumer; 0: nobody's, or delivered by TREAD (then ``due`` is above 0)
+    owner: int = 0  # number of its consumer; 0: no owner, or delivered by TREAD (then ``due`` is above 0)
     # Time of the last delivery; 0: returned without an acknowledgement. If TREAD delivered the message, this is
     # ``due - retry``: inexact after TNACK or TTOUCH, possibly in the future. delivered() corrects it for downtimes.
     last: int = 0
@@ -94,7 +94,7 @@ class PendingTable(RangeTable):
         self, raws: list[bytes], due: int, retry: int | None = None, max_deliveries: int | None = None,
         deadletter: bytes | None = None, own_retry: bool = False,
     ) -> None:  # fmt: skip
-        """Count another delivery of messages (IDs of 16 bytes each). None keeps the previous value.
+        """Count another delivery of messages (IDs of 16 bytes each). None leaves a value unchanged.
 
         ``own_retry``: add each message's own retry time to ``due``. Raises KeyError and changes nothing if a message is
         not pending or is OWNED.
@@ -122,7 +122,7 @@ class PendingTable(RangeTable):
 
     def remove(self, raws: list[bytes]) -> int:
         """Remove messages (IDs of 16 bytes each). Return how many of them were pending."""
-        if self._fresh and raws == self._fresh:  # nearly always
+        if self._fresh and raws == self._fresh:  # nearly always true
             self._fresh = NO_IDS
             return len(raws)
         return self._remove(raws if len(raws) == 1 else ascending(raws))
@@ -184,7 +184,7 @@ class PendingTable(RangeTable):
         return 0 if self._owner_index is None else self._owner_index.counts.get(owner, 0)
 
     def owners(self) -> list[int]:
-        """Return the numbers of owners that have messages; 0 is nobody."""
+        """Return the numbers of owners that have messages; 0 means no owner."""
         return [] if self._owner_index is None else list(self._owner_index.counts)
 
     def rows_of(self, owner: int, start: int, end: int, count: int) -> list[PendingRow]:
@@ -212,9 +212,9 @@ class PendingTable(RangeTable):
     def idle_before(self, ms: int, start: PendingRow | None, limit: int) -> list[PendingRow]:
         """Return messages of consumers that were last delivered at or before ``ms``, oldest first; at most ``limit``.
 
-        Returned messages of nobody precede them, in the order of their return. ``start``: the last row of the previous
-        call, which must be unchanged; the search continues after it. Without it, messages before pass_idle()'s are
-        skipped.
+        Returned messages without an owner precede them, in the order of their return. ``start``: the last row of the
+        previous call, which must be unchanged; the search continues after it. Without it, the messages that pass_idle()
+        has marked are skipped.
         """
         found: list[PendingRow] = []
         owned = self._owner_index
@@ -240,7 +240,7 @@ class PendingTable(RangeTable):
         return last_time(self._ranges.floor(raw)) + raw
 
     def pass_idle(self, row: PendingRow) -> None:
-        """Skip all messages up to this one, in the order of idle_before(), in idle_before() and first_idle().
+        """Make idle_before() and first_idle() skip all messages up to this one, in the order of idle_before().
 
         Their entries were deleted, or the messages are about to be delivered. This ends when a message with an earlier
         position is added.
@@ -249,17 +249,19 @@ class PendingTable(RangeTable):
             self._owner_index.passed = self._idle_position(row)
 
     def pass_none(self) -> None:
-        """Skip no messages any more."""
+        """Stop skipping messages."""
         if self._owner_index is not None:
             self._owner_index.passed = b""
 
     def first_idle(self) -> int | None:
-        """Return the earliest last delivery of consumers' messages, 0 if one was returned; None if there are none."""
+        """Return the earliest last delivery of consumers' messages, 0 if a message was returned; None if there are
+        none.
+        """
         rows = self.idle_before(NEVER_AGO, None, 1)
         return rows[0].last if rows else None
 
     def next_of_nobody(self, now: int) -> int:
-        """Return ``last`` for messages that are returned now, so that they follow those returned earlier."""
+        """Return the ``last`` of messages that are returned now, which orders them after those returned earlier."""
         return now if self._owner_index is None else max(now, self._owner_index.newest_of_nobody() + 1)
 
     def present(self, raws: list[bytes]) -> list[bytes]:
@@ -286,7 +288,7 @@ class PendingTable(RangeTable):
 
         Expired ranges are removed from the due index, so that they are found only once and never redelivered, even if
         the clock is set back. One call removes at most SWEEP of them. It may then return fewer messages than are due,
-        and next_due() is still in the past.
+        while next_due() is still in the past.
         """
         entries = self._due.span(b"", pack_time(now + 1), limit + SWEEP if self._overdue(now) else limit)
         found: list[int] = []
@@ -345,7 +347,7 @@ class PendingTable(RangeTable):
     def _open(self, raw: bytes, range_: bytes) -> PendingRow:
         _, first, due, expire, retry, deliveries, most, slot, kind = unpack_range(range_)
         entry_id = int.from_bytes(raw, "big")
-        if kind == OWNED:  # the fields have another meaning
+        if kind == OWNED:  # the fields have other meanings
             return PendingRow(entry_id, expire, first, NEVER, NEVER, 0, 0, b"", most, due if most else 0)
         key = self._keys[slot - 1] if slot else b""
         last = max(first, due - retry)
@@ -452,7 +454,7 @@ class PendingTable(RangeTable):
             self._fill_owned(owned)
 
     def _fill_owned(self, ranges: list[bytes]) -> None:
-        """Add the ranges of the dump that are OWNED."""
+        """Add the OWNED ranges of the dump."""
         owned = self._has_owners()
         for range_ in ranges:
             _, first, last, deliveries, *_ = unpack_range(range_)

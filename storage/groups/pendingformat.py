@@ -37,7 +37,7 @@ OWNED_MAGIC: Final = b"TLP3"
 HEAD: Final = Struct(">4sQQI")
 OLD_MAGIC: Final = b"TLP1"
 OLD_HEAD: Final = Struct(">4sQI")
-OLD_SIZE: Final = RANGE_SIZE - 1  # of a row
+OLD_SIZE: Final = RANGE_SIZE - 1  # size of a row
 NUMBER: Final = Struct(">I")
 
 
@@ -52,8 +52,8 @@ def head(rows: int, ranges: int, keys: list[bytes], owned: bool) -> list[bytes]:
 def assemble(parts: Sequence[bytes | PackedRows], room: int = 0) -> bytearray:
     """Join the parts of a dump, after ``room`` zero bytes.
 
-    A million messages can take 70 MB. b"".join would block all other threads while it copies them. This function lets
-    them run between parts.
+    A million messages can take 70 MB, and b"".join would block all other threads while it copies them. This function
+    lets other threads run between parts.
     """
     dump = bytearray(room)
     decompressor = zstandard.ZstdDecompressor()

@@ -41,18 +41,18 @@ RANGE_SIZE: Final = 61
 # Offsets of the fields; a field ends where the next one begins.
 FIRST: Final = 16
 DUE: Final = 24
-LAST: Final = 24  # of an owned range
+LAST: Final = 24  # of an OWNED range
 EXPIRE: Final = 32
 RETRY: Final = 40
 MAX_DELIVERIES: Final = 52
-OWNER: Final = 52  # of an owned range
+OWNER: Final = 52  # of an OWNED range
 KEY: Final = 56
 KIND: Final = 60
 # The same in terms, which have no low.
 TERMS_KEY: Final = 40
 TERMS_KIND: Final = 44
 
-OWNED: Final = 2  # kind of a range whose messages are a consumer's or nobody's
+OWNED: Final = 2  # kind of a range whose messages belong to a consumer or were returned
 SWEPT: Final = b"\1"
 NOT_SWEPT: Final = b"\0"
 UNLIMITED: Final = bytes(9)  # max-deliveries, key, and kind of most ranges
@@ -76,12 +76,12 @@ def owner_of(row: bytes) -> int:
 
 
 def owner_row(row: bytes) -> bytes:
-    """Return the entry of an owned range in the set ordered by owner."""
+    """Return the entry of an OWNED range in the set ordered by owner."""
     return row[OWNER:KEY] + row[:ID_SIZE]
 
 
 def last_row(row: bytes) -> bytes:
-    """Return the entry of an owned range in the set ordered by last delivery."""
+    """Return the entry of an OWNED range in the set ordered by last delivery."""
     return last_time(row) + row[:ID_SIZE]
 
 
@@ -98,11 +98,11 @@ def due_row(row: bytes) -> bytes:
 def index_rows(row: bytes) -> tuple[bytes, bytes, int]:
     """Return the entries of a range in the sets ordered by due time and by leaving time, and the slot of its key.
 
-    An entry is empty if the range is not in the set. Owned ranges have neither entries nor a slot.
+    An entry is empty if the range is not in the set. OWNED ranges have neither entries nor a slot.
     """
     if row[KIND] == OWNED:
         return b"", b"", 0
-    if row[MAX_DELIVERIES:] == UNLIMITED:  # the common case: no limit of deliveries, no dead letters, not swept
+    if row[MAX_DELIVERIES:] == UNLIMITED:  # the common case: no delivery limit, no dead letters, not swept
         low = row[:ID_SIZE]
         due_at, leaves_by = row[DUE:EXPIRE], row[EXPIRE:RETRY]
         if leaves_by == FOREVER:

@@ -1,8 +1,8 @@
 """Changes of many messages to the ranges of a pending list, in one pass over the ranges.
 
-If each of a thousand neighbors in ranges of their own were changed separately, this would take a thousand searches and
-copies of chunks in four sets. The functions here visit the ranges once and return the ranges to remove and to add,
-which the caller then exchanges in bulk.
+Changing a thousand neighbors in separate ranges one by one would take a thousand searches and copies of chunks in four
+sets. The functions here visit the ranges once and return the ranges to remove and to add, which the caller then
+exchanges in bulk.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from storage.groups.rangerow import (
 )
 from storage.model.sortedrows import SortedRows
 
-WINDOW: Final = 256  # ranges that are read together
-NEIGHBORS: Final = 1024  # messages that are compared together
-MAX_COUNT: Final = (1 << 32) - 1  # of deliveries
-MAX_OWNED_COUNT: Final = (1 << 63) - 1  # of deliveries to consumers
+WINDOW: Final = 256  # number of ranges that are read together
+NEIGHBORS: Final = 1024  # number of messages that are compared together
+MAX_COUNT: Final = (1 << 32) - 1  # maximum number of deliveries
+MAX_OWNED_COUNT: Final = (1 << 63) - 1  # maximum number of deliveries to consumers
 
 Section = tuple[bytes, bytes, int, int]  # a range, the next range (or empty), start and stop of its messages
 
@@ -88,14 +88,14 @@ class Redelivered(NewTerms):
 
 
 class NewOwner(NewTerms):
-    """Make a consumer, or nobody, the owner; see PendingTable.own()."""
+    """Make a consumer the owner, or remove the owner; see PendingTable.own()."""
 
     __slots__ = ("_count", "_last", "_owner", "_step")
 
     def __init__(self, owner: int, last: int, count: int, step: int) -> None:
         self._owner = owner
         self._last = last
-        self._count = count  # deliveries; -1: add ``step`` to the previous number
+        self._count = count  # number of deliveries; -1: add ``step`` to the previous number
         self._step = step
 
     def of(self, range_: bytes) -> bytes:
@@ -112,14 +112,14 @@ def delivered_terms(first: int, due: int, expire: int, retry: int, most: int, sl
 
 
 def owned_terms(first: int, last: int, deliveries: int, owner: int) -> bytes:
-    """Return the terms of messages of a consumer, or of nobody (0)."""
+    """Return the terms of messages of a consumer, or of messages without an owner (0)."""
     return pack_terms(first, last, deliveries, 0, 0, owner, 0, OWNED)
 
 
 def ranges_of(ranges: SortedRows, raws: list[bytes]) -> list[Section]:
     """Return the ranges of these messages (ascending IDs, all in ranges).
 
-    Each with the next range (empty: none), and with the start and stop of its messages in ``raws``.
+    Each comes with the next range (empty: none), and with the start and stop of its messages in ``raws``.
     """
     found: list[Section] = []
     window: list[bytes] = []
@@ -129,7 +129,7 @@ def ranges_of(ranges: SortedRows, raws: list[bytes]) -> list[Section]:
         while i + 1 < len(window) and window[i + 1][:ID_SIZE] <= raw:
             i += 1
         if i + 1 >= len(window):
-            size = min(4 * size, WINDOW) if i else 2  # large if consecutive messages are in different ranges
+            size = min(4 * size, WINDOW) if i else 2  # larger if consecutive messages are in different ranges
             window = ranges.span(ranges.floor(raw)[:ID_SIZE], b"", size)
             i = 0
         after = window[i + 1] if i + 1 < len(window) else b""

@@ -46,8 +46,8 @@ from storage.groups.ranges import (
 )
 from storage.model.sortedrows import SortedRows
 
-FEW: Final = 64  # most messages with which an empty table is filled directly
-FRESH: Final = 16  # most fresh messages; as Python objects, more would take more memory than in the sets
+FEW: Final = 64  # maximum messages with which an empty table is filled directly
+FRESH: Final = 16  # maximum fresh messages; as Python objects, more would take more memory than in the sets
 ENTRY: Final = TIME_SIZE + ID_SIZE  # width of _due and _drop
 NOT_OWNED: Final = -1
 NO_IDS: Final[list[bytes]] = []  # never changed
@@ -74,7 +74,7 @@ class RangeTable:
         self._fresh_rest = 0  # ``retry``, or the deliveries to the owner
         self._fresh_owner = NOT_OWNED
         self._highest = b""  # the highest ID that was ever added
-        # dead-letter keys, each once: slot n is _keys[n - 1], and _users[n - 1] ranges use it
+        # dead-letter keys, each stored once: slot n is _keys[n - 1], which _users[n - 1] ranges use
         self._keys: list[bytes] = []
         self._users: list[int] = []
         self._slots: dict[bytes, int] = {}
@@ -110,7 +110,7 @@ class RangeTable:
 
     @property
     def _owner_index(self) -> OwnerIndex | None:
-        """The index by owner; None if no consumer ever had a message."""
+        """The index by owner; None if no consumer has ever had a message."""
         if self._fresh:
             self._enter()
         return self._by_owner
@@ -118,7 +118,7 @@ class RangeTable:
     def _enter(self) -> None:
         """Insert the fresh messages into the empty sets.
 
-        If memory runs out, nothing changes: this is also called by readers, after which the server continues.
+        Changes nothing if it raises MemoryError: readers also call this, and the server continues to run.
         """
         raws = self._fresh
         self._fresh = NO_IDS
@@ -139,7 +139,7 @@ class RangeTable:
         self._begin(raws, raws[0] + terms)
 
     def _is_first(self, raws: list[bytes]) -> bool:
-        """Return whether these messages (ascending) can be fresh; the caller then stores them as fresh.
+        """Return whether these messages (ascending) can be fresh; the caller then stores them as such.
 
         They must be few and newer than all messages ever added, and nothing else may be pending.
         """
@@ -192,7 +192,7 @@ class RangeTable:
             return len(gone)
         if owned is not None and range_[KIND] == OWNED:
             owned.count(owner_of(range_), -len(gone))
-        left = self._ids.above(low, itself=True)  # nearly always, all are in one range
+        left = self._ids.above(low, itself=True)  # nearly always, all messages are in one range
         if not left or (border and left >= border):
             self._take(range_)
         return len(gone)
@@ -255,7 +255,7 @@ class RangeTable:
             self._assign(raw, raw, new.of(self._ranges.floor(raw)))
 
     def _exchange(self, taken: list[bytes], put: list[bytes]) -> None:
-        """Replace ranges by others. Both are ascending."""
+        """Replace ranges with others. Both are ascending."""
         if not taken and not put:
             return
         old, new = [index_rows(range_) for range_ in taken], [index_rows(range_) for range_ in put]
@@ -272,7 +272,7 @@ class RangeTable:
         self._drop.exchange(sorted([drop for _, drop, _ in old if drop]), sorted([drop for _, drop, _ in new if drop]))
 
     def _assign(self, low: bytes, high: bytes, terms: bytes) -> None:
-        """Give these terms to all messages from ``low`` to ``high`` (both pending), which are in one range, or new."""
+        """Give these terms to all messages from ``low`` to ``high`` (both pending), which are in one range or new."""
         ranges = self._ranges
         old = ranges.floor(low)
         row = self._ids.above(high)
@@ -330,7 +330,7 @@ class RangeTable:
 
     # -- dead-letter keys ------------------------------------------------------------------------------------
     def _take_slot(self, key: bytes) -> int:
-        """Return the slot of a key. It is in use until _free_slot()."""
+        """Return the slot of a key and mark it as used; _free_slot() releases it."""
         slot = self._slots.get(key, 0)
         if not slot:
             if self._free:
@@ -353,7 +353,9 @@ class RangeTable:
 
 
 def ascending(raws: list[bytes]) -> list[bytes]:
-    """Sort IDs and remove duplicates. Most lists are sorted already and are returned as they are."""
+    """Sort IDs and remove duplicates. Lists that are already sorted, which is the common case, are returned as they
+    are.
+    """
     last = b""
     for raw in raws:
         if raw <= last:

@@ -10,11 +10,11 @@
     changes        the changes since the last checkpoint
     events         keyspace events and changed keys, for clients that are notified
     expiry         expiry of keys, groups, stages and producers
-    deadletters    removal of messages that expired or were delivered too often, and their dead letters
+    deadletters    removal of messages that expired or reached the delivery limit, and their dead letters
     recordheads    cached heads of the most frequent records
     replay         applies records
     validation     validation of records from another server
-    prefetch       fetches the objects that appends to many streams will touch into the processor's caches
+    prefetch       loads the objects that appends to many streams will touch into the processor's caches
     digest         the digest of a keyspace's content
     memory         the estimated memory of a keyspace
 

@@ -2,7 +2,8 @@
 
 A capture belongs to one log offset. Copying the state of 100,000 changed streams takes more than a second, and no
 client may wait that long. begin() therefore only records which keys belong to the capture: from then on they are
-*held*. more() captures them in parts. A mutator that is about to change a held key has it captured first, by before().
+*held*. more() captures them in parts. A mutator that is about to change a held key first calls before(), which captures
+the key.
 
     begin()      more()     more()  before(k)  more()        [a thread writes it]        stored()  stored()
       | all held   | fewer    |       | k only   | none held                               | blobs leave memory
@@ -21,7 +22,7 @@ from storage.streams.capture import Capture
 from storage.streams.stages import Stages
 from storage.streams.stream import Stream
 
-EVERYTHING: Final = 1 << 62  # as a limit
+EVERYTHING: Final = 1 << 62  # as a limit: no limit
 
 
 class Changes:
@@ -33,12 +34,12 @@ class Changes:
     )  # fmt: skip
 
     def __init__(self, keys: dict[bytes, Value], expires: dict[bytes, int], stages: Stages) -> None:
-        """The arguments belong to the keyspace, which may empty but never replace them."""
+        """Refer to the arguments, which belong to the keyspace; it may empty them but never replaces them."""
         self._keys = keys
         self._expires = expires
         self._stages = stages
         self.count = 0  # number of changes since the last completed checkpoint
-        self.streams: dict[bytes, Stream] = {}  # each has ``dirty`` set
+        self.streams: dict[bytes, Stream] = {}  # the ``dirty`` flag of each is set
         self.strings: set[bytes] = set()  # keys whose string changed or was deleted
         self.dead_streams: list[int] = []
         self.dead_groups: list[tuple[int, bytes]] = []
@@ -76,7 +77,7 @@ class Changes:
             for key in self._held_strings:
                 self._take_string(key)
             self._held_strings.clear()
-            # held streams remain here and can no longer change; only their expiries would be lost
+            # held streams remain here and can no longer change; without this, their expiries would be lost
             self._held_expires = self._expires.copy()
         self.streams.clear()
         self.strings.clear()
@@ -117,7 +118,7 @@ class Changes:
         """Capture the value at ``key``, which is about to change, if it is held."""
         stream = self._held_streams.get(key)
         if stream is not None:
-            self._take_stream(key, stream)  # can fail; then the stream is still held
+            self._take_stream(key, stream)  # can fail; the stream is then still held
             del self._held_streams[key]
         if key in self._held_strings:
             self._take_string(key)
@@ -144,10 +145,10 @@ class Changes:
 
     # -- result --------------------------------------------------------------------------------------------
     def stored(self, capture: Capture, limit: int) -> bool:
-        """Release the blobs of at most ``limit`` streams, after the capture was stored. Return True once all are
+        """Release the blobs of at most ``limit`` streams after the capture was stored. Return True once all are
         released.
 
-        Streams and strings that are done are removed from ``capture``, since freeing a million at once takes time.
+        Released streams and strings are removed from ``capture``, since freeing a million at once takes time.
         """
         taken = capture.streams
         while taken and limit > 0:
@@ -183,7 +184,7 @@ class Changes:
             stream = self._find(self._key_now(capture, sid), sid)
             if stream is not None and name in stream.groups:
                 stream.groups[name].dirty = True
-        for key, stream in self._held_streams.items():  # not captured yet when it failed
+        for key, stream in self._held_streams.items():  # not captured yet when the capture failed
             if self._find(key, stream.sid) is not None:
                 self.streams[key] = stream
         self.strings.update(self._held_strings)

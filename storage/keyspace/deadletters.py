@@ -15,16 +15,16 @@ from storage.model.entries import entry_wire, id_bulk, wire_values
 from storage.model.ids import format_id
 from storage.streams.stream import Stream
 
-AT_ONCE: Final = 1000  # most messages that one call removes; the others are removed shortly after
-BYTES_AT_ONCE: Final = 4 << 20  # of dead letters, with the names of their stream, group, and key
-RETRY_MS: Final = 1000  # after a dead letter could not be appended
+AT_ONCE: Final = 1000  # maximum messages that one call removes; the others are removed shortly after
+BYTES_AT_ONCE: Final = 4 << 20  # size of the dead letters, with the names of their stream, group, and key
+RETRY_MS: Final = 1000  # delay after a dead letter could not be appended
 
 
 def drop_overdue(ks: Keyspace, key: bytes, stream: Stream, group: Group, now: int) -> int:
     """Remove overdue messages of a group. Return their number, or AT_ONCE if there may be more.
 
     Only a leader does this. A message whose dead letter cannot be appended, because the key holds a string, stays
-    pending and is tried again.
+    pending and is retried later.
     """
     dropped, postponed, size, served = 0, False, 0, ks.served(now)
     for entry_id, reason in group.pending.drops(served, AT_ONCE):
@@ -52,7 +52,7 @@ def drop_overdue(ks: Keyspace, key: bytes, stream: Stream, group: Group, now: in
             break
     if postponed:
         ks.timers.arm(timers.PENDING_DROP, key, group.name, served + RETRY_MS)
-    else:  # even if nothing was removed: the timer's messages may be acknowledged, and others leave later
+    else:  # even if nothing was removed: the timer's messages may be acknowledged, and others may leave later
         ks.arm_group(key, group)
     return dropped
 
@@ -60,7 +60,7 @@ def drop_overdue(ks: Keyspace, key: bytes, stream: Stream, group: Group, now: in
 def dead_letter(ms: int, seq: int, wire: bytes | None, key: bytes, group: bytes, row: PendingRow, reason: str) -> bytes:
     """Return the dead letter with the ID ms.seq: the fields of the message, its origin, and the reason.
 
-    ``wire``: the message's entry; None if it was evicted.
+    ``wire``: the message's entry; None if the entry was evicted.
     """
     values = wire_values(wire) if wire is not None else []
     values += (

@@ -1,7 +1,7 @@
 """Keyspace events: the classes of ``notify-keyspace-events``, and notifications that are pending for clients.
 
 A handler calls ``ks.notify(events.STREAM, b"xadd", key)`` after the mutator of the change, once for each event, in the
-order of Redis. While the class is disabled, this costs one attribute test. Nothing is sent here. The server takes
+same order as Redis. While the class is disabled, this costs one attribute test. Nothing is sent here. The server takes
 ``ks.events`` after the command and sends the messages with the tick, when the change is on disk.
 
 Rule 1: mutators publish only ``new`` and ``expired``, since replay calls them, too, and a record is an effect, not a
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import Final
 
-# what is published
+# what is published for an event
 KEYSPACE: Final = 1  # K: __keyspace@0__:key with the event
 KEYEVENT: Final = 2  # E: __keyevent@0__:event with the key
 # classes of events
@@ -40,7 +40,7 @@ _LETTERS: Final = {
 
 
 def parse_classes(text: str) -> int:
-    """Return the classes of letters. Raises ValueError if a letter is unknown."""
+    """Return the classes that correspond to letters. Raises ValueError if a letter is unknown."""
     found = 0
     for letter in text:
         if letter == "A":
@@ -60,7 +60,7 @@ def show_classes(classes: int) -> str:
 
 
 def fired(classes: int, follower: bool) -> int:
-    """Return those of the classes that are published on this server; 0 if there are none."""
+    """Return the classes that this server publishes; 0 if there are none."""
     if not classes & (KEYSPACE | KEYEVENT):
         return 0
     return classes & (KEYSPACE | KEYEVENT | MISS) if follower else classes

@@ -1,9 +1,9 @@
 """Expiry of keys, groups, stages, producers' IDs, and pending messages. Only a leader runs it. Each expiry is logged.
 
-Rule 1: a timer only says when to inspect its subject. The subject's own deadline decides.
+Rule 1: a timer only determines when its subject is inspected. The subject's own deadline decides.
 Rule 2: keys and the IDs of producers expire in wall-clock time, everything else in served time (Rule 6 of
 ``keyspace``).
-Rule 3: one run does a bounded amount of work, so that a million keys that expire together do not block the server.
+Rule 3: one call does a bounded amount of work, so that a million keys that expire together do not block the server.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from storage.keyspace.keyspace import Keyspace
 from storage.model import timers
 from storage.streams.stream import Stream
 
-AT_ONCE: Final = 1000  # timers per run; some milliseconds
+AT_ONCE: Final = 1000  # timers per call, which takes a few milliseconds
 
 
 def run(ks: Keyspace, now: int) -> int:
@@ -61,7 +61,7 @@ def _expire(ks: Keyspace, item: timers.Item, now: int, served: int) -> int:
     if kind == timers.PENDING_DROP:
         return drop_overdue(ks, key, stream, group, now)
     if not group.deadline or group.waiters:
-        return 0  # no TTL, or a blocked reader: armed again when the reader leaves
+        return 0  # no TTL, or a blocked reader; armed again when the reader leaves
     if group.deadline <= served:
         ks.expired_groups += 1
         groupmutators.end_group(ks, key, stream, name, b"tgroup-expired")
@@ -73,5 +73,5 @@ def _expire(ks: Keyspace, item: timers.Item, now: int, served: int) -> int:
 def _forget_produced(ks: Keyspace, key: bytes, stream: Stream, now: int) -> None:
     if stream.producers is not None and stream.producers.by_name:
         ks.forget_produced(key, stream, now)
-        if stream.producers.by_name:  # not for each ID, since expired IDs are harmless
+        if stream.producers.by_name:  # not called for each ID, since expired IDs are harmless
             ks.timers.arm(timers.PRODUCED, key, b"", now + stream.idmp()[0])

@@ -17,7 +17,7 @@ from storage.streams.stream import Stream
 
 
 class Reader:
-    """The redelivery options of a group's reader, in ms. Without HAS_RETRY, only ``now`` has a meaning."""
+    """The redelivery options of a group's reader, in ms. Without HAS_RETRY, only ``now`` is used."""
 
     __slots__ = ("deadletter", "expire_at", "flags", "max_deliveries", "now", "retry")
 
@@ -39,8 +39,8 @@ class Messages:
 
     def __init__(self, new: list[bytes], again: list[bytes], gone: list[bytes]) -> None:
         self.new = new  # delivered for the first time
-        self.again = again  # pending ones that are delivered again, or transferred
-        self.gone = gone  # pending ones whose entries were deleted
+        self.again = again  # pending messages that are delivered again, or transferred
+        self.gone = gone  # pending messages whose entries were deleted
 
 
 class Ownership:
@@ -108,7 +108,7 @@ def deliver(
     pending = group.pending
     has_retry = flags & records.HAS_RETRY
     if group.entries_read >= 0 and group.offset != offset:
-        # XSETID can set the number of added entries below that of deleted ones
+        # XSETID can set the number of added entries to less than that of deleted ones
         group.entries_read = max(-1, stream.ord_from(offset + 1) + stream.entries_added - stream.next_ord)
     group.offset = offset
     if has_retry and new:
@@ -174,7 +174,7 @@ def drop(
 
 
 def destroy_group(ks: Keyspace, key: bytes, stream: Stream, name: bytes) -> None:
-    """Remove a group and its pending list, and signal its blocked readers."""
+    """Remove a group and its pending list, and unblock its blocked readers."""
     ks.before(key)
     group = stream.groups.pop(name)
     ks.group_gone(key, stream, group, records.destroy(key, name))
@@ -184,7 +184,7 @@ def destroy_group(ks: Keyspace, key: bytes, stream: Stream, name: bytes) -> None
 def end_group(ks: Keyspace, key: bytes, stream: Stream, name: bytes, event: bytes = b"tgroup-destroy") -> None:
     """Remove a group, and then its stream if it never had an entry and has no other groups [14].
 
-    A stream that XGROUP created is ``lone`` and is not removed. Notifies of ``event``, and of ``del`` for the stream.
+    A stream that XGROUP created is ``lone`` and is not removed. Publishes ``event``, and ``del`` for the stream.
     """
     destroy_group(ks, key, stream, name)
     ks.notify(events.STREAM, event, key)
@@ -222,7 +222,9 @@ def move_group(ks: Keyspace, key: bytes, stream: Stream, group: Group, offset: i
 def consumer(
     ks: Keyspace, key: bytes, stream: Stream, group: Group, name: bytes, now: int
 ) -> tuple[Consumer, bool]:  # fmt: skip
-    """Return the consumer with that name, and whether it was created. The group's deadline is extended (not logged)."""
+    """Return the consumer with this name, and whether it was created. Extends the group's deadline, which is not
+    logged.
+    """
     served = ks.served(now)
     found = group.consumers.get(name)
     if found is not None:
@@ -255,9 +257,9 @@ def own(
 
     ``position``: the group's new offset and entries read; None: unchanged.
 
-    New messages that are still pending, because the offset was moved back, start again. Messages of a consumer never
-    fall due, never expire, and never become dead letters. ``consumer``: None returns the messages, which then belong
-    to nobody.
+    New messages that are still pending, because the offset was moved back, are counted as new. Messages of a consumer
+    never fall due, never expire, and never become dead letters. If ``consumer`` is None, the messages are returned to
+    the group and have no owner.
     """
     new, again, gone = messages.new, messages.again, messages.gone
     offset, entries_read = position or (group.offset, group.entries_read)

@@ -16,13 +16,13 @@ from array import array
 from bisect import bisect_left, bisect_right
 from typing import Final
 
-BLOCK: Final = 1024  # keys; removing one moves the following ones of its block
-SMALL: Final = BLOCK // 4  # a block that shrinks to this is joined with a neighbor
-DENSE: Final = 32  # keys of a block; if so many are removed at once, it is rebuilt
+BLOCK: Final = 1024  # maximum keys of a block; removing one moves the keys after it in the block
+SMALL: Final = BLOCK // 4  # a block that shrinks to this size is joined with a neighbor
+DENSE: Final = 32  # keys of a block; if that many are removed at once, the block is rebuilt
 
 
 class KeyIndex:
-    """The index. It takes 80 to 90 bytes per key. A change is O(log n) and moves some hundred pointers."""
+    """The index. It takes 80 to 90 bytes per key. A change is O(log n) and moves a few hundred pointers."""
 
     __slots__ = ("_blocks", "_column", "_columns", "_firsts", "_last", "_next", "_numbers")
 
@@ -122,7 +122,7 @@ class KeyIndex:
         return column
 
     def _shrunk(self, at: int, block: list[bytes]) -> None:
-        """Join a small block with a neighbor if both together leave room."""
+        """Join a small block with a neighbor if both fit into one block with room to grow."""
         blocks, columns = self._blocks, self._columns
         for left in (at - 1, at):
             right = left + 1

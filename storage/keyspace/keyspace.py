@@ -44,7 +44,7 @@ from storage.streams.stream import Stream
 
 
 class Watcher(Protocol):
-    """A client that WATCHes keys. The flag is set when one changes."""
+    """A client that WATCHes keys. The flag is set when one of them changes."""
 
     dirty_cas: bool
 
@@ -76,7 +76,7 @@ class Keyspace(KeyTable):
         self.expiring_names = 0  # bytes of keys that expire, for the copies in ``expires`` and the timer
         self.group_bytes = 0  # memory of groups, without changes of the groups in ``uncounted``
         self.uncounted: dict[Group, None] = {}
-        # stats since start
+        # statistics since the start
         self.expired_keys = 0
         self.expired_groups = 0
         self.changes = Changes(self.keys, self.expires, self.stages)  # for the next checkpoint
@@ -96,7 +96,7 @@ class Keyspace(KeyTable):
             self.touch_watchers(key)
 
     def touch_watchers(self, key: bytes) -> None:
-        """Notify the watchers of a key of its change."""
+        """Notify the watchers of a key that it has changed."""
         if self.tracked:
             self.events.append((events.CHANGED, key))
         for watcher in self.watchers.get(key, ()):
@@ -199,7 +199,7 @@ class Keyspace(KeyTable):
     def evict_before(self, key: bytes, stream: Stream, ordinal: int, counts: bool = True) -> int:
         """Evict the entries before ``ordinal``, which is above first_ord. Return their number.
 
-        ``counts``: each eviction counts as a change. Otherwise only the appends that caused them count, as in Redis.
+        ``counts``: each eviction counts as a change. Otherwise, only the appends that caused them count, as in Redis.
         """
         changes = self.changes
         if changes.held:
@@ -281,14 +281,14 @@ class Keyspace(KeyTable):
         self.timers.arm(timers.PRODUCED, key, b"", now + keep_ms)
 
     def set_idmp(self, key: bytes, stream: Stream, keep_ms: int, most: int) -> None:
-        """Set how long and how many IDs of producers are remembered, and forget the current ones."""
+        """Set how long and how many IDs of producers are remembered, and forget all current ones."""
         self.before(key)
         stream.set_idmp(keep_ms, most)
         self.changes.stream(key, stream)
         self._logged(key, records.idmp(key, keep_ms, most))
 
     def forget_produced(self, key: bytes, stream: Stream, now: int) -> None:
-        """Forget the IDs of producers that are expired at ``now``."""
+        """Forget the IDs of producers that have expired at ``now``."""
         self.before(key)
         stream.forget_produced(now)
         self.changes.stream(key, stream)
@@ -312,7 +312,7 @@ class Keyspace(KeyTable):
         return string
 
     def _new_string(self, key: bytes, value: bytes, new: bool) -> String:
-        """Create a string where there was none. ``new``: whether the key is new."""
+        """Create a string at a key that has no value. ``new``: whether the key is new."""
         if new:
             self.index.add(key)
             if self.event_classes:
@@ -332,7 +332,7 @@ class Keyspace(KeyTable):
         self._string_logged(key, value, self.expires.get(key, NEVER) if self.expires else NEVER)
 
     def passed_over(self, count: int) -> None:
-        """Count changes before the last one that were skipped because no client could have seen them."""
+        """Count changes that were skipped, since later ones replaced them before any client could see them."""
         self.changes.count += count
 
     def _string_logged(self, key: bytes, value: bytes, expire_at: int) -> None:
@@ -363,7 +363,9 @@ class Keyspace(KeyTable):
 
     # -- any key ---------------------------------------------------------------------------------------------
     def delete(self, key: bytes, now: int) -> bool:
-        """Delete the value at ``key``. Return False if there is none or it is expired at ``now``, and expire it."""
+        """Delete the value at ``key``. Return False if there is none, or if it has expired at ``now`` (it is then
+        expired).
+        """
         at = self.expires.get(key)
         if at is not None and at <= now:
             if not (self.follower or self.frozen):
@@ -476,9 +478,9 @@ class Keyspace(KeyTable):
             self.changes.strings.add(key)
 
     def flush(self) -> list[dict[bytes, Value] | dict[bytes, int]]:
-        """Remove everything (FLUSHALL). Returns the containers of the content.
+        """Remove everything (FLUSHALL). Return the containers of the content.
 
-        Freeing millions of objects takes time, so that the caller may do it step by step.
+        Since freeing millions of objects takes time, the caller may do it step by step.
         """
         self._log_all_evictions()
         self.changes.all_gone()
@@ -551,7 +553,7 @@ class Keyspace(KeyTable):
             self.timers.arm(timers.STAGE_EXPIRY, name, b"", stage.deadline)
 
     def staging_logged(self, record: Iterable[bytes], changes: int) -> None:
-        """Log the parts of a record of stages. It changed only keys for which appended() was called."""
+        """Log the parts of a record of stages, which changed only keys for which appended() was called."""
         self.log += record
         self.changes.count += changes
 
@@ -565,7 +567,7 @@ class Keyspace(KeyTable):
     def restore_stream(self, key: bytes, sid: int, meta: bytes, expire_at: int = NEVER) -> Stream:
         """Add a stream from a checkpoint.
 
-        The caller then adds nodes and groups. Raises CorruptError if it is damaged.
+        The caller then adds nodes and groups. Raises CorruptError if the stream is damaged.
         """
         stream = Stream.restore(sid, meta, self.pool)
         self.keys[key] = stream

@@ -11,23 +11,23 @@ from storage.streams.stream import Stream
 
 
 class KeyTable:
-    """The reading part of a keyspace."""
+    """The part of a keyspace that reads."""
 
     def __init__(self) -> None:
         self.keys: dict[bytes, Value] = {}
         self.index = KeyIndex()  # the same keys, for SCAN and RANDOMKEY
         self.expires: dict[bytes, int] = {}  # ms since epoch
         self.events: list[tuple[bytes, bytes]] = []  # event (or CHANGED, FLUSHED) and key: notifications for clients
-        self.event_classes = 0  # of keyspace events that are published; set by the server
+        self.event_classes = 0  # classes of keyspace events that are published; set by the server
         self.follower = False  # on a replica: only the records of its leader may be logged
         self.frozen = False  # writes are paused: nothing may expire, since nothing may change
         self.no_touch = False  # the client has set CLIENT NO-TOUCH: its reads do not count as use
-        # stats since start
+        # statistics since the start
         self.hits = 0
         self.misses = 0
 
     def live(self, key: bytes, now: int) -> Value | None:
-        """Return the value at ``key``. An expired one is deleted and logged, or hidden (Rule 3)."""
+        """Return the value at ``key``. An expired value is deleted and logged, or hidden (Rule 3)."""
         if self.expires:
             at = self.expires.get(key)
             if at is not None and at <= now:
@@ -37,14 +37,14 @@ class KeyTable:
         return self.keys.get(key)
 
     def get(self, key: bytes, now: int) -> Value | None:
-        """Look up a value for a command that changes it: counts as use (OBJECT IDLETIME), not as a hit or miss."""
+        """Look up a value for a command that changes it. Counts as use (OBJECT IDLETIME), not as a hit or miss."""
         value = self.live(key, now)
         if value is not None and not self.no_touch:
             value.used = now
         return value
 
     def peek(self, key: bytes, now: int, quiet: bool = False) -> Value | None:
-        """Look up a value for a command that does not return it: counts as a hit or miss, not as use.
+        """Look up a value for a command that does not return it. Counts as a hit or miss, not as use.
 
         ``quiet``: a miss publishes no event.
         """
@@ -59,7 +59,7 @@ class KeyTable:
         return value
 
     def read(self, key: bytes, now: int) -> Value | None:
-        """Look up a value for a command that returns it: counts as a hit or miss, and as use."""
+        """Look up a value for a command that returns it. Counts as a hit or miss, and as use."""
         value = self.live(key, now)
         if value is None:
             self.missed(key)
@@ -76,25 +76,25 @@ class KeyTable:
             self.notify(events.MISS, b"keymiss", key)
 
     def stream(self, key: bytes, now: int) -> Stream | None:
-        """Return get(). Raises WRONGTYPE if the value has another type."""
+        """Return get(). Raises CommandError (WRONGTYPE) if the value has another type."""
         value = self.get(key, now)
         if value is None or isinstance(value, Stream):
             return value
         raise errors.wrong_type()
 
     def read_stream(self, key: bytes, now: int) -> Stream | None:
-        """Return read(). Raises WRONGTYPE if the value has another type."""
+        """Return read(). Raises CommandError (WRONGTYPE) if the value has another type."""
         value = self.read(key, now)
         if value is None or isinstance(value, Stream):
             return value
         raise errors.wrong_type()
 
     def string(self, key: bytes, now: int) -> bytes | None:
-        """Return get(). Raises WRONGTYPE if the value has another type."""
+        """Return get(). Raises CommandError (WRONGTYPE) if the value has another type."""
         return _text(self.get(key, now))
 
     def read_string(self, key: bytes, now: int) -> bytes | None:
-        """Return read(). Raises WRONGTYPE if the value has another type."""
+        """Return read(). Raises CommandError (WRONGTYPE) if the value has another type."""
         return _text(self.read(key, now))
 
     def expire_at(self, key: bytes) -> int:

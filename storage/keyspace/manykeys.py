@@ -1,6 +1,6 @@
 """Operations on many keys. They do the same as the keyspace's methods for each key, in a fraction of the time.
 
-Rule 1: no statement runs once per key if one statement can handle all keys.
+Rule 1: a statement that can handle all keys is not executed once per key.
 Rule 2: if a key needs more than a change of its string, the keyspace's methods are called for each key.
 """
 
@@ -14,7 +14,7 @@ from storage.keyspace.values import String, Value
 from storage.model import records
 from storage.streams.stream import Stream
 
-FEW: Final = 8  # keys; for so few, separate calls are as fast
+FEW: Final = 8  # keys; up to this number, separate calls are as fast
 
 
 def peek_many(ks: Keyspace, keys: list[bytes], now: int) -> list[Value | None]:
@@ -83,7 +83,7 @@ def set_strings(ks: Keyspace, keys: list[bytes], values: list[bytes], now: int) 
 
 
 def _plain(ks: Keyspace, keys: list[bytes]) -> dict[bytes, String] | None:
-    """Return the strings of those keys that exist; None if the keys must be changed one by one.
+    """Return the strings of the keys that exist; None if the keys must be changed one by one.
 
     The latter applies if a key is a stream, has an expiry, or occurs twice, or if clients must be notified of changes.
     """

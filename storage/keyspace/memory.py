@@ -17,7 +17,7 @@ def stream_bytes(ks: Keyspace) -> int:
 
 
 def recount(ks: Keyspace, limit: int) -> bool:
-    """Update the memory of at most ``limit`` changed groups. Return True if no others are left."""
+    """Update the memory of at most ``limit`` changed groups. Return True if no others remain."""
     changed = ks.uncounted
     for _ in range(min(limit, len(changed))):
         group, _ = changed.popitem()

@@ -1,4 +1,4 @@
-"""The heads of the most frequent records, which a keyspace packs once and uses again.
+"""The heads of the most frequent records, which a keyspace packs once and reuses.
 
 Most records are followed by others of the same millisecond and length. Without these caches, an append takes 5 % more
 instructions. They belong to the keyspace that logs the records, so that ``records`` has no state.
@@ -24,7 +24,7 @@ class RecordHeads:
 
     def __init__(self) -> None:
         self._append_ms = self._append_klen = self._append_size = -1
-        self._append_head = b""  # of the last APPEND record, up to seq
+        self._append_head = b""  # head of the last APPEND record, up to seq
         self._set_heads = [b""] * (SHORT * SHORT)  # by the lengths of key and value
 
     def log_append(self, log: list[bytes], key: bytes, ms: int, seq: int, wire: bytes) -> None:
@@ -39,7 +39,7 @@ class RecordHeads:
         log.append(wire)
 
     def set(self, key: bytes, value_len: int, expire: int) -> bytes:
-        """Return a SET record up to key and value, which follow it."""
+        """Return a SET record without key and value, which must follow it."""
         klen = len(key)
         if expire or klen >= SHORT or value_len >= SHORT:
             return _pack_key_time(SET, _SET_BODY + klen + value_len, klen, expire)

@@ -449,13 +449,13 @@ def part(batch: bytes, start: int, stop: int) -> bytes:
 
 
 def _check_above(stream: Stream | None, ms: int, seq: int) -> None:
-    """Check an ID. Raises CorruptError if it is not above the stream's last ID. ``stream``: None for a new one."""
+    """Raises CorruptError if an ID is not above the stream's last ID. ``stream``: None for a new stream."""
     if (ms, seq) <= ((0, 0) if stream is None else (stream.last_ms, stream.last_seq)):
         raise _not_above(ms, seq)
 
 
 def _check_times(*times: int) -> None:
-    """Check times. Raises CorruptError if one is not below 2**63, the limit of commands and replies."""
+    """Raises CorruptError if a time is not below 2**63, the limit of commands and replies."""
     for time in times:
         if time >> 63:
             raise CorruptError("a record with a time that is out of range")

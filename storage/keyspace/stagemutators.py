@@ -4,10 +4,10 @@ As in ``keyspace``, each mutator makes one effect and logs its record, and repla
 entries are already in the log when they are published. A PUBLISH record therefore contains the names of the stages and
 the first ID for each stream, from which all other IDs follow [3].
 
-Rule 1: beyond some thousand entries (``NodePool.publish_written``), publishing costs one or two microseconds per stage
+Rule 1: beyond a few thousand entries (``NodePool.publish_written``), publishing costs one or two microseconds per stage
 and per node, but nothing per entry, since the entries are adopted as drafts.
-Rule 2: the content of the stages is read once (``gathered``). Thousands of stages may not have been accessed for a
-while, so that much of the cost is cache misses.
+Rule 2: the content of the stages is read once (``gathered``). Since thousands of stages may not have been accessed for
+a while, much of the cost is cache misses.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ First = tuple[bytes, int, int]  # key, ms, and seq of the first entry for a stre
 def stage(
     ks: Keyspace, name: bytes, key: bytes, ttl: int, deadline: int, sizes: array[int], bare: bytes
 ) -> Stage:  # fmt: skip
-    """Add entries (at least one) to a stage, which is created if it is new. ``sizes``: the size of each in ``bare``."""
+    """Add entries (at least one) to a stage; create the stage if it is new. ``sizes``: the size of each in ``bare``."""
     found = ks.stages.by_name.get(name)
     before = 0
     if found is None:
@@ -53,7 +53,7 @@ class StagedContent:
     __slots__ = ("count", "drafts")
 
     def __init__(self, pieces: Sequence[StagedChunk], max_entries: int, max_bytes: int) -> None:
-        self.count = 0  # entries
+        self.count = 0  # number of entries
         self.drafts: list[StagedDraft] = []  # without IDs
         held: list[StagedChunk] = []
         entries = size = 0
@@ -119,7 +119,7 @@ def publish(
 def _append(stream: Stream, ms: int, seq: int, content: StagedContent) -> None:
     bares = [bare for draft in content.drafts for bare in draft.entries()]
     while bares:
-        some = bares[: MASK64 - seq + 1]  # the others get the next millisecond
+        some = bares[: MASK64 - seq + 1]  # the remaining entries get the next millisecond
         wires = write(ms, seq, some)
         stream.append_packed(ms, seq, array("I", list(map(len, wires))), b"".join(wires))
         del bares[: len(some)]
@@ -149,7 +149,7 @@ def _forget(ks: Keyspace, names: Sequence[bytes]) -> None:
 
 
 def live(ks: Keyspace, name: bytes, served: int) -> Stage | None:
-    """Return a stage, None if there is none. Like a key, an expired stage is removed here, which is logged."""
+    """Return a stage; None if there is none. Like a key, an expired stage is removed here, which is logged."""
     found = ks.stages.by_name.get(name)
     if found is not None and found.deadline and found.deadline <= served:
         ks.stages.expired += 1

@@ -77,7 +77,7 @@ def _check_stage(batch: bytes, at: int) -> None:
 
 
 def is_entry(wire: bytes, entry_id: bytes) -> bool:
-    """Return whether these are the bytes of one entry with this ID (as text), as ``entries`` encodes it."""
+    """Return whether ``wire`` is one entry with this ID (as text), as ``entries`` encodes it."""
     words = wire.split(b"\r\n")
     last = len(words) - 1
     if PIECES.get(words[0]) == last + 1 and not words[last] and words[2] == entry_id:

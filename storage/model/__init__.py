@@ -1,9 +1,9 @@
-"""The values that streams are made of, their bytes, and basic data structures.
+"""The values that streams are made of, their encodings, and basic data structures.
 
     ids         IDs as integers (``ms << 64 | seq``) and as text
     entries     entries in wire form
-    records     the bytes of each logged effect
-    timers      a heap of deadlines that tolerates changes
+    records     the encoding of each logged effect
+    timers      a heap of deadlines that can be changed
     tombstones  the ordinals of deleted entries
     sortedrows  an ordered set of rows of bytes with a fixed width
 

@@ -21,7 +21,7 @@ try:
     from storage.model import _ids
 
     _raws, _parsed = _ids.raws, _ids.parsed
-except ImportError:  # installed without a C compiler, or a checkout
+except ImportError:  # installed without a C compiler, or run from a checkout
     pass
 RAWS: Final[Callable[[int, array[int], array[int], int, int], list[bytes]] | None] = _raws
 PARSED: Final[Callable[[list[bytes], int], list[bytes] | None] | None] = _parsed
@@ -60,7 +60,8 @@ def parse_id(text: bytes, default_seq: int = 0) -> int:
 
 
 def parse_range_start(text: bytes) -> int:
-    """Return the first ID of a range that starts at ``-``, ``+``, an ID, or ``(id``; MAX_ID + 1 if it is empty."""
+    """Return the first ID of a range that starts at ``-``, ``+``, an ID, or ``(id``; MAX_ID + 1 if the range is empty.
+    """
     if text == b"-":
         return 0
     if text == b"+":
@@ -71,7 +72,7 @@ def parse_range_start(text: bytes) -> int:
 
 
 def parse_range_end(text: bytes) -> int:
-    """Return the last ID of a range that ends at ``-``, ``+``, an ID, or ``(id``; -1 if it is empty."""
+    """Return the last ID of a range that ends at ``-``, ``+``, an ID, or ``(id``; -1 if the range is empty."""
     if text == b"-":
         return 0
     if text == b"+":

@@ -130,7 +130,7 @@ INCREMENT: Final = 2  # ... one is added to the deliveries of pending messages
 DECREMENT: Final = 4  # ... or subtracted
 QUIET: Final = 8  # with any of these: the consumer does not count as active
 
-UNKNOWN: Final = (1 << 64) - 1  # entries read
+UNKNOWN: Final = (1 << 64) - 1  # for entries read
 
 REASONS: Final = ("expired", "maxdeliveries")
 
@@ -146,7 +146,7 @@ try:
     from storage.model import _records
 
     _c_records = _records.deliver, _records.ack, _records.own
-except ImportError:  # installed without a C compiler, or a checkout
+except ImportError:  # installed without a C compiler, or run from a checkout
     pass
 DELIVER_RECORD: Final[Callable[..., bytes] | None] = None if _c_records is None else _c_records[0]
 ACK_RECORD: Final[Callable[..., bytes] | None] = None if _c_records is None else _c_records[1]
@@ -159,7 +159,7 @@ def run(key: bytes, ms: int, seq: int, sizes: array[int], wire: bytes) -> tuple[
 
 
 def run_head(key: bytes, ms: int, seq: int, sizes: array[int], wire_len: int) -> tuple[bytes, bytes, bytes]:
-    """Return a RUN record up to the entries, which follow it."""
+    """Return a RUN record without its entries, which must follow it."""
     size = RUN_HEAD.size - 5 + len(key) + 4 * len(sizes) + wire_len
     return RUN_HEAD.pack(RUN, size, len(key), ms, seq, len(sizes)), key, pack_sizes(sizes)
 
@@ -293,7 +293,7 @@ def due(key: bytes, name: bytes, at: int, ids: list[bytes]) -> bytes:
 def drop(
     key: bytes, name: bytes, entry_id: int, reason: str, deadletter: bytes, ms: int, seq: int, wire: bytes
 ) -> bytes:
-    """``deadletter``: empty for none; ``ms``, ``seq`` and ``wire`` are then unused."""
+    """Return a DROP record. ``deadletter``: empty for none; ``ms``, ``seq`` and ``wire`` are then unused."""
     body = b"".join((key, name, deadletter, wire))
     head = DROP_HEAD.pack(
         DROP, DROP_HEAD.size - 5 + len(body), len(key), len(name), len(deadletter), entry_id.to_bytes(16, "big"),
@@ -307,7 +307,7 @@ def destroy(key: bytes, name: bytes) -> bytes:
 
 
 def xgroup(key: bytes, name: bytes, offset: int, entries_read: int, flags: int) -> bytes:
-    """``entries_read``: -1 if unknown."""
+    """Return an XGROUP record. ``entries_read``: -1 if unknown."""
     size = XGROUP_HEAD.size - 5 + len(key) + len(name)
     head = XGROUP_HEAD.pack(
         XGROUP, size, len(key), len(name), offset.to_bytes(16, "big"), entries_read & UNKNOWN, flags
@@ -324,7 +324,7 @@ def own(
     key: bytes, group: bytes, number: int, flags: int, offset: int, entries_read: int, last: int, now: int, count: int,
     new: list[bytes], again: list[bytes], gone: list[bytes],
 ) -> bytes:  # fmt: skip
-    """``entries_read``: -1 if unknown."""
+    """Return an OWN record. ``entries_read``: -1 if unknown."""
     if OWN_RECORD is not None:
         return OWN_RECORD(key, group, number, flags, offset, entries_read, last, now, count, new, again, gone)
     ids = new
@@ -380,7 +380,7 @@ def unpack_names(raw: bytes, at: int, count: int) -> tuple[list[bytes], int]:
     Raises CorruptError if a name ends beyond ``raw``.
     """
     names: list[bytes] = []
-    if count > 1:  # there can be many thousand, usually of equal length
+    if count > 1:  # there can be many thousands, usually of equal length
         (length,) = LENGTH.unpack_from(raw, at)
         same = Struct(f">I{length}s")
         end = at + count * same.size
@@ -399,7 +399,8 @@ def unpack_names(raw: bytes, at: int, count: int) -> tuple[list[bytes], int]:
 
 
 def unpack_firsts(raw: bytes, at: int, count: int) -> list[tuple[bytes, int, int]]:
-    """Return the streams of a PUBLISH record, from offset ``at`` to its end. Raises CorruptError if they do not fit."""
+    """Return the streams of a PUBLISH record, from offset ``at`` to its end. Raises CorruptError if they are invalid.
+    """
     firsts: list[tuple[bytes, int, int]] = []
     for _ in range(count):
         length, ms, seq = FIRST.unpack_from(raw, at)

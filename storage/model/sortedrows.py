@@ -1,10 +1,9 @@
 """Sorted rows of fixed width: an ordered set that takes little more memory than its rows.
 
 Rule 1: a row starts with its key. Keys are unique and big-endian, so that they sort as bytes.
-Rule 2: rows are stored in chunks, immutable ``bytes`` of about 2 KB, and a change creates a new chunk. Copying one
-takes
-0.1 us. In return, no memory is over-allocated, a search slices ``bytes`` (twice as fast as slicing a ``bytearray``),
-and a dump is one join.
+Rule 2: rows are stored in chunks, immutable ``bytes`` of about 2 KB. A change creates a new chunk, which takes 0.1 us.
+In return, no memory is over-allocated, a search slices ``bytes`` (twice as fast as slicing a ``bytearray``), and a dump
+is one join.
 
     _mins     b""          key             key           at most the first key of its chunk, above all keys before it
     _chunks   row row row  row row row row row row ...   none is empty, except the only one of an empty set
@@ -29,10 +28,11 @@ from typing import Final
 
 import zstandard
 
-CHUNK_BYTES: Final = 2048  # limit of a chunk's size; the overhead per chunk matters below 1 KB, copying above 4 KB
+# limit of a chunk's size; the overhead per chunk matters below 1 KB, the time of copying above 4 KB
+CHUNK_BYTES: Final = 2048
 CHUNK_OVERHEAD: Final = 33 + 16 + 64 + 16  # bytes: object header, malloc, the key in _mins, two list slots
-HOT_CHUNKS: Final = 64  # most recent chunks, which are not packed
-PACKED_FROM: Final = 256  # bytes of a chunk; a shorter one stays plain
+HOT_CHUNKS: Final = 64  # number of recent chunks that are not packed
+PACKED_FROM: Final = 256  # bytes; a shorter chunk stays plain
 PACKED_OVERHEAD: Final = 20  # bytes of overhead in addition to that of a plain chunk
 
 _compressor: Final = zstandard.ZstdCompressor(level=1, write_content_size=True, write_checksum=False)
@@ -61,8 +61,8 @@ class SortedRows:
         self._key_size = key_size
         self._capacity = CHUNK_BYTES // width * width  # bytes
         self._small = self._capacity // 4  # bytes; a chunk that shrinks to this size is joined with a neighbor
-        self.count = 0  # rows
-        # Offset of the last row found in its chunk, where the next one is often found, too. Without it, acknowledging
+        self.count = 0  # number of rows
+        # Offset of the last row found in its chunk. The next one is often there, too. Without it, acknowledging
         # messages one by one takes 10 % more instructions.
         self._hint = 0
         self._chunks: list[bytes] = [b""]
@@ -70,7 +70,7 @@ class SortedRows:
         self._packed: dict[bytes, bytes] = {}  # packed chunks by their keys in _mins
         self._saved = 0  # bytes of memory that packing saves
         self._hot: list[bytes] = []  # keys in _mins of recent chunks, oldest first
-        self._seen, self._seen_plain = b"", b""  # the packed chunk that was read last, packed and plain
+        self._seen, self._seen_plain = b"", b""  # the packed chunk that was read last, in packed and plain form
 
     # -- packed chunks -----------------------------------------------------------------------------------------
     def _chunk(self, i: int) -> bytes:
@@ -240,7 +240,7 @@ class SortedRows:
             self._split(i, chunk)
 
     def replace(self, row: bytes) -> bool:
-        """Replace the row that has the key of ``row``. Return False if there is none."""
+        """Replace the row that has the same key as ``row``. Return False if there is none."""
         key = row[: self._key_size]
         i = bisect_right(self._mins, key) - 1
         chunk, at, width = self._chunk(i), self._hint, self._width
@@ -335,7 +335,7 @@ class SortedRows:
             start = position(chunk, key, width)
             some = keys[at:stop]
             end = start + len(some) * width
-            if width == size and chunk[start:end] == b"".join(some):  # often, they are adjacent
+            if width == size and chunk[start:end] == b"".join(some):  # often, the rows are adjacent
                 found += some
             elif len(some) == 1:
                 if chunk[start : start + size] == key:
@@ -405,7 +405,7 @@ class SortedRows:
         return j
 
     def _set_rest(self, i: int, rest: bytes) -> None:
-        """Replace chunk ``i`` by the rest after a deletion."""
+        """Replace chunk ``i`` with what remains of it after a deletion."""
         if len(rest) > self._small:
             self._set(i, rest)
         else:
@@ -436,7 +436,7 @@ class SortedRows:
     def is_all(self, rows: bytes) -> bool:
         """Return whether these joined rows (ascending) are all rows of the set; False if there are several chunks.
 
-        Rows must consist of their keys.
+        Rows must consist only of their keys.
         """
         return len(self._chunks) == 1 and self._chunks[0] == rows
 
@@ -475,7 +475,7 @@ class SortedRows:
             self._heat(len(self._mins) - 2)
 
     def _split(self, i: int, chunk: bytes) -> None:
-        """Replace chunk ``i`` by ``chunk``, which is too long, divided into chunks of about equal size."""
+        """Replace chunk ``i`` with ``chunk``, which is too long, divided into chunks of about equal size."""
         width = self._width
         parts = -(-len(chunk) // self._capacity)
         step = -(-(len(chunk) // width) // parts) * width
@@ -487,7 +487,7 @@ class SortedRows:
             self._heat(i + number)
 
     def _shrunk(self, i: int, rest: bytes) -> None:
-        """Replace chunk ``i`` by ``rest``, and join it with a neighbor if both together leave room to grow."""
+        """Replace chunk ``i`` with ``rest``, and join it with a neighbor if both together leave room to grow."""
         self._set(i, rest)
         limit, count = self._capacity - self._small, len(self._mins)
         after = self._chunk(i + 1) if i + 1 < count else b""

@@ -1,8 +1,8 @@
-"""Timers: a heap of times, one for each deadline, that tolerates changes of deadlines.
+"""Timers: a heap of times, one for each deadline. Deadlines can be changed.
 
 A timer is armed for the earliest time at which its subject may need attention. When it fires, the subject is inspected,
-and the timer is armed again if the deadline was extended. Extending a deadline, which every read of a group does, is
-therefore free.
+and the timer is armed again if the deadline was extended. Extending a deadline, which every read of a group does,
+therefore costs nothing.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ NEVER: Final = 0  # as a deadline in ms since epoch: no deadline
 
 Item = tuple[int, bytes, bytes]  # kind, key (or a stage's name), group name (b"" for a key or a stage)
 
-# Bytes of names in obsolete heap entries that are tolerated, and the additional bytes per heap entry.
+# Size of the names in obsolete heap entries that is tolerated, and the additional size per heap entry.
 STALE_BYTES: Final = 1 << 20
 STALE_NAME: Final = 256
 
@@ -35,13 +35,13 @@ class Timers:
     def __init__(self) -> None:
         self._heap: list[tuple[int, Item]] = []
         self._armed: dict[Item, int] = {}  # the earliest time of each item in the heap
-        self._stale = 0  # upper bound of the bytes of names in obsolete heap entries
+        self._stale = 0  # upper bound of the size of the names in obsolete heap entries
 
     def __len__(self) -> int:
         return len(self._armed)
 
     def arm(self, kind: int, key: bytes, group: bytes, when: int) -> None:
-        """Arm the timer of an item for ``when``, unless it is armed for an earlier time."""
+        """Arm the timer of an item for ``when``, unless it is already armed for an earlier time."""
         item = (kind, key, group)
         armed = self._armed.get(item)
         if armed is not None:
@@ -76,14 +76,14 @@ class Timers:
             self._stale = 0
 
     def next(self) -> int | None:
-        """Return the earliest time of all timers, None if there are none."""
+        """Return the earliest time of all timers; None if there are none."""
         heap = self._heap
         while heap and self._armed.get(heap[0][1]) != heap[0][0]:
             heappop(heap)
         return heap[0][0] if heap else None
 
     def take(self, now: int) -> Item | None:
-        """Return the next item that is due, None if there is none, and remove its timer."""
+        """Remove the timer of the next item that is due, and return the item; None if there is none."""
         when = self.next()
         if when is None or when > now:
             return None
@@ -113,7 +113,7 @@ class TwoClocks:
         return self._wall if kind in (KEY_EXPIRY, PRODUCED) else self._served
 
     def arm(self, kind: int, key: bytes, group: bytes, when: int) -> None:
-        """Arm a timer (see Timers.arm()). ``when``: by the clock of the kind."""
+        """Arm a timer (see Timers.arm()). ``when`` refers to the clock of the kind."""
         self._of(kind).arm(kind, key, group, when)
 
     def cancel(self, kind: int, key: bytes, group: bytes = b"") -> None:
@@ -128,7 +128,7 @@ class TwoClocks:
         return served if wall is None else wall if served is None else min(wall, served)
 
     def take(self, now: int, served: int | None = None) -> Item | None:
-        """Return the next item that is due, None if there is none. ``served``: None: ``now``."""
+        """Return the next item that is due, None if there is none. ``served`` defaults to ``now``."""
         item = self._wall.take(now)
         return item if item is not None else self._served.take(now if served is None else served)
 

@@ -6,13 +6,13 @@ length:
     few     up to 511 tombstones: their offsets in the chunk, ascending, u16 big-endian each      2 bytes each
     bitmap  1024 bytes: bit n % 8 of byte n // 8 is the entry at offset n                         0.12 to 2 bytes each
 
-Decision: deletions are recorded by ordinal, not in the nodes. Counts and seeks are a sum and a bit count, and nodes
-stay immutable. A node without living entries leaves the index, and the tombstones describe the gap.
+Decision: deletions are recorded by ordinal, not in the nodes. Counts and seeks need only a sum and a bit count, and
+nodes stay immutable. A node without living entries leaves the index, and the tombstones describe the gap.
 
 Rule 1: a container is replaced, never changed. Snapshots and checkpoints share containers, and any thread may read
 them.
-Rule 2: no operation takes more than O(log chunks) plus the work of one chunk, some microseconds. The sums before each
-chunk are recomputed after a change, when they are needed.
+Rule 2: no operation takes more than O(log chunks) plus the work of one chunk, a few microseconds. After a change, the
+sums before each chunk are recomputed only when they are needed.
 """
 
 from __future__ import annotations
@@ -89,12 +89,12 @@ class Tombstones:
     def __init__(self) -> None:
         self._chunks = array("Q")  # numbers of the chunks with tombstones, ascending
         self._containers: list[bytes] = []
-        self._counts = array("I")  # tombstones in each
-        self._sums: array[int] | None = None  # tombstones before each chunk, and in total; None: not computed
+        self._counts = array("I")  # number of tombstones in each
+        self._sums: array[int] | None = None  # number of tombstones before each chunk, and in total; None: not computed
         self.total = 0
         self.bytes = TOMBSTONES_BYTES  # approximate memory
         self.changed: set[int] = set()  # chunks that changed since the last capture
-        # for the stream's next capture; here, since streams without tombstones need neither
+        # for the stream's next capture; stored here, since streams without tombstones need neither
         self.dead_nodes: list[tuple[int, int]] = []  # nodes that left the index: first ordinals and IDs
         self.thin: set[int] = set()  # first ordinals of nodes with deletions
 
@@ -136,7 +136,7 @@ class Tombstones:
     def live_ranges(self, lo: int, hi: int) -> list[tuple[int, int]]:
         """Return the ranges of living ordinals in [lo, hi), each with start and stop.
 
-        O(tombstones in [lo, hi)): to be called for a node, not for a stream.
+        O(tombstones in [lo, hi)), so call it for a node, not for a stream.
         """
         found: list[tuple[int, int]] = []
         if hi - lo > LONG:  # a million deleted entries can follow the node
@@ -296,7 +296,7 @@ class Tombstones:
 
     # -- the whole -------------------------------------------------------------------------------------------
     def take_changed(self) -> list[tuple[int, bytes]]:
-        """Return the chunks that changed since the last call, with their containers (empty: no more tombstones)."""
+        """Return the chunks that changed since the last call, with their containers (empty: no tombstones any more)."""
         taken = [(chunk, self.container(chunk)) for chunk in sorted(self.changed)]
         self.changed.clear()
         return taken
@@ -354,7 +354,7 @@ def _below(container: bytes, offset: int) -> int:
 
 
 def _without(container: bytes, offset: int, left: int) -> bytes:
-    """Return the container without the offsets below ``offset``; ``left`` of them (at least one) remain."""
+    """Return the container without the offsets below ``offset``; ``left`` offsets (at least one) remain."""
     if len(container) != BITMAP:
         return container[2 * (len(container) // 2 - left) :]
     if 2 * left < BITMAP:
@@ -393,7 +393,8 @@ def _first_clear(container: bytes, offset: int) -> int:
             offset += 1
             at += 1
         return offset
-    clear = ~int.from_bytes(container, "little") >> offset  # ~ has infinitely many ones above, so there is always one
+    # ~ has infinitely many ones in the upper bits, so there is always one
+    clear = ~int.from_bytes(container, "little") >> offset
     return min(CHUNK, offset + (clear & -clear).bit_length() - 1)
 
 

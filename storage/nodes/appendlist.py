@@ -1,15 +1,16 @@
 """The append list: the last entries of a stream's active node, appended one by one and not read yet.
 
-A list of the wire form, ms, and seq of each entry.
+It is a list with three elements per entry: wire form, ms, and seq.
 
 Decision: an append to a stream that nobody reads touches a list, not a node. With 100,000 streams in random order, no
 object that an append touches is in a processor cache, and each object and buffer costs a wait for memory. An active
-node has nine of them, the list has two. It also takes less memory while there are few entries. The entries move to a
-node when they are read, when there are many of them, and when the node is sealed. Once a node is read, new entries are
-added to it directly.
+node has nine of them, the list has two. The list also takes less memory while there are few entries. The entries move
+to a node when they are read, when there are many of them, and when the node is sealed. Once a node is read, new entries
+are added to it directly.
 
 Decision: large entries are joined when their node is sealed, not when they are appended. A buffer that grows by 10 KB
-is moved repeatedly and copied again to be compressed, which took a fifth of an append's instructions in ``storage``.
+at a time is moved repeatedly and copied again to be compressed, which took a fifth of an append's instructions in
+``storage``.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from storage.nodes.node import (
 )
 
 STEP: Final = 3  # elements of an entry
-MOST: Final = 32 * STEP  # elements; a longer list is joined
+MOST: Final = 32 * STEP  # maximum elements; a longer list is joined
 LARGE: Final = 512  # bytes: a list is not joined because of its length when a larger entry is added
 LIST_BYTES: Final = 90  # memory of the list
 ENTRY_BYTES: Final = 70  # memory of an entry without its wire form
@@ -55,7 +56,7 @@ _last: Final = _LastMs()
 
 
 def add(listed: list[Any], ms: int, seq: int, wire: bytes) -> None:
-    """Add an entry. Changes nothing if memory runs out."""
+    """Add an entry. Changes nothing if it raises MemoryError."""
     if ms != _last.ms:
         _last.ms, _last.shared = ms, ms
     count = len(listed)
@@ -69,7 +70,7 @@ def add(listed: list[Any], ms: int, seq: int, wire: bytes) -> None:
 
 
 def begun(ms: int, seq: int, wire: bytes) -> list[Any]:
-    """Return a list with one entry, without spare capacity."""
+    """Return a list with one entry and no spare capacity."""
     if ms != _last.ms:
         _last.ms, _last.shared = ms, ms
     return [wire, _last.shared, seq]
@@ -84,7 +85,7 @@ def first_id(listed: list[Any]) -> int:
 def join(listed: list[Any], active: ActiveNode) -> None:
     """Add the entries to the end of an active node.
 
-    Changes nothing if memory runs out: readers call this, too, and the server continues.
+    Changes nothing if it raises MemoryError: readers call this, too, and the server continues to run.
     """
     size, count = len(active.wire), len(active.ends)
     try:
@@ -120,21 +121,21 @@ def _join(listed: list[Any], active: ActiveNode) -> None:
 
 
 def active_blob(listed: list[Any], size: int) -> tuple[bytes, int]:
-    """Return active_blob() (see ``node``) of the entries, of ``size`` bytes, without joining them."""
+    """Return what active_blob() (see ``node``) returns for the entries, of ``size`` bytes, without joining them."""
     coded = coder.encode_list(listed) if size >= LONG_ACTIVE else None
     return raw_blob(listed) if coded is None else coded
 
 
 def raw_blob(listed: list[Any]) -> tuple[bytes, int]:
-    """Return sealed() of the entries, uncompressed, without joining them. Takes half of the time."""
+    """Return what sealed() returns for the entries, uncompressed, without joining them. Takes half of the time."""
     wires: list[bytes] = listed[::STEP]
     return _blob(listed[1::STEP], listed[2::STEP], [len(wire) for wire in wires], wires, compress=False)
 
 
 def sealed_blob(listed: list[Any], ms: int, seq: int, sizes: list[int], parts: list[bytes]) -> tuple[bytes, int]:
-    """Return sealed() of the list and the entries after it, which are too large to be coded. Copies their bytes once.
+    """Return what sealed() returns for the list and the entries after it, which are too large to be coded.
 
-    ``sizes``, ``parts``: of the entries after the list, with the IDs ms.seq, ms.seq + 1 ...
+    Copies their bytes once. ``sizes``, ``parts``: of the entries after the list, with the IDs ms.seq, ms.seq + 1 ...
     """
     wires: list[bytes] = listed[::STEP]
     numbers: list[int] = listed[1::STEP]

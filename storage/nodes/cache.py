@@ -13,11 +13,12 @@ from storage.nodes.coded import CodedNode
 from storage.nodes.node import Node
 from storage.nodes.packed import AnyNode, PackedNode
 
-UNPACK_AT: Final = 2  # uses of a packed node after the first one
+UNPACK_AT: Final = 2  # additional uses after which a packed node is unpacked
 
 
 class NodeCache:
-    """Contains at most ``max_bytes``, which may be changed at any time (the excess is dropped at once). 0 disables it.
+    """The cache. It contains at most ``max_bytes``, which may be changed at any time (the excess is dropped
+    immediately). 0 disables it.
 
     The key of a node is the sid of its stream and the ordinal of its first entry. This pair is never reused.
     """
@@ -31,8 +32,8 @@ class NodeCache:
         self._max_bytes = max_bytes
         self._nodes: OrderedDict[tuple[int, int], AnyNode] = OrderedDict()
         self._of_stream: dict[int, set[int]] = {}  # sid -> first ordinals; no set is empty
-        # The unpacked node that get() returned last. A TRANGE of 10 cached entries then takes 0.65 of the instructions
-        # of a lookup in the dictionary.
+        # The unpacked node that get() returned last. With it, a TRANGE of 10 cached entries takes 0.65 of the
+        # instructions of a lookup in the dictionary.
         self._last: AnyNode | None = None
         self._last_sid = self._last_ord = -1
 
@@ -100,7 +101,7 @@ class NodeCache:
             self._forget(sid, first_ord, node)
 
     def drop_many(self, sid: int, first_ords: array[int]) -> None:
-        """Drop nodes of a stream, in ascending order. O(their number, or that of the stream's cached nodes)."""
+        """Drop nodes of a stream, in ascending order. O(number of these nodes, or of the stream's cached nodes)."""
         cached = self._of_stream.get(sid)
         if cached is None:
             return
@@ -110,7 +111,7 @@ class NodeCache:
                 self.drop(sid, first_ord)
 
     def drop_stream(self, sid: int) -> None:
-        """Drop all nodes of a stream. O(its cached nodes)."""
+        """Drop all nodes of a stream. O(number of its cached nodes)."""
         if sid == self._last_sid:
             self._forget_last()
         for first_ord in self._of_stream.pop(sid, ()):

@@ -39,7 +39,8 @@ from storage.nodes.node import BODY, CRC, HEADER, Node
 
 OVERHEAD: Final = 400  # memory of a cached node: node, blob, and the entry of the cache
 _VERSION: Final = bytes((coder.VERSION,))
-UNPACK_AT: Final = 1  # reads of all entries before a cached node is unpacked; paging through a node is one
+# a cached node is unpacked after this many reads of all its entries; paging through it counts as one
+UNPACK_AT: Final = 1
 
 
 class CodedNode:
@@ -62,7 +63,7 @@ class CodedNode:
         self.first_id = base << 64 | seq
         self.size = len(blob) + OVERHEAD  # approximate memory in bytes
         self.redis_reads = 0  # entries that were converted for X commands (see ``redisform``)
-        self.left = UNPACK_AT * count if coder.CODES else -1  # entries to read before it is unpacked
+        self.left = UNPACK_AT * count if coder.CODES else -1  # number of entries to read before the node is unpacked
         if coder.find(blob, base, 0):  # also validates everything except the rows
             raise CorruptError("a coded node does not match its first entry")
 
@@ -82,7 +83,7 @@ class CodedNode:
         return ms[0] << 64 | seq[0]
 
     def sure_id_at(self, index: int) -> int:
-        """Return id_at(), but never fail: if the rows are invalid, the ID is wrong instead."""
+        """Return id_at() without ever failing: if the rows are invalid, the ID is wrong."""
         try:
             return self.id_at(index)
         except CorruptError:

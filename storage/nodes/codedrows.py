@@ -1,6 +1,6 @@
 """Decodes coded nodes in Python: for servers that were installed without a C compiler, and for tests of ``_coded.c``.
 
-See ``coded`` for the format. Invalid blobs raise ValueError; entries that a node does not have raise IndexError.
+See ``coded`` for the format. Invalid blobs raise ValueError; entry numbers out of range raise IndexError.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ class Texts:
 
 
 class Numbers:
-    """A column of decimals with the same number of digits after the point."""
+    """A column of decimals that all have the same number of digits after the point."""
 
     __slots__ = ("base", "bits", "decimals", "minus", "pad")
 
     def __init__(self, bits: int, minus: int, decimals: int, pad: int, base: int) -> None:
         self.bits = bits
-        self.minus = minus  # 1: code 0 is minus zero, and numbers begin at code 1
+        self.minus = minus  # 1: code 0 is minus zero, and numbers start at code 1
         self.decimals = decimals
         self.pad = pad  # minimum number of digits before the point
         self.base = base
@@ -99,7 +99,7 @@ class Rows:
                 whole.append(row & (1 << width) - 1)
                 row >>= width
             self.rows.append(whole)
-        self.ms = [row[0] for row in self.rows]  # minus that of the first entry
+        self.ms = [row[0] for row in self.rows]  # minus the ms of the first entry
         if self.ms[0] or (not self.counted and seq_base + self.rows[0][1] != first_seq):
             raise ValueError("begins with another entry")
         self.seqs: list[int] = []
@@ -112,7 +112,7 @@ class Rows:
                 self.seqs.append(0 if at else first_seq)
 
     def _open_column(self, blob: bytes, at: int) -> int:
-        """Add the column at ``at`` and return its end."""
+        """Add the column at ``at`` and return the offset of its end."""
         kind, bits = blob[at], blob[at + 1]
         at += 2
         if bits > MOST_BITS or kind > 2:

@@ -1,6 +1,5 @@
-"""Encodes and decodes the rows of coded nodes (see ``coded``): in C if ``_coded`` was compiled, otherwise in Python.
-
-Only C encodes.
+"""Encodes and decodes the rows of coded nodes (see ``coded``). Decodes in C if ``_coded`` was compiled, otherwise in
+Python. Encoding requires ``_coded``.
 """
 
 from __future__ import annotations
@@ -17,8 +16,8 @@ from storage.nodes import codedrows
 try:
     from storage.nodes import _coded
 
-    CODES = True  # whether sealed nodes are coded if this makes them smaller
-except ImportError:  # installed without a C compiler, or a checkout
+    CODES = True  # whether sealed nodes are coded if that makes them smaller
+except ImportError:  # installed without a C compiler, or run from a checkout
     CODES = False
 
 VERSION: Final = 2
@@ -30,7 +29,7 @@ SMALL: Final = 4  # bytes per entry; zstd would need more, so it is not tried
 
 
 def encode(base: int, ms: array[int], seq: array[int], ends: array[int], wire: bytes | bytearray) -> bytes | None:
-    """Return entries as a coded node's blob; None if they are not suitable."""
+    """Return entries as the blob of a coded node; None if they are not suitable."""
     if not CODES:
         return None
     if base or ms.typecode != "Q":
@@ -42,7 +41,7 @@ def encode(base: int, ms: array[int], seq: array[int], ends: array[int], wire: b
 
 
 def encode_list(listed: list[Any]) -> tuple[bytes, int] | None:
-    """Return the entries of an append list as a coded node's blob, and the size of the largest one; None as above."""
+    """Return the entries of an append list as encode() does, and the size of the largest one."""
     found: tuple[bytes, int] | None = _coded.encode_list(listed) if CODES else None
     return None if found is None else (_summed(found[0]), found[1])
 

@@ -1,11 +1,11 @@
-"""Compacted nodes: few of their entries are alive, and the deleted ones are stored without their bytes.
+"""Compacted nodes: nodes with few living entries, in which the deleted entries are stored without their bytes.
 
 A compacted node has the same entries at the same positions with the same IDs; deleted entries have 0 bytes. Ordinals
 and IDs are therefore found as before, and a node that was opened before the compaction remains valid. The format of
 blobs (see ``node``) did not change, so every version can read it.
 
-Rule 1: deleted entries are never read, so their missing bytes are never seen. A snapshot of a time at which such an
-entry was alive reads the store of that time, and no node that was opened later.
+Rule 1: deleted entries are never read, so their missing bytes have no effect. A snapshot of a time at which such an
+entry was alive reads the store of that time, and does not use nodes that were opened later.
 Rule 2: a node is compacted only if this halves its remaining size. All compactions of a node together therefore write
 at most its original size, however often checkpoints run.
 """

@@ -33,7 +33,7 @@ class Draft:
         self.size = size  # approximate memory in bytes
         self.largest = largest  # upper bound of the size of its largest entry with its ID
         self.wire_bytes = wire_bytes  # upper bound of the size of all entries with their IDs
-        self.sealed = 0  # size of the blob; 0 before seal()
+        self.sealed = 0  # size of the blob; 0 until seal() is called
 
     def __len__(self) -> int:
         raise NotImplementedError
@@ -89,7 +89,7 @@ class StagedDraft(Draft):
         return self._count
 
     def set_first_id(self, ms: int, seq: int) -> None:
-        """Set the first ID of a draft that is not in a stream yet (Rule 1)."""
+        """Set the ID of the first entry of a draft that is not in a stream yet (Rule 1)."""
         self._ms = ms
         self._seq = seq
 

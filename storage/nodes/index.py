@@ -14,11 +14,11 @@ from typing import Final
 from storage.model.ids import MASK64
 
 INDEX_BYTES: Final = 340  # memory of an empty index
-NODE_BYTES: Final = 25  # of each node in it; arrays over-allocate by a sixteenth
+NODE_BYTES: Final = 25  # memory of each node in it; arrays over-allocate by a sixteenth
 
 
 class NodeIndex:
-    """Positions are offsets into the arrays. ``head`` is the first valid one, ``len(ords)`` the end."""
+    """The index. Positions are offsets into the arrays. ``head`` is the first valid one, ``len(ords)`` the end."""
 
     __slots__ = ("_found", "head", "ms", "ords", "seq")
 
@@ -68,7 +68,7 @@ class NodeIndex:
         ms, seq = id >> 64, id & MASK64
         column = self.ms
         lo = bisect_left(column, ms, self.head)
-        if lo == len(column) or column[lo] != ms:  # nearly always
+        if lo == len(column) or column[lo] != ms:  # nearly always true
             return lo - 1
         return bisect_right(self.seq, seq, lo, bisect_right(column, ms, lo)) - 1
 

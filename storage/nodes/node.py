@@ -58,13 +58,13 @@ SEQ_DELTAS: Final = 0x80
 UNSIGNED: Final = "BHIQ"  # array codes of 1, 2, 4, 8 bytes
 SIGNED: Final = "bhiq"
 COUNTED: Final = 4096
-_COUNTING: Final = array("Q", range(COUNTED))  # copied: saves 7 % of the time of 16 pipelined TAPPENDs
+_COUNTING: Final = array("Q", range(COUNTED))  # copying from it saves 7 % of the time of 16 pipelined TAPPENDs
 _FLIP: Final = bytes([n ^ 0x80 for n in range(256)])
 _BYTES: Final = bytes(range(256))
 FEW_STEPS: Final = 8  # milliseconds in a node whose sequence numbers are examined per millisecond
 FEW: Final = 4  # IDs that are packed separately; whole columns are faster for more
 pack_id: Final = Struct(">QQ").pack
-LONG_ACTIVE: Final = 1900  # bytes of wire; LMDB stores values from 2 KB on in separate pages
+LONG_ACTIVE: Final = 1900  # bytes of wire; LMDB stores values of 2 KB or more in separate pages
 OVERHEAD: Final = 550  # memory of a cached node: node, arrays, bytes, and the entry of the cache
 
 
@@ -73,7 +73,7 @@ def new_compressor() -> zstandard.ZstdCompressor:
     return zstandard.ZstdCompressor(level=1, write_content_size=True, write_checksum=False)
 
 
-# For the keyspace's thread. Reused, since creating one costs more than using it.
+# The compressor of the keyspace's thread. It is reused, since creating one costs more than using it.
 keyspace_compressor: Final = new_compressor()
 
 
@@ -91,7 +91,7 @@ class Node:
         self.ends = ends
         self.wire = wire
         self.base = base  # ms since epoch, added to each of ``ms``
-        # A node that X commands read repeatedly also stores its entries in their form (see ``redisform``).
+        # A node that X commands read repeatedly also stores its entries in their reply form (see ``redisform``).
         self.redis_wire = b""
         self.redis_ends = _NO_ENDS
         self.redis_reads = 0  # entries that were converted for X commands
@@ -139,7 +139,7 @@ class Node:
         at = bisect_left(column, ms)
         if seq and at < len(column) and column[at] == ms:
             seqs = self.seq
-            ahead = seq - seqs[at]  # nearly always, the numbers are consecutive
+            ahead = seq - seqs[at]  # sequence numbers are nearly always consecutive
             if ahead <= 0:
                 return at
             guess = at + ahead
@@ -333,10 +333,10 @@ def packed_seqs(ms: array[int], seq: array[int]) -> tuple[bool, int, bytes]:
 
 
 def _steps(ms: array[int], seq: array[int]) -> list[tuple[int, int]]:
-    """Return the starts of consecutive numbers in each of a few milliseconds, each with the difference to the number
-    before.
+    """Return the starts of the series of consecutive numbers in a few milliseconds, each with its difference from the
+    number before it.
 
-    The first one is at 0. Returns nothing for other numbers, and for small and huge ones.
+    The first one is at 0. Returns an empty list for other numbers, and if the numbers are small or huge.
     """
     steps = [(0, 0)]
     count, at, top = len(seq), 0, 0
@@ -354,7 +354,7 @@ def _steps(ms: array[int], seq: array[int]) -> list[tuple[int, int]]:
 
 
 def _stepped(count: int, steps: list[tuple[int, int]]) -> tuple[int, bytes]:
-    """Return what _signed_gaps() returns for numbers with these steps."""
+    """Return the result of _signed_gaps() for numbers with these steps."""
     reach = max([gap if gap >= 0 else -1 - gap for _, gap in steps])
     power = 0 if reach < 1 << 7 else 1 if reach < 1 << 15 else 2 if reach < 1 << 31 else 3
     width = 1 << power
@@ -369,7 +369,9 @@ def _stepped(count: int, steps: list[tuple[int, int]]) -> tuple[int, bytes]:
 
 
 def _gaps(column: array[int], start: int) -> tuple[int, bytes]:
-    """Return the differences of ascending numbers, the first one to ``start``, as (width as a power of two, column)."""
+    """Return the differences between ascending numbers, the first one from ``start``, as (width as a power of two,
+    column).
+    """
     count, last = len(column), column[-1]
     if last == start:
         return 0, bytes(count)
@@ -378,7 +380,7 @@ def _gaps(column: array[int], start: int) -> tuple[int, bytes]:
         width >>= 1  # the upper bytes of all elements are equal
     bits, mask = 8 * width, (1 << 8 * width) - 1
     number = int.from_bytes(_cut(_little(column), column.itemsize, width), "little")
-    # each digit minus the one before it; no result is negative, so none borrows
+    # subtract from each digit the one before it; no result is negative, so none borrows
     number += ((last & mask) << bits * count) - (number << bits) - (start & mask)
     return _narrowest(number.to_bytes(width * count, "little"), width)
 
@@ -398,7 +400,8 @@ def _largest(width: int, column: bytes) -> int:
 
 
 def _signed_gaps(column: array[int], top: int) -> tuple[int, bytes]:
-    """Return the differences of numbers up to ``top`` (below 2**63) as the narrowest column; the first one is 0."""
+    """Return the differences between numbers up to ``top`` (below 2**63) as the narrowest column; the first one is 0.
+    """
     count = len(column)
     if top >> 30:
         values = array("q", [0, *map(sub, islice(column, 1, None), column)])
@@ -416,14 +419,14 @@ def _signed_gaps(column: array[int], top: int) -> tuple[int, bytes]:
         kept = 1 << power
         bias = bytes(kept - 1) + b"\x80" + bytes(width - kept)  # numbers that fit do not carry beyond these bytes
         raw = (number + int.from_bytes(bias * count, "little")).to_bytes(width * count, "little")
-        # not a generator, which would be slower if compiled, although it stops early
+        # a generator, although it stops early, would be slower when compiled
         if [raw[lane::width] for lane in range(kept, width)] == [bytes(count)] * (width - kept - 1) + [b"\x80" * count]:
             return power, _flipped(_cut(raw, width, kept), kept)
     return width >> 1, _flipped(number.to_bytes(width * count, "little"), width)
 
 
 def _flipped(raw: bytes, width: int) -> bytes:
-    """Remove the bias of half the range from elements, which yields two's complements."""
+    """Remove the bias of half the range from elements, which yields two's complement numbers."""
     column = bytearray(raw)
     column[width - 1 :: width] = raw[width - 1 :: width].translate(_FLIP)
     return bytes(column)

@@ -29,7 +29,7 @@ from storage.nodes import coder
 from storage.nodes.coded import CodedNode, open_coded
 from storage.nodes.node import BODY, CRC, HEADER, MAGIC, SEQ_DELTAS, SIGNED, UNSIGNED, VERSION, ZSTD, Node, paired
 
-Column: TypeAlias = "bytes | array[int]"  # bytes if elements have one byte: the fastest type
+Column: TypeAlias = "bytes | array[int]"  # bytes, the fastest type, if elements have one byte
 AT_ONCE: Final = 32  # numbers that a search sums one by one; longer columns are bisected first
 OVERHEAD: Final = 700  # memory of a cached node: node, columns, body, and the entry of the cache
 
@@ -42,7 +42,7 @@ def new_decompressor() -> zstandard.ZstdDecompressor:
     return zstandard.ZstdDecompressor()
 
 
-_decompressor: Final = new_decompressor()  # for the keyspace's thread
+_decompressor: Final = new_decompressor()  # the decompressor of the keyspace's thread
 
 
 class PackedNode:
@@ -86,7 +86,7 @@ class PackedNode:
 
     def unpack(self) -> Node:
         """Return a Node with the same entries. Raises CorruptError if the columns are invalid."""
-        # through lists: an array is filled from a list twice as fast as from an iterator
+        # via lists: an array is filled from a list twice as fast as from an iterator
         gaps = list(accumulate(self._gaps))
         offsets = array("Q" if gaps[-1] >> 32 else "I", gaps)
         seqs = self._seqs
@@ -103,7 +103,7 @@ class PackedNode:
         return ms << 64 | self._seq_at(index)
 
     def sure_id_at(self, index: int) -> int:
-        """Return id_at(), but never fail: if the differences are invalid, the ID is wrong instead."""
+        """Return id_at() without ever failing: if the differences are invalid, the ID is wrong."""
         if not self._differences:
             return self.id_at(index)
         seq = self._first_seq + _total(self._seqs[: index + 1])
@@ -141,7 +141,7 @@ class PackedNode:
     def _below(self, at: int, stop: int, seq: int) -> int:
         """Return how many of entries at to stop - 1, all of one millisecond, have a sequence number below ``seq``."""
         seqs, first = self._seqs, self._seq_at(at)
-        ahead = seq - first  # nearly always, the numbers are consecutive
+        ahead = seq - first  # sequence numbers are nearly always consecutive
         if ahead <= 0:
             return 0
         if at + ahead < stop:

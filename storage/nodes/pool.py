@@ -8,7 +8,7 @@ from storage.nodes.cache import NodeCache
 
 
 class NodeStore(Protocol):
-    """The store of sealed nodes that are not in memory; implemented by the persistence layer."""
+    """The store of sealed nodes that are not in memory. The persistence layer implements it."""
 
     def load(self, sid: int, first_ord: int, first_id: int) -> bytes:
         """Return the node's blob. Raises CorruptError if the store does not have it."""
@@ -17,7 +17,8 @@ class NodeStore(Protocol):
         """Return a view of the current store, which does not change until its release()."""
 
     def is_current(self) -> bool:
-        """Return whether this is the current store. If not, nodes may have been compacted since (``compaction``)."""
+        """Return whether this is the current store. If not, nodes may have been compacted since (see ``compaction``).
+        """
 
     def release(self) -> None: ...
 
@@ -33,12 +34,14 @@ class NodePool:
     def __init__(self, store: NodeStore, cache: NodeCache) -> None:
         self.store = store
         self.bytes = 0  # estimated memory of the streams: the sum of their memory_bytes()
-        self.unstored = 0  # bytes of it that the next checkpoint releases
-        self.dropped = 0  # bytes that were ever subtracted from ``unstored``
+        self.unstored = 0  # the part of ``bytes`` that the next checkpoint releases
+        self.dropped = 0  # total that was ever subtracted from ``unstored``
         self.cache = cache
-        self.max_entries = 512  # of a node; at least 1
-        self.max_bytes = 64 * 1024  # of a node's wire form; the entry that exceeds it is the last of the node
-        self.publish_written = 4096  # entries of a TPUBLISH that are appended like others (some milliseconds)
+        self.max_entries = 512  # maximum entries of a node; at least 1
+        # maximum size of a node's wire form; the entry that exceeds it is the last of the node
+        self.max_bytes = 64 * 1024
+        # entries of a TPUBLISH that are appended like others (this takes some milliseconds)
+        self.publish_written = 4096
         self.idmp_ms = 100_000  # how long and how many IDs of a producer are remembered (see ``producers``)
         self.idmp_most = 100
         self.drafted = 0  # bytes of drafts that streams adopted since the last capture began

@@ -32,7 +32,7 @@ class _LastHead:
 
 _last: Final = _LastHead()
 
-PARTS: Final = 6  # that redis_parts() returns for each entry
+PARTS: Final = 6  # number of parts that redis_parts() returns for each entry
 
 
 def redis_node(node: Node) -> tuple[bytes, array[int]]:

@@ -31,7 +31,7 @@ class StagedChunk:
         self.sizes = array("I")  # size of each entry
         self.largest = 0  # the largest size
         self.count = 0  # number of entries
-        self.size = 0  # len(bare), without access to ``bare``, which may not be in a processor cache
+        self.size = 0  # len(bare), readable without access to ``bare``, which may not be in a processor cache
         self.dirty = True  # changed since the last capture
 
     @classmethod

@@ -1,9 +1,9 @@
 """Streams, and the stages whose entries will be published to them.
 
-    stream      a stream: appends, evictions, deletions and what a checkpoint must write
-    reads       finding and reading entries
+    stream      a stream: appends, evictions, deletions, and the changes that a checkpoint must write
+    reads       finds and reads entries
     nodelist    the nodes of a stream, and appends to them
-    metadata    the metadata of a stream, as the store keeps it
+    metadata    the stored form of a stream's metadata
     position    the result of a search in a stream
     selection   individually selected entries, for replies that are read later
     snapshot    a range at one point in time, for replies that are read later

@@ -1,6 +1,6 @@
 """Captures: everything that changed since the last completed checkpoint, frozen at one log offset.
 
-A Capture is created on the event loop, in parts (see ``changes``): references to immutable objects, copies of others.
+A Capture is created on the event loop, in parts (see ``changes``). It refers to immutable objects and copies others.
 The persistence layer writes it in another thread, and the keyspace is notified of the result.
 """
 
@@ -16,7 +16,7 @@ from storage.nodes.stagedentries import StagedChunk
 
 
 class StreamCapture:
-    """The changes of a stream. There may be 100,000 of them, so that rare changes take no memory."""
+    """The changes of a stream. Since there may be 100,000 of them, rare changes take no memory."""
 
     __slots__ = (
         "active", "dead_nodes", "first_ord", "meta", "next_ord", "nodes", "producers", "sid", "sparse", "tombstones",
@@ -28,24 +28,24 @@ class StreamCapture:
     ) -> None:  # fmt: skip
         self.sid = sid
         self.meta = meta
-        self.first_ord = first_ord  # stored nodes that end at or before it must be deleted
+        self.first_ord = first_ord  # stored nodes that end at or before this ordinal must be deleted
         self.next_ord = next_ord  # the end of the last node
-        # nodes sealed since the last completed checkpoint: first ordinal, first ID, and the blob, or the draft, which
-        # is sealed outside of the event loop
+        # nodes sealed since the last completed checkpoint: first ordinal, first ID, and the blob or draft (which is
+        # sealed outside of the event loop)
         self.nodes = nodes
         self.active = active  # the active node in the same form; its blob is uncompressed
-        # changed chunks of tombstones (see ``tombstones``); an empty chunk has no more tombstones
+        # changed chunks of tombstones (see ``tombstones``); an empty chunk has no tombstones any more
         self.tombstones: Sequence[tuple[int, bytes]] = ()
         # nodes without living entries that may be in the store: first ordinal, first ID
         self.dead_nodes: Sequence[tuple[int, int]] = ()
-        # nodes to be compacted, at most half alive: first ordinal, first ID, the ranges of living entries
+        # nodes to be compacted, at least half deleted: first ordinal, first ID, the ranges of living entries
         self.sparse: Sequence[tuple[int, int, list[tuple[int, int]]]] = ()
-        # changed producers (see ``producers``), with name and dump; an empty dump: removed
+        # changed producers (see ``producers``), with name and dump; an empty dump means removed
         self.producers: Sequence[tuple[bytes, bytes]] = ()
 
     @property
     def parts(self) -> tuple[object, ...]:
-        """All fields, for comparisons."""
+        """Return all fields, for comparisons."""
         return (
             self.sid, self.meta, self.first_ord, self.next_ord, list(self.nodes), self.active, list(self.tombstones),
             list(self.dead_nodes), list(self.sparse), list(self.producers),
@@ -68,8 +68,8 @@ class StageCapture:
 class Capture:
     """The content of a checkpoint. Every part is immutable or a copy."""
 
-    flushed: bool = False  # FLUSHALL since the last checkpoint: the store first removes everything
-    next_sid: int = 1  # of the next stream or stage; never reused
+    flushed: bool = False  # FLUSHALL since the last checkpoint: everything is removed from the store first
+    next_sid: int = 1  # the sid of the next stream or stage; never reused
     away: int = 0  # ms: wall-clock time minus served time
     streams: list[StreamCapture] = field(default_factory=list)
     stream_keys: dict[int, tuple[bytes, int]] = field(default_factory=dict)  # sid -> key, expiry in ms (0: none)

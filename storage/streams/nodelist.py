@@ -24,12 +24,12 @@ from storage.nodes.packed import AnyNode, open_stored
 from storage.nodes.pool import NodePool
 from storage.streams.producers import Producers
 
-NO_SIZES: Final[list[int]] = []  # never changed, nor the next
+NO_SIZES: Final[list[int]] = []  # never changed, like the next one
 NO_PARTS: Final[list[bytes]] = []
 
-NOT_CODED: Final = 1024  # bytes: nodes with a larger mean size of entries are not coded (see ``coder``)
+NOT_CODED: Final = 1024  # bytes: nodes with a larger mean entry size are not coded (see ``coder``)
 LARGE: Final = 4096  # bytes: larger entries are not copied an extra time
-MOST_ADDED: Final = (1 << 63) - 1  # the largest integer of clients
+MOST_ADDED: Final = (1 << 63) - 1  # the largest integer that clients accept
 STREAM_BYTES: Final = 392  # memory of an empty stream
 SEALED_BYTES: Final = 160  # memory of a SealedNodes object without its index
 BLOB_BYTES: Final = 150  # memory of a blob in ``SealedNodes.blobs`` without its bytes
@@ -44,12 +44,12 @@ class SealedNodes:
     def __init__(self) -> None:
         self.index = NodeIndex()
         self.blobs: dict[int, bytes | Draft] = {}  # first ordinal -> blob or draft that is not stored yet, ascending
-        self.blob_bytes = 0  # memory of those
+        self.blob_bytes = 0  # memory of ``blobs``
         # of all nodes ever sealed, including evicted ones
         self.entries = 0
-        self.bytes = 0  # of blobs
-        self.largest_entry = 0  # bytes of wire
-        self.largest_node = 0  # bytes of wire
+        self.bytes = 0  # total size of blobs
+        self.largest_entry = 0  # wire bytes
+        self.largest_node = 0  # wire bytes
 
 
 NO_NODES: Final = SealedNodes()  # shared by all streams without sealed nodes; never changed
@@ -70,32 +70,33 @@ class StreamNodes:
         self.pool = pool
         pool.bytes += STREAM_BYTES
         self._append_list: list[Any] | None = None  # the last entries of the active node (``appendlist``); never empty
-        self._active_bytes = 0  # of wire in the active node, if it has an append list
+        self._active_bytes = 0  # wire bytes in the active node, if it has an append list
         self._active_ord = 0  # first ordinal of the active node; next_ord if there is none
-        self.last_ms = 0  # last ID assigned, or set by XSETID; 0, 0 until the first entry
+        self.last_ms = 0  # last ID that was assigned, or set by XSETID; 0, 0 before the first entry
         self.last_seq = 0
-        self.next_ord = 0  # entries ever added
+        self.next_ord = 0  # number of entries ever added
         self.dirty = False  # changed since the last capture; set by the keyspace
         self._joins = False  # the active node is being read: new entries are joined immediately
-        self._reopen = False  # the last node of the index can become the active node, or its beginning
-        self.lone = False  # it remains without entries and groups, even if it never had an entry
-        self.used = 0  # ms since epoch of the last command that used it, 0 if there was none; set by the keyspace
+        self._reopen = False  # the last node of the index, or a part of it, can become the active node
+        self.lone = False  # the stream remains without entries and groups, even if it never had an entry
+        self.used = 0  # ms since epoch of the last command that used it, 0: none yet; set by the keyspace
         self.sid = sid
         self._active: ActiveNode | None = None  # the active node without its append list; never empty
-        self.first_ord = 0  # the oldest living entry; next_ord if there is none
+        self.first_ord = 0  # ordinal of the oldest living entry; next_ord if there is none
         self.shift = 0  # entries_added minus next_ord
         self.tombstones: Tombstones | None = None  # of deleted entries from first_ord on; None if there are none
-        self.deleted = 0  # entries ever deleted one by one
-        self.max_deleted = 0  # the highest ID of those, or set by XSETID
+        self.deleted = 0  # number of entries ever deleted individually
+        self.max_deleted = 0  # the highest ID of those, or the one set by XSETID
         self.producers: Producers | None = None
         self.idmp_ms = 0  # how long the IDs of producers are remembered, and how many of each; 0: never set
         self.idmp_most = 0
         self.groups: dict[bytes, Group] = {}
         self._evicted_to = 0  # see evicted_to
-        self._front: AnyNode | None = None  # the node of the entry before first_ord, if evicted_to is not read from it
+        # the node of the entry before first_ord, unless evicted_to was already read from it
+        self._front: AnyNode | None = None
         self._front_ord = 0  # the first ordinal of that node
         self._sealed = NO_NODES
-        self._raised = -1  # while this is next_ord, the last ID is not that of the last entry
+        self._raised = -1  # while this equals next_ord, the last ID is not that of the last entry
         self._tombstones_to_capture: Tombstones | None = None  # ``tombstones``, or an empty one with changes to store
         self._claimed = 0  # number of tombstones in the restored metadata
 
@@ -105,7 +106,8 @@ class StreamNodes:
 
     @property
     def evicted_to(self) -> int:
-        """ID of the newest evicted entry, 0 if none. It is read from its node when it is needed (``_note_evicted``)."""
+        """The ID of the newest evicted entry, 0 if none. It is read from its node when needed (see ``_note_evicted``).
+        """
         front = self._front
         if front is not None:
             self._evicted_to = front.sure_id_at(self.first_ord - 1 - self._front_ord)
@@ -120,7 +122,7 @@ class StreamNodes:
 
     @property
     def entries_added(self) -> int:
-        """The number of entries ever added, or as set by XSETID; at most MOST_ADDED."""
+        """The number of entries ever added, or the number set by XSETID; at most MOST_ADDED."""
         return min(self.next_ord + self.shift, MOST_ADDED)
 
     @property
@@ -160,7 +162,8 @@ class StreamNodes:
                 self._seal(active)
 
     def _are_large(self, size: int, count: int) -> bool:
-        """Return whether an active node of ``count`` entries and ``size`` bytes is sealed without joining it first."""
+        """Return whether an active node of ``count`` entries and ``size`` bytes is sealed without being joined first.
+        """
         return self._active is None and size > NOT_CODED * count
 
     def _begin_list(self, ms: int, seq: int, wire: bytes) -> None:
@@ -176,7 +179,7 @@ class StreamNodes:
         self.pool.bytes += LIST_BYTES
 
     def _join(self, listed: list[Any]) -> ActiveNode:
-        """Move the append list into the active node and return the node."""
+        """Move the append list into the active node and return that node."""
         active = ActiveNode() if self._active is None else self._active
         count = len(listed) // STEP
         join(listed, active)
@@ -200,7 +203,7 @@ class StreamNodes:
         if active is None:
             active = self._open_active()
         held = active.wire
-        held += wire  # first, because it can fail
+        held += wire  # first, since it can fail
         size = len(held)
         active.add(ms, seq, size)
         pool = self.pool
@@ -217,7 +220,7 @@ class StreamNodes:
     def append_packed(self, ms: int, seq: int, sizes: array[int], wire: bytes) -> None:
         """Add joined entries with the IDs ms.seq, ms.seq + 1 ...; ``sizes``: the size of each.
 
-        The result is the same as after that many append()s.
+        The result is the same as after that many calls of append().
         """
         at = start = 0
         total = len(sizes)
@@ -238,7 +241,7 @@ class StreamNodes:
                     break
             count, stop = len(ends), start + end - held
             if stop - start == len(wire):
-                active.wire += wire  # first, because it can fail
+                active.wire += wire  # first, since it can fail
             elif stop - start < LARGE:
                 active.wire += wire[start:stop]
             else:
@@ -287,7 +290,7 @@ class StreamNodes:
                 there += counts[at]
                 ends.append(end)
                 at += 1
-            active.wire = bytearray().join([active.wire, *parts[here:there]])  # first, because it can fail
+            active.wire = bytearray().join([active.wire, *parts[here:there]])  # first, since it can fail
             here = there
             self._extended(active, ms, seq + first, ends, end - held)
 
@@ -296,7 +299,7 @@ class StreamNodes:
     ) -> tuple[int, int]:  # fmt: skip
         """Seal nodes directly from the parts, while the active node is empty or an append list.
 
-        Returns the number of entries and parts that were added. The remaining entries are smaller.
+        Returns how many entries and parts were added. The remaining entries are smaller.
         """
         at = here = 0
         total = len(sizes)
@@ -369,7 +372,8 @@ class StreamNodes:
         return self._sealed
 
     def _last_node(self, more: int) -> ActiveNode | None:
-        """Return a copy of the last node of the index, if it has room for all later entries, of ``more`` bytes."""
+        """Return a copy of the last node of the index if it has room for all later entries, which have ``more`` bytes.
+        """
         index, pool = self._sealed.index, self.pool
         last = len(index.ords) - 1
         if last < index.head or self.next_ord - index.ords[last] >= pool.max_entries:
@@ -380,7 +384,7 @@ class StreamNodes:
         return ActiveNode.of(node)
 
     def _reopen_last(self) -> None:
-        """Make the last node of the index the active node, if it has room. There is no active node."""
+        """Make the last node of the index the active node, if it has room. There must be no active node."""
         active = self._last_node(0)
         self._reopen = False
         if active is not None:
@@ -401,7 +405,7 @@ class StreamNodes:
         """Join the last node of the index, which was the active node before a restart, with the entries after it.
 
         The next checkpoint does this, not the start: opening 100,000 nodes would delay a start by a second, and the
-        checkpoint writes the active node anyway. A damaged node stays, and reading it fails.
+        checkpoint writes the active node anyway. A damaged node is not joined; reading it fails.
         """
         listed, active = self._append_list, self._active
         if listed is not None:
@@ -431,7 +435,7 @@ class StreamNodes:
         self.pool.bytes += self._active_size() - size
 
     def _seal(self, active: ActiveNode) -> None:
-        """Seal the full active node. It is not added to the cache, which is for nodes that are read."""
+        """Seal the full active node. It is not added to the cache, which contains only nodes that are read."""
         self._reopen = False
         first = active.id_at(0)
         if not self._is_dead(self._active_ord, self.next_ord, first):
@@ -442,8 +446,8 @@ class StreamNodes:
     def _seal_list(self, listed: list[Any], ms: int, seq: int, sizes: list[int], parts: list[bytes]) -> None:
         """Seal an append list together with the entries in parts after it, with the IDs ms.seq, ms.seq + 1 ...
 
-        ``sizes``: the sizes of the entries in parts. All entries are large: joining them only now saves a fifth of an
-        append's instructions, since a buffer that grows by 10 KB is moved repeatedly and copied again to be compressed.
+        ``sizes``: the sizes of the entries in parts. All entries are large. Joining them only now saves a fifth of an
+        append's instructions (see ``appendlist``).
         """
         self._reopen = False
         if not listed:
@@ -452,7 +456,7 @@ class StreamNodes:
         count, end = len(listed) // STEP + len(sizes), self.next_ord + len(sizes)
         size = (self._active_bytes if listed else 0) + sum(sizes)
         if not self._is_dead(self._active_ord, end, first):
-            self._add_sealed(first, count, size, sealed_blob(listed, ms, seq, sizes, parts))  # first: it can fail
+            self._add_sealed(first, count, size, sealed_blob(listed, ms, seq, sizes, parts))  # first, since it can fail
         if sizes:
             self.last_ms, self.last_seq = ms, seq + len(sizes) - 1
         self.next_ord = end
@@ -501,7 +505,8 @@ class StreamNodes:
         return node
 
     def _end(self, position: int) -> int:
-        """Return the ordinal after the last entry of the node at a position, and after deleted entries that follow."""
+        """Return the ordinal after the last entry of the node at a position, and after deleted entries that follow it.
+        """
         position += 1
         ords = self._sealed.index.ords
         return ords[position] if position < len(ords) else self._active_ord

@@ -25,11 +25,11 @@ from resp.errors import CorruptError
 VERSION: Final = 1
 HEAD: Final = Struct(">BI")
 ONE: Final = Struct(">I16sQ")
-PRODUCERS_BYTES: Final = 400  # memory of an object without producers
+PRODUCERS_BYTES: Final = 400  # memory of a Producers object without producers
 PRODUCER_BYTES: Final = 500  # memory of a producer without IDs
 ID_BYTES: Final = 250  # memory of an ID without its bytes
-MOST_IDS: Final = 10_000  # most IDs of a producer
-LONGEST_MS: Final = 86_400_000  # longest time that an ID is remembered
+MOST_IDS: Final = 10_000  # maximum IDs of a producer
+LONGEST_MS: Final = 86_400_000  # maximum time for which an ID is remembered
 
 
 class StreamProducer:
@@ -42,7 +42,7 @@ class StreamProducer:
         self.bytes = PRODUCER_BYTES
 
     def forget(self, now: int, most: int) -> None:
-        """Remove the IDs that are expired at ``now``, and the oldest ones until ``most`` are left."""
+        """Remove the IDs that have expired at ``now``, and the oldest ones until ``most`` are left."""
         over = 0
         for _, end in self.ids.values():
             if end > now:
@@ -66,7 +66,7 @@ class StreamProducer:
 
     @classmethod
     def load(cls, dump: bytes) -> StreamProducer:
-        """Return the producer of a dump. Raises CorruptError if it is damaged."""
+        """Return the producer of a dump. Raises CorruptError if the dump is damaged."""
         producer = cls()
         if len(dump) < HEAD.size or dump[0] != VERSION:
             raise CorruptError("a producer is damaged, or was written by a newer tidelog")
@@ -91,13 +91,13 @@ class Producers:
 
     def __init__(self) -> None:
         self.by_name: dict[bytes, StreamProducer] = {}
-        self.added = 0  # IDs ever added
-        self.duplicates = 0  # XADDs that added nothing; not logged, so that a restart may lose some
+        self.added = 0  # number of IDs ever added
+        self.duplicates = 0  # XADDs that added nothing; not logged, so a restart may lose some
         self.bytes = PRODUCERS_BYTES  # approximate memory
         self.changed: set[bytes] = set()  # names of producers that changed since the last capture
 
     def find(self, producer: bytes, name: bytes, now: int) -> int:
-        """Return the ID of the entry with this producer's ID; 0 if it is unknown or expired."""
+        """Return the ID of the entry that has this producer ID; 0 if it is unknown or expired."""
         known = self.by_name.get(producer)
         found = known.ids.get(name) if known is not None else None
         return found[0] if found is not None and found[1] > now else 0
@@ -118,7 +118,7 @@ class Producers:
         self.changed.add(producer)
 
     def forget(self, now: int) -> None:
-        """Remove the IDs that are expired at ``now``. O(producers)."""
+        """Remove the IDs that have expired at ``now``. O(producers)."""
         for name, producer in list(self.by_name.items()):
             size, count = producer.bytes, len(producer.ids)
             producer.forget(now, MOST_IDS)
@@ -140,7 +140,7 @@ class Producers:
         return sum([len(producer.ids) for producer in self.by_name.values()])
 
     def oldest_end(self) -> int:
-        """Return the earliest expiry of an ID (ms since epoch). There must be an ID."""
+        """Return the earliest expiry of an ID (ms since epoch). There must be at least one ID."""
         return min([next(iter(producer.ids.values()))[1] for producer in self.by_name.values()])
 
     def dumps(self) -> list[tuple[bytes, bytes]]:

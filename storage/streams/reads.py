@@ -20,8 +20,8 @@ from storage.streams.position import StreamPosition
 from storage.streams.selection import Selection
 from storage.streams.snapshot import Snapshot
 
-FEW: Final = 4  # IDs in a node; each of so few is searched separately
-SPARSE: Final = 8  # entries per ID; with more, each ID is searched separately, too
+FEW: Final = 4  # with up to this many IDs in a node, each is searched separately
+SPARSE: Final = 8  # with more entries per ID than this, each ID is searched separately, too
 
 
 class StreamReads(StreamNodes):
@@ -119,7 +119,7 @@ class StreamReads(StreamNodes):
         return self._node(position).id_at(ordinal - first)
 
     def id_before(self, ordinal: int) -> int:
-        """Return the ID of the newest living entry before ``ordinal``, which is above first_ord."""
+        """Return the ID of the newest living entry before ``ordinal``, which must be above first_ord."""
         tombstones = self.tombstones
         return self.id_at(ordinal - 1 if tombstones is None else tombstones.live_below(ordinal))
 
@@ -263,7 +263,7 @@ class StreamReads(StreamNodes):
 
     # -- reading living entries: of [lo, hi), which is within [first_ord, next_ord) ----------------------------
     def wire_size(self, lo: int, hi: int) -> int:
-        """Return an upper bound of the size of read(lo, hi), from the index. Opens no node."""
+        """Return an upper bound of the size of read(lo, hi), computed from the index. Opens no node."""
         size = 0
         active, first = self._active_node(), self._active_ord
         if active is not None and hi > first:
@@ -332,8 +332,8 @@ class StreamReads(StreamNodes):
     def _add_redis_part(self, first: int, node: AnyNode, start: int, stop: int, parts: list[bytes]) -> None:
         """Add entries start to stop - 1 of one node in the form of X commands.
 
-        A cached node stores this form once X commands have read more entries than it has. A reader that reads a
-        stream only once would gain nothing.
+        A cached node stores this form once X commands have read more entries than the node has: storing it for a reader
+        that reads a stream only once would gain nothing.
         """
         if type(node) is PackedNode or type(node) is CodedNode:
             node.redis_reads += stop - start
@@ -377,7 +377,7 @@ class StreamReads(StreamNodes):
         return wires
 
     def _spans(self, lo: int, hi: int) -> Iterator[tuple[AnyNode, int, int]]:
-        """Yield the nodes of [lo, hi), with start and stop of each range of living entries."""
+        """Yield the nodes of [lo, hi), each with start and stop of each range of living entries."""
         index, tombstones = self._sealed.index, self.tombstones
         position = index.of_ord(lo)
         while tombstones is not None and lo < hi:

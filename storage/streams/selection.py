@@ -1,7 +1,7 @@
-"""Selections: individually selected entries in any order, which are read later: the source of long replies.
+"""Selections: individually selected entries in any order, which are read later. They are the source of long replies.
 
-A ``Snapshot`` does the same for ranges. Until it is read, an entry takes 8 bytes and a node some hundred, regardless of
-the size of the entries. Nodes that are not in the store are shared with the stream. The active node is copied.
+A ``Snapshot`` does the same for ranges. Until it is read, an entry takes 8 bytes and a node a few hundred, regardless
+of the size of the entries. Nodes that are not in the store are shared with the stream. The active node is copied.
 
 Rule 1: a selected entry can be read even if the stream drops it, since views of the store are pinned.
 Rule 2: nodes that are opened to read a selection are not added to the cache (see ``snapshot``).
@@ -22,14 +22,14 @@ from storage.nodes.pool import NodePool, NodeStore
 NODE_BYTES: Final = 300  # memory of a node of the selection
 PICK_BYTES: Final = 8
 MISSING: Final = 0xFFFFFFFF  # instead of a node's number
-OPENED: Final = 8  # nodes that are kept open, for entries in random order
-# Limits of entries that are read together.
+OPENED: Final = 8  # nodes that stay open, for entries in random order
+# Limits for reading entries together.
 READ_AT_ONCE: Final = 512
 CHUNK_BYTES: Final = 64 * 1024
 
 
 class _Source:
-    """A node of the selection, as of the selection of its first entry."""
+    """A node of the selection, in its state when its first entry was selected."""
 
     __slots__ = ("blob", "end", "first", "first_id", "tombstones", "pool", "sid", "active", "view")
 
@@ -40,7 +40,7 @@ class _Source:
         self.first = first  # its first ordinal
         self.end = end  # the ordinal after its last entry
         self.first_id = 0
-        self.blob: bytes | Draft | None = None  # None: in the view
+        self.blob: bytes | Draft | None = None  # None: read it from the view
         self.tombstones: Tombstones | None = None  # of its deleted entries
         self.active: Node | None = None  # a copy of the stream's active node
 
@@ -67,7 +67,7 @@ class Selection:
 
     def __init__(self) -> None:
         self._sources: list[_Source] = []
-        self._numbers = array("I")  # of each entry: the number of its source; MISSING: there is no entry
+        self._numbers = array("I")  # for each entry, the number of its source; MISSING: there is no entry
         self._positions = array("I")  # its position in the source
         self._known: dict[int, int] = {}  # first ordinal -> number of its latest source, for the last stream
         self._sid = -1  # of that stream
@@ -80,7 +80,7 @@ class Selection:
 
     # -- selecting: called by streams ------------------------------------------------------------------------
     def begin(self, pool: NodePool, sid: int) -> None:
-        """Set the stream of the next entries."""
+        """Set the stream of the entries that follow."""
         if pool is not self._pool or sid != self._sid:
             if self._pool is None:
                 self._dropped = pool.dropped
@@ -140,7 +140,7 @@ class Selection:
 
     # -- reading ---------------------------------------------------------------------------------------------
     def entries(self) -> Iterator[list[bytes | None]]:
-        """Yield lists of the wire form of entries, in order of selection; None for missing ones."""
+        """Yield lists of entries in wire form, in order of selection; None for missing ones."""
         try:
             opened: dict[int, AnyNode] = {}
             found: list[bytes | None] = []

@@ -1,4 +1,6 @@
-"""Snapshots: a range of a stream at one point in time, read while the stream changes: the source of long replies."""
+"""Snapshots: a range of a stream at one point in time, read while the stream changes. They are the source of long
+replies.
+"""
 
 from __future__ import annotations
 
@@ -98,7 +100,7 @@ class Snapshot:
             yield b"".join(wires)
 
     def entries(self) -> Iterator[list[bytes]]:
-        """Yield lists of the wire form of each living entry, oldest first, one list per node."""
+        """Yield lists of the living entries in wire form, oldest first, one list per node."""
         try:
             for node, ranges in self._parts():
                 wires: list[bytes] = []
@@ -153,7 +155,7 @@ class Snapshot:
             self._blob_bytes -= blob.size if isinstance(blob, Draft) else len(blob)
         # nodes opened after a later checkpoint may lack the bytes of entries that were deleted since
         node = self._pool.cache.get(self._sid, first) if self._view.is_current() else None
-        if node is None or len(node) < stop:  # the cached node can have another end after a reload with other limits
+        if node is None or len(node) < stop:  # after a reload with other limits, the cached node can end elsewhere
             first_id = self._ms[number] << 64 | self._seq[number]
             if isinstance(blob, Draft):
                 return blob.unpack()

@@ -30,8 +30,8 @@ class Stage:
 
     def __init__(self, sid: int, ttl: int, deadline: int) -> None:
         self.sid = sid
-        self.ttl = ttl  # ms without another TSTAGE after which it expires; 0: never
-        self.deadline = deadline  # when it expires, in served time (ms), or NEVER
+        self.ttl = ttl  # expires after this many ms without another TSTAGE; 0: never
+        self.deadline = deadline  # time of expiry, in served time (ms), or NEVER
         self.pieces: list[StagedChunk] = []
         self.entries = 0
         self.bytes = STAGE_BYTES  # approximate memory
@@ -41,12 +41,12 @@ class Stage:
         self._others: dict[bytes, StagedChunk] | None = None
 
     def touch(self, served: int) -> None:
-        """Extend the deadline, since a writer was active at that served time. This is not logged."""
+        """Extend the deadline, since a writer was active at this served time. This is not logged."""
         if self.ttl:
             self.deadline = served + self.ttl
 
     def resume(self, served: int) -> None:
-        """Extend the deadline after the server was down or a replica, which does not count as inactivity."""
+        """Extend the deadline after the server was down or a replica, since that time does not count as inactivity."""
         if self.ttl:
             self.deadline = max(self.deadline, served + self.ttl)
 
@@ -77,7 +77,7 @@ class Stage:
         self.bytes += len(bare) + 4 * total
 
     def _open_piece(self, key: bytes) -> StagedChunk | None:
-        """Remove and return the chunk of a key that is not full, None if there is none."""
+        """Remove and return the chunk of a key that is not full; None if there is none."""
         piece = self._open
         if piece is None or piece.key != key:
             if self._others is None:
@@ -108,7 +108,9 @@ class Stage:
 
 
 def named(stage: Stage, name: bytes) -> Stage:
-    """Add the memory of a new stage's name, which is in the table of stages and in a timer, and return the stage."""
+    """Add the memory of a new stage's name, which is stored in the table of stages and in a timer, and return the
+    stage.
+    """
     stage.bytes += 2 * len(name)
     return stage
 
@@ -119,20 +121,21 @@ class Stages:
     def __init__(self) -> None:
         self.by_name: dict[bytes, Stage] = {}
         self.fences: dict[bytes, int] = {}  # name -> the last published epoch
-        self.checks: dict[bytes, bytes] = {}  # name -> the CHECK of that epoch; absent: none
+        self.checks: dict[bytes, bytes] = {}  # name -> the CHECK of that epoch; absent if it has none
         self.bytes = 0  # approximate memory of all stages
         self.fence_bytes = 0  # memory of all fences
         self.expired = 0  # stages that expired since the start
-        # what the next checkpoint must write
+        # changes that the next checkpoint must write
         self._dirty: dict[bytes, Stage] = {}
         self._dead: list[int] = []
         self._dirty_fences: set[bytes] = set()
-        # stages of the capture in progress, by sid; they can be removed meanwhile but do not change
+        # stages of the capture in progress that are not captured yet, by sid; they can be removed but not changed
+        # meanwhile
         self._capture = Capture()
         self._held: dict[int, tuple[bytes, Stage]] = {}
 
     def changed(self, name: bytes, stage: Stage, grown: int) -> None:
-        """Record that a stage is new or got entries, and takes ``grown`` more bytes of memory."""
+        """Record that a stage is new or received entries, and takes ``grown`` more bytes of memory."""
         self.by_name[name] = self._dirty[name] = stage
         self.bytes += grown
 
@@ -166,7 +169,7 @@ class Stages:
 
     # -- checkpoints and start-up ----------------------------------------------------------------------------
     def begin(self, capture: Capture) -> None:
-        """Begin to add the changes since the last capture to ``capture``; more() and before() add the stages."""
+        """Start to add the changes since the last capture to ``capture``; more() and before() add the stages."""
         capture.dead_stages = self._dead
         checks = self.checks
         capture.fences = [(fence, self.fences[fence], checks.get(fence, b"")) for fence in self._dirty_fences]
@@ -185,7 +188,7 @@ class Stages:
         return not self._held
 
     def before(self, stage: Stage) -> None:
-        """Capture a stage, which is about to change, if it is held."""
+        """Capture a stage that is about to change, if it is not captured yet."""
         held = self._held.pop(stage.sid, None) if self._held else None
         if held is not None:
             self._capture.stages.append(stage.capture(held[0]))
@@ -196,7 +199,7 @@ class Stages:
         self._capture = Capture()
         if flushed:
             return
-        for name, stage in left.values():  # not captured yet when it failed
+        for name, stage in left.values():  # not yet captured when the capture failed
             if self.by_name.get(name) is stage:
                 self._dirty[name] = stage
         self._dead += capture.dead_stages
@@ -229,7 +232,8 @@ class Stages:
 
     # -- stats -----------------------------------------------------------------------------------------------
     def digest(self, update: Callable[[bytes], object]) -> None:
-        """Add the content to a hash, without deadlines, which a restart changes, and without the ends of chunks."""
+        """Add the content to a hash, without deadlines, which a restart changes, and without the boundaries of chunks.
+        """
         for name in sorted(self.by_name):
             stage = self.by_name[name]
             update(b"H%d:%b %d" % (len(name), name, stage.ttl))

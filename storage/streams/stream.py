@@ -99,7 +99,7 @@ class Stream(StreamReads):
         index = self._sealed.index
         head = index.head
         if head < len(index.ords) and self._end(head) <= ordinal:
-            keep = index.of_ord(ordinal)  # position of the first remaining node
+            keep = index.of_ord(ordinal)  # position of the first node to retain
             if self._end(keep) <= ordinal:
                 keep += 1
             self._drop_nodes(index.ords[head:keep])
@@ -159,21 +159,21 @@ class Stream(StreamReads):
         self._raised = self.next_ord
         self._evicted_to = min(self.evicted_to, last_id)
 
-    # -- producers -------------------------------------------------------------------------------------------
+    # Set the last ID (XSETID). ``last_id`` must not be below top_id().
     def idmp(self) -> tuple[int, int]:
-        """Return how long (ms) the IDs of producers are remembered, and how many of each producer."""
+        """Return how long (ms) the IDs of producers are remembered, and how many of each producer"""
         pool = self.pool
         return self.idmp_ms or pool.idmp_ms, self.idmp_most or pool.idmp_most
 
     def add_produced(self, producer: bytes, name: bytes, entry_id: int, now: int, keep_ms: int, most: int) -> None:
-        """Remember the producer's ID ``name`` of an entry that was added."""
+        """Remember the ID ``name`` that a producer gave to an entry that was added."""
         producers = self._own_producers()
         size = producers.bytes
         producers.add(producer, name, entry_id, now, keep_ms, most)
         self.pool.bytes += producers.bytes - size
 
     def set_idmp(self, keep_ms: int, most: int) -> None:
-        """Set how long and how many IDs are remembered, and forget the current ones."""
+        """Set how long and how many IDs are remembered, and forget all current IDs."""
         self.idmp_ms, self.idmp_most = keep_ms, most
         if self.producers is not None:
             self.pool.bytes -= self.producers.bytes
@@ -181,7 +181,7 @@ class Stream(StreamReads):
             self.pool.bytes += self.producers.bytes
 
     def forget_produced(self, now: int) -> None:
-        """Forget the IDs that are expired at ``now``."""
+        """Forget the IDs that have expired at ``now``."""
         if self.producers is not None:
             self.pool.bytes -= self.producers.bytes
             self.producers.forget(now)
@@ -243,10 +243,10 @@ class Stream(StreamReads):
         return capture
 
     def _sparse(self) -> list[tuple[int, int, list[tuple[int, int]]]]:
-        """Return the nodes of which at least half is deleted, among those with deletions since the last capture.
+        """Return the nodes that are at least half deleted, among those with deletions since the last capture.
 
-        Each with the ranges of its living entries. It is unknown here whether deleted entries at the end belong to the
-        node or to nodes that were dropped.
+        Each comes with the ranges of its living entries. It is unknown here whether deleted entries at the end belong
+        to the node or to nodes that were dropped.
         """
         found: list[tuple[int, int, list[tuple[int, int]]]] = []
         index, tombstones = self._sealed.index, self.tombstones
@@ -285,7 +285,7 @@ class Stream(StreamReads):
                 drafts = True
                 self._sealed.entries += len(blob)
                 self._sealed.bytes += blob.sealed
-            if self._sealed.blobs.get(first) is blob:  # unless a draft became the active node, then a longer node
+            if self._sealed.blobs.get(first) is blob:  # unless a draft became the active node and then a longer node
                 self._drop_blob(first)
         tombstones = self._tombstones_to_capture
         if tombstones is not None and not (tombstones.total or tombstones.changed or tombstones.dead_nodes):
@@ -368,7 +368,7 @@ class Stream(StreamReads):
         self.pool.bytes += producers.bytes - size
 
     def add_stored_node(self, first_ord: int, first_id: int) -> None:
-        """Add a node of the store, in order. Evicted nodes that are still in the store are skipped.
+        """Add a node from the store, in order. Evicted nodes that are still in the store are skipped.
 
         Raises CorruptError if the node does not fit the stream, or if a node before it is missing.
         """
@@ -407,7 +407,7 @@ class Stream(StreamReads):
             raise CorruptError(f"the store has a node of stream {self.sid} with IDs beyond the stream's last")
 
     def gone(self) -> None:
-        """Subtract the stream's memory from that of the pool, since the stream was deleted."""
+        """Subtract the deleted stream's memory from that of the pool."""
         self.pool.bytes -= self.memory_bytes()
         self.pool.unstored -= self._sealed.blob_bytes
         self.pool.dropped += self._sealed.blob_bytes
