@@ -16,10 +16,6 @@ from storage.model.entries import id_bulk
 from storage.model.ids import MASK64, MAX_ID, parse_id
 
 
-def format_xid(id: int) -> bytes:  # noqa: A002
-    return b"%d-%d" % (id >> 64, id & MASK64)
-
-
 def xid_bulk(id: int) -> bytes:  # noqa: A002
     """Return the ID as a bulk string."""
     return dashed_id(id_bulk(id >> 64, id & MASK64))

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from commands.redis_streams.ids import added_id, format_xid, range_end, range_start, strict_id, xid_bulk
+from commands.redis_streams.ids import added_id, range_end, range_start, strict_id, xid_bulk
 from resp.errors import CommandError
 from storage.model.ids import MASK64, MAX_ID
 
@@ -18,7 +18,6 @@ def an_id(ms: int, seq: int) -> int:
 
 
 def test_printed() -> None:
-    assert format_xid(an_id(1486475519747, 12)) == b"1486475519747-12"
     assert xid_bulk(an_id(1486475519747, 12)) == b"$16\r\n1486475519747-12\r\n"
     assert xid_bulk(0) == b"$3\r\n0-0\r\n"
     assert xid_bulk(MAX_ID) == b"$41\r\n18446744073709551615-18446744073709551615\r\n"
