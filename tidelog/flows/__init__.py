@@ -16,6 +16,8 @@ back to its source.
     files/         flows in YAML
     service/       the flows of one process: deployment, HTTP API, page, metrics
     testing/       tests of pipelines, with a manually advanced clock
+
+A connector, operator, codec or interceptor declares its options in its own module, as a class named ``...Options``.
 """
 
 from tidelog.flows.api.errors import FlowError, FlowFileError, RejectError, RetryError

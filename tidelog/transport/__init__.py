@@ -6,7 +6,7 @@ In reading order:
     access           ``Access``: the addresses of servers and the settings for connections to them
     errors           error replies: their classes, which of them are temporary, and which concern the user
     call             ``Call``: a command that is ready to be sent, and how its reply is read
-    backoff          exponential backoff for everything that is retried
+    backoff          the delays between attempts of everything that is retried
     connection       one blocking connection: pipelined commands, long ranges in pages of bounded size
     asyncconnection  one connection for asyncio: requests of many tasks, replies in order
     leader           finding the leader, and retrying while it does not answer

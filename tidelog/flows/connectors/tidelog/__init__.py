@@ -1,6 +1,6 @@
 """Streams, dead letters and the WAL on a tidelog server.
 
-    stream            the connector ``stream``, with
+    stream            the connector ``stream``: its options; the next five modules implement it
     groupreader       the source with a group: redelivery until an entry is settled
     plainreader       the source without a group
     entrywaiter       waits for entries without polling
