@@ -1,7 +1,7 @@
 """Reading the log from an offset, for replicas that catch up with this server.
 
 Rule 1: a batch is first in memory (in the ring, not in the journal), then in memory and in the journal, then only in
-the journal. A reader that does not find a batch in memory finds it in the journal, or it was deleted.
+the journal. A batch that a reader does not find in memory is in the journal, or it was deleted.
 Rule 2: batches are returned whole. The only exception is an offset inside a batch, which is possible after a promotion.
 The rest of that batch is returned if a record begins at the offset.
 Rule 3: batches at or after ``retain`` stay in the journal. A caller that lowers ``retain`` and then calls holds() can
@@ -22,8 +22,8 @@ from persistence.wal import Frame
 from resp.errors import CorruptError
 from storage.model.records import HEAD
 
-AT_ONCE: Final = 1 << 20  # bytes that are read together for a crc
-NOTHING: Final = 1 << 62  # a value of ``retain`` that retains nothing: above every log offset
+AT_ONCE: Final = 1 << 20  # bytes that are read at a time to compute a crc
+NOTHING: Final = 1 << 62  # a value of ``retain`` above every log offset, so that nothing is retained
 
 Batches = list[tuple[int, bytes]]  # log offset, records
 
@@ -44,13 +44,13 @@ class Backlog:
         # append() acquires the mutex directly, which is faster than through the condition
         self._enter: Callable[[], bool] = mutex.acquire
         self._leave: Callable[[], None] = mutex.release
-        self._waiting: list[Frame] = []  # in the ring, not being written to the journal
+        self._waiting: list[Frame] = []  # in the ring, not yet being written to the journal
         self._flushing: list[Frame] = []  # in the ring, before ``_waiting``: being written to the journal
         self._synced = journal.end  # log offset up to which everything is on disk
-        self._truncating = 0  # a truncation deletes batches before this log offset; 0: none is in progress
+        self._truncating = 0  # a truncation deletes batches before this log offset; 0: no truncation is in progress
         self._last: tuple[int, int] | None = None  # log offset and checksum (checked()) of the last batch
         self._oldest = 0  # the last result of first_offset()
-        self._remembered = -1, 0  # log offset and crc32 of the last batch when it left the journal
+        self._remembered = -1, 0  # log offset and crc32 of the last batch, recorded when it left the journal
 
     @property
     def synced(self) -> int:
@@ -64,7 +64,7 @@ class Backlog:
         return self._oldest
 
     def oldest(self) -> int:
-        """Return first_offset(), or its last result if the journal cannot be read: for reports, which must not fail."""
+        """Return first_offset(), or its last result if the journal cannot be read. For reports, which must not fail."""
         try:
             return self.first_offset()
         except (OSError, CorruptError):
@@ -115,7 +115,7 @@ class Backlog:
             return found
         if 0 <= offset < end:
             found = self.journal.read_some(offset, limit)
-            while found and found[-1][0] >= end:  # in the journal, although the write was reported as failed
+            while found and found[-1][0] >= end:  # already in the journal, although the write was reported as failed
                 found.pop()
         if not found:
             raise GoneError(f"the log does not contain offset {offset}: it ranges from {self.first_offset()} to {end}")
@@ -148,7 +148,7 @@ class Backlog:
     def signature(self) -> tuple[int, int] | None:
         """Return start offset and crc32 of the last batch; None if unknown.
 
-        Distinguishes logs with the same ``offset``.
+        This distinguishes logs with the same ``offset``.
         """
         with self._lock:
             last, end = self._last, self.offset
@@ -167,7 +167,7 @@ class Backlog:
             return
         try:
             crc = self._crc(last[0], end)
-        except (OSError, CorruptError):  # it could not be read before, either
+        except (OSError, CorruptError):  # it could not be read before the truncation, either
             return
         if crc is not None:
             self._remembered = last[0], crc
@@ -175,7 +175,7 @@ class Backlog:
     def checksum_of_end(self, size: int) -> tuple[int, int] | None:
         """Return start offset and crc32 of the last ``size`` bytes, or of the whole log if it is shorter.
 
-        For logs that diverged and then continued with equal batches. Raises CorruptError, OSError.
+        Used for logs that diverged and then continued with equal batches. Raises CorruptError, OSError.
         """
         start, end = max(self.first_offset(), self.offset - size), self.offset
         crc = self._crc(start, end) if start < end else None

@@ -44,11 +44,11 @@ from storage.nodes.compaction import compacted
 from storage.nodes.packed import new_decompressor
 from storage.streams.capture import Capture, StreamCapture
 
-TOGETHER = 256  # sids of streams that are sorted together
+TOGETHER = 256  # number of sids that are sorted together
 
 
 def is_plain(capture: Capture) -> bool:
-    """Return whether earlier versions know all entries of a capture, so that the late databases are not needed."""
+    """Return whether earlier versions can read all entries of a capture, so that the late databases are not needed."""
     return not any(
         stream.meta[:1] == b"\2" or stream.tombstones or stream.producers for stream in capture.streams
     ) and not any(meta[:1] == b"\2" for _, _, meta, _ in capture.groups)
@@ -147,7 +147,7 @@ class Checkpoint:
             self.coded = self.coded or is_coded(blob)
             key = NODE_KEY.pack(stream.sid, first_ord, first_id.to_bytes(16, "big"))
             sum_of_key = crc32(key)
-            # Mostly it was the active node at an earlier checkpoint and is the only node: then no lookup is needed.
+            # Usually, the stream's only node was the active node at an earlier checkpoint; no lookup is needed then.
             known = count == 1 and total == sum_of_key
             if not known and txn.put(key, blob, db=nodes, overwrite=False):
                 count += 1
@@ -245,7 +245,7 @@ def _group(key: bytes, name: bytes, meta: bytes, pending: Sequence[bytes | Packe
 
 
 def _in_order(streams: Sequence[StreamCapture]) -> Iterator[StreamCapture]:
-    """Yield streams by sid, the order of the store, so that each of its pages is found and copied once.
+    """Yield streams by sid, the order of the store, so that each page of the store is found and copied only once.
 
     Sorts in parts, since sorting 100,000 streams at once would block other threads.
     """

@@ -1,21 +1,21 @@
-"""Counts and checksums of the store's databases whose entries nothing else counts.
+"""Counts and checksums of the store's databases whose entries are not counted elsewhere.
 
     db "meta"  b"content"  ->  crc | log offset u64 | transaction u64
                                | entries u64 | sum u64     of each of streams, groups, strings, stages, fences
                                | and, if there are any, of marks and producers
 
-The sum is that of the crc's of the entries (mod 2**64), which cover key and value. A missing or outdated entry is thus
-detected at the start, which reads all of them anyway. The nodes of a stream are counted by the stream (see ``layout``).
+The sum is that of the crcs of the entries (mod 2**64), which cover key and value. A start, which reads all of them
+anyway, thus detects a missing or outdated entry. The nodes of a stream are counted by the stream (see ``layout``).
 
 "content" is written with every checkpoint. It is valid if its log offset is that of the store and its transaction is
-not before the store's last one. Servers that do not know "content" change the store without it. (Its transaction can be
-later in a compact copy, whose transactions start again.) A store without a valid "content" gets one with the next
-checkpoint. A replica does not receive it from its leader, whose transactions differ, and writes its own when the copy
-is complete.
+not before the store's last one. Servers that do not know "content" change the store without updating it. (Its
+transaction can be later in a compact copy, whose transaction numbers start again.) A store without a valid "content"
+gets one with the next checkpoint. A replica does not receive it from its leader, whose transactions differ, and writes
+its own when the copy is complete.
 
 Decision: LMDB's meta pages have no checksum. The store therefore counts its entries, and the WAL records the positions
-of journal and store. Both are written after the data, so that no kill leaves a claim that is too high. Both cost less
-than the noise of a start.
+of journal and store. Both are written after the data, so that a kill never leaves a count or position that is too high.
+Both cost less than the variation between starts.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class StoreContent:
         self.sums[db] = self.sums[db] - crc & MASK64
 
     def set(self, db: int, entries: int, total: int) -> None:
-        """Set the number of entries and the sum of their crc's."""
+        """Set the number of entries and the sum of their crcs."""
         self.entries[db], self.sums[db] = entries, total & MASK64
 
     def pack(self, offset: int, transaction: int) -> bytes:

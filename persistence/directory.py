@@ -108,11 +108,13 @@ def prepare(directory: Path, ring_bytes: int) -> tuple[str, bool]:
 
 
 def _served(directory: Path) -> bool:
-    """Return whether a server has used this directory, so that tidelog.making only reappeared after a power failure."""
+    """Return whether a server has used this directory, which means that tidelog.making reappeared after a power
+    failure.
+    """
     try:
         wal = Wal(directory / "tail")
     except (CorruptError, OSError):
-        return False  # incomplete
+        return False  # the directory is incomplete
     wal.close()
     return wal.noted is not None
 
@@ -134,7 +136,7 @@ def complete(directory: Path, identity: str) -> None:
 
 
 def sync(directory: Path) -> None:
-    """Sync the entries of a directory. Raises OSError."""
+    """Sync the entries of a directory to disk. Raises OSError."""
     fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(fd)

@@ -22,7 +22,7 @@ class OpenFile:
         self._comparable = os.path.samestat(os.fstat(self._fd), os.stat(path))  # False on some network file systems
 
     def displaced(self) -> str | None:
-        """Return a message if the file is not at its path, otherwise None. Any thread."""
+        """Return a message if the file is not at its path, otherwise None. May be called from any thread."""
         try:
             found = os.stat(self.path)
         except OSError as error:

@@ -7,14 +7,14 @@
 Rule 1: until ``incoming`` is renamed to ``incoming.ready``, nothing has changed. From then on, incoming.ready is the
 data, whatever else the directory contains: the next Log.open() first calls install().
 Rule 2: install() removes the old parts, then ``whole``, then moves one part after another. It can stop at any point and
-be repeated. While ``whole`` exists, no part may be missing. Afterwards, each part is in one of the two directories or
-lost, which the start detects, since no old part can replace it. (Earlier versions had no ``whole`` and replaced each
-part.)
+be repeated. While ``whole`` exists, no part may be missing. Afterwards, each part is either in one of the two
+directories or lost. The start detects a lost part, since no old part can replace it. (Earlier versions had no ``whole``
+and replaced each part.)
 Rule 3: everything is verified. Each entry must have the correct crc and follow the previous one. Each node must open,
 and begin at the end of the previous one, or later if entries were deleted. Each stream must have the stated nodes and
 tombstones, and enough tombstones for the gaps between its nodes. The number of entries must be that of the leader.
-Before ``incoming`` is renamed, it is opened and read as by a start, so that a copy that cannot be opened replaces
-nothing.
+Before ``incoming`` is renamed, it is opened and read in the same way as at a start, so that a copy that cannot be
+opened replaces nothing.
 """
 
 from __future__ import annotations
@@ -67,7 +67,8 @@ HALF, READY, WHOLE = "incoming", "incoming.ready", "whole"
 PARTS = ("tail", "journal", "store", HISTORY)
 CONTENT = ("tail", "journal/data.mdb", "store/data.mdb", HISTORY)
 WRITE_ABOVE = 16 << 20  # bytes of pieces per transaction
-LARGEST_NODE = 1 << 31  # bytes of wire, far above the limit of commands; bounds the memory for a false size
+# bytes of wire, far above the limit of commands; bounds the memory that a wrong size can require
+LARGEST_NODE = 1 << 31
 LONGEST_KEY = 511  # bytes; the limit of LMDB
 LARGEST_CODED = 1025 + 3  # mean bytes of wire of a coded entry, and of its columns
 SMALLEST_ENTRY = 8  # bytes of wire of an entry before it was deleted
@@ -95,7 +96,7 @@ class Incoming:
         # ordinal, the end, and the number of ordinals between nodes.
         self._nodes: dict[int, tuple[int, int, int, int, int]] = {}
         self._tombstones: dict[int, int] = {}  # sid -> number of tombstones that have not arrived yet
-        self._late = False  # there are entries that earlier versions do not know: see ``layout``
+        self._late = False  # there are entries that earlier versions cannot read (see ``layout``)
         self._coded = False  # the store states that it has coded nodes
         self._content = StoreContent()
         self._decompressor = new_decompressor()
@@ -235,7 +236,7 @@ class Incoming:
     def finish(self, offset: int, entries: int, history: History) -> None:
         """Complete the copy of ``entries`` entries as of log offset ``offset``. The next Log.open() installs it.
 
-        Raises CorruptError, OSError; nothing has changed then.
+        Raises CorruptError, OSError; nothing has changed in that case.
         """
         self._write()
         if self.entries != entries:
@@ -283,7 +284,7 @@ class Incoming:
             raise _wrong(f"the list of deleted entries of stream {sid} is incomplete")
 
     def _read_back(self) -> None:
-        """Read the copy as a start will. Raises CorruptError, OSError."""
+        """Read the copy in the same way as a start. Raises CorruptError, OSError."""
         try:
             History.load(self._path, "")
             store = Store(self._path / "store")
@@ -297,7 +298,7 @@ class Incoming:
     def revoke(self) -> None:
         """Ensure that the copy will not be installed, even if it is complete. Any thread. Call abandon() afterwards.
 
-        After this, the old data may change again. Raises OSError.
+        The old data may then change again. Raises OSError.
         """
         with self._deciding:
             self._revoked = True
@@ -306,7 +307,7 @@ class Incoming:
                 sync_directory(self._directory)
 
     def abandon(self) -> None:
-        """Remove the copy, even a complete one, unless the directory was opened since."""
+        """Remove the copy, even a complete one, unless the directory has been opened since."""
         self._collected, self._collected_bytes = [], 0
         if self._env is not None:
             self._env.close()
@@ -319,7 +320,7 @@ class Incoming:
 
 
 def install(directory: Path) -> bool:
-    """Replace the old data by a complete copy, and remove an incomplete one. Return whether there was a complete one.
+    """Replace the old data with a complete copy, or remove an incomplete one. Return whether there was a complete one.
 
     No file of the directory may be open. Raises CorruptError if a part of the copy is missing, and OSError; it can then
     be called again.

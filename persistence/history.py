@@ -41,7 +41,7 @@ TEXT = re.compile(
 
 
 def boot_id() -> str:
-    """Return an ID that changes with each start of the machine; "" if the system has none."""
+    """Return an ID that changes with each boot of the machine; "" if the system has none."""
     try:
         return BOOT_ID.read_text(encoding="ascii").strip()
     except (OSError, UnicodeDecodeError):
@@ -73,12 +73,12 @@ class History:
             self._renew(replid, offset)
 
     def _renew(self, replid: str, offset: int) -> None:
-        # A previous ID can be valid beyond ``offset`` if the machine failed and the end of the log was lost.
+        # The previous ID can be valid beyond ``offset`` if the machine failed and the end of the log was lost.
         kept = [(self.id, offset), *((name, min(valid, offset)) for name, valid in self.previous)]
         self.id, self.previous = replid, [pair for pair in kept if pair[0] != replid][:MOST_PREVIOUS]
 
     def ask(self, offset: int) -> str:
-        """Return the ID for a leader: the previous one while nothing was logged under the current one."""
+        """Return the ID to request from a leader: the previous one while nothing was logged under the current one."""
         return self.previous[0][0] if self.previous and self.previous[0][1] == offset else self.id
 
     @classmethod

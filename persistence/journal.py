@@ -43,16 +43,16 @@ DATABASES = (b"log", b"meta", SEGMENTS)
 KEY = Struct(">Q")
 CRC = Struct("<I")
 END = Struct("<Q")
-LOCATION = Struct("<BIQIQ")  # in a segment
+LOCATION = Struct("<BIQIQ")  # of a batch in a segment
 NUMBER = Struct("<I")
 ENDS = Struct("<QI")
-MUCH = 256 << 10  # bytes of a write; from this size on,
-LARGE = 512  # its batches of at least this size go to a segment
-MAP_SIZE = 1 << 38  # address space; the file grows when it is written
+MUCH = 256 << 10  # bytes of a write; in a write of at least this size,
+LARGE = 512  # batches of at least this size go to a segment
+MAP_SIZE = 1 << 38  # address space; the file grows only when it is written
 MAP_SHARE = 1 / 8  # of the limit of address space, if there is one
 SHRINK_ABOVE = 16 << 20  # bytes; a smaller file is not rewritten
 SHRINK_LIVE_AT_MOST = 64 << 20  # bytes to copy while writers wait
-TRUNCATE_AT_ONCE = 4_000  # batches deleted in one transaction, for which the journal's thread waits some ms
+TRUNCATE_AT_ONCE = 4_000  # batches that one transaction deletes; the journal's thread waits some ms for it
 
 
 class Journal:
@@ -127,7 +127,7 @@ class Journal:
         return int((used["branch_pages"] + used["leaf_pages"] + used["overflow_pages"]) * used["psize"])
 
     def _ready(self) -> None:
-        """Open the file if shrink() could not. Raises CorruptError, OSError."""
+        """Open the file if shrink() failed to reopen it. Raises CorruptError, OSError."""
         if self._shut:
             with self._swap:
                 self._open()
@@ -154,14 +154,15 @@ class Journal:
         txn.put(b"end", raw + CRC.pack(crc32(raw)), db=self._meta)
 
     def write(self, batches: Sequence[Frame]) -> None:
-        """Append batches and sync. Raises OSError, CorruptError; some batches may be written then."""
+        """Append batches and sync. Raises OSError, CorruptError; some of the batches may have been written then."""
         self._ready()
         try:
             self._write(batches)
         except OSError as error:
             if not isinstance(error.__cause__, lmdb.MapFullError):
                 raise
-            # LMDB reuses pages that were freed two commits ago. Separate batches then need less contiguous room.
+            # LMDB reuses pages that were freed two commits ago. Batches in separate transactions then need less
+            # contiguous room.
             for _ in range(2):
                 with reported(self.path), self._env.begin(write=True) as txn:
                     self._put_end(txn, self._end(txn))
@@ -247,7 +248,8 @@ class Journal:
     def read_some(self, offset: int, limit: int) -> list[tuple[int, bytes]]:
         """Return batches from the one that contains ``offset`` on, about ``limit`` bytes but at least one.
 
-        Returns [] if none contains it, before the first batch or at the end. Raises CorruptError, OSError.
+        Returns [] if no batch contains it, because it is before the first batch or at the end. Raises CorruptError,
+        OSError.
         """
         raw: list[tuple[bytes, bytes, tuple[int, ...] | None, bytes]] = []
         with self._swap, reported(self.path), self._env.begin(db=self._batches, buffers=True) as txn:
@@ -314,7 +316,7 @@ class Journal:
         with reported(self.path), self._env.begin(write=True, db=self._batches) as txn:
             cursor = txn.cursor()
             left = TRUNCATE_AT_ONCE
-            if offset < self.end:  # it can be inside a batch, which then stays
+            if offset < self.end:  # it can be inside a batch, which is then retained
                 if not _at_or_before(cursor, offset):
                     return False
                 (offset,) = KEY.unpack(cursor.key())
@@ -327,7 +329,7 @@ class Journal:
             used = self._used(txn)
         self.used = used
         if gone or self._segments.spare:
-            with self._swap:  # no reader may use a file that is written again
+            with self._swap:  # so that no reader uses a file that is being overwritten
                 self._segments.release(gone, keep)
         return not left
 
@@ -371,7 +373,7 @@ class Journal:
                     copy.replace(self.path)
                     sync_directory(self.path.parent)
                 finally:
-                    self._open()  # if the system has no room for the map now, _ready() tries again
+                    self._open()  # if the system has no address space for the map now, _ready() tries again
                     self._shut = False
         finally:
             copy.unlink(missing_ok=True)
@@ -387,7 +389,7 @@ class Journal:
             self._swap.release()
 
     def bytes_used(self) -> int:
-        """Return the size on disk, as far as it is accessible."""
+        """Return the size on disk; 0 for files that cannot be accessed."""
         return disk_bytes(self.path) + self._segments.bytes_used()
 
 
@@ -404,7 +406,7 @@ def _is_whole(key: bytes, value: bytes) -> bool:
 
 
 def _at_or_before(cursor: lmdb.Cursor, offset: int) -> bool:
-    """Move to the last batch that begins at or before ``offset``. Return False if there is none."""
+    """Move the cursor to the last batch that begins at or before ``offset``. Return False if there is none."""
     key = KEY.pack(offset)
     if not cursor.set_range(key):
         return cursor.last()

@@ -3,15 +3,15 @@
     segment.N    records, one batch after another; their positions, lengths, and checksums are in LMDB
 
 Decision: LMDB would copy a batch to its own pages before it writes them. While a server is busy, files that a
-checkpoint has emptied are written again instead of being removed. The system's pages for them exist already, which
-takes a quarter of the time of new ones, and removing a file of 8 MB takes 2.9 ms. Up to 64 MB of spare files are kept
-until there was no large write for two seconds.
+checkpoint has emptied are overwritten instead of being removed. The system's pages for them exist already, so that
+writing takes a quarter of the time that new pages take, and removing a file of 8 MB takes 2.9 ms. Up to 64 MB of spare
+files are kept until there has been no large write for two seconds.
 
 Rule 1: a batch is synced here before LMDB refers to it. Data to which LMDB does not refer has no meaning.
 Rule 2: one thread writes at a time, the journal's writer. Any thread may read, one at a time, and not while segments
 are released.
-Rule 3: at most two files are open: the one that is written and the one that was read last. The other descriptors are
-for clients.
+Rule 3: at most two files are open: the one that is written and the one that was read last. The other file descriptors
+are left for clients.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from persistence.fileidentity import absent
 from persistence.permissions import FILE
 
 NAME = "segment."
-FULL = 8 << 20  # bytes; then the next batches go to another segment
+FULL = 8 << 20  # bytes; beyond this size, the next batches go to another segment
 SPARE = 64 << 20  # bytes of spare segments
-AT_ONCE = 1000  # parts of a write; the limit of the system is 1024
+AT_ONCE = 1000  # maximum parts of a write; the limit of the system is 1024
 
 
 class Segments:
@@ -43,7 +43,7 @@ class Segments:
         self._read = 0, -1
         self._before = 0, 0  # segment and start of the last write()
         self._next = max(ends, default=0) + 1
-        self._current = 0  # the segment that is written; 0: none
+        self._current = 0  # number of the segment that is written; 0: none
         self._at = 0  # the position of the next batch
         for path in directory.glob(NAME + "*"):
             number = path.name.removeprefix(NAME)
@@ -149,7 +149,7 @@ class Segments:
         return raw
 
     def release(self, numbers: Sequence[int], keep: bool) -> None:
-        """Release segments to which LMDB no longer refers. ``keep``: keep them as spare ones, within the limit."""
+        """Release segments to which LMDB no longer refers. ``keep``: keep them as spare files, up to the limit."""
         for number in numbers:
             self.ends.pop(number, None)
             if number == self._current:

@@ -50,9 +50,9 @@ STAGE = Struct(">QQI")
 PIECE = Struct(">II")
 GROUP = Struct(">II")
 PRODUCER = Struct(">I")
-HAS_CHECK = 1 << 63  # in the epoch of a fence, which is below it
+HAS_CHECK = 1 << 63  # flag in the epoch of a fence, which is always below it
 META_KEYS = (b"away", b"content", b"next_sid", b"nodes", b"offset")
-CODED = 2  # the highest version of a node that this tidelog knows
+CODED = 2  # the highest version of a node that this version of tidelog can read
 
 
 def short(name: bytes) -> bytes:

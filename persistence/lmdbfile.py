@@ -4,9 +4,9 @@ Rule 1: no file is mapped before ``lmdbpages`` has verified it.
 Rule 2: no lmdb.Error leaves this package. ``reported`` converts it to an OSError (the disk or the system failed,
 possibly temporarily) or a CorruptError (the file is damaged).
 Rule 3: the map is address space, not disk space. It is so large that it need not grow while the server runs, because
-growing would stop all readers. If the system grants less, it is halved until it fits, but it is larger than the file at
-each start. If the address space is limited (ulimit -v), the map takes a share of it, so that there is room for the
-heap.
+growing would stop all readers. If the system grants less, the size is halved until it fits, but at each start it is
+larger than the file. If the address space is limited (ulimit -v), the map takes a share of it, so that there is room
+for the heap.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from persistence.permissions import FILE
 from resp.errors import REMEDY, CorruptError
 
 SMALLEST_MAP = 1 << 26  # bytes
-LEAST_SPACE = 1 << 29  # bytes of address space that suffice for the smallest maps and a heap of 100 MB
+LEAST_SPACE = 1 << 29  # minimum address space for the smallest maps and a heap of 100 MB
 
 _DAMAGED = (
     lmdb.CorruptedError, lmdb.InvalidError, lmdb.VersionMismatchError, lmdb.PageNotFoundError, lmdb.IncompatibleError,

@@ -46,8 +46,8 @@ BRANCH, LEAF, OVERFLOW = 1, 2, 4  # flags of a page
 BIG, SUB = 1, 2  # flags of a node
 FREE_FLAGS = 8  # of the database of free pages: its keys are numbers
 NO_ROOT = (1 << 64) - 1
-MAX_DEPTH = 32  # that of LMDB's own cursors
-LOST_PAGES = 1 << 10  # pages that can be neither used nor free, although LMDB is not known to lose any
+MAX_DEPTH = 32  # the same limit as that of LMDB's own cursors
+LOST_PAGES = 1 << 10  # maximum pages that are neither used nor free, although LMDB is not known to lose pages
 
 
 class DamageError(Exception):
@@ -82,7 +82,7 @@ class _Database:
         self.numbers = flags == FREE_FLAGS  # its keys are ordered as numbers, not as bytes
         self.claimed: list[int] = claimed  # branch pages, leaf pages, overflow pages, entries
         self.found = [0, 0, 0, 0]
-        # Lists for collected contents; None: not collected.
+        # Lists for collected contents; None: they are not collected.
         self.keys: list[bytes] | None = None
         self.values: list[bytes] | None = None
         self.subs: list[tuple[bytes, _Database]] | None = None
@@ -94,9 +94,10 @@ class _Walk:
         self._bytes = os.fstat(fd).st_size
         self._page_size = 4096  # bytes
         self._last = 0
-        self._end = 0  # the pages before it are in the file
+        self._end = 0  # pages before this number are in the file
         self._used = bytearray()  # by page number: 1 if the page is in use or free
-        self._unwritten = 0  # pages that are free, or belong to a value without need for them, and are not in _used
+        # number of pages that are free, or belong to a value that does not need them, and are not in _used
+        self._unwritten = 0
 
     def run(self, keys_of: bytes, key_size: int, known: Collection[bytes], newer: Collection[bytes]) -> bytes:
         free, main = self._metas()
@@ -276,11 +277,13 @@ class _Walk:
         return keys
 
     def _big(self, database: _Database, page: bytes, at: int, length: int) -> int:
-        """Verify and mark the overflow pages of a value of ``length`` bytes, stated at ``at``. Return the first one."""
+        """Verify and mark the overflow pages of a value of ``length`` bytes, whose header is at ``at``. Return the
+        first one.
+        """
         used, size = self._used, self._page_size
         pages = (15 + length) // size + 1
         first = int(PAGE_NO.unpack_from(page, at)[0])
-        if database.keys is None:  # otherwise this would read a page of each node, which is too slow for a start
+        if database.keys is None:  # otherwise, this would read a page of each node, which is too slow for a start
             head = os.pread(self._fd, HEAD.size, first * size) if 2 <= first < self._end else b""
             its_number, _, flags, low, high = HEAD.unpack(head.ljust(HEAD.size, b"\0"))
             if len(head) == HEAD.size and (its_number != first or flags != OVERFLOW or low | high << 16 < pages):

@@ -63,13 +63,13 @@ __all__ = ["GoneError", "Log", "LogOptions", "Recovered"]
 
 RETRY_SECONDS: Final = 0.25  # between attempts to write the journal
 MUCH: Final = 256 << 10  # bytes of one write to the journal
-REST_SECONDS: Final = 2  # without such a write, after which the journal removes its spare files
-TRUNCATE_PAUSE_SECONDS: Final = 0.001  # between truncations, for the journal's thread
-STREAM_WEIGHT: Final = 2048  # bytes of journal per changed stream, see wants_checkpoint()
-LONGEST: Final = 4  # multiple of checkpoint_bytes that the journal can grow
+REST_SECONDS: Final = 2  # seconds without such a write, after which the journal removes its spare files
+TRUNCATE_PAUSE_SECONDS: Final = 0.001  # between truncations, to let the journal's thread run
+STREAM_WEIGHT: Final = 2048  # bytes by which each changed stream lets the journal grow; see wants_checkpoint()
+LONGEST: Final = 4  # multiple of checkpoint_bytes to which the journal can grow
 FULL: Final = "the journal is full until a checkpoint is done (a higher 'ulimit -v' gives it room)"
 CHECK_SECONDS: Final = 1.0  # between checks of the files
-FRESH_SECONDS: Final = 0.001  # validity of a check: many clients may wait for the disk
+FRESH_SECONDS: Final = 0.001  # validity of a check, since many clients may wait for the disk
 LARGEST_BATCH: Final = (1 << 32) - 64  # bytes; the limit of an LMDB value
 
 
@@ -91,13 +91,14 @@ class Log(Backlog):
         self.path = path
         self.options = options
         self.history = history  # call save_history() after a change
-        self.rebooted = rebooted  # the machine may have restarted since a leader saved it; unsynced bytes may be lost
+        # the machine may have restarted since a leader saved the history, so that unsynced bytes may be lost
+        self.rebooted = rebooted
         self._lock_fd = lock
         self._held = OpenFile(path)
         self._held_lock = OpenFile(path / datadir.LOCK)  # without it, another server could use the directory
         self.store = Store(path / "store")
         try:
-            self.wal = Wal(path / "tail")  # first: if it is refused, nothing has changed
+            self.wal = Wal(path / "tail")  # opened first: if it is refused, nothing has changed
             try:
                 journal = Journal(path / "journal")
             except BaseException:
@@ -107,7 +108,7 @@ class Log(Backlog):
             self.store.close()
             raise
         super().__init__(journal)
-        self.pending_sync = False  # there are unsynced writes, with everysec
+        self.pending_sync = False  # there are unsynced writes under everysec
         self._always = options.appendfsync == "always"
         self._everysec = options.appendfsync == "everysec"
         self._flush_bytes = options.journal_flush_bytes
@@ -116,18 +117,18 @@ class Log(Backlog):
         self._much = time.monotonic()  # time of the last write of MUCH to the journal
         self._hurry = False  # the ring is full; the journal's thread must not wait for its interval
         self._suspect = 0  # log offset up to which a failed sync may have lost frames; 0: none
-        self._problem: str | None = None  # why the journal cannot be written
+        self._problem: str | None = None  # reason why the journal cannot be written
         self._sync_problem: str | None = None
         self._checkpoint_problem: str | None = None
         self._displaced: str | None = None  # files that are no longer at their paths
         self._refused = False  # see refuse()
         self._checked_at = 0.0  # time of the last check, in monotonic seconds
-        self._full: str | None = None  # the journal's map only has room for a checkpoint
+        self._full: str | None = None  # the journal's map has room only for a checkpoint
         self._closing = False
         self._closed = False
         self._flusher: threading.Thread | None = None
         self.syncs = 0
-        self.last_sync_us = 0  # of the last sync of everysec
+        self.last_sync_us = 0  # microseconds of the last sync under everysec
 
     @classmethod
     def open(cls, directory: Path, options: LogOptions) -> Log:
@@ -152,7 +153,7 @@ class Log(Backlog):
                 log.save_history()
                 datadir.complete(directory, identity)
             elif not history.saved:
-                if log.wal.noted is not None:  # true for every directory whose history was saved
+                if log.wal.noted is not None:  # true for every directory whose history was ever saved
                     raise CorruptError(f"{directory}: replication missing: {REMEDY}")
                 log.save_history(leads=False)
         except BaseException:
@@ -183,7 +184,8 @@ class Log(Backlog):
 
     def _require_files(self) -> None:
         """Check the files (Rule 6). Raises OSError if some are missing from their paths."""
-        problem = self.check_files() if self._flusher is not None else None  # at the start, some do not exist yet
+        # during the start, some files do not exist yet
+        problem = self.check_files() if self._flusher is not None else None
         if problem is not None:
             raise OSError(errno.ENOENT, problem)
 
@@ -247,12 +249,12 @@ class Log(Backlog):
             try:
                 self.wal.note(self.journal.end, self.store.offset)
             except OSError:
-                pass  # the previous note is still true
+                pass  # the previous note is still valid
 
     def _resize_wal(self) -> None:
-        """Move the contents of the WAL to the journal and replace the WAL by a new one.
+        """Move the contents of the WAL to the journal and replace the WAL with a new one.
 
-        Raises OSError; the old one then stays.
+        Raises OSError; the old WAL then stays.
         """
         with self._writing:
             self._flush([])
@@ -272,7 +274,7 @@ class Log(Backlog):
 
     # -- writing ---------------------------------------------------------------------------------------------
     def append(self, batch: bytes) -> None:
-        """Make a batch durable according to appendfsync. An empty batch does nothing.
+        """Make a batch durable according to appendfsync. An empty batch has no effect.
 
         Raises OSError; nothing has changed then, and the caller must retry the same batch before any other.
         """
@@ -327,7 +329,7 @@ class Log(Backlog):
     def _keep_half_free(self) -> None:
         """Wait for the journal until the ring has room for a batch of half its size. Call with ``_lock`` held.
 
-        A full disk is thus detected, and writes are refused, before there is a batch without room.
+        A full disk is thus detected, and writes are refused, before a batch arrives for which there is no room.
         """
         half = self.wal.size // 2
         while (self._displaced or self._problem) is None and self._flusher is not None and self._flusher.is_alive():
@@ -361,7 +363,7 @@ class Log(Backlog):
         if size > LARGEST_BATCH:
             raise OSError(errno.EFBIG, f"a batch of {size} bytes is more than can be stored at once")
         crc = crc32(batch)
-        self._lock.release()  # only the event loop appends, so that no other batch can intervene
+        self._lock.release()  # only the event loop appends, so no other batch can intervene
         try:
             self._flush_large((self.offset, batch, 0, crc))
         except CorruptError as error:
@@ -370,14 +372,14 @@ class Log(Backlog):
             self._lock.acquire()
         self._last = self.offset, crc
         self.offset += size
-        self._note()  # since no frame records that the journal has it
+        self._note()  # since no frame records that the journal has the batch
         try:
             self.wal.sync()
         except OSError:
             pass  # the journal has all batches of the ring
 
     def _flush_large(self, frame: Frame) -> None:
-        """Flush a large batch. While it waits there can be no checkpoint, which would make room."""
+        """Flush a large batch. While it waits, no checkpoint can run, although one would make room."""
         try:
             with self._writing:
                 self._flush([frame])
@@ -430,7 +432,7 @@ class Log(Backlog):
             self._much = time.monotonic()
 
     def _rest(self) -> None:
-        """Remove the journal's spare files if there was no large write for a while."""
+        """Remove the journal's spare files if there has been no large write for a while."""
         if time.monotonic() - self._much <= REST_SECONDS:
             return
         with self._writing:
@@ -440,7 +442,7 @@ class Log(Backlog):
     def _measure(self) -> None:
         """Set ``_full``: a checkpoint must find room for the whole ring. Call with ``_lock`` held.
 
-        The map is full only if the address space is limited (``lmdbfile``).
+        The map can become full only if the address space is limited (``lmdbfile``).
         """
         journal = self.journal
         spare = min(journal.room // 2, journal.room // 8 + self.wal.size)
@@ -460,12 +462,13 @@ class Log(Backlog):
                 self._lock.wait_for(urgent, options.journal_flush_ms / 1000)
                 idle, ending = not self._waiting, self._closing
                 if idle:
-                    self._hurry = False  # set while the last batches were written; otherwise this loop would not wait
+                    # set while the last batches were being written; otherwise this loop would not wait
+                    self._hurry = False
             if time.monotonic() - self._checked_at >= CHECK_SECONDS:
                 self.check_files()
             if self._displaced is not None:
                 if ending:
-                    return  # the WAL still has everything, wherever it is
+                    return  # the WAL still has everything, wherever its file is now
                 if not idle:
                     time.sleep(RETRY_SECONDS)
                 continue
@@ -544,7 +547,7 @@ class Log(Backlog):
         self.last_sync_us = (time.perf_counter_ns() - began) // 1000
 
     def _sync_failed(self, error: OSError) -> None:
-        """Record a failed sync (Rule 4). Call with ``_lock`` held."""
+        """Record that a sync failed (Rule 4). Call with ``_lock`` held."""
         if self.journal.end < self.offset and self._synced < self.offset:
             self._suspect = self.offset
             self._sync_problem = f"the file 'tail' can't be synced ({error})"
@@ -553,7 +556,7 @@ class Log(Backlog):
     def wants_checkpoint(self, streams: int = 0) -> bool:
         """Return whether the journal has grown enough or is full, or the last checkpoint failed.
 
-        A full journal may contain only batches that the store has, if it could not be truncated. No write would change
+        If a full journal could not be truncated, it may contain only batches that the store has. No write would change
         that. ``streams``: the number of changed streams, see the decision above.
         """
         size = self.options.checkpoint_bytes
@@ -587,8 +590,8 @@ class Log(Backlog):
         """Delete batches that neither a restart nor ``retain`` needs from the journal, and release its space. Any
         thread.
 
-        If the journal is full, batches that only ``retain`` needs are deleted, too; a replica then needs a full copy.
-        If the disk fails, the next call continues.
+        If the journal is full, batches that only ``retain`` needs are deleted, too; a replica then needs a full
+        copy. If the disk fails, the next call continues.
         """
         if self._displaced is not None:
             return
@@ -651,7 +654,7 @@ class Log(Backlog):
         try:
             self.wal.sync()
         except OSError:
-            pass  # the journal has everything, or ``_problem`` says why not
+            pass  # the journal has everything, or ``_problem`` is the reason why not
         self.wal.close()
         with self._writing:  # a truncation may be in progress
             self.journal.close(tidy=in_place)

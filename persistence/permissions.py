@@ -31,4 +31,4 @@ def tighten(directory: Path) -> None:
             if mode & OTHERS:
                 path.chmod(mode & ~OTHERS)
         except OSError:
-            pass  # missing, not ours, or on a file system without modes
+            pass  # missing, owned by another user, or on a file system without modes

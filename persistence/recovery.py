@@ -35,7 +35,7 @@ class Recovered:
         self.replayed_bytes += len(batch)
 
     def lines(self) -> list[str]:
-        """Return the result as log lines."""
+        """Return the result as lines for the log."""
         content = f"streams={self.streams} nodes={self.nodes} strings={self.strings}"
         lines = [f"Recovered from the store: {content} seconds={self.store_seconds:.3f}"]
         if self.journal_batches or self.wal_batches:
@@ -51,7 +51,7 @@ class Recovered:
 
 
 def behind(path: Path, offset: int, noted: int, says: Path) -> CorruptError:
-    """Return the error for a file that ends at a log offset, although the file ``says`` recorded a later one."""
+    """Return the error for a file that ends at a log offset, although the file ``says`` recorded a higher one."""
     return CorruptError(
         f"{path}: ends at log offset {offset}, but {says} records {noted}: the end of the file"
         f" is lost, or the file is an older copy; {REMEDY}"

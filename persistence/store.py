@@ -67,7 +67,7 @@ from storage.streams.stages import Stage
 from storage.streams.stream import Stream
 
 NEWER = (b"stages", b"fences", *LATE)  # databases that a store may lack
-MAP_SIZE = 1 << 40  # address space: 1 TiB; the file grows when it is written
+MAP_SIZE = 1 << 40  # 1 TiB of address space; the file grows only when it is written
 
 
 class View:
@@ -125,10 +125,10 @@ class Store:
         directory.mkdir(FOLDER, exist_ok=True)
         self._compressor = new_compressor()  # for write() only
         self._copies: list[StoreCopy] = []  # copies that may still be open
-        # Held while databases are created, and while a copy begins, whose transaction must match its list of databases.
+        # Held while databases are created, and while a copy begins, whose list of databases must match its transaction.
         self._creating = threading.Lock()
         self.path = directory / "data.mdb"
-        # The keys of all nodes; None once a checkpoint may have changed them.
+        # The keys of all nodes; None after a checkpoint may have changed them.
         self._keys: bytes | None
         self.env, self._keys = open_env(
             directory, MAP_SIZE, len(DATABASES), b"nodes", NODE_KEY.size, known=DATABASES, newer=NEWER
@@ -198,7 +198,7 @@ class Store:
         return offset or 0
 
     def _content(self, txn: lmdb.Transaction) -> StoreContent | None:
-        """Return the recorded counts and sums; None if there are no valid ones. Raises CorruptError if damaged."""
+        """Return the recorded counts and sums; None if none are valid. Raises CorruptError if they are damaged."""
         raw = bytes(txn.get(b"content", db=self.meta) or b"")
         if not raw:
             return None
@@ -240,7 +240,7 @@ class Store:
         return True
 
     def release(self) -> None:
-        """Do nothing, since the store itself is never pinned."""
+        """Do nothing: the store itself is never pinned."""
 
     def unpinned(self, view: View) -> None:
         if not view.pins and view is not self.view:
@@ -276,7 +276,7 @@ class Store:
         return copy
 
     def close(self) -> None:
-        for copy in self._copies:  # LMDB must not unmap the file while a thread reads
+        for copy in self._copies:  # LMDB must not unmap the file while a thread reads it
             copy.close()
         self.view.end()
         self.env.close()
@@ -404,7 +404,7 @@ class Store:
         self, txn: lmdb.Transaction, made: dict[int, Stream], claimed: dict[int, tuple[int, int]]
     ) -> int:
         keys, self._keys = self._keys, None
-        if keys is None:  # not the first time: slower, because it also reads the nodes
+        if keys is None:  # not the first call: slower, because the nodes are read, too
             keys = b"".join(map(bytes, txn.cursor(db=self.nodes).iternext(keys=True, values=False)))
         number, size = int.from_bytes, NODE_KEY.size
         last, count, total, nodes, before = -1, 0, 0, 0, b""
@@ -432,7 +432,7 @@ class Store:
         return nodes
 
     def _restore_staging(self, txn: lmdb.Transaction, ks: Keyspace, found: StoreContent) -> None:
-        stage, left = None, 0  # left: number of its chunks that follow
+        stage, left = None, 0  # number of its chunks that follow
         for key, value in self._entries(txn, STAGES, found):
             sid, number = STAGE_KEY.unpack(key)
             if not number and not left:
@@ -496,5 +496,5 @@ class Store:
         return self._held.displaced()
 
     def bytes_used(self) -> int:
-        """Return the size on disk, as far as it is accessible."""
+        """Return the size on disk; 0 for files that cannot be accessed."""
         return disk_bytes(self.path)

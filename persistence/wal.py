@@ -67,15 +67,15 @@ from resp.errors import REMEDY, CorruptError
 
 MAGIC, VERSION = b"TIDETAIL", 1
 LARGE_VERSION: Final = 2  # a file that can contain frames with XXH3
-APART_VERSION: Final = 3  # ... and frames in other files
+APART_VERSION: Final = 3  # a file that can contain such frames, and frames in other files
 HEADER: Final = Struct("<8sIIQI")
 REST: Final = Struct("<QI")
 BLOCK: Final = 4096
 FRAME_MAGIC: Final = b"TF\0\0"
 LARGE_MAGIC: Final = b"TX\0\0"
 MAGICS: Final = (FRAME_MAGIC, LARGE_MAGIC)
-LARGE: Final = 4096  # bytes of records; from this size on, XXH3
-LOWER: Final = 0xFFFFFFFF  # the half of it that a frame contains
+LARGE: Final = 4096  # bytes of records; frames of at least this size have XXH3
+LOWER: Final = 0xFFFFFFFF  # mask of the half that a frame contains
 FRAME: Final = Struct("<4sIQQII")
 FRAME_SIZE: Final = 32  # FRAME.size, as a compile-time constant
 CRC: Final = Struct("<I")
@@ -87,7 +87,7 @@ SIGNED: Final = Struct("<QQII")  # what a frame's first crc covers
 CHUNK: Final = 1 << 20  # a multiple of BLOCK
 SMALL: Final = 2048  # bytes of records, see _write_small()
 
-# Looked up once, since a single client waits for each small frame. In C if it was compiled.
+# Looked up once, since a single client waits for each small frame. Written in C if it was compiled.
 _crc32: Final = crc32
 _pwrite: Final = os.pwrite
 _pack_head: Final = HEAD.pack
@@ -97,7 +97,7 @@ try:
     from persistence import _frame
 
     _c_write = _frame.write
-except ImportError:  # installed without a C compiler, or a checkout
+except ImportError:  # installed without a C compiler, or run from a checkout
     pass
 _write_frame: Final[Callable[[int, int, int, int, int, bytes], int] | None] = _c_write
 
@@ -106,7 +106,7 @@ Head = tuple[int, int, int, int, bool]  # log offset, synced up to, length, chec
 
 
 def checked(records: bytes) -> int:
-    """Return the checksum of a batch: its crc32, or, if it is large, the complement of its XXH3 (below zero)."""
+    """Return the checksum of a batch: its crc32 or, if it is large, the complement of its XXH3 (below zero)."""
     return crc32(records) if len(records) < LARGE else ~xxh3_64_intdigest(records)
 
 
@@ -154,9 +154,9 @@ class Wal:
         except BaseException:
             os.close(self.fd)
             raise
-        self.head = 0  # position of the first frame that the journal lacks, or of an earlier one
+        self.head = 0  # position of the first frame that the journal lacks, or of an earlier frame
         self.end = 0  # position after the last frame
-        self.used = 0  # frames from head to end
+        self.used = 0  # number of frames from head to end
 
     def _header(self) -> tuple[int, int, int]:
         """Read the size of the ring, the salt and the version. Raises CorruptError."""
@@ -230,7 +230,7 @@ class Wal:
         return self.end if self.end + need < self.head else None
 
     def write(self, at: int, offset: int, synced: int, batch: bytes) -> int:
-        """Write a frame at a position from find_room(). It becomes part of the ring only by add().
+        """Write a frame at a position from find_room(). It becomes part of the ring only when add() is called.
 
         ``synced``: the log offset up to which everything is known to be on disk. Returns checked() of the records.
         Raises OSError.
@@ -326,7 +326,7 @@ class Wal:
         return frames, dropped
 
     def _heads(self, offset: int) -> dict[int, list[tuple[int, Head]]]:
-        """Return frames at or after a log offset with valid heads: log offset -> positions and heads."""
+        """Return frames with valid heads at or after a log offset, as log offset -> positions and heads."""
         heads: dict[int, list[tuple[int, Head]]] = {}
         salt, size = self._salt, self.size
         for start in range(0, size, CHUNK):

@@ -60,8 +60,7 @@ def parse_id(text: bytes, default_seq: int = 0) -> int:
 
 
 def parse_range_start(text: bytes) -> int:
-    """Return the first ID of a range that starts at ``-``, ``+``, an ID, or ``(id``; MAX_ID + 1 if the range is empty.
-    """
+    """Return the first ID of a range that starts at ``-``, ``+``, an ID, or ``(id``; MAX_ID + 1 if it is empty."""
     if text == b"-":
         return 0
     if text == b"+":

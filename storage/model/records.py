@@ -399,8 +399,7 @@ def unpack_names(raw: bytes, at: int, count: int) -> tuple[list[bytes], int]:
 
 
 def unpack_firsts(raw: bytes, at: int, count: int) -> list[tuple[bytes, int, int]]:
-    """Return the streams of a PUBLISH record, from offset ``at`` to its end. Raises CorruptError if they are invalid.
-    """
+    """Return the streams of a PUBLISH record, from offset ``at`` to its end. Raises CorruptError if one is invalid."""
     firsts: list[tuple[bytes, int, int]] = []
     for _ in range(count):
         length, ms, seq = FIRST.unpack_from(raw, at)

@@ -400,8 +400,7 @@ def _largest(width: int, column: bytes) -> int:
 
 
 def _signed_gaps(column: array[int], top: int) -> tuple[int, bytes]:
-    """Return the differences between numbers up to ``top`` (below 2**63) as the narrowest column; the first one is 0.
-    """
+    """Return the differences between numbers up to ``top`` (below 2**63) as the narrowest column; the first is 0."""
     count = len(column)
     if top >> 30:
         values = array("q", [0, *map(sub, islice(column, 1, None), column)])

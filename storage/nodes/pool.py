@@ -17,8 +17,7 @@ class NodeStore(Protocol):
         """Return a view of the current store, which does not change until its release()."""
 
     def is_current(self) -> bool:
-        """Return whether this is the current store. If not, nodes may have been compacted since (see ``compaction``).
-        """
+        """Return whether this is the current store. Otherwise, nodes may have been compacted (``compaction``)."""
 
     def release(self) -> None: ...
 

@@ -106,8 +106,7 @@ class StreamNodes:
 
     @property
     def evicted_to(self) -> int:
-        """The ID of the newest evicted entry, 0 if none. It is read from its node when needed (see ``_note_evicted``).
-        """
+        """The ID of the newest evicted entry, 0 if none. It is read from its node when needed (``_note_evicted``)."""
         front = self._front
         if front is not None:
             self._evicted_to = front.sure_id_at(self.first_ord - 1 - self._front_ord)
@@ -162,8 +161,7 @@ class StreamNodes:
                 self._seal(active)
 
     def _are_large(self, size: int, count: int) -> bool:
-        """Return whether an active node of ``count`` entries and ``size`` bytes is sealed without being joined first.
-        """
+        """Return whether an active node of ``count`` entries and ``size`` bytes is sealed without joining it first."""
         return self._active is None and size > NOT_CODED * count
 
     def _begin_list(self, ms: int, seq: int, wire: bytes) -> None:
@@ -372,8 +370,7 @@ class StreamNodes:
         return self._sealed
 
     def _last_node(self, more: int) -> ActiveNode | None:
-        """Return a copy of the last node of the index if it has room for all later entries, which have ``more`` bytes.
-        """
+        """Return a copy of the last node of the index if it has room for all later entries (``more`` bytes)."""
         index, pool = self._sealed.index, self.pool
         last = len(index.ords) - 1
         if last < index.head or self.next_ord - index.ords[last] >= pool.max_entries:
@@ -505,8 +502,7 @@ class StreamNodes:
         return node
 
     def _end(self, position: int) -> int:
-        """Return the ordinal after the last entry of the node at a position, and after deleted entries that follow it.
-        """
+        """Return the ordinal after the node at a position, and after deleted entries that follow it."""
         position += 1
         ords = self._sealed.index.ords
         return ords[position] if position < len(ords) else self._active_ord

@@ -367,9 +367,7 @@ class StreamReads(StreamNodes):
     def read_reverse(self, lo: int, hi: int) -> list[bytes]:
         """Return the wire form of each entry, newest first."""
         active = self._active_node()
-        if (
-            active is not None and self.tombstones is None and lo >= self._active_ord
-        ):  # the most frequent case
+        if active is not None and self.tombstones is None and lo >= self._active_ord:  # the most frequent case
             return active.each_reversed(lo - self._active_ord, hi - self._active_ord)
         wires: list[bytes] = []
         for node, start, stop in reversed(list(self._spans(lo, hi))):

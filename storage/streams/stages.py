@@ -232,8 +232,7 @@ class Stages:
 
     # -- stats -----------------------------------------------------------------------------------------------
     def digest(self, update: Callable[[bytes], object]) -> None:
-        """Add the content to a hash, without deadlines, which a restart changes, and without the boundaries of chunks.
-        """
+        """Add the content to a hash, without deadlines (a restart changes them) and boundaries of chunks."""
         for name in sorted(self.by_name):
             stage = self.by_name[name]
             update(b"H%d:%b %d" % (len(name), name, stage.ttl))
