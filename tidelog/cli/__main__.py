@@ -1,4 +1,4 @@
-"""``python -m tidelog.cli``: the ``tidelog`` program where its script is not installed."""
+"""``python -m tidelog.cli``: the ``tidelog`` CLI, for use if its script is not installed."""
 
 from tidelog.cli.program import main
 

@@ -376,14 +376,13 @@ def drain(name: str, timeout: float | None, api: str, token_file: str | None) ->
 def reset(name: str, to: str, dry_run: bool, yes: bool, process_name: str, url: str) -> None:
     """Move the groups of a flow's stream sources to another position.
 
-    \b
-    earliest  the first entry
+     earliest  the first entry
     latest    after the last entry: only new entries are read
     ID        such as 1795354158671.0: after this entry
     TIME      such as 2026-11-21T08:00Z: the first entry from this time on
 
     The entries that will be read again or skipped are shown first. Pending entries are not affected. Pause or stop the
-    flow before, because its processes continue to read during the reset.
+    flow first, because its processes continue to read during the reset.
     """
     try:
         start = StartPosition(to)
@@ -406,7 +405,7 @@ def reset(name: str, to: str, dry_run: bool, yes: bool, process_name: str, url: 
 
 
 def _document(url: str | None, process_name: str, error: NoProcessError) -> DesiredDocument:
-    """The desired state on the server. Raises the error if no server is named."""
+    """Return the desired state on the server. Raises the error if no server is named."""
     if url is None:
         raise error
     return _on_server(url, process_name, lambda desired: desired.read())
@@ -427,7 +426,7 @@ def _on_server(url: str | None, process_name: str, call: Callable[[Desired], Cor
 
 
 def _known(document: DesiredDocument, alias: str) -> str:
-    """The flow of a name or an alias. Raises ClickException if the server does not know it."""
+    """Return the flow of a name or an alias. Raises ClickException if the server does not know it."""
     flow = alias if alias in document.sources or alias in document.deployed else alias.partition(".")[0]
     if flow not in document.sources and flow not in document.deployed:
         raise click.ClickException(f"there is no flow {alias!r} on the server; --name is the name of its process")

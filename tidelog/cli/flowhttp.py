@@ -20,7 +20,7 @@ class NoProcessError(click.ClickException):
 
 
 class FlowApiClient:
-    """>>> Api("http://127.0.0.1:9898").get("/v1/flows")"""
+    """Sends requests: ``FlowApiClient("http://127.0.0.1:9898").get("/v1/flows")``."""
 
     def __init__(self, url: str, token_file: str | None = None, answer: float = ANSWER) -> None:
         parts = urllib.parse.urlsplit(url)

@@ -14,7 +14,7 @@ from tidelog.operating.terminal import echo
 
 
 def summary(spec: FlowSpec) -> str:
-    """A line about a declared flow."""
+    """Return a line about a declared flow."""
     operators = sum(len(each.operators) for each in spec.pipelines.values())
     instances = "" if spec.instances == 1 else f", {spec.instances} instances"
     counts = ", ".join(
@@ -39,7 +39,7 @@ def print_flows(flows: Sequence[dict[str, Any]]) -> None:
 
 
 def print_flow(found: dict[str, Any]) -> None:
-    """The state of one flow, from the API or from the server."""
+    """Print the state of one flow, from the API or from the server."""
     if "groups" in found:
         _print_stored(found)
         return
@@ -72,7 +72,7 @@ def print_flow(found: dict[str, Any]) -> None:
 
 
 def stored_flow(document: DesiredDocument, name: str) -> dict[str, Any]:
-    """A flow that no process runs, in the form of the API."""
+    """Return a flow that no process runs, in the form of the API."""
     return {
         "alias": name, "status": "stopped", "desired": document.status(name, name) or "running", "instances": [],
         "unsettled": 0, "from": "api" if name in document.deployed else "file", "error": "",
@@ -116,7 +116,7 @@ def _seconds(since: float | None) -> str:
 
 
 def drained(each: dict[str, Any]) -> str:
-    """A line about a drain."""
+    """Return a line about a drain."""
     abandoned = ", ".join(f"{count:,} of {source}" for source, count in each["abandoned"].items() if count)
     text = f"{each['alias']}: {each['settled']:,} events settled while draining, {each['seconds']:.1f} s"
     return f"{text}; abandoned: {abandoned}" if abandoned else f"{text}; nothing is left"

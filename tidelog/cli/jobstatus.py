@@ -9,7 +9,7 @@ from tidelog.jobs.registry.status import version_text
 from tidelog.operating.tables import duration, print_pairs, size, table
 from tidelog.operating.terminal import echo
 
-SHOWN: Final = 64  # most partitions of a job
+SHOWN: Final = 64  # maximum number of partitions shown per job
 
 
 def print_jobs(seen: JobsOverview) -> None:

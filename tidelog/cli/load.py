@@ -1,7 +1,7 @@
-"""Rows of a file into a stream: CSV, JSON lines or the output of ``tidelog dump``, by TMAPPEND in batches.
+"""Loads the rows of a file into a stream: CSV, JSON lines or the output of ``tidelog dump``, by TMAPPEND in batches.
 
-``read_rows`` makes rows of bytes, a ``Loader`` appends them; each can be used alone. A row has its line numbers, so
-that messages can name a bad row, and an interrupted load can be continued.
+``read_rows`` converts the file to rows of bytes, and a ``Loader`` appends them; each can be used separately. A row has
+its line numbers, so that messages can name a bad row, and an interrupted load can be continued.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     import _csv
 
 Format = Literal["csv", "jsonl", "dump"]
-#: What is wrong with a line of CSV without a line end. JSON says by itself where it ends.
+#: The error for a last CSV line without a line end. JSON shows by itself whether it is complete.
 _CUT = "no line end: the file may be cut off. Append one if it is complete"
-BATCH_BYTES = 1 << 20  # a batch is sent once its values have so many bytes, however few rows that is
+BATCH_BYTES = 1 << 20  # a batch is sent once its values have this many bytes, even if it has few rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class BadRow:
-    """A row that can't become an entry, and why."""
+    """A row that can't become an entry, with the reason."""
 
     line: int
     end_line: int
@@ -46,7 +46,7 @@ class BadRow:
 
 
 def guess_format(name: str, source: io.BufferedReader) -> Format:
-    """The format by the file's name, or else by its first character; nothing is consumed."""
+    """Guess the format from the file's name, or otherwise from its first character; consumes nothing."""
     lower = name.lower()
     if lower.endswith((".csv", ".tsv")):
         return "csv"
@@ -59,24 +59,24 @@ Rows = Generator[Row | BadRow, None, None]
 
 
 def read_rows(source: BinaryIO, form: Format, delimiter: str = ",") -> Rows:
-    """The rows of a file. Close the generator if you don't read to the end. ValueError if a CSV file has no header."""
+    """Yield the rows of a file. Close the generator if you stop early. Raises ValueError if a CSV has no header."""
     return _csv_rows(source, delimiter) if form == "csv" else _json_rows(source, form)
 
 
 def _csv_rows(source: BinaryIO, delimiter: str) -> Rows:
     # surrogateescape keeps bytes that are not UTF-8
     text = io.TextIOWrapper(source, "utf-8-sig", errors="surrogateescape", newline="")
-    former = csv.field_size_limit(1 << 30)  # of the whole process
+    former = csv.field_size_limit(1 << 30)  # applies to the whole process
     try:
         lines = _Lines(text)
         yield from _records(csv.reader(lines, delimiter=delimiter, strict=True), lines)
     finally:
         csv.field_size_limit(former)
-        text.detach()  # closing the source is up to the caller
+        text.detach()  # the caller closes the source
 
 
 class _Lines:
-    """The lines of a file, and whether the last one that was taken lacks a line end."""
+    """The lines of a file, and whether the last line read lacks a line end."""
 
     def __init__(self, text: io.TextIOWrapper) -> None:
         self._text = text
@@ -121,7 +121,7 @@ def _raw(text: str) -> bytes:
 
 
 def json_lines(source: BinaryIO) -> Iterator[tuple[int, bytes]]:
-    """The lines of a file that are not empty, with their numbers, without a byte order mark."""
+    """Yield the non-empty lines of a file with their numbers, without a byte order mark."""
     for number, line in enumerate(source, 1):
         text = line.removeprefix(BOM_UTF8) if number == 1 else line
         if text.strip():
@@ -141,7 +141,7 @@ def _json_rows(source: BinaryIO, form: Format) -> Rows:
 
 
 def _object_pairs(line: bytes) -> list[Pair]:
-    """Numbers as they are written, ``true`` and ``false``, nested values as JSON; a null is a field left out."""
+    """Convert values: numbers as written, ``true`` and ``false``, nested values as JSON; null fields are omitted."""
     row = json.loads(line, parse_int=str, parse_float=str, parse_constant=str)
     if not isinstance(row, dict):
         raise ValueError("not a JSON object")
@@ -158,16 +158,16 @@ def _value(value: object, whole: object) -> str:
 
 
 class Loader:
-    """Appends rows in batches: consecutive rows with the same fields, appended as a whole or not at all."""
+    """Appends rows in batches: consecutive rows with the same fields, each batch completely or not at all."""
 
     def __init__(self, client: Client, key: str | bytes, batch: int = 500) -> None:
         self.client = client
         self.key = key
-        self.batch = batch  # rows a batch, at most
+        self.batch = batch  # maximum rows per batch
         self.rows = 0  # rows appended
-        self.line = 0  # all good rows up to this line are appended
-        self.first: StreamId | None = None  # ID of the first entry appended
-        self.last: StreamId | None = None  # and of the last one
+        self.line = 0  # all valid rows up to this line are appended
+        self.first: StreamId | None = None  # ID of the first appended entry
+        self.last: StreamId | None = None  # ID of the last one
         self._names: list[str | bytes] = []
         self._values: list[list[str | bytes]] = []
         self._bytes = 0
@@ -176,11 +176,11 @@ class Loader:
 
     @property
     def waiting(self) -> tuple[int, int] | None:
-        """First and last line of the rows that are not known to be appended; None if there are none."""
+        """The first and last line of the rows that are not known to be appended; None if there are none."""
         return (self._from_line, self._to_line) if self._values else None
 
     def add(self, row: Row) -> None:
-        """Add a row; sends the batch when it is full. Errors as for ``Client.tmappend``."""
+        """Add a row; sends the batch when it is full. Raises the errors of ``Client.tmappend``."""
         names = [name for name, _ in row.pairs]
         if names != self._names:
             self.flush()
@@ -195,7 +195,7 @@ class Loader:
             self.flush()
 
     def flush(self) -> None:
-        """Send the batch, if it has rows. Errors as for ``Client.tmappend``."""
+        """Send the batch, if it has rows. Raises the errors of ``Client.tmappend``."""
         if not self._values:
             return
         span = self.client.tmappend(self.key, self._names, self._values)

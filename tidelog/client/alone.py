@@ -1,4 +1,4 @@
-"""Runs an operation on a connection of its own, as WATCH requires, and MULTI in more than one step."""
+"""Runs an operation on its own connection, which WATCH and a MULTI in several steps require."""
 
 from __future__ import annotations
 

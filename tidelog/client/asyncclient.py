@@ -84,7 +84,7 @@ class AsyncClient(Commands):
         return self
 
     async def run(self, call: Call[T]) -> T:
-        """Send a call, built by a function of ``tidelog.calls``, and return its result."""
+        """Send a call, built by a function of ``tidelog.client.calls``, and return its result."""
         if not call.args:
             return call.read(None)
         if call.packed is not None:

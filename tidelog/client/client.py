@@ -1,4 +1,4 @@
-"""``Client``: the commands of tidelog-server over redis-py. ``AsyncClient`` (aio.py) is the same for asyncio.
+"""``Client``: the commands of tidelog-server over redis-py. ``AsyncClient`` is the same for asyncio.
 
 redis-py provides connection pools (many threads can share a client), TLS, unix sockets, RESP2 and RESP3. Two things
 differ from redis-py on purpose:
@@ -103,17 +103,17 @@ class Client(Commands):
     def over(cls, client: redis.Redis) -> Self:
         """Return a client over the connections of a redis.Redis, such as one that a Sentinel object returned.
 
-        >>> sentinel = Sentinel([("10.0.0.1", 26379), ("10.0.0.2", 26379)])
-        >>> client = Client.over(sentinel.master_for("tide", retry=Retry(NoBackoff(), 0)))
+        >>> sentinel = Sentinel([("10.0.0.1", 26379), ("10.0.0.2", 26379)]) >>> client =
+        Client.over(sentinel.master_for("tide", retry=Retry(NoBackoff(), 0)))
 
-        The ``retry`` in the example prevents that commands are repeated after a lost reply.
+        The ``retry`` in the example keeps commands from being repeated after a lost reply.
         """
         self = cls.__new__(cls)
         self._use(client)
         return self
 
     def run(self, call: Call[T]) -> T:
-        """Send a call, built by a function of ``tidelog.calls``, and return its result."""
+        """Send a call, built by a function of ``tidelog.client.calls``, and return its result."""
         if not call.args:
             return call.read(None)
         if call.packed is not None:

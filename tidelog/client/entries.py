@@ -178,7 +178,7 @@ class Info:
     deleted_to: StreamId = NOTHING  # the highest of their IDs, 0.0 if none
 
     def may_lack(self, id: StreamId) -> bool:  # noqa: A002
-        """Whether an entry with this ID may have existed and been evicted or deleted."""
+        """Return whether an entry with this ID may have existed and been evicted or deleted."""
         return id <= max(self.evicted_to, self.deleted_to)
 
 

@@ -57,7 +57,7 @@ def run(client: Client, steps: Steps[T]) -> T:
 
 
 async def arun(link: CallSender, steps: Steps[T]) -> T:
-    """As ``run``, over an AsyncClient. A cancellation closes the operation; the server executes calls already sent."""
+    """Drive an operation over an AsyncClient. A cancellation closes it; the server executes calls already sent."""
     try:
         calls = next(steps)
         while True:

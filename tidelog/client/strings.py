@@ -1,4 +1,4 @@
-"""Calls for the strings that programs coordinate by: set if absent, set if equal, counters, and times.
+"""Calls for the strings with which programs coordinate: set if absent, set if equal, counters, and times.
 
 Each conditional SET returns the previous value. A caller that repeats one after a lost reply can therefore see whether
 the first one was executed.

@@ -78,7 +78,7 @@ class Packed(Generic[R]):
         return data if self._zstd is None else self._zstd.compressor.compress(data)
 
     def _compare_parts(self, record: R, data: bytes, error: Exception) -> None:
-        """Raises CodecError unless decoding returns the record and only the comparison itself fails."""
+        """Raise CodecError if decoding fails or changes the record; pass if only comparing the records failed."""
         try:
             back = self._parse(data)
         except Exception:  # noqa: BLE001 - as above

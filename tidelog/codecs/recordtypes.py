@@ -99,7 +99,7 @@ class RecordSchema:
             raise CodecError(f"a record must be a {self.title}, not {shown(record)}")
 
     def all_are(self, records: Sequence[object]) -> bool:
-        """Whether ``check`` accepts all of these records. For dicts, False does not mean that it refuses one."""
+        """Return whether ``check`` accepts all of these records. For dicts, False does not mean that it refuses one."""
         return set(map(type, records)) == {dict if self.mapping else get_origin(self.type) or self.type}
 
     def getter(self) -> Callable[[Any], tuple[Any, ...]]:
@@ -139,7 +139,7 @@ def schema_of(record_type: Any) -> RecordSchema:
 
 
 def _is_pydantic(record_type: Any) -> bool:
-    """Whether the type is a pydantic model. pydantic need not be installed."""
+    """Return whether the type is a pydantic model. pydantic need not be installed."""
     pydantic = sys.modules.get("pydantic")
     return pydantic is not None and isinstance(record_type, type) and issubclass(record_type, pydantic.BaseModel)
 
@@ -173,7 +173,7 @@ def _check_readable(record_type: Any) -> None:
 
 
 def _has_code(record_type: Any) -> bool:
-    """Whether constructing a record runs code of the type, or omits fields."""
+    """Return whether constructing a record runs code of the type, or omits fields."""
     kind = get_origin(record_type) or record_type
     left_out = dataclasses.is_dataclass(kind) and not all(field.init for field in dataclasses.fields(kind))
     return left_out or hasattr(kind, "__post_init__")
@@ -213,7 +213,7 @@ def _made(attribute: str, name: str, info: Any, required: bool, default_is_none:
 
 
 def _narrower(kind: str, info: Any) -> bool:
-    """Whether a field rejects some values of the types that it accepts."""
+    """Return whether a field rejects some values of the types that it accepts."""
     if kind == "enum":
         return issubclass(info.cls, Flag)
     return kind == "literal" or any(getattr(info, name, None) is not None for name in _CONSTRAINTS)

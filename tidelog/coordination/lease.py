@@ -143,7 +143,7 @@ class Lease:
         return True
 
     def _is_lease(self, value: bytes) -> bool:
-        """Whether the value may be that of a lease. Any other value is reported, and the key is taken over."""
+        """Return whether the value may be that of a lease. Any other value is reported, and the key is taken over."""
         _, colon, epoch = value.rpartition(b":")
         if colon and epoch.isdigit():
             return True

@@ -179,7 +179,7 @@ def warnings(spec: FlowSpec) -> list[str]:
 
 
 def _ends(connectors: Mapping[str, ConnectorSpec], found: list[tuple[Edge, str]]) -> Iterator[tuple[Any, bool]]:
-    """The connected connectors of known types: with True if they are a source, and with False if they are a sink."""
+    """Yield the connected connectors of known types: with True for a source, and with False for a sink."""
     for spec in connectors.values():
         if isinstance(spec.make, _Make):
             if any(link.source == spec.name for link, _ in found):

@@ -31,7 +31,7 @@ from tidelog.transport.waker import Waker
 
 
 def access(url: str) -> Access:
-    """Raises ValueError if the URL can't be used."""
+    """Return the Access of a URL. Raises ValueError if it can't be used."""
     try:
         return Access.of(url, retries=0)
     except ValueError as error:

@@ -20,11 +20,11 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
 
-MOST: Final = 2000  # most modules of a job
+MOST: Final = 2000  # maximum number of modules of a job
 INSTALLED: Final = ("site-packages", "dist-packages")
 
 Stamp = tuple[int, int, int]  # of a file: inode, size, modification time
-_known: dict[Path, SourceFile] = {}  # parsed files: a task checks all of them after another version was added
+_known: dict[Path, SourceFile] = {}  # parsed files: a task checks all of them after a new version was added
 
 
 @dataclass(frozen=True)

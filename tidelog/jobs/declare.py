@@ -150,24 +150,23 @@ def job(
 ) -> Callable[[Callable[..., Any]], Job]:
     """Declare a job.
 
-    >>> @job(inputs=[clicks], outputs=[totals], state=int)
-    ... def count(batch: MicroBatch, state: State[int]) -> dict[Topic, pa.Table]: ...
+    >>> @job(inputs=[clicks], outputs=[totals], state=int) ... def count(batch: MicroBatch, state: State[int]) ->
+    dict[Topic, pa.Table]: ...
 
-    A *batch job* takes a Batch, and a State if it has one, and returns a table for each output, ``{topic: pa.Table}``,
-    or None. A *frame job* is one whose parameters are annotated as DataFrames, one for each input, in order; it returns
-    a DataFrame, or ``{topic: DataFrame}`` for several outputs.
+    A *batch job* takes a MicroBatch, and a State if it has one, and returns a table for each output, ``{topic:
+    pa.Table}``, or None. A *frame job* is one whose parameters are annotated as DataFrames, one for each input, in
+    order; it returns a DataFrame, or ``{topic: DataFrame}`` for several outputs.
 
-    inputs, outputs: topics with equal numbers of partitions (every partition reads a topic with one completely).
-    state: the type of the values in the state: bytes (also True), str, int, float, or a type that msgspec can encode.
+    inputs, outputs: topics with equal numbers of partitions (every partition reads a topic with one completely). state:
+    the type of the values in the state: bytes (also True), str, int, float, or a type that msgspec can encode.
     partitions, every: of a job without inputs: each partition is called with an empty batch after this many seconds.
-    start: where a new job starts: ``earliest``, ``latest``, an ID, or a time in ISO 8601 with its zone.
-    merge: ``inputs`` calls the function for one input after the other; ``time`` merges them by ID.
-    max_rows, max_bytes: limits of a batch in one partition.
-    on_error: ``[Halt()]``: the job stops; or ``[DeadLetter()]``: an entry that fails goes to the dead-letter queue.
-    snapshot_every, snapshot_epochs: seconds or epochs after which a snapshot of the state is made, whichever is first.
-    keep: how many snapshots of each partition are retained.
-    timeout: limit of an epoch of a batch job, in seconds, including recovery. A longer epoch is cancelled, because it
-        blocks Spark's cores, and retried; its recovery continues where it was.
+    start: where a new job starts: ``earliest``, ``latest``, an ID, or a time in ISO 8601 with its zone. merge:
+    ``inputs`` calls the function for one input after the other; ``time`` merges them by ID. max_rows, max_bytes: limits
+    of a batch in one partition. on_error: ``[Halt()]``: the job stops; or ``[DeadLetter()]``: an entry that fails goes
+    to the dead-letter queue. snapshot_every, snapshot_epochs: seconds or epochs after which a snapshot of the state is
+    created, whichever comes first. keep: how many snapshots of each partition are retained. timeout: limit of an epoch
+    of a batch job, in seconds, including recovery. A longer epoch is cancelled, because it
+        blocks Spark's cores, and retried; its recovery continues where it stopped.
     options: options of Spark's readers and writers, for a frame job.
 
     Raises JobError if the declaration is invalid.

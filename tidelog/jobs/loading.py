@@ -17,7 +17,7 @@ from tidelog.jobs.errors import JobError
 
 _Stamps = dict[str, Stamp]  # of the files of a job's code, by module
 _imported: dict[str, tuple[ModuleType, _Stamps]] = {}  # by the name of a job's module: its state at the import
-_tried: dict[tuple[str, str], _Stamps] = {}  # by target and version: files that have another version
+_tried: dict[tuple[str, str], _Stamps] = {}  # by target and version: the files that turned out to have another version
 _loading: Final = threading.RLock()  # an engine loads jobs in several threads
 
 

@@ -31,9 +31,9 @@ class State(Generic[V]):
     """Values of one type by key. Methods take and return lists: one call for a batch is many times faster than one per
     row.
 
-    Keys are str, int, bytes or UUID, in a list or an array of pyarrow or numpy. A str is its UTF-8, an int its decimal
-    text: 1 and "1" are the same key. Values are bytes, str, int, float or any type msgspec can encode, as the job
-    declares.
+    Keys are str, int, bytes or UUID, in a list or an array of pyarrow or numpy. A str is encoded as UTF-8, an int as
+    decimal text: 1 and "1" are the same key. Values are bytes, str, int, float or any type msgspec can encode, as the
+    job declares.
     """
 
     def __init__(self, changes: StateChanges, type_: type[V], *, job: str, space: str = "") -> None:

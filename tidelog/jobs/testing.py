@@ -7,11 +7,11 @@
 
 Rule 1: Entries are assigned to partitions by key, and the code of a Spark task makes the calls: the same batches, in
         the same order, with the same savepoints, for as many epochs as are needed to read all entries. Here
-        ``max_bytes`` is exact to one entry; a task reads the rest of a server's reply.
+        ``max_bytes`` is exact to one entry; a task would also use the rest of a server's reply.
 Rule 2: An epoch in which a call fails has no effect in any partition, on outputs or state. Its entries remain unread,
         as on an engine, where the job stops.
 Rule 3: Time is that of the entries' IDs, and only ``feed`` and ``advance`` change it. No clock is read.
-Rule 4: Records are encoded with the codec of their topic, so what can't be sent can't be fed: CodecError is raised.
+Rule 4: Records are encoded with the codec of their topic, so feeding a record that can't be sent raises CodecError.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class DeadLetterRow(NamedTuple):
 class JobTest:
     """A batch job under test.
 
-    partitions: of the job; None: as its inputs declare, by default 1. Inputs declared with one partition are read
+    partitions: their number; None: as the inputs declare, by default 1. Inputs declared with one partition are read
     completely by every partition. now: the time at the start, with its zone.
 
     ``dead_letters``: the entries skipped so far. ``epoch``: the number of epochs. Raises JobError for a frame job.

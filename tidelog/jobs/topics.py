@@ -2,8 +2,7 @@
 
 Rule 1: Inputs must exist; outputs are created by their declaration. All must agree with the declarations.
 Rule 2: A job has as many partitions as its inputs. Each input has that many, or 1: such an input is broadcast, and
-        every
-        partition of the job reads it completely.
+        every partition of the job reads it completely.
 Rule 3: All topics must be on the server that has the job's keys, since publishing is one transaction.
 """
 
@@ -90,7 +89,7 @@ def changed(name: str, before: TopicSettings, now: TopicSettings | None) -> str:
 
 
 def reset_hint(name: str) -> str:
-    """Return the command that starts again."""
+    """Return the command that starts the job again from the beginning."""
     return f"to start again with empty state: tidelog jobs reset {name} --to earliest|latest|ID|TIME"
 
 

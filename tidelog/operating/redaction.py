@@ -33,7 +33,7 @@ _LONGEST: Final = 200  # characters of a name that are checked
 
 
 def is_secret(name: str) -> bool:
-    """Whether an option of this name holds a secret: ``password``, ``sasl_secret``, ``api_key``."""
+    """Return whether an option of this name holds a secret: ``password``, ``sasl_secret``, ``api_key``."""
     plain = name[:_LONGEST].lower().replace("_", "").replace("-", "")
     return any(each in plain for each in _PARTS)
 
@@ -102,7 +102,7 @@ def _secret_parameter(name: str) -> bool:
 
 
 def _looks_secret(value: str) -> bool:
-    """Whether a value is long and a random mixture of letters and digits."""
+    """Return whether a value is long and a random mixture of letters and digits."""
     if len(value) < KEY_LENGTH or not _SAID.fullmatch(value[:_LONGEST]):
         return False
     digits = sum(map(str.isdigit, value[:_LONGEST]))

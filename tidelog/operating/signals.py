@@ -79,7 +79,7 @@ def handling(numbers: Sequence[signal.Signals], handle: Handler) -> Iterator[Non
 
 
 def unhandled(numbers: Sequence[signal.Signals]) -> bool:
-    """Whether ``handling`` would not replace a handler of other code. False outside the main thread."""
+    """Return whether ``handling`` would not replace a handler of other code. False outside the main thread."""
     return in_main_thread() and all(number in _taken or _is_default(number) for number in numbers)
 
 

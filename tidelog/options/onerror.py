@@ -22,7 +22,7 @@ ACTIONS: Final = ("dead_letter", "skip", "park", "pause", "halt")
 
 
 class ErrorPolicy:
-    """Retries, followed by one action for an event that has failed finally."""
+    """Retries, followed by one action for an event that has failed for good."""
 
     __slots__ = ("action", "retry")
 

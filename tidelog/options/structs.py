@@ -21,7 +21,7 @@ from tidelog.options.start import StartPosition
 S = TypeVar("S", bound=msgspec.Struct)
 
 GUESSES: Final = 50  # unknown names for which a known one is suggested
-NAMED: Final = 100  # known names that are searched for it
+NAMED: Final = 100  # known names that are compared with it
 
 
 class Struct(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):

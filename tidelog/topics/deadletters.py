@@ -172,7 +172,7 @@ def read(entry: Entry) -> DeadLetterRecord:
 
 
 def is_dead_letter_queue(settings: TopicSettings) -> bool:
-    """Whether the topic is a dead-letter queue."""
+    """Return whether the topic is a dead-letter queue."""
     return all(name in settings.fields for name in _DECLARED.fields)
 
 

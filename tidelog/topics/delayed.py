@@ -80,7 +80,7 @@ def send(sender: Sender, record: Any, due: bytes) -> Steps[StreamId]:
 
 
 def send_window(sender: Sender, records: Sequence[Any], due: bytes) -> Steps[int]:
-    """As ``send``, for the records of one window, many per command. Returns their number."""
+    """Append the records of one window like ``send``, many per command. Returns their number."""
     touched = sorted(set(sender.keyed.partitions(records, len(sender.streams))))
     yield from sender.room(touched)
     batches: list[PartitionBatch] = []

@@ -53,7 +53,7 @@ class CallPipeline:
         return await self.start(steps)
 
     def start(self, steps: Steps[T]) -> Awaitable[T]:
-        """As ``run``, but the first calls are queued when this method returns."""
+        """Drive an operation like ``run``, but queue its first calls before this method returns."""
         try:
             return self._drive(steps, self._submit(next(steps)))
         except StopIteration as end:

@@ -368,7 +368,7 @@ class Topic(Generic[R]):
 
 
 async def _gathered(sender: Sender, records: AsyncIterator[Any] | Iterator[Any]) -> RecordWindow:
-    """As ``Sender.gathered``, but other tasks can run in between, and pending requests are sent and answered."""
+    """Collect records like ``Sender.gathered``, but let other tasks run and pending requests complete in between."""
     collected = RecordWindow(sender)
     while wanted := collected.wanted():
         some = []

@@ -135,7 +135,7 @@ class Access:
         )  # fmt: skip
 
     def has(self, other: Access) -> bool:
-        """Whether this Access includes all servers, and the user and options, of ``other``."""
+        """Return whether this Access includes all servers, and the user and options, of ``other``."""
         if self == other:
             return True
         if self.sentinels or other.sentinels:

@@ -27,7 +27,7 @@ class AddressError(ValueError):
 
 
 def is_url(text: str) -> bool:
-    """Whether this looks like the URL of a server: ``redis://``, ``rediss://`` (TLS) or ``unix://``."""
+    """Return whether this looks like the URL of a server: ``redis://``, ``rediss://`` (TLS) or ``unix://``."""
     return _SCHEMES.match(text) is not None
 
 

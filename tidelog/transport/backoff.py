@@ -17,8 +17,8 @@ A loop that retries has a constant ``Backoff`` and keeps the state in ``Delays``
 If the caller counts failures itself, ``Backoff.delay(failures)`` is sufficient. Options that users write have the same
 names: see ``tidelog.options.retry.RetryOptions``.
 
-Jitter only shortens a delay, so ``most`` is a limit that holds. Different clients that failed together therefore do not
-return together.
+Jitter only shortens a delay, so ``most`` is a limit that holds. Clients that failed at the same time therefore do not
+return at the same time.
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ def unexpected(call: Call[Any], error: Exception) -> Exception:
 
 
 def is_sent(call: Call[Any]) -> bool:
-    """False for a call that sends nothing."""
+    """Return False for a call that sends nothing."""
     return bool(call.args)
 
 

@@ -117,7 +117,7 @@ class BlockingConnection:
         return reply
 
     def poll(self) -> Any:
-        """As ``take``, but without waiting. Returns False if the next reply has not arrived completely."""
+        """Return the next reply as ``take`` does, without waiting; False if it has not arrived completely."""
         self._sock.settimeout(0)
         try:
             return self.take()

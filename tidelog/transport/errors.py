@@ -68,19 +68,21 @@ class DeniedError(Exception):
 
 
 def is_temporary(error: BaseException | str) -> bool:
-    """Whether the same request may succeed later. ``error``: the message of the server, or an exception with it."""
+    """Return whether the same request may succeed later. ``error``: the server's message, or an exception with it."""
     text = message_of(error)
     return text.partition(" ")[0] in PASSING or text.startswith(_FULL)
 
 
 def is_denied(error: BaseException | str) -> bool:
-    """Whether the server denies a permission, so that repeating is useless. ``error``: as for ``is_temporary``."""
+    """Return whether the server denies a permission, so that repeating is useless. ``error`` is as in
+    ``is_temporary``.
+    """
     text = message_of(error)
     return text.partition(" ")[0] in _DENYING or text.startswith(_NO_LOGIN)
 
 
 def is_retryable(error: BaseException) -> bool:
-    """Whether to retry: no server answers, or the error reply is temporary."""
+    """Return whether to retry: no server answers, or the error reply is temporary."""
     if isinstance(error, redis.ConnectionError | redis.TimeoutError | OSError):  # includes redis-py's login errors
         return not is_denied(error)
     return is_temporary(error)

@@ -265,7 +265,7 @@ class Waker:
             self._refused(wait, error)
 
     def _lost(self, wait: _Wait, error: Exception) -> None:
-        """The server does not answer (Rule 3)."""
+        """Handle a server that does not answer (Rule 3)."""
         now = time.monotonic()
         if now >= self._not_before:  # otherwise this is another wait on the same server
             delay = self._delays.next()
@@ -276,7 +276,7 @@ class Waker:
         self._control.close()
 
     def _refused(self, wait: _Wait, error: ReplyError) -> None:
-        """The server refuses the command (Rule 4)."""
+        """Handle a refused command (Rule 4)."""
         if is_temporary(error):
             self._lost(wait, error)
             return

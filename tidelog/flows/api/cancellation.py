@@ -6,7 +6,7 @@ import asyncio
 
 
 def from_outside() -> bool:
-    """In ``except CancelledError``: whether the task itself was cancelled. If not, treat the exception as an ordinary
+    """Return whether the task itself was cancelled, in ``except CancelledError``. If not, treat it as an ordinary
     error.
     """
     task = asyncio.current_task()

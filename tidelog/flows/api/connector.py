@@ -35,7 +35,7 @@ class Connector:
 
     @classmethod
     def option_server(cls, options: Any) -> bool:  # noqa: ARG003 - most connectors do not
-        """Whether the connector stores data on the tidelog server of the flow with these options."""
+        """Return whether the connector stores data on the tidelog server of the flow with these options."""
         return False
 
     @classmethod

@@ -77,7 +77,7 @@ class ConnectorContext:
         self.sink.respond(list(events), port)
 
     def responds(self, port: str = "out") -> bool:
-        """Whether a response port of the sink is connected."""
+        """Return whether a response port of the sink is connected."""
         return self.sink is not None and port in self.sink.connected_ports
 
     def disconnected(self, error: BaseException) -> None:
@@ -106,7 +106,7 @@ class ConnectorContext:
         return self.source is not None and self.source.settles
 
     def is_connected(self, port: str) -> bool:
-        """Whether a port of the source is connected."""
+        """Return whether a port of the source is connected."""
         return self.source is not None and port in self.source.connected_ports
 
     def wake(self) -> None:

@@ -66,15 +66,15 @@ class Operator:
     node: OperatorRuntime  # set by the runtime before any method is called
 
     def ports(self) -> tuple[str, ...]:
-        """The ports in addition to ``out`` and ``err``."""
+        """Return the ports in addition to ``out`` and ``err``."""
         return ()
 
     def required(self) -> tuple[str, ...]:
-        """The ports that must be connected."""
+        """Return the ports that must be connected."""
         return ()
 
     def needs_server(self) -> bool:
-        """Whether the operator stores data on the tidelog server (``node.context.server``)."""
+        """Return whether the operator stores data on the tidelog server (``node.context.server``)."""
         return False
 
     def start(self) -> None:
@@ -85,8 +85,8 @@ class Operator:
         raise NotImplementedError
 
     def busy(self) -> bool:
-        """Whether the operator accepts no batch at the moment. It wakes its node when this changes. ``drain`` can be
-        called meanwhile.
+        """Return whether the operator accepts no batch at the moment. It wakes its node when this changes. ``drain``
+        can be called meanwhile.
         """
         return False
 
@@ -94,15 +94,15 @@ class Operator:
         """Flush the buffered events and stop buffering. Only retries can still arrive."""
 
     def drained(self) -> bool:
-        """Whether no events are buffered. Called after ``drain``, each time the node is woken."""
+        """Return whether no events are buffered. Called after ``drain``, each time the node is woken."""
         return not self.kept()
 
     def kept(self) -> int:
-        """The number of buffered events, for ``unsettled``."""
+        """Return the number of buffered events, for ``unsettled``."""
         return 0
 
     def gathered(self) -> Iterable[Settleable | None]:
-        """The tokens of events that are stored until others arrive, such as those of an incomplete batch."""
+        """Return the tokens of events that are stored until others arrive, such as those of an incomplete batch."""
         return ()
 
     def release(self) -> None:
@@ -128,7 +128,7 @@ class Operator:
         return False
 
     def stop(self) -> None:
-        """The flow ends: cancel timers and close connections. No event can be emitted any more."""
+        """Cancel timers and close connections, because the flow ends. No event can be emitted any more."""
 
     def forget(self) -> None:
         """Release all stored events after the flow has ended. The cyclic garbage collector does not track events, and

@@ -253,7 +253,7 @@ class TokenGroup:
 
 
 def owners(token: Settleable) -> Iterable[TokenOwner]:
-    """The owners that a token notifies. For a group, these are the owners of its members."""
+    """Yield the owners that a token notifies. For a group, these are the owners of its members."""
     if isinstance(token, TokenGroup):
         for member in token.members:
             yield from owners(member)
@@ -262,7 +262,7 @@ def owners(token: Settleable) -> Iterable[TokenOwner]:
 
 
 def owned(token: Settleable | None, owner: TokenOwner) -> Iterable[Token]:
-    """The tokens of one entity among the members and the parents of a token."""
+    """Yield the tokens of one entity among the members and the parents of a token."""
     while isinstance(token, Token):
         if token.owner is owner:
             yield token

@@ -15,7 +15,7 @@ from tidelog.flows.api.errors import RejectError
 from tidelog.flows.codecs import yamlscalars
 from tidelog.flows.codecs.base import DEPTH, NoCodecOptions, check_depth
 
-NUMBER: Final = 1000  # most characters of a number
+NUMBER: Final = 1000  # maximum number of characters of a number
 _ESCAPED: Final = re.compile("[\x85\u2028\u2029\ufeff]")  # line breaks of YAML 1.1, which are read as spaces
 
 

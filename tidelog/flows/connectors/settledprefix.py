@@ -16,9 +16,8 @@ P = TypeVar("P")
 class SettledPrefix(Generic[P]):
     """``position`` is the position at which reading continues after a crash.
 
-    >>> prefix = Prefix(0); prefix.add("a", 10); prefix.add("b", 25)
-    >>> prefix.settle("b"), prefix.position, prefix.settle("a"), prefix.position
-    (False, 0, True, 25)
+    >>> prefix = SettledPrefix(0); prefix.add("a", 10); prefix.add("b", 25) >>> prefix.settle("b"), prefix.position,
+    prefix.settle("a"), prefix.position (False, 0, True, 25)
     """
 
     def __init__(self, position: P) -> None:

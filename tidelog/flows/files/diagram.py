@@ -12,13 +12,13 @@ from tidelog.flows.spec import FlowSpec
 
 
 async def of_spec(spec: FlowSpec) -> dict[str, Any]:
-    """The graph of a flow that does not run."""
+    """Return the graph of a flow that does not run."""
     return of_graph(spec, build(spec, FlowContext(spec.name, spec.server)))
 
 
 def of_graph(spec: FlowSpec, graph: Graph) -> dict[str, Any]:
-    """``entities``: name, kind (source, operator, sink), type, and the pipeline of an operator. ``channels``: from,
-    port, to.
+    """Return the graph. ``entities``: name, kind (source, operator, sink), type, and the pipeline of an operator.
+    ``channels``: from, port, to.
     """
     entities: list[dict[str, Any]] = []
     for kind, nodes in (("source", graph.sources), ("sink", graph.sinks)):
@@ -37,7 +37,7 @@ def of_graph(spec: FlowSpec, graph: Graph) -> dict[str, Any]:
 
 
 def mermaid(picture: Mapping[str, Any]) -> str:
-    """The graph as a Mermaid flowchart. A dotted arrow leads to a sink whose outcome is ignored."""
+    """Return the graph as a Mermaid flowchart. A dotted arrow leads to a sink whose outcome is ignored."""
     lines = ["flowchart LR"]
     pipelines: dict[str, list[Mapping[str, Any]]] = {}
     for each in picture["entities"]:

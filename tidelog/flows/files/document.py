@@ -245,7 +245,7 @@ def _pipelines(
 
 
 def _missing(given: Mapping[str, Any], connectors: Mapping[str, Any], pipelines: Mapping[str, Any]) -> bool:
-    """Whether a connector or a pipeline could not be read."""
+    """Return whether a connector or a pipeline could not be read."""
     return any(
         not isinstance(given.get(part) or {}, Mapping) or len(given.get(part) or {}) > len(read)
         for part, read in (("connectors", connectors), ("pipelines", pipelines))

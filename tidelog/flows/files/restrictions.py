@@ -54,7 +54,7 @@ def _files(given: Mapping[str, Any], path: str) -> Iterator[tuple[str, str]]:
 
 
 def names_file(url: str) -> bool:
-    """Whether a URL names a local file. An invalid URL does not; it is rejected elsewhere."""
+    """Return whether a URL names a local file. An invalid URL does not; it is rejected elsewhere."""
     text = url.strip().lower()
     if text.startswith(_LOCAL):
         return True

@@ -35,7 +35,7 @@ class ParsedText:
     lines: dict[str, int] = field(default_factory=dict)
 
     def line(self, path: str) -> int:
-        """The line of a path, or of its nearest parent in the file."""
+        """Return the line of a path, or of its nearest parent in the file."""
         if isinstance(path, PathWithLine):
             return path.line
         while path:

@@ -22,7 +22,7 @@ from tidelog.options.structs import Struct
 STEP: Final = 64 << 10  # bytes of output at a time
 GIVEN: Final = 4 << 10  # bytes of input at a time: the rest after a member is copied, and there can be thousands
 ZSTD_STEP: Final = 1 << 10  # bytes of input for zstd at a time, which become at most 32 MB
-ZSTD_WINDOW: Final = 8 << 20  # most bytes of memory for a frame (RFC 8878, 3.1.1.1.2)
+ZSTD_WINDOW: Final = 8 << 20  # maximum memory for a frame in bytes (RFC 8878, 3.1.1.1.2)
 PORTION: Final = 64  # for a stream: limit of the output of one portion, as a multiple of ``most``
 
 GZIP, ZSTD, LZ4 = b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"\x04\x22\x4d\x18"

@@ -14,7 +14,7 @@ from tidelog.flows.interceptors.base import BadMessage, BrokenStreamError, NoInt
 from tidelog.options.structs import Struct
 from tidelog.options.units import Size
 
-DIGITS: Final = 10  # most digits of a textual length
+DIGITS: Final = 10  # maximum number of digits of a textual length
 
 
 class SeparateOptions(Struct):

@@ -19,10 +19,10 @@ from typing import Final
 from tidelog.flows.interceptors.base import BadMessage, NoInterceptorOptions
 
 MAGIC: Final = b"\x1e\x0f"
-PARTS: Final = 128  # most parts of one message
+PARTS: Final = 128  # maximum number of parts of a message
 HEADER: Final = 12  # bytes
 WAIT: Final = 5.0  # s in which all parts of a message must arrive
-OPEN: Final = 1024  # most incomplete messages; one more, and the oldest is dropped
+OPEN: Final = 1024  # maximum number of incomplete messages; beyond it, the oldest is dropped
 
 
 @dataclass

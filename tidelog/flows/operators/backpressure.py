@@ -199,5 +199,5 @@ class BackpressureOperator(Operator):
 
 
 def percentile(latencies: deque[float]) -> float:
-    """The latency that 95 % of the values do not exceed; for fewer than 20 values, the largest one."""
+    """Return the latency that 95 % of the values do not exceed; for fewer than 20 values, the largest one."""
     return sorted(latencies)[math.ceil(QUANTILE * len(latencies)) - 1]

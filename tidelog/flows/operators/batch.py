@@ -187,8 +187,8 @@ class BatchOperator(Operator):
 
 
 def size_of(value: Any) -> int:
-    """The size of a value in bytes. Strings and bytes have their own size, other values that of their JSON. Raises
-    TypeError if there is no JSON.
+    """Return the size of a value in bytes. Strings and bytes have their own size, other values that of their JSON.
+    Raises TypeError if there is no JSON.
     """
     if isinstance(value, (bytes, bytearray)):
         return len(value)

@@ -104,7 +104,7 @@ class RecallableBatch(SentBatch):
 
     @staticmethod
     def fits(events: Iterable[Event]) -> bool:
-        """Whether all events have a token of their own."""
+        """Return whether all events have a token of their own."""
         for each in events:
             token = each.token
             if not isinstance(token, Token) or token.pending != 1:

@@ -37,7 +37,7 @@ FEW: Final = 64  # batches; below this number, settled batches are not removed
 
 
 def now() -> float:
-    """The event loop time in seconds."""
+    """Return the event loop time in seconds."""
     return asyncio.get_running_loop().time()
 
 
@@ -147,7 +147,7 @@ class SendWindow:
         self.limit = 1
 
     def room(self, wanted: int) -> int:
-        """The number of events, out of ``wanted``, that may be sent now."""
+        """Return the number of events, out of ``wanted``, that may be sent now."""
         room = wanted
         if self.most is not None:
             room = min(room, self.most - self.in_flight - self.earlier)
@@ -158,7 +158,7 @@ class SendWindow:
         return max(room, 0)
 
     def counts(self, sent: SentBatch) -> bool:
-        """Whether the unsettled events of this batch count."""
+        """Return whether the unsettled events of this batch count."""
         return not self.limit or sent.generation == self.generation
 
     @property

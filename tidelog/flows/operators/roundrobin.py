@@ -215,11 +215,11 @@ class RoundrobinOperator(Operator):
         self._deal_again(again)
 
     def _own(self, reason: str) -> bool:
-        """Whether this operator recalled the event."""
+        """Return whether this operator recalled the event."""
         return isinstance(reason, Withdrawn) and reason.by is self.node
 
     def _lost(self) -> list[str]:
-        """The outputs that can't be used, whose events can be sent to another one."""
+        """Return the outputs that can't be used, whose events can be sent to another one."""
         if not self._open:
             return []
         return [each.name for each in self._order if not each.usable and each.in_flight > 0]

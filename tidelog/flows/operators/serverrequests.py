@@ -60,6 +60,6 @@ class ServerRequests:
 
 
 def place(operator: Operator, kind: str, name: str | None) -> str:
-    """The prefix of an operator's keys on the server. It is the same for all instances of a flow."""
+    """Return the prefix of an operator's keys on the server. It is the same for all instances of a flow."""
     node = operator.node
     return f"tidelog:flows:{kind}:{name or node.context.flow.partition('.')[0] + ':' + node.name}:"

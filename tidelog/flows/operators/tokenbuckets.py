@@ -20,7 +20,7 @@ class Rate:
 
     @classmethod
     def of(cls, rate: float, burst: float) -> Rate:
-        """``rate``: tokens per second. ``burst``: tokens in a full bucket."""
+        """Return the Rate for ``rate`` tokens per second and ``burst`` tokens in a full bucket."""
         return cls(1 / rate, burst / rate)
 
     def taken(self, full: float, now: float) -> float | None:
@@ -29,7 +29,7 @@ class Rate:
         return later if later <= now + self.burst + 1e-9 else None
 
     def wait(self, full: float, now: float) -> float:
-        """The seconds until a token is available."""
+        """Return the seconds until a token is available."""
         return max(full + self.step - self.burst - now, 0.0)
 
 

@@ -183,7 +183,7 @@ class WindowOperator(Operator):
             self._pass(time - self._lateness, out)
 
     def _time(self, found: Any, now_ns: int) -> int:
-        """The time of an event in ns since 1970."""
+        """Return the time of an event in ns since 1970."""
         if isinstance(found, str):
             moment = datetime.fromisoformat(found)
             moment = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)

@@ -121,7 +121,7 @@ def _starting(source: SourceNode, context: FlowContext) -> None:
 
 
 def _reached(node: FlowNode, context: FlowContext, seen: set[int]) -> list[tuple[str, Trigger]]:
-    """The initial reasons behind a node, each with the node's port."""
+    """Return the initial reasons behind a node, each with the node's port."""
     found = []
     guards = isinstance(node, OperatorNode) and node.operator.guards
     for port, channels in node.outputs.items():

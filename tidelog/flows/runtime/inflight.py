@@ -53,6 +53,6 @@ class InFlight:
             self._most = max(_SOME, 2 * len(self._sent))
 
     def oldest(self) -> float | None:
-        """The event loop time at which the oldest unsettled event was sent."""
+        """Return the event loop time at which the oldest unsettled event was sent."""
         self.forget()
         return self._sent[0][0] if self._sent else None

@@ -150,7 +150,7 @@ class FlowNode:
 
     # -- forward ---------------------------------------------------------------------------------------------
     def ready(self) -> bool:
-        """Whether a batch can be taken."""
+        """Return whether a batch can be taken."""
         return True
 
     def _take(self, *, signals_only: bool = False) -> bool:
@@ -181,7 +181,7 @@ class FlowNode:
         raise NotImplementedError
 
     def on_drain(self) -> None:
-        """Called when all inputs have ended. Flush, then forward the signal."""
+        """Flush, then forward the signal. Called when all inputs have ended."""
         self.emit_signal(Signal.DRAIN)
 
     def emit(self, events: list[Event], port: str = "out") -> None:

@@ -50,7 +50,7 @@ class OperatorNode(FlowNode):
         return False
 
     def gathered(self, owner: TokenOwner) -> Iterable[Token]:
-        """The tokens of a source, or of an operator above, among the events that the operator stores until others
+        """Yield the tokens of a source, or of an operator above, among the events that the operator stores until others
         arrive.
         """
         for token in self.operator.gathered():
@@ -72,7 +72,7 @@ class OperatorNode(FlowNode):
         self.later(self.operator.release)
 
     def direct(self, port: str) -> bool:
-        """Whether a port leads to one sink, with nothing but transparent operators in between."""
+        """Return whether a port leads to one sink, with nothing but transparent operators in between."""
         channels = [each for each in self.outputs.get(port, ()) if each.authoritative]
         if len(channels) != 1:
             return False

@@ -51,7 +51,7 @@ class RetryQueue:
             self._first.pop(id(event), None)
 
     def oldest(self) -> Iterable[float]:
-        """The times of the first attempts of all unsettled events that failed."""
+        """Return the times of the first attempts of all unsettled events that failed."""
         return self._first.values()
 
     def clear(self) -> None:

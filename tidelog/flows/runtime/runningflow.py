@@ -53,7 +53,7 @@ class DrainReport:
 
 
 class RunningFlow:
-    """>>> running = RunningFlow(spec, FlowContext("orders")); await running.start()"""
+    """One instance of a flow: ``running = RunningFlow(spec, FlowContext("orders")); await running.start()``."""
 
     def __init__(self, spec: FlowSpec, context: FlowContext) -> None:
         self.spec = spec
@@ -270,7 +270,7 @@ class RunningFlow:
 
     # -- state -----------------------------------------------------------------------------------------------
     def reasons(self) -> dict[str, tuple[BreakerReason, ...]]:
-        """The reasons for which the flow does not send, by source."""
+        """Return the reasons for which the flow does not send, by source."""
         found = {name: each.reasons() for name, each in self.graph.sources.items()}
         if any(each.reason.startswith(WINDOW_FULL) for reasons in found.values() for each in reasons):
             where = sorted(self.unsettled().where.items(), key=lambda each: -each[1])[:PLACES]

@@ -36,14 +36,14 @@ class SlowStart:
             self._until = 0.0
 
     def room(self, now: float) -> int:
-        """The number of events that may be sent now."""
+        """Return the number of events that may be sent now."""
         if not self.size:
             return BATCH
         return 0 if now < self._until else self.size - len(self._sent)
 
     def awaited(self) -> set[int]:
-        """The id() of the tokens that must be settled before another event may be sent. Empty if there is room, or
-        during a delay.
+        """Return the id() of the tokens that must be settled before another event may be sent. Empty if there is room,
+        or during a delay.
         """
         if not 0 < self.size <= len(self._sent):
             return set()

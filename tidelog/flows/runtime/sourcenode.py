@@ -157,7 +157,7 @@ class SourceNode(FlowNode):
             self._poke()
 
     def _blocked(self) -> bool:
-        """Whether no event may be sent, neither new ones nor retries."""
+        """Return whether no event may be sent, neither new ones nor retries."""
         active = len(self.breaker)
         return active > 1 or (active == 1 and self._full not in self.breaker)
 
@@ -232,7 +232,7 @@ class SourceNode(FlowNode):
 
     # -- pulling ---------------------------------------------------------------------------------------------
     def _limit(self) -> int:
-        """The number of events to pull now; 0: none."""
+        """Return the number of events to pull now; 0: none."""
         room = self._window() if self.options.settle else BATCH
         if (room <= 0) is not (self._full in self.breaker):
             self._set_reason(WINDOW_FULL, room <= 0)
@@ -241,7 +241,7 @@ class SourceNode(FlowNode):
         return min(room, self._slow_start.room(self._now()), BATCH)
 
     def _window(self) -> int:
-        """The number of events that may be sent before others are settled."""
+        """Return the number of events that may be sent before others are settled."""
         room = self.options.max_unsettled - self.unsettled
         more = self.source.room
         return room if more is None else min(room, more)
@@ -295,7 +295,7 @@ class SourceNode(FlowNode):
         return []
 
     def _has_room(self) -> bool:
-        """Whether a batch can be sent on any port now."""
+        """Return whether a batch can be sent on any port now."""
         if self._held:
             return False
         for channels in self.outputs.values():
@@ -388,11 +388,11 @@ class SourceNode(FlowNode):
         self.emit(events)
 
     def _waits_for_settlement(self) -> bool:
-        """Whether nothing is read until events are settled."""
+        """Return whether nothing is read until events are settled."""
         return self.options.settle and (self._window() <= 0 or bool(self._slow_start.awaited()))
 
     def _stuck_on(self, gathered: set[int]) -> bool:
-        """Whether the source only waits for the tokens with these id()."""
+        """Return whether the source only waits for the tokens with these id()."""
         if self._blocked():
             return False
         awaited = self._slow_start.awaited()
@@ -455,7 +455,7 @@ class SourceNode(FlowNode):
             self.after(delay, partial(self._retry, events))
 
     def _arrival(self, event: Event) -> float:
-        """The event loop time at which an event arrived."""
+        """Return the event loop time at which an event arrived."""
         return self._now() - max(0, self.context.now_ns() - event.ingest_ns) / 1e9
 
     def _retry(self, events: list[Event]) -> None:
@@ -468,7 +468,7 @@ class SourceNode(FlowNode):
         self.context.changed()
 
     def oldest(self) -> float | None:
-        """The age in seconds of the oldest event that is in flight or waits for a retry."""
+        """Return the age in seconds of the oldest event that is in flight or waits for a retry."""
         if not self.unsettled:
             return None
         sent, failing = self.in_flight.oldest(), self._settlement.failing_since

@@ -39,13 +39,13 @@ HEADERS: Final = {
 
 
 class AccessControl:
-    """>>> AccessControl(token).middleware"""
+    """Checks the requests of a server: ``AccessControl(token).middleware``."""
 
     def __init__(self, token: str | None) -> None:
         self._token = token.encode() if token else None
 
     def known(self, request: web.Request) -> bool:
-        """Whether the request contains the token, or none is required."""
+        """Return whether the request contains the token, or none is required."""
         if self._token is None:
             return True
         scheme, _, given = request.headers.get("Authorization", "").partition(" ")
@@ -109,5 +109,5 @@ def _refused(request: web.Request, error: Exception) -> ApiError:
 
 
 def _authority(origin: str) -> str:
-    """The host:port of an origin, in the form of ``Host``."""
+    """Return the host:port of an origin, in the form of ``Host``."""
     return origin.partition("://")[2].lower()

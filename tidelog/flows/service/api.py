@@ -305,7 +305,7 @@ async def _written(response: web.StreamResponse, data: bytes) -> None:
 
 
 def drain_results(reports: Mapping[str, DrainReport]) -> list[dict[str, Any]]:
-    """The results of drains, by instance."""
+    """Return the results of drains, by instance."""
     return [
         {
             "alias": alias, "settled": each.settled, "abandoned": each.abandoned, "complete": each.complete,

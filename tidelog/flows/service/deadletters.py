@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 
 def topic_in(spec: FlowSpec) -> str:
-    """The topic of a flow's dead letters."""
+    """Return the topic of a flow's dead letters."""
     for each in spec.connectors.values():
         if each.type == "dead_letters" and (topic := getattr(each.options, "topic", None)):
             return str(topic)

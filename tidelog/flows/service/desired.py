@@ -53,7 +53,7 @@ class DesiredDocument(msgspec.Struct):
     sources: dict[str, list[FlowSource]] = {}  # of all flows that were started, by name
 
     def status(self, name: str, alias: str) -> str | None:
-        """The desired status of an instance: its own, or that of its flow."""
+        """Return the desired status of an instance: its own, or that of its flow."""
         own, whole = self.wanted.get(alias, DesiredStatus()), self.wanted.get(name, DesiredStatus())
         return own.status or whole.status
 
@@ -91,7 +91,7 @@ class _NoDocumentError(DesiredStateError):
 
 
 class Desired:
-    """>>> await Desired(url, "shop").change(lambda document: document.set("orders", "orders", "paused"))"""
+    """Reads and changes the desired state: ``Desired(url, "shop").change(lambda document: document.set(...))``."""
 
     def __init__(self, server: str, name: str) -> None:
         self.key = f"flows:{name}"

@@ -47,7 +47,7 @@ class BusyError(FlowError):
 
 
 def worst(statuses: Iterable[str]) -> str:
-    """The status of several instances together."""
+    """Return the status of several instances together."""
     return min(statuses, key=ORDER.index, default="initializing")
 
 
@@ -91,7 +91,7 @@ class DeployedFlow:
 
 
 class FlowHost:
-    """>>> host = FlowHost(server); await host.start([DeployedFlow(flow.spec(), "python")]); await host.finished()"""
+    """Runs flows: ``host = FlowHost(server); await host.start([DeployedFlow(flow.spec(), "python")])``."""
 
     def __init__(self, server: str | None = None, name: str = "default", *, local: bool = False) -> None:
         """Raises FlowError if the server's URL is invalid."""
@@ -243,7 +243,7 @@ class FlowHost:
         return reports
 
     async def _current_state(self, old: DeployedFlow) -> DesiredDocument:
-        """The desired state of a flow's instances, for those that replace them."""
+        """Return the desired state of a flow's instances, for those that replace them."""
         kept = DesiredDocument()
         for each in old.instances:
             kept.set(old.name, each.alias, "paused" if each.paused else "running")
@@ -318,7 +318,7 @@ class FlowHost:
         return deployed
 
     def _active_instances(self, deployed: DeployedFlow, alias: str) -> list[RunningFlow]:
-        """The instances that can be paused. Raises BusyError if there are none."""
+        """Return the instances that can be paused. Raises BusyError if there are none."""
         chosen = deployed.chosen(alias)
         if not chosen:
             raise BusyError(f"the flow {alias!r} is not started yet: {self.problem or 'it is being started'}")

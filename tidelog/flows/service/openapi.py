@@ -123,7 +123,7 @@ _ERROR: Final = {
 
 
 def document() -> dict[str, Any]:
-    """The OpenAPI 3.1 document."""
+    """Return the OpenAPI 3.1 document."""
     paths: dict[str, dict[str, Any]] = {}
     for each in ROUTES:
         paths.setdefault(each.path, {})[each.method.lower()] = _operation(each)

@@ -57,7 +57,7 @@ def run(flows: Sequence[DeployedFlow], options: ProcessOptions, say: Callable[[s
 
 
 class FlowProcess:
-    """>>> await FlowProcess(flows, ProcessOptions(), print).main()"""
+    """Runs flows in this process: ``await FlowProcess(flows, ProcessOptions(), print).main()``."""
 
     def __init__(self, flows: Sequence[DeployedFlow], options: ProcessOptions, say: Callable[[str], None]) -> None:
         self._flows = flows
@@ -131,7 +131,7 @@ class FlowProcess:
 
 
 def shown(alias: str, report: DrainReport) -> str:
-    """A line about a drain."""
+    """Return a line about a drain."""
     abandoned = ", ".join(f"{count:,} of {source}" for source, count in report.abandoned.items() if count)
     text = f"{alias}: {report.settled:,} events settled while draining, {report.seconds:.1f} s"
     return f"{text}; abandoned: {abandoned}" if abandoned else f"{text}; nothing is left"

@@ -122,7 +122,7 @@ def status_of(body: Any) -> str:
 
 
 def number(request: web.Request, name: str, default: float | None, least: float, most: float) -> float | None:
-    """Return a number of the query."""
+    """Return a number from the query string."""
     given = request.query.get(name)
     if given is None:
         return default

@@ -57,7 +57,7 @@ class GroupState:
     pending: int
 
     def plain(self) -> dict[str, Any]:
-        """The values as JSON has them."""
+        """Return the values as JSON has them."""
         position = None if self.position is None else str(self.position)
         return {**dataclasses.asdict(self), "position": position}
 
@@ -119,7 +119,7 @@ def _group(client: Client, stream: str, group: str) -> GroupInfo | None:
 
 
 def _count(client: Client, stream: str, after: StreamId, until: StreamId) -> int:
-    """The number of entries after an ID, up to another one."""
+    """Return the number of entries after an ID, up to another one."""
     if after >= until:
         return 0
     begin = StreamId(after.ms + 1, 0) if after.seq == SEQ_MAX else StreamId(after.ms, after.seq + 1)

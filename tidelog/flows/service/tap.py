@@ -83,7 +83,7 @@ class TapReader:
 
 
 def as_json(alias: str, channel: str, event: Event) -> bytes:
-    """An event as a JSON object."""
+    """Return an event as a JSON object."""
     value, cut = shown(event.value)
     meta, cut_meta = shown(event.meta)
     facts: dict[str, Any] = {
@@ -97,7 +97,7 @@ def as_json(alias: str, channel: str, event: Event) -> bytes:
 
 
 def _plain(value: Any) -> Any:
-    """A value that can always be encoded: a number, or text."""
+    """Return a value that can always be encoded: a number, or text."""
     if isinstance(value, (bool, int, type(None))):
         return value
     try:

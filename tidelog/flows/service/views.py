@@ -25,7 +25,7 @@ def version() -> dict[str, Any]:
 
 
 def status(host: FlowHost) -> dict[str, Any]:
-    """``all_running``: whether each flow is running, and the desired state is known."""
+    """Return the number of flows by status. ``all_running``: all are running, and the desired state is known."""
     counts: dict[str, int] = {}
     for each in host.flows.values():
         counts[each.status] = counts.get(each.status, 0) + 1
@@ -34,7 +34,7 @@ def status(host: FlowHost) -> dict[str, Any]:
 
 
 def flow(deployed: DeployedFlow, alias: str, host: FlowHost | None = None) -> dict[str, Any]:
-    """``alias``: the name of the flow, or the alias of an instance."""
+    """Return the state of a flow. ``alias``: its name, or the alias of an instance."""
     problem = "" if host is None else host.problem
     chosen = deployed.chosen(alias)
     spec = deployed.spec
@@ -55,13 +55,13 @@ def flow(deployed: DeployedFlow, alias: str, host: FlowHost | None = None) -> di
 
 
 def blocked(host: FlowHost, aliases: Collection[str]) -> list[dict[str, Any]]:
-    """The Python functions of these instances that blocked the process, latest first."""
+    """Return the Python functions of these instances that blocked the process, latest first."""
     found = [each for each in tuple(host.watchdog.blocked.values()) if each.times and each.call.flow in aliases]
     return [each.shown() for each in sorted(found, key=lambda each: each.last, reverse=True)]
 
 
 def connector(deployed: DeployedFlow, alias: str, name: str) -> dict[str, Any]:
-    """A connector, in the form of Tremor's API with extensions."""
+    """Return a connector, in the form of Tremor's API with extensions."""
     chosen = deployed.chosen(alias)
     spec = deployed.spec.connectors[name]
     statuses = [_connector_status(each, name) for each in chosen]
@@ -107,7 +107,7 @@ def _connector_status(running: RunningFlow, name: str) -> str:
 
 
 def _neighbours(spec: FlowSpec, name: str) -> dict[str, list[dict[str, str]]]:
-    """The neighbors of a connector by its port: a pipeline or connector, and the port there."""
+    """Return the neighbors of a connector by its port: a pipeline or connector, and the port there."""
     found: dict[str, list[dict[str, str]]] = {}
     for link in spec.edges:
         if link.source == name:
@@ -122,7 +122,7 @@ def _port(link: Edge) -> str:
 
 
 def breaker(deployed: DeployedFlow, alias: str) -> dict[str, Any]:
-    """The reasons for which each source of each instance does not send. Without reasons, it may send."""
+    """Return the reasons for which each source of each instance does not send. Without reasons, it may send."""
     instances: list[dict[str, Any]] = []
     moves = True
     now = asyncio.get_running_loop().time()
@@ -145,8 +145,8 @@ def breaker(deployed: DeployedFlow, alias: str) -> dict[str, Any]:
 
 
 def unsettled(chosen: Sequence[RunningFlow]) -> dict[str, Any]:
-    """The number of events in flight, the age of the oldest in seconds, and their positions. ``stored``: events that
-    are not in flight yet.
+    """Return the number of events in flight, the age of the oldest in seconds, and their positions. ``stored``: events
+    that are not in flight yet.
     """
     count, oldest, where, stored = 0, None, dict[str, int](), dict[str, int]()
     for each in chosen:
@@ -163,7 +163,7 @@ def unsettled(chosen: Sequence[RunningFlow]) -> dict[str, Any]:
 
 
 def pipeline(deployed: DeployedFlow, alias: str, name: str) -> dict[str, Any]:
-    """A pipeline: its operators in order, its connections, and its graph in Mermaid."""
+    """Return a pipeline: its operators in order, its connections, and its graph in Mermaid."""
     chosen = deployed.chosen(alias)
     operators = []
     for place, each in enumerate(deployed.spec.pipelines[name].operators):
@@ -182,7 +182,7 @@ def pipeline(deployed: DeployedFlow, alias: str, name: str) -> dict[str, Any]:
 
 
 def graph(deployed: DeployedFlow, alias: str) -> dict[str, Any]:
-    """All entities and channels with their counters, for drawing."""
+    """Return all entities and channels with their counters, for drawing."""
     chosen = deployed.chosen(alias)
     found = diagram.of_graph(deployed.spec, chosen[0].graph)
     for place, each in enumerate(found["channels"]):
@@ -202,7 +202,7 @@ def graph(deployed: DeployedFlow, alias: str) -> dict[str, Any]:
 
 
 def not_ready(host: FlowHost) -> list[str]:
-    """The reasons for which the process is not ready, one line each."""
+    """Return the reasons for which the process is not ready, one line each."""
     found = [host.problem] if host.problem else []
     for deployed in host.flows.values():
         if not deployed.instances:

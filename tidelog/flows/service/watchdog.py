@@ -1,12 +1,12 @@
 """Logs which Python function blocks the event loop, and for how long. Meanwhile, no flow and no API can run, so a
 thread watches the loop.
 
-Rule 1: The loop records the time each ``BEAT``. If that time is older than ``LIMIT``, the thread inspects the functions
-        that the loop's thread executes, until the loop continues. This is an episode. Two samples must find the same
-        function.
+Rule 1: The loop records the time each ``BEAT``. If that time is older than ``LIMIT``, the thread inspects the
+        functions that the loop's thread executes, until the loop continues. This is an episode. Two samples must
+        find the same function.
 Rule 2: An episode is logged when it is detected and when it has ended; each function at most once per ``EVERY``.
-Rule 3: If the watching thread was blocked as well, so was the whole process: a call in C holds the interpreter's lock,
-        or the machine stood still. This is logged at the end, without the name of a function.
+Rule 3: If the watching thread was blocked as well, so was the whole process: a call in C holds the interpreter's
+        lock, or the machine was suspended. This is logged at the end, without the name of a function.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class BlockingStats:
 
 
 class Watchdog:
-    """>>> with Watchdog() as watchdog: ..."""
+    """Watches the event loop from a thread: ``with Watchdog() as watchdog: ...``."""
 
     def __init__(self) -> None:
         self.blocked: dict[tuple[str, str, str], BlockingStats] = {}  # by flow, entity, function

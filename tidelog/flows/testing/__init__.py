@@ -1,4 +1,4 @@
-"""Test utilities for flows: ours, and for users.
+"""Test utilities for flows, used by tidelog's own tests and by those of users.
 
     flowtest         ``PipelineTest``, ``FlowTest``: tests of a pipeline and of a whole flow
     connectorchecks  ``check_source``, ``check_sink``: the conformance of connectors

@@ -1,4 +1,4 @@
-"""``check_source`` and ``check_sink``: whether a connector keeps to its contract.
+"""``check_source`` and ``check_sink``: check that a connector fulfills its contract.
 
     def test_my_source() -> None:
         check_source(lambda: MySource(MyOptions(port=0)), produce=fill)
@@ -200,7 +200,7 @@ def _hashable(value: object) -> bool:
 
 
 async def _check_interrupt(tested: _Tested) -> None:
-    """A pull that waits must return an empty list soon after ``interrupt``, without being cancelled."""
+    """Check that a waiting pull returns an empty list soon after ``interrupt``, without being cancelled."""
     pull = asyncio.ensure_future(tested.connector.pull(LIMIT))
     await asyncio.sleep(0.05)
     if pull.done():
@@ -247,7 +247,7 @@ async def _settle(tested: _Tested, events: list[Event], status: int = OK) -> Non
 async def _check_redelivery(
     make: Make, produce: Any, values: list[Any], server: str | None, patience: float, *, wanted: bool
 ) -> None:
-    """Events that were not settled are delivered to the next source, if ``wanted``. Settled events never are."""
+    """Check that unsettled events reach the next source, if ``wanted``, and that settled events never do."""
     tested = _Tested(make, server, patience, source=True)
     await tested.connect()
     try:

@@ -1,4 +1,4 @@
-"""``check_codec`` and ``check_operator``: whether a codec or an operator keeps to its contract.
+"""``check_codec`` and ``check_operator``: check that a codec or an operator fulfills its contract.
 
     def test_my_codec() -> None:
         check_codec(MyCodec, [{"a": 1}, {"b": "text"}])
@@ -181,7 +181,7 @@ def _check_settlement(operator: Any, values: Sequence[Any], status: Status, adva
 
 
 def _check_drain(operator: Any, values: Sequence[Any]) -> None:
-    """A drain must flush buffered events even if no time passes before it."""
+    """Check that a drain flushes buffered events even if no time passes before it."""
     with _guarded("drain"), _tested(operator) as test:
         test.feed(*copy.deepcopy(list(values)))
         test.drain(60.0)
@@ -189,7 +189,7 @@ def _check_drain(operator: Any, values: Sequence[Any]) -> None:
 
 
 def _check_input(operator: Any) -> None:
-    """Values that the operator does not expect must fail their events, not the flow."""
+    """Check that values that the operator does not expect fail their events, not the flow."""
     with _guarded("unexpected values"), _tested(operator) as test:
         odd: list[Any] = [None, 1, "text", b"\xff", [], [1], {}, {"a": None}]
         test.feed(*odd)

@@ -6,8 +6,8 @@
 Rule 1: The clock does not move while a callback is ready. After that, it jumps to the next timer, so an hour of waiting
         takes no time.
 Rule 2: The seed determines the order of the ready callbacks. One seed gives the same order on any machine.
-Rule 3: No ready callback and no timer is a deadlock, which is an error. So are very many steps without a move of the
-        clock.
+Rule 3: If no callback is ready and no timer is set, this is a deadlock, which is an error. Very many steps without a
+        move of the clock are an error as well.
 Rule 4: There are no sockets, threads or signals. Calls for an executor run in the loop itself.
 """
 

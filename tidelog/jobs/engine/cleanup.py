@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 WAIT: Final = 60.0  # seconds
 AGAIN: Final = 3600.0
 PASS: Final = 0.5  # seconds between two portions of a job
-PORTIONS: Final = 100  # most portions of a job and object store at a time
+PORTIONS: Final = 100  # maximum number of portions of a job and object store at a time
 
 log = logging.getLogger(__name__)
 
@@ -106,7 +106,7 @@ class Cleanup:
                     self._due.setdefault(name, []).append(time.monotonic() + self._again)
 
     def _due_jobs(self) -> Iterator[set[str]]:
-        """Yield the jobs that are due, whenever there are some, until the end."""
+        """Yield the due jobs whenever there are any, until the cleanup ends."""
         while True:
             with self._changed:
                 while not self._ended:

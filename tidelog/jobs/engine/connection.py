@@ -21,7 +21,7 @@ from tidelog.transport.errors import ReplyError
 from tidelog.transport.leader import LeaderConnection
 
 T = TypeVar("T")
-LOST: Final = (OSError, ReplyError)  # errors if the server is unreachable or refuses
+LOST: Final = (OSError, ReplyError)  # errors if the server is unreachable or rejects a call
 ANSWER_MS: Final = 10_000  # to connect, and for each reply
 
 

@@ -35,7 +35,7 @@ CANCELLED: Final = 10.0
 
 
 class _EndingError(Exception):
-    """The job is to end."""
+    """The job must end."""
 
 
 class JobExecution:
@@ -147,7 +147,7 @@ class JobExecution:
         self.reporter.event("failure" if state == "failing" else "failed", text)
 
     async def _later(self, immediately: bool = False) -> bool:
-        """Wait before the next attempt; returns True. ``immediately``: unless earlier attempts have failed."""
+        """Wait before the next attempt; returns True. ``immediately``: no delay, unless attempts have failed."""
         delay = self._delays.next()
         try:
             async with asyncio.timeout(0 if immediately and self._delays.failures == 1 else delay):

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 DAEMON: Final = "tidelog.jobs.engine.daemon"
 TASK: Final = "tidelog.jobs.task.task"
 CHECK: Final = 1.0  # seconds between two checks whether the session is alive
-MOST: Final = 64  # most tasks that start workers
+MOST: Final = 64  # maximum number of tasks that start workers
 
 log = logging.getLogger(__name__)
 

@@ -81,11 +81,11 @@ class Supervisor:
         self._wake = asyncio.Event()
         self._stopping = asyncio.Event()
         self._followed = False  # whether the registry was read
-        self._waits_since: float | None = None  # monotonic time since which the lease is not held
+        self._waits_since: float | None = None  # monotonic time since which the lease has not been held
         self._reported_namesake = False
         self._trouble = FailureLog(log)
         self._delays = Delays(BACKOFF)  # after rounds that failed
-        self._denied = ""  # the server's error, if it is_denied this engine access
+        self._denied = ""  # the server's error, if it denies this engine access
 
     def _deny(self, said: str) -> None:
         """Stop without waiting, because the server denies this engine access. Only an administrator can change that."""
@@ -103,7 +103,7 @@ class Supervisor:
         self._wake.set()
 
     async def run(self) -> None:
-        """Run until ``stop``. Raises DeniedError if the server is_denied a required permission or the login."""
+        """Run until ``stop``. Raises DeniedError if the server denies a required permission or the login."""
         loop = asyncio.get_running_loop()
 
         def changed() -> None:  # in the lease's thread

@@ -5,8 +5,8 @@
               -> evict from outputs, move the group
 
 Rule 1: The server decides what an epoch is. The first publication of epoch N under the fence counts; it carries its run
-        as check. A repetition that is skipped was published by this driver. Any other reply means that another engine
-        published: everything known here is discarded and read again from the log.
+        as the check value. A repetition that is skipped was published by this driver. Any other reply means that
+        another engine published: everything known here is discarded and read again from the log.
 Rule 2: A run makes at most one attempt at each epoch. After an attempt that failed, or whose outcome is unknown, a new
         run begins, because the state of a failed attempt must not look like that of the published one. For the same
         reason a marker contains the driver's run and, after a dot, an ID of the attempt if Spark repeats tasks.
@@ -280,7 +280,7 @@ class Driver:
     def _publish(self, plans: Sequence[TaskPlan], results: Sequence[TaskResult], stages: Sequence[str]) -> None:
         """Publish (Rule 1).
 
-        If it raises, nothing was published, except after an OSError: then the outcome is unknown.
+        If this raises, nothing was published; only after an OSError is the outcome unknown.
         """
         read = {
             (f"{topic}:{self._shape.part(topic, result.partition)}", span.end): None
@@ -356,7 +356,7 @@ class Driver:
         return replace(IDLE, epoch=self.progress.epoch, again=wait)
 
     def _after_epoch(self, put_out: bool) -> None:
-        """Do what may fail and is then repeated after the next epoch."""
+        """Perform the steps that may fail, and are then repeated after the next epoch."""
         try:
             if put_out:
                 evict(self.publisher.ask, self._shape)

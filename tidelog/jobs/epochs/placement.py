@@ -25,7 +25,8 @@ from weakref import WeakKeyDictionary, proxy
 if TYPE_CHECKING:
     from pyspark import RDD, SparkContext
 
-ABOVE: Final = 6  # most processes from a worker up to its executor: a daemon forks it, and a shell may start the daemon
+# maximum number of processes from a worker up to its executor: a daemon forks it, and a shell may start the daemon
+ABOVE: Final = 6
 REFRESH: Final = 5.0  # seconds between two queries for the number of executors
 
 _known: WeakKeyDictionary[Any, TaskPlacement] = WeakKeyDictionary()
@@ -93,7 +94,7 @@ def this_executor() -> str:
     return _executor_above(os.getppid())
 
 
-@lru_cache(maxsize=1)  # another parent: the executor has ended
+@lru_cache(maxsize=1)  # if the parent changes, the executor has ended
 def _executor_above(pid: int) -> str:
     for _ in range(ABOVE):
         try:

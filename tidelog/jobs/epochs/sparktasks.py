@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 TARGET: Final = "tidelog.jobs.task.task:run"
 LONGEST: Final = 86_400.0  # seconds
-TEXT: Final = 4000  # most characters of an error of Spark
+TEXT: Final = 4000  # maximum number of characters of a Spark error
 
 #: The default settings. A driver that runs for months must not accumulate data about each job.
 SETTINGS: Final[Mapping[str, str]] = {

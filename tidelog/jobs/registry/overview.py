@@ -289,7 +289,7 @@ def _begun(found: _Found) -> Steps[Mapping[tuple[str, str], StreamId]]:
 
 
 def _sent(asked: Iterable[Call[Any]]) -> Steps[list[Any]]:
-    """Send calls in portions; return their results, including errors."""
+    """Send calls in batches; return their results, including errors."""
     left, replies = list(asked), []
     while left:
         replies += yield left[:PAGE]

@@ -303,7 +303,7 @@ def _fields(kind: str, name: str, spec: str, by: str) -> dict[str, str]:
 
 
 def _closed(what: RegistryChange) -> list[Call[Any]]:
-    """Return calls that close the fence: the last epoch, which only records the end in the job's event stream."""
+    """Return the calls that close the fence. They publish the last epoch, which only appends the end to the events."""
     if what.closes is None:
         return []
     fence, events = what.closes

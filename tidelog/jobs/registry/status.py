@@ -24,7 +24,7 @@ KEPT_MS: Final = 60_000
 REFRESH: Final = 25.0  # seconds: 200 idle jobs cost 8 commands a second
 EVENTS: Final = 1000
 WINDOW: Final = 5.0  # seconds over which rates are measured
-TEXT: Final = 20_000  # most characters of an event
+TEXT: Final = 20_000  # maximum number of characters of an event
 
 log = logging.getLogger(__name__)
 

@@ -7,7 +7,7 @@
     digest       c4...             of the changes of the state, hexadecimal; empty without state
     skipped      {"clicks": ["1700000000050.0"]}    entries sent to the dead-letter queue; empty if there are none
     calls        [["clicks", "1700000000049.0"], ...]  the last entry of each call, if a batch was bisected
-    merge        inputs        max_rows       100000       how the input was divided into calls otherwise
+    merge        inputs        max_rows       100000       else: how the input was divided into calls
 
 Rule 1: The last marker of a partition determines its position. Spark's offsets, leases and status do not.
 Rule 2: A marker contains everything that a replay needs to call the function again with the same arguments in the same

@@ -56,8 +56,7 @@ class JobPositions:
         return any(lasts.get(stream, ZERO) > start for stream, start in self._all())
 
     def checked(self, job: Job, origin: Origin, infos: Mapping[str, Info | None]) -> JobPositions:
-        """Return these positions. Those of a new job that starts at ``earliest`` are moved to the oldest existing
-        entries.
+        """Return these positions, moved to the oldest existing entries for a new job that starts at ``earliest``.
 
         Raises InputsLostError if the next entries were evicted, and JobError if a stream was deleted.
         """

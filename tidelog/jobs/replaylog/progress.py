@@ -1,6 +1,6 @@
 """The progress of a job: the last marker of each partition.
 
-Rule 1: Markers and fence are read in one transaction, so a publication is before or after all of them.
+Rule 1: Markers and fence are read in one transaction, so a publication is visible in all of them or in none.
 Rule 2: Every epoch has a marker in every partition, so all last markers have the epoch of the fence.
 Rule 3: Markers of earlier generations don't count.
 """

@@ -14,7 +14,7 @@ import msgspec
 
 from tidelog.jobs.snapshots.creation import SnapshotRequest, make
 
-NICE = 10  # a tenth of a busy core; with 19, the read transaction would last minutes there
+NICE = 10  # still gets a tenth of a busy core; with 19, the read transaction would take minutes there
 
 log = logging.getLogger("tidelog.jobs.snapshots")
 

@@ -8,7 +8,7 @@
 Retained snapshots are newest first. The snapshot processes of all partitions change this string, each its own
 partition, by compare-and-set.
 
-Rule 1: A process of an older generation than the string's changes nothing, here or elsewhere on the server.
+Rule 1: A process whose generation is older than that in the string changes nothing, here or elsewhere on the server.
 """
 
 from __future__ import annotations

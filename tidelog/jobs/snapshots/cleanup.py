@@ -23,7 +23,7 @@ from tidelog.jobs.snapshots import owners
 from tidelog.jobs.snapshots.manifests import MANIFEST
 from tidelog.jobs.snapshots.objects import ObjectStore
 
-MOST: Final = 1000  # most objects removed by one call
+MOST: Final = 1000  # objects that one call removes at most
 
 log = logging.getLogger(__name__)
 

@@ -36,7 +36,7 @@ from tidelog.transport.access import Access
 from tidelog.transport.errors import ReplyError
 from tidelog.transport.leader import LeaderConnection, UnreachableError
 
-RETRIES: Final = 10  # of requests to the server: the next snapshot also tries again
+RETRIES: Final = 10  # of requests to the server: the next snapshot will try again anyway
 
 log = logging.getLogger(__name__)
 
@@ -147,7 +147,7 @@ def _ours(request: SnapshotRequest, meta: StoreMeta) -> None:
 
 
 def upload(objects: ObjectStore, snapshot: SnapshotFiles, file: IO[bytes], copied: CopyResult) -> None:
-    """Upload the copy of a store. Raises SnapshotError if the object then has another size."""
+    """Upload the copy of a store. Raises SnapshotError if the object then has a different size."""
     file.seek(0)
     with objects.upload(snapshot.object) as write:
         while piece := file.read(PIECE):
@@ -164,7 +164,7 @@ def prune(
     """Remove surplus snapshots; return the retained ones, newest first.
 
     Damaged or incomplete snapshots, and those that the log contradicts, may belong to a process that is still running.
-    They are removed when they are old.
+    They are removed only once they are old.
     """
     complete, odd = manifests.listed(objects, request.folder)
     kept: list[tuple[SnapshotFiles, SnapshotManifest]] = []

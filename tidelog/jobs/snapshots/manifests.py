@@ -15,9 +15,9 @@
      "sha256": "...",                                of the object
      "tool": "0.1.0"}                                version of tidelog that created it
 
-How epochs count: A snapshot contains the store at epoch N, whether N was published or not. The store can undo N, so the
-snapshot also represents N-1. The replay log determines which of the two is valid: if the marker of N has the run of the
-manifest, N. Otherwise N must be undone, and N-1 is valid if its marker has the run of ``previous``.
+A snapshot contains the store at epoch N, whether N was published or not. The store can undo N, so the snapshot also
+represents N-1. The replay log determines which of the two is valid: N is valid if its marker has the run of the
+manifest. Otherwise N must be undone, and N-1 is valid if its marker has the run of ``previous``.
 
 Rule 1: An object without a manifest is not a snapshot. Removal starts with the manifest.
 Rule 2: A name contains the start time. An object that has no manifest after ``LEFTOVER`` seconds was left by a process

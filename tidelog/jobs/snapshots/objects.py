@@ -27,7 +27,7 @@ from tidelog.jobs.errors import JobError
 T = TypeVar("T")
 
 PATIENCE: Final = 60.0  # seconds to wait for a response
-BLOCK: Final = 16 << 20  # bytes of a part of an upload and of a read; s3 accepts at most 10,000 parts
+BLOCK: Final = 16 << 20  # bytes per read, and per part of an upload; s3 accepts at most 10,000 parts
 PIECE: Final = 1 << 20  # bytes per call
 #: Schemes of stores without folders.
 FLAT: Final = frozenset({"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl"})
@@ -39,7 +39,7 @@ DRIVERS: Final = {
 
 
 class SnapshotError(Exception):
-    """The object store refuses, is unreachable, or does not respond in time. Retrying later may help."""
+    """The object store rejects requests, is unreachable, or does not respond in time. Retrying later may help."""
 
 
 class MissingError(SnapshotError):
@@ -256,7 +256,7 @@ def _text(error: BaseException) -> str:
 def check(url: str, job: str = "", patience: float = 20.0) -> None:
     """Write, read and delete a small object. Raises JobError with the URL and the remedy if this fails.
 
-    job: whose store it is; empty: that of an engine, for all jobs.
+    job: the job that uses the store; empty: an engine, for all jobs.
     """
     name = f"{job}/check-{uuid4().hex[:8]}".lstrip("/")
     data = b"written by tidelog to check its permissions; it can be deleted"

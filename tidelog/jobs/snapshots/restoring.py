@@ -51,8 +51,7 @@ def restore(
 
     at_most_epoch: the last published epoch, M. The snapshot's epoch is M at most, or M+1 if it can be undone.
     published: a function that returns whether a run published an epoch up to M, according to the replay log. If it
-    returns
-        False for both the snapshot's epoch and the one before, the snapshot is skipped. Without it, the caller
+        returns False for both the snapshot's epoch and the one before, the snapshot is skipped. Without it, the caller
         compares: a version after ``undo`` whose marker still has another run belongs to another history.
 
     ``into`` can be the directory that ``fill`` of ``StateStore.create(path, fill=...)`` gets. The caller then undoes
@@ -103,7 +102,7 @@ def _fetched(objects: ObjectStore, snapshot: SnapshotFiles, manifest: SnapshotMa
         _unpack(objects, snapshot, manifest, half / _FILE)
         _verify(half, manifest)
         for file in half.iterdir():
-            if file.name != _FILE:  # created when it was opened
+            if file.name != _FILE:  # created by opening the store
                 file.unlink()
         _exchange(half, into)
     finally:

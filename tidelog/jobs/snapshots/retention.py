@@ -48,7 +48,7 @@ class ReplayLog:
 
     @property
     def superseded(self) -> bool:
-        """Whether a later generation writes or will write it: this generation's snapshots are then irrelevant."""
+        """Whether a later generation writes or will write the log: this generation's snapshots are then irrelevant."""
         return self._closed or (self._last is not None and self._last[1].generation > self._generation)
 
     @property
@@ -103,7 +103,7 @@ def contradicted(log: ReplayLog, manifest: SnapshotManifest) -> bool:
 
 
 def spans(log: ReplayLog, manifest: SnapshotManifest) -> Mapping[str, tuple[str, str]]:
-    """Return the positions of each input after and before the epoch of a snapshot; {} if the log does not have it."""
+    """Return the positions of each input after and before the epoch of a snapshot; {} if the log lacks that epoch."""
     found = log.find(manifest.epoch)
     if found is None or found[1].run != manifest.run:
         return {}
@@ -121,10 +121,10 @@ def needs(log: ReplayLog, manifest: SnapshotManifest) -> Mapping[str, str]:
 
 
 def trim(servers: LeaderConnection, log: ReplayLog, manifest: SnapshotManifest) -> int:
-    """Evict the markers that no snapshot needs if this one is the oldest; return their number.
+    """Evict the markers that are not needed if this is the oldest snapshot; return their number.
 
     The marker of its epoch is retained, and the previous one while the epoch may have to be undone: they show whether
-    the snapshot belongs to the history that the server has.
+    the snapshot belongs to the server's history.
     """
     found = log.find(manifest.epoch)
     if found is None or found[1].run != manifest.run:

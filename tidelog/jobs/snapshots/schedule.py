@@ -31,7 +31,8 @@ class SnapshotSchedule:
         self._clock = clock
         self._changed = 0  # epochs since the last start of snapshots
         self._at = clock()  # time of that start, or of the start of this engine
-        self._wanted: int | None = None  # every partition must have a snapshot of this epoch or later; None: it has
+        # every partition must get a snapshot of this epoch or later; None: all have one
+        self._wanted: int | None = None
         self._check_at = 0.0  # time of the next check, if one is needed
         self._pause = FIRST  # seconds before the next check
         self._failed = False  # a snapshot has failed

@@ -23,10 +23,10 @@ def ended() -> StateError:
 
 
 class StateBase(Protocol):
-    """The stored records, as an epoch finds them."""
+    """The stored records at the start of an epoch."""
 
     def fetch(self, keys: list[bytes]) -> list[tuple[bytes, bytes]]:
-        """Return those of ``keys`` that have a record, with it. ``keys`` ascend."""
+        """Return the records of those ``keys`` that have one. ``keys`` are in ascending order."""
 
     def walk(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
         """Iterate over all records whose keys start with ``prefix``, in order."""
@@ -140,7 +140,7 @@ class StateChanges:
     def _merged(
         self, prefix: bytes, own: list[tuple[bytes, bytes | None]], now: bytes
     ) -> Iterator[tuple[bytes, bytes]]:
-        """Merge stored records with ``own``, which descends: the next one is the last."""
+        """Merge stored records with ``own``, which is in descending order: its last element is the next one."""
         for key, record in self.epoch.walk(prefix):
             while own and own[-1][0] < key:
                 yield from _seen(*own.pop(), now)

@@ -8,8 +8,8 @@ Rule 1: Only folders named by a number are removed, up to the newest ended gener
 Rule 2: A partition is removed under the locks of its stores and of its snapshot process. If one of them is locked, a
         task or a process of that generation still runs, and the partition is left for a later cleanup.
 Rule 3: Nothing outside of the state directory is removed, regardless of a job's name and of links.
-Rule 4: The locks are removed as well. Two tasks of an ended generation might then open the same store. The first check
-        of a task ends them, and files that they create are removed by a later cleanup.
+Rule 4: The locks are removed as well. Two tasks of an ended generation might then open the same store. Their first
+        check makes them fail, and files that they create are removed by a later cleanup.
 """
 
 from __future__ import annotations
@@ -83,4 +83,4 @@ def _remove_empty(folder: Path) -> None:
     try:
         folder.rmdir()
     except OSError:
-        pass  # it contains something else
+        pass  # the folder is not empty

@@ -1,6 +1,6 @@
 """A consistent copy of a store while tasks continue, for snapshots.
 
-A separate process makes it without a lock, in one read transaction of LMDB, which sees one version. The copy is
+A separate process creates it without a lock, in one read transaction of LMDB, which sees one version. The copy is
 compacted: it has no free pages. The store's own process is not involved. During the copy, LMDB does not reuse pages
 that tasks free, so the store's file grows by what they write.
 """

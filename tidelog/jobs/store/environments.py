@@ -21,8 +21,8 @@ import lmdb
 from tidelog.jobs.store.errors import StoreUnusableError, reported
 
 BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
-SIZES: Final = (1 << 38, 1 << 36, 1 << 34, 1 << 32, 1 << 30)  # of the map: the first one that works
-MOST_IDLE: Final = 32  # most idle environments
+SIZES: Final = (1 << 38, 1 << 36, 1 << 34, 1 << 32, 1 << 30)  # bytes of the memory map: the first size that works
+MOST_IDLE: Final = 32  # idle environments at most
 _DATABASES: Final = (b"data", b"due", b"undo", b"meta")
 
 idle_environments: OrderedDict[Path, StoreEnvironment] = OrderedDict()
@@ -53,7 +53,7 @@ class StoreEnvironment:
 def acquire(path: Path, least: int) -> StoreEnvironment:
     """Return the environment of the directory, whose file must have at least ``least`` bytes or not exist.
 
-    Raises StoreUnusableError if there is something else, and StoreFullError if the system has no room.
+    Raises StoreUnusableError if the directory contains something else, and StoreFullError if the system has no room.
     """
     with reported(path):
         with _guard:

@@ -28,7 +28,7 @@ class StoreLockedError(StoreError):
 
 
 class StoreUnusableError(StoreError):
-    """The store can't be trusted: ``StateStore.create`` replaces it, and the state is recovered."""
+    """The store can't be trusted. ``StateStore.create`` replaces it, and the state is recovered."""
 
 
 class StoreFullError(StoreError):

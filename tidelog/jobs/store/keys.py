@@ -2,8 +2,8 @@
 
     stored key    length of the space's name u8 | its name | bytes of the key
 
-The bytes of a key are those that determine a topic's partition: a str is its UTF-8, an int its decimal text, bytes are
-unchanged, a UUID is its text. So 1 and "1" are the same key, and keys are in the order of their bytes: "10" before "9".
+The bytes of a key are those that determine a topic's partition: a str as UTF-8, an int as decimal text, bytes
+unchanged, a UUID as text. So 1 and "1" are the same key, and keys are in the order of their bytes: "10" before "9".
 
 Rule 1: The keys of a space are contiguous and ordered, and no space's prefix is the start of another's.
 Rule 2: No key is truncated or hashed, so ``scan`` returns all of them in order. A key longer than LONGEST is an error.
@@ -21,7 +21,7 @@ import pyarrow as pa
 from tidelog.jobs.store.errors import StateError, StateValueError
 from tidelog.topics.partition import Key, canonical
 
-LONGEST: Final = 430  # bytes of a key: LMDB takes 511, and the index by deadline has 8 + 1 + 64 more
+LONGEST: Final = 430  # bytes of a key: LMDB allows 511, and the index by deadline needs 8 + 1 + 64 more
 _SPACE: Final = re.compile(r"[A-Za-z0-9_.-]{0,64}")
 
 Keys: TypeAlias = Iterable[Key] | pa.Array | pa.ChunkedArray | np.ndarray[Any, Any]
@@ -74,7 +74,7 @@ def _made(keys: Keys, prefix: bytes) -> list[bytes]:
 
 
 def _texts(keys: list[str], prefix: bytes) -> list[bytes]:
-    """Join, encode and split, which takes a third of the time; unless a key contains the separator."""
+    """Encode all keys joined, then split them, in a third of the time; one by one if a key contains the separator."""
     start = prefix.decode()  # ASCII
     joined = start + f"\n{start}".join(keys)
     if joined.count("\n") == len(keys) - 1 and b"\n" not in prefix:

@@ -7,9 +7,9 @@
 
 Rule 1: A value expires at its deadline: it is visible while ``now < deadline``.
 Rule 2: A record is never empty, so an empty one can mean "there was none" (pre-images).
-Rule 3: The digest of an epoch depends only on its last mutation of each key, in any order of calls: BLAKE2b, 16 bytes,
-        over number of keys u32, lengths of keys u32 ..., lengths of records u32 ... (0: deleted), keys, records, in the
-        order of the stored keys. An epoch that changes nothing has the digest "".
+Rule 3: The digest of an epoch depends only on the last mutation of each key, not on the order of calls: BLAKE2b, 16
+        bytes, over number of keys u32, lengths of keys u32 ..., lengths of records u32 ... (0: deleted), keys, records,
+        in the order of the stored keys. An epoch that changes nothing has the digest "".
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def unless_expired(records: Sequence[bytes | None], now: bytes) -> list[bytes | 
 
 
 def digest(keys: Sequence[bytes], records: Sequence[bytes | None]) -> str:
-    """Return the digest of an epoch, hexadecimal; ``keys`` ascend, None is a deletion."""
+    """Return the digest of an epoch, hexadecimal; ``keys`` are in ascending order, None is a deletion."""
     if not keys:
         return ""
     written = [record or b"" for record in records]

@@ -90,7 +90,7 @@ class StateStore:
     def __init__(
         self, path: Path, lock: StoreLock, env: StoreEnvironment, generation: int, memory: int, adopt: bool
     ) -> None:
-        """For ``open`` and ``create``. adopt: the files are a copy from elsewhere, perhaps of another boot."""
+        """Used by ``open`` and ``create``. adopt: the files are a copy from elsewhere, perhaps of another boot."""
         self.path = path
         self._lock: StoreLock | None = lock
         self.environment = env
@@ -105,7 +105,7 @@ class StateStore:
     def open(cls, path: Path, *, generation: int = 1, cache: int = CACHE) -> StateStore:
         """Open the store in a directory; an empty one if the directory doesn't exist.
 
-        generation: of the job. cache: bytes of memory for writing; what an epoch reads and writes is also held in
+        generation: that of the job. cache: bytes of memory for writing; what an epoch reads and writes is also held in
         memory, and what is read often is in the system's page cache. Raises StoreLockedError if the store is in use,
         and StoreUnusableError if it can't be trusted: damaged, truncated, of another format or generation, or from
         before the last boot of the machine. ``create`` then replaces it.

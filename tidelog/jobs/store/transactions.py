@@ -53,7 +53,7 @@ def apply(txn: Txn, env: StoreEnvironment, part: MutationPart) -> None:
 
 
 def store_pre_images(txn: Txn, env: StoreEnvironment, keys: Sequence[bytes], before: Sequence[Record]) -> None:
-    """Replace the pre-images of the previous epoch by those of this one. ``keys`` ascend."""
+    """Replace the pre-images of the previous epoch by those of this one. ``keys`` are in ascending order."""
     txn.drop(env.undo, delete=False)
     put(txn, env.undo, list(zip(keys, [old or b"" for old in before], strict=True)), append=True)
 
@@ -72,7 +72,7 @@ def put(txn: Txn, db: lmdb._Database, pairs: list[tuple[bytes, bytes]], append: 
 def index(
     txn: Txn, env: StoreEnvironment, keys: Sequence[bytes], records: Sequence[Record], before: Sequence[Record]
 ) -> None:
-    """Add an entry to ``due`` for each new record with a deadline, unless the record before had one no later."""
+    """Add an entry to ``due`` for each new record with a deadline, unless the previous record had one as early."""
     entries = []
     for key, record, old in zip(keys, records, before, strict=True):
         deadline = deadline_of(record) if record else None

@@ -3,8 +3,7 @@
 Rule 1: Every record carries a type tag, so a value is never decoded as another type; a mismatch raises StateError,
         which names the stored type.
 Rule 2: Equal values encode to equal records in every process; sets and dicts are encoded in a canonical order.
-        Comparing
-        the digests of an epoch therefore shows whether a function is deterministic.
+        Comparing the digests of an epoch therefore shows whether a function is deterministic.
 """
 
 from __future__ import annotations

@@ -2,11 +2,11 @@
 
 Rule 1: A call counts once its result was accepted. If it is rejected, the call's changes of the state are dropped.
 Rule 2: With ``on_error=[DeadLetter()]``, a call that fails is repeated with each half of its rows, until the failing
-        row is alone: it is skipped. Rows with values that are not of their type are skipped first. An error of the
+        row is isolated and skipped. Rows with values that are not of their type are skipped first. An error of the
         function itself, such as a table for a topic that is not an output, or a state read as another type, skips
         nothing: it raises FunctionError.
-Rule 3: A failure to read the state from the disk is not an error of rows either, even if the function suppresses it:
-        the task fails with StoreError.
+Rule 3: A failure to read the state from the disk is not caused by rows either, even if the function suppresses it: the
+        task fails with StoreError.
 Rule 4: An error of the function is shown with its traceback from the function on, without frames of this module.
 """
 
@@ -56,7 +56,7 @@ class SkippedRow:
 
 @dataclass
 class FunctionCalls:
-    """Makes the calls. ``take`` gets each result; an OutputRowError from it counts as an error of the function.
+    """Makes the calls. ``take`` gets each result; an OutputRowError that it raises counts as the function's.
 
     state: creates the State for changes; None: the job has no state.
     """
@@ -169,7 +169,7 @@ class _FailedCallError(Exception):
 
     @property
     def is_general(self) -> bool:
-        """Whether the error is the function's, regardless of the rows."""
+        """Return whether the function is at fault, regardless of the rows."""
         return isinstance(self.error, StateError) and not isinstance(self.error, StateValueError)
 
 

@@ -68,7 +68,7 @@ class OutputWriter:
         return known
 
     def _made(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Add the columns that are computed from whole rows: keys by a function, and packed records."""
+        """Add the columns that are computed from entire rows: keys by a function, and packed records."""
         rows = batch.to_pylist(maps_as_pydicts="lossy")
         output = self.output
         made = {name: batch.column(name) for name in batch.schema.names} if output.plain else {}

@@ -16,7 +16,7 @@ class TaskSettings:
     """The settings that all tasks of a running job share."""
 
     target: str  # ``module:attribute`` of the Job
-    path: tuple[str, ...]  # directories to add at the front of sys.path
+    path: tuple[str, ...]  # directories to put at the front of sys.path
     access: Access
     generation: int
     run: str  # a UUID that identifies this engine's execution of the job
@@ -26,7 +26,7 @@ class TaskSettings:
     cache: int = 64 << 20  # approximate memory of a state, in bytes
     stage_ttl_ms: int = 600_000
     topics: Mapping[str, str] = field(default_factory=dict)  # the ID of each topic, from the driver
-    version: str = ""  # of the function; a worker that has another version imports it again; empty: any
+    version: str = ""  # of the function; a worker that has a different version imports it again; empty: any
     copies: ReplicaAcks = NO_REPLICA_ACKS  # replicas that must have received what is staged
 
 

@@ -8,7 +8,7 @@ Rule 1: No entry is missed. ``evicted_to`` of TINFO never decreases: if it is no
         has been received, nothing of the range was evicted before. ``reread`` counts instead: the marker contains the
         number of entries. Otherwise InputsLostError is raised.
 Rule 2: A value that is not of its field's type is not replaced by null: its row is in ``bad``, with the error.
-Rule 3: ``inspect_inputs`` asks for the time first. Entries that arrive later have IDs from that time on.
+Rule 3: ``inspect_inputs`` reads the server's time first. Entries that arrive later have IDs from that time on.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ class TaskInput:
         return self._rows(servers.attempts(once))
 
     def entry(self, servers: LeaderConnection, at: str) -> Entry:
-        """Return the entry with this ID, with all its fields. Raises InputsLostError if it was evicted."""
+        """Return the entry with this ID, with all fields. Raises InputsLostError if it was evicted."""
         (entries,) = checked(servers.ask(calls.trange(self.key, at, at)))
         if not entries:
             raise InputsLostError(f"the entry {at} of {self.key!r} was evicted before it was written as a dead letter")

@@ -4,15 +4,15 @@
     one epoch ahead, or of an    undone: that epoch was not published, or another run has published it
     unpublished run
     behind                       the markers after it are replayed
-    anything else, or missing    the newest valid snapshot, or an empty state; then the same
+    anything else, or missing    replaced by the newest valid snapshot or an empty state; then as above
 
 A replay reads the ranges of a marker again and calls the function as before; its results are discarded. The digest of
 the changes of the state must be that of the marker.
 
 Rule 1: Only the log determines what was published: a version is valid if the log has its epoch with its run. A snapshot
         whose epoch the log no longer has was published: the log is retained from the oldest snapshot on.
-Rule 2: A store is used under its lock. A task that was suspended for long still holds its lock; then the next slot is
-        used.
+Rule 2: A store is used under its lock. A task that was suspended for a long time still holds its lock; the next slot is
+        used in that case.
 Rule 3: A different digest stops the job if the same code has produced both. After a change of the code, it is only
         logged: the state is then the result of the new code for the same input.
 """
@@ -49,7 +49,7 @@ from tidelog.transport.leader import LeaderConnection
 PATIENCE: Final = 5.0  # seconds to wait for a store's lock
 LOOK_AGAIN: Final = 0.02  # seconds between two attempts
 PAGE: Final = 200  # markers per request
-REPORT: Final = 1.0  # seconds between two progress records
+REPORT: Final = 1.0  # seconds between two progress reports
 PROGRESS_MS: Final = 10_000  # lifetime of a progress record
 NOTHING: Final = StateVersion(0, "")
 
@@ -113,7 +113,7 @@ class Recovery:
     servers: LeaderConnection
     store: StateStore
     replayed: int = 0  # epochs
-    _origin: str = field(default="", init=False)  # the origin of the state, for error texts
+    _origin: str = field(default="", init=False)  # where the state came from, for error texts
     _reported: float = field(default=0.0, init=False)
     _rows: int = field(default=0, init=False)
 
@@ -292,7 +292,7 @@ class Recovery:
             self._differs(context, marker)
 
     def _differs(self, context: CallContext, marker: Marker) -> None:
-        """Handle a different digest (Rule 3)."""
+        """Handle a digest that differs (Rule 3)."""
         if marker.version != self.job.version:
             log.warning(
                 "%s: version %s of the function changes the state differently than version %s did",

@@ -6,7 +6,7 @@
 
 Rule 1: An error in every row, such as a column that the topic lacks, is a FunctionError that names job, topic, column
         and remedy. An error in one row, such as a null where none is allowed, is an OutputRowError (``calls``).
-Rule 2: If a topic defines its fields, a table has no others, and has those that readers require.
+Rule 2: If a topic defines its fields, a table may have no others, and must have those that readers require.
 Rule 3: Columns are converted to types that can be written: dictionaries are decoded, large and view types become plain
         ones, and times of day and finer timestamps become the types of entries.
 """

@@ -101,7 +101,7 @@ def connection_to(access: Access) -> LeaderConnection:
 
 @dataclass(frozen=True, eq=False)
 class TaskTopics:
-    """A job's topics, as a partition uses them."""
+    """A job's topics, as one partition uses them."""
 
     inputs: Mapping[str, TaskInput]
     writers: Mapping[str, OutputWriter]
@@ -109,7 +109,7 @@ class TaskTopics:
 
 @lru_cache(maxsize=4096)
 def _prepared(job: Job, partition: int, texts: tuple[bytes, ...]) -> TaskTopics:
-    """Create them from the settings of all topics. Raises TopicMismatchError if these differ from the declaration."""
+    """Create the TaskTopics from the server's settings. Raises TopicMismatchError if the declaration differs."""
     topics = [*job.inputs, *job.outputs]
     facts: dict[str, TopicSettings] = {}
     for topic, text in zip(topics, texts, strict=True):
@@ -247,7 +247,7 @@ class _Task:
         return rows
 
     def _read_once(self, prepared: TaskTopics) -> tuple[list[InputRows], bool]:
-        """Return the next rows of each input, and whether the order over all inputs delays some of them."""
+        """Return the next rows of each input, and whether merging by time delays some of them."""
         job, inputs = self.job, list(prepared.inputs.values())
         starts = [self.plan.starts[one.topic.name] for one in inputs]
         now_ms, statuses = inspect_inputs(self.servers, inputs, starts, self._known_ends())

@@ -25,7 +25,7 @@ from tidelog.workers.coordination.control_stream import ControlStream, message
 from tidelog.workers.coordination.membership import NET, SOON
 
 log = logs.get(__name__)
-AGAIN: Final = 1.0  # seconds until what failed is tried again
+AGAIN: Final = 1.0  # seconds until a failed operation is retried
 
 
 class Leadership:

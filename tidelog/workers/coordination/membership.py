@@ -1,14 +1,14 @@
 """``Membership``: one member of a processor takes and releases its partitions. Operations without I/O.
 
-    turn                   read the document, check neighbours, take the partitions that it should own and that are free
+    turn                   read the document, check neighbours, take the free partitions that it should own
     release, leave, drop   release one partition, leave the processor, forget everything after the lease was lost
 
 Rule 1: members form a ring, ordered by name. Each monitors the next WATCHED members: when a lease can have expired, it
         reads the lease, and removes dead members from the document. Thus no member scans all leases, and any number of
         deaths is detected. Only the nearest neighbour is checked immediately, each further one a ttl later, because
         other members monitor it as well. With four workers this takes 0.8 reads a second, a death is noticed within
-        milliseconds of the lease's end, and it also covers processors that the leader does not run, which monitoring
-        by the leader would not.
+        milliseconds of the lease's end, and it also covers processors that the leader does not run, which monitoring by
+        the leader would not.
 Rule 2: a partition that another member still holds is taken after the notification of its release, or when the lease of
         the holder can have expired.
 Rule 3: a partition is in ``claims`` while this member owns it, then in ``releasing`` until it is released. Partitions

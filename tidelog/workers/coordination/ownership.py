@@ -28,7 +28,7 @@ from tidelog.workers.coordination.member_document import MembersError
 from tidelog.workers.coordination.membership import Membership, MembershipChanges
 
 log = logs.get(__name__)
-AGAIN: Final = 1.0  # seconds until what failed is tried again
+AGAIN: Final = 1.0  # seconds until a failed operation is retried
 
 
 class PartitionListener(Protocol):

@@ -23,7 +23,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 from tidelog.topics.failureactions import is_number
 from tidelog.workers.declare.errors import AppError
 
-MOST: Final = 1000  # missed times that are executed
+MOST: Final = 1000  # maximum number of missed times that are executed
 LEAST_INTERVAL: Final = 0.01  # seconds
 #: How far to search for missed times, in seconds. The ranges are tried in this order until MOST times are found: a cron
 #: that runs every second then costs one hour of iterations and not years.

@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 
 class PartitionEventActions:
-    """The operations of one partition. ``connection``: for small, urgent calls; ``reads``: the one of the TREADs."""
+    """The operations of one partition. ``connection``: for small, urgent calls; ``reads``: the one used for TREADs."""
 
     def __init__(
         self, declared: Processor, buffer: Buffer, acks: Acks, claim: Claim, connection: WorkerConnection,

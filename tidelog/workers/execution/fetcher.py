@@ -163,7 +163,7 @@ class Fetcher:
             self._compare(new, values)
 
     def _compare(self, keys: list[str], values: Any) -> None:
-        """Check that the claims are this worker's, under any epoch: another part of it may have reclaimed them."""
+        """Check that the claims are this worker's, under any epoch: another task of it may have reclaimed them."""
         for key, value in zip(keys, checked([values])[0], strict=True):
             claim = self._watched[key]
             if (value or b"").rpartition(b"|")[0] != claim.value.rpartition(b"|")[0]:

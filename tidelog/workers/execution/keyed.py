@@ -115,7 +115,7 @@ class WorkSlots:
                     self._loop.call_soon(self._looped)
 
     def _looped(self) -> None:
-        """Note that the event loop had control."""
+        """Record that the event loop had control."""
         self._asked = False
         self._until = time.monotonic() + SLICE
 

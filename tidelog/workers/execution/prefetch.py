@@ -42,7 +42,7 @@ class PrefetchLimit:
         return max(0, min(ahead - waiting, self.most - held)) if waiting * 2 <= ahead or waiting < wanted else 0
 
     def took(self, last: bytes, held: int, now: float) -> None:
-        """Note a read, whose last entry is ``last``."""
+        """Record a read whose last entry is ``last``."""
         if not self._mark:
             self._mark, self._at, self._count = last, now, held
 

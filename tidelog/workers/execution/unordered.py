@@ -124,7 +124,7 @@ class UnorderedConsumer(KeyedConsumer):
             await self.failures.starts.look_up(partition, again, died=True)
 
     async def _deliveries(self, ids: list[bytes]) -> dict[bytes, int]:
-        """Return how often each was delivered. Most IDs are on one page; the others are requested individually."""
+        """Return how often each event was delivered. Most IDs are on one page; the others are requested one by one."""
         texts = [entry_id.decode() for entry_id in ids]
         ordered = sorted(texts, key=StreamId.parse)
         try:

@@ -36,7 +36,7 @@ WHO: Final = "tidelog app"  # instead of a worker's name
 
 
 class AliveError(AppError):
-    """Workers run the processor, but must not."""
+    """Workers are running the processor, which the operation does not allow."""
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """``fault``: a source and a sink that delay and fail at random, to try out a flow.
 
-All rates are probabilities from 0 to 1: for an event, but ``hangs`` and ``disconnects`` for a write or a pull, and
-``refuses`` for a connect.
+All rates are probabilities from 0 to 1, per event; those of ``hangs`` and ``disconnects`` are per write or pull, and
+that of ``refuses`` is per connect.
 """
 
 from __future__ import annotations

@@ -21,9 +21,9 @@ from typing import Final
 
 import msgspec
 
-HEAD: Final = 256  # most bytes at the beginning that identify a file
+HEAD: Final = 256  # maximum number of bytes at the beginning that identify a file
 TAIL: Final = 64  # bytes before the read offset that are compared while the file is open
-BEFORE: Final = 4096  # most bytes before the stored offset that its digest covers; read with one pread
+BEFORE: Final = 4096  # maximum number of bytes before the stored offset that its digest covers; read with one pread
 RETAINED: Final = 64 << 10  # bytes before the read offset that a closed file retains, for positions stored later
 
 log = logging.getLogger("tidelog.flows")

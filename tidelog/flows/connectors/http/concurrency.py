@@ -55,7 +55,7 @@ class ConcurrencyLimit:
         return began
 
     async def turn(self, needed: Callable[[], object]) -> float | None:
-        """As ``begin``. Returns None if ``recheck`` found the request no longer ``needed``. Omit ``end`` then."""
+        """Wait like ``begin``. Returns None, and ``end`` is omitted, if ``recheck`` found it no longer ``needed``."""
         loop = asyncio.get_running_loop()
         if self._waiters or not self._free():
             waiter = loop.create_future()

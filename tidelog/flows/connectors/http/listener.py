@@ -138,13 +138,13 @@ class HttpConnection(web.RequestHandler):
 
     # -- the request -----------------------------------------------------------------------------------------
     def begin(self) -> None:
-        """Note that the headers of a request are complete."""
+        """Record that the headers of a request are complete."""
         self._begun = True
         _cancel(self._heading)
         self._heading = None
 
     def ended(self) -> None:
-        """Note that the response is written, though the peer may not have read all of it."""
+        """Record that the response is written, though the peer may not have read all of it."""
         self._begun = False
         self._done += 1
         if self._ended and self._done >= self._request_count:

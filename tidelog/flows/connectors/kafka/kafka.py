@@ -177,7 +177,7 @@ class KafkaConnector(Source, Sink):
     # -- reading ---------------------------------------------------------------------------------------------
     @property
     def room(self) -> int:
-        """Rule 2."""
+        """Implement Rule 2."""
         return self._options.max_unsettled - sum(len(each.prefix) for each in self._partitions.values())
 
     async def pull(self, limit: int) -> list[Event] | None:

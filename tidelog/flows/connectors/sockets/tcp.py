@@ -33,7 +33,7 @@ from tidelog.flows.connectors.payload import LinePayloadOptions, PayloadReader, 
 from tidelog.options.units import Duration
 
 CHUNK: Final = 64 << 10  # bytes read at a time
-FOUND: Final = 10_000  # most decoded events that were not pulled
+FOUND: Final = 10_000  # maximum number of decoded events that were not pulled
 PAUSE: Final = 1.0  # s between two pulls after which the flow counts as having accepted nothing
 QUIET: Final = 2.0  # s without an answer after which no more are expected, if the flow does not settle events
 PROBES: Final = {"TCP_KEEPIDLE": 60, "TCP_KEEPINTVL": 20, "TCP_KEEPCNT": 3}  # to detect dead peers

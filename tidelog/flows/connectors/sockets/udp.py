@@ -21,7 +21,7 @@ from tidelog.flows.connectors.payload import PayloadOptions, PayloadReader, Payl
 from tidelog.flows.connectors.sockets.descriptors import forget, ready
 from tidelog.options.units import Size
 
-LONGEST: Final = 65_535  # most bytes of a datagram
+LONGEST: Final = 65_535  # maximum size of a datagram in bytes
 
 
 class UdpOptions(PayloadOptions, kw_only=True):

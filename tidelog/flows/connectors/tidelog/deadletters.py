@@ -127,7 +127,7 @@ class DeadLetterQueue:
         self._making = asyncio.Lock()
 
     async def __call__(self, source: str, given: Sequence[tuple[Event, str]]) -> bool:
-        """Write (event, reason) pairs; returns True once they are stored. Raises as ``DeadLetterWriter.write``."""
+        """Write (event, reason) pairs; returns True once they are stored. Raises the errors of ``write``."""
         async with self._making:
             if self._channel is None or self._channel.lost is not None:
                 self._channel = await channel(self._where, f"tidelog-flow:{self._flow}:letters")

@@ -1,6 +1,6 @@
 """Waits for entries without polling, and holds the connections of a source of streams.
 
-    warm   for WARM seconds after the last entry: a TWAIT on a connection of its own, which reports an entry at once
+    warm   for WARM seconds after the last entry: a TWAIT on its own connection, which reports an entry at once
     cold   after that: in ``SourceNotifier``, together with all other sources of the process
 
 A TWAIT delivers no entries, so a TWAIT in progress is not cancelled when the source is interrupted. The next wait
@@ -95,7 +95,7 @@ class EntryWaiter:
         self._rung.set()
 
     def found(self) -> None:
-        """Note that an entry was read."""
+        """Record that an entry was read."""
         self._last = asyncio.get_running_loop().time()
         self._forget()
 

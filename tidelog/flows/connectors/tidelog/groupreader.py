@@ -105,7 +105,7 @@ class GroupReader:
 
     # -- reading ---------------------------------------------------------------------------------------------
     async def pull(self, limit: int) -> list[Event]:
-        """As ``Source.pull``."""
+        """See ``Source.pull``."""
         while True:
             if not self._hot:
                 due_in = None if self._waiter.warm() else await self._waiter.due_in(self._keys)
@@ -219,7 +219,7 @@ class GroupReader:
 
     # -- settling --------------------------------------------------------------------------------------------
     async def settled(self, tokens: Sequence[Token]) -> None:
-        """As ``Source.settled``. Dead letters are first: if the rest fails and all is repeated, they are skipped."""
+        """See ``Source.settled``. Dead letters are written first: if a later step fails, a repetition skips them."""
         if all(each.status <= DISCARD for each in tokens):
             ids = [each.key for each in tokens]
             await self._waiter.send(self._acks(ids))
@@ -255,7 +255,7 @@ class GroupReader:
             self._wake_in(min(back) / 1000)
 
     def _wake_in(self, seconds: float) -> None:
-        """Read again then, because entries become due."""
+        """Schedule a read for the time at which entries become due."""
 
         def due() -> None:
             self._hot = dict.fromkeys(self._keys)

@@ -109,7 +109,7 @@ class StreamWriter:
             self._channel.close()
 
     async def write(self, events: list[Event]) -> Sequence[Outcome] | None:
-        """As ``Sink.write``."""
+        """See ``Sink.write``."""
         if self._channel is None:
             raise ConnectionError("not connected")
         outcomes: list[Outcome] | None = None

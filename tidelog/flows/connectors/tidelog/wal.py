@@ -37,7 +37,7 @@ from tidelog.transport.asyncconnection import AsyncConnection
 
 FIELD: Final = "event"
 FULL: Final = "wal_full"
-DISK_MS: Final = 10_000  # most time for a write to reach the disk
+DISK_MS: Final = 10_000  # maximum time in ms until a write is on disk
 ZERO: Final = StreamId(0)
 
 
@@ -173,7 +173,7 @@ class WalConnector(Source, Sink):
 
     @property
     def room(self) -> int:
-        """Rule 4."""
+        """Implement Rule 4."""
         return self._options.max_unsettled - len(self._prefix)
 
     async def pull(self, limit: int) -> list[Event] | None:
