@@ -282,7 +282,7 @@ def _event(entry: Entry) -> str:
     return line + newline + "\n".join(f"    {each}" for each in rest.splitlines())
 
 
-# -- what the commands share -----------------------------------------------------------------------------------
+# -- shared by the commands ------------------------------------------------------------------------------------
 @contextmanager
 def asking(url: str, block_ms: int = 0) -> Iterator[Ask]:
     """Yield a function that drives operations on the server. Errors become error messages of the CLI."""

@@ -284,7 +284,7 @@ def trange(key: Name, start: IdLike = "-", end: IdLike = "+", count: int | None 
 
 
 def trevrange(key: Name, end: IdLike = "+", start: IdLike = "-", count: int | None = None) -> Call[list[Entry]]:
-    """Do the same as ``trange``, but newest first. Note the order of the bounds."""
+    """Return entries like ``trange``, but newest first. Note the order of the bounds."""
     return Call(("TREVRANGE", key, id_text(end), id_text(start), *_count(count)), _entries)
 
 
@@ -434,7 +434,7 @@ def wait(replicas: int, timeout: int = 0) -> Call[int]:
 
 
 def waitaof(local: int, replicas: int, timeout: int = 0) -> Call[tuple[int, int]]:
-    """Like ``wait``, but until the writes are on disk: on the server if ``local`` is 1, and on ``replicas`` replicas.
+    """Like ``wait``, but wait until writes are on disk: on the server if ``local`` is 1, and on ``replicas`` replicas.
 
     Returns how many have them on disk: the server itself (0 or 1), and replicas.
     """

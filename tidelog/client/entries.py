@@ -116,8 +116,8 @@ MISSING: Final = Missing()
 class Span(NamedTuple):
     """A first and a last ID.
 
-    From WITHINFO: ``first`` is None if the stream has no entry. ``last`` is the newest ID ever generated, or 0.0, and
-    can be passed as the next ``last_id``.
+    In the result of WITHINFO, ``first`` is None if the stream has no entry. ``last`` is the newest ID ever generated,
+    or 0.0, and can be passed as the next ``last_id``.
     """
 
     first: StreamId | None

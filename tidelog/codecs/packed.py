@@ -25,7 +25,7 @@ R = TypeVar("R")
 FIELD: Final = "data"
 LARGEST: Final = 512 << 20  # bytes of a record after decompression: the limit of a bulk string
 _FIELDS: Final = (FIELD,)
-#: Without computed fields, which models that forbid extra fields reject. Warnings are redundant (Rule 1).
+#: Computed fields are excluded, since models that forbid extra fields reject them. Warnings are redundant (Rule 1).
 _WHOLE: Final[dict[str, Any]] = {"by_alias": False, "round_trip": True, "warnings": False}
 _REMEDY: Final = "Declare a type that has this value, or send a value of the declared type"
 

@@ -11,7 +11,7 @@ from typing import Protocol, TypeVar
 
 
 class HasEpoch(Protocol):
-    """A member."""
+    """A member, which has an epoch."""
 
     @property
     def epoch(self) -> int:
@@ -30,7 +30,7 @@ def with_member(members: dict[str, M], name: str, member: M) -> dict[str, M]:
 
 
 def without_members(members: dict[str, M], gone: Mapping[str, int]) -> dict[str, M]:
-    """Return the members without those in ``gone``, each under its epoch. Returns ``members`` itself if none is."""
+    """Return the members without those in ``gone``, each under its epoch. Returns ``members`` itself if none match."""
     left = {name: each for name, each in members.items() if gone.get(name) != each.epoch}
     return members if len(left) == len(members) else left
 

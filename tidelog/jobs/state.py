@@ -37,7 +37,7 @@ class State(Generic[V]):
     """
 
     def __init__(self, changes: StateChanges, type_: type[V], *, job: str, space: str = "") -> None:
-        """For internal use; functions get theirs as an argument."""
+        """Create a state. For internal use: functions get theirs as an argument."""
         self._changes = changes
         self._job = job
         self._where = f"job {job!r}, state" + (f", space {space!r}" if space else "")

@@ -97,7 +97,7 @@ class JobTest:
 
         inputs: records of the topic's type, dicts of their fields, or a table. partition: of the topic; None: by the
         key of each entry. at: the time of the entries; None: 1 ms after the last. ids: their IDs, ``ms.seq``, for
-        topics with given IDs, which must ascend in each partition.
+        topics with given IDs, which must increase in each partition.
 
         A job without inputs is called once in each partition, ``every`` seconds after the last time.
 

@@ -126,7 +126,7 @@ def ready(name: str, *homes: str) -> Steps[TopicSettings]:
     """Create a dead-letter queue unless it exists. Raises TopicMismatchError if the topic has another purpose.
 
     ``homes``: the topics and streams (``home``) to add to those that the queue belongs to. ``T.dead`` always belongs to
-    T. If there are more than HOMES, none is added: their dead letters can be written, but replayed only if allowed.
+    T. Beyond HOMES, none is added: their dead letters are written, but replayed only if ``allowed``.
     """
     wanted = _belonging(name, replace(_DECLARED.complete(), partitions=1), homes)
 

@@ -42,7 +42,7 @@ def stream_of(name: str) -> str:
 
 
 def mover_of(name: str) -> str:
-    """Return the key of the claim of the worker that moves them. Keys of partitions differ: they end with a number."""
+    """Return the key of the claim of the worker that moves them. Unlike it, keys of partitions end with a number."""
     return f"{name}:delayed:mover"
 
 

@@ -214,7 +214,7 @@ class Topic(Generic[R]):
 
     @contextmanager
     def elsewhere(self, url: str) -> Iterator[None]:
-        """Use another server until the end of this context, as if the topic had just been declared: for tests.
+        """Use another server until the end of this context, as if the topic had just been declared. For tests.
 
         The caller closes the connections that were opened (``close``) before the context ends.
         """
@@ -250,7 +250,7 @@ class Topic(Generic[R]):
         return self._sync_client
 
     def _where(self) -> str | Access:
-        """Return the argument for clients."""
+        """Return the argument with which clients are created."""
         where = self.url or self.access
         if where is None:
             raise TopicError(f"topic {self.name!r} has no server: Topic(..., url='redis://...'), or topic.use(client)")

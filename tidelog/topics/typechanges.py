@@ -1,4 +1,4 @@
-"""The types that a field of a topic can change to: those as which the stored values can be read.
+"""The types to which a field of a topic can change: those that can decode the stored values.
 
     plain    values are text: an integer can be read as float or decimal, all types except bytes as str, all as bytes
     packed   numbers can be read as wider numbers, texts as str, everything as a union that contains its type
@@ -22,7 +22,7 @@ NULL: Final = ("null", "none")  # members of a union that are ignored
 KEYS: Final = ("str", "int", "bytes", "uuid")  # kinds that a partition key may have
 _NUMBERS: Final[dict[str, set[str]]] = {"int": {"float", "decimal"}, "float": {"decimal"}}
 _AS_TEXT: Final[dict[str, set[str]]] = {kind: {"str"} for kind in ("uuid", "decimal", "date", "time", "timedelta")}
-#: By format of the codec: the other kinds as which values of a kind can be read.
+#: By codec format and kind: the other kinds that can decode its values.
 _WIDER: Final[Mapping[str, Mapping[str, set[str]]]] = {
     "plain": {kind: (_NUMBERS.get(kind, set()) | {"str", "bytes"}) - {kind} for kind in KINDS if kind != "bytes"},
     "json": _NUMBERS | _AS_TEXT | {"datetime": {"str"}},
@@ -31,7 +31,7 @@ _WIDER: Final[Mapping[str, Mapping[str, set[str]]]] = {
 
 
 def judged(codec: str, there: str, wanted: str, is_key: bool, removed: bool) -> tuple[str, str]:
-    """Return the new kind of a field, as in the settings, and the reason why it is not possible, "" if it is.
+    """Return the new kind of a field, as in the settings, and the reason if the change is impossible, otherwise "".
 
     ``there``: its current kind. ``is_key``: whether it is the partition key. ``removed``: the newest entry lacks it.
     """

@@ -74,9 +74,7 @@ def is_temporary(error: BaseException | str) -> bool:
 
 
 def is_denied(error: BaseException | str) -> bool:
-    """Return whether the server denies a permission, so that repeating is useless. ``error`` is as in
-    ``is_temporary``.
-    """
+    """Return whether the server denies a permission, so retrying is useless. ``error`` is as in ``is_temporary``."""
     text = message_of(error)
     return text.partition(" ")[0] in _DENYING or text.startswith(_NO_LOGIN)
 

@@ -62,7 +62,8 @@ class Item:
     __slots__ = ("event", "failed", "key", "left", "mark", "settled")
 
     def __init__(self, event: Event, key: str, mark: bytes) -> None:
-        self.event: Event | None = event  # None: sent. Its token refers to this object: no cycle
+        # None: it was sent; its token refers to this object, so keeping the event would form a cycle
+        self.event: Event | None = event
         self.key = key
         self.mark = mark
         self.left = 0  # tokens that are not settled

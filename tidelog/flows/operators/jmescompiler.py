@@ -302,7 +302,7 @@ def _flatten(node: Node) -> Run:
     return flatten
 
 
-# -- lists and objects that are made ---------------------------------------------------------------------------
+# -- list and object literals ----------------------------------------------------------------------------------
 def _list(node: Node) -> Run:
     runs = tuple(map(_compiled, node["children"]))
     return lambda value: None if value is None else [run(value) for run in runs]

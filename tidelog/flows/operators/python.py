@@ -121,7 +121,7 @@ class PythonOperator(Operator):
         if good:
             self.emit(good)
 
-    # -- functions that wait, and such as run elsewhere ------------------------------------------------------
+    # -- async functions, and functions that run elsewhere ---------------------------------------------------
     async def _awaited(self) -> None:
         try:
             while self._todo:
@@ -167,7 +167,7 @@ class PythonOperator(Operator):
         if out:
             self.emit(out)
 
-    # -- what came of an event -------------------------------------------------------------------------------
+    # -- the outcome of an event -----------------------------------------------------------------------------
     def _take(self, event: Event, outcome: Outcome, out: list[Event]) -> None:
         """Emit the outcome of an event: the values that it becomes, or an exception."""
         if isinstance(outcome, Exception):

@@ -259,7 +259,7 @@ class WindowOperator(Operator):
         self._send([self._result(each, partial=True) for each in tuple(self._open.values())])
         self._ends.clear()
 
-    # -- timers: one for each purpose, which looks what is due and sets itself again ---------------------------
+    # -- timers: one per purpose, which checks what is due and reschedules itself ------------------------------
     def _set_timers(self) -> None:
         if self._ends and self._at is None:
             end = self._ends[0][0]

@@ -26,7 +26,8 @@ class RetryQueue:
         return self.delayed + len(self.due)
 
     def add(self, events: Iterable[Event], arrived: Callable[[Event], float]) -> dict[float, list[Event]]:
-        """Record failed events. Return them by their delay in s; the caller passes each list to ``ready`` after it."""
+        """Record failed events. Return them by delay in s; the caller passes each list to ``ready`` after that delay.
+        """
         found: dict[int, list[Event]] = {}
         for event in events:
             if id(event) not in self._first:

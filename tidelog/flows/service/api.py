@@ -281,7 +281,7 @@ class FlowApi:
             raise ApiError(422, "the flow has no tidelog server, so its dead letters are only logged")
         return server, topic
 
-    # -- what a path names -----------------------------------------------------------------------------------
+    # -- the object of a path --------------------------------------------------------------------------------
     def _found(self, request: web.Request) -> tuple[DeployedFlow, str]:
         alias = request.match_info["flow"]
         return self._host.find(alias), alias

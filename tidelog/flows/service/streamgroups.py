@@ -57,7 +57,7 @@ class GroupState:
     pending: int
 
     def plain(self) -> dict[str, Any]:
-        """Return the values as JSON has them."""
+        """Return the values in a form that JSON can represent."""
         position = None if self.position is None else str(self.position)
         return {**dataclasses.asdict(self), "position": position}
 

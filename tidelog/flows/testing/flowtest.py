@@ -146,7 +146,7 @@ class FlowTest:
         tokens = (each for source in self._sources.values() for each in source.tokens)
         return {each.key: each.reason for each in tokens if each.status != OK}
 
-    # -- what sinks do ---------------------------------------------------------------------------------------
+    # -- the behavior of sinks -------------------------------------------------------------------------------
     def answers(self, answer: Callable[[Event], Status | None], sink: str | None = None) -> None:
         """Let a sink settle its events by a function; None: by ``settle``. By default, all events are settled ok."""
         self._sink(sink).answer = answer

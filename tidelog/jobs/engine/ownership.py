@@ -4,7 +4,7 @@ Rule 1: A job runs here only while its claim (``job:<name>:owner``) is held. The
         assigned to this engine and the claim is free or names a dead lease.
 Rule 2: A job that is assigned to another engine is in ``leaving`` until its execution has ended; then it is released.
 Rule 3: Every engine monitors every other engine. When a lease may have expired, it is queried, and dead engines are
-        removed from the document. There are few engines, and a live engine is queried once in most of a lease.
+        removed from the document. There are few engines, and a live engine is queried about once per lease.
 Rule 4: Each round compares the claims with the server. A claim that has disappeared is lost.
 """
 

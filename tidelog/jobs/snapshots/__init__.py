@@ -1,7 +1,7 @@
 """Snapshots of a job's state in an object store, and the eviction that they permit.
 
     objects    the object store: folders on fsspec file systems, with time limits
-    owners     records to which topics a generation's folder belongs
+    owners     records the topics to which a generation's folder belongs
     manifests  the names and manifests of snapshots
     copying    a consistent copy of a store while epochs continue
     creation   creates a snapshot; runs in a separate process

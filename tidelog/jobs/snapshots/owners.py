@@ -1,4 +1,4 @@
-"""Records to which topics a generation's folder in the object store belongs: ``<url>/<job>/<generation>/owner.json``.
+"""Records the topics to which a generation's object store folder belongs: ``<url>/<job>/<generation>/owner.json``.
 
     {"topics": {"clicks": "5f0c...", "totals": "9a3e..."}}      the job's topics, with their IDs on the server
 

@@ -1,4 +1,4 @@
-"""The errors of state stores, by remedy."""
+"""The errors of state stores; each class has a different remedy."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ class SkippedRow:
 
 @dataclass
 class FunctionCalls:
-    """Makes the calls. ``take`` gets each result; an OutputRowError that it raises counts as the function's.
+    """Makes the calls. ``take`` gets each result; an OutputRowError from it is an error of the function.
 
     state: creates the State for changes; None: the job has no state.
     """
@@ -66,7 +66,7 @@ class FunctionCalls:
     changes: StateChanges | None = None
     state: Callable[[StateChanges], Any] | None = None
     bisects: bool = False  # Rule 2
-    ends: list[tuple[str, str]] = field(default_factory=list)  # topic and last ID of each call that counted
+    ends: list[tuple[str, str]] = field(default_factory=list)  # topic and last ID of each accepted call
     skipped: list[SkippedRow] = field(default_factory=list)
     bisected: bool = False
 
@@ -85,7 +85,7 @@ class FunctionCalls:
             raise self._error(failed.error, "an empty batch") from failed.error
 
     def decoded(self, rows: InputRows) -> InputRows:
-        """Return the rows whose values are of their types. Raises FunctionError if the job stops on errors."""
+        """Return the rows whose values have the right types. Raises FunctionError if the job stops on errors."""
         if not rows.bad:
             return rows
         for at, error in sorted(rows.bad.items()):

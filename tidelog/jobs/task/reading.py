@@ -242,8 +242,8 @@ class TaskInput:
     def _fitting(
         self, column: ColumnField, found: list[Any], ids: pa.Array, base: int, bad: dict[int, UndecodableError]
     ) -> pa.Array:
-        """Return a column. A value that doesn't fit its Arrow type, such as an int of more than 64 bits, makes its row
-        bad.
+        """Return a column. A value that doesn't fit its Arrow type, such as an int of over 64 bits, adds its row to
+        ``bad``.
         """
         try:
             return column.array(found)

@@ -56,7 +56,7 @@ from tidelog.transport.errors import ReplyError
 from tidelog.transport.leader import LeaderConnection
 
 NAME: Final = "tidelog-jobs-task"  # name of the connection in CLIENT LIST
-TOGETHER: Final = 1 << 20  # most bytes of outputs that are staged with the marker
+TOGETHER: Final = 1 << 20  # maximum bytes of outputs that are staged with the marker
 AHEAD_MS: Final = 1000  # an ID this far ahead of the clock means that the clock was set back
 ATTEMPTS: Final = 5  # attempts, a few ms apart, to read entries that are too new to be merged
 

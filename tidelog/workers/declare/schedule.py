@@ -55,7 +55,7 @@ class CronSchedule:
     """The times of a cron expression in a time zone.
 
     Five fields (minute, hour, day, month, weekday), or six with seconds first, as in Debian's cron. ``L`` is the last
-    day of the month, ``MON#2`` the second Monday. A time that the change to summer time skips is executed after the
+    day of the month, ``MON#2`` the second Monday. A time skipped by the change to summer time is executed after the
     change; a time that occurs twice is executed the first time. If minute or hour begin with ``*``, or with six fields,
     the expression counts every hour that passes.
     """

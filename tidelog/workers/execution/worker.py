@@ -87,7 +87,7 @@ class Worker:
             self._stopping.set()
 
     async def run(self, signals: bool | None = None) -> None:
-        """Run until ``stop`` or a signal. It can then be called again, also in another event loop.
+        """Run until ``stop`` or a signal. It can then be called again, even in another event loop.
 
         signals: also stop on SIGTERM, SIGINT and SIGHUP. None: in the main thread, if these have no other handlers.
 

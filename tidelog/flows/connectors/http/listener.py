@@ -1,12 +1,13 @@
-"""One HTTP server for each address of a process, shared by all connectors that listen there, also of different flows.
+"""One HTTP server for each address of a process, shared by all connectors that listen there, including those of
+different flows.
 
-Rule 1: A path belongs to one connector of one flow. Several instances of the flow get the requests in turn. An instance
-        that accepts no events at the moment is skipped.
-Rule 2: The first connector opens the address, and the last one closes it. The options of the address (TLS, connection
-        limits) must be the same for all of them.
-Rule 3: The headers of a request must be complete within ``header_timeout``, counted from accepting the connection for
-        the first request, and from the first byte for later ones. Between two requests, a connection stays open for
-        ``idle_timeout``. A peer that reads nothing of a response for UNREAD seconds is disconnected.
+Rule 1: A path belongs to one connector of one flow. Several instances of the flow get the requests in turn. An
+        instance that accepts no events at the moment is skipped.
+Rule 2: The first connector opens the address, and the last one closes it. The options of the address (TLS,
+        connection limits) must be the same for all of them.
+Rule 3: The headers of a request must be complete within ``header_timeout``, counted from the time the connection is
+        accepted for the first request, and from the first byte for later ones. Between two requests, a connection
+        stays open for ``idle_timeout``. A peer that reads nothing of a response for UNREAD seconds is disconnected.
 Rule 4: A connection counts as soon as it is accepted, before TLS. A connection beyond ``max_connections`` is closed
         with 503, or without a response if it uses TLS, because of the cost of the handshake.
 """

@@ -9,9 +9,9 @@ A source that starts puts back the elements in its own list. If a flow or a conn
 longer exists, no source starts under the old name: another source of the same key then moves the elements back, one by
 one, each in one step.
 
-Rule 1: a source that has closed is gone immediately. A source without a sign of life is gone when another source has
-        observed its silence for ALIVE seconds without interruption. While the server is unreachable or refuses writes,
-        no source can give a sign of life, and the keys expire.
+Rule 1: a source that has closed counts as gone immediately. A source without a sign of life counts as gone when another
+        source has observed its silence for ALIVE seconds without interruption. While the server is unreachable or
+        refuses writes, no source can give a sign of life, and the keys expire.
 Rule 2: if a source was silent for longer and then continues, its elements are delivered twice.
 """
 

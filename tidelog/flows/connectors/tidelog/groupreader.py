@@ -151,7 +151,7 @@ class GroupReader:
             await self._waiter.send(self._nacks({0: ids}))
             self._drop(ids)
             self._waiter.notify_due(self._keys)
-            self._hot = dict.fromkeys(self._keys)  # for when it may send again
+            self._hot = dict.fromkeys(self._keys)  # so that all are read when the source may send again
             return [], True
         return events, False
 

@@ -118,7 +118,7 @@ class WalConnector(Source, Sink):
         if waiting is not None:
             await waiting.close()
 
-    # -- in --------------------------------------------------------------------------------------------------
+    # -- input -----------------------------------------------------------------------------------------------
     async def write(self, events: list[Event]) -> Sequence[Outcome] | None:
         if self._writes is None:
             raise ConnectionError("not connected")
@@ -166,7 +166,7 @@ class WalConnector(Source, Sink):
             self.context.restore(FULL)
             self.context.wake()
 
-    # -- out -------------------------------------------------------------------------------------------------
+    # -- output ----------------------------------------------------------------------------------------------
     @property
     def stored(self) -> int:
         return max(0, self._count - len(self._prefix))
