@@ -86,7 +86,7 @@ def tmappend(bench: Bench) -> None:
     """Both write the same number of entries. Redis has nothing like it: its fastest is a deep pipeline."""
     values = [str(word) for entry in made_up("sensor", AT_ONCE) for word in entry[1::2]]
     for pipeline in (1, 16):
-        label = f"tmappend of {AT_ONCE}, P {pipeline}, beside XADD at P 64"
+        label = f"tmappend of {AT_ONCE}, P {pipeline}, compared with XADD at P 64"
         if not bench.wants(label):
             continue
         with bench.servers() as peers:

@@ -142,7 +142,7 @@ ROWS = {  # what a row is called -> attribute, unit, form, less is better
     "deliveries": ("deliveries", "deliveries/s", ",.0f", False),
     "p50": ("p50", "ms from append to delivery", ".3f", True),
     "p99": ("p99", "ms from append to delivery", ".3f", True),
-    "server time": ("server", "us a delivery", ".1f", True),
+    "server time": ("server", "us per delivery", ".1f", True),
 }
 
 

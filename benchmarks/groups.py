@@ -115,7 +115,7 @@ def group(bench: Bench) -> None:
 def pending(bench: Bench) -> None:
     """All messages of a stream, pending in one group, against the same ones read by a group that keeps nothing."""
     for size in bench.sizes:
-        title = "pending, memory a message" + (f", of {size:,}" if len(bench.sizes) > 1 else "")
+        title = "pending, memory per message" + (f", of {size:,}" if len(bench.sizes) > 1 else "")
         if not bench.wants(title):
             continue
         figures = {}

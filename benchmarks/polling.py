@@ -18,7 +18,7 @@ def poll(bench: Bench) -> None:
     """At the end of a stream, without BLOCK."""
     cases = [
         (news, pipeline, f"poll, {what}, {CLIENTS} clients, P {pipeline}")
-        for news, what in enumerate(("no news", "one entry")) for pipeline in (1, 16)
+        for news, what in enumerate(("no new entries", "one entry")) for pipeline in (1, 16)
     ]  # fmt: skip
     wanted = [case for case in cases if bench.wants(case[2])]
     if not wanted:
@@ -52,7 +52,7 @@ def evict(bench: Bench) -> None:
     """TAPPEV is always exact. everysec; ``size`` is the limit, and the stream has reached it before."""
     limit = bench.sizes[0]
     cases = [
-        (sign, pipeline, f"evict, beside MAXLEN {sign}, {CLIENTS} clients, P {pipeline}")
+        (sign, pipeline, f"evict, compared with MAXLEN {sign}, {CLIENTS} clients, P {pipeline}")
         for sign in ("~", "=") for pipeline in (1, 16)
     ]  # fmt: skip
     wanted = [case for case in cases if bench.wants(case[2])]

@@ -36,7 +36,7 @@ AN_ID = re.compile(rb"\$\d+\r\n\d+[.-]\d+\r\n")
 def titles() -> dict[tuple[int, int], str]:
     """Rows by bytes of payload and window."""
     return {
-        (size, window): f"cpu, publish {name}, {CONNECTIONS} connections, {window} under way"
+        (size, window): f"cpu, publish {name}, {CONNECTIONS} connections, {window} in flight"
         for size, name in PAYLOADS for window in WINDOWS
     }  # fmt: skip
 

@@ -42,7 +42,7 @@ def space(bench: Bench) -> None:
                     disk[peer.name] = [(peer.disk() - empty_disk) / count]
             for title, figures in zip(titles, (memory, disk), strict=True):
                 if bench.wants(title):
-                    bench.table.row(title, figures, less_is_better=True, form=".1f", unit="bytes an entry")
+                    bench.table.row(title, figures, less_is_better=True, form=".1f", unit="bytes per entry")
 
 
 RESTARTS = {  # how a server ended, and what it therefore finds

@@ -56,7 +56,7 @@ def _cpu() -> dict[str, Target]:
     published = {"64 B": (0.9, 1.9, 4), "1 KB": (0.9, 1.2, 1.2), "10 KB": (0.6, 0.7, 0.7)}
     for payload, floors in published.items():
         for window, floor in zip((1, 16, 64), floors, strict=True):
-            name = f"publish {payload}, 8 connections, {window} under way"
+            name = f"publish {payload}, 8 connections, {window} in flight"
             made[name] = Target(floor, max(1, floor), "nats")
     return {f"cpu, {name}": target for name, target in made.items()}
 
@@ -68,7 +68,7 @@ TARGETS: dict[str, Target] = {  # title of a row -> what is asked of it
     "append, everysec, 50 clients, P 1": Target(0.95, 1),
     "append, everysec, 50 clients, P 16": Target(0.8, 1.2),
     "append, everysec, 50 clients, P 64": Target(0.8, 1.2),
-    "tmappend of 100, P 16, beside XADD at P 64": Target(2, 5),
+    "tmappend of 100, P 16, compared with XADD at P 64": Target(2, 5),
     "range, COUNT 1000, cached": Target(3, 5),
     "range, COUNT 100, cached": Target(1.3, 2),
     "range, COUNT 10, cached": Target(0.9, 1.1),
@@ -93,7 +93,7 @@ TARGETS: dict[str, Target] = {  # title of a row -> what is asked of it
     "xdel, every second of 1,000,000": Target(1, 2),
     "space, sensor, memory": Target(3, 10),
     "space, json, memory": Target(3, 10),
-    "pending, memory a message": Target(1, 3),
+    "pending, memory per message": Target(1, 3),
     **_cpu(),
     "restart, 10,000,000 entries, as it stopped": Target(20, 100),
     "restart, 10,000,000 entries, Redis from RDB": Target(20, 100),

@@ -112,7 +112,7 @@ def xfanout(bench: Bench) -> None:
     if bench.wants(titles["p99"]):
         bench.table.row(titles["p99"], slow, less_is_better=True, form=".3f", unit="ms from append to delivery")
     if bench.wants(titles["server time"]):
-        bench.table.row(titles["server time"], cost, less_is_better=True, form=".1f", unit="us a delivery")
+        bench.table.row(titles["server time"], cost, less_is_better=True, form=".1f", unit="us per delivery")
 
 
 @workload(

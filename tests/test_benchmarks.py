@@ -225,7 +225,7 @@ def test_a_row_with_parts() -> None:
 def test_messages_are_judged_beside_nats() -> None:
     table = Table(["tidelog", "redis", "nats"])
     assert "| tidelog | redis-server | nats-server | tidelog/redis | tidelog/nats | floor / goal |" in table.head()
-    title = "cpu, publish 1 KB, 8 connections, 1 under way"
+    title = "cpu, publish 1 KB, 8 connections, 1 in flight"
     table.row(title, {"tidelog": [10], "redis": [20], "nats": [9]}, less_is_better=True, form=".1f")
     assert line(table.rows[0], table.names).endswith("| 10.0 | 20.0 | 9.0 | 2.00 | 0.90 | 0.9 / 1: floor |")
     table.row("other", {"tidelog": [10], "redis": [20]}, less_is_better=True, form=".1f")
