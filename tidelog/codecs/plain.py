@@ -192,7 +192,7 @@ class Plain(Generic[R]):
 
     # -- checks --------------------------------------------------------------------------------------------------
     def _read_again(self, record: R, fields: tuple[str, ...], row: tuple[Value, ...]) -> None:
-        """Raises CodecError unless decoding returns the same record."""
+        """Raise CodecError unless decoding returns the same record."""
         names = tuple(name.encode() for name in fields)
         try:
             back = self.shape.made(self._values(names, tuple(map(_bytes, row))))

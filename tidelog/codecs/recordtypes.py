@@ -91,7 +91,7 @@ class RecordSchema:
         return msgspec.convert(values, self.type, strict=False, builtin_types=_BYTES)
 
     def check(self, record: object) -> None:
-        """Raises CodecError unless the record has this type. Fields of a subclass would be lost, so it is refused."""
+        """Raise CodecError unless the record has this type. Fields of a subclass would be lost, so it is refused."""
         if self.mapping:
             if not isinstance(record, dict):
                 raise CodecError(f"a record must be a dict ({self.title}), not {shown(record)}")
@@ -165,7 +165,7 @@ def _shape(
 
 
 def _check_readable(record_type: Any) -> None:
-    """Raises CodecError if msgspec can describe a type but not decode it, such as one with an Enum of tuples."""
+    """Raise CodecError if msgspec can describe a type but not decode it, such as one with an Enum of tuples."""
     try:
         msgspec.json.Decoder(record_type)
     except TypeError as error:

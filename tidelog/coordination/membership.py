@@ -36,7 +36,7 @@ def without_members(members: dict[str, M], gone: Mapping[str, int]) -> dict[str,
 
 
 def check_names(names: list[str]) -> None:
-    """Raises ValueError if a name can't be that of a process, because it could not be sent or be part of a claim."""
+    """Raise ValueError if a name can't be that of a process, because it could not be sent or be part of a claim."""
     for name in names:
         name.encode()
         if not name or "|" in name:

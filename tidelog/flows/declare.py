@@ -42,7 +42,7 @@ class FlowOptions(Struct):
     """The options of a flow, besides connectors, pipelines and connections."""
 
     instances: int = 1  # number of instances that run in parallel
-    paused: bool = False  # initially, unless it was resumed since
+    paused: bool = False  # whether the flow is paused initially, unless it was resumed since
     queue: int = 128  # capacity of each channel in batches
     settle: bool = True  # false: nothing is acknowledged and nothing is guaranteed; slightly faster
     debug: bool = False  # an event that is settled twice, or never, is an error

@@ -58,7 +58,7 @@ def application(url: str) -> str:
 
 # -- notifications -------------------------------------------------------------------------------------------
 class SourceNotifier:
-    """Notifies the sources of this process of new entries on one server. Get it by ``of``, and ``release`` it."""
+    """Notifies the sources of this process of new entries on one server. Shared: call ``of`` and ``release``."""
 
     _all: dict[Access, SourceNotifier] = {}  # noqa: RUF012 - of the process
     _lock = threading.Lock()

@@ -95,9 +95,9 @@ class JobTest:
     ) -> dict[Topic[Any], pa.Table]:  # fmt: skip
         """Append entries to inputs, and run epochs until all are read; return their outputs, by output topic.
 
-        inputs: records of the topic's type, dicts of their fields, or a table. partition: of the topic; None: by the
-        key of each entry. at: the time of the entries; None: 1 ms after the last. ids: their IDs, ``ms.seq``, for
-        topics with given IDs, which must increase in each partition.
+        inputs: records of the topic's type, dicts of their fields, or a table. partition: that of the topic; None:
+        determined by the key of each entry. at: the time of the entries; None: 1 ms after the last. ids: their IDs,
+        ``ms.seq``, for topics with given IDs, which must increase in each partition.
 
         A job without inputs is called once in each partition, ``every`` seconds after the last time.
 

@@ -324,7 +324,7 @@ class RecordWindow:
 
 
 def check_key_type(title: str, partition_by: PartitionBy, codec: Codec[Any]) -> None:
-    """Raises TopicError if ``partition_by`` can't be a key of records of this type."""
+    """Raise TopicError if ``partition_by`` can't be a key of records of this type."""
     if partition_by is None or callable(partition_by):
         return
     if not isinstance(partition_by, str):

@@ -175,7 +175,7 @@ class TopicSettings:
 
 
 def check_name(name: object) -> None:
-    """Raises TopicError if it can't be the name of a topic."""
+    """Raise TopicError if the name can't be that of a topic."""
     if not isinstance(name, str) or not _NAME.fullmatch(name) or name.partition(":")[0] in _RESERVED:
         raise TopicError(
             f"topic {name!r}: a name has 1 to 200 characters, no spaces, none of *?[]^\\, and is not 'topic' or 'app',"
@@ -184,7 +184,7 @@ def check_name(name: object) -> None:
 
 
 def check_partitions(name: str, number: object) -> None:
-    """Raises TopicError if it can't be a number of partitions. None: not specified."""
+    """Raise TopicError if the number of partitions is invalid. None: not specified."""
     if number is not None and (not isinstance(number, int) or isinstance(number, bool) or not 1 <= number <= MOST):
         raise TopicError(f"topic {name!r}: partitions must be a whole number from 1 to {MOST:,}: {number!r}")
 

@@ -65,7 +65,7 @@ def codec(given: Named) -> MessageCodec:
 
 
 def check_encoding(name: str, special: str = "") -> None:
-    """Raises ValueError if Python does not know an encoding, or if it does not contain ASCII as single bytes, or the
+    """Raise ValueError if Python does not know an encoding, or if it does not contain ASCII as single bytes, or the
     ``special`` characters. Messages are split at bytes.
     """
     try:
@@ -78,7 +78,7 @@ def check_encoding(name: str, special: str = "") -> None:
 
 
 def check_depth(value: Any) -> None:
-    """Raises ValueError if a peer's value is nested too deeply."""
+    """Raise ValueError if a peer's value is nested too deeply."""
     level = [value]
     for _ in range(DEPTH + 1):
         level = [

@@ -2,7 +2,7 @@
 
 Rule 1: a quote opens a quoted field only where a field begins. Elsewhere it is text, as in ``5" disk``.
 Rule 2: a record that exceeds the limit, or that has no closing quote at the end of the stream, is split into its lines.
-        So a stray quote spoils one line and not the rest of the file. The time is linear in the number of bytes.
+        A stray quote therefore corrupts one line only. The time is linear in the number of bytes.
 """
 
 from __future__ import annotations

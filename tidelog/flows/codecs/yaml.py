@@ -48,7 +48,7 @@ class _Loader(yaml.SafeLoader):
 
 
 def _check_text(value: Any) -> None:
-    """Raises ValueError if text has an escaped half of a surrogate pair, which can't be encoded."""
+    """Raise ValueError if text has an escaped half of a surrogate pair, which can't be encoded."""
     left = [value]
     while left:
         one = left.pop()

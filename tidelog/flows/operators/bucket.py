@@ -2,7 +2,7 @@
 
 Rule 1: ``class``, ``rate`` and ``dimensions`` are options, or in ``event.meta``, where an earlier operator has put
         them. An event without a class or rate fails.
-Rule 2: For each class, the ``cardinality`` most recently used groups are known, and at most ``classes`` classes. A
+Rule 2: For each class, the ``cardinality`` most recently used groups are stored, and at most ``classes`` classes. A
         forgotten group starts with a full bucket.
 """
 

@@ -115,7 +115,7 @@ class WindowOperator(Operator):
         self._size = 0 if options.time is None else round(options.time * 1e9)  # ns
         self._lateness = round(options.lateness * 1e9)
         self._open: dict[tuple[Any, int], _Open] = {}
-        self._ends: list[tuple[int, int, _Open]] = []  # a heap; without Rule 3's, may contain ended ones
+        self._ends: list[tuple[int, int, _Open]] = []  # a heap of windows except Rule 3's; may contain ended ones
         self._numbers = itertools.count()
         self._again: dict[tuple[Any, int], _Open] = {}  # open windows of Rule 3
         self._watermark: float = -math.inf  # ns since 1970: windows that end by this event time have ended

@@ -84,7 +84,7 @@ class SourceNode(FlowNode):
         policy = options.on_error
         self._token = WatchedToken if context.debug else Token
         self._retried = source.remembers and not source.owns_policy  # by the runtime
-        # copies of events, as the keys of their tokens: for retries, or for dead letters
+        # whether the keys of tokens are copies of events, for retries or for dead letters
         self._copies = self._retried or (context.dead_letters is not None and not source.owns_policy)
         self._full = f"{WINDOW_FULL}:{name}"
         self._unreadable = f"{name}.err"  # the path of events that the codec could not read

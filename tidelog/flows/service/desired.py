@@ -46,7 +46,7 @@ class DesiredStatus(msgspec.Struct):
 
 
 class DesiredDocument(msgspec.Struct):
-    """The document."""
+    """The document with the desired state."""
 
     wanted: dict[str, DesiredStatus] = {}
     deployed: dict[str, dict[str, Any]] = {}

@@ -1,4 +1,4 @@
-"""Parses request bodies, and builds responses, also for errors: ``{"code": 404, "error": "there is no flow 'x'"}``."""
+"""Parses request bodies, and builds responses and errors: ``{"code": 404, "error": "there is no flow 'x'"}``."""
 
 from __future__ import annotations
 

@@ -122,7 +122,7 @@ def _port(link: Edge) -> str:
 
 
 def breaker(deployed: DeployedFlow, alias: str) -> dict[str, Any]:
-    """Return the reasons for which each source of each instance does not send. Without reasons, it may send."""
+    """Return the reasons for which each source of each instance does not send. A source without reasons may send."""
     instances: list[dict[str, Any]] = []
     moves = True
     now = asyncio.get_running_loop().time()

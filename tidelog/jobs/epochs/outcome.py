@@ -68,7 +68,7 @@ def done(
 ) -> EpochOutcome:
     """Return the outcome of a published epoch.
 
-    There is more to do if a task says so, or if the entries that existed at its start were not all read.
+    There is more to do if a task reports that, or if the entries that existed at its start were not all read.
     """
     markers = [marker for marker in now.lasts if marker is not None]
     slowest: dict[str, float] = {}

@@ -79,7 +79,7 @@ def shares(counts: Sequence[int], most: int) -> list[int]:
 
 
 def bounded(rows: Sequence[InputRows], more: Sequence[bool], now_ms: int) -> list[InputRows]:
-    """Return the rows whose order by ID no later entry can change; the others wait for the next batch.
+    """Return the rows that no later entry can precede by ID; the others wait for the next batch.
 
     more: whether an input has entries that were not read. now_ms: the server's time before the inputs were inspected:
     entries that arrive later have IDs from that time on.

@@ -120,7 +120,7 @@ class StartCounter:
         return [row for row in rows if row[0] in over], alone
 
     def end(self, alone: bool) -> None:
-        """Must be called after the call of the function, regardless of its outcome."""
+        """Release the lock that ``begin`` may hold. Must be called after the function, regardless of its outcome."""
         if alone:
             self._alone.release()
 
@@ -139,7 +139,7 @@ class StartCounter:
             self._spawn([strings.delete_equal(self._key(partition, each), _text(counts)) for each, counts in gone])
 
     async def returned_now(self, partition: ActivePartition, ids: Iterable[bytes], *, attempt: bool = False) -> None:
-        """Record that these events were returned and nobody has died. ``attempt``: this counts as an attempt."""
+        """Record that these events were returned and no process has died. ``attempt``: this counts as an attempt."""
         changed = []
         for each in ids:
             before = partition.start_counts.get(each, StartCounts())

@@ -263,7 +263,7 @@ class Committer:
             self._appendable |= unknown
 
     async def _after_loss(self, batch: list[_Commit]) -> list[_Commit]:
-        """Find out what was executed; returns the commits that were not."""
+        """Determine what was executed; returns the commits that were not."""
         for partition in {commit.partition for commit in batch}:
             if partition.held and partition.claim.key and not await self._reclaimed(partition.claim):
                 self._lost(partition.claim)

@@ -75,7 +75,7 @@ class HttpRoute:
 
 
 def check_path(path: str) -> None:
-    """Raises ValueError if the path is not valid."""
+    """Raise ValueError if the path is not valid."""
     if not path.startswith("/") or "*" in path[:-1] or (path.endswith("*") and not path.endswith("/*")):
         raise ValueError(f"path: {path!r}: use the form /in, or /in/* for all paths that begin with /in/")
 

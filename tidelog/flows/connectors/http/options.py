@@ -68,7 +68,7 @@ class ClientTlsOptions(Struct):
     ca: str | None = None  # file of certificate authorities to trust; null: the system's
     cert: str | None = None  # file of the client's certificate
     key: str | None = None  # file of the client's key
-    verify: bool = True  # false: any server is accepted, also an impostor
+    verify: bool = True  # false: any server is accepted, including an impostor
 
     def __post_init__(self) -> None:
         if self.key is not None and self.cert is None:

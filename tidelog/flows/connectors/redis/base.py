@@ -27,7 +27,7 @@ def client(url: str) -> Any:
 
 
 def check_url(url: str) -> None:
-    """Raises ValueError if the URL is not valid."""
+    """Raise ValueError if the URL is not valid."""
     Access.of(url)
 
 

@@ -43,7 +43,7 @@ class ProcessingList:
         self._name = name
         self._context = context
         self._names = f"{key}:processing"
-        self._silent: dict[str, float] = {}  # lists of silent sources, with the monotonic time since when
+        self._silent: dict[str, float] = {}  # by list of a silent source: the monotonic time since which it is silent
         self._task: asyncio.Task[None] | None = None
 
     async def begin(self, server: Any) -> None:

@@ -54,7 +54,7 @@ class EntryWaiter:
         self._last = -WARM  # loop time of the last entry
 
     async def open(self) -> None:
-        """Raises OSError if the server can't be reached."""
+        """Open the connection. Raises OSError if the server can't be reached."""
         self.channel = await channel(self._where, self._name)
         if self._notifier is None:
             self._notifier = SourceNotifier.of(self._where)
