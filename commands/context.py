@@ -160,8 +160,7 @@ Reply = bytes | Chunks | Block | Await | Slices
 
 
 class Context:
-    """What a command works with: the data, and the client that sent it. The dispatcher reuses one object, so a handler
-    must not store it."""
+    """The data, and the client that sent the command. The dispatcher reuses it, so a handler must not store it."""
 
     __slots__ = ("in_exec", "ks", "now", "server", "session")
 
@@ -266,8 +265,7 @@ class UsersPart(Protocol):
     def change(self, caller: Session, name: bytes, words: list[bytes]) -> None:
         """ACL SETUSER: change or create a user. Raises CommandError; nothing has changed then."""
     def delete(self, caller: Session, names: list[bytes]) -> int:
-        """ACL DELUSER: return how many of the users existed. Raises CommandError for ``default``; none is deleted
-        then."""
+        """ACL DELUSER: return how many of the users existed. Raises CommandError for ``default``; deletes none then."""
     def load(self, caller: Session) -> None:
         """ACL LOAD. Raises CommandError; nothing has changed then."""
     def save(self) -> None:
@@ -340,8 +338,7 @@ class NotificationsPart(Protocol):
     """Notifications of changes: keyspace events and the messages of CLIENT TRACKING."""
 
     def send(self, session: Session | None) -> None:
-        """Queue notifications of all changes since the last call. ``session``: the client that made them; None: no
-        client."""
+        """Queue notifications of all changes since the last call. ``session``: the client that made them, or None."""
 
 
 class ConfigPart(Protocol):
@@ -375,8 +372,7 @@ class CheckpointsPart(Protocol):
     def rewriting(self) -> bool:
         """Whether a checkpoint for BGREWRITEAOF is in progress."""
     def begin(self, session: Session, rewrite: bool) -> bool:
-        """Start a checkpoint in the background, for BGSAVE or BGREWRITEAOF. Returns False if one is in progress. Raises
-        CommandError."""
+        """Start a checkpoint for BGSAVE or BGREWRITEAOF. Returns False if one is in progress. Raises CommandError."""
     def schedule(self, rewrite: bool) -> None:
         """Start a checkpoint as soon as possible."""
     def last(self) -> int:
@@ -395,8 +391,7 @@ class RolesPart(Protocol):
     def lead(self) -> None:
         """Become a leader. Does nothing on a leader. Raises CommandError."""
     def failover(self, target: tuple[str, int] | None, timeout_ms: int, force: bool) -> None:
-        """Start to hand over to ``target``; None: to the first replica that has the whole log. 0 ms: no timeout. Raises
-        CommandError."""
+        """Start to hand over to ``target``, or to the first complete replica. 0 ms: no timeout. Raises CommandError."""
     def failover_abort(self) -> None:
         """Abort the failover. Raises CommandError if none is in progress."""
     def psync(self, session: Session, replid: str, offset: int, takeover: bool) -> None:
@@ -405,7 +400,7 @@ class RolesPart(Protocol):
 
 
 class ReplicasPart(Protocol):
-    """The replicas of this server."""
+    """Turn the connection into a replica's. ``takeover``: the sender hands over to it. Raises CommandError."""
 
     def replconf(self, session: Session, options: list[bytes]) -> bool:
         """Process names and values from a replica. Returns False if no reply is to be sent. Raises CommandError."""
@@ -422,13 +417,11 @@ class StatsPart(Protocol):
 
     def info(self, sections: list[str]) -> str: ...
     def ready(self, sections: list[str]) -> bool:
-        """Prepare info() for these sections, and memory(), for some milliseconds. Returns True once these calls are
-        fast."""
+        """Prepare info() for these sections, and memory(), for some milliseconds. Returns True once they are fast."""
     def reset(self) -> None:
         """CONFIG RESETSTAT."""
     def memory(self) -> dict[str, int]:
-        """Return bytes by name: ``used resident peak startup clients replicas dataset node_cache``; and the number of
-        ``keys``."""
+        """Return bytes by name (``used resident peak startup clients replicas dataset node_cache``) and ``keys``."""
 
 
 class TimingsPart(Protocol):
@@ -439,8 +432,7 @@ class TimingsPart(Protocol):
     @property
     def latency(self) -> LatencyPart: ...
     def doublings(self) -> dict[str, tuple[int, list[tuple[int, int]]]]:
-        """Return, by command, the number of its calls, and pairs ``(microseconds, calls that took at most that long)``
-        for powers of two."""
+        """Return, by command, the number of calls, and (microseconds, calls up to that long) for powers of two."""
 
 
 class SlowLogPart(Protocol):

@@ -358,8 +358,7 @@ def _printed(word: bytes, limit: int) -> str:
 
 
 def find(words: Sequence[bytes]) -> Command | None:
-    """Return the command, or the subcommand if there is a second word, with this name in any case; None if there is
-    none."""
+    """Return the command, or with a second word the subcommand, of this name in any case; None if there is none."""
     found = TABLE.get(words[0]) or TABLE.get(words[0].lower())
     if found is None or len(words) == 1 or not found.subcommands:
         return found
@@ -367,8 +366,7 @@ def find(words: Sequence[bytes]) -> Command | None:
 
 
 def lookup(argv: Sequence[bytes]) -> Command:
-    """Return the command that argv calls. Raises CommandError with Redis's text: unknown command or subcommand, wrong
-    arity."""
+    """Return the command that argv calls. Raises CommandError (unknown command or subcommand, wrong arity)."""
     found = TABLE.get(argv[0]) or TABLE.get(argv[0].lower())
     if found is None:
         raise _unknown_command(argv)

@@ -81,8 +81,7 @@ class Glob:
 
     @property
     def beginning(self) -> bytes | None:
-        """The literal, if the pattern is a literal and a star: every text that begins with it matches. Otherwise
-        None."""
+        """The literal of a pattern of a literal and a star, which matches all texts that begin with it; else None."""
         ends = self._starred and self._automaton is None and not self.middle and not self._last.length
         return self._first.literal if ends else None
 
@@ -219,8 +218,7 @@ def _regex(token: Token) -> bytes:
 
 
 def _split(pattern: bytes) -> list[list[Token]]:
-    """Return the parts between stars; only the first and the last can be empty. In ``*?*`` the star is moved to the
-    end."""
+    """Return the parts between stars; only the first and the last can be empty. ``*?*`` is treated as ``?*``."""
     parts: list[list[Token]] = [[]]
     starred = False  # there was a star, and since then only ``?``
     at, end = 0, len(pattern)
@@ -248,8 +246,7 @@ def _split(pattern: bytes) -> list[list[Token]]:
 
 
 def _class(pattern: bytes, at: int) -> tuple[Token, int]:
-    """Parse the class whose first byte after ``[`` is at ``at``: return the set of its bytes, and the position of its
-    end."""
+    """Parse the class whose first byte after ``[`` is at ``at``. Return the set of its bytes, and the end position."""
     end = len(pattern)
     negated = at < end and pattern[at] == _NOT
     if negated:

@@ -24,8 +24,7 @@ _SEQS: Final = {b"%d" % n: n.to_bytes(8, "big") for n in range(1000)}  # the mos
 
 
 def is_integer(raw: bytes) -> bool:
-    """Return whether ``raw`` is a signed 64-bit number in the form that Redis accepts: no ``+``, space or leading
-    zero."""
+    """Return whether ``raw`` is a signed 64-bit number as Redis accepts it: no ``+``, space or leading zero."""
     if not 0 < len(raw) <= _LONGEST:
         return False
     try:

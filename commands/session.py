@@ -40,8 +40,7 @@ class Transport(Protocol):
     def unblock(self, error: bool) -> bool:
         """End the client's wait, as at its timeout or with an error. Returns False if the client does not wait."""
     def push(self, data: bytes) -> None:
-        """Queue encoded bytes that are not a reply: a message or a MONITOR line. They are sent at the end of the
-        tick."""
+        """Queue encoded bytes that are not a reply (a message, a MONITOR line), to be sent at the end of the tick."""
     def hold_pushes(self) -> None:
         """Queue later pushes after the next reply, that of the running command."""
     def release_pushes(self) -> None:
@@ -144,8 +143,7 @@ class Session:
         self.limited = usual and not self.plain
 
     def memory_bytes(self) -> int:
-        """Return its approximate memory in bytes, without the commands that wait for EXEC and without its
-        connection."""
+        """Return its approximate memory in bytes, without its connection and the commands that wait for EXEC."""
         names = len(self.name) + len(self.lib_name) + len(self.lib_ver)
         return self.retained_bytes + (names if names > SHORT_NAMES else 0)  # short ones cost nothing extra
 

@@ -154,8 +154,7 @@ def in_parts(
 
 
 def by_id(argv: list[bytes], start: int, handle: Handle, ctx: Context) -> bytes | Slices:
-    """Return the reply to a command for a group's messages: the IDs in argv from ``start`` on. argv[1] and argv[2] name
-    the group."""
+    """Return the reply to a command for messages of the group argv[2] of argv[1]: the IDs in argv from ``start`` on."""
     if len(argv) - start <= AT_ONCE or len(argv[1]) + len(argv[2]) > LONG_NAME:
         return reply.integer(handle(ctx, raw_ids(argv, start)))
     return Slices(IdSlices(argv[start:], handle).step, True)

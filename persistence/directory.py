@@ -108,9 +108,7 @@ def prepare(directory: Path, ring_bytes: int) -> tuple[str, bool]:
 
 
 def _served(directory: Path) -> bool:
-    """Return whether a server has used this directory, which means that tidelog.making reappeared after a power
-    failure.
-    """
+    """Return whether a server has used this directory; tidelog.making then reappeared after a power failure."""
     try:
         wal = Wal(directory / "tail")
     except (CorruptError, OSError):

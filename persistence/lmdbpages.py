@@ -277,9 +277,7 @@ class _Walk:
         return keys
 
     def _big(self, database: _Database, page: bytes, at: int, length: int) -> int:
-        """Verify and mark the overflow pages of a value of ``length`` bytes, whose header is at ``at``. Return the
-        first one.
-        """
+        """Verify and mark the overflow pages of a value of ``length`` bytes stated at ``at``. Return the first page."""
         used, size = self._used, self._page_size
         pages = (15 + length) // size + 1
         first = int(PAGE_NO.unpack_from(page, at)[0])

@@ -52,8 +52,7 @@ def needed(batch: bytes) -> int:
 
 
 def unknown(batch: bytes) -> int:
-    """Return the highest kind of a record in a batch that this version does not know; 0: it knows all. Raises
-    CorruptError."""
+    """Return the highest kind of the batch's records that this version does not know, or 0. Raises CorruptError."""
     return max(kinds(batch) - KNOWN, default=0)
 
 

@@ -57,7 +57,7 @@ class ExactDecoder:
 
     @property
     def buffered(self) -> int:
-        """Return the number of buffered bytes of an incomplete command, including headers."""
+        """The number of buffered bytes of an incomplete command, including headers."""
         held = self._wire + len(self._line)
         return held if self._value is None else held - self._need
 
@@ -200,8 +200,7 @@ class ExactDecoder:
         return end + 2, []
 
     def _line_end(self, data: bytes, at: int, mark: int, too_big: str) -> int:
-        """Return the index of the ``mark`` that ends the line at ``at``; -1 if it has not arrived: the line is
-        buffered."""
+        """Return the index of the ``mark`` that ends the line at ``at``; -1: not arrived, the line is buffered."""
         end = data.find(mark, at, at + LINE_LIMIT + 1)
         if end < 0 and len(data) - at > LINE_LIMIT:
             raise ProtocolError(too_big)

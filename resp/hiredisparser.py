@@ -53,8 +53,7 @@ class HiredisParser:
         self._reader = hiredis.Reader(notEnoughData=None)
 
     def __call__(self, data: bytes, at: int, calls: list[Call], ends: list[int]) -> int:
-        """Add the complete commands in ``data`` from ``at`` on that hiredis parses correctly; return the offset after
-        them."""
+        """Add the complete commands from ``at`` on that hiredis parses correctly; return the offset after them."""
         end = data.find(b"\r", at, at + 2 + DIGITS)
         if end < 0 or not data[at + 1 : end].isdigit():
             return at
@@ -92,7 +91,7 @@ class HiredisParser:
 
 
 def _allocates_much(data: bytes, at: int) -> bool:
-    """Whether hiredis may allocate more than some megabytes for the bytes from ``at`` on (Rule 1)."""
+    """Return whether hiredis may allocate more than some megabytes for the bytes from ``at`` on (Rule 1)."""
     others = data.count(b">", at) + data.count(b"|", at)
     if others and _OTHERS(data, at):
         return True

@@ -78,7 +78,7 @@ def main(argv: list[str] | None = None) -> int:
         return 0
     if args and args[0] in ("-h", "--help"):
         return _help(args[1:])
-    ways = {"--test-config": _test, "--restore": _restore}  # actions instead of serving
+    ways = {"--test-config": _test, "--restore": _restore}  # actions that replace serving
     try:
         config = Config.load([word for word in args if word not in ways], _read_stdin)
     except ConfigError as exc:
@@ -89,7 +89,7 @@ def main(argv: list[str] | None = None) -> int:
 
 def run(config: Config) -> int:
     """Serve until stopped; return the exit code."""
-    gc.disable()  # until the server is ready, because the objects created at startup stay alive
+    gc.disable()  # until the server is ready, because the objects created at startup remain in use
     logger = Logger(config.logfile, config.loglevel)
     try:
         logger.check()
@@ -149,7 +149,7 @@ async def _serve(config: Config, logger: Logger) -> int:
     _stop_on_signals(server, config, logger)
     server.exhaustion.on_end = lambda: _remove_pidfile(config)
     asyncio.get_running_loop().set_exception_handler(server.exhaustion.in_loop)
-    gc.freeze()  # otherwise the first collection examines all loaded objects: half a second with 100,000 streams
+    gc.freeze()  # otherwise, the first collection examines all loaded objects: half a second with 100,000 streams
     gc.enable()
     _notify_systemd(config, logger, f"READY=1\nMAINPID={os.getpid()}\nSTATUS=Ready to accept connections\n")
     logger.notice("Ready to accept connections")
@@ -212,7 +212,7 @@ def _watch_config(config: Config, logger: Logger) -> None:
 
     def maxclients() -> None:
         granted = _clients_granted(config.maxclients)
-        if granted < config.maxclients:  # with Redis's text
+        if granted < config.maxclients:  # the text is Redis's
             raise ValueError(
                 "The operating system is not able to handle the specified number of clients, "
                 f"try with {granted}"
@@ -237,7 +237,7 @@ def _new_loop(logger: Logger) -> AbstractEventLoop:
 
 
 def _exit_while_starting(logger: Logger) -> None:
-    """Exit at once on SIGTERM and SIGINT until the server is ready. Recovery can be interrupted at any point.
+    """Make SIGTERM and SIGINT exit immediately until the server is ready. Recovery can be interrupted at any point.
 
     SIGHUP is ignored from now on, as in Redis: the server outlives the terminal from which it was started.
     """
@@ -279,8 +279,7 @@ def _stop_on_signals(server: RespServer, config: Config, logger: Logger) -> None
 
 
 def _write_pidfile(config: Config) -> None:
-    """Write the PID file. The data directory is locked already, so a second server can't replace the first one's
-    file."""
+    """Write the PID file. The data directory is already locked, so a second server can't replace the file."""
     if config.pidfile:
         with open(config.pidfile, "w", encoding="ascii") as file:
             file.write(f"{os.getpid()}\n")

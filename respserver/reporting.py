@@ -1,7 +1,7 @@
 """INFO and MEMORY, collected from the parts of the server.
 
-The cost is one pass over the clients and one over the streams; the result of the latter is reused for a while if it
-took long (streamtotals).
+The cost is one pass over the clients and one over the streams; the result of the latter is reused for a while if the
+pass took long (see ``streamtotals``).
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from respserver.runtime.memory import Memory
 from respserver.runtime.parts import RuntimeParts
 from storage.keyspace.memory import recount
 
-RECOUNTED: Final = 2000  # groups that are recounted at once: some milliseconds
+RECOUNTED: Final = 2000  # number of groups that are recounted together, which takes some milliseconds
 
 
 @dataclass(frozen=True)
 class ReportSources:
-    """The parts that only reports need."""
+    """The parts that are needed only by reports."""
 
     clients: Clients
     users: Users
@@ -97,7 +97,7 @@ class Reporting:
         )  # fmt: skip
 
     def reset(self) -> None:
-        """CONFIG RESETSTAT."""
+        """Reset the counters (CONFIG RESETSTAT)."""
         self._counters.reset()
         self._timings.histograms.clear()
         self._sources.users.denials.reset_counts()

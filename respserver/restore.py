@@ -32,16 +32,16 @@ from storage.keyspace.changes import EVERYTHING
 from storage.keyspace.keyspace import Keyspace
 from storage.streams.stream import Stream
 
-AT_ONCE = 1 << 20  # bytes that are read, or appended to the log, at once
+AT_ONCE = 1 << 20  # bytes that are read, or appended to the log, at a time
 
 Summary = dict[str, int | str]
 
 
 def restore(source: BinaryIO, config: Config) -> Summary:
-    """Create the directory ``config.dir``, which must be empty or missing; return a summary of its contents.
+    """Create the directory ``config.dir``, which must be empty or missing; return a summary of its contents as JSON.
 
-    It is created as ``<dir>.restoring`` and renamed when it is complete and on disk, so no server can start on a part
-    of it. Raises LinkError, CorruptError, OSError; then nothing remains.
+    The directory is created as ``<dir>.restoring`` and renamed when it is complete and on disk, so no server can start
+    with a part of it. Raises LinkError, CorruptError, OSError; nothing remains then.
     """
     directory = Path(config.dir)
     if directory.exists() and any(directory.iterdir()):
@@ -63,7 +63,7 @@ def restore(source: BinaryIO, config: Config) -> Summary:
 
 
 def _fill(directory: Path, source: BinaryIO, config: Config) -> Summary:
-    """Create a data directory in an empty folder."""
+    """Create a data directory in an empty directory."""
     answer, left = _introduction(source), _frames(source)
     # A sync for each batch would take hours; the log is synced once at the end.
     options = LogOptions(appendfsync="no", ring_bytes=config.wal_size, checkpoint_bytes=config.checkpoint_size)

@@ -54,7 +54,7 @@ from respserver.runtime.ticks import Ticks
 from storage.keyspace import expiry
 from storage.keyspace.keyspace import Keyspace
 
-AFTER_STALL: Final = 0.001  # seconds: a round of the event loop
+AFTER_STALL: Final = 0.001  # seconds: about one turn of the event loop
 CATCH_UP_MS: Final = 2000  # after which the periodic work continues, even if bytes remain to be read
 
 
@@ -151,12 +151,12 @@ class RespServer:
         return self.notifications.tracking
 
     def _overheads(self) -> int:
-        """Return the memory size of what is neither data nor a client's."""
+        """Return the memory size of everything that is neither data nor a client's."""
         return self.tracking.bytes + self.pubsub.bytes + self.users.held_bytes + self.slicing.left_bytes()
 
     # -- start -----------------------------------------------------------------------------------------------
     async def start(self) -> None:
-        """Take the configured role, and listen. Raises OSError, ConfigError; then everything is closed again."""
+        """Take the configured role, and listen. Raises OSError, ConfigError; everything is closed again then."""
         try:
             self.roles.opened()
             self._watch_config()
@@ -247,10 +247,10 @@ class RespServer:
         self.ticks.queue()
 
     def _may_expire(self, again: bool = False) -> bool:
-        """Whether anything may expire or fall due now. Before that, commands that have arrived are run.
+        """Return whether anything may expire or fall due now. Commands that have already arrived must run before that.
 
-        After a stall, returns False unless called with ``again``. The event loop then first reads all sockets, also
-        those of transports, and runs their commands; then the periodic work continues.
+        After a stall, returns False unless called with ``again``. The event loop then first reads all sockets,
+        including those of transports, and runs their commands; then the periodic work continues.
         """
         self.served_time.update()
         late, self.served_time.late = self.served_time.late, False
@@ -283,8 +283,8 @@ class RespServer:
             self.logger.trace("Bug in the periodic work", error)
 
     def _expire(self, now: int) -> None:
-        """Expire keys, groups and stages. While there are more, continue after a pause as long as the work took: it
-        takes at most half of the time, a few milliseconds at once."""
+        """Expire keys, groups and stages. While there are more, continue after a pause as long as the work took, so
+        that it takes at most half of the time, and a few milliseconds without a break."""
         more = True
         while more and not self.gates.loading and self.ticks.writable and not (self.data.follower or self.data.frozen):
             began = time.perf_counter()
@@ -314,7 +314,7 @@ class RespServer:
         """Do the periodic work, ``hz`` times a second. ``again``: it was postponed once, after a stall."""
         now, mono = self.clock.now(), self.clock.mono()
         if self.gates.loading or not self._may_expire(again):
-            return  # after a stall, replicas and clients would appear to have been silent, too
+            return  # after a stall, replicas and clients would also appear to have been silent
         if self._expirer is None:
             self._expire(now)
         self.blocking.wake(now, mono)
@@ -356,7 +356,7 @@ class RespServer:
         self._carry_over(old)
 
     async def _replace_data(self) -> None:
-        """Open the data directory again after a copy was installed in it. Raises CorruptError, OSError."""
+        """Reopen the data directory after a copy was installed in it. Raises CorruptError, OSError."""
         await self.checkpoints.finish()
         await self.replicas.finish()
         old = self.data.ks

@@ -28,7 +28,7 @@ STEP_MS = 100  # step of advance(), equal to the time between two runs of RespSe
 
 
 class HandClock(Clock):
-    """Advances only by move() and set(). Starts at 1,700,000,000,000 ms."""
+    """A clock that advances only by move() and set(). Starts at 1,700,000,000,000 ms."""
 
     def __init__(self, now: int = 1_700_000_000_000) -> None:
         self._now = now
@@ -70,7 +70,7 @@ class RunningServer:
         return asyncio.run_coroutine_threadsafe(run(), self._loop).result(30)
 
     def stall(self, ms: int) -> None:
-        """Simulate a stopped process for ``ms``. Commands that are sent meanwhile wait."""
+        """Simulate that the process is stopped for ``ms``. Commands that are sent meanwhile wait."""
         clock = self.server.clock
         if not isinstance(clock, HandClock):
             raise TypeError("only a server started with a HandClock can be stalled")
@@ -113,7 +113,7 @@ def start_in_thread(
     """
     with tempfile.TemporaryDirectory() as temporary:
         argv = ["--port", "0", "--dir", str(directory or temporary), "--loglevel", "warning"]
-        for name, value in {"wal_size": "1mb", **options}.items():  # small: each server writes the whole file
+        for name, value in {"wal_size": "1mb", **options}.items():  # a small file, because each server writes all of it
             argv += ["--" + name.replace("_", "-"), *([value] if isinstance(value, str) else value)]
         config = Config.load(argv)
         ready: list[RunningServer] = []

@@ -50,6 +50,5 @@ MODULE_CATEGORIES: Final = frozenset(
 
 
 def is_absent(name: str) -> bool:
-    """Return whether Redis, or one of its modules, has a command or subcommand of this name that tidelog does not
-    have."""
+    """Return whether tidelog lacks a command or subcommand of this name that Redis, or one of its modules, has."""
     return name in ABSENT or "." in name.partition("|")[0]

@@ -158,8 +158,7 @@ def client_list(ctx: Context, argv: list[bytes]) -> Reply:
 
 
 class KillFilter:
-    """The options of CLIENT KILL. A client matches if it matches all of them. As in Redis, the last one counts if an
-    option is repeated."""
+    """The options of CLIENT KILL. A client must match all of them. As in Redis, the last of repeated options counts."""
 
     def __init__(self) -> None:
         self.skip_me = True

@@ -35,8 +35,7 @@ _command = partial(command, flags="loading stale", group="server", since="0.1.0"
 
 
 def _encoded(proto: int, value: object) -> bytes:
-    """Encode the results of ``docs_tree`` and ``info_row``. Words in sets are simple strings, which redis-cli
-    requires."""
+    """Encode the results of ``docs_tree`` and ``info_row``. redis-cli requires words in sets to be simple strings."""
     if isinstance(value, frozenset):
         return reply.set_reply(proto, [reply.simple(word.encode()) for word in sorted(value)])
     if isinstance(value, dict):

@@ -156,8 +156,7 @@ def sunsubscribe(ctx: Context, argv: list[bytes]) -> Reply:
 
 
 def _reply_first(session: Session) -> None:
-    """Queue messages that a client sends to itself after its reply, as in Redis since 7.2, never within that of
-    EXEC."""
+    """Queue messages that a client sends to itself after its reply, as in Redis since 7.2, or after that of EXEC."""
     if session.transport is not None and session.subscribed:
         session.transport.hold_pushes()
 

@@ -106,8 +106,7 @@ def swapdb(ctx: Context, argv: list[bytes]) -> Reply:
 
 # -- saving ------------------------------------------------------------------------------------------------------
 def _begin(ctx: Context, rewrite: bool) -> bool:
-    """Start a checkpoint in the background. Returns False if one is in progress, or inside EXEC, which must be one
-    commit group."""
+    """Start a checkpoint in the background. Returns False if one is in progress, or inside EXEC (one commit group)."""
     return not ctx.in_exec and ctx.server.checkpoints.begin(ctx.session, rewrite)
 
 

@@ -17,8 +17,7 @@ _CONDITION = opt(oneof("condition", token("NX"), token("XX"), token("GT"), token
 
 
 def _set_expiry(ctx: Context, argv: list[bytes], unit: int, base: int) -> bytes:
-    """Set an expiry. ``unit``: ms in a unit of the argument; ``base``: the time to which it is added, in ms since
-    epoch."""
+    """Set an expiry. ``unit``: ms in a unit of the argument; ``base``: added to it, in ms since epoch."""
     name = argv[0].decode().lower()
     conditions = {word.upper() for word in argv[3:]}
     if conditions:

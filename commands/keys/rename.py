@@ -20,8 +20,7 @@ _NO_STREAMS: Final = "ERR COPY copies strings, not streams: RENAME moves a strea
 
 
 def _rename(ctx: Context, name: bytes, new: bytes, only_new: bool) -> bool:
-    """Rename a key. Returns False if the new name must not be replaced but has a value. Raises CommandError if there is
-    no value."""
+    """Rename a key. Returns False if the new name exists but must not be replaced. Raises CommandError if no value."""
     ks, now = ctx.ks, ctx.now
     value = ks.get(name, now)
     if value is None:

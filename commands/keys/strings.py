@@ -76,8 +76,7 @@ def set_(ctx: Context, argv: list[bytes]) -> Reply:
 
 @batch("SET")
 def set_batch(ctx: Context, calls: list[list[bytes]]) -> list[bytes] | None:
-    """Execute SETs of one key without options: only the last value is visible. Returns None if each change is
-    observed."""
+    """Execute SETs of one key without options: only the last value is visible. None if each change is observed."""
     ks = ctx.ks
     if len(calls[0]) != 3 or ks.event_classes or ks.tracked:
         return None

@@ -21,8 +21,7 @@ RETURNED: Final = -1  # as an idle time
 
 
 def consumer_of(ctx: Context, key: bytes, stream: Stream, group: Group, name: bytes) -> Consumer:
-    """Return the consumer of that name, which is active now; create it if necessary. Raises CommandError if the name is
-    too long."""
+    """Return the consumer of that name, which is active now. Create it if necessary; CommandError if it is too long."""
     if len(name) > LONGEST_NAME and name not in group.consumers:
         raise errors.long_name("consumer", len(name), LONGEST_NAME)
     consumer, made = groupmutators.consumer(ctx.ks, key, stream, group, name, ctx.now)

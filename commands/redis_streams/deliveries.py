@@ -35,8 +35,7 @@ def deliver_again(
     ctx: Context, key: bytes, stream: Stream, group: Group, consumer: Consumer, rows: list[PendingRow],
     elements: XElements,
 ) -> None:  # fmt: skip
-    """Redeliver the consumer's pending messages and add them to ``elements``. Messages without an entry stay
-    pending."""
+    """Redeliver the consumer's pending messages and add them to ``elements``; those without an entry stay pending."""
     again: list[bytes] = []
     for row in rows:
         if elements.add(stream, row.id):

@@ -142,8 +142,7 @@ class _Full:
         self._groups: list[_FullGroup] = []
 
     def add_groups(self, stream: Stream, freeze: bool) -> Iterator[int]:
-        """Add all groups; yield after some of them. ``freeze``: immediately, as other commands change them in the
-        meantime."""
+        """Add all groups; yield after some of them. ``freeze``: immediately, as other commands may change them."""
         work = 0
         for name in sorted(stream.groups):
             group = stream.groups.get(name)

@@ -155,8 +155,7 @@ class KeyRead:
 
 
 class HistoryRead(KeyRead):
-    """The messages that the consumer had pending when the read reached them, except those that it loses in the
-    meantime."""
+    """The messages that are pending for the consumer when the read reaches them, without those lost in the meantime."""
 
     __slots__ = ("_elements", "_left")
 

@@ -32,8 +32,7 @@ def find_group(ctx: Context, argv: list[bytes]) -> tuple[Stream, Group] | None:
 
 
 def need_group(ctx: Context, argv: list[bytes]) -> tuple[Stream, Group]:
-    """Like find_group(), but at the start of a command, where it counts as a lookup of the key. Raises CommandError for
-    None."""
+    """Return find_group() at the start of a command: counts as a lookup of the key. Raises CommandError for None."""
     stream = ctx.ks.read_stream(argv[1], ctx.now)
     group = stream.groups.get(argv[2]) if stream is not None else None
     if stream is None or group is None:

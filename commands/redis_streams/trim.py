@@ -81,8 +81,7 @@ def xsetid(ctx: Context, argv: list[bytes]) -> Reply:
 
 
 def _new_id(argv: list[bytes]) -> tuple[int, int, int]:
-    """Parse XSETID's arguments: the last ID, the entries added (-1: none), the highest deleted ID (0: none). Raises
-    CommandError."""
+    """Parse XSETID's last ID, entries added (-1: none), highest deleted ID (0: none). Raises CommandError."""
     last_id, added, deleted = strict_id(argv[2]), -1, 0
     at, end = 3, len(argv)
     while at < end:

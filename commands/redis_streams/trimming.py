@@ -192,8 +192,7 @@ class Acked(Trimming):
 
 
 def _all_needed(stream: Stream, at: int, border: int, low: int) -> bool:
-    """Return whether one group has all of [at, border) pending, the first of which has the ID ``low`` or a higher
-    one."""
+    """Return whether one group has all of [at, border) pending. The first ID in this range is at least ``low``."""
     high = stream.id_before(border)
     return (
         stream.tombstones is None

@@ -17,8 +17,7 @@ from storage.streams.stream import Stream
 
 
 class Elements:
-    """Entries in the form of T commands, with ``null`` for an entry that no longer exists. Subclasses have other
-    forms."""
+    """Entries in the T form, with ``null`` for an entry that no longer exists. Subclasses have other forms."""
 
     __slots__ = ("_picks", "_wires", "count", "null", "size")
 

@@ -25,8 +25,7 @@ MOST_KEYS: Final = 10_000  # of one call: each takes up to 800 bytes while the c
 
 
 def _for_group(argv: Sequence[bytes]) -> bool:
-    """Return whether the call has the form with GROUP. Four words are too few for it: there GROUP is the name of a
-    key."""
+    """Return whether the call has the form with GROUP. With only four words, GROUP is the name of a key."""
     return len(argv) > 4 and argv[2].upper() == b"GROUP"
 
 

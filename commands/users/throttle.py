@@ -49,8 +49,7 @@ class LoginThrottle:
         return len(self._addresses)
 
     def wait(self, address: str, local: bool, now: int) -> int:
-        """Admit a login: return the ms after which it may be tried; 0: immediately. ``local``: it comes from this
-        machine."""
+        """Admit a login: return the ms after which it may be tried; 0: immediately. ``local``: from this machine."""
         state = self._addresses.get(address)
         if state is None:
             return 0

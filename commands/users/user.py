@@ -80,8 +80,7 @@ class User:
 
     # -- keys and channels -----------------------------------------------------------------------------------
     def may_touch(self, key: bytes, reads: bool, writes: bool) -> bool:
-        """Return whether one pattern allows all of this access to the key. Without access: whether a pattern matches
-        it."""
+        """Return whether one pattern allows all of this access to the key; without access, whether one matches."""
         if self.all_keys:
             return True
         for pattern in self._keys.matching(key):
@@ -90,8 +89,7 @@ class User:
         return False
 
     def may_subscribe(self, channel: bytes, pattern: bool) -> bool:
-        """Return whether the channel may be used. A ``pattern`` (of PSUBSCRIBE) must equal one of the user's
-        patterns."""
+        """Return whether the channel may be used. A ``pattern`` (of PSUBSCRIBE) must equal a pattern of the user."""
         if self.all_channels:
             return True
         if pattern:

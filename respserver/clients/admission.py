@@ -18,8 +18,8 @@ from respserver.observe.info import RESP_PARSER
 from respserver.observe.stats import Counters
 from respserver.runtime.clock import Clock
 
-AT_ONCE = 100  # clients that on_time() examines, at least
-STALL_MS = 60_000  # a client that accepts nothing of a streamed reply for this time is closed
+AT_ONCE = 100  # minimum number of clients that on_time() examines
+STALL_MS = 60_000  # a client that accepts no part of a streamed reply for this long is closed
 
 PROTECTED = (
     b"-DENIED tidelog is running in protected mode because protected mode is enabled and no password is set for the"
@@ -39,7 +39,7 @@ class Admission:
         self._counters = counters
         parser = None
         if RESP_PARSER == "hiredis":
-            from resp.hiredisparser import HiredisParser  # here, because a compiled server does not need it
+            from resp.hiredisparser import HiredisParser  # imported here, because a compiled server does not need it
 
             parser = HiredisParser(HEADS)
         self._decoding = SharedDecoding(HEADS, parser)
@@ -79,7 +79,7 @@ class Admission:
         self._clients.add(session)
 
     def _refusal(self, session: Session) -> bytes:
-        """Return the error reply for a client that is refused; empty if it is accepted."""
+        """Return the error reply for a client that is refused; empty if the client is accepted."""
         config = self._config
         if len(self._clients) >= config.maxclients:
             return b"-ERR max number of clients reached\r\n"
@@ -100,11 +100,11 @@ class Admission:
                 self._clients.note(session, IDLE_CLIENT_BYTES + session.memory_bytes() + conn.waiting_bytes())
 
     def on_time(self, now: int, mono: int) -> None:
-        """Close clients that do not read their replies, that have disconnected unnoticed, and idle ones (``timeout``).
-        With ``maxmemory``, record the memory of each.
+        """Close clients that do not read their replies, that have disconnected unnoticed, or that are idle
+        (``timeout``). If ``maxmemory`` is set, record the memory of each client.
 
-        Called ``hz`` times a second. Each client is examined at least once a second, because examining 10,000 at once
-        would take milliseconds. ``now``: ms since epoch. ``mono``: ms, monotonic.
+        Called ``hz`` times a second. Each client is examined at least once a second, because examining 10,000
+        together would take milliseconds. ``now``: ms since epoch. ``mono``: ms, monotonic.
         """
         idle, limited = self._config.timeout * 1000, bool(self._config.maxmemory)
         for session in self._clients.some(max(AT_ONCE, len(self._clients) // self._config.hz + 1)):
@@ -125,7 +125,7 @@ class Admission:
 
 
 def _may_idle(session: Session, conn: Connection) -> bool:
-    """Whether ``timeout`` does not apply to the client."""
+    """Return whether ``timeout`` does not apply to the client."""
     return bool(
         session.blocked or session.subscribed or session.monitoring or conn.paused
         or conn.wait is not None or session.replica is not None

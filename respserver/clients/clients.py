@@ -23,7 +23,7 @@ class Clients:
         self._in_turn: list[Session] = []  # the rest of the current cycle of some(), in reverse order
         self._last_id = 0
         self.bytes = 0  # memory of the clients, as reported to note()
-        self._sizes: dict[int, int] = {}  # client ID -> its part of them
+        self._sizes: dict[int, int] = {}  # client ID -> its share of ``bytes``
 
     def next_id(self) -> int:
         """Return a new client ID: 1, 2, ..."""
@@ -62,9 +62,10 @@ class Clients:
         return [conn for conn in found if conn is not None]
 
     def some(self, count: int) -> list[Session]:
-        """Return the next ``count`` sessions of a cycle, or fewer. A cycle has each session once, in order of arrival.
+        """Return the next ``count`` sessions of a cycle, or fewer. A cycle contains each session once, in order of
+        arrival.
 
-        Some of them may have disconnected. Sessions that arrive during a cycle are in the next one.
+        Some of them may have disconnected. Sessions that arrive during a cycle are in the next cycle.
         """
         if not self._in_turn:
             self._in_turn = list(self._by_id.values())

@@ -1,6 +1,6 @@
 """The socket of one client: read and written by ``sockets`` where possible, otherwise by the event loop's transport.
 
-The first chunk comes through the transport. After that, without TLS, ``sockets`` reads the socket.
+The first chunk is read by the transport. After that, ``sockets`` reads the socket, unless it uses TLS.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from respserver.observe.traffic import Traffic
 
 
 class ClientSocket:
-    """Reads for ``reader``, and writes."""
+    """Reads one socket for ``reader``, and writes to it."""
 
     __slots__ = ("_behind", "_fd", "_reader", "_sockets", "_traffic", "transport")
 
@@ -25,7 +25,7 @@ class ClientSocket:
         self._behind = False  # the transport may still have bytes that the socket did not accept
 
     def leave_transport(self, tls: bool) -> None:
-        """After the first chunk: read the socket by ``sockets`` from now on, if possible."""
+        """After the first chunk, let ``sockets`` read the socket, if possible."""
         if self._sockets is None:
             return
         sock = None if tls else self.transport.get_extra_info("socket")
@@ -41,7 +41,7 @@ class ClientSocket:
             try:
                 self._sockets.start(self._fd, self._reader)
                 return
-            except OSError:  # the system watches no more files for this user
+            except OSError:  # the system cannot watch any more files for this user
                 self.to_transport()
         self.transport.resume_reading()
 
@@ -52,7 +52,7 @@ class ClientSocket:
             self.transport.pause_reading()
 
     def to_transport(self) -> None:
-        """Leave reading and writing to the transport, or to its next protocol."""
+        """Hand reading and writing over to the transport, or to its next protocol."""
         if self._fd >= 0:
             self.pause_reading()
             self._fd = -1
@@ -68,7 +68,7 @@ class ClientSocket:
             return
         sent = sockets.send(self._fd, data)
         self._behind = sent < len(data)
-        if self._behind:  # or there is an error, which the transport will meet, too
+        if self._behind:  # or there is an error, which the transport will also encounter
             self.transport.write(memoryview(data)[sent:] if sent > 0 else data)
 
     def buffered(self) -> int:

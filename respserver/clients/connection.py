@@ -4,13 +4,13 @@ Rule 1: replies are sent only by flush(), which ticks call when the commit group
 Rule 2: a command waits in the backlog of ``input`` for one of these reasons:
 
     blocked    a blocking command waits               until it is served or times out
-    streaming  a reply is being sent in chunks        until its last chunk is with the socket
+    streaming  a reply is being sent in chunks        until its last chunk is written to the socket
     throttled  the socket's buffer is full            until it has room
     paused     CLIENT PAUSE, or a FAILOVER            until it ends
 
 Rule 3: while a client does not read, its commands do not run. If its waiting replies exceed the output limit, its
 connection is closed.
-Rule 4: ``state`` changes only by the transitions in ``state``.
+Rule 4: ``state`` changes only by the transitions in the module ``state``.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class CommandRunner:
     def run(self, conn: Connection, calls: list[Call]) -> None:
         """Run the calls in order until one has to wait, or the client has to read first. The others go to the backlog.
 
-        The list may be changed.
+        May change the list.
         """
         raise NotImplementedError
 
@@ -52,7 +52,7 @@ class CommandRunner:
 class Wait:
     """The wait of a client for its command.
 
-    ``firm``: only the command ends it, not CLIENT UNBLOCK, and not the client by shutting down its side.
+    ``firm``: only the command ends the wait, neither CLIENT UNBLOCK nor the client by shutting down its side.
     """
 
     __slots__ = ("firm",)
@@ -69,8 +69,7 @@ class Wait:
         raise NotImplementedError
 
     def end(self, error: bool) -> bool:
-        """CLIENT UNBLOCK: end the wait with the reply of a timeout, or with an error. Returns False if it can't be
-        ended."""
+        """End the wait, as at its timeout or with an error (CLIENT UNBLOCK). Returns False if it can't be ended."""
         raise NotImplementedError
 
 
@@ -89,7 +88,7 @@ class ConnectionServices:
         self.limits = limits
         self.counters = counters
         self.logger = logger
-        self.accept = accept  # called with a new connection: gives it its session and decoder, or refuses it
+        self.accept = accept  # called with a new connection: gives it a session and a decoder, or refuses it
         self.left = left  # called when a connection is closed
         self.awaited = awaited  # called before the reply to a read that waited, for a client with CLIENT TRACKING
         self.sockets = sockets  # None: the event loop reads all sockets
@@ -97,8 +96,7 @@ class ConnectionServices:
 
 class Connection(SocketReader):
     """The server's side of one socket. Implements ``commands.session.Transport``, and asyncio.Protocol without deriving
-    from it: event loops need only the methods, and a compiled class can't derive from an interpreted one.
-    """
+    from it: event loops need only the methods, and a compiled class can't derive from an interpreted one."""
 
     __slots__ = (
         "_services", "_ticks", "_traffic", "input", "multi_bytes", "output", "paused", "session", "socket", "state",
@@ -130,12 +128,12 @@ class Connection(SocketReader):
         self.received(data)
 
     def eof_received(self) -> bool:
-        """Handle the end of input. The peer's commands are still answered, but blocked ones are ended (see flush())."""
+        """Handle the end of input. The peer's commands are still answered, but blocked commands end (see flush())."""
         if self.state != CLOSED:
             self._peer_shut_down()
         if not self.session.tls:
             return True
-        self._ticks.run_whole()  # TLS can't close one side only: replies must be sent now
+        self._ticks.run_whole()  # TLS can't close only one side, so replies must be sent now
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002  # asyncio's signature
@@ -151,7 +149,7 @@ class Connection(SocketReader):
         self.output.throttled = False
         self.output.progress = self._services.mono_ms()
         self.session.last_active = self._services.now_ms()
-        self._ticks.queue_flush(self)  # not at once: the replies may belong to a batch that is not durable yet
+        self._ticks.queue_flush(self)  # not immediately: the replies may belong to a batch that is not durable yet
         self._ticks.queue_resume(self)
 
     # -- requests --------------------------------------------------------------------------------------------
@@ -178,10 +176,10 @@ class Connection(SocketReader):
         asyncio.get_running_loop().call_exception_handler(context)
 
     def poll_shutdown(self) -> None:
-        """Find out whether the peer has shut down its side. Needed while the client waits and so much waits behind its
-        command that nothing is read. (It goes unnoticed if the requests in the socket fill its buffers.)
+        """Check whether the peer has shut down its side. Needed while the client waits and so many commands wait behind
+        its command that nothing is read. (A shutdown is not noticed if the requests in the socket fill its buffers.)
 
-        Does nothing for a command that only the command itself ends, and for a delayed login: these waits are short,
+        Does nothing for a command that only the command itself ends, and for a delayed login. These waits are short,
         and the requests behind them, some still in the socket, are answered as usual.
         """
         if self._firm() or not self.session.authenticated:
@@ -197,7 +195,7 @@ class Connection(SocketReader):
 
     @property
     def peer_shut_down(self) -> bool:
-        """Whether the peer sends nothing more, and waits for replies only."""
+        """Whether the peer sends nothing more and only waits for replies."""
         return self.state == HALF_CLOSED
 
     def _decode(self, data: bytes) -> None:
@@ -253,7 +251,7 @@ class Connection(SocketReader):
         return b""
 
     def _postpone(self, data: bytes) -> None:
-        """Before the login, while a command waits (AUTH, after failures): decode and read nothing."""
+        """Before the login, while a command waits (AUTH, after failures), decode and read nothing."""
         self.input.undecoded += data
         self._pause_reading()
 
@@ -264,7 +262,7 @@ class Connection(SocketReader):
         return self.wait is not None or output.throttled or self.paused or output.streaming is not None
 
     def run_backlog(self) -> None:
-        """Run the commands of the backlog, unless there still is a reason to wait."""
+        """Run the commands of the backlog, unless there is still a reason to wait."""
         source, output, decoder = self.input, self.output, self.input.decoder
         if self.busy or self.state == CLOSED or self.socket.transport.is_closing():
             return
@@ -361,7 +359,7 @@ class Connection(SocketReader):
             self._ticks.queue_resume(self)
 
     def held(self) -> None:
-        """Replies wait for the disk. The limit of the client's class applies to them, too."""
+        """Apply the limit of the client's class while replies wait for the disk."""
         self.check_output_limit()
 
     def _stream(self) -> None:
@@ -397,7 +395,7 @@ class Connection(SocketReader):
                 self._write(piece)
 
     def _stream_failed(self, error: Exception) -> None:
-        """Handle a failed streamed reply. If a part of it is sent, only closing the connection can report that."""
+        """Handle a failed streamed reply. If a part of it was sent, only closing the connection can report this."""
         services = self._services
         if not isinstance(error, (CorruptError, OSError)):
             services.logger.trace("A streamed reply can't be finished", error)
@@ -429,7 +427,7 @@ class Connection(SocketReader):
     def overfull(self, size: int) -> bool:
         """Close the client if its output, including ``size`` bytes of an unfinished reply, exceeds its hard limit.
 
-        Returns whether it is closed.
+        Returns whether the client is closed.
         """
         hard = self._services.limits.of(self.session)[0]
         if hard and self.state != CLOSED and self.buffered_output() + size > hard:
@@ -458,20 +456,20 @@ class Connection(SocketReader):
 
     # -- the end ---------------------------------------------------------------------------------------------
     def finish(self) -> None:
-        """Read and run nothing more; close after the replies."""
+        """Stop reading and running commands; close after the replies."""
         if self.state < CLOSING:
             self.state = next_state(self.state, FINISH)
         self.session.close_after_reply = True
         self.input.backlog.clear()
 
     def cut(self, why: str) -> None:
-        """Close at once and log why. Queued replies are lost."""
+        """Close immediately and log why. Queued replies are lost."""
         if self.state != CLOSED:
             self._services.logger.warning(f"Client id={self.session.id} addr={self.session.addr} closed: {why}")
             self.kill()
 
     def kill(self) -> None:
-        """Close at once without a log line (CLIENT KILL, ``timeout``), also if the peer reads nothing."""
+        """Close immediately without a log line (CLIENT KILL, ``timeout``), even if the peer reads nothing."""
         self.state = next_state(self.state, END)
         self.session.close_after_reply = True
         self._stop_waiting()
@@ -480,7 +478,7 @@ class Connection(SocketReader):
         self.socket.transport.abort()
 
     def _close_in_order(self) -> None:
-        """Close when the peer has the last reply; nothing more is read."""
+        """Close once the peer has the last reply; nothing more is read."""
         if not self.session.tls or self.state == HALF_CLOSED:
             self.close()
         else:
@@ -490,7 +488,7 @@ class Connection(SocketReader):
             tlsclose.close(self.socket.transport)
 
     def close(self) -> None:
-        """Close when the transport has sent its buffer."""
+        """Close once the transport has sent its buffer."""
         if self.state < CLOSING:
             self.state = next_state(self.state, CLOSE)
         self.socket.to_transport()
@@ -498,7 +496,7 @@ class Connection(SocketReader):
             self.socket.transport.close()
 
     def hand_over(self) -> None:
-        """Stop reading and writing: the socket is closed, or belongs to a replica's feed from now on."""
+        """Stop reading and writing: the socket is closed, or is now used by a replica's feed."""
         self.state = next_state(self.state, END)
         self.socket.to_transport()
         self._stop_waiting()
@@ -506,7 +504,7 @@ class Connection(SocketReader):
         self.input.backlog.clear()
 
     def _firm(self) -> bool:
-        """Whether only its command ends the client's wait."""
+        """Return whether only its command ends the client's wait."""
         return self.wait is not None and self.wait.firm
 
     def _stop_waiting(self) -> None:

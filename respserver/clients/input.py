@@ -1,6 +1,6 @@
 """The requests of one client that have arrived and have not run yet.
 
-Rule 1: requests run in the order of arrival. While ``backlog`` has some, new ones are appended to it.
+Rule 1: requests run in the order of arrival. While ``backlog`` is not empty, new ones are appended to it.
 Rule 2: before the login, bytes that arrive while a command waits are not even decoded: the limits that apply to them
 depend on that command.
 """
@@ -14,17 +14,17 @@ from respserver.clients.flowcontrol import BACKLOG_AT_ONCE, BACKLOG_BYTES
 
 
 class RequestInput:
-    """Decoded calls that wait, and bytes that are not decoded."""
+    """Decoded calls that wait, and bytes that are not decoded yet."""
 
     __slots__ = ("_bytes", "backlog", "chunk", "decoder", "reading", "undecoded")
 
     def __init__(self) -> None:
         self.decoder: RequestDecoder
-        self.reading = True  # False: too much waits, or the replies do, or the connection ends
+        self.reading = True  # False: too many requests or replies wait, or the connection ends
         self.backlog: deque[list[bytes]] = deque()  # calls that wait, in order
         self.undecoded = b""  # received before the login (Rule 2)
-        self.chunk = 0  # bytes of the chunk whose calls run now
-        self._bytes = 0  # received since calls began to wait
+        self.chunk = 0  # size of the chunk whose calls run now
+        self._bytes = 0  # bytes received since calls began to wait
 
     def append(self, calls: list[Call], size: int) -> None:
         """Add calls that arrived as ``size`` bytes to the end of the backlog."""
@@ -42,12 +42,12 @@ class RequestInput:
         return calls
 
     def measure(self) -> None:
-        """Compute the size of the backlog, after a part of it has run."""
+        """Compute the size of the backlog after a part of it has run."""
         self._bytes = self._size() if self.backlog else 0
 
     @property
     def full(self) -> bool:
-        """Whether so much waits that no more is to be read."""
+        """Whether so much waits that reading must stop."""
         return len(self.backlog) > BACKLOG_AT_ONCE or self._bytes > BACKLOG_BYTES
 
     def query_buffered(self) -> int:
@@ -55,7 +55,7 @@ class RequestInput:
         return self.decoder.buffered + len(self.undecoded) + self._size() + self.chunk
 
     def waiting_bytes(self) -> int:
-        """Return the approximate memory size of all that waits."""
+        """Return the approximate memory size of everything that waits."""
         return self.decoder.buffered + len(self.undecoded) + self._bytes
 
     def _size(self) -> int:

@@ -1,4 +1,4 @@
-"""Listening sockets (TCP, TLS, unix), and the form in which clients see addresses."""
+"""Listening sockets (TCP, TLS, unix), and the form in which addresses are shown to clients."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Listeners:
         if config.port:
             await self._everywhere(config.port, None)
         if config.tls_port:
-            from respserver.clients.tls import build_context  # here, because ssl is slow to import
+            from respserver.clients.tls import build_context  # imported here, because ssl is slow to import
 
             await self._everywhere(config.tls_port, build_context(config))
         if config.unixsocket:
@@ -92,13 +92,12 @@ def shown(name: object, unixsocket: str) -> str:
 
 
 def is_loopback(addr: str) -> bool:
-    """Whether ``addr``, as returned by shown(), is a loopback address."""
+    """Return whether ``addr``, as returned by shown(), is a loopback address."""
     return addr.startswith(("127.", "[::1]", "[::ffff:127."))
 
 
 def keep_alive(sock: socket.socket, seconds: int) -> None:
-    """Apply tcp-keepalive: the first probe is sent after ``seconds``. A dead connection is closed after about twice
-    that."""
+    """Apply tcp-keepalive: the first probe is sent after ``seconds``. Dead connections close after about twice that."""
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     if sys.platform == "linux":
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, seconds)

@@ -32,7 +32,7 @@ def redacted(argv: list[bytes], called: str = "") -> list[bytes]:
     """Return the call without passwords and without rules of users, for MONITOR and the slow log.
 
     ``called``: the declared name of the command, which differs from ``argv[0]`` if the command was renamed. Words that
-    may be a misplaced password, as in a call with an unknown option or directive, are not shown either.
+    may be a misplaced password, as in a call with an unknown option or directive, are removed as well.
     """
     name = called.split("|")[0].upper().encode() if called else argv[0].upper()
     if name[:1] not in b"AHC":  # most commands have no passwords
@@ -54,7 +54,7 @@ def redacted(argv: list[bytes], called: str = "") -> list[bytes]:
 
 
 def hidden(argv: list[bytes]) -> list[bytes]:
-    """Return only the name of an unknown command: it may be misspelt and have a password."""
+    """Return only the name of an unknown command, which may be misspelled and contain a password."""
     return _hidden(argv, 1)
 
 
@@ -63,8 +63,7 @@ def _hidden(argv: list[bytes], start: int) -> list[bytes]:
 
 
 def _hello(argv: list[bytes]) -> list[bytes]:
-    """Hide, in HELLO [version] [AUTH user password] [SETNAME name], the words after AUTH, and all from an unknown
-    word."""
+    """Hide, in HELLO [version] [AUTH user password] [SETNAME name], the words after AUTH or from an unknown word on."""
     out = list(argv)
     at = 2 if len(argv) > 1 and argv[1].isdigit() else 1
     while at < len(argv):
@@ -105,15 +104,14 @@ class Monitors:
         self._gates.monitors(True)
 
     def remove(self, session: Session) -> None:
-        """Idempotent."""
+        """Remove a client. Idempotent."""
         if session.monitoring:
             session.monitoring = False
             self._sessions.pop(session, None)
             self._gates.monitors(bool(self._sessions))
 
     def show(self, session: Session, command: Command, argv: list[bytes]) -> None:
-        """Send an executed command to the monitors. Queued commands are sent when EXEC runs them, admin commands
-        never."""
+        """Send an executed command to the monitors. Queued ones are sent when EXEC runs them, admin commands never."""
         if not self._sessions or not command.flags.isdisjoint(("admin", "skip_monitor")):
             return
         line = monitor_line(self._clock.micros(), session.addr, redacted(argv, command.name))

@@ -3,7 +3,7 @@
 Rule 1: they are queued right after the command, in the order in which the changes happened, and sent with the tick. So
 no client is notified of a change that is not on disk, and a subscriber is notified of changes in order.
 Rule 2: events are not relayed to replicas. They would arrive twice at programs that subscribe to both servers, and the
-state of a replica at that time is different.
+replica may not have the change yet.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Notifications:
         self._classes = 0
 
     def configure(self) -> None:
-        """Apply ``notify-keyspace-events``; the keyspace decides which of the classes it emits."""
+        """Apply ``notify-keyspace-events``; the keyspace decides which of the classes it publishes."""
         self._classes = events.parse_classes(self._config.notify_keyspace_events)
 
     def send(self, session: Session | None) -> None:
@@ -48,7 +48,7 @@ class Notifications:
     def ran(self, session: Session, command: Command, argv: list[bytes], parked: bool) -> None:
         """Record a command of a client with CLIENT TRACKING. ``parked``: the client waits for its reply.
 
-        Earlier changes are sent first, even within EXEC; otherwise a read after a change would be treated as one
+        Earlier changes are sent first, even within EXEC; otherwise, a read after a change would be treated as one
         before it. The client's own messages are sent after its reply.
         """
         if self._data.ks.events and session.transport is not None:
@@ -57,7 +57,7 @@ class Notifications:
         self.tracking.ran(session, command, argv, parked)
 
     def end_tick(self) -> None:
-        """Called before replies are sent, if there are changes."""
+        """Send pending notifications. Called before replies are sent, if there are changes."""
         self.send(None)
         self.tracking.broadcast()
 

@@ -1,5 +1,5 @@
-"""The replies to one client that are not with its socket yet. Some are streamed: produced chunk by chunk while they are
-sent.
+"""The replies to one client that are not written to its socket yet. Some are streamed: produced chunk by chunk while
+they are sent.
 """
 
 from __future__ import annotations
@@ -8,18 +8,19 @@ from commands.context import Chunks
 
 
 class ReplyOutput:
-    """Replies, in order; ``streaming`` is the streamed one that was begun."""
+    """Replies, in order; ``streaming`` is the streamed reply that was begun."""
 
     __slots__ = ("begun", "bytes", "items", "progress", "pushes", "soft_since", "streaming", "streams", "throttled")
 
     def __init__(self) -> None:
         self.items: list[bytes | Chunks] = []
         self.bytes = 0  # size of the replies in ``items`` that are not streamed
-        self.streams = 0  # streamed replies in ``items``, and the one in ``streaming``
+        self.streams = 0  # number of streamed replies in ``items``, plus the one in ``streaming``
         self.streaming: Chunks | None = None
-        self.begun = False  # a chunk of ``streaming`` was sent
+        self.begun = False  # a chunk of ``streaming`` has been sent
         self.progress = 0  # ms (monotonic) when a streamed reply began, or the socket last accepted more
-        self.pushes: list[bytes] | None = None  # messages that follow the reply of the current command; None: at once
+        # messages that follow the reply of the current command; None: send them immediately
+        self.pushes: list[bytes] | None = None
         self.throttled = False  # the socket's buffer is full
         self.soft_since = 0  # ms (monotonic) when the soft output limit was first exceeded; 0: not exceeded
 
@@ -31,7 +32,7 @@ class ReplyOutput:
             self.streams += 1
 
     def take(self) -> bytes:
-        """Remove all replies and return them joined. None of them is streamed."""
+        """Remove all replies and return them joined. None of them may be streamed."""
         items = self.items
         data = items[0] if len(items) == 1 else b"".join(items)  # type: ignore[arg-type]
         items.clear()
@@ -39,7 +40,7 @@ class ReplyOutput:
         return data  # type: ignore[return-value]
 
     def take_one(self, mono: int) -> bytes:
-        """Remove the first reply and return it. A streamed one goes to ``streaming``, and nothing is returned."""
+        """Remove the first reply and return it. A streamed reply is moved to ``streaming``, and nothing is returned."""
         item = self.items.pop(0)
         if isinstance(item, Chunks):
             self.streaming = item

@@ -1,4 +1,4 @@
-"""Delays commands during CLIENT PAUSE, during a FAILOVER and during shutdown.
+"""Delays commands during CLIENT PAUSE, during a FAILOVER, and during shutdown.
 
 As in Redis, the data does not change meanwhile: nothing expires, and no entry falls due. During a CLIENT PAUSE, a
 replica does not apply the batches that its leader sends (``roles.link``).
@@ -22,8 +22,8 @@ class Pauses:
         self._clients = clients
 
     def pause(self, until_ms: int, writes_only: bool) -> None:
-        """CLIENT PAUSE until ``until_ms`` (ms since epoch). Overlapping pauses last as long as the longer one, and
-        delay all commands if one of them does."""
+        """CLIENT PAUSE until ``until_ms`` (ms since epoch). Overlapping pauses last as long as the longest, and delay
+        all commands if one of them does."""
         gates = self._gates
         if gates.pause_until:
             until_ms = max(until_ms, gates.pause_until)

@@ -1,6 +1,6 @@
 """Subscriptions, and the delivery of messages to subscribers of this server and of its replicas.
 
-Shard channels are a separate set of names, without patterns. There is no cluster, so this server has all of them.
+Shard channels are a separate set of names, without patterns. There is no cluster, so this server serves all of them.
 
 Rule 1: ``session.channels``, ``session.patterns`` and ``session.shards`` change only here, together with the registry.
 Rule 2: a message is encoded once for each protocol version.
@@ -16,7 +16,7 @@ from commands.glob import Glob
 from commands.session import SUBSCRIPTION_BYTES, Session
 from resp import reply
 
-DROPPED_AT_ONCE: Final = 1000  # subscriptions: about a millisecond
+DROPPED_AT_ONCE: Final = 1000  # subscriptions, which take about a millisecond
 
 
 class PubSub:
@@ -40,7 +40,7 @@ class PubSub:
         self.bytes = 0  # memory of the compiled patterns; the rest is counted by sessions
 
     def subscribe(self, session: Session, channel: bytes, pattern: bool) -> None:
-        """Idempotent. Raises CommandError for a pattern that is too long."""
+        """Add a subscription. Idempotent. Raises CommandError for a pattern that is too long."""
         mine = session.patterns if pattern else session.channels
         if channel in mine:
             return
@@ -50,19 +50,19 @@ class PubSub:
         _join(self._patterns if pattern else self._channels, session, mine, channel)
 
     def unsubscribe(self, session: Session, channel: bytes, pattern: bool) -> None:
-        """Idempotent."""
+        """Remove a subscription. Idempotent."""
         registry = self._patterns if pattern else self._channels
         _leave(registry, session, session.patterns if pattern else session.channels, channel)
         if pattern and channel not in registry and channel in self._globs:
             self.bytes -= self._globs.pop(channel).memory_bytes()
 
     def subscribe_shard(self, session: Session, channel: bytes) -> None:
-        """Idempotent."""
+        """Add a subscription to a shard channel. Idempotent."""
         if channel not in session.shards:
             _join(self._shards, session, session.shards, channel)
 
     def unsubscribe_shard(self, session: Session, channel: bytes) -> None:
-        """Idempotent."""
+        """Remove a subscription to a shard channel. Idempotent."""
         _leave(self._shards, session, session.shards, channel)
 
     def drop(self, session: Session) -> None:
@@ -98,7 +98,7 @@ class PubSub:
         return self._deliver(subscribers, [b"smessage", channel, message]) if subscribers else 0
 
     def deliver(self, channel: bytes, message: bytes) -> int:
-        """Deliver to the channel's subscribers on this server, then to those of matching patterns; return the number of
+        """Deliver to the channel's subscribers on this server, then to those of matching patterns. Return the number of
         deliveries."""
         delivered = 0
         subscribers = self._channels.get(channel)
@@ -147,7 +147,7 @@ class PubSub:
 
 
 def _join(registry: dict[bytes, dict[Session, None]], session: Session, mine: set[bytes], channel: bytes) -> None:
-    """Add a subscription. ``mine``: the client's others of the same kind."""
+    """Add a subscription. ``mine``: the client's other subscriptions of the same kind."""
     mine.add(channel)
     registry.setdefault(channel, {})[session] = None
     session.retained_bytes += SUBSCRIPTION_BYTES + len(channel)

@@ -1,11 +1,11 @@
 """Reads and writes the sockets of clients directly, if _sockets.c was compiled.
 
-A connection without TLS begins with a transport of the event loop. After its first chunk, its socket is in an epoll set
-of this module, and the event loop watches the set's descriptor. One pass reads all bytes that have arrived on all
-sockets of the set, and the tick ends with the pass.
+A connection without TLS begins with a transport of the event loop. After its first chunk, its socket is added to an
+epoll set of this module, and the event loop watches the set's descriptor. One pass reads all bytes that have arrived on
+all sockets of the set, and the tick ends with the pass.
 
-Rule 1: the transport owns the socket. It closes and aborts, and sends the bytes that the socket does not accept at
-once.
+Rule 1: the transport owns the socket. It closes and aborts, and sends the bytes that the socket does not accept
+immediately.
 Rule 2: stop() is called before a transport is closed or handed over.
 
 Decision: for a PING, a transport took a third of the server's instructions: two lock operations for each read,
@@ -37,11 +37,11 @@ class SocketReader(TickClient):
     __slots__ = ()
 
     def received(self, data: bytes) -> None:
-        """Handle a chunk."""
+        """Process a chunk."""
         raise NotImplementedError
 
     def ended(self, error: int) -> None:
-        """Handle the end: the peer has shut down its side (0), or the socket failed with this errno."""
+        """Handle the end of input: the peer has shut down its side (0), or the socket failed with this errno."""
         raise NotImplementedError
 
     def failed(self, error: Exception) -> None:
@@ -53,7 +53,7 @@ class Sockets:
     """The epoll set."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, ticks: Ticks) -> None:
-        """Raises OSError."""
+        """Create the epoll set. Raises OSError."""
         # (descriptor, bytes) -> number of bytes that the socket has accepted; -1 for any error
         self.send: Final[Callable[[int, bytes], int]] = _sockets.send  # looked up once
         self._receive: Final[Callable[[int, list[SocketReader | None]], bool]] = _sockets.receive
@@ -65,7 +65,7 @@ class Sockets:
         loop.add_reader(self._fd, self.turn)
 
     def start(self, fd: int, reader: SocketReader) -> None:
-        """Read a socket. Raises OSError."""
+        """Start to read a socket. Raises OSError."""
         readers = self._readers
         if self._epoll.closed:
             raise OSError(errno.EBADF, "the server has ended")
@@ -76,15 +76,14 @@ class Sockets:
             readers[fd] = reader
 
     def stop(self, fd: int, reader: SocketReader) -> None:
-        """Stop reading a socket, until start()."""
+        """Stop reading a socket until start()."""
         readers = self._readers
         if fd < len(readers) and readers[fd] is reader:
             readers[fd] = None
             self._epoll.unregister(fd)
 
     def turn(self) -> bool:
-        """Read the bytes that have arrived on all sockets. Returns whether the time limit was reached before the
-        end."""
+        """Read all bytes that have arrived on the sockets. Returns whether the time limit ended this early."""
         ticks = self._ticks
         ticks.begin_turn()
         try:

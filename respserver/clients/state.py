@@ -2,7 +2,7 @@
 
     OPEN         requests are read, run and answered
     HALF_CLOSED  the peer has shut down its side: requests that have arrived are answered, then the connection closes
-    FINISHING    no request is read or run any more; the connection closes when the replies are with the socket
+    FINISHING    requests are no longer read or run; the connection closes when the replies are written to the socket
     CLOSING      nothing is read or answered; the transport sends the bytes that it has
     CLOSED       aborted, lost, or handed over to a replica's feed: nothing is read or written
 
@@ -29,7 +29,7 @@ TRANSITIONS: Final[dict[tuple[int, str], int]] = {
     (OPEN, FINISH): FINISHING,
     (OPEN, CLOSE): CLOSING,
     (OPEN, END): CLOSED,
-    (HALF_CLOSED, PEER_SHUTDOWN): HALF_CLOSED,  # it was noticed by polling before
+    (HALF_CLOSED, PEER_SHUTDOWN): HALF_CLOSED,  # polling has noticed it before
     (HALF_CLOSED, FINISH): FINISHING,
     (HALF_CLOSED, CLOSE): CLOSING,
     (HALF_CLOSED, END): CLOSED,
@@ -39,12 +39,12 @@ TRANSITIONS: Final[dict[tuple[int, str], int]] = {
     (FINISHING, END): CLOSED,
     (CLOSING, PEER_SHUTDOWN): CLOSING,
     (CLOSING, END): CLOSED,
-    (CLOSED, END): CLOSED,  # an aborted connection is lost afterwards
+    (CLOSED, END): CLOSED,  # the connection is lost after it was aborted
 }
 
 
 class TransitionError(Exception):
-    """A bug: a connection can't do this in its state."""
+    """Raised because of a bug: the event is not valid in the connection's state."""
 
 
 def next_state(state: int, event: str) -> int:

@@ -123,7 +123,7 @@ def _load_pair(context: ssl.SSLContext, config: Config, cert_name: str, key_name
 
     def password() -> str:
         nonlocal encrypted
-        encrypted = True  # OpenSSL calls this only for an encrypted key; otherwise it would prompt on the terminal
+        encrypted = True  # OpenSSL calls this only for an encrypted key; without it, it would prompt on the terminal
         return config.value(pass_name)
 
     try:
@@ -161,7 +161,7 @@ def _set_client_auth(context: ssl.SSLContext, config: Config) -> None:
 
 
 def _load_authorities(context: ssl.SSLContext, config: Config) -> None:
-    """Load the authorities that sign the peers' certificates. Raises ConfigError."""
+    """Load the certificate authorities that sign the peers' certificates. Raises ConfigError."""
     if config.tls_ca_cert_file:
         path = _readable("tls-ca-cert-file", config.tls_ca_cert_file)
         try:

@@ -1,7 +1,7 @@
 """CLIENT TRACKING: which client may have cached which keys, and the invalidation messages.
 
 A client that has enabled it gets one message when a key that it has read changes. The key is then forgotten until the
-client reads it again. With BCAST, nothing is remembered: the client gets a message for every changed key with one of
+client reads it again. With BCAST, no reads are recorded: the client gets a message for every changed key with one of
 its prefixes, once per tick.
 
 Rule 1: messages are queued like replies. A client gets them before any reply that could show a later state of the key,
@@ -29,7 +29,7 @@ KEY_BYTES: Final = 200  # memory of a remembered key with one client, without it
 READER_BYTES: Final = 80  # memory of each further client
 PREFIX_BYTES: Final = 1000
 EVICTED_AT_ONCE: Final = 100  # if there are too many keys, one in this many is forgotten
-FORGOTTEN_AT_ONCE: Final = 5000  # keys: some milliseconds
+FORGOTTEN_AT_ONCE: Final = 5000  # keys, which take some milliseconds
 
 
 class Prefix:
@@ -56,9 +56,9 @@ class Tracking:
         self._lengths: Counter[int] = Counter()  # length -> number of prefixes
         self._changed: set[bytes] = set()  # prefixes of keys that changed in this tick
         self.pending = False  # broadcast() has changes to send
-        self.count = 0  # clients that have enabled it
-        self.items = 0  # pairs of a key and a client
-        self.bytes = 0  # of memory
+        self.count = 0  # number of clients that have enabled it
+        self.items = 0  # number of pairs of a key and a client
+        self.bytes = 0  # memory
 
     def stats(self) -> TrackingStats:
         return TrackingStats(self.count, len(self._readers), self.items, len(self._prefixes), self.bytes)
@@ -156,7 +156,7 @@ class Tracking:
         """Forget the oldest keys beyond ``tracking-table-max-keys``, and notify their readers. Returns whether there
         are more.
 
-        After the limit is lowered, there can be a million of them, so a call takes some milliseconds at most.
+        After the limit is lowered, there can be a million of them, so each call is limited to some milliseconds.
         """
         most = self._config.tracking_table_max_keys
         excess = len(self._readers) - most if most else 0
@@ -184,7 +184,7 @@ class Tracking:
             self._invalidate(key, session)
 
     def _invalidate(self, key: bytes, session: Session | None) -> None:
-        """Forget the readers of the key, and notify them; the client that changed it only without NOLOOP."""
+        """Forget and notify the readers of the key, except the client that changed it if it has set NOLOOP."""
         held = self._readers.pop(key)
         numbers = sorted(held) if isinstance(held, set) else [held]
         self.items -= len(numbers)
@@ -232,7 +232,7 @@ class Tracking:
                 if others:
                     self._send(session, caching, reply.bulk_array(others))
 
-    # -- messages --------------------------------------------------------------------------------------------
+    # Notify clients with BCAST of the keys that changed in this tick. Called at the end of the tick.
     def _send(self, session: Session, caching: TrackingOptions, body: bytes | None) -> None:
         """Notify a client, or the target of its REDIRECT. ``body``: the keys as an encoded array; None: all keys."""
         receiver = session
@@ -256,7 +256,7 @@ class Tracking:
 
 
 def _reads(command: Command, argv: list[bytes]) -> bool:
-    """Whether the call only reads the values of its keys."""
+    """Return whether the call only reads the values of its keys."""
     if command.write:
         return not command.changes(argv)
     return "readonly" in command.flags and "pubsub" not in command.flags

@@ -1,8 +1,8 @@
-"""The users of a server: logging in, changes, and the effect of a change on connected clients.
+"""The users of a server: logins, changes, and the effect of a change on connected clients.
 
 Rule 1: a name has the same ``User`` object as long as it exists. Sessions refer to it, so changed rules apply to their
 next call.
-Rule 2: after a change, clients that are no longer permitted are closed at once: those whose user was deleted or
+Rule 2: after a change, clients that are no longer permitted are closed immediately: those whose user was deleted or
 disabled, and those that subscribe to a channel, monitor, or replicate without permission. Blocked calls are checked
 again (``on_change``).
 """
@@ -30,7 +30,7 @@ from respserver.config.config import Config
 from respserver.observe.logs import Logger
 from respserver.runtime.clock import Clock
 
-_NOBODY = [hashed(b"")]  # compared with the password for a user that does not exist
+_NOBODY = [hashed(b"")]  # compared with the password if the user does not exist
 
 
 class Users:
@@ -47,12 +47,12 @@ class Users:
         self.denials = Denials(config.acllog_max_len)
         self.on_change: Callable[[], None] = lambda: None  # called after users have changed
         self._requirepass = config.requirepass
-        self._user_bytes = -1  # memory of the users; -1: to be computed again
+        self._user_bytes = -1  # memory of the users; -1: must be recomputed
         self._warn(self._by_name)
 
     @property
     def held_bytes(self) -> int:
-        """Return the approximate memory size of the users and of ACL LOG."""
+        """The approximate memory size of the users and of ACL LOG."""
         if self._user_bytes < 0:
             self._user_bytes = sum([user.memory_bytes() for user in self._by_name.values()])
         return self._user_bytes + self.denials.memory_bytes()
@@ -125,7 +125,7 @@ class Users:
             raise CommandError(errors.DEFAULT_USER_STAYS)
         gone = [self._by_name.pop(name) for name in dict.fromkeys(names) if name in self._by_name]
         for user in gone:
-            user.adopt(User(user.name))  # loses all permissions, also in the rest of a transaction
+            user.adopt(User(user.name))  # removes all permissions, also for the rest of a transaction
         self._changed(set(gone), caller)
         return len(gone)
 
@@ -156,7 +156,7 @@ class Users:
             self._logger.warning(line)
 
     def _adopt(self, users: aclfile.Users, caller: Session | None, *others: User) -> None:
-        """Apply these rules to the users of the same names. ``others`` have changed already."""
+        """Adopt these rules for the users of the same names. ``others`` have changed already."""
         changed = set(others)
         for name, new in users.items():
             user = self._by_name.setdefault(name, new)
@@ -185,7 +185,7 @@ class Users:
 
 
 def _exceeds(session: Session) -> bool:
-    """Whether the client has a subscription or role that its user does not permit."""
+    """Return whether the client has a subscription or role that its user does not permit."""
     user = session.user
     if user.unrestricted:
         return False
@@ -199,7 +199,7 @@ def _exceeds(session: Session) -> bool:
 
 
 def login_source(session: Session) -> tuple[str, bool]:
-    """Return the source by which failed logins are counted, and whether it is this machine. For IPv6, it is the
+    """Return the source by which failed logins are counted, and whether it is this machine. For IPv6, the source is the
     network, because a client often has all addresses of its network."""
     if session.unix:
         return "the unix socket", True

@@ -1,7 +1,7 @@
 """Users in files: the ACL file (``aclfile``), and the ``user`` lines of the configuration.
 
-An ACL file is Redis's: a line for each user, as ACL LIST shows it. There are no quotes in it, because no rule has a
-space in it. Blank lines are skipped::
+An ACL file has Redis's format: a line for each user, as ACL LIST shows it. It contains no quotes, because no rule
+contains a space. Blank lines are skipped::
 
     user default off
     user app on #f64551fc... ~jobs:* &* -@all +@stream +@connection
@@ -121,6 +121,6 @@ def _shown(word: bytes) -> str:
 def write(users: Users, path: str) -> None:
     """Replace the ACL file atomically. Raises OSError."""
     lines = [b" ".join([b"user", name, *rules.describe(user)]) + b"\n" for name, user in sorted(users.items())]
-    if not os.path.exists(path):  # it was removed: only the server's own user needs to read it
+    if not os.path.exists(path):  # the file was removed: only the server's own user needs to read it
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600))
     replace(path, b"".join(lines).decode("utf-8", "surrogateescape"))

@@ -20,7 +20,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator
 
-MAX_INCLUDE_DEPTH = 16  # of nested includes; more are considered a cycle
+MAX_INCLUDE_DEPTH = 16  # maximum depth of nested includes; a deeper one is considered a cycle
 
 _ESCAPES = {"n": 0x0A, "r": 0x0D, "t": 0x09, "b": 0x08, "a": 0x07}
 _HEX = frozenset("0123456789abcdefABCDEF")
@@ -164,7 +164,7 @@ def parse_yes_no(text: str) -> bool:
 
 def nearest(word: str, known: Iterable[str]) -> str | None:
     """Return the known name that is most similar to ``word``; None if none is similar."""
-    import difflib  # slow to import, and used for errors only
+    import difflib  # slow to import, and used only for errors
 
     close = difflib.get_close_matches(word.lower(), known, n=1, cutoff=0.6)
     return close[0] if close else None
@@ -238,7 +238,7 @@ def _include(line: ConfigLine, depth: int) -> Iterator[ConfigLine]:
     path = line.words[1]
     paths = [path]
     if any(c in path for c in "*?["):
-        import glob  # rare
+        import glob  # rarely needed
 
         paths = sorted(glob.glob(path))
     for one in paths:

@@ -41,7 +41,7 @@ class Config(Values):
         return IGNORED[name][0] if given is None else given
 
     def get(self, patterns: Iterable[bytes]) -> list[tuple[str, str]]:
-        """CONFIG GET: return the names that match one of the glob patterns, in any case, and their texts; each name
+        """CONFIG GET: return the names that match one of the glob patterns, in any case, with their texts; each name
         once. Raises CommandError for a pattern that is too long.
 
         Texts have surrogateescapes for bytes that are not UTF-8.
@@ -63,7 +63,7 @@ class Config(Values):
         return {**IGNORED, **self.ignored, **ALIASES}
 
     def set(self, pairs: Sequence[tuple[bytes, bytes]]) -> None:
-        """CONFIG SET: all or nothing. Raises CommandError with Redis's texts; then nothing has changed."""
+        """CONFIG SET: all or nothing. Raises CommandError with Redis's texts; nothing has changed then."""
         wanted = _wanted(pairs)
         before = {d.attr: getattr(self, d.attr) for _, d, _ in wanted if d is not None}
         ignored_before = dict(self.ignored)
@@ -91,7 +91,7 @@ class Config(Values):
             self.ignored[name] = text
             self.warn(f"CONFIG SET {name}: ignored ({reason_ignored(name)})")
             return
-        # save points are replaced; limits are changed class by class
+        # save points are replaced; limits are changed only for the named classes
         before: Value = [] if directive.kind == "save" else getattr(self, directive.attr)
         self.take(directive, directive.parse(directive.split(text), before), by_client=True)
 
@@ -116,7 +116,7 @@ class Config(Values):
 
 
 def _wanted(pairs: Sequence[tuple[bytes, bytes]]) -> list[tuple[str, Directive | None, str]]:
-    """Return the given name, the directive (None: an ignored one) and the value of each pair. Raises CommandError."""
+    """Return name, directive (None: an ignored one), and value of each pair. Raises CommandError."""
     wanted: list[tuple[str, Directive | None, str]] = []
     seen: set[str] = set()
     for raw_name, raw_value in pairs:

@@ -202,7 +202,7 @@ class Directive:
 
 
 def _shown_class(name: str) -> str:
-    return "slave" if name == "replica" else name  # as Redis still prints it
+    return "slave" if name == "replica" else name  # the name that Redis still prints
 
 
 def _shown_limits(limits: Limits | str) -> str:

@@ -105,7 +105,7 @@ _GROUPS: tuple[tuple[str, str], ...] = (
     ),
 )
 
-# Redis 8 includes modules that have several dozen directives.
+# Redis 8 includes modules with several dozen directives.
 MODULE_PREFIXES = ("search-", "ts-", "bf-", "cf-", "topk-", "vset-")
 MODULE_REASON = "there are no scripts, functions or modules"
 

@@ -3,9 +3,9 @@
 1. Comments, the order of lines, and lines with the current value are not changed.
 2. If the value of a directive has changed, a new line replaces the first of its lines, and the others are removed.
 3. The result is loaded as the next start would load it, with the files that it includes. Directives whose values still
-   differ are appended after Redis's mark. So the next start always gets the current values. If the result can't be
-   loaded, an error is raised, and the file is not changed.
-4. The file is replaced atomically: after a crash it is the old one or the new one.
+   differ are appended after Redis's mark. The next start therefore always gets the current values. If the result can't
+   be loaded, an error is raised, and the file is not changed.
+4. The file is replaced atomically: after a crash, it is the old one or the new one.
 """
 
 from __future__ import annotations
@@ -122,8 +122,8 @@ def _still_different(config: Values, text: str, path: str) -> list[str]:
 
 
 def replace(path: str, text: str) -> None:
-    """Replace an existing file atomically. Raises OSError; then it is unchanged."""
-    real = os.path.realpath(path)  # keeps a symbolic link
+    """Replace an existing file atomically. Raises OSError; the file is unchanged then."""
+    real = os.path.realpath(path)  # preserves a symbolic link
     temporary = f"{real}.{os.getpid()}.tmp"
     mode = os.stat(real).st_mode & 0o7777
     try:

@@ -29,7 +29,7 @@ class Values:
     """
 
     # network
-    bind: list[str]  # as written: "-::1" means "if there is such an address"
+    bind: list[str]  # as written; "-::1" means "if that address exists"
     port: int  # 0: none
     protected_mode: bool
     tcp_backlog: int
@@ -85,7 +85,7 @@ class Values:
     proto_max_bulk_len: int
     proto_max_command_expansion: int
     client_query_buffer_limit: int
-    client_output_buffer_limit: dict[str, Limits]  # of normal, replica and pubsub
+    client_output_buffer_limit: dict[str, Limits]  # by class: normal, replica, pubsub
     maxmemory: int  # 0: none
     maxmemory_policy: str  # always noeviction
     # security
@@ -109,8 +109,8 @@ class Values:
     masteruser: str
     replica_serve_stale_data: bool
     replica_read_only: bool  # always True
-    repl_ping_replica_period: int  # seconds
-    repl_timeout: int  # seconds
+    repl_ping_replica_period: int  # "": the address that the leader detects
+    repl_timeout: int  # 0: the port on which this server listens
     repl_disable_tcp_nodelay: bool
     repl_backlog_size: int
     repl_backlog_ttl: int  # seconds; 0: forever
@@ -126,7 +126,8 @@ class Values:
     def __init__(self) -> None:
         self.file: str | None = None  # absolute path of the configuration file; None: none
         self.warnings: list[str] = []  # warnings of load(), one line each
-        self.warn: Callable[[str], None] = self.warnings.append  # called with a warning; at startup, a logger's
+        # called with a warning; at startup, this is the logger's method
+        self.warn: Callable[[str], None] = self.warnings.append
         self.ignored: dict[str, str] = {}  # configured directives that are ignored: name -> value
         for directive in DIRECTIVES.values():
             text = directive.default
@@ -136,7 +137,7 @@ class Values:
 
     @property
     def save_points(self) -> list[SavePoint]:
-        """(seconds, changes): a checkpoint starts if both numbers are reached since the last one."""
+        """Pairs (seconds, changes): a checkpoint starts if both numbers are reached since the last one."""
         return self.save
 
     def password(self) -> bytes:
@@ -148,7 +149,7 @@ class Values:
     def load(cls, argv: Sequence[str], read_stdin: Callable[[], str] | None = None) -> Self:
         """Load ``[conf-file] [--name value ...] [-]``, the arguments of the program. Raises ConfigError.
 
-        If the first or the last word is ``-``, ``read_stdin`` is called for the text.
+        If the first or the last word is ``-``, ``read_stdin`` is called to read the text.
         """
         config = cls()
         args = list(argv)
@@ -190,7 +191,8 @@ class Values:
                 cleared.add(name)
                 before = []
             if not words and line.source and directive.kind == "save":
-                self.take(directive, before)  # as in redis-server, it adds nothing, while the flag clears the list
+                # as in redis-server, the line adds nothing, whereas the flag clears the list
+                self.take(directive, before)
                 continue
             if directive.kind == "users" and not line.source and isinstance(before, dict):  # a flag overrides
                 before = {name: text for name, text in before.items() if [name] != words[:1]}  # type: ignore[assignment]
@@ -204,7 +206,7 @@ class Values:
             self.warnings.append(OPEN_TO_ALL)
 
     def _open(self) -> bool:
-        """Whether clients need no password, according to these lines."""
+        """Return whether clients need no password, according to these lines."""
         rules = self.user.get("default", "").split()
         return not {"on", "nopass"} - set(rules) if rules else not self.requirepass and not self.aclfile
 
@@ -226,7 +228,7 @@ class Values:
 
 
 def _may_be_empty(name: str) -> bool:
-    """Whether the directive without a value means an empty list, as for ``save``."""
+    """Return whether the directive without a value means an empty list, as for ``save``."""
     directive = DIRECTIVES.get(ALIASES.get(name, name))
     return directive is not None and directive.kind in ("words", "hosts", "percentiles", "save")
 
@@ -237,7 +239,7 @@ def _is_loopback(address: str) -> bool:
 
 
 def _unknown(line: ConfigLine) -> str:
-    """Return the error text for a name that neither tidelog nor Redis has."""
+    """Return the error text for a name that neither tidelog nor Redis knows."""
     text = "Bad directive or wrong number of arguments"
     word = line.words[0]
     name, equals, value = word.partition("=")

@@ -28,7 +28,7 @@ Value = bool | int | str | list[str] | list[SavePoint] | dict[str, Limits] | dic
 
 
 def parse_save(words: list[str], before: Value) -> list[SavePoint]:
-    """Parse ``900 1 300 10`` to pairs, which are added to those before; no words clear the list. Raises ValueError."""
+    """Parse ``900 1 300 10`` to pairs, which are added to the earlier ones; no words clear these. Raises ValueError."""
     if not words:
         return []
     numbers = [int(w) if w.isascii() and w.isdigit() else -1 for w in words]
@@ -40,7 +40,7 @@ def parse_save(words: list[str], before: Value) -> list[SavePoint]:
 
 
 def parse_limits(words: list[str], before: Value) -> dict[str, Limits]:
-    """Update the limits before by ``normal 0 0 0 pubsub 32mb 8mb 60``. Raises ValueError."""
+    """Update the earlier limits by ``normal 0 0 0 pubsub 32mb 8mb 60``. Raises ValueError."""
     limits: dict[str, Limits] = {}
     if isinstance(before, dict):
         limits = {name: value for name, value in before.items() if isinstance(value, Limits)}
@@ -103,7 +103,7 @@ def parse_leader(words: list[str]) -> list[str]:
 
 
 def parse_rename(words: list[str], before: Value) -> dict[str, str]:
-    """Add ``old new`` to the renames before. Raises ValueError."""
+    """Add ``old new`` to the earlier renames. Raises ValueError."""
     if len(words) != 2:
         raise ValueError("wrong number of arguments")
     renames = {old: new for old, new in before.items() if isinstance(new, str)} if isinstance(before, dict) else {}
@@ -111,7 +111,7 @@ def parse_rename(words: list[str], before: Value) -> dict[str, str]:
 
 
 def parse_user(words: list[str], before: Value) -> dict[str, str]:
-    """Add a user to those before (name -> rules as ACL LIST shows them). Raises ValueError."""
+    """Add a user to the earlier ones (name -> rules as ACL LIST shows them). Raises ValueError."""
     # imported here: rules name commands, most servers have no such line, and the table would delay their start
     from commands import registry  # noqa: F401
     from commands.acl import rules

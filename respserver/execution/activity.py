@@ -1,5 +1,5 @@
-"""Extends the lifetime of groups and stages whose calls the server refuses for a reason of its own: too few replicas, a
-full disk, no free memory. The clients that send such calls are alive [15], [32].
+"""Extends the lifetime of groups and stages whose calls the server refuses for a reason on its side: too few replicas,
+a full disk, no free memory. The clients that send such calls are alive [15], [32].
 """
 
 from __future__ import annotations
@@ -10,9 +10,10 @@ from storage.streams.stream import Stream
 
 
 def note(ctx: Context, command: Command, argv: list[bytes]) -> None:
-    """Renew the time to live of the groups, or of the stage, of a refused call. As for other calls, this is not logged.
+    """Extend the time to live of the groups, or of the stage, of a refused call. As for other calls, this is not
+    logged.
 
-    The arguments are not checked. An invalid call renews nothing.
+    The arguments are not checked. An invalid call extends nothing.
     """
     ks = ctx.ks
     if "sign_of_life" not in command.traits or ks.follower:

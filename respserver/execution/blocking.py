@@ -9,15 +9,16 @@ Rule 3: a reader that is woken and gets nothing keeps its position in the queue 
 Rule 4: deadlines are in monotonic time. Entries fall due in served time (Rule 6 of ``Keyspace``), as stored. The idle
 time of consumers is measured by the wall clock.
 Rule 5: a client that waits for streams is in one queue of each of its keys, and leaves all of them when its wait ends.
-So waiting for n keys costs O(n). Signalling one key costs O(1) for each client in its queues that continues to wait.
+Waiting for n keys therefore costs O(n). Signalling one key costs O(1) for each client in its queues that continues to
+wait.
 Rule 6: a client that waits for replicas or the disk (WAIT, WAITAOF) is in ``_awaiting``. It is checked after the tick
 in which it began to wait, at each acknowledgement of a replica, and periodically. A client whose reply is delayed
-(DelayedReply) has a deadline only.
+(DelayedReply) has only a deadline.
 
-Decision: one queue for each key and group. Starting a wait costs some microseconds for each key, interpreted, and
-ending it about one. Signalling a key makes its clients examine that key only, and an append to a key for which nobody
-waits has no additional cost. Within a step, the readers of groups are served for all keys first, so that no client is
-woken for an entry that a reader has just received.
+Decision: there is one queue for each key and group. Starting a wait costs some microseconds for each key, interpreted,
+and ending it about one. Signalling a key makes its clients examine only that key, and an append to a key for which
+nobody waits has no additional cost. Within a step, the readers of groups are served for all keys first, so that no
+client is woken for an entry that a reader has just received.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ from storage.groups.group import Group
 from storage.model.timers import PENDING_DUE, Timers
 from storage.streams.stream import Stream
 
-SERVED_NS: Final = 20_000_000  # of serving clients in one go
+SERVED_NS: Final = 20_000_000  # limit of serving clients without a break
 KEY_BYTES: Final = 800  # memory of each key of a wait, measured
 
 
@@ -51,7 +52,7 @@ class WaitQueue:
     def __init__(self) -> None:
         # readers of the group, in order of arrival; created for the first one
         self.in_turn: OrderedDict[Waiter, Block] | None = None
-        self.wants: dict[int, int] = {}  # kinds of pending entries that these want -> number of readers
+        self.wants: dict[int, int] = {}  # kinds of pending entries that these readers want -> number of readers
         self.together: dict[Waiter, Block] = {}  # all other clients, which are served together
 
     def add(self, waiter: Waiter, block: Block) -> None:
@@ -135,7 +136,7 @@ class Waiter(Wait):
         self._registry.forget(self)
 
     def end(self, error: bool) -> bool:
-        """CLIENT UNBLOCK."""
+        """End the wait for CLIENT UNBLOCK."""
         if isinstance(self.block, DelayedReply):
             return False
         if error:
@@ -158,8 +159,8 @@ class Blocking:
         self._exhaustion = parts.exhaustion
         self._server = server
         self._ctx = Context(parts.data.ks, server, None)  # type: ignore[arg-type]  # set for each waiter
-        self.count = 0  # clients that wait
-        self._queues: dict[bytes, dict[bytes | None, WaitQueue]] = {}  # by key and group; none of them is empty
+        self.count = 0  # number of clients that wait
+        self._queues: dict[bytes, dict[bytes | None, WaitQueue]] = {}  # by key and group; no queue is empty
         self._awaiting: dict[Waiter, Await] = {}  # in the order in which they began to wait
         self._deadlines: list[tuple[int, int, Waiter]] = []  # heap: monotonic ms, number, waiter
         self._number = 0
@@ -299,7 +300,7 @@ class Blocking:
     # -- signalled keys --------------------------------------------------------------------------------------
     def serve_ready(self) -> None:
         """Serve the clients that wait for the signalled keys, until no key is signalled or the time limit is reached.
-        In the latter case, a tick is queued, which continues."""
+        In the latter case, the next tick continues."""
         ks = self._data.ks
         until = perf_counter_ns() + SERVED_NS
         while ks.ready:
@@ -356,7 +357,7 @@ class Blocking:
         asked: Block | None = None  # the call whose reply is ``answer``, if the reply can be shared
         answer: bytes | Chunks | None = None
         proto = 0
-        alone = 0  # of those served: clients that are in no other queue
+        alone = 0  # number of the served clients that are in no other queue
         for waiter, block in queue.items():
             session = waiter.conn.session
             if asked is None or proto != session.proto or not block.same(asked):
@@ -503,7 +504,7 @@ class Blocking:
         return list(found)
 
     def recount(self) -> None:
-        """Register the waiting clients with the keyspace. Called after it has been replaced."""
+        """Register the waiting clients with the keyspace. Called after the keyspace has been replaced."""
         ks = self._data.ks
         for key, lines in self._queues.items():
             waiting = 0

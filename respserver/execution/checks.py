@@ -1,6 +1,6 @@
 """The checks before a command runs: its name, its arguments, the client's permissions, and the gates (``Gates``).
 
-They are made in the order of Redis (processCommand).
+They run in the order of Redis (processCommand).
 """
 
 from __future__ import annotations
@@ -31,8 +31,7 @@ class Checks:
         self._memory = memory
 
     def found(self, conn: Connection, argv: list[bytes]) -> Command:
-        """Return the command that argv calls. Raises CommandError if it is unknown or the number of arguments is
-        wrong."""
+        """Return the command that argv calls. Raises CommandError if it is unknown or called with a wrong arity."""
         session = conn.session
         try:
             return lookup(argv)
@@ -89,7 +88,8 @@ class Checks:
         self, command: Command, session: Session, argv: list[bytes], concerned: Callable[[Command, list[bytes]], bool],
         why: str,
     ) -> None:  # fmt: skip
-        """Raise ``why`` if the command is ``concerned``. EXEC of such a command discards the transaction, too."""
+        """Raise ``why`` if the command is ``concerned``, or is an EXEC of such a command, whose transaction is then
+        discarded."""
         if concerned(command, argv):
             activity.note(self._ctx, command, argv)
             raise CommandError(why)
@@ -100,7 +100,7 @@ class Checks:
             raise CommandError(f"EXECABORT Transaction discarded because of: {why}")
 
     def must_wait(self, command: Command, session: Session, argv: list[bytes]) -> bool:
-        """Whether CLIENT PAUSE or a FAILOVER delays the call."""
+        """Return whether CLIENT PAUSE or a FAILOVER delays the call."""
         gates = self._gates
         if "unpausable" in command.traits or session.replica is not None:
             return False

@@ -44,15 +44,16 @@ from respserver.runtime.memory import Memory
 from respserver.runtime.parts import RuntimeParts
 from storage.keyspace.prefetch import AT_ONCE, fetch
 
-BATCH_AT_ONCE: Final = 1000  # the most calls that are added to a first one
-BRIEF_AT_ONCE: Final = AT_ONCE  # the most brief calls in a group
-BRIEF_BYTES: Final = 16 * 1024  # of replies, after which a group ends
-TURN_NS: Final = 20_000_000  # of commands of one client, after which other clients are served
+BATCH_AT_ONCE: Final = 1000  # maximum number of calls that are added to a first one
+BRIEF_AT_ONCE: Final = AT_ONCE  # maximum number of brief calls in a group
+BRIEF_BYTES: Final = 16 * 1024  # size of the replies after which a group ends
+TURN_NS: Final = 20_000_000  # duration of one client's commands after which other clients are served
 BRIEF_NS: Final = 1_000_000  # longer than any group; with a shorter slow log threshold, there are no groups
 # Looked up once: a command that arrives alone reads the clock three times.
 _perf_counter_ns: Final = perf_counter_ns
 _time_ns: Final = time_ns
-SOON: Final = 64 * 1024  # bytes of replies that wait for the end of the tick; more are sent at once if possible
+# size of the replies that wait for the end of the tick; larger ones are sent immediately if possible
+SOON: Final = 64 * 1024
 
 
 class Dispatcher(CommandRunner):
@@ -79,19 +80,21 @@ class Dispatcher(CommandRunner):
         self._notifications = notifications
         self._ctx = Context(parts.data.ks, server, None)  # type: ignore[arg-type]  # set by each run()
         self._checks = Checks(self._ctx, parts.gates, memory)
-        self._name = b""  # of the last command that was found: comparing it is faster than finding it again
+        self._name = b""  # name of the last command that was found: comparing it is faster than finding it again
         self._known: Command | None = None  # that command
         # of the last call of _call()
         self._command: Command | None = None  # the command whose stats count it; None: none
         self._calls = 1  # 1, or the number of calls in the batch or group
-        self._alone = 0  # the index from which on this run() may try batches again, after a handler has declined
+        self._alone = 0  # index from which on this run() may try batches again, after a handler has declined
 
     # -- the loop --------------------------------------------------------------------------------------------
     def run(self, conn: Connection, calls: list[Call]) -> None:
-        """See CommandRunner."""
+        """Run the calls; see CommandRunner."""
         session, output = conn.session, conn.output
         ctx, before = self._begin(session), output.bytes
-        done = alike = 0  # items of ``calls`` that were run; calls in Alike objects among them, without the first ones
+        # number of items of ``calls`` that were run; number of calls in Alike objects among them, without the first
+        # ones
+        done = alike = 0
         self._alone = 0
         began = started = _perf_counter_ns()
         while done < len(calls):
@@ -99,7 +102,7 @@ class Dispatcher(CommandRunner):
             if isinstance(call, list):
                 argv = call
                 answer = self._call(conn, argv, calls, done)
-                if answer is None:  # CLIENT PAUSE or a FAILOVER delays it
+                if answer is None:  # CLIENT PAUSE or a FAILOVER delays the call
                     conn.input.put_back(calls, done)
                     break
                 done += self._calls
@@ -205,7 +208,7 @@ class Dispatcher(CommandRunner):
             if command is not None and command.batch is not None and self._limited_batch(conn, command, calls, at):
                 answer = self._call_batch(command, argv, calls, at)
                 return command.handler(self._ctx, argv) if answer is None else answer
-            self._command = None  # until it has passed the checks
+            self._command = None  # until the call has passed the checks
             return self._checked(conn, argv)
         except Exception as error:  # noqa: BLE001 - it becomes the reply; bugs are logged
             return self._failed(argv, error)
@@ -213,7 +216,7 @@ class Dispatcher(CommandRunner):
     def _call_alike(self, conn: Connection, alike: Alike, calls: list[Call], at: int) -> bytes | None:
         """Handle the calls of an Alike object, at index ``at``, as one. Sets _command and _calls.
 
-        None: each has to be called, and the object is replaced by them.
+        None: the calls must be executed one by one, and replace the object in ``calls``.
         """
         argv, gates, waiting = alike.argv, self._gates, self._ctx.ks.waiting
         command = self._command = TABLE.get(argv[0])
@@ -242,7 +245,7 @@ class Dispatcher(CommandRunner):
     def _call_several(
         self, conn: Connection, command: Command, argv: list[bytes], following: list[bytes], calls: list[Call], at: int
     ) -> Reply:
-        """Call a command of a plain client that is called again next."""
+        """Call a command of a plain client whose next call is the same command."""
         if command.batch is not None and at >= self._alone and _similar(argv, following):
             answer = self._call_batch(command, argv, calls, at)
             if answer is not None:
@@ -325,14 +328,14 @@ class Dispatcher(CommandRunner):
         replies = handle(self._ctx, similar)
         if replies is None:
             return None
-        self._calls = len(replies)  # the handler may have answered the first ones only
+        self._calls = len(replies)  # the handler may have answered only the first ones
         if self._calls > few:
             self._alone = 0
         return b"".join(replies)
 
     def _limited_batch(self, conn: Connection, command: Command, calls: list[Call], at: int) -> bool:
-        """Whether calls of a client with a restricted user can be a batch. If the user may run the first one, the user
-        may run those with the same key, too."""
+        """Return whether calls of a client with a restricted user can be a batch. If the user may run the first one,
+        the user may run those with the same key, too."""
         if not conn.session.limited or self._gates.closed or at < self._alone or at + 1 >= len(calls):
             return False
         argv, following = calls[at], calls[at + 1]
@@ -354,7 +357,7 @@ class Dispatcher(CommandRunner):
             if timings.tracking:
                 timings.note(command.name, took_ns, self._calls)
         if took_ns > timings.slow_ns:
-            known = command or find(argv[:2])  # for a call that failed, it is not set
+            known = command or find(argv[:2])  # not set for a call that failed
             shown = redacted(argv, known.name) if known is not None else hidden(argv)
             timings.slow(session, command, shown, took_ns, self._clock.now())
 
@@ -410,6 +413,6 @@ class Dispatcher(CommandRunner):
 
 
 def _similar(first: list[bytes], second: list[bytes]) -> bool:
-    """Whether two calls can be in one batch: the command, the key and the number of words are equal."""
+    """Return whether two calls can be in one batch: the command, the key and the number of words are equal."""
     words = len(first)
     return words == len(second) and (words == 1 or first[1] == second[1]) and first[0] == second[0]

@@ -1,4 +1,4 @@
-"""Replies to commands that failed because of a bug, damaged data or a lack of memory. The log has the details."""
+"""Replies to commands that failed because of a bug, damaged data, or a lack of memory. The log has the details."""
 
 from __future__ import annotations
 

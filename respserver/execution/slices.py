@@ -25,7 +25,7 @@ from respserver.execution.faults import fault_reply
 from respserver.observe.slowlog import shortened
 from respserver.runtime.parts import RuntimeParts
 
-TURN_NS: Final = 5_000_000  # of work, before other clients are served
+TURN_NS: Final = 5_000_000  # duration of the work before other clients are served
 ARG_BYTES: Final = 41  # memory of an argument, in addition to its own bytes
 HELD_SECONDS: Final = 0.05  # between two checks while writes are delayed
 
@@ -41,9 +41,10 @@ class SlicedCommand(Wait):
         self.session: Session = conn.session
         self.slices = slices
         self.command = command
-        self._bytes = sum(map(len, argv)) + ARG_BYTES * len(argv)  # all of them stay in memory while it is paused
-        self.argv = shortened(argv)  # of a million, the others are freed as slices proceed
-        self.took_ns = 0  # in slices, so far
+        # all arguments stay in memory while the command is paused
+        self._bytes = sum(map(len, argv)) + ARG_BYTES * len(argv)
+        self.argv = shortened(argv)  # of a million arguments, the others are freed as slices proceed
+        self.took_ns = 0  # duration of its slices so far
 
     def memory_bytes(self) -> int:
         return self._bytes
@@ -109,7 +110,7 @@ class Slicing:
             self._loop.call_later(HELD_SECONDS, self._turn)
 
     def _paused(self, work: SlicedCommand) -> bool:
-        """Whether the command must wait because it writes (Rule 4)."""
+        """Return whether the command must wait because it writes (Rule 4)."""
         gates = self._gates
         return work.slices.writes and not self._data.ks.follower and (
             gates.held or bool(gates.unwritable) or gates.pause_until > self._clock.now()

@@ -42,7 +42,7 @@ class Transactions:
         session.queued.append(argv)
 
     def run_queued(self, ctx: Context) -> Reply:
-        """Run the queued commands in order; the reply is an array. An error of a command is its reply.
+        """Run the queued commands in order; the reply is an array. The reply of a command that fails is its error.
 
         If the reply exceeds the client's output limit, the client is closed, as in Redis: all commands have run, but
         they are not answered.
@@ -99,7 +99,7 @@ class Transactions:
 
 
 def _joined(head: bytes, parts: list[bytes | Chunks]) -> Chunks:
-    """Return a streamed reply of several parts, some of them streamed. A part that was sent takes no memory."""
+    """Return a streamed reply of several parts, some of which are streamed. Parts that were sent take no memory."""
     size = sum([len(part) for part in parts if isinstance(part, bytes)])
     streamed = [part for part in parts if not isinstance(part, bytes)]
 

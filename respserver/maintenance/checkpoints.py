@@ -20,8 +20,8 @@ from storage.keyspace.changes import EVERYTHING
 from storage.streams.capture import Capture
 
 RETRY_MS = 5000  # after a failed checkpoint
-PART = 64  # keys that are captured or freed in one turn of the loop: about 100 microseconds
-REST_MS = 2000  # between two returns of memory, because a busy server needs freed memory again at once
+PART = 64  # keys that are captured or freed in one turn of the loop, which takes about 100 microseconds
+REST_MS = 2000  # between two returns of memory, because a busy server soon needs freed memory again
 DRAFTS = 32 << 20  # a checkpoint starts when drafts take this many bytes of memory
 
 
@@ -32,8 +32,8 @@ class Checkpoints:
     """
 
     def __init__(self, parts: RuntimeParts, retain: Callable[[], None], ended: Callable[[], None]) -> None:
-        """``retain``: called before a checkpoint truncates the journal, to set the part that must be retained.
-        ``ended``: called after a checkpoint that ran in the background."""
+        """Initialize. ``retain``: called before a checkpoint truncates the journal, to set the part that must be
+        retained. ``ended``: called after a checkpoint that ran in the background."""
         self._loop = parts.loop
         self._config = parts.config
         self._clock = parts.clock
@@ -42,7 +42,7 @@ class Checkpoints:
         self._logger = parts.logger
         self._retain = retain
         self._on_end = ended
-        self._outcome: list[str] = []  # the error text of the running one, or ""; no item until it ends
+        self._outcome: list[str] = []  # error text of the running checkpoint, or ""; no item until it ends
         self.saves = Saves(last=parts.clock.now() // 1000)
         self.rewrites = Saves()
         self._current = self.saves  # stats of the running checkpoint, or of the last one
@@ -53,7 +53,7 @@ class Checkpoints:
         self._synced = 0  # ms (monotonic) of the last sync of everysec
         self._sync: asyncio.Future[None] | None = None
         self._freed = False  # there is memory to return
-        self._next_return = 0  # ms (monotonic); not before
+        self._next_return = 0  # ms (monotonic) before which no memory is returned
 
     # -- for commands ----------------------------------------------------------------------------------------
     @property
@@ -70,7 +70,7 @@ class Checkpoints:
         return self._rewrite_wanted
 
     def save(self, session: Session) -> Callable[[], str | None]:
-        """SAVE: begin a checkpoint; other clients are served while it runs. Returns a function that returns its
+        """SAVE: start a checkpoint; other clients are served while it runs. Returns a function that returns its
         outcome, None until it ends."""
         if not self.begin(session, rewrite=False):
             raise CommandError(errors.SAVE_RUNNING)
@@ -86,8 +86,8 @@ class Checkpoints:
             raise CommandError(f"ERR the checkpoint failed: {_why(error)}") from error
 
     def begin(self, session: Session, rewrite: bool) -> bool:
-        """BGSAVE, BGREWRITEAOF. Returns False if a checkpoint is running. It includes the writes of the caller,
-        ``session``.
+        """BGSAVE, BGREWRITEAOF: start a checkpoint, which includes the writes of the caller, ``session``. Returns False
+        if one is running.
 
         Raises CommandError.
         """
@@ -113,11 +113,11 @@ class Checkpoints:
             self._wanted = True
 
     def refused(self) -> str | None:
-        """Return why no checkpoint can be written: files were moved or removed. None otherwise."""
+        """Return why no checkpoint can be written: files were moved or removed. None if one can."""
         return self._data.disk.check_files()
 
     def last(self) -> int:
-        """Return the unix seconds of the last successful checkpoint, or of startup."""
+        """Return the Unix time, in seconds, of the last successful checkpoint, or of startup."""
         return self.saves.last
 
     # -- one checkpoint --------------------------------------------------------------------------------------
@@ -219,7 +219,7 @@ class Checkpoints:
 
     # -- when ------------------------------------------------------------------------------------------------
     def on_time(self, now: int) -> None:
-        """Called ``hz`` times a second: start a checkpoint if one is due; under everysec, sync once a second."""
+        """Start a checkpoint if one is due; under everysec, sync once a second. Called ``hz`` times a second."""
         mono, disk = self._clock.mono(), self._data.disk
         if disk.pending_sync and mono - self._synced >= 1000 and (self._sync is None or self._sync.done()):
             self._synced = mono
@@ -262,7 +262,7 @@ class Checkpoints:
 
 
 def _why(error: BaseException) -> str:
-    """Return the text of the error, without an errno."""
+    """Return the text of the error, without its errno."""
     if isinstance(error, OSError) and error.strerror and error.filename is None:
         return error.strerror
     return str(error)

@@ -46,15 +46,15 @@ class ClientWalk:
 
     __slots__ = ("_left", "_partial", "_ready")
 
-    PAGE = 500  # clients that are processed at once; with fewer, the totals are current
+    PAGE = 500  # clients that are processed at a time; with fewer clients, the totals are current
 
     def __init__(self) -> None:
         self._left: list[Session] = []
-        self._partial: ClientTotals | None = None  # of a walk in progress
+        self._partial: ClientTotals | None = None  # totals of a walk in progress
         self._ready: ClientTotals | None = None
 
     def more(self, sessions: list[Session]) -> bool:
-        """Process some more clients; ``sessions``: all of them. Returns True if take() is fast."""
+        """Process some more clients; ``sessions``: all of them. Returns True once take() is fast."""
         if self._ready is not None or len(sessions) <= self.PAGE:
             return True
         if self._partial is None:

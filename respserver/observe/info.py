@@ -37,7 +37,7 @@ class ServerStats:
 
     now: int  # ms since epoch
     started: int  # ms since epoch
-    run_id: str  # 40 hex digits, different for each start
+    run_id: str  # different for each start: 40 hex digits
     roles: RoleStats
     config: Callable[[str], str]  # value of a directive, as CONFIG GET prints it
     keyspace: Keyspace
@@ -51,14 +51,14 @@ class ServerStats:
     histograms: Mapping[str, Histogram] = field(default_factory=dict)  # command -> durations
     denials: Mapping[str, int] = field(default_factory=dict)  # auth, command, key, channel -> number of denials
     tracking: TrackingStats = field(default_factory=TrackingStats)
-    overheads: int = 0  # memory size of what is neither data nor a client's
+    overheads: int = 0  # memory size of everything that is neither data nor a client's
     log_offset: int = 0  # bytes of records ever logged
-    write_error: str | None = None  # the current error for writes because of the disk
+    write_error: str | None = None  # the current error for writes, caused by the disk
     loading: bool = False
     startup_memory: int = 0  # bytes: process_memory().anonymous before data was loaded
     peak_memory: int = 0  # bytes: the maximum of used_memory
     keys_loaded: int = 0  # at startup
-    deadlines: int = 0  # blocked clients whose wait has a timeout
+    deadlines: int = 0  # number of blocked clients whose wait has a timeout
     channels: int = 0
     shard_channels: int = 0
     patterns: int = 0
@@ -129,7 +129,7 @@ def memory_stats(s: ServerStats) -> dict[str, int]:
     clients, replicas = s.clients.bytes, s.clients.replica_bytes
     ks = s.keyspace
     dataset, cache = memory_bytes(ks), ks.pool.cache.bytes
-    used = dataset + cache + clients + s.overheads  # what respserver.runtime.memory counts
+    used = dataset + cache + clients + s.overheads  # the figure of respserver.runtime.memory
     return {
         "used": used,
         "resident": process.resident,
@@ -239,7 +239,7 @@ def _stats(s: ServerStats) -> Fields:
     yield "tracking_total_items", s.tracking.items
     yield "tracking_total_prefixes", s.tracking.prefixes
     yield "total_error_replies", c.error_replies
-    for reason, count in s.denials.items():  # Redis calls commands cmd
+    for reason, count in s.denials.items():  # Redis calls the reason "command" cmd
         yield f"acl_access_denied_{'cmd' if reason == 'command' else reason}", count
     yield "total_reads_processed", c.traffic.reads
     yield "total_writes_processed", c.traffic.writes
@@ -339,7 +339,7 @@ def _cluster(_: ServerStats) -> Fields:
 def _keyspace(s: ServerStats) -> Fields:
     ks = s.keyspace
     if ks.keys:
-        # the mean of some of the keys, as in Redis
+        # the mean over a sample of the keys, as in Redis
         some = [at - s.now for at in islice(ks.expires.values(), 1000)]
         average = max(0, sum(some) // len(some)) if some else 0
         yield "db0", f"keys={len(ks.keys)},expires={len(ks.expires)},avg_ttl={average},subexpiry=0"
@@ -394,8 +394,8 @@ _NOT_DEFAULT = {"commandstats", "latencystats"}
 def render(stats: ServerStats, sections: list[str]) -> str:
     """Return the text of INFO.
 
-    ``sections``: names in any case, also ``all``, ``everything`` and ``default``; empty for the default ones. Unknown
-    names are ignored, as in Redis.
+    ``sections``: names in any case, including ``all``, ``everything`` and ``default``; empty for the default ones.
+    Unknown names are ignored, as in Redis.
     """
     wanted: set[str] = set()
     for name in [section.lower() for section in sections] or ["default"]:

@@ -16,7 +16,7 @@ import time
 
 LEVELS = {"debug": 0, "verbose": 1, "notice": 2, "warning": 3, "nothing": 4}
 _SIGNS = ".-*#"
-# strftime would follow the locale
+# strftime would use the locale
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 
 
@@ -51,8 +51,8 @@ class Logger:
             self._write(3, text)
 
     def trace(self, text: str, exc: BaseException) -> None:
-        """Log a bug: the text, then the traceback line by line."""
-        import traceback  # here, because it is rarely needed
+        """Log a bug: the text, then the traceback, line by line."""
+        import traceback  # imported here, because it is rarely needed
 
         self.warning(text)
         for block in traceback.format_exception(exc):
@@ -85,7 +85,7 @@ class Logger:
             finally:
                 os.close(descriptor)
         except OSError:
-            pass  # rule 2
+            pass  # Rule 2
 
 
 def take_over_logging(logger: Logger) -> None:

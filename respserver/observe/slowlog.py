@@ -1,6 +1,7 @@
 """The slow log, latency events, and a histogram of the durations of each command.
 
-Rule 1: nothing here reads a clock; times are arguments. Rule 2: memory is bounded, whatever clients send.
+Rule 1: nothing here reads a clock; times are arguments.
+Rule 2: memory is bounded, whatever clients send.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ from commands.declare import Command
 from commands.session import Session
 from respserver.config.config import Config
 
-BUCKETS: Final = 37 * 8 + 16  # of a histogram: up to 2 ** 40 us (12 days); longer durations are in the last bucket
+# of a histogram: up to 2 ** 40 us (12 days); the last bucket also contains longer durations
+BUCKETS: Final = 37 * 8 + 16
 NO_LIMIT_NS: Final = 1 << 62  # longer than any command, in nanoseconds
 
 MAX_ARGS = 32  # maximum number of arguments of a command in the slow log; the last one counts the omitted ones
@@ -23,7 +25,7 @@ SlowEntry = tuple[int, int, int, list[bytes], str, str]  # id, unix seconds, mic
 
 
 class SlowLog:
-    """Commands that took at least ``slower_than`` microseconds, newest first; negative: none; 0: all."""
+    """Commands that took at least ``slower_than`` microseconds, newest first. Negative: none; 0: all."""
 
     __slots__ = ("_entries", "_next_id", "slower_than")
 
@@ -33,7 +35,7 @@ class SlowLog:
         self._next_id = 0
 
     def resize(self, max_len: int) -> None:
-        """Keep the newest ``max_len`` entries from now on."""
+        """Retain only the newest ``max_len`` entries from now on."""
         self._entries = deque(list(self._entries)[: max(0, max_len)], maxlen=max(0, max_len))
 
     def note(self, unix_seconds: int, usec: int, argv: list[bytes], addr: str, name: str) -> None:
@@ -48,7 +50,7 @@ class SlowLog:
         return list(self._entries)
 
     def reset(self) -> None:
-        """Remove all entries. IDs continue."""
+        """Remove all entries. The numbering of IDs continues."""
         self._entries.clear()
 
 
@@ -67,7 +69,7 @@ def _truncated(argv: list[bytes]) -> list[bytes]:
 
 
 class LatencyEvents:
-    """Events that took at least ``threshold`` ms; 0: none. Their names are Redis's: ``command``, ``fast-command``."""
+    """Events that took at least ``threshold`` ms (0: none). Their names are Redis's: ``command``, ``fast-command``."""
 
     __slots__ = ("_samples", "_worst", "threshold")
 
@@ -96,7 +98,7 @@ class LatencyEvents:
         return self._worst.get(event, 0)
 
     def reset(self, events: list[str]) -> int:
-        """Remove the named events, or all if none is named; return their number."""
+        """Remove the named events, or all if no event is named; return their number."""
         named = events or list(self._samples)
         for event in named:
             self._worst.pop(event, None)
@@ -104,7 +106,8 @@ class LatencyEvents:
 
 
 class Histogram:
-    """The durations of a command, in eight buckets for each power of two. So percentiles are at most 12 % too high.
+    """The durations of a command, in eight buckets for each power of two. Percentiles are therefore at most 12 % too
+    high.
 
     The bucket of ``u`` microseconds; ``shift`` is such that ``u >> shift`` is from 8 to 15::
 
@@ -132,8 +135,7 @@ class Histogram:
         self.calls += calls
 
     def percentile(self, percent: float) -> float:
-        """Return the microseconds within which ``percent`` of the calls ended (upper end of a bucket); 0.0 without
-        calls."""
+        """Return the microseconds within which ``percent`` of the calls ended (end of a bucket); 0.0 without calls."""
         need = self.calls * percent / 100.0
         seen = 0
         for bucket, count in enumerate(self._counts):
@@ -143,7 +145,7 @@ class Histogram:
         return 0.0
 
     def doublings(self) -> list[tuple[int, int]]:
-        """Return (microseconds, calls that took at most that) for powers of two, from the first one that has calls."""
+        """Return (microseconds, calls that took at most that long) for powers of two, from the first with calls on."""
         pairs: list[tuple[int, int]] = []
         seen = 0
         limit = 1
@@ -193,7 +195,7 @@ class Timings:
         self.slow_ns = min(limits, default=NO_LIMIT_NS)
 
     def note(self, name: str, took_ns: int, calls: int) -> None:
-        """Add calls to the histogram of the command; together they took ``took_ns``."""
+        """Add calls to the histogram of the command; ``took_ns`` is their total duration."""
         self.histograms.setdefault(name, Histogram()).note(took_ns // calls // 1000, calls)
 
     def slow(self, session: Session, command: Command | None, argv: list[bytes], took_ns: int, now: int) -> None:
@@ -206,6 +208,6 @@ class Timings:
         self.latency.note("fast-command" if "fast" in flags else "command", seconds, took_ns // 1_000_000)
 
     def doublings(self) -> dict[str, tuple[int, list[tuple[int, int]]]]:
-        """Return command -> its calls, and (microseconds, calls that took at most that) for powers of two."""
+        """Return command -> its calls, and (microseconds, calls that took at most that long) for powers of two."""
         found = sorted(self.histograms.items())
         return {name: (histogram.calls, histogram.doublings()) for name, histogram in found if histogram.calls}

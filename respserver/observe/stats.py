@@ -36,11 +36,11 @@ class SampledRate:
 
 @dataclass
 class TrackingStats:
-    """CLIENT TRACKING in numbers."""
+    """Statistics of CLIENT TRACKING."""
 
-    clients: int = 0  # that have enabled it
-    keys: int = 0  # remembered
-    items: int = 0  # pairs of a key and a client
+    clients: int = 0  # number of clients that have enabled it
+    keys: int = 0  # number of keys that clients may have cached
+    items: int = 0  # number of pairs of a key and a client
     prefixes: int = 0
     bytes: int = 0  # memory size
 
@@ -56,7 +56,7 @@ class Counters:
         self.reset()
 
     def reset(self) -> None:
-        """CONFIG RESETSTAT."""
+        """Set all counts to zero (CONFIG RESETSTAT)."""
         self.connections_received = 0
         self.connections_rejected = 0  # because of maxclients or protected mode
         self.traffic.reset()
@@ -76,7 +76,7 @@ class Counters:
             self.errors[code] = 1
 
     def sample(self, now: int) -> None:
-        """Called ``hz`` times a second: add a sample to each rate. ``now``: ms since epoch."""
+        """Add a sample to each rate. Called ``hz`` times a second. ``now``: ms since epoch."""
         self.ops_rate.sample(now, self.traffic.commands)
         self.input_rate.sample(now, self.traffic.bytes_in)
         self.output_rate.sample(now, self.traffic.bytes_out)
@@ -84,14 +84,14 @@ class Counters:
 
 @dataclass(slots=True)
 class Saves:
-    """Stats of the checkpoints."""
+    """Statistics of the checkpoints."""
 
     running: bool = False
-    started: int = 0  # unix seconds at which the running one started
-    last: int = 0  # unix seconds of the last successful one, or of startup
+    started: int = 0  # Unix time in seconds at which the running one started
+    last: int = 0  # Unix time in seconds of the last successful one, or of startup
     last_ok: bool = True
     last_seconds: int = -1  # duration of the last one; -1: none yet
-    count: int = 0  # completed since startup
+    count: int = 0  # number of checkpoints completed since startup
 
 
 @dataclass(slots=True)
@@ -107,11 +107,11 @@ class ReplicaStats:
 
 @dataclass(slots=True)
 class RoleStats:
-    """Stats for INFO replication and ROLE. Times in seconds, sizes in bytes."""
+    """Statistics for INFO replication and ROLE. Times in seconds, sizes in bytes."""
 
     leader: bool = True
     replicas: list[ReplicaStats] = field(default_factory=list)
-    good_replicas: int = 0  # those that count for min-replicas-to-write
+    good_replicas: int = 0  # number of replicas that count for min-replicas-to-write
     failover: str = "no-failover"  # waiting-for-sync, failover-in-progress
     id: str = ""
     previous_id: str = "0" * 40
@@ -127,7 +127,7 @@ class RoleStats:
     sync_total: int = 0  # estimated bytes of the copy that is being received
     sync_read: int = 0
     sync_last_io: int = -1
-    down_since: int = -1  # since the link was lost; -1: connected
+    down_since: int = -1  # seconds since the link was lost; -1: connected
     # totals since startup
     full_syncs: int = 0
     partial_syncs: int = 0
@@ -140,13 +140,13 @@ class RoleStats:
 class ProcessMemory:
     """Memory of this process, in bytes."""
 
-    anonymous: int  # limited by maxmemory; without pages of files, such as LMDB's maps
+    anonymous: int  # the memory that maxmemory limits; without pages of files, such as LMDB's maps
     resident: int  # all pages in memory
     peak: int  # maximum of ``resident``
 
 
 def process_memory() -> ProcessMemory:
-    """Return the sizes in ``/proc/self/status``. On systems without it, all three are the peak."""
+    """Return the sizes from ``/proc/self/status``. On systems without it, all three are the peak."""
     usage = resource.getrusage(resource.RUSAGE_SELF)
     peak = usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024)
     sizes = {"RssAnon": peak, "VmRSS": peak, "VmHWM": peak}

@@ -15,7 +15,7 @@ class StreamTotals:
 
     streams: int = 0
     entries: int = 0
-    entries_added: int = 0  # ever, to the existing streams
+    entries_added: int = 0  # total ever added to the existing streams
     nodes: int = 0
     groups: int = 0
     pending: int = 0
@@ -25,19 +25,18 @@ class StreamTotals:
 
 
 class StreamWalk:
-    """Computes the totals. A result is reused for 20 times as long as it took, so that it costs at most 5 % of the
-    time."""
+    """Computes the totals. A result is reused for 20 times the duration of its computation, which costs at most 5 %."""
 
     __slots__ = ("_cost", "_cursor", "_partial", "_spent", "_taken_at", "_totals")
 
-    CHEAP_SECONDS = 0.005  # a result that took less is never reused, so that it is exact
-    PAGE = 2000  # keys that are processed at once
+    CHEAP_SECONDS = 0.005  # a result that took less time is never reused, so that it is exact
+    PAGE = 2000  # keys that are processed at a time
 
     def __init__(self) -> None:
         self._totals = StreamTotals()
         self._taken_at = 0.0
         self._cost = 0.0
-        self._partial: StreamTotals | None = None  # of a walk in progress
+        self._partial: StreamTotals | None = None  # totals of a walk in progress
         self._cursor = 0
         self._spent = 0.0
 

@@ -14,8 +14,8 @@ class Traffic:
         self.bytes_out = 0
         self.reads = 0  # chunks received
         self.writes = 0  # chunks sent
-        self.commands = 0  # run
+        self.commands = 0  # commands that ran
 
     def reset(self) -> None:
-        """CONFIG RESETSTAT."""
+        """Set all counts to zero (CONFIG RESETSTAT)."""
         self.bytes_in = self.bytes_out = self.reads = self.writes = self.commands = 0

@@ -5,7 +5,7 @@
                            the replica the leader
 
 Rule 1: this server becomes a replica when the replica has acknowledged the whole log. From then on it logs nothing, so
-the replica lacks nothing.
+the replica has everything.
 Rule 2: if a failover ends before that, writes continue as before. If it is aborted later, this server becomes a leader
 with a new replication ID, because the replica may already lead.
 """
@@ -27,13 +27,12 @@ class FailoverOwner(Protocol):
 
     def become_replica(self, host: str, port: int) -> None: ...
     def become_leader(self) -> None:
-        """Become the leader. Raises CommandError; then this server is still a replica."""
+        """Become the leader. Raises CommandError; this server is still a replica then."""
     def failover_ended(self) -> None: ...
 
 
 class Failover:
-    """One FAILOVER, from the command to its end. ``target``: host and port; None: the first replica that has the whole
-    log."""
+    """One FAILOVER, from the command to its end. ``target``: host and port; None: the first complete replica."""
 
     def __init__(
         self, parts: RuntimeParts, owner: FailoverOwner, pauses: Pauses, replicas: Replicas,
@@ -58,7 +57,7 @@ class Failover:
         return f"{self._target[0]}:{self._target[1]}" if self._target is not None else "a replica"
 
     def heard(self, feed: ReplicaFeed) -> None:
-        """Called when a replica has acknowledged."""
+        """Continue the failover if the replica has the whole log. Called when a replica has acknowledged."""
         if self.state != "waiting-for-sync" or feed.state != "online" or not feed.port:  # 0: its address is unknown
             return
         if self._target is not None and (feed.host, feed.port) != self._target:
@@ -88,7 +87,7 @@ class Failover:
             self._replicas.ask()
 
     def link_failed(self, error: Exception) -> None:
-        """Called when the replica can't be reached, which is retried, or refuses to become the leader."""
+        """Abort if the replica refuses to become the leader. Called for other errors, too, which are retried."""
         if self.state == "failover-in-progress" and isinstance(error, ReplicationRefusedError):
             try:
                 self.abort(str(error))
@@ -96,12 +95,12 @@ class Failover:
                 self._logger.warning(f"This server continues to follow: {failed.text}")
 
     def done(self) -> None:
-        """Called when this server is connected to the new leader."""
+        """End the failover. Called when this server is connected to the new leader."""
         self._logger.notice(f"FAILOVER is complete: {self._whom()} is the leader")
         self._end()
 
     def abort(self, why: str) -> None:
-        """Abort; this server is the leader again. Raises CommandError if that fails; then it is a replica."""
+        """Abort; this server becomes the leader again. Raises CommandError if that fails; it is a replica then."""
         self.end(why)
         if self.state != "waiting-for-sync":
             self._owner.become_leader()

@@ -54,13 +54,13 @@ class LeaderTransport:
         return False
 
     def push(self, data: bytes) -> None:
-        """Does nothing: the link has no subscriptions."""
+        """Do nothing: the link has no subscriptions."""
 
     def hold_pushes(self) -> None:
-        """Does nothing."""
+        """Do nothing."""
 
     def release_pushes(self) -> None:
-        """Does nothing."""
+        """Do nothing."""
 
     def stats(self) -> TransportStats:
         return TransportStats()
@@ -77,7 +77,7 @@ class LinkEvents:
 
 
 class LeaderLink:
-    """Used on the event loop only. Implements ``FollowerOwner``."""
+    """The link to the current leader. Used on the event loop only. Implements ``FollowerOwner``."""
 
     def __init__(
         self, parts: RuntimeParts, clients: Clients, pubsub: PubSub, replicas: Replicas, events: LinkEvents,
@@ -114,7 +114,7 @@ class LeaderLink:
         return self._follower is not None and self._follower.state == "sync"
 
     def leads_to(self, host: str, port: int) -> bool:
-        """Whether this is the leader that the link is for."""
+        """Return whether this is the leader that the link follows."""
         follower = self._follower
         return follower is not None and (follower.host.lower(), follower.port) == (host.lower(), port)
 
@@ -138,7 +138,7 @@ class LeaderLink:
         task.add_done_callback(self._ending.discard)
 
     def trust(self) -> None:
-        """Called when this server becomes a leader: its log defines the history."""
+        """Consider this server's log correct. Called when it becomes a leader: its log defines the history."""
         self._distrust = False
 
     async def settled(self) -> None:
@@ -182,7 +182,7 @@ class LeaderLink:
         if follower is None or not follower.up:
             return
         if disk.offset != self._applied and not self._data.ks.log and not self._ticks.stalled:
-            self._distrust = True  # the log did not grow by the received bytes
+            self._distrust = True  # the log did not grow by the number of received bytes
             follower.fail(LinkError(f"this log ends at {disk.offset} instead of {self._applied}: it is copied again"))
             return
         on_disk = disk.synced if disk.in_place() else min(disk.synced, self._sent[1])
@@ -191,7 +191,7 @@ class LeaderLink:
         follower.acknowledge(*self._sent)
 
     def on_time(self, mono: int) -> None:
-        """Called ``hz`` times a second. ``mono``: ms, monotonic."""
+        """Acknowledge if necessary. Called ``hz`` times a second. ``mono``: ms, monotonic."""
         follower = self._follower
         if follower is None:
             return
@@ -200,7 +200,7 @@ class LeaderLink:
             follower.on_time()
             self._acknowledge()
         elif self._sent[0] > self._sent[1] and self._data.disk.synced > self._sent[1] and self._data.disk.in_place():
-            self._acknowledge()  # more is on disk now
+            self._acknowledge()  # more of the log is on disk now
         self._answer()
         follower.hold(self._ticks.stalled)
 
@@ -241,7 +241,7 @@ class LeaderLink:
         try:
             kind = formats.unknown(batch)
         except CorruptError:
-            return  # it is damaged, too
+            return  # the batch is also damaged
         if kind:
             raise NewerError(
                 f"a record of kind {kind}, which this version does not know: upgrade this server; it keeps its"
@@ -269,7 +269,7 @@ class LeaderLink:
         self._logger.notice(f"The copy is in use: log offset {self._data.disk.offset}, ID {replid}")
 
     def _reload(self, why: str) -> asyncio.Future[None]:
-        """Start to open the data directory again. ``why``: for the log lines about replicas, which must reconnect."""
+        """Start to reopen the data directory. ``why``: for the log lines about replicas, which must reconnect."""
         self._data.ks.log.clear()
         self._data.ks.ready.clear()
         self._gates.load(True)
@@ -315,7 +315,7 @@ class LeaderLink:
     def tls(self) -> SSLContext | None:
         if not self._config.tls_replication:
             return None
-        from respserver.clients.tls import build_client_context  # here, because ssl is slow to import
+        from respserver.clients.tls import build_client_context  # imported here, because ssl is slow to import
 
         return build_client_context(self._config)
 
@@ -355,7 +355,7 @@ class LeaderLink:
         self._clients.add(session)
 
     def describe(self, stats: RoleStats) -> None:
-        """Fill in the fields about the link."""
+        """Fill in the fields of the link."""
         stats.bytes_in = self._bytes_in
         link = self._follower
         if link is None:

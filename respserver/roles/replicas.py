@@ -5,8 +5,8 @@ repl-backlog-size bytes, until repl-backlog-ttl seconds after the last one disco
 Rule 2: a replica may continue only if its log is a prefix of this server's: the same history (persistence.history), and
 the same bytes at the end of its log, as far as this server still has them. Otherwise it gets a full copy.
 Rule 3: a client that sends REPLCONF rdb-only, such as a backup, gets a full copy and the log after it, but is not a
-replica. It is not counted or waited for, and the journal is retained for it only while it is connected. It stores the
-bytes, and need not be able to read them.
+replica. It is not counted or waited for, and the journal is retained for it only while it is connected. It only stores
+the bytes and need not be able to read them.
 Rule 4: a replica of an earlier version is served until the log has a record that it can't read. Then it is refused with
 an error that says so.
 """
@@ -35,8 +35,8 @@ from respserver.runtime.threads import in_thread
 
 T = TypeVar("T")
 
-REMEMBERED = 1000  # refused replicas
-COMPARED_AT_MOST = 16 << 20  # bytes of a replica's log that are compared with ours
+REMEMBERED = 1000  # number of refused replicas that are remembered
+COMPARED_AT_MOST = 16 << 20  # maximum bytes of a replica's log that are compared with this server's
 
 
 class Announcement:
@@ -83,10 +83,10 @@ class Announcement:
 
 
 class Replicas:
-    """Used on the event loop only. Implements ``FeedOwner`` and ``ReplicasPart``."""
+    """The replicas. Used on the event loop only. Implements ``FeedOwner`` and ``ReplicasPart``."""
 
     def __init__(self, parts: RuntimeParts, clients: Clients, on_heard: Callable[[ReplicaFeed], None]) -> None:
-        """``on_heard``: called when a replica has acknowledged."""
+        """Initialize. ``on_heard``: called when a replica has acknowledged."""
         self._config = parts.config
         self._clock = parts.clock
         self._data = parts.data
@@ -126,7 +126,7 @@ class Replicas:
         who = self._announced.setdefault(session, Announcement())
         for at in range(0, len(options), 2):
             if options[at].lower() in (b"ack", b"fack", b"getack"):
-                return False  # from a client that is not a replica; Redis sends no reply either
+                return False  # from a client that is not a replica; Redis does not reply either
             who.note(options[at], options[at + 1])
         return True
 
@@ -206,7 +206,7 @@ class Replicas:
         disk = self.disk
         if not disk.history.covers(replid, offset, disk.offset):
             return False
-        disk.retain = min(disk.retain, offset)  # first, because a checkpoint may be truncating the journal right now
+        disk.retain = min(disk.retain, offset)  # set first, because a checkpoint may be truncating the journal
         try:
             if not disk.holds(offset):
                 return False
@@ -234,7 +234,7 @@ class Replicas:
                 feed.begin(conn.socket.transport, self._config.repl_disable_tcp_nodelay)
 
     def _left(self, session: Session) -> None:
-        """Called when a client has disconnected."""
+        """Forget a client that has disconnected."""
         self._announced.pop(session, None)
         feed = session.replica
         if isinstance(feed, ReplicaFeed) and feed in self._connections:  # before the feed began
@@ -311,7 +311,7 @@ class Replicas:
     # -- to the replicas -----------------------------------------------------------------------------------------
     def _logged(self, offset: int, batch: bytes) -> None:
         """Send a batch that has become durable."""
-        for feed in [*self._connections]:  # one that can't read it is removed
+        for feed in [*self._connections]:  # a feed that can't read the batch is removed
             if feed.live:
                 feed.live_batch(offset, batch)
 
@@ -334,7 +334,7 @@ class Replicas:
 
     # -- time ----------------------------------------------------------------------------------------------------
     def on_time(self, mono: int) -> None:
-        """Called ``hz`` times a second: keepalives, timeouts, min-replicas-to-write, and the retained journal."""
+        """Process keepalives, timeouts, min-replicas-to-write, and the journal. Called ``hz`` times a second."""
         config = self._config
         if self._connections and mono - self._alive_at >= config.repl_ping_replica_period * 1000:
             self._alive_at = mono
@@ -364,7 +364,7 @@ class Replicas:
         self._note(True)
 
     def opened(self) -> None:
-        """If there were replicas before the start, retain the journal for them. Called after the start."""
+        """Retain the journal if there were replicas before the start. Called after the start."""
         if self.disk.had_replicas:
             self._seen = self._clock.mono()
         self.moved_on()
@@ -381,12 +381,12 @@ class Replicas:
 
         ``why``: for the log lines.
         """
-        self._outgrown = 0  # the log may be a different one now
+        self._outgrown = 0  # the log may now be a different one
         for feed in self._all():
             feed.cut(why)
 
     async def finish(self) -> None:
-        """Wait for threads that still do work for replicas."""
+        """Wait until no thread works for replicas any more."""
         if self._work:
             await asyncio.wait(set(self._work))
 
@@ -412,14 +412,14 @@ class Replicas:
         return sum((mono - feed.heard_at) // 1000 <= most for feed in self._online())
 
     def count(self) -> None:
-        """Set the gate for min-replicas-to-write."""
+        """Set the gate of min-replicas-to-write."""
         least = self._config.min_replicas_to_write if self._config.min_replicas_max_lag else 0
         too_few = bool(least) and not self._data.follower and self.good() < least
         if too_few != self._gates.too_few:
             self._gates.replicas(too_few)
 
     def describe(self, stats: RoleStats) -> None:
-        """Fill in the fields about the replicas."""
+        """Fill in the fields of the replicas."""
         mono = self._clock.mono()
         stats.replicas = [
             ReplicaStats(feed.host, feed.port, feed.state, feed.acknowledged, (mono - feed.heard_at) // 1000)

@@ -1,10 +1,10 @@
-"""The role of this server, leader or replica, and changes of it.
+"""The role of this server, leader or replica, and role changes.
 
-Rule 1: a replica's log is identical to its leader's: the same records at the same offsets. So a replica logs nothing
-itself: it refuses writes, does not expire keys and groups, and does not act on pending entries that fall due.
+Rule 1: a replica's log is identical to its leader's: the same records at the same offsets. A replica therefore logs
+nothing itself: it refuses writes, does not expire keys and groups, and does not act on pending entries that fall due.
 Rule 2: a server that becomes the leader gets a new replication ID from its current log offset on (Redis's PSYNC2). The
 old ID remains valid for servers that have no more of that history than this one.
-Rule 3: every change of role disconnects the replicas of this server. They reconnect and get the new replication ID.
+Rule 3: every role change disconnects the replicas of this server. They reconnect and get the new replication ID.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from respserver.runtime.parts import RuntimeParts
 
 
 class Roles:
-    """Used on the event loop only. Implements ``RolesPart`` and ``FailoverOwner``."""
+    """The role of one server. Used on the event loop only. Implements ``RolesPart`` and ``FailoverOwner``."""
 
     def __init__(
         self, parts: RuntimeParts, clients: Clients, pauses: Pauses, blocking: Blocking, replicas: Replicas,
         link: LeaderLink, on_role: Callable[[], None],
     ) -> None:  # fmt: skip
-        """``on_role``: called right after a change of role, before any other action."""
+        """Initialize. ``on_role``: called right after a role change, before any other action."""
         self._parts = parts
         self._config = parts.config
         self._clock = parts.clock
@@ -57,8 +57,8 @@ class Roles:
             self._set_follower(True)
             self._note_replica()
         elif disk.rebooted:
-            # After a crash of the machine, this server may have lost the end of the log that replicas have. If it was
-            # a replica, other servers may continue under its leader's ID. In both cases a new history begins.
+            # After a crash of the machine, this server may have lost the end of the log that replicas have. If it was a
+            # replica, other servers may continue under its leader's ID. In both cases, a new history begins.
             disk.history.shift(disk.offset)
             disk.save_history()
         self._replicas.opened()
@@ -72,7 +72,7 @@ class Roles:
 
     # -- changes of role -----------------------------------------------------------------------------------------
     def follow(self, host: str, port: int) -> bool:
-        """REPLICAOF host port. Returns False if it is already the leader. Raises CommandError."""
+        """REPLICAOF host port. Returns False if this server already follows that leader. Raises CommandError."""
         if self._link.leads_to(host, port):
             return False
         if self._failover is not None:
@@ -99,7 +99,7 @@ class Roles:
     def _set_follower(self, follower: bool) -> None:
         self._data.follow(follower)
         self._on_role()
-        self._logger.role = "S" if follower else "M"  # in log lines, as in those of redis-server
+        self._logger.role = "S" if follower else "M"  # shown in log lines, as in those of redis-server
 
     def _note_replica(self) -> None:
         """Save that this is a replica. A later start as leader then takes a new replication ID."""
@@ -118,7 +118,7 @@ class Roles:
             self.become_leader()
 
     def become_leader(self) -> None:
-        """Begin a new history, and accept writes. Raises CommandError; then this server is still a replica."""
+        """Begin a new history, and accept writes. Raises CommandError; this server is still a replica then."""
         if not self._ticks.settle():
             raise CommandError("ERR the leader's last batches can't be made durable now: check the disk and retry")
         disk = self._data.disk
@@ -189,7 +189,7 @@ class Roles:
         self._replicas.psync(session, replid, offset)
 
     def _take_over(self, replid: str) -> None:
-        """PSYNC ... FAILOVER from the leader: replace it as the leader. Raises CommandError."""
+        """Replace the leader, which has sent PSYNC ... FAILOVER. Raises CommandError."""
         history = self._data.disk.history
         if self._data.follower:
             if replid != history.id:
@@ -201,19 +201,19 @@ class Roles:
 
     # -- events --------------------------------------------------------------------------------------------------
     def heard(self, feed: ReplicaFeed) -> None:
-        """Called when a replica has acknowledged."""
+        """Serve clients that wait for replicas, and continue a failover. Called when a replica has acknowledged."""
         self._blocking.acknowledged()
         if self._failover is not None:
             self._failover.heard(feed)
 
     def link_changed(self) -> None:
-        """Called when the link to the leader is established or lost."""
+        """Set the gates and notify the failover. Called when the link to the leader is established or lost."""
         if self._link.up and self._failover is not None:
             self._failover.done()
         self.set_gates()
 
     def link_failed(self, error: Exception) -> None:
-        """Called when an attempt to connect to the leader has failed."""
+        """Notify the failover. Called when an attempt to connect to the leader has failed."""
         if self._failover is not None:
             self._failover.link_failed(error)
 
@@ -223,7 +223,7 @@ class Roles:
             self._replicas.message(channel, message, shard)
 
     def on_time(self, mono: int) -> None:
-        """Called ``hz`` times a second. ``mono``: ms, monotonic."""
+        """Do the periodic work. Called ``hz`` times a second. ``mono``: ms, monotonic."""
         self._replicas.on_time(mono)
         if self._failover is not None:
             self._failover.on_time()

@@ -6,7 +6,7 @@ import time
 
 
 class Clock:
-    """``now`` returns ms since the epoch; ``mono`` returns ms since an arbitrary time and never decreases."""
+    """Both clocks. ``now`` returns ms since the epoch; ``mono`` returns ms since some time and never decreases."""
 
     def now(self) -> int:
         return time.time_ns() // 1_000_000

@@ -22,7 +22,7 @@ Opened = tuple[Log, Keyspace, Recovered]
 
 
 class Data:
-    """Opens the data directory. Raises CorruptError, OSError."""
+    """The data of a server. Opens the data directory. Raises CorruptError, OSError."""
 
     def __init__(self, config: Config, clock: Clock, logger: Logger) -> None:
         self._config = config
@@ -53,7 +53,7 @@ class Data:
             raise
 
     def use(self, disk: Log, ks: Keyspace, recovered: Recovered) -> None:
-        """Replace the server's data by this."""
+        """Replace the server's data with this."""
         self.disk, self.ks = disk, ks
         self.last_stats = None
         ks.log.clear()
@@ -84,12 +84,12 @@ class Data:
         self.frozen = self.ks.frozen = frozen
 
     def _choose_events(self) -> None:
-        """Set which events the keyspace emits."""
+        """Set which events the keyspace publishes."""
         classes = events.parse_classes(self._config.notify_keyspace_events)
         self.ks.event_classes = events.fired(classes, self.follower)
 
     def log_stats(self) -> dict[str, int | float | str]:
-        """Return the stats of the log; while the data is being replaced, those before the replacement."""
+        """Return the statistics of the log; while the data is being replaced, those from before the replacement."""
         return self.disk.stats() if self.last_stats is None else self.last_stats
 
     def configure(self) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 
 class Gates:
-    """The gates of one server; initially, all are open."""
+    """The gates of one server. Initially, all are open."""
 
     __slots__ = (
         "closed", "held", "loading", "monitored", "out_of_memory", "pause_until", "pause_writes_only", "reads_pass",
@@ -18,7 +18,7 @@ class Gates:
     def __init__(self) -> None:
         self.closed = False  # at least one gate is closed
         self.reads_pass = True  # no closed gate affects commands that do not write, as is usual on a replica
-        self.unwritable = ""  # error line for commands that write, while the disk accepts no writes; else empty
+        self.unwritable = ""  # error line for commands that write, while the disk accepts no writes; otherwise empty
         self.out_of_memory = False  # maxmemory is reached; commands that add data are refused
         self.readonly = False  # this server is a replica
         self.stale = False  # a replica without a link to its leader, and with replica-serve-stale-data no

@@ -24,8 +24,8 @@ from storage.keyspace.memory import memory_bytes
 class Memory:
     """Compares used() with ``maxmemory``.
 
-    ``client_bytes`` returns the memory size of the clients, and ``overheads`` that of what is neither data nor a
-    client's. ``make_room`` starts a checkpoint unless one is running.
+    ``client_bytes`` returns the memory size of the clients, and ``overheads`` that of everything that is neither data
+    nor a client's. ``make_room`` starts a checkpoint unless one is running.
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class Memory:
         self.overheads = overheads
         self._make_room = make_room
         self._peak = 0
-        self.limit = 0  # ``maxmemory`` at the last check(), which follows each change of it
+        self.limit = 0  # ``maxmemory`` as of the last check(), which follows each change of it
 
     def used(self) -> int:
         """Return the number of bytes in use."""
@@ -61,7 +61,7 @@ class Memory:
         return full
 
     def _above(self, limit: int) -> bool:
-        """Whether more than ``limit`` bytes are in use after the cache has been shrunk."""
+        """Return whether more than ``limit`` bytes are in use after the cache has been shrunk."""
         pool = self._data.ks.pool
         used = self.used()
         over = used - limit

@@ -27,7 +27,7 @@ class OutOfMemory:
     def __init__(self, counters: Counters, logger: Logger) -> None:
         self._counters = counters
         self._logger = logger
-        self._reserve = bytearray(RESERVE)  # address space only: its pages are never touched
+        self._reserve = bytearray(RESERVE)  # only address space: its pages are never touched
         self.on_end: Callable[[], None] = lambda: None  # called before the process ends
 
     def end(self, during: str) -> NoReturn:
@@ -56,7 +56,7 @@ class OutOfMemory:
         return reply.error(errors.NO_MEMORY)
 
     def in_loop(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """Handle an exception that no other part has caught: the event loop's exception handler."""
+        """Handle an exception that was not caught elsewhere: the event loop's exception handler."""
         if isinstance(context.get("exception"), MemoryError):
             self.end("working")
         loop.default_exception_handler(context)

@@ -24,9 +24,10 @@ from respserver.runtime.gates import Gates
 from respserver.runtime.ticks import Ticks
 from storage.keyspace.keyspace import UNBOUNDED, Keyspace
 
-STALL_MS: Final = 200  # between two updates, which come ten times a second; after a longer time, the server was stalled
-AGAIN_MS: Final = 1000  # between two stalls; if less, the server is slow rather than stalled
-DRIFT_MS: Final = 50  # that the wall clock may gain or lose between two updates without having been set
+# maximum time between two updates, which run ten times a second; after a longer time, the server was stalled
+STALL_MS: Final = 200
+AGAIN_MS: Final = 1000  # minimum time between two stalls; if it is less, the server is slow rather than stalled
+DRIFT_MS: Final = 50  # deviation of the wall clock between two updates that does not count as a change of the clock
 LOGGED_MS: Final = 1000  # shorter stalls are not logged
 
 
@@ -36,17 +37,17 @@ class ServedTime:
     def __init__(
         self, config: Config, clock: Clock, data: Data, gates: Gates, ticks: Ticks, logger: Logger, by_hand: bool
     ) -> None:  # fmt: skip
-        """``by_hand``: a test advances the clock; then nothing counts as a stall unless the test sets ``longest``."""
+        """Initialize. ``by_hand``: a test advances the clock, and only a ``longest`` that it sets allows stalls."""
         self._config = config
         self._clock = clock
         self._data = data
         self._gates = gates
         self._ticks = ticks
         self._logger = logger
-        self.longest = UNBOUNDED if by_hand else STALL_MS  # ms between two updates without a stall
+        self.longest = UNBOUNDED if by_hand else STALL_MS  # maximum ms between two updates without a stall
         self.late = False  # there was a stall; reset by the code that reacts to it
         self._mono = clock.mono()  # ms (monotonic) of the last update
-        self._closed = False  # writes were refused or delayed then
+        self._closed = False  # writes were refused or delayed at the last update
         self._leads = False  # the fields below are those of a leader's served time
         self._at = 0  # served time at the last update
         self._stalled = -UNBOUNDED  # ms (monotonic) at which the last stall was noticed
@@ -95,11 +96,11 @@ class ServedTime:
         self._ticks.queue()
 
     def _refuses(self, now: int) -> bool:
-        """Whether all commands that write are refused or delayed."""
+        """Return whether all commands that write are refused or delayed."""
         gates = self._gates
         return bool(gates.unwritable) or gates.too_few or gates.held or gates.pause_until > now
 
 
 def _has_deadlines(ks: Keyspace) -> bool:
-    """Whether anything depends on served time."""
+    """Return whether anything depends on served time."""
     return bool(ks.group_bytes or ks.uncounted or ks.stages.by_name)

@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 def in_thread(work: Callable[[], T]) -> asyncio.Future[T]:
-    """Run ``work`` in a thread. Raises RuntimeError or MemoryError if no thread is available; then it never runs.
+    """Run ``work`` in a thread. Raises RuntimeError or MemoryError if no thread is available; ``work`` never runs then.
 
     An executor that can't start a thread still queues the work, so it must be cancelled: a busy thread would run it
     later.
@@ -32,6 +32,6 @@ def in_thread(work: Callable[[], T]) -> asyncio.Future[T]:
     try:
         loop.run_in_executor(None, run)
     except (RuntimeError, MemoryError):
-        if ending.cancel():  # otherwise a thread has just started it
+        if ending.cancel():  # otherwise a thread has just started to run it
             raise
     return asyncio.wrap_future(ending, loop=loop)

@@ -33,8 +33,8 @@ from respserver.observe.logs import Logger
 from respserver.runtime.data import Data
 from respserver.runtime.gates import Gates
 
-BACKLOGS_NS: Final = 20_000_000  # of a tick
-FLUSH_AT_ONCE: Final = 500  # clients: some milliseconds of writing to sockets
+BACKLOGS_NS: Final = 20_000_000  # maximum duration of the backlogs in a tick
+FLUSH_AT_ONCE: Final = 500  # clients; writing to their sockets takes some milliseconds
 
 
 class TickClient:
@@ -58,7 +58,7 @@ class TickClient:
         raise NotImplementedError
 
     def cut(self, why: str) -> None:
-        """Close at once."""
+        """Close immediately."""
         raise NotImplementedError
 
 
@@ -81,9 +81,9 @@ class Ticks:
         self._after: list[Callable[[], None]] = []
         self._at_end = False  # sockets are being read; the tick follows
         self._stalled: list[bytes] = []  # batches that are not durable yet
-        self._hold = False  # the batch of this tick is one of them: its replies must wait
+        self._hold = False  # the batch of this tick is one of them, so its replies must wait
         self._held: list[TickClient] = []  # clients whose replies wait
-        self.whole = False  # a tick flushes all clients, regardless of their number: the server is shutting down
+        self.whole = False  # a tick flushes all clients, regardless of their number, since the server is shutting down
         self._refused: str | None = None  # why the disk accepts no writes, as last set in the gates
 
     # -- the work of the next tick ---------------------------------------------------------------------------
@@ -120,10 +120,9 @@ class Ticks:
         self.queue()
 
     def flush_reads(self, client: TickClient, large: bool) -> None:
-        """At the end of the tick, flush the replies of a client that has only sent reads. Sending each reply at once
-        would wake the client once per reply. ``large``: flush at once if nothing else is pending, so that large replies
-        do not accumulate.
-        """
+        """At the end of the tick, flush the replies of a client that has only sent reads. Sending each reply
+        immediately would wake the client once per reply. ``large``: flush immediately if nothing else is pending, so
+        that large replies do not accumulate."""
         if client.queued:
             return
         if large and (self._only_reads or not self._pending) and self.writable and (
@@ -140,12 +139,12 @@ class Ticks:
 
     # -- one pass over the sockets -----------------------------------------------------------------------------
     def begin_turn(self) -> None:
-        """Called before a pass of ``clients.sockets``. A tick queued during the pass runs at its end, not in an
-        event-loop callback, which would add a third to the cost of a command."""
+        """Prepare a pass of ``clients.sockets``. A tick queued during the pass runs at its end, not in an event-loop
+        callback, which would add a third to the cost of a command."""
         self._at_end = not self._pending
 
     def end_turn(self) -> None:
-        """Called after the pass."""
+        """End the pass."""
         if self._at_end:
             self._at_end = False
             if self._pending:
@@ -153,7 +152,7 @@ class Ticks:
 
     # -- the end of a tick, step by step ---------------------------------------------------------------------
     def begin(self) -> None:
-        """Called first by run()."""
+        """Start a tick. Called first by run()."""
         self._pending = False
 
     def commit(self) -> bool:
@@ -180,7 +179,7 @@ class Ticks:
         return False
 
     def release(self) -> None:
-        """Flush replies if their batch is durable. Then run the calls of after(), and backlogs."""
+        """Flush replies if their batch is durable. Then run the calls of after(), and the backlogs."""
         flush = self._flush
         self._flush = []
         if len(flush) > FLUSH_AT_ONCE and not self._hold and not self.whole:
@@ -209,7 +208,7 @@ class Ticks:
         return bool(self._resume)
 
     def _run_backlogs(self) -> None:
-        """Run backlogs for some time; the rest in the next tick, after newly arrived commands."""
+        """Run backlogs for a limited time; the next tick runs the rest, after newly arrived commands."""
         resume = self._resume
         self._resume = {}
         until = perf_counter_ns() + BACKLOGS_NS
@@ -247,7 +246,7 @@ class Ticks:
         return not self._stalled and not self._refused
 
     def settle(self) -> bool:
-        """Commit pending records. Returns whether everything is durable then."""
+        """Commit pending records. Returns whether everything is durable."""
         return not (self._data.ks.log or self._stalled) or self.commit()
 
     def check_disk(self) -> None:
@@ -258,7 +257,7 @@ class Ticks:
         self._gates.disk(f"MISCONF Errors writing to disk: {why}" if why else "")
 
     def on_time(self) -> None:
-        """Called ``hz`` times a second: retry stalled batches."""
+        """Retry stalled batches. Called ``hz`` times a second."""
         if self._stalled:
             self.retry()
         if self._data.disk.writable() != self._refused:
@@ -281,7 +280,7 @@ class Ticks:
         self.check_disk()
 
     def drop_stalled(self) -> None:
-        """Drop stalled batches; their data is being replaced."""
+        """Drop stalled batches, whose data is being replaced."""
         self._stalled.clear()
         self._hold = False
 
@@ -312,6 +311,6 @@ class Ticks:
         return session.wrote
 
     def synced(self, offset: int) -> bool:
-        """Whether the log is on this server's disk up to ``offset``, in the file that recovery reads."""
+        """Return whether the log is on this server's disk up to ``offset``, in the file that recovery reads."""
         disk = self._data.disk
         return disk.synced >= offset and disk.in_place()

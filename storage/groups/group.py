@@ -117,9 +117,7 @@ class Group:
             self.deadline = served + self.ttl
 
     def resume(self, served: int) -> None:
-        """Extend the deadline after the server was down or a replica, since that time does not count as inactivity
-        [15].
-        """
+        """Extend the deadline after the server was down or a replica, which does not count as inactivity [15]."""
         if self.ttl:
             self.deadline = max(self.deadline, served + self.ttl)
 

@@ -97,9 +97,7 @@ class OwnerIndex:
         return [row[OWNER_SIZE:] for row in rows]
 
     def by_last(self, start: bytes, last: int, limit: int) -> list[bytes]:
-        """Return at most ``limit`` rows of _by_last from ``start`` on that have no owner or were delivered by
-        ``last``.
-        """
+        """Return at most ``limit`` rows of _by_last from ``start`` on, without an owner or delivered by ``last``."""
         return self._by_last.span(start, pack_time(HAS_OWNER + min(max(last, -1), HAS_OWNER - 2) + 1), limit)
 
     def begin_of(self, position: bytes) -> bytes:

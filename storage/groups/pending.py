@@ -254,9 +254,7 @@ class PendingTable(RangeTable):
             self._owner_index.passed = b""
 
     def first_idle(self) -> int | None:
-        """Return the earliest last delivery of consumers' messages, 0 if a message was returned; None if there are
-        none.
-        """
+        """Return the earliest last delivery of consumers' messages; 0 if one was returned, None if there are none."""
         rows = self.idle_before(NEVER_AGO, None, 1)
         return rows[0].last if rows else None
 

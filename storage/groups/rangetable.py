@@ -353,9 +353,7 @@ class RangeTable:
 
 
 def ascending(raws: list[bytes]) -> list[bytes]:
-    """Sort IDs and remove duplicates. Lists that are already sorted, which is the common case, are returned as they
-    are.
-    """
+    """Sort IDs and remove duplicates. Lists that are already sorted, the common case, are returned unchanged."""
     last = b""
     for raw in raws:
         if raw <= last:

@@ -222,9 +222,7 @@ def move_group(ks: Keyspace, key: bytes, stream: Stream, group: Group, offset: i
 def consumer(
     ks: Keyspace, key: bytes, stream: Stream, group: Group, name: bytes, now: int
 ) -> tuple[Consumer, bool]:  # fmt: skip
-    """Return the consumer with this name, and whether it was created. Extends the group's deadline, which is not
-    logged.
-    """
+    """Return the consumer with this name, and whether it was created. Extends the group's deadline (not logged)."""
     served = ks.served(now)
     found = group.consumers.get(name)
     if found is not None:

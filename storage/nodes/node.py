@@ -369,9 +369,7 @@ def _stepped(count: int, steps: list[tuple[int, int]]) -> tuple[int, bytes]:
 
 
 def _gaps(column: array[int], start: int) -> tuple[int, bytes]:
-    """Return the differences between ascending numbers, the first one from ``start``, as (width as a power of two,
-    column).
-    """
+    """Return the differences between ascending numbers, first from ``start``, as (width as a power of two, column)."""
     count, last = len(column), column[-1]
     if last == start:
         return 0, bytes(count)

@@ -45,7 +45,7 @@ class StreamCapture:
 
     @property
     def parts(self) -> tuple[object, ...]:
-        """Return all fields, for comparisons."""
+        """All fields, for comparisons."""
         return (
             self.sid, self.meta, self.first_ord, self.next_ord, list(self.nodes), self.active, list(self.tombstones),
             list(self.dead_nodes), list(self.sparse), list(self.producers),

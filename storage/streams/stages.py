@@ -108,9 +108,7 @@ class Stage:
 
 
 def named(stage: Stage, name: bytes) -> Stage:
-    """Add the memory of a new stage's name, which is stored in the table of stages and in a timer, and return the
-    stage.
-    """
+    """Add the memory of a new stage's name, which is in the table of stages and in a timer. Return the stage."""
     stage.bytes += 2 * len(name)
     return stage
 
