@@ -1,7 +1,7 @@
 """Calls for the strings with which programs coordinate: set if absent, set if equal, counters, and times.
 
 Each conditional SET returns the previous value. A caller that repeats one after a lost reply can therefore see whether
-the first one was executed.
+the first attempt was executed.
 """
 
 from __future__ import annotations

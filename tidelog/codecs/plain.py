@@ -240,7 +240,7 @@ def _whole(value: int) -> int:
 
 
 def _moment(value: Any) -> Value:
-    """Encode a time. ISO 8601 has no seconds in the difference to UTC, which some historical zones have."""
+    """Encode a time. ISO 8601 has no seconds in the offset from UTC, which some historical zones have."""
     if value.tzinfo is not None:
         offset = value.utcoffset()
         if offset is not None and offset.total_seconds() % 60:

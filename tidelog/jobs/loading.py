@@ -29,8 +29,8 @@ def load(target: str, path: Sequence[str] = (), version: str = "") -> Job:
     """Return the job ``target``, which is ``module:attribute``. The directories in ``path`` are searched first.
 
     If this process has imported another ``version`` of the job, or its module without the job, the files of its code
-    that have changed are imported again (``tidelog.jobs.code``), unless the same files were tried before. It is not
-    checked that the result has the requested version: its own ``version`` and the markers identify the code that ran.
+    that have changed are imported again (``tidelog.jobs.code``), unless the same files were tried before. The version
+    of the result is not checked: its own ``version`` and the markers identify the code that ran.
 
     Raises JobError if there is no such job, or if its module can't be imported; the text contains the traceback.
     """

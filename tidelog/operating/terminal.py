@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import click
 
-# C0 except tab and line feed, DEL, C1, and characters that change the text direction, in the form of JSON.
+# The JSON escapes of C0 (except tab and line feed), DEL, C1, and characters that change the text direction.
 _CONTROLS: Final = {
     code: f"\\u{code:04x}"
     for code in (

@@ -74,7 +74,7 @@ def read_files(
 def read_text(
     content: str, name: str = "flows.yaml", *, server: str | None = None, variables: Mapping[str, str] | None = None
 ) -> FlowDocument:
-    """Read one text. ``name`` is used in errors."""
+    """Read flows from one text. ``name`` is used in errors."""
     return _read([(name, content)], server, os.environ if variables is None else variables, [])
 
 

@@ -71,7 +71,7 @@ class PythonOperator(Operator):
                 " omit concurrency, or use in: thread, or in: process"
             )
         self._order: deque[_Pending] = deque()  # taken and not emitted
-        self._todo: deque[_Pending] = deque()  # those of them that are not being processed
+        self._todo: deque[_Pending] = deque()  # those of them whose call has not begun
         self._workers = 0
         self._deliver_soon = False
         self._pool: Pool | None = None

@@ -4,10 +4,10 @@ Rule 1: A window has the tokens of exactly its members, and so has its result: i
         members.
 Rule 2: Windows by the clock end with the clock. Windows by event time end when the watermark has passed their end. The
         watermark is the latest event time minus ``lateness``. If no event arrives for ``idle``, all of them end.
-Rule 3: An event of a window that has ended is late, and is sent to the port ``late``. But an event that is retried
+Rule 3: An event of a window that has ended is late, and is sent to the port ``late``. However, an event that is retried
         belongs to a result that was not delivered, so the window is opened again for such events, until none has
         arrived for AGAIN.
-Rule 4: At most ``max_open`` windows are open. For another one, the window that would end first ends.
+Rule 4: At most ``max_open`` windows are open. Beyond that, the window that would end first ends early.
 Rule 5: A result has ``partial: true`` if it may not cover the whole window: after Rule 3 or Rule 4, after a drain, or
         because the source waits for the settlement of its members.
 """

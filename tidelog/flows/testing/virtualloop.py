@@ -47,7 +47,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self.random = random.Random(seed)
         self.steps = 0  # callbacks that ran
         self._now = 0.0  # s
-        self._until: float | None = None  # of run_for
+        self._until: float | None = None  # the time at which run_for ends
         self._standing = 0  # callbacks since the clock moved
 
     def time(self) -> float:

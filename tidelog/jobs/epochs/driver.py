@@ -12,7 +12,7 @@ Rule 2: A run makes at most one attempt at each epoch. After an attempt that fai
         reason a marker contains the driver's run and, after a dot, an ID of the attempt if Spark repeats tasks.
 Rule 3: An epoch runs a task for each partition, and each task writes a marker, even if it reads nothing.
 Rule 4: Before tasks run, and again before their stages are published, the fence must be at the last known epoch. It is
-        behind if a replica that lacked epochs became the leader; in this case, its log counts.
+        behind if a replica that lacked epochs became the leader; in this case, that replica's log counts.
 Rule 5: Before stages are published, the outputs must be unchanged since the start of the epoch. If one has grown, rows
         were assigned to the former partitions, and nothing is published.
 Rule 6: Before stages are published, the last entries that tasks have read must exist or have been evicted. They are

@@ -175,7 +175,7 @@ class ObjectStore:
 
     @contextmanager
     def upload(self, name: str) -> Iterator[Callable[[bytes], object]]:
-        """Write an object in pieces with the function that this yields. It is complete after the ``with`` block."""
+        """Yield a function that writes the pieces of an object, which is complete after the ``with`` block."""
         what = f"can't write {self.shown}/{name}"
 
         def begin() -> Any:

@@ -52,7 +52,8 @@ def restore(
     at_most_epoch: the last published epoch, M. The snapshot's epoch is M at most, or M+1 if it can be undone.
     published: a function that returns whether a run published an epoch up to M, according to the replay log. If it
         returns False for both the snapshot's epoch and the one before, the snapshot is skipped. Without it, the caller
-        compares: a version after ``undo`` whose marker still has another run belongs to another history.
+        must compare the runs: if the version's marker has another run even after ``undo``, it belongs to another
+        history.
 
     ``into`` can be the directory that ``fill`` of ``StateStore.create(path, fill=...)`` gets. The caller then undoes
     the store's epoch if it is M+1, or has another run than its marker. Raises SnapshotError if the object store does

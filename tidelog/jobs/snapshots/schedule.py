@@ -44,7 +44,7 @@ class SnapshotSchedule:
 
     @property
     def due_in(self) -> float | None:
-        """Seconds until snapshots are due; None if nothing has changed."""
+        """The seconds until snapshots are due; None if nothing has changed."""
         if self._failed:
             return 0.0
         if not self._changed:
@@ -55,7 +55,7 @@ class SnapshotSchedule:
 
     @property
     def check_in(self) -> float | None:
-        """Seconds until the results must be checked; None if there is no need."""
+        """The seconds until the results must be checked; None if there is no need."""
         return None if self._wanted is None else max(0.0, self._check_at - self._clock())
 
     def check(self, partitions: int, records: JobSnapshots) -> None:

@@ -89,7 +89,7 @@ class PartitionOwnership:
         return {at: claim for at, claim in self.membership.claims.items() if claim.held}
 
     def start(self) -> None:
-        """Start taking part."""
+        """Join the processor."""
         loop = asyncio.get_running_loop()
 
         def changed() -> None:  # in the lease's thread

@@ -187,7 +187,7 @@ class Worker:
             owners.append(owner)
 
     async def _unless_stopped(self, work: Coroutine[Any, Any, None]) -> bool:
-        """Do the work, however long the server is unreachable. Returns False if the worker is stopped before."""
+        """Do the work, even if the server is unreachable for long. Returns False if the worker is stopped first."""
         doing, stopping = asyncio.create_task(work), asyncio.create_task(self._stopping.wait())
         try:
             waited: set[asyncio.Future[Any]] = {doing, stopping, self._denied}
