@@ -191,7 +191,7 @@ class Context:
         return ks.served(self.now)
 
     def touch(self, group: Group) -> None:
-        """Record a sign of life of the group's readers [15]."""
+        """Record activity of the group's readers [15]."""
         if group.ttl:
             group.deadline = self.served() + group.ttl
 

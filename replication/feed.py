@@ -62,7 +62,7 @@ class FeedOwner(Protocol):
     @property
     def disk(self) -> Log: ...
     def heard(self, feed: ReplicaFeed) -> None:
-        """The replica sent an acknowledgement or a sign of life."""
+        """The replica sent an acknowledgement or a keepalive."""
 
     def moved_on(self) -> None:
         """``needs`` of a feed has changed."""
@@ -147,7 +147,7 @@ class ReplicaFeed(asyncio.Protocol):
 
     # -- from the replica ------------------------------------------------------------------------------------
     def _request(self, argv: list[bytes]) -> None:
-        """Process REPLCONF ACK offset FACK offset of a replica; any other request is only a sign of life."""
+        """Process REPLCONF ACK offset FACK offset of a replica; any other request is only a keepalive."""
         owner = self.owner
         if not self.copy_only and argv[:2] == [b"REPLCONF", b"ACK"] and len(argv) in (3, 5):
             try:
@@ -177,7 +177,7 @@ class ReplicaFeed(asyncio.Protocol):
         self.position = self.needs = offset + len(batch)
 
     def alive(self, wanted: bool = False) -> None:
-        """Send a sign of life. ``wanted``: the replica acknowledges as soon as it has everything logged so far."""
+        """Send a keepalive. ``wanted``: the replica acknowledges as soon as it has everything logged so far."""
         if wanted and not self.live:
             self.wanted = True  # see _catch_up()
         elif self.state != "wait_bgsave":
@@ -207,7 +207,7 @@ class ReplicaFeed(asyncio.Protocol):
             self.cut("the journal no longer holds the records that it lacks (repl-backlog-size)")
         except (OSError, CorruptError) as error:
             self.cut(f"the records that it lacks can't be read: {error}")
-        except Exception as error:  # noqa: BLE001 - also after a bug: a replica that only hears signs of life would wait
+        except Exception as error:  # noqa: BLE001 - also after a bug: a replica would wait for records for ever
             self.cut(f"the records that it lacks can't be sent: {error!r}")
 
     async def _in_thread(self, work: Callable[..., T], *args: object) -> T:

@@ -108,7 +108,7 @@ class LeaderFollower:
         return self._task
 
     def on_time(self) -> None:
-        """Detect a silent leader, and send a sign of life while a copy is in progress. Called once a second."""
+        """Detect a silent leader, and send a keepalive while a copy is in progress. Called once a second."""
         if self.link is None:
             return
         seconds = self.owner.patience()

@@ -98,7 +98,7 @@ class Handshake:
             if line:
                 out += self._reply(line)
                 self._empty = 0
-            else:  # Redis's sign of life while it prepares a copy
+            else:  # Redis's keepalive while it prepares a copy
                 self._empty += 1
                 if self._empty > MOST_EMPTY:
                     raise LinkError("the leader sends empty lines instead of a reply: it is not a tidelog server")

@@ -99,7 +99,7 @@ def _row(found: BackupManifest, known: set[str]) -> list[str]:
 @click.command()
 @click.argument("backup")
 def verify(backup: str) -> None:  # a parameter, not the command of this name
-    """Read all files of a backup and compare their checksums.
+    """Read all files of a backup and verify their checksums.
 
     BACKUP is TARGET/NAME, or TARGET for the newest backup. If a file is missing or damaged, the exit code is not 0, and
     the message names the file. The name of each file is the SHA-256 of its content.

@@ -2,16 +2,16 @@
 
     <key>:processing                     a set: the names of the lists
     <key>:processing:<instance>.<name>   one of them
-    <the same>:alive                     its source runs: the key expires ALIVE seconds after the last sign of life;
+    <the same>:alive                     its source runs: the key expires ALIVE seconds after the last renewal;
                                          ENDED if the source has closed and left something
 
-A source that starts puts back the elements in its own list. If a flow or a connector was renamed, or an instance no
-longer exists, no source starts under the old name: another source of the same key then moves the elements back, one by
-one, each in one step.
+When a source starts, it moves the elements of its own list back. If a flow or a connector was renamed, or an instance
+no longer exists, no source starts under the old name: another source of the same key then moves the elements back, one
+by one, each in one step.
 
-Rule 1: a source that has closed counts as gone immediately. A source without a sign of life counts as gone when another
-        source has observed its silence for ALIVE seconds without interruption. While the server is unreachable or
-        refuses writes, no source can give a sign of life, and the keys expire.
+Rule 1: a source that has closed counts as gone immediately. A source that does not renew its key counts as gone when
+        another source has observed that for ALIVE seconds without interruption. While the server is unreachable or
+        refuses writes, no source can renew its key, and the keys expire.
 Rule 2: if a source was silent for longer and then continues, its elements are delivered twice.
 """
 
@@ -28,7 +28,7 @@ from tidelog.flows.api.connectorcontext import ConnectorContext
 from tidelog.transport.errors import is_temporary
 
 ALIVE: Final = 15.0  # s
-EVERY: Final = 5.0  # s between two signs of life, and between two checks of the other sources
+EVERY: Final = 5.0  # s between two renewals, and between two checks of the other sources
 ENDED: Final = b"ended"
 MOVED: Final = 1000  # elements moved at a time
 
@@ -85,7 +85,7 @@ class ProcessingList:
                 log.debug("%s: %s: %s", self._context.flow, self._context.name, error)
 
     async def _check(self, server: Any) -> None:
-        """Give a sign of life, and recover the lists of sources that no longer exist."""
+        """Renew the key, and recover the lists of sources that no longer exist."""
         await server.set(f"{self._name}:alive", "1", px=int(ALIVE * 1000))
         await server.sadd(self._names, self._name)
         others = sorted(each.decode("utf-8", "replace") for each in await server.smembers(self._names))
