@@ -18,11 +18,11 @@ from storage.keyspace.keyspace import Keyspace
 
 
 class Chunks:
-    """A streamed reply: ``pieces`` yields encoded bytes, and ``close()`` releases what they need.
+    """A streamed reply: ``pieces`` yields encoded bytes, and ``close()`` releases the resources that it needs.
 
     The connection takes the next piece when the socket's buffer has room, so memory is bounded: a piece has at most
-    about ``stream-node-max-bytes``. ``held``: approximate bytes of memory that the reply takes until it is sent.
-    ``pinned()``: bytes of data that it retains in memory although the keyspace may have dropped them.
+    about ``stream-node-max-bytes``. ``held``: approximate memory that the reply takes until it is sent, in bytes.
+    ``pinned()``: size of the data that it retains in memory although the keyspace may have dropped it.
     """
 
     __slots__ = ("close", "held", "pieces", "pinned")
@@ -36,7 +36,7 @@ class Chunks:
         self.pinned = pinned
 
     def memory_bytes(self) -> int:
-        """Return the bytes of memory that it takes now."""
+        """Return the memory that it takes now, in bytes."""
         return self.held if self.pinned is None else self.held + self.pinned()
 
 
@@ -64,11 +64,11 @@ class Block:
     """Returned if the client must wait until one of ``keys`` has new entries. Subclasses build the reply.
 
     ``keys``: at least one, without duplicates. ``group``: the group of each stream that the client waits for, or None.
-    ``in_turn``: what this client is served is taken from the other readers of its group, so they are served one after
-    another, in the order in which they blocked; otherwise all are served. ``timeout_reply`` is sent at ``deadline`` (ms
-    since epoch; 0: never). ``wants``: see above. ``by_name``: the group may be deleted and recreated while the client
-    waits, and serve() is called even if the group does not exist; otherwise a new group of the same name ends the wait
-    with an error.
+    ``in_turn``: the messages that this client gets are no longer available to the other readers of its group, so these
+    are served one after another, in the order in which they blocked; otherwise all clients are served.
+    ``timeout_reply`` is sent at ``deadline`` (ms since epoch; 0: never). ``wants``: see above. ``by_name``: the group
+    may be deleted and recreated while the client waits, and serve() is called even if the group does not exist;
+    otherwise a new group of the same name ends the wait with an error.
     """
 
     __slots__ = ("by_name", "deadline", "group", "in_turn", "keys", "timeout_reply", "wants")
@@ -94,7 +94,7 @@ class Block:
 
     def same(self, other: Block) -> bool:  # noqa: ARG002
         """Return whether serve() of both returns the same for a key that both wait for, with the same group (or none)
-        and the same protocol. They then share one reply. It is not called for clients that are served in turn."""
+        and the same protocol. They then share one reply. Not called for clients that are served one after another."""
         return False
 
 
@@ -303,15 +303,15 @@ class PubSubPart(Protocol):
     """The registry of subscriptions."""
 
     def subscribe(self, session: Session, channel: bytes, pattern: bool) -> None:
-        """Subscribe. Idempotent; changes ``session.channels`` or ``session.patterns``."""
+        """Add a subscription. Idempotent; changes ``session.channels`` or ``session.patterns``."""
     def unsubscribe(self, session: Session, channel: bytes, pattern: bool) -> None:
-        """Unsubscribe. Idempotent; changes ``session.channels`` or ``session.patterns``."""
+        """Remove a subscription. Idempotent; changes ``session.channels`` or ``session.patterns``."""
     def publish(self, channel: bytes, message: bytes) -> int:
         """Deliver to subscribers of this server and of its replicas; return the number of deliveries here."""
     def subscribe_shard(self, session: Session, channel: bytes) -> None:
-        """Subscribe. Idempotent; changes ``session.shards``."""
+        """Add a subscription. Idempotent; changes ``session.shards``."""
     def unsubscribe_shard(self, session: Session, channel: bytes) -> None:
-        """Unsubscribe. Idempotent; changes ``session.shards``."""
+        """Remove a subscription. Idempotent; changes ``session.shards``."""
     def publish_shard(self, channel: bytes, message: bytes) -> int:
         """Like publish(), for the subscribers of a shard channel."""
     def unsubscribe_some(self, session: Session, count: int) -> bool:
@@ -346,7 +346,7 @@ class ConfigPart(Protocol):
 
     def get(self, patterns: list[bytes]) -> list[tuple[str, str]]: ...
     def set(self, pairs: list[tuple[bytes, bytes]]) -> None:
-        """Set all or none. Raises CommandError with Redis's texts."""
+        """Set all values or none. Raises CommandError with Redis's texts."""
     def rewrite(self) -> None:
         """CONFIG REWRITE. Raises CommandError."""
     def value(self, name: str) -> str: ...
@@ -362,8 +362,7 @@ class WritesPart(Protocol):
 
 
 class CheckpointsPart(Protocol):
-    """Checkpoints, for SAVE and related commands. ``session``: the caller, whose writes so far are in the
-    checkpoint."""
+    """Checkpoints, for SAVE and related commands. They include the writes so far of ``session``, the caller."""
 
     def save(self, session: Session) -> Callable[[], str | None]:
         """Start a checkpoint. Returns a function that returns its result: None until it has ended, then an empty string
@@ -378,7 +377,7 @@ class CheckpointsPart(Protocol):
     def last(self) -> int:
         """Return the Unix time, in seconds, of the last successful checkpoint."""
     def refused(self) -> str | None:
-        """Return why no checkpoint can be written (the files are no longer where they were), or None."""
+        """Return why no checkpoint can be written (files were moved or removed), or None."""
 
 
 class RolesPart(Protocol):
@@ -395,12 +394,11 @@ class RolesPart(Protocol):
     def failover_abort(self) -> None:
         """Abort the failover. Raises CommandError if none is in progress."""
     def psync(self, session: Session, replid: str, offset: int, takeover: bool) -> None:
-        """Turn the connection into a replica's. ``takeover``: the sender hands over to this server. Raises
-        CommandError."""
+        """Turn the connection into a replica's. ``takeover``: the sender hands over to it. Raises CommandError."""
 
 
 class ReplicasPart(Protocol):
-    """Turn the connection into a replica's. ``takeover``: the sender hands over to it. Raises CommandError."""
+    """The replicas of this server."""
 
     def replconf(self, session: Session, options: list[bytes]) -> bool:
         """Process names and values from a replica. Returns False if no reply is to be sent. Raises CommandError."""
@@ -419,7 +417,7 @@ class StatsPart(Protocol):
     def ready(self, sections: list[str]) -> bool:
         """Prepare info() for these sections, and memory(), for some milliseconds. Returns True once they are fast."""
     def reset(self) -> None:
-        """CONFIG RESETSTAT."""
+        """Reset the counters (CONFIG RESETSTAT)."""
     def memory(self) -> dict[str, int]:
         """Return bytes by name (``used resident peak startup clients replicas dataset node_cache``) and ``keys``."""
 
@@ -455,7 +453,7 @@ class LatencyPart(Protocol):
 
 
 class TransactionsPart(Protocol):
-    """Queued commands, for EXEC."""
+    """The queued commands, for EXEC."""
 
     def run_queued(self, ctx: Context) -> Reply:
         """Run ``session.queued`` in order. The reply is an array; it is Chunks if one of its parts is."""
@@ -474,4 +472,4 @@ class ClockPart(Protocol):
     def micros(self) -> int:
         """Return the microseconds since the epoch."""
     def sleep(self, seconds: float) -> None:
-        """Block the whole server for this long."""
+        """Block the whole server for this time."""

@@ -60,7 +60,7 @@ KeySpecOf = Callable[[Sequence[bytes]], int]
 # Returns keys that a call changes without naming them, as far as they are known before it runs.
 Reaches = Callable[[Keyspace, list[bytes]], Iterable[bytes]]
 
-MOST_NAMES: Final = 10_000  # arguments of commands that take names and do little work for each
+MOST_NAMES: Final = 10_000  # maximum arguments of commands that take names and do little work for each
 MANY: Final = 1 << 60  # more arguments than any call has; compiled code is slow with numbers of more than 62 bits
 
 GROUPS: Final = ("generic", "string", "stream", "connection", "server", "pubsub", "scripting", "transactions")
@@ -76,14 +76,14 @@ FLAGS: Final = frozenset(
 # What the dispatcher must know about a command in addition to Redis's flags. These traits are not published.
 TRAITS: Final = frozenset(
     (
-        "immediate",  # in a transaction it runs immediately instead of being queued
+        "immediate",  # in a transaction, it runs immediately instead of being queued
         "runs_queue",  # it runs the queued commands of the session; if a check refuses one of them, the call is refused
-        "subscribed",  # a client with subscriptions may call it with RESP2
+        "subscribed",  # a client with subscriptions may call it in RESP2
         "unpausable",  # CLIENT PAUSE and FAILOVER do not delay it
         "may_write",  # it has no write flag, as in Redis, but some calls change data; ``writes`` decides which
-        "brief",  # Redis does not call it fast, but a call takes as little time
-        "sign_of_life",  # of a group [15] or a stage [32]; it counts as one even if the server refuses the call
-        "reads_keys",  # it returns what its keys hold, although their flags, which are Redis's, do not say so
+        "brief",  # not called fast by Redis, but a call takes as little time
+        "sign_of_life",  # sign of life of a group [15] or a stage [32], even if the server refuses the call
+        "reads_keys",  # it returns the contents of its keys, although their flags, which are Redis's, do not say so
         "reaches_replicas",  # it writes nothing but affects replicas, so a FAILOVER delays it like a write
     )
 )
@@ -140,7 +140,7 @@ class Command:
         self.subcommands: dict[bytes, Command] = {}  # by lower-case name; empty unless this is a container
         named_by = name.count("|") + 1
         least, exact = count_words(args)
-        # number of words, including the name; negative: at least that many
+        # number of words, including the name; negative: minimum number
         self.arity = arity if arity is not None else (named_by + least if exact else -(named_by + least))
         self.key_specs = tuple(key_specs(args, named_by, named_by))
         # the same in Redis's older form: first key, last key (negative: from the end), step; 0 0 0 without keys
@@ -151,9 +151,9 @@ class Command:
         self.write = "write" in flags or "may_write" in traits
         # whether a call changes data; None: every call of a write command does
         self.writes: Callable[[list[bytes]], bool] | None = None
-        # whether a denyoom call adds data; None: every call does
+        # whether a call of a denyoom command adds data; None: every call does
         self.adds: Callable[[list[bytes]], bool] | None = None
-        # whether a call reads what its keys hold; None: every call does
+        # whether a call reads the contents of its keys; None: every call does
         self.reads: Callable[[list[bytes]], bool] | None = None
         self.key_after_token: KeyAfterToken | None = None
         self.key_spec_of: KeySpecOf | None = None  # None: all specs apply
@@ -167,7 +167,7 @@ class Command:
         self.calls = self.usec = self.rejected = self.failed = 0
         self.batch: BatchHandler | None = None
         self.alike: AlikeHandler | None = None
-        # calls that arrived together are timed as one; not PUBLISH, which can send messages to its own client
+        # calls that arrived together are timed as one; not for PUBLISH, which can send messages to its own client
         self.brief = ("fast" in flags and "pubsub" not in flags) or "brief" in traits
         # for the dispatcher's fast path: the numbers of words with which it may call the handler without lookup()
         self.hot_least, self.hot_most = (self.arity, self.arity) if self.arity > 0 else (-self.arity, MANY)
@@ -179,7 +179,7 @@ class Command:
 
     @property
     def bare(self) -> bool:
-        """Whether it only has subcommands: true for CLIENT, false for COMMAND, which is also a command."""
+        """Whether it only has subcommands: true for CLIENT, false for COMMAND, which is also a command itself."""
         return self.handler is _no_subcommand
 
     def changes(self, argv: list[bytes]) -> bool:
@@ -241,7 +241,7 @@ def _categories(flags: frozenset[str], group: str, extra: tuple[str, ...], bare:
 # -- the table -------------------------------------------------------------------------------------------------
 # All top-level commands by name in lower and in upper case, so that the fast path needs one lookup.
 TABLE: Final[dict[bytes, Command]] = {}
-# Of commands with a handler of calls that are alike, by name in lower and in upper case: for SharedDecoding.heads.
+# Commands that have a handler for calls that are alike, by name in lower and in upper case: for SharedDecoding.heads.
 HEADS: Final[dict[bytes, Head]] = {}
 # All commands, containers and subcommands by their declared names, regardless of rename-command.
 DECLARED: Final[dict[str, Command]] = {}
@@ -297,7 +297,7 @@ def batch(name: str) -> Callable[[BatchHandler], BatchHandler]:
 
 def alike(name: str, head: Head) -> Callable[[AlikeHandler], AlikeHandler]:
     """Declare the decorated function as the handler of calls that begin with the same words, for a command that is
-    declared already. ``head``: how many words that are, by the first call; 0 if it is none for this handler."""
+    declared already. ``head``: how many words these are, by the first call; 0 if the call is not for this handler."""
 
     def declare(handler: AlikeHandler) -> AlikeHandler:
         word = name.encode()

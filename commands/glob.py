@@ -4,7 +4,7 @@ Rule 1: no pattern blocks the server. A pattern has at most MAX_PATTERN bytes. C
 length, and matching takes at most a small constant for each byte of the text.
 
 A pattern is split at its stars. The parts have fixed lengths, so the leftmost match of a part is always the right one.
-Parts of single bytes are searched as such, parts with a few byte sets (``?`` and classes) as regular expressions. A
+Parts of single bytes are searched as bytes, parts with a few byte sets (``?`` and classes) as regular expressions. A
 pattern with more sets than that becomes an automaton, which takes one step for each byte of the text.
 
 Details that follow Redis: a class without its end extends to the end of the pattern; ``[]`` matches nothing and ``[^]``
@@ -21,10 +21,11 @@ from resp.errors import CommandError
 
 MAX_PATTERN = 4096  # bytes; a longer one is refused
 SHORT = 128  # bytes: a pattern that takes little memory
-MAX_TOKENS = 256  # of a pattern that is matched by regular expressions; a pattern of single bytes may have more
-MAX_SEARCHED = 64  # tokens of a part between two stars: the search takes up to that many steps for each byte
-MAX_TOGETHER = 5000  # bytes of the patterns with sets in one call: compiling takes some microseconds a byte
-MAX_CLASSES = 16  # in a pattern: each takes some 20 microseconds to compile
+# maximum tokens of a pattern that is matched by regular expressions; a pattern of single bytes may have more
+MAX_TOKENS = 256
+MAX_SEARCHED = 64  # maximum tokens of a part between two stars: the search takes up to that many steps for each byte
+MAX_TOGETHER = 5000  # maximum bytes of the patterns with sets in one call; compiling takes some microseconds per byte
+MAX_CLASSES = 16  # maximum in a pattern; each takes some 20 microseconds to compile
 GLOB_BYTES = 1000  # memory of a pattern's objects
 PART_BYTES = 150  # memory of one of its parts
 
@@ -53,7 +54,7 @@ class Glob:
         check_length(pattern)
         self.pattern = pattern
         self._automaton: _Automaton | None = None
-        if not _SETS.search(pattern):  # bytes and stars only, as nearly always
+        if not _SETS.search(pattern):  # bytes and stars only, as in nearly all patterns
             texts = _STARS.split(pattern)
             self._starred = len(texts) > 1
             self._least = sum(map(len, texts))
@@ -62,7 +63,7 @@ class Glob:
             return
         parts = _split(pattern)
         self._starred = len(parts) > 1
-        self._least = sum(map(len, parts))  # bytes of the shortest text that matches
+        self._least = sum(map(len, parts))  # size of the shortest text that matches
         searchable = _searchable(parts)
         if not searchable:
             self._automaton = _Automaton(parts)
@@ -273,7 +274,7 @@ def compiled(pattern: bytes) -> Glob:
 
 
 def check_together(patterns: Iterable[bytes]) -> None:
-    """Raise CommandError if one call would take too long to compile all of these. A lone star costs little."""
+    """Raise CommandError if one call would take too long to compile all these patterns. A lone star costs little."""
     size = sum([len(pattern) for pattern in patterns if _SETS.search(pattern)])
     if size > MAX_TOGETHER:
         raise CommandError(
@@ -286,7 +287,7 @@ def _compiled(pattern: bytes) -> Glob:
     return Glob(pattern)
 
 
-@lru_cache(maxsize=8)  # a long one can take some hundred kilobytes
+@lru_cache(maxsize=8)  # a long pattern can take a few hundred kilobytes
 def _long(pattern: bytes) -> Glob:
     return Glob(pattern)
 

@@ -41,7 +41,7 @@ class Arg:
         self.multiple = multiple  # one or more times; a token occurs once, before the first
 
     def words(self) -> tuple[int, bool]:
-        """Return the minimum number of words if the node is present, and whether that is the only possible number."""
+        """Return the minimum number of words if the node is present, and whether it is the only possible number."""
         if self.type == "pure-token":
             return 1, not self.multiple
         if self.type == "oneof":
@@ -62,7 +62,7 @@ class Arg:
 
 
 def count_words(args: Sequence[Arg]) -> tuple[int, bool]:
-    """Return the minimum number of words of all arguments together, and whether that is the only possible number."""
+    """Return the minimum number of words of all arguments together, and whether it is the only possible number."""
     least, exact = 0, True
     for node in args:
         size, fixed = node.words()
@@ -112,9 +112,10 @@ def repeat(node: Arg) -> Arg:
 
 
 # -- keys ------------------------------------------------------------------------------------------------------
-NUMKEYS: Final = "numkeys"  # an integer of this name is the number of the keys or blocks with keys that follow it
+# an integer of this name is the number of the keys, or of the blocks with keys, that follow it
+NUMKEYS: Final = "numkeys"
 _Option = tuple[str, int, int]  # an option's token, its position, and the number of its words
-_COUNT_DIGITS: Final = 9  # a larger number of keys than a call can have
+_COUNT_DIGITS: Final = 9  # a number of keys with more digits is larger than a call can have
 
 
 def shown_flag(flag: str) -> str:
@@ -142,7 +143,7 @@ class KeySpec:
         self.keyword = keyword  # the word before the first key; "": the first key is at ``index``
         self.last = last  # the last key, counted from the first; -1: the last argument
         self.step = step  # from one key to the next
-        self.halved = halved  # only the first half of the range are keys; as many other words follow (XREAD)
+        self.halved = halved  # only the first half of the range are keys; the other half are other words (XREAD)
         # an option that may precede the first key at ``index``, and the number of its words; "": none
         self.option = option
         self.option_words = option_words
@@ -206,7 +207,7 @@ def _counted(node: Arg, at: int, start: int) -> Iterator[KeySpec]:
 
 
 def _is_halved(node: Arg) -> bool:
-    """Return whether it is like ``STREAMS key [key ...] id [id ...]``: keys, then as many other words."""
+    """Return whether the node is like ``STREAMS key [key ...] id [id ...]``: keys, then as many other words."""
     if node.type != "block" or not node.token or len(node.children) != 2:
         return False
     first, second = node.children

@@ -7,5 +7,5 @@ from resp import reply
 
 
 def help_reply(container: str) -> bytes:
-    """A line for the syntax and one for the summary of each subcommand, encoded."""
+    """Return a line with the syntax and one with the summary of each subcommand, encoded."""
     return reply.array([reply.simple(line.encode()) for line in help_lines(container)])

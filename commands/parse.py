@@ -11,8 +11,8 @@ from storage.model.ids import MASK64, PARSED, parse_id
 INT_MIN: Final = -(1 << 63)
 INT_MAX: Final = (1 << 63) - 1
 
-MOST_FIELDS: Final = 32_768  # of an entry
-MOST_STREAMS: Final = 5000  # of an XREAD or XREADGROUP
+MOST_FIELDS: Final = 32_768  # maximum fields of an entry
+MOST_STREAMS: Final = 5000  # maximum streams of an XREAD or XREADGROUP
 LONGEST_NAME: Final = 4096  # bytes of the name of a new group or consumer: replies and records repeat the name
 LONGEST_SPAN: Final = 1 << 62  # ms
 LONGEST_TIMEOUT: Final = INT_MAX - (1 << 41)  # ms; added to the current time, it is still a 64-bit number
@@ -103,7 +103,7 @@ def id_parts(text: bytes) -> tuple[int, int]:
 
 
 class _LastStem:
-    """An ID up to its dot, and its ms as bytes: consecutively acknowledged messages often share them."""
+    """An ID up to its dot, and its ms as bytes. Messages that are acknowledged together often share them."""
 
     __slots__ = ("high", "text")
 
@@ -115,7 +115,7 @@ _stem: Final = _LastStem()
 
 
 def raw_ids(texts: list[bytes], start: int = 0) -> list[bytes]:
-    """Parse IDs from ``start`` on, like parse_id(); each is returned as 16 bytes, big-endian. Raises CommandError."""
+    """Parse IDs from ``start`` on, like parse_id(), and return each as 16 bytes, big-endian. Raises CommandError."""
     if PARSED is not None:
         parsed = PARSED(texts, start)
         if parsed is not None:
@@ -130,14 +130,14 @@ def raw_ids(texts: list[bytes], start: int = 0) -> list[bytes]:
                 continue
         raw = parse_id(text).to_bytes(16, "big")
         raws.append(raw)
-        size = max(text.find(b"."), text.find(b"-")) + 1  # a valid ID has at most one of them, once
+        size = max(text.find(b"."), text.find(b"-")) + 1  # a valid ID contains at most one of them, once
         if size:
             last.text, last.high = text[:size], raw[:8]
     return raws
 
 
 def is_host(text: str) -> bool:
-    """Return whether it can be a host name or address: at most 255 bytes, without separators and quotes."""
+    """Return whether this can be a host name or address: at most 255 bytes, without separators and quotes."""
     if not text or not text.isprintable() or len(text.encode("utf-8", "surrogateescape")) > 255:
         return False
     return not any(character in text for character in " \"'\\,")

@@ -10,8 +10,7 @@ from storage.keyspace.keyspace import Keyspace, Watcher
 
 LEADER: Final = "leader"  # ``Session.replica`` of the session of the link to this server's leader
 SUPERUSER: Final = superuser()
-# Memory of a watched key, and of a subscription, without its name: elements of two tables, usually with a set of its
-# own.
+# Memory of a watched key, and of a subscription, without its name: elements of two tables, usually with a separate set.
 WATCH_BYTES: Final = 400
 SUBSCRIPTION_BYTES: Final = 400
 SHORT_NAMES: Final = 256
@@ -22,14 +21,14 @@ class TransportStats:
     """Statistics of a connection. The defaults are for sessions without a connection."""
 
     fd: int = -1
-    query_buffered: int = 0  # bytes of an incomplete command and of waiting commands
-    output_queued: int = 0  # bytes of replies that wait for the end of the tick
-    output_buffered: int = 0  # bytes of replies that wait for the socket
+    query_buffered: int = 0  # size of an incomplete command and of waiting commands
+    output_queued: int = 0  # size of the replies that wait for the end of the tick
+    output_buffered: int = 0  # size of the replies that wait for the socket
     output_pieces: int = 0  # pieces that wait for the socket: its buffer is one, and so is a streamed reply
     reading: bool = True
     writing: bool = False  # the socket's buffer is full
     paused: bool = False  # CLIENT PAUSE or a FAILOVER delays a command
-    wait: int = 0  # bytes of memory for a wait for many streams
+    wait: int = 0  # memory of a wait for many streams
 
 
 class Transport(Protocol):
@@ -44,7 +43,7 @@ class Transport(Protocol):
     def hold_pushes(self) -> None:
         """Queue later pushes after the next reply, that of the running command."""
     def release_pushes(self) -> None:
-        """Queue the delayed pushes now. Idempotent."""
+        """Send the delayed pushes. Idempotent."""
     def stats(self) -> TransportStats: ...
 
 
@@ -99,14 +98,15 @@ class Session:
         self.close_after_reply = False
         self.blocked = False
         self.caching: TrackingOptions | None = None  # options of CLIENT TRACKING; the server's ``tracking`` sets it
-        # True for the usual client, which takes the dispatcher's fast path: authenticated, no MULTI, replies on, no
-        # subscriptions with RESP2, no CLIENT TRACKING, and a user who may do everything. refresh() must be called after
+        # True for a typical client, which takes the dispatcher's fast path: authenticated, no MULTI, replies on, no
+        # subscriptions in RESP2, no CLIENT TRACKING, and a user who may do everything. refresh() must be called after
         # one of these has changed.
         self.plain = True
-        self.limited = False  # it would be plain if its user might do everything
+        self.limited = False  # would be plain if its user were unrestricted
         # replication
-        self.replica: object = None  # the feed of the replica whose connection this is; or LEADER
-        self.wrote = 0  # a log offset in the commit group of its last write; a log that reaches it has the whole group
+        self.replica: object = None  # the feed of the replica whose connection this is, or LEADER
+        # a log offset in the commit group of its last write; a log that reaches it contains the whole group
+        self.wrote = 0
         # transaction
         self.multi = False
         self.exec_abort = False  # a command was refused instead of queued
@@ -117,7 +117,7 @@ class Session:
         self.channels: set[bytes] = set()
         self.patterns: set[bytes] = set()
         self.shards: set[bytes] = set()  # shard channels
-        self.retained_bytes = 0  # approximate bytes of memory of its watched keys, subscriptions and prefixes
+        self.retained_bytes = 0  # approximate memory of its watched keys, subscriptions and prefixes
         # counters
         self.last_active = now  # ms since epoch
         self.last_command = "NULL"
@@ -145,7 +145,7 @@ class Session:
     def memory_bytes(self) -> int:
         """Return its approximate memory in bytes, without its connection and the commands that wait for EXEC."""
         names = len(self.name) + len(self.lib_name) + len(self.lib_ver)
-        return self.retained_bytes + (names if names > SHORT_NAMES else 0)  # short ones cost nothing extra
+        return self.retained_bytes + (names if names > SHORT_NAMES else 0)  # short names cost nothing extra
 
     def watch(self, ks: Keyspace, key: bytes) -> None:
         """Watch a key that is not watched yet: a change of it sets ``dirty_cas``."""

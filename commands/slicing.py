@@ -11,12 +11,12 @@ from resp import reply
 
 T = TypeVar("T")
 ROW_BYTES: Final = 32  # memory of a pending message in a listing that is not sent yet
-# arguments in a slice, which takes some milliseconds; a command with no more arguments has no slices
+# number of arguments in a slice, which takes some milliseconds; a command with fewer arguments has no slices
 AT_ONCE: Final = 1000
-FEW_GROUPS: Final = 10  # a slice has fewer IDs if more groups than this are searched for each ID
+FEW_GROUPS: Final = 10  # a slice has fewer IDs if more groups than this must be searched for each ID
 LONG_NAME: Final = 4096  # bytes; each slice would log such a name again
-SLICE_BYTES: Final = 64 * 1024  # of names in a slice, if the work depends on their length
-PIECE_BYTES: Final = 64 * 1024  # of a streamed array
+SLICE_BYTES: Final = 64 * 1024  # size of the names in a slice, if the work depends on their length
+PIECE_BYTES: Final = 64 * 1024  # size of the pieces of a streamed array
 LONG_VALUE: Final = 16 << 20  # bytes of a string; a longer one is sent in pieces
 LONG_PIECE: Final = 256 * 1024  # bytes of such a piece
 
@@ -24,8 +24,8 @@ Handle = Callable[[Context, list[bytes]], int]  # processes some arguments; retu
 
 
 class NameSlices:
-    """Names that are processed independently, from the last one on, so that each slice frees its own. The reply is the
-    number of those that count."""
+    """Names that are processed independently, from the last one on, so that each slice frees its own names. The reply
+    is the number of names that count."""
 
     __slots__ = ("_count", "_handle", "_names")
 
@@ -68,7 +68,7 @@ def ids_at_once(groups: int) -> int:
 
 
 def slice_end(names: Sequence[bytes], start: int, most_bytes: int = SLICE_BYTES) -> int:
-    """Return the end of the slice of names that begins at ``start``. It has at least one name."""
+    """Return the end of the slice of names that begins at ``start``. The slice has at least one name."""
     end = min(start + AT_ONCE, len(names))
     while end - start > 1 and sum(map(len, names[start:end])) > most_bytes:
         end = start + (end - start) // 2
@@ -76,8 +76,8 @@ def slice_end(names: Sequence[bytes], start: int, most_bytes: int = SLICE_BYTES)
 
 
 class IdSlices:
-    """IDs: all are parsed before the first is processed, so a malformed one changes nothing. Duplicates count once. The
-    IDs that were seen are in many small sets, because a large set takes long to grow and to free."""
+    """IDs that are all parsed before the first one is processed, so that a malformed ID changes nothing. Duplicates
+    count once. The IDs seen so far are in many small sets, because a large set takes long to grow and to free."""
 
     __slots__ = ("_parts", "_raws", "_seen", "_texts")
 
@@ -110,17 +110,17 @@ class IdParser:
 
     def __init__(self, texts: list[bytes]) -> None:
         self._texts = texts
-        self.raws: list[bytes] = []  # those parsed so far, 16 bytes each
+        self.raws: list[bytes] = []  # the IDs parsed so far, 16 bytes each
 
     def parse(self) -> bool:
-        """Parse the next ones. Returns False when all are parsed. Raises CommandError."""
+        """Parse the next IDs. Returns False once all are parsed. Raises CommandError."""
         at = len(self.raws)
         self.raws += raw_ids(self._texts[at : at + AT_ONCE])
         return len(self.raws) < len(self._texts)
 
 
 def by_name(names: list[bytes], handle: Handle, ctx: Context) -> bytes | Slices:
-    """Return the reply to a command for these names; a short list is processed immediately."""
+    """Return the reply to a command for these names. A short list is processed immediately."""
     if len(names) <= AT_ONCE:
         return reply.integer(handle(ctx, names))
     return Slices(NameSlices(names, handle).step, True)
@@ -138,7 +138,7 @@ def in_parts(
     items: Sequence[T], take: Callable[[Sequence[T]], None], finish: Callable[[Context], bytes | Chunks], ctx: Context,
     at_once: int = AT_ONCE,
 ) -> bytes | Chunks | Slices:  # fmt: skip
-    """Return the result of finish() after take() was called with all items, in slices unless they are few."""
+    """Return the result of finish() after take() was called with all items, in slices if there are many."""
     if len(items) <= at_once:
         take(items)
         return finish(ctx)
@@ -163,8 +163,8 @@ def by_id(argv: list[bytes], start: int, handle: Handle, ctx: Context) -> bytes 
 def long_array(items: Sequence[bytes | None], null: bytes, head: bytes = b"") -> bytes | Chunks:
     """Return an array of bulk strings, ``null`` for None, after ``head``; it is streamed if it is long.
 
-    Until it is sent, its memory includes the items, which may leave the keyspace in the meantime. A long item that
-    occurs several times counts once.
+    Until the array is sent, its memory includes the items, which may leave the keyspace in the meantime. A long item
+    that occurs several times counts once.
     """
     top = head + reply.array_header(len(items))
     size = 0

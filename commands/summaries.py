@@ -1,4 +1,4 @@
-"""The first docstring lines of handlers. Compiled handlers have no docstrings: theirs are read from the source file.
+"""The first docstring lines of handlers. Compiled handlers have no docstrings, so these are read from the source file.
 
 Rule 1: source files are read when documentation is requested, never at import.
 """

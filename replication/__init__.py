@@ -2,7 +2,7 @@
 
     feed       the leader's end: a full copy, then the log from memory or journal, then live
     follower   the replica's end: connect, take a copy or the missing part of the log, apply batches, reconnect
-    formats    which versions can read what is sent
+    formats    the versions that can read a log or a store
     frames     frames, which a leader sends after it has answered PSYNC; bytes only
     handshake  the requests with which a replica introduces itself, and the answers; bytes only
     link       one connection of a replica to its leader: the handshake, then frames

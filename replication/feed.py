@@ -35,15 +35,15 @@ from replication.frames import encode, head
 from resp.errors import CommandError, CorruptError
 from resp.exact import ExactDecoder
 
-AT_ONCE = 1 << 20  # bytes that are read from the log at once, and that may wait in the socket's buffer
-PIECE = 1 << 16  # bytes of a piece of a copy; a tick of the leader may have to wait for one
+AT_ONCE = 1 << 20  # maximum bytes that are read from the log at a time, and that may wait in the socket's buffer
+PIECE = 1 << 16  # bytes of a piece of a copy; a tick of the leader may have to wait until one is prepared
 LONGEST_REQUEST = 1 << 16  # bytes
 
 T = TypeVar("T")
 
 
 class BeyondError(Exception):
-    """The replica can't read the data that it lacks. ``needed``: the format of that data."""
+    """Raised if the replica can't read the data that it lacks. ``needed``: the format of that data."""
 
     def __init__(self, needed: int) -> None:
         super().__init__(needed)
@@ -51,7 +51,7 @@ class BeyondError(Exception):
 
 
 class StoreBeyondError(BeyondError):
-    """The replica can't read the store, but possibly the part of the log that it lacks."""
+    """Raised if the replica can't read the store; it may be able to read the part of the log that it lacks."""
 
 
 class FeedOwner(Protocol):
@@ -62,16 +62,16 @@ class FeedOwner(Protocol):
     @property
     def disk(self) -> Log: ...
     def heard(self, feed: ReplicaFeed) -> None:
-        """The replica sent an acknowledgement or a keepalive."""
+        """Process a keepalive or an acknowledgement of the replica."""
 
     def moved_on(self) -> None:
-        """``needs`` of a feed has changed."""
+        """Note that ``needs`` of a feed has changed."""
 
     def lost(self, feed: ReplicaFeed, why: str) -> None:
-        """The link has ended; called once."""
+        """Note that the link has ended. Called once."""
 
     def outgrown(self, needed: int) -> None:
-        """The log contains data that only replicas can read that know the format ``needed``."""
+        """Note that the log contains data that only replicas that know the format ``needed`` can read."""
 
     def sent_bytes(self, count: int) -> None: ...
     def in_thread(self, work: Callable[[], T]) -> asyncio.Future[T]:
@@ -86,8 +86,8 @@ class ReplicaFeed(asyncio.Protocol):
         self, owner: FeedOwner, host: str, port: int, offset: int, now: int, copy_only: bool = False,
         reads: int = formats.FORMAT,
     ) -> None:  # fmt: skip
-        """``copy_only``: the other end takes a full copy and the log after it, but is not a replica. ``reads``: the
-        format that it can read."""
+        """Initialize. ``copy_only``: the other end takes a full copy and the log after it, but is not a replica.
+        ``reads``: the format that it can read."""
         self.owner = owner
         self.copy_only = copy_only
         self.host = host  # host and port where clients reach the replica: as announced, or from the connection
@@ -96,10 +96,10 @@ class ReplicaFeed(asyncio.Protocol):
         self._earlier = reads < formats.RECORDS
         self.position = offset  # -1: the replica gets a full copy
         self.needs = offset if offset >= 0 else owner.disk.store.offset
-        self.acknowledged = max(offset, 0)  # log offset up to which the replica has the log
+        self.acknowledged = max(offset, 0)  # log offset up to which the replica has acknowledged the log
         self.on_disk = 0  # log offset up to which it has the log on disk
         self.heard_at = now
-        self.state = "wait_bgsave"  # then send_bulk, online, as in INFO
+        self.state = "wait_bgsave"  # later send_bulk, online, as in INFO
         self.live = False
         self.wanted = False  # an acknowledgement is needed; it is requested when the replica has caught up
         self._transport: asyncio.Transport
@@ -107,7 +107,7 @@ class ReplicaFeed(asyncio.Protocol):
         self._decoder.authenticated = True
         self._room = asyncio.Event()
         self._room.set()
-        self._work: asyncio.Future[Any] | None = None  # current or last work of a thread for this feed
+        self._work: asyncio.Future[Any] | None = None  # current or last work in a thread for this feed
         self._task: asyncio.Task[None] | None = None
         self._over = False
 
@@ -147,7 +147,7 @@ class ReplicaFeed(asyncio.Protocol):
 
     # -- from the replica ------------------------------------------------------------------------------------
     def _request(self, argv: list[bytes]) -> None:
-        """Process REPLCONF ACK offset FACK offset of a replica; any other request is only a keepalive."""
+        """Process REPLCONF ACK offset FACK offset from a replica. Any other request is only a keepalive."""
         owner = self.owner
         if not self.copy_only and argv[:2] == [b"REPLCONF", b"ACK"] and len(argv) in (3, 5):
             try:
@@ -252,7 +252,7 @@ class ReplicaFeed(asyncio.Protocol):
         """Send from the log until everything is sent; then the feed is live."""
         while True:
             await self._room.wait()
-            disk = self.owner.disk  # it may have been reopened
+            disk = self.owner.disk  # the log may have been reopened
             batches = disk.recent(self.position, AT_ONCE)
             if batches is None:
                 batches = await self._in_thread(disk.read, self.position, AT_ONCE)
@@ -291,7 +291,7 @@ class ReplicaFeed(asyncio.Protocol):
     def cut(self, why: str) -> None:
         """Close the link immediately; the replica will reconnect."""
         self._end(why)
-        with suppress(AttributeError):  # begin() was not called yet
+        with suppress(AttributeError):  # begin() has not been called yet
             self._transport.abort()
 
     def _end(self, why: str) -> None:

@@ -2,16 +2,18 @@
 It reconnects when the link is lost.
 
 Rule 1: batches are applied whole and in order. A batch that does not begin where this log ends is an error.
-Rule 2: a full copy is written to a directory of its own; the old data stays in use until the copy is complete and
+Rule 2: a full copy is written to a separate directory; the old data remains in use until the copy is complete and
 checked.
-Rule 3: every error ends the link with a reason. The delay before the next attempt doubles up to a maximum, until a link
+Rule 3: every error ends the link with a reason. The delay before the next attempt doubles up to a maximum, until a
+        link
 has lasted for a while; it is long if only an upgrade of this server helps. The delay is partly random, so that the
-replicas of a leader that was down do not all reconnect at once.
-Rule 4: data from the leader is used only after it was checked: replies by ``handshake``, frames by ``frames``, a copy
+replicas of a leader that was down do not all reconnect at the same time.
+Rule 4: data from the leader is used only after it was checked: replies by ``handshake``, frames by ``frames``, a
+        copy
 by ``persistence.fullcopy``, a batch by the owner.
 
-Decision: replicas acknowledge on request (WAIT, FAILOVER, a shutdown) and once a second. Acknowledging each batch would
-cost the leader's loop one read per tick.
+Decision: replicas acknowledge on request (WAIT, FAILOVER, a shutdown) and once a second. Acknowledging each batch
+would cost the leader's loop one read per tick.
 """
 
 from __future__ import annotations
@@ -33,8 +35,8 @@ from replication.link import ReplicationConnection
 from resp.errors import CorruptError
 
 FIRST_WAIT, LONGEST_WAIT = 0.1, 5.0  # seconds between attempts
-NEWER_WAIT = 60.0  # seconds until the next attempt after the leader sent data that only a newer version can read
-LASTED = 1.0  # seconds; after a link that lasted this long, the next attempt follows soon
+NEWER_WAIT = 60.0  # seconds until the next attempt if the leader has sent data that only a newer version can read
+LASTED = 1.0  # seconds; after a link that lasted at least this long, the next attempt follows soon
 PROGRESS_EVERY = 2.0  # seconds between two log lines about the progress of a copy
 
 
@@ -56,22 +58,22 @@ class FollowerOwner(Protocol):
     async def copied(self, replid: str) -> None:
         """Install the copy that is complete. Raises OSError, CorruptError, LinkError."""
     def continued(self, replid: str) -> None:
-        """The leader continues from this log's end; its ID is now ``replid``. Raises OSError."""
+        """Continue from this log's end, as the leader has agreed; its ID is now ``replid``. Raises OSError."""
     def batch(self, offset: int, batch: bytes) -> None:
         """Apply a batch. Raises LinkError if it does not follow this log's end or can't be applied."""
     def received_message(self, channel: bytes, text: bytes, shard: bool) -> None: ...
     def paused(self) -> bool:
         """Return whether no data from the leader may be applied now (CLIENT PAUSE)."""
     def asked(self) -> None:
-        """The leader requests an acknowledgement."""
+        """Note that the leader requests an acknowledgement."""
     def link_changed(self) -> None:
-        """``up`` or ``state`` has changed."""
+        """Note that ``up`` or ``state`` has changed."""
     def received_bytes(self, count: int) -> None: ...
     def note(self, text: str) -> None:
         """Log a message for the operator."""
     def warn(self, text: str) -> None: ...
     def link_failed(self, error: Exception) -> None:
-        """An attempt to connect, or a link, ended with this error."""
+        """Note that an attempt to connect, or a link, ended with this error."""
 
 
 class LeaderFollower:
@@ -81,7 +83,7 @@ class LeaderFollower:
         self.owner = owner
         self.host = host
         self.port = port
-        self.state = "connect"  # then connecting, sync, connected, as in ROLE
+        self.state = "connect"  # later connecting, sync, connected, as in ROLE
         self.link: ReplicationConnection | None = None
         self.last_io = 0.0  # when the leader last sent anything; 0: never
         self.down_since = asyncio.get_running_loop().time()
@@ -166,7 +168,7 @@ class LeaderFollower:
                 text = str(error) if expected and str(error) else repr(error)
                 if isinstance(error, TimeoutError):
                     text = "no answer in time (repl-timeout)"
-                if lasted or text != warned:  # not the same line every five seconds
+                if lasted or text != warned:  # do not repeat the same line every five seconds
                     self.owner.warn(f"Link to the leader {self.host}:{self.port}: {text}")
                 warned, newer = text, isinstance(error, NewerError)
                 if not self._over:
@@ -225,13 +227,14 @@ class LeaderFollower:
             owner.continued(answer.replid)
             owner.note(f"Continuing from the end of the log: leader {self.host}:{self.port}, ID {answer.replid}")
         self._set("connected")
-        if not owner.paused():  # otherwise hold() starts it
+        if not owner.paused():  # otherwise, hold() starts it
             self.link.take_directly(self._take)
         await self.link.ended()
 
     async def _connected(self) -> socket.socket:
         """Return a socket that is connected to the first of the leader's addresses that answers. Raises OSError.
-        create_connection() is not used: if it is cancelled, uvloop reports a failed lookup as never retrieved."""
+        create_connection() is not used: if it is cancelled, uvloop reports that the failed lookup was never retrieved.
+        """
         loop = asyncio.get_running_loop()
         problem = OSError("its name has no address")
         for family, kind, protocol, _, address in await loop.getaddrinfo(
@@ -326,7 +329,7 @@ class LeaderFollower:
             finally:
                 waiting.cancel()
                 if waiting.done() and not waiting.cancelled():
-                    # marks it as retrieved: this may have been cancelled, or the link failed too late
+                    # mark the exception as retrieved: this task may have been cancelled, or the link failed too late
                     waiting.exception()
             frame = waiting.result()
             if frame.kind not in (frames.ALIVE, frames.MESSAGE, frames.SHARD):

@@ -5,13 +5,13 @@
     3    coded nodes in the store (storage.nodes.coded), which only a full copy transfers to a replica
     4    records of the kind 29, and the store's b"away" (persistence.layout): served time was shifted
 
-A replica announces with ``REPLCONF capa format-N`` what it can read. Earlier versions, which ignore such words, read
-format 1. They follow a newer leader as long as it writes nothing that they can't read. So the servers of a cluster can
-be upgraded one after another, and downgraded until something new is written.
+A replica announces with ``REPLCONF capa format-N`` which format it can read. Earlier versions, which ignore such words,
+read format 1. They follow a newer leader as long as it writes nothing that they can't read. The servers of a cluster
+can therefore be upgraded one after another, and downgraded until data in a newer format is written.
 
 Decision: a format changes only if the new feature is used. Metadata, pending lists and databases are written in their
-old form as long as that can represent them, so a server of the previous version can open the directory, and a replica
-of that version can be served.
+old form as long as it can represent them, so a server of the previous version can open the directory, and a replica of
+that version can be served.
 """
 
 from __future__ import annotations
@@ -57,6 +57,6 @@ def unknown(batch: bytes) -> int:
 
 
 def said(value: bytes) -> int:
-    """Return the format that a replica reads, from one of its capabilities; 0 if that is a different capability."""
+    """Return the format that a replica announces with one of its capabilities; 0 if it is a different capability."""
     number = value.removeprefix(CAPA)
     return int(number) if value.startswith(CAPA) and number.isdigit() and len(number) < 5 else 0

@@ -40,10 +40,10 @@ COPY_BODY = Struct(">QQ")
 DONE_BODY = Struct(">Q")
 LENGTH = Struct(">I")
 
-# Bytes of what a leader's clients write in one tick, of one value in its store, of one message. A single command is
+# Sizes of the writes of a leader's clients in one tick, of one value in its store, of one message. A single command is
 # much shorter (proto-max-bulk-len, client-query-buffer-limit).
 LONGEST = 1 << 31
-LENGTHS = {  # by kind: the shortest and the longest payload
+LENGTHS = {  # by kind: minimum and maximum length of the payload
     BATCH: (1, LONGEST), ALIVE: (ALIVE_BODY.size, ALIVE_BODY.size), COPY: (COPY_BODY.size, COPY_BODY.size),
     PIECE: (1, LONGEST), DONE: (DONE_BODY.size, DONE_BODY.size), MESSAGE: (LENGTH.size, LONGEST),
     SHARD: (LENGTH.size, LONGEST),

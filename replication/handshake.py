@@ -28,15 +28,15 @@ from dataclasses import dataclass
 from replication.formats import CAPA, FORMAT
 from replication.frames import LinkError
 
-VERSION = 1  # of the link protocol: requests and frames
+VERSION = 1  # version of the link protocol: requests and frames
 LONGEST_LINE = 4096  # bytes of a reply, including its line feed
-MOST_EMPTY = 1000  # empty lines before a reply
-# Exactly what a leader sends: the ID becomes part of the file ``replication``, and the offset one of the log's.
+MOST_EMPTY = 1000  # maximum empty lines before a reply
+# Exactly what a leader sends: the ID becomes part of the file ``replication``, and the offset that of the log.
 ANSWER = re.compile(r"\+(?:CONTINUE ([0-9a-f]{40})|FULLRESYNC ([0-9a-f]{40}) (0|[1-9][0-9]{0,17}))")
 
 
 class ReplicationRefusedError(LinkError):
-    """The leader understood the request and refused it."""
+    """Raised if the leader understood the request and refused it."""
 
 
 @dataclass(slots=True)
@@ -69,14 +69,14 @@ def request(*words: bytes | str | int) -> bytes:
 
 
 class Handshake:
-    """Use: send the result of start(), then each result of feed(), until ``answer`` is set."""
+    """The handshake. Usage: send the result of start(), then each result of feed(), until ``answer`` is set."""
 
     def __init__(self, who: Introduction) -> None:
         self._steps = list(_steps(who))
         self._credentials = f"masterauth for masteruser {who.user!r}" if who.user else "masterauth"
         self._at = 0
         self._buffer = b""
-        self._empty = 0  # lines since the last reply
+        self._empty = 0  # number of lines since the last reply
         self.answer: PsyncAnswer | None = None
         self.rest = b""  # bytes after the answer: the first frames
 
@@ -98,7 +98,7 @@ class Handshake:
             if line:
                 out += self._reply(line)
                 self._empty = 0
-            else:  # Redis's keepalive while it prepares a copy
+            else:  # Redis sends it as a keepalive while it prepares a copy
                 self._empty += 1
                 if self._empty > MOST_EMPTY:
                     raise LinkError("the leader sends empty lines instead of a reply: it is not a tidelog server")
@@ -157,7 +157,7 @@ def _steps(who: Introduction) -> Iterator[tuple[str, bytes]]:
 
 
 def read_answer(text: str) -> PsyncAnswer:
-    """Parse the answer to PSYNC, a line without its end. Raises RefusedError."""
+    """Parse the answer to PSYNC, a line without its end. Raises ReplicationRefusedError."""
     found = ANSWER.fullmatch(text)
     if found is None:
         raise ReplicationRefusedError(f"the leader answered PSYNC with: {text.removeprefix('-')[:200]}")

@@ -25,7 +25,7 @@ class ReplicationConnection(asyncio.Protocol):
         self._decoder = FrameDecoder()
         self._frames: deque[ReplicationFrame] = deque()
         self._queued = 0  # bytes in ``_frames``
-        self._news = asyncio.Event()  # there is an answer, a frame or a failure
+        self._news = asyncio.Event()  # set if there is an answer, a frame or a failure
         self._failed: Exception | None = None
         self._direct: Callable[[ReplicationFrame], None] | None = None  # called with each frame; None: queue them
 

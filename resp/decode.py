@@ -34,13 +34,13 @@ LF: Final = 10
 DOLLAR: Final = 36
 ASTERISK: Final = 42
 ZERO: Final = 48
-DIGITS: Final = 7  # of a length; a chunk that contains a longer one is never complete
-LARGEST: Final = 10**DIGITS  # bytes; larger chunks are decoded by ExactDecoder
-MOST_ALIKE: Final = 1000  # calls in one Alike object
-AT_ONCE: Final = 16  # identical calls that are compared at once
-OTHERS: Final = 4  # calls to decode before looking for alike calls again
+DIGITS: Final = 7  # maximum digits of a length; a chunk that contains a longer one is never complete
+LARGEST: Final = 10**DIGITS  # bytes; ExactDecoder decodes larger chunks
+MOST_ALIKE: Final = 1000  # maximum calls in one Alike object
+AT_ONCE: Final = 16  # number of identical calls that are compared together
+OTHERS: Final = 4  # number of calls to decode before looking for alike calls again
 SHORT: Final = 256  # bytes; shorter chunks are remembered
-SECRETIVE: Final = b"AHCahc"  # AUTH, HELLO, ACL, CONFIG: a command with such a first letter may contain a password
+SECRETIVE: Final = b"AHCahc"  # first letters of AUTH, HELLO, ACL, CONFIG, whose arguments may contain a password
 
 # Returns the number of words, two or more, that a call must share with those after it to be alike; 0 if its arguments
 # are needed.
@@ -55,7 +55,7 @@ class Alike:
     def __init__(self, argv: list[bytes], head: bytes, bodies: list[bytes]) -> None:
         self.argv = argv  # the first call
         self.head = head  # wire bytes of the shared words, without the last CR LF
-        # The wire bytes of each call after the head. If the last one is the same object as the first, all are.
+        # The wire bytes of each call after the head. If the last item is the same object as the first, all items are.
         self.bodies = bodies
 
     def calls(self) -> list[list[bytes]]:
@@ -170,13 +170,13 @@ def _canonical(
     """
     size = len(data)
     last = size - 4  # the last offset at which a header can begin; up to there, four bytes can be read unchecked
-    look = 1  # the number of calls from which on alike calls are looked for
+    look = 1  # the number of calls after which to look for alike calls
     while at <= last and data[at] == ASTERISK:
         start = at
         left = data[at + 1] - ZERO
         if data[at + 2] == CR:
             at += 4
-            if left >= 10:  # no digit
+            if left >= 10:  # not a digit
                 return len(ends)
         else:
             left = _number(data, at + 1, size)
@@ -228,7 +228,7 @@ def _add_alike(
     command, key = len(argv[0]), len(argv[1])
     to_end = 10 + _digits(len(argv)) + _digits(command) + command + _digits(key) + key
     if at + to_end >= len(data) or data[at + to_end] != data[start + to_end]:
-        return len(ends) + OTHERS  # the last byte of the key differs: most likely each call has another key
+        return len(ends) + OTHERS  # the last byte of the key differs, so each call most likely has another key
     shared = head(argv)
     if shared:
         _find_alike(data, start, argv, shared, calls, ends)
@@ -238,8 +238,8 @@ def _add_alike(
 def _find_alike(
     data: bytes, start: int, argv: list[bytes], shared: int, calls: list[Call], ends: list[int]
 ) -> None:
-    """Replace the last call by an Alike object if it shares the first ``shared`` words with those after it, and has as
-    many words. Sets ``ends[-1]`` to the offset after the last one."""
+    """Replace the last call by an Alike object if it shares the first ``shared`` words with those after it, and has the
+    same number of words. Sets ``ends[-1]`` to the offset after the last one."""
     at = ends[-1]
     left, size = len(argv) - shared, 3 + _digits(len(argv))
     for word in argv[:shared]:

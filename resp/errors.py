@@ -26,7 +26,7 @@ class ProtocolError(Exception):
 
 
 class QueryBufferError(ProtocolError):
-    """A command is longer than ``client-query-buffer-limit``."""
+    """Raised if a command is longer than ``client-query-buffer-limit``."""
 
     def __init__(self) -> None:
         super().__init__("query buffer limit exceeded")
@@ -242,7 +242,7 @@ def not_integer() -> CommandError:
 
 
 def arity(name: str) -> CommandError:
-    """A command has a wrong number of arguments. ``name``: in lower case, with ``|sub`` for a subcommand."""
+    """Return the error for a wrong number of arguments. ``name``: in lower case, with ``|sub`` for a subcommand."""
     return CommandError(f"ERR wrong number of arguments for '{name}' command")
 
 
@@ -263,7 +263,7 @@ def no_group(key: bytes, group: bytes) -> CommandError:
 
 
 def unbalanced(command: str, words: str) -> CommandError:
-    """XREAD or XREADGROUP (in lower case) has more keys than IDs. ``words``: the alternatives to an ID."""
+    """Return the error for more keys than IDs in ``xread`` or ``xreadgroup``. ``words``: alternatives to an ID."""
     return CommandError(
         f"ERR Unbalanced '{command}' list of streams: for each stream key an {words} must be specified."
     )
@@ -280,7 +280,7 @@ def no_group_of_key(key: bytes, group: bytes) -> CommandError:
 
 
 def meaningless_id(word: str) -> CommandError:
-    """XREADGROUP has an ID that only XREAD accepts. ``word``: ``$`` or ``+``."""
+    """Return the error for an ID in XREADGROUP that only XREAD accepts. ``word``: ``$`` or ``+``."""
     return CommandError(
         f"ERR The {word} ID is meaningless in the context of XREADGROUP: you want to read the history of this consumer "
         f"by specifying a proper ID, or use the > ID to get new messages. The {word} ID would just return an empty "
@@ -289,7 +289,7 @@ def meaningless_id(word: str) -> CommandError:
 
 
 def bad_claim(what: str, command: str) -> CommandError:
-    """An argument is not a number. ``what``: its name; ``command``: XCLAIM or XAUTOCLAIM."""
+    """Return the error for an argument that is not a number. ``what``: its name; ``command``: XCLAIM or XAUTOCLAIM."""
     return CommandError(f"ERR Invalid {what} argument for {command}")
 
 
@@ -315,7 +315,7 @@ def no_stage(name: bytes) -> CommandError:
 
 
 def expansion(directive: str, most: int, made: int) -> CommandError:
-    """A command would create much more data than it has sent. ``most``, ``made``: bytes."""
+    """Return the error for a command that would create much more data than it has sent. ``most``, ``made``: bytes."""
     return CommandError(
         f"ERR the fields are stored with every entry, which would add {made} bytes to the size of the command; "
         f"'{directive}' allows {most}. Send fewer values at once, or shorter fields"
@@ -333,14 +333,14 @@ def conflict(fence: bytes, epoch: int, done: bytes, check: bytes) -> CommandErro
 
 
 def bad_subcommand(argv: Sequence[bytes]) -> CommandError:
-    """A known subcommand has invalid arguments, although their number is within its arity."""
+    """Return the error for invalid arguments of a known subcommand, although their number is within its arity."""
     return CommandError(
         f"ERR unknown subcommand or wrong number of arguments for '{show(argv[1])}'. Try {show(argv[0]).upper()} HELP."
     )
 
 
 def bad_name(what: str) -> CommandError:
-    """A name has invalid characters. ``what``: its purpose, ``Client names`` or ``lib-name``."""
+    """Return the error for a name with invalid characters. ``what``: its purpose, ``Client names`` or ``lib-name``."""
     return CommandError(f"ERR {what} cannot contain spaces, newlines or special characters.")
 
 
@@ -373,12 +373,13 @@ def unknown_category(name: bytes) -> CommandError:
 
 
 def bad_rule(word: bytes, reason: str) -> CommandError:
-    """A rule of ACL SETUSER is invalid. ``word`` may be a password, but the recipient of the error has sent it."""
+    """Return the error for an invalid rule of ACL SETUSER. ``word`` may be a password; the recipient has sent it."""
     return CommandError(f"ERR Error in ACL SETUSER modifier '{show(word)}': {reason}")
 
 
 def command_denied(user: bytes, name: str) -> CommandError:
-    """The user may not run the command. ``name``: in lower case, with ``|sub`` for a subcommand."""
+    """Return the error for a command that the user may not run. ``name``: in lower case, with ``|sub`` for a
+    subcommand."""
     return CommandError(f"NOPERM User {show(user)} has no permissions to run the '{name}' command")
 
 

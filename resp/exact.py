@@ -7,7 +7,7 @@ Rule 4: each byte of an argument is copied a bounded number of times, regardless
 
     *3 CRLF  $7 CRLF TAPPEND CRLF  ...     a command: the number of arguments, then for each its length and its bytes
     *0 CRLF, *-1 CRLF                      no command, skipped
-    PING hello CRLF                        all others are inline commands, up to the line feed (resp.inline)
+    PING hello CRLF                        anything else is an inline command, up to the line feed (resp.inline)
 
 Lengths are decimal, without plus sign or leading zeros. As in Redis, a header ends with CR and any one byte, and the
 two bytes after an argument are skipped unread.
@@ -21,13 +21,13 @@ from typing import Final
 from resp.errors import ProtocolError, QueryBufferError
 from resp.inline import split_inline
 
-LINE_LIMIT: Final = 64 * 1024  # bytes of an inline command, or of a header, without its end
-UNAUTHENTICATED_MULTIBULK: Final = 10  # arguments
-UNAUTHENTICATED_BULK: Final = 16384  # bytes of an argument
+LINE_LIMIT: Final = 64 * 1024  # maximum bytes of an inline command, or of a header, without its end
+UNAUTHENTICATED_MULTIBULK: Final = 10  # maximum arguments
+UNAUTHENTICATED_BULK: Final = 16384  # maximum bytes of an argument
 
 CR, LF, DOLLAR, ASTERISK, ZERO = b"\r\n$*0"
 
-BATCH: Final = 16  # if at least this many arguments are missing, decoding them as a batch is tried
+BATCH: Final = 16  # if at least this many arguments are missing, the decoder tries to decode them as a batch
 SHORT: Final = 4096  # bytes; only shorter arguments can be decoded as a batch
 _length = [b"$%d" % n for n in range(SHORT)].__getitem__
 
@@ -50,10 +50,10 @@ class ExactDecoder:
         self._midway = False  # a part of a command is buffered
         self._line = b""  # the beginning of a line whose end has not arrived
         self._argv: list[bytes] = []  # complete arguments of an incomplete command
-        self._missing = 0  # arguments that have not arrived; 0: between commands
+        self._missing = 0  # number of arguments that have not arrived; 0: between commands
         self._wire = 0  # bytes of the command so far: complete headers and arguments
         self._value: BytesIO | None = None  # an incomplete argument (grows in place, becomes bytes without a copy)
-        self._need = 0  # bytes of it that have not arrived, including the two after it
+        self._need = 0  # number of bytes of it that have not arrived, including the two after it
 
     @property
     def buffered(self) -> int:
@@ -68,7 +68,8 @@ class ExactDecoder:
         return commands
 
     def first(self, data: bytes) -> tuple[list[list[bytes]], bytes]:
-        """Like feed(), but only up to the end of the first command or empty line. Also returns the bytes after it.
+        """Decode like feed(), but only up to the end of the first command or empty line. Also returns the bytes after
+        it.
 
         Used before the login, because the command may change the limits.
         """
@@ -81,7 +82,7 @@ class ExactDecoder:
         self.max_bulk, self.max_buffer = max_bulk, max_buffer
 
     def _parse(self, data: bytes, at: int, commands: list[list[bytes]], *, once: bool) -> int:
-        """Parse ``data`` from ``at`` on, append commands, set ``error``. With ``once`` stop after one command.
+        """Parse ``data`` from ``at`` on, append commands, set ``error``. With ``once``, stop after one command.
 
         Returns the number of remaining bytes.
         """
@@ -104,7 +105,7 @@ class ExactDecoder:
             self._line = b""
             at = 0
         size = len(data)
-        tried = False  # to decode the arguments of this command in ``data`` as a batch
+        tried = False  # whether decoding the arguments of this command in ``data`` as a batch was tried
         while at < size:
             if self._value is not None:
                 at = self._fill(self._value, data, at)
@@ -230,7 +231,7 @@ class ExactDecoder:
         if self._wire > self.max_buffer and self.buffered > self.max_buffer:  # the limit has been lowered
             raise QueryBufferError()
         take = min(self._need, len(data) - at)
-        text = min(take, self._need - 2)  # the last two are its line end; negative: one of these has arrived already
+        text = min(take, self._need - 2)  # the last two are its line end; negative: one of these has already arrived
         if text > 0:
             value.write(memoryview(data)[at : at + text])
         self._need -= take
@@ -242,7 +243,7 @@ class ExactDecoder:
 
 
 def _integer(text: bytes) -> int | None:
-    """Parse a decimal number in canonical form and within 64 bits; return None if it is not one."""
+    """Parse a decimal number in canonical form and within 64 bits; return None for anything else."""
     digits = text[1:] if text.startswith(b"-") else text
     if not digits.isdigit() or len(text) > 20 or (digits[0] == ZERO and len(text) > 1):
         return None

@@ -1,11 +1,11 @@
-"""Parses chunks that begin with a command of many arguments by hiredis. Used if ``resp.decode`` is not compiled.
+"""Parses chunks that begin with a command of many arguments with hiredis. Used if ``resp.decode`` is not compiled.
 
 hiredis parses replies. It accepts more than a request may contain: other types than bulk strings, nested arrays, any
 two bytes after an argument. So each result is encoded again and compared with the bytes that arrived. If they differ,
 this parser stops there, and the loop of ``resp.decode`` continues.
 
 Rule 1: no memory is allocated for the lengths that a header announces. hiredis allocates lists of the announced length,
-so it is not given bytes that look like the header of a large aggregate.
+so it never gets bytes that look like the header of a large aggregate.
 Rule 2: ``HiredisParser`` has no state between two calls: a reader that is left with an incomplete command is replaced.
 
 Decision (interpreted, Python 3.11, ns for each command, loop / hiredis with the proof; P: commands in a chunk):
@@ -20,8 +20,8 @@ Decision (interpreted, Python 3.11, ns for each command, loop / hiredis with the
     13, ten of 1000       10300 / 11900    10060 / 12400
     900 of 4              252 us / 77 us
 
-So commands with fewer than ten arguments, and commands with large arguments, are left to the loop. Proving the result
-with hiredis.pack_command() instead took 1.3 times as long as joining the parts here.
+Commands with fewer than ten arguments, and commands with large arguments, are therefore left to the loop. Proving the
+result with hiredis.pack_command() instead took 1.3 times as long as joining the parts here.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ import hiredis
 from resp.decode import DIGITS, Call, Head
 from resp.exact import SHORT
 
-WINDOW = 32  # bytes for each argument; at least one line must end in each, on average, or the arguments are too large
-PREFIX = 24  # bytes at the beginning of a call that a call like it must have
+WINDOW = 32  # bytes per argument; on average, at least one line must end in each, or the arguments are too large
+PREFIX = 24  # number of bytes at the beginning of a call that a call like it must share
 
 # hiredis allocates a list of the announced length for an array, a push and an attribute, also for nested ones. The more
-# of them a chunk may contain, the shorter they must be: (the most of them, a search for one with too many digits).
+# of these a chunk may contain, the shorter they must be: (maximum number, a search for one with too many digits).
 _ARRAYS = [(16, re.compile(rb"\*[0-9]{5}").search), (128, re.compile(rb"\*[0-9]{4}").search)]
 _OTHERS = re.compile(rb"[>|][0-9]{3}").search
 _MANY_ARRAYS = re.compile(rb"\*[0-9]{3}").search
@@ -78,7 +78,7 @@ class HiredisParser:
                 calls.append(argv)
                 ends.append(at)
         except (hiredis.ProtocolError, IndexError, TypeError, MemoryError):
-            pass  # not a request, or with a large argument
+            pass  # not a request, or a request with a large argument
         if at < len(data):
             self._reader = hiredis.Reader(notEnoughData=None)
         return at

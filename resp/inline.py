@@ -20,7 +20,7 @@ QUOTE, APOSTROPHE, BACKSLASH, LETTER_X = b"\"'\\x"
 def split_inline(line: bytes) -> list[bytes]:
     """Return the words of a line (without its end). Raises ProtocolError if quotes are unbalanced.
 
-    Unlike in Redis, whose lines are C strings, a zero byte is a byte like any other.
+    Unlike in Redis, whose lines are C strings, a zero byte is treated like any other byte.
     """
     if QUOTE not in line and APOSTROPHE not in line and 11 not in line and 12 not in line:
         return line.split()

@@ -3,7 +3,7 @@
 Rule 1: all functions return encoded bytes. The items of an aggregate must be encoded already.
 Rule 2: if the versions differ, the function takes ``proto`` (2 or 3).
 
-For commands that are not hot, ``encode`` converts nested Python values to replies.
+For commands that are not performance-critical, ``encode`` converts nested Python values to replies.
 """
 
 from __future__ import annotations
@@ -65,12 +65,12 @@ def bulk_array(items: Iterable[bytes]) -> bytes:
 
 
 def null(proto: int) -> bytes:
-    """Encode a null instead of a bulk string."""
+    """Encode a null that replaces a bulk string."""
     return NULL3 if proto == 3 else NULL_BULK
 
 
 def null_array(proto: int) -> bytes:
-    """Encode a null instead of an array."""
+    """Encode a null that replaces an array."""
     return NULL3 if proto == 3 else NULL_ARRAY
 
 

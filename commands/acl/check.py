@@ -1,9 +1,10 @@
 """Whether a user may make a call: the command, then its keys, then its channels, in Redis's order.
 
-The access that a call needs to a key follows from the key's flags, as in Redis: ACCESS reads what the key holds;
-INSERT, UPDATE and DELETE change it. With none of these (EXISTS, WATCH), any matching pattern is sufficient. If a
-command does one of these only with some options (SET GET reads, TREAD GROUP changes), the call decides. If Redis's
-flags do not show that a command returns the key's contents (XCLAIM), the command has the trait ``reads_keys``.
+The access that a call needs to a key follows from the key's flags, as in Redis: ACCESS reads the contents of the key;
+INSERT, UPDATE and DELETE change them. With none of these (EXISTS, WATCH), any matching pattern is sufficient. If a
+command has one of these effects only with some options (SET GET reads, TREAD GROUP changes), the call decides. If
+Redis's flags do not show that a command returns the contents of a key (XCLAIM), the command has the trait
+``reads_keys``.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _WHY_NOT_ANY_MORE: Final = {
 
 
 class Denial:
-    """The reason for which a call is denied."""
+    """The reason why a call is denied."""
 
     __slots__ = ("command", "reason", "user", "what")
 

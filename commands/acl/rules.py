@@ -42,7 +42,7 @@ NO_SELECTORS: Final = "Selectors are not supported: give the rules to the user i
 FIRST_ARG_OF_SUB: Final = "Allowing first-arg of a subcommand is not supported"
 NO_FIRST_ARGS: Final = "Allowing the first argument of a command is not supported, except for subcommands"
 
-MOST_OF_A_KIND: Final = 10_000  # passwords, key patterns, or channel patterns of a user
+MOST_OF_A_KIND: Final = 10_000  # maximum passwords, key patterns, or channel patterns of a user
 
 _SPACE: Final = frozenset(b" \t\n\v\f\r\0")
 _HEX: Final = frozenset(b"0123456789abcdef")

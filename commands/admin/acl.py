@@ -20,7 +20,7 @@ _own = partial(command, flags="noscript loading stale", group="server", since="0
 _all = partial(command, flags="admin noscript loading stale", group="server", since="0.1.0")
 
 PATTERNS = (b"~", b"%", b"&")  # prefixes of rules with patterns
-MOST_BITS = 4096  # of a generated password
+MOST_BITS = 4096  # maximum bits of a generated password
 
 
 # -- the caller, and words -----------------------------------------------------------------------------------------

@@ -25,7 +25,7 @@ _all = partial(
     complexity="O(N): N connected clients.",
 )  # fmt: skip
 
-CLIENTS: Final = 200  # described or closed in one slice
+CLIENTS: Final = 200  # number of clients that are described or closed in one slice
 TYPES = (b"normal", b"master", b"replica", b"slave", b"pubsub")
 
 
@@ -166,7 +166,7 @@ class KillFilter:
 
     @classmethod
     def parse(cls, words: list[bytes], users: UsersPart, now: int) -> KillFilter:
-        """Parse options and values in turn. ``now``: ms since epoch, for MAXAGE. Raises CommandError."""
+        """Parse alternating options and values. ``now``: ms since epoch, for MAXAGE. Raises CommandError."""
         self = cls()
         for at in range(0, len(words), 2):
             if at + 1 == len(words):

@@ -11,7 +11,7 @@ from commands.glob import check_together
 from commands.help import help_reply
 from resp import errors, reply
 
-MOST_PARAMETERS: Final = 250  # of one call, more than there are directives
+MOST_PARAMETERS: Final = 250  # maximum parameters of one call, more than there are directives
 
 _config = partial(command, flags="admin noscript loading stale", group="server", since="0.1.0")
 

@@ -40,7 +40,7 @@ def _log_in(
     wait = users.wait(session)
     if not wait:
         return attempt()
-    if ctx.in_exec:  # inside EXEC nothing can wait
+    if ctx.in_exec:  # nothing can wait inside EXEC
         raise CommandError(errors.AUTH_HAS_TO_WAIT)
     return DelayedReply(ctx.now + wait, attempt)
 
@@ -138,7 +138,7 @@ def ping(ctx: Context, argv: list[bytes]) -> Reply:
 
 @batch("PING")
 def ping_batch(ctx: Context, calls: list[list[bytes]]) -> list[bytes] | None:
-    """PINGs that are the same word for word."""
+    """Execute PINGs that are equal, including their messages."""
     answer = ping(ctx, calls[0])
     return [answer] * len(calls) if isinstance(answer, bytes) else None
 
@@ -174,12 +174,12 @@ def reset(ctx: Context, argv: list[bytes]) -> Reply:
 
 
 def _unsubscribe(ctx: Context) -> bytes | None:
-    """End some subscriptions, as one slice of a RESET of a client that has many."""
+    """End some subscriptions, as one slice of a RESET by a client that has many."""
     return None if ctx.server.pubsub.unsubscribe_some(ctx.session, AT_ONCE) else _as_new(ctx)
 
 
 def _as_new(ctx: Context) -> bytes:
-    """Complete RESET."""
+    """Complete RESET: the client is in the state of a new one."""
     session = ctx.session
     ctx.server.monitors.remove(session)
     ctx.server.tracking.disable(session)

@@ -49,7 +49,7 @@ def _named(name: bytes) -> Command | None:
     """Return a command by its full name in any case, with a subcommand as ``client|id``; None if there is none."""
     parts = name.split(b"|")
     found = find(parts) if len(parts) <= 2 else None
-    # find() ignores the second part if the command has no subcommands
+    # find() ignores the second word if the command has no subcommands
     return found if found is not None and found.called.encode() == name.lower() else None
 
 

@@ -115,7 +115,7 @@ def _graph(samples: list[tuple[int, int]], low: int, high: int, now: int) -> str
     for _, ms in samples:
         step = min((ms - low) * steps // max(1, high - low), steps - 1)
         full = step // len(_BAR)
-        bars.append("|" * full + _BAR[step % len(_BAR)] + " " * (GRAPH_ROWS - 1 - full))  # from below
+        bars.append("|" * full + _BAR[step % len(_BAR)] + " " * (GRAPH_ROWS - 1 - full))  # from the bottom up
     ages = [_age(max(0, now - unix)) for unix, _ in samples]
     rows = ["".join([bar[row] for bar in bars]) for row in range(GRAPH_ROWS - 1, -1, -1)]
     rows.append(" " * len(samples))

@@ -25,7 +25,7 @@ _ask = partial(command, flags="pubsub loading stale", group="pubsub", since="0.1
 
 
 def _confirm(session: Session, kind: bytes, channel: bytes | None) -> bytes:
-    """Encode a confirmation. ``channel`` None: there was no subscription to end."""
+    """Encode a confirmation. ``channel`` is None if there was no subscription to end."""
     name = reply.null(session.proto) if channel is None else reply.bulk(channel)
     shard = kind in (b"ssubscribe", b"sunsubscribe")
     count = len(session.shards) if shard else len(session.channels) + len(session.patterns)
@@ -60,7 +60,7 @@ def _in_turn(ctx: Context, names: list[bytes], some: Encode, most_bytes: int = S
     def step(ctx: Context) -> bytes | None:
         nonlocal at
         transport = ctx.session.transport
-        if transport is None:  # disconnected, so it no longer has subscriptions
+        if transport is None:  # the client has disconnected and no longer has subscriptions
             return reply.OK
         start, at = at, slice_end(names, at, most_bytes)
         transport.push(some(ctx, names[start:at]))
@@ -169,7 +169,7 @@ def _reply_first(session: Session) -> None:
 def publish(ctx: Context, argv: list[bytes]) -> Reply:
     """Send a message to the current subscribers of a channel; return their number."""
     _reply_first(ctx.session)
-    if ctx.ks.events:  # of earlier commands in a transaction
+    if ctx.ks.events:  # of earlier commands of the transaction
         ctx.server.notifications.send(ctx.session)
     return reply.integer(ctx.server.pubsub.publish(argv[1], argv[2]))
 

@@ -1,4 +1,4 @@
-"""CLIENT TRACKING, CACHING, TRACKINGINFO, GETREDIR: notifies clients of changes of keys that they cache."""
+"""CLIENT TRACKING, CACHING, TRACKINGINFO, GETREDIR: clients are notified when keys that they cache change."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def _parsed(ctx: Context, words: list[bytes]) -> tuple[TrackingOptions, list[byt
 
 
 def _check(new: TrackingOptions, prefixes: list[bytes], old: TrackingOptions | None) -> None:
-    """Raise CommandError if options are incompatible with each other or with the earlier ones."""
+    """Raise CommandError if options are incompatible with each other or with those set earlier."""
     if prefixes and not new.bcast:
         raise CommandError(errors.PREFIX_NEEDS_BCAST)
     if old is not None and old.bcast != new.bcast:

@@ -23,8 +23,8 @@ _LFU_ONLY = (
     "between policies at runtime LRU and LFU data will take some time to adjust."
 )
 _INVALID_CURSOR = "ERR invalid cursor"
-_SCAN_COUNT = 10  # keys that SCAN visits without COUNT
-_PICKS: Final = 100  # random keys that RANDOMKEY tries on a replica before it examines all in order
+_SCAN_COUNT = 10  # number of keys that SCAN visits without COUNT
+_PICKS: Final = 100  # number of random keys that RANDOMKEY tries on a replica before it examines all in order
 _EMBSTR_LIMIT: Final = 44  # bytes; the encoding of longer strings is "raw" in Redis
 
 _CURSOR = re.compile(rb"[+-]?[0-9]+")
@@ -146,13 +146,13 @@ def scan(ctx: Context, argv: list[bytes]) -> Reply:
 
 
 def _scanned(ctx: Context, cursor: int, count: int, pattern: bytes, wanted: bytes) -> tuple[int, list[bytes]]:
-    """Return the next cursor, and those of ``count`` keys that match. ``wanted``: the type; empty: any type."""
+    """Return the next cursor, and the matching ones of ``count`` keys. ``wanted``: the type; empty: any type."""
     cursor, names = ctx.ks.index.page(cursor, count)
     if pattern != b"*":
         names = list(filter(compiled(pattern).matches, names))
     found = []
     for name in names:
-        value = ctx.ks.live(name, ctx.now)  # deletes it if it has expired
+        value = ctx.ks.live(name, ctx.now)  # deletes the key if it has expired
         if value is not None and (not wanted or wanted == type_name(value)):
             found.append(name)
     return cursor, found

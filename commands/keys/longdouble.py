@@ -53,7 +53,7 @@ def add(a: Fraction | None, b: Fraction | None) -> Fraction | None:
 def text(number: Fraction) -> bytes:
     """Return the number with up to 17 decimals, without trailing zeros."""
     scaled = round(number * 10**_DECIMALS)
-    digits = str(Decimal(abs(scaled))).rjust(_DECIMALS + 1, "0")  # str(int) has a limit
+    digits = str(Decimal(abs(scaled))).rjust(_DECIMALS + 1, "0")  # str(int) has a limit on the number of digits
     whole, decimals = digits[:-_DECIMALS], digits[-_DECIMALS:].rstrip("0")
     sign = "-" if number < 0 and (decimals or whole != "0") else ""
     return f"{sign}{whole}.{decimals}".rstrip(".").encode()
@@ -64,7 +64,7 @@ def _rounded(number: Fraction) -> Fraction | None:
     if not number:
         return number
     size = abs(number)
-    # the power of two of the highest bit, or one above
+    # the power of two of the highest bit, or the next one
     power = size.numerator.bit_length() - size.denominator.bit_length()
     if size < _two_to(power):
         power -= 1

@@ -14,8 +14,8 @@ from storage.keyspace import events
 from storage.keyspace.values import String
 from storage.streams.stream import Stream
 
-# Entries are stored under the stream's own number. A copy would have to read and write all of them again, also in
-# replay, on every replica and after every start; and the log would need the whole copy as one record.
+# Entries are stored under the stream's own number. A copy would have to read and write all of them again, also during a
+# replay, on every replica and after every start; and the log would contain the whole copy as one record.
 _NO_STREAMS: Final = "ERR COPY copies strings, not streams: RENAME moves a stream, TRANGE and TMAPPEND copy its entries"
 
 
@@ -31,7 +31,7 @@ def _rename(ctx: Context, name: bytes, new: bytes, only_new: bool) -> bool:
         return False
     if isinstance(value, Stream):
         for group in value.groups.values():
-            if group.waiters:  # they are about to be notified that it was deleted, so its time to live begins now
+            if group.waiters:  # they will be notified that it was deleted, so its time to live begins now
                 ctx.touch(group)
     if ks.event_classes:
         notify_overwritten(ctx, new, type(value))

@@ -1,7 +1,7 @@
 """EVAL, EVALSHA, SCRIPT for three known scripts, those of the Lock of redis-py. There is no Lua.
 
 Programs use that class, sync or async, to acquire locks. Its scripts are recognized by the SHA1 of their texts, whether
-or not they were loaded, and run as the functions here. All other scripts are refused.
+they were loaded or not, and run as the functions here. All other scripts are refused.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Shared by the commands that set strings: options, conditions, and the maximum length.
+"""Options, conditions, and the maximum length, shared by the commands that set strings.
 
 IFEQ, IFNE, IFDEQ and IFDNE follow Redis 8.4. A digest is XXH3, 64 bits, in 16 hexadecimal digits.
 """
@@ -52,7 +52,7 @@ class SetOptions:
     __slots__ = ("condition", "expected", "expiry", "get", "time")
 
     def __init__(self, argv: list[bytes], start: int, command: str) -> None:
-        """Parse the options. Raises CommandError: a syntax error."""
+        """Parse the options. Raises CommandError if the syntax is invalid."""
         self.condition = b""  # NX, XX, or one of COMPARISONS
         self.expected = b""  # the value or digest of a comparison
         self.expiry = b""  # EX, PX, EXAT, PXAT, KEEPTTL, PERSIST
@@ -117,7 +117,7 @@ def digest(value: bytes) -> bytes:
 def store(
     ctx: Context, name: bytes, value: bytes, expire_at: int = 0, keep_ttl: bool = False, event: bytes = b"set"
 ) -> None:  # fmt: skip
-    """Set a string and fire ``event`` and ``expire``. If ``expire_at`` is not in the future, delete the key."""
+    """Set a string and publish ``event`` and ``expire``. If ``expire_at`` is not in the future, delete the key."""
     ks = ctx.ks
     if expire_at and expire_at <= ctx.now:
         delete(ctx, name)
@@ -133,7 +133,7 @@ def store(
 
 
 def notify_overwritten(ctx: Context, name: bytes, kind: type[Value]) -> None:
-    """Fire the events that Redis fires before an existing value is replaced by one of this kind."""
+    """Publish the events that Redis publishes before an existing value is replaced by one of this kind."""
     old = ctx.ks.keys.get(name)
     if old is not None:
         ctx.ks.notify(events.OVERWRITTEN, b"overwritten", name)
@@ -142,7 +142,7 @@ def notify_overwritten(ctx: Context, name: bytes, kind: type[Value]) -> None:
 
 
 def delete(ctx: Context, name: bytes) -> bool:
-    """Delete a key and fire ``del``. Returns False if there is no such key."""
+    """Delete a key and publish ``del``. Returns False if there is no such key."""
     if not ctx.ks.delete(name, ctx.now):
         return False
     ctx.ks.notify(events.GENERIC, b"del", name)
@@ -150,7 +150,7 @@ def delete(ctx: Context, name: bytes) -> bool:
 
 
 def bulk(ctx: Context, value: bytes | None) -> bytes | Chunks:
-    """Return the reply for a value; None: it is missing."""
+    """Return the reply for a value; None if it is missing."""
     return reply.null(ctx.session.proto) if value is None else long_bulk(value)
 
 

@@ -32,7 +32,7 @@ from resp.errors import CommandError
 from storage.keyspace import events
 from storage.keyspace.values import String
 
-BATCH_BYTES: Final = 64 * 1024  # of values in the replies to GETs that are executed together
+BATCH_BYTES: Final = 64 * 1024  # size of the values in the replies to GETs that are executed together
 
 _DELEX_NEEDS_STRING = "ERR Key should be of string type if conditions are specified"
 _DELEX_CONDITION = "ERR Invalid condition. Use IFEQ, IFNE, IFDEQ, or IFDNE"

@@ -18,7 +18,7 @@ from resp.errors import CommandError
 from storage.keyspace import events
 from storage.keyspace.values import String
 
-MOST_ZEROS: Final = 8 << 20  # that one call adds: a small request must not delay all other clients
+MOST_ZEROS: Final = 8 << 20  # maximum that one call adds, since a small request must not delay all other clients
 _BAD_OFFSET: Final = "ERR offset is out of range"
 
 

@@ -14,7 +14,8 @@ from commands.declare import MOST_NAMES, command, key
 from resp import errors, reply
 from resp.errors import CommandError
 
-MOST_WATCHED: Final = MOST_NAMES  # keys of one client: they are all dropped in one step, also when it disconnects
+# maximum keys of one client: they are all dropped in one step, also when it disconnects
+MOST_WATCHED: Final = MOST_NAMES
 
 _transaction = partial(
     command, flags="noscript loading stale fast allow_busy", group="transactions", since="0.1.0",
@@ -22,8 +23,8 @@ _transaction = partial(
 
 
 def _expire_if_due(ctx: Context, name: bytes) -> bool:
-    """Delete a watched key that has expired, so that this counts as a change. Returns True if it must stay: on a
-    replica, and while writes are delayed."""
+    """Delete a watched key that has expired, which counts as a change. Returns True if the key must stay: on a replica,
+    and while writes are delayed."""
     at = ctx.ks.expires.get(name)
     if at is None or at > ctx.now:
         return False

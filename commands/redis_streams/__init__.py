@@ -2,14 +2,14 @@
 
     add         XADD
     claim       XCLAIM, XAUTOCLAIM
-    consumers   consumers; who owns a pending message, and since when
+    consumers   consumers; the owner of a pending message, and its idle time
     delete      XDEL, XDELEX, XACKDEL
     deliveries  the messages that XREADGROUP delivers: effects, and elements of the reply
     elements    redelivered messages as elements of replies, in the form of these commands
     groups      XGROUP
     ids         IDs as these commands read and print them
     info        XINFO
-    lag         how many entries a group has read, and has not read
+    lag         how many entries a group has read, and how many it has not read
     longread    XREADGROUP of many messages, in slices
     options     the options of XADD and XTRIM
     pending     XACK, XPENDING, XNACK

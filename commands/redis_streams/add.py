@@ -62,7 +62,7 @@ def xadd(ctx: Context, argv: list[bytes]) -> Reply:
 
 
 def _bounded(ctx: Context, argv: list[bytes]) -> bytes:
-    """Execute ``XADD key MAXLEN [= | ~] n * field value ...`` as _add() does, but faster. Empty for other forms."""
+    """Execute ``XADD key MAXLEN [= | ~] n * field value ...`` like _add(), but faster. Empty for other forms."""
     about = argv[3] == b"~"
     at = 5 if about or argv[3] == b"=" else 4
     if len(argv) < at + 3 or argv[at] != b"*" or not (len(argv) - at) & 1 or not argv[at - 1].isdigit():
@@ -107,7 +107,7 @@ def _add(ctx: Context, argv: list[bytes]) -> Reply:
         seq = _checked(stream, ms, seq)
     if stream is None:
         stream = ks.create_stream(name)
-        stream.used = ctx.now  # its ID does not show when it was used
+        stream.used = ctx.now  # the entry's ID does not show when the stream was used
     bulk_id = id_bulk(ms, seq)
     ks.append(name, stream, ms, seq, entry_wire(bulk_id, argv[at + 1 :]))
     if options.producer:
@@ -118,7 +118,7 @@ def _add(ctx: Context, argv: list[bytes]) -> Reply:
 
 
 def _known(stream: Stream | None, producer: bytes, iid: bytes, now: int) -> int:
-    """Return the ID of the entry that the producer has added before; 0 if it has not, or its ID has expired."""
+    """Return the ID of the entry that the producer has already added; 0 if there is none, or its ID has expired."""
     if stream is None or stream.producers is None:
         return 0
     known = stream.producers.find(producer, iid, now)
@@ -138,7 +138,7 @@ def _digest(data: list[bytes]) -> bytes:
 
 
 def _checked(stream: Stream | None, ms: int, seq: int) -> int:
-    """Return the sequence number of an explicit ID (``seq`` -1: the next one). Raises CommandError if it is too low."""
+    """Return the sequence number of an explicit ID (``seq`` -1: the next one). CommandError: the ID is too low."""
     last_ms, last_seq = (stream.last_ms, stream.last_seq) if stream is not None else (0, 0)
     if last_ms == MASK64 and last_seq == MASK64:
         raise CommandError(errors.ID_EXHAUSTED)
@@ -195,7 +195,7 @@ def xadd_large(ctx: Context, calls: list[list[bytes]]) -> list[bytes] | None:
 
 
 def _dashed(replies: list[bytes]) -> list[bytes]:
-    """Return the replies of a pipeline group in the X form, all in the first one."""
+    """Return the replies of a pipeline group in the X form, all of them in the first item."""
     return [b"".join(replies).replace(b".", b"-"), *[b""] * (len(replies) - 1)]
 
 
@@ -218,7 +218,7 @@ def _trimming_large(ctx: Context, calls: list[list[bytes]]) -> list[bytes] | Non
 
 
 def _trimming_alike(ctx: Context, argv: list[bytes], bodies: list[bytes]) -> bytes:
-    """Execute similar calls of that form."""
+    """Execute similar calls of the form ``XADD key MAXLEN | MINID [= | ~] threshold * ...``."""
     at = _id_at(argv)
     options = AddTrimOptions(ctx, argv, True)
     if _trimmable(ctx, argv[1], options, len(bodies)) < len(bodies):
@@ -242,7 +242,7 @@ def _trimmable(ctx: Context, name: bytes, options: AddTrimOptions, count: int) -
     """Return how many of ``count`` calls with the same trimming, from the first one on, can be executed as one."""
     ks = ctx.ks
     if options.approximate and ks.event_classes:
-        return 0  # it is unknown which of them evict a node
+        return 0  # it is unknown which of these calls evict a node
     stream = ks.stream(name, ctx.now)
     ms, seq = ks.next_id(stream, ctx.now)
     first_id = ms << 64 | seq
@@ -252,7 +252,7 @@ def _trimmable(ctx: Context, name: bytes, options: AddTrimOptions, count: int) -
 
 
 def _trim_group(ctx: Context, name: bytes, options: AddTrimOptions, added: int) -> None:
-    """Evict as ``added`` calls require that were just executed, and fire their events."""
+    """Evict as required by ``added`` calls that were just executed, and publish their events."""
     ks = ctx.ks
     stream = touched(ctx, name)
     if stream is None:
@@ -266,7 +266,7 @@ def _trim_group(ctx: Context, name: bytes, options: AddTrimOptions, added: int) 
 
 
 def _within_limit(stream: Stream | None, options: AddTrimOptions, added: int, first_id: int) -> bool:
-    """Return whether calls that add ``added`` entries, from ``first_id`` on, evict no more than one call may."""
+    """Return whether calls that add ``added`` entries, from ``first_id`` on, evict no more than one call may evict."""
     if options.limit == NO_LIMIT or stream is None:
         return added <= options.limit
     if options.strategy == MAXLEN:

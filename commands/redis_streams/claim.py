@@ -26,9 +26,9 @@ from storage.keyspace.groupmutators import Messages, Ownership
 from storage.model.ids import MAX_ID
 from storage.streams.stream import Stream
 
-DEFAULT_COUNT: Final = 100  # of XAUTOCLAIM
+DEFAULT_COUNT: Final = 100  # default COUNT of XAUTOCLAIM
 EXAMINED_PER_MATCH: Final = 10  # messages that XAUTOCLAIM examines for each one that it may claim
-MOST: Final = INT_MAX // 16  # of COUNT
+MOST: Final = INT_MAX // 16  # maximum COUNT
 NO_COUNT: Final = -1  # no RETRYCOUNT
 FIRST_ID: Final = 5  # index in XCLAIM's argv
 
@@ -93,7 +93,7 @@ class ClaimCall:
             return True
         while at < end:
             at += self._option(ctx, argv, at)
-        if not 0 <= self.last <= ctx.now:  # the client that computes it may have another clock
+        if not 0 <= self.last <= ctx.now:  # the clock of the client that computed it may differ
             self.last = ctx.now
         self._parsed = True
         return False
@@ -143,7 +143,7 @@ class ClaimCall:
         gone: list[int] = []
         named: set[int] = set()
         for id in ids:  # noqa: A001
-            if id in named:  # a duplicate: after the effect of the first one
+            if id in named:  # a duplicate, to be processed after the effect of the first one
                 self._own(ctx, key, stream, group, new, again, gone)
                 named.clear()
             named.add(id)
@@ -166,7 +166,7 @@ class ClaimCall:
             self._parts.append(xid_bulks(claimed))
 
     def _find(self, stream: Stream, id: int, wanted: bool) -> bool:  # noqa: A002
-        """Return whether there is a living entry with that ID; if it is ``wanted``, it is added to the reply."""
+        """Return whether there is a living entry with this ID. If it is ``wanted``, it is added to the reply."""
         if wanted and not self.just_id:
             return self._elements.add(stream, id)
         return stream.locate(id) is not None
@@ -174,9 +174,10 @@ class ClaimCall:
     def _own(
         self, ctx: Context, key: bytes, stream: Stream, group: Group, new: list[int], again: list[int], gone: list[int]
     ) -> None:  # fmt: skip
-        """Make the effect of the messages so far, and empty the lists."""
+        """Make the effect of the messages processed so far, and empty the lists."""
         consumer = consumer_of(ctx, key, stream, group, self.consumer)
-        offset = max(self._last_id, group.offset)  # between two slices, other commands may read or move it back
+        # between two slices, other commands may read, or move the offset back
+        offset = max(self._last_id, group.offset)
         count = None if self.count == NO_COUNT else self.count
         both = [] if count is None and not self.just_id else _raw(new)
         groupmutators.own(
@@ -191,7 +192,7 @@ class ClaimCall:
         new.clear()
         again.clear()
         gone.clear()
-        ctx.ks.signal(key)  # a reader with CLAIM may wait for messages with that idle time
+        ctx.ks.signal(key)  # a reader with CLAIM may wait for messages with this idle time
 
     def reply(self) -> bytes | Chunks:
         if self.just_id:
@@ -241,7 +242,7 @@ class AutoclaimCall:
         self._argv = argv[:4]
         self._least = least
         self._at = start  # the next ID
-        self._left = count  # messages that may still be added to the reply
+        self._left = count  # number of messages that may still be added to the reply
         self._looks = count * EXAMINED_PER_MATCH
         self._just_id = just_id
         self._elements = XElements(b"")  # of the reply; with JUSTID the next two are used
@@ -290,7 +291,7 @@ class AutoclaimCall:
         return self._reply(following[0].id if following else 0)
 
     def _find(self, stream: Stream, id: int, wanted: bool) -> bool:  # noqa: A002
-        """Return whether there is a living entry with that ID; if it is ``wanted``, it is added to the reply."""
+        """Return whether there is a living entry with this ID. If it is ``wanted``, it is added to the reply."""
         if wanted and not self._just_id:
             return self._elements.add(stream, id)
         return stream.locate(id) is not None

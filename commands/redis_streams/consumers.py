@@ -17,7 +17,7 @@ from storage.groups.pending import PendingRow
 from storage.keyspace import events, groupmutators
 from storage.streams.stream import Stream
 
-RETURNED: Final = -1  # as an idle time
+RETURNED: Final = -1  # idle time of returned messages
 
 
 def consumer_of(ctx: Context, key: bytes, stream: Stream, group: Group, name: bytes) -> Consumer:
@@ -40,10 +40,10 @@ def idle_of(row: PendingRow, now: int, away: int) -> int:
 
 
 def is_idle(row: PendingRow, least: int, now: int, away: int) -> bool:
-    """Return whether it has been idle for at least ``least`` ms."""
+    """Return whether the message has been idle for at least ``least`` ms."""
     return is_returned(row) or now - row.delivered(away) >= least
 
 
 def owner_of(owners: dict[int, Consumer], row: PendingRow) -> bytes:
-    """Return the name of its consumer, as a bulk string. ``owners``: consumers by number."""
+    """Return the name of the message's consumer, as a bulk string. ``owners``: consumers by number."""
     return encode.bulk(owners[row.owner].name) if row.owner else b"$0\r\n\r\n"

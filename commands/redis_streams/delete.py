@@ -58,7 +58,7 @@ def _delete_raw(name: bytes, ctx: Context, raws: list[bytes]) -> int:
 
 
 def _delete(ks: Keyspace, name: bytes, stream: Stream, ids: list[int]) -> None:
-    """Delete those entries of these IDs, which ascend, that exist."""
+    """Delete the existing entries among these IDs, which ascend."""
     _delete_at(ks, name, stream, [raw_id(entry_id) for entry_id in ids])
 
 
@@ -78,7 +78,7 @@ def _delete_at(ks: Keyspace, name: bytes, stream: Stream, raws: list[bytes]) -> 
 )  # fmt: skip
 def xdelex(ctx: Context, argv: list[bytes]) -> Reply:
     """Delete entries of a stream; an option defines what happens if groups still need them."""
-    stream = ctx.ks.stream(argv[1], ctx.now)  # WRONGTYPE comes before any other error
+    stream = ctx.ks.stream(argv[1], ctx.now)  # WRONGTYPE is reported before any other error
     return _by_id(ctx, Deletion(argv, False), stream, stream is not None)
 
 
@@ -138,13 +138,13 @@ class Deletion:
         return 2 + count
 
     def at_once(self, stream: Stream | None) -> int:
-        """Return how many IDs a slice has."""
+        """Return the number of IDs in a slice."""
         if stream is None or self._references not in (b"DELREF", b"ACKED"):
             return AT_ONCE
         return ids_at_once(len(stream.groups))
 
     def step(self, ctx: Context) -> bytes | Chunks | None:
-        """Process the next IDs; each has the effect of a call of its own."""
+        """Process the next IDs. Each has the effect of a separate call."""
         if not self._parsed:
             self._parsed = not self._ids.parse()
             return None
@@ -199,7 +199,7 @@ def _count(text: bytes) -> int:
 
 
 def _pending_of(group: Group, ids: list[int]) -> list[int]:
-    """Return those of the IDs, which ascend, that the group has pending."""
+    """Return which of the IDs, which ascend, are pending in the group."""
     if not len(group.pending):
         return []
     found = group.pending.present([raw_id(entry_id) for entry_id in ids])
@@ -207,7 +207,7 @@ def _pending_of(group: Group, ids: list[int]) -> list[int]:
 
 
 def _needed(stream: Stream, ids: list[int]) -> set[int]:
-    """Return those of the IDs that some group has not read yet or has pending."""
+    """Return which of the IDs some group has not read yet or has pending."""
     needed: set[int] = set()
     for group in stream.groups.values():
         if not ids or ids[-1] > group.offset:

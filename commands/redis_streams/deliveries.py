@@ -14,7 +14,8 @@ from storage.keyspace import groupmutators
 from storage.keyspace.groupmutators import Messages, Ownership
 from storage.streams.stream import Stream
 
-GONE_AT_ONCE: Final = 3000  # messages without an entry that a read with CLAIM examines; the next read continues there
+# maximum messages without an entry that a read with CLAIM examines; the next read continues there
+GONE_AT_ONCE: Final = 3000
 
 
 def deliver_new(
@@ -52,7 +53,7 @@ def add_claimed(
 ) -> int:  # fmt: skip
     """Add entries to ``claimed``, until it has ``most``, and their IDs to ``again``; the caller delivers these.
 
-    Messages without an entry are unchanged. Returns their number; they are passed (pass_idle()), so that the next read
+    Messages without an entry are unchanged. Returns their number. They are skipped (pass_idle()), so that the next read
     need not examine them.
     """
     gone: PendingRow | None = None

@@ -53,7 +53,7 @@ class ClaimedElements(Elements):
         super().__init__(b"")
         self._idle = array("q")
         self._deliveries = array("q")
-        self._at = 0  # how many were encoded
+        self._at = 0  # number of IDs that were encoded
 
     def add_claimed(self, stream: Stream, id: int, idle: int, deliveries: int) -> bool:  # noqa: A002
         """Like add(), with the idle time in ms and the number of deliveries."""

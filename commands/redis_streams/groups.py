@@ -57,7 +57,7 @@ def _group(stream: Stream, argv: list[bytes]) -> Group:
 
 
 def _any_id(text: bytes) -> int:
-    """Raises CommandError."""
+    """Parse an ID; all forms are allowed. Raises CommandError."""
     if text == b"-":
         return 0
     return MAX_ID if text == b"+" else strict_id(text)
@@ -155,7 +155,7 @@ def xgroup_delconsumer(ctx: Context, argv: list[bytes]) -> Reply:
 
 
 class _Removal:
-    """A consumer with many messages is removed: some at a time these are pending no longer, then it is gone."""
+    """The removal of a consumer with many messages: these are removed in slices, then the consumer."""
 
     __slots__ = ("_consumer", "_dropped", "_group", "_name")
 

@@ -26,11 +26,11 @@ from storage.model.ids import MAX_ID
 from storage.nodes.redisform import redis_entries
 from storage.streams.stream import Stream
 
-DEFAULT_COUNT: Final = 10  # of FULL
-GROUPS: Final = 300  # described in one slice
+DEFAULT_COUNT: Final = 10  # default COUNT of FULL
+GROUPS: Final = 300  # number of groups described in one slice
 HELD_BY_GROUP: Final = 1000  # bytes of memory while a long reply is sent
 HELD_BY_CONSUMER: Final = 200
-NOBODY: Final = 0  # instead of a consumer's number: the owner of messages that XNACK returned
+NOBODY: Final = 0  # number instead of a consumer's: the owner of messages that XNACK returned
 
 Pairs = list[tuple[bytes, bytes]]
 
@@ -190,7 +190,7 @@ def _nothing() -> None:
 
 
 def _in_turn(head: bytes, entries: Iterator[bytes], tail: bytes, groups: list[_FullGroup]) -> Iterator[bytes]:
-    first = next(entries, b"")  # if it is damaged, the reply can still be an error
+    first = next(entries, b"")  # if an entry is damaged, the reply can still be an error
     yield head + first
     yield from entries
     yield tail
@@ -265,7 +265,7 @@ class _FullGroup:
 
 
 class _FullConsumer:
-    """The same for a consumer."""
+    """The part of the reply for a consumer."""
 
     __slots__ = ("_active", "_name", "_owned", "_seen", "listed", "number")
 
@@ -278,7 +278,7 @@ class _FullConsumer:
         self.listed = min(count, owned) if count else owned  # number of messages in the reply
 
     def head(self, proto: int) -> bytes:
-        """Return everything but its messages."""
+        """Return everything except its messages."""
         pairs = [
             (b"name", encode.bulk(self._name)),
             (b"seen-time", encode.integer(self._seen)),
@@ -303,7 +303,7 @@ def xinfo_groups(ctx: Context, argv: list[bytes]) -> Reply:
     def take(names: Sequence[bytes]) -> None:
         for name in names:
             group = stream.groups.get(name)
-            if group is None:  # it was deleted since
+            if group is None:  # the group was deleted in the meantime
                 continue
             parts.append(_map(proto, [
                 (b"name", encode.bulk(name)),

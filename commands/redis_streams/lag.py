@@ -1,8 +1,8 @@
 """``entries-read`` and ``lag`` of a group, by Redis's rules.
 
-A group counts the entries that were read for it, of all that were ever added. The count is known while no entry after
-the group's offset was deleted. The stream's first ID and its highest deleted ID show whether one was, but not how many.
-An unknown count can be determined again at the stream's first entry, before it, and at its last ID.
+A group counts how many of all entries ever added were read for it. The count is known as long as no entry after the
+group's offset was deleted. The stream's first ID and its highest deleted ID show whether an entry was, but not how
+many. An unknown count can be determined again at the stream's first entry, before it, and at its last ID.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def holes_after(stream: Stream, id: int) -> bool:  # noqa: A002
 
 
 def count_at(stream: Stream, id: int) -> int:  # noqa: A002
-    """Return how many entries had been added when the one with this ID was, or UNKNOWN."""
+    """Return how many entries had been added when the entry with this ID was added, or UNKNOWN."""
     added = stream.entries_added
     if not added or (not stream.length and id <= stream.last_id):
         return added
@@ -41,8 +41,8 @@ def count_at(stream: Stream, id: int) -> int:  # noqa: A002
 def count_after(stream: Stream, group: Group, count: int, first: int, last: int) -> int:
     """Return ``entries-read`` after the group has read its next ``count`` entries; ``first``, ``last``: the outer IDs.
 
-    The result is as if each had been read alone: an entry that is read while the count is known and no later one was
-    deleted adds one; any other entry sets the count to what is known of its own ID.
+    The result is the same as if each had been read alone: an entry that is read while the count is known and no later
+    entry was deleted adds one; any other entry sets the count to count_at() of its own ID.
     """
     known = group.entries_read
     # The second condition implies the third without a search: an entry at or before the offset is alive.

@@ -48,7 +48,7 @@ def is_long(ctx: Context, read: GroupReadArgs) -> bool:
 
 
 def _expected(stream: Stream, group: Group, read: GroupReadArgs, after: int) -> int:
-    """Return what a key costs at most; a new entry costs less than a message that was delivered before."""
+    """Return an upper bound of the cost of a key; a new entry costs less than a message that was delivered before."""
     if after != NEW:
         consumer = group.consumers.get(read.consumer)
         return 0 if consumer is None else group.pending.owned(consumer.number)
@@ -68,7 +68,7 @@ class LongRead:
         self._started = started  # time of the command
         self._at = 0  # index of the current key
         self._key: KeyRead | None = None  # None: not started
-        self._parts: list[KeyPart] = []  # of the keys before it
+        self._parts: list[KeyPart] = []  # parts of the keys before it
 
     def begun(self) -> bool:
         """Return whether anything was delivered."""
@@ -82,7 +82,7 @@ class LongRead:
             part.close()
 
     def first(self, ctx: Context) -> bytes | Chunks | None:
-        """Run slices until something is delivered, or all keys were read. Returns the reply, None if there is more."""
+        """Run slices until something is delivered, or all keys were read. Returns the reply, None if slices remain."""
         try:
             answer = self.step(ctx)
             while answer is None and not self.begun():
@@ -150,7 +150,7 @@ class KeyRead:
         raise NotImplementedError
 
     def close(self) -> None:
-        """Release everything: there will be no part."""
+        """Release everything: this key will not be in the reply."""
         raise NotImplementedError
 
 
@@ -196,15 +196,15 @@ class HistoryRead(KeyRead):
 
 
 class NewRead(KeyRead):
-    """The entries that were never delivered; before them, with CLAIM, messages that are idle for long enough."""
+    """The entries that were never delivered. With CLAIM, messages that have been idle for long enough precede them."""
 
     __slots__ = ("_claimed", "_claims", "_gone", "_new")
 
     def __init__(self, read: GroupReadArgs, name: bytes, after: int, started: int) -> None:
         super().__init__(read, name, after, started)
-        self._claims = read.claim != NO_CLAIM  # there may be more to claim
+        self._claims = read.claim != NO_CLAIM  # there may be more messages to claim
         self._claimed = ClaimedElements()  # with CLAIM: everything that it delivers
-        self._gone = 0  # messages without an entry so far
+        self._gone = 0  # number of messages without an entry so far
         self._new: NewEntries | None = None  # None: new entries have not been reached
 
     def begun(self) -> bool:
@@ -231,7 +231,8 @@ class NewRead(KeyRead):
         again: list[bytes] = []
         most += self._claimed.count
         self._gone += add_claimed(stream, group, rows, self._started, self._claimed, again, most)
-        # Messages that are delivered here must not look idle to the next slice, for which CLAIM 0 needs a later time.
+        # Messages that are delivered here must not look idle to the next slice. CLAIM 0 therefore requires a later
+        # time.
         last = max(ctx.now, self._started + 1) if not read.claim else ctx.now
         groupmutators.own(
             ctx.ks, self._name, stream, group, consumer, ctx.now, Messages([], again, []), Ownership(last=last)

@@ -51,9 +51,9 @@ class AddTrimOptions:
 
     def __init__(self, ctx: Context, argv: list[bytes], adds: bool) -> None:
         """Parse the options. ``adds``: they are XADD's, which end before the ID. Raises CommandError."""
-        self.id_at = len(argv)  # index of XADD's ID; the end if it has none
+        self.id_at = len(argv)  # index of XADD's ID; the end if there is no ID
         self.auto = False  # the server assigns the ID
-        self.ms = self.seq = 0  # the ID argument; seq is -1 for the next one of that millisecond
+        self.ms = self.seq = 0  # the ID argument; seq is -1 for the next ID of that millisecond
         self.producer = b""  # the producer, of IDMP and IDMPAUTO; empty: neither
         self.iid = b""  # the producer's own ID of the entry; empty with IDMPAUTO
         self.make = True  # create a missing stream
@@ -68,7 +68,7 @@ class AddTrimOptions:
         self._set_limit(ctx, limit, adds)
 
     def _parse(self, argv: list[bytes], adds: bool) -> int:
-        """Parse everything but the LIMIT, which is returned; -1: none."""
+        """Parse everything except the LIMIT, which is returned; -1: none."""
         at, end, limit = 2, len(argv), -1
         while at < end:
             word, left = argv[at].upper(), end - at - 1

@@ -288,7 +288,7 @@ class NackCall:
         self.returned = 0
 
     def step(self, ctx: Context) -> bytes | None:
-        """Return the next messages. Raises CommandError if the group no longer exists."""
+        """Return the next messages to the group. Raises CommandError if the group no longer exists."""
         found = find_group(ctx, self._argv)
         if found is None:
             raise errors.no_group(self._argv[1], self._argv[2])
@@ -302,7 +302,7 @@ class NackCall:
 
     def give_back(self, ctx: Context, stream: Stream, group: Group, raws: list[bytes]) -> None:
         key = self._argv[1]
-        again: dict[bytes, int] = {}  # pending ones, and how often they are named
+        again: dict[bytes, int] = {}  # pending messages, and how often they are named
         new: dict[bytes, None] = {}
         for raw in raws:
             id = int.from_bytes(raw, "big")  # noqa: A001

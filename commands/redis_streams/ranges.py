@@ -61,7 +61,7 @@ def _range(ctx: Context, argv: list[bytes], start_at: int, end_at: int) -> Reply
 
 
 def _count(argv: list[bytes]) -> int:
-    """Return COUNT, 0 if it is negative; the last one counts. Raises CommandError."""
+    """Return COUNT, 0 if it is negative. If it is repeated, the last one counts. Raises CommandError."""
     count = -1
     for at in range(4, len(argv), 2):
         if at + 1 == len(argv) or (argv[at] != b"COUNT" and argv[at].upper() != b"COUNT"):

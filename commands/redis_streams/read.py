@@ -1,7 +1,7 @@
 """XREAD.
 
-A waiting call reads all its keys when one of them has new entries, and returns every key that has some: one transaction
-can append to several. ``$`` is the last ID when the call was made; ``+`` is evaluated again each time.
+A waiting call reads all its keys when one of them has new entries, and returns every key that has some, because one
+transaction can append to several keys. ``$`` is the last ID when the call was made; ``+`` is evaluated again each time.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ def _position(ctx: Context, name: bytes, text: bytes) -> int:
 
 
 def _read(ctx: Context, keys: list[bytes], ids: list[int], count: int) -> bytes | Chunks | None:
-    """Return what the keys have after the IDs; None if there is nothing."""
+    """Return the entries of the keys after the IDs; None if there are none."""
     parts: list[KeyPart] = []
     for at in range(len(keys)):
         stream = ctx.ks.read_stream(keys[at], ctx.now)
@@ -129,7 +129,7 @@ def _read(ctx: Context, keys: list[bytes], ids: list[int], count: int) -> bytes 
 
 
 def _after(stream: Stream, id: int) -> StreamPosition | None:  # noqa: A002
-    """Return the first living entry after an ID, or the newest for NEWEST; None if there is none."""
+    """Return the first living entry after an ID, or the newest one for NEWEST; None if there is none."""
     if id == NEWEST:
         return stream.position_of(stream.ahead(stream.next_ord, 1))
     if id >= stream.last_id:

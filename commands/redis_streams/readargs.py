@@ -18,12 +18,12 @@ NO_CLAIM: Final = NO_PENDING
 
 
 class GroupReadArgs:
-    """A call of XREADGROUP. ids() parses the IDs, after the groups were found."""
+    """A call of XREADGROUP. id_of() parses an ID, after the groups were found."""
 
     __slots__ = ("argv", "block", "claim", "consumer", "count", "first", "group", "ids", "keys", "noack")
 
     def __init__(self, argv: list[bytes], same: GroupReadArgs | None = None) -> None:
-        """Parse the arguments. ``same``: those of a call with the same words. Raises CommandError."""
+        """Parse the arguments. ``same``: the arguments of a call with the same words. Raises CommandError."""
         self.argv = argv
         self.group = self.consumer = b""
         self.count = 0  # 0: no limit

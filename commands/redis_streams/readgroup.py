@@ -1,7 +1,7 @@
 """XREADGROUP: reading for a consumer of a group.
 
 For each key, a read first decides which pending messages are idle for long enough and which entries are new. It then
-makes one effect (``groupmutators.own``), so that one record carries it. The reply is built last, for all keys together.
+makes one effect (``groupmutators.own``), which one record contains. The reply is built last, for all keys together.
 ``longread`` reads many messages.
 """
 
@@ -75,7 +75,7 @@ class BlockedGroupRead(Block):
         super().__init__(list(dict.fromkeys(read.keys)), read.group, True, deadline, null)
         self.read = read
         most = AT_ONCE if read.claim != NO_CLAIM else NEW_AT_ONCE
-        read.count = min(read.count or most, most)  # a reader that has waited gets no more than a slice
+        read.count = min(read.count or most, most)  # a reader that has waited gets at most one slice
         self.wants, self.by_name = read.claim, True
 
     def serve(self, ctx: Context, key: bytes) -> bytes | Chunks | None:
@@ -105,7 +105,7 @@ def _has_news(stream: Stream, group: Group, claim: int, now: int) -> bool:
 
 
 def _serve(ctx: Context, read: GroupReadArgs) -> list[KeyPart]:
-    """Return the parts of the reply, for each key that has one. Raises CommandError."""
+    """Return the part of the reply for each key that has one. Raises CommandError."""
     parts: list[KeyPart] = []
     try:
         for number, name in enumerate(read.keys):
@@ -157,7 +157,8 @@ def _deliver(ctx: Context, read: GroupReadArgs, key: bytes, stream: Stream, grou
             claimed.add_new(stream, lo, hi)
         part = KeyPart(key, stream, 0, 0)
         part.set_elements(claimed)
-    if again and new and not read.noack:  # after a rewind a message can be both; its delivery count then restarts
+    # after the offset was moved back, a message can be both; its delivery count then restarts
+    if again and new and not read.noack:
         fresh_ids = set(new)
         again = [raw for raw in again if raw not in fresh_ids]
     groupmutators.own(
@@ -182,7 +183,7 @@ def _claim(
         if len(rows) < page:
             break
         row = rows[-1]
-        page = min(4 * page, AT_ONCE)  # so deleted entries take fewer pages
+        page = min(4 * page, AT_ONCE)  # so that deleted entries take fewer pages
 
 
 def _history(ctx: Context, read: GroupReadArgs, key: bytes, stream: Stream, group: Group, after: int) -> KeyPart:

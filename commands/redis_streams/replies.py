@@ -45,7 +45,7 @@ def _dashed(lists: Iterator[list[bytes]]) -> Iterator[bytes]:
 
 class KeyPart:
     """The part of an XREAD or XREADGROUP reply for one key: encoded elements, entries of the stream with ordinals [lo,
-    hi), or entries of a snapshot. ``position``: of the first entry, if a search ended there."""
+    hi), or entries of a snapshot. ``position``: that of the first entry, if a search ended there."""
 
     __slots__ = ("count", "elements", "hi", "key", "lo", "position", "snapshot", "stream")
 
@@ -60,23 +60,23 @@ class KeyPart:
         self.snapshot: Snapshot | None = None
 
     def set_elements(self, elements: Elements) -> None:
-        """Set the elements, and take over closing them."""
+        """Set the elements and become responsible for closing them."""
         self.count += elements.count
         self.elements = elements
 
     def set_snapshot(self, count: int, snapshot: Snapshot | None) -> None:
-        """Set the entries of a snapshot, and take over closing it."""
+        """Set the entries of a snapshot and become responsible for closing it."""
         self.count += count
         self.snapshot = snapshot
 
     def head(self, proto: int) -> bytes:
-        """Return what precedes the elements."""
+        """Return the part before the elements."""
         pair = b"" if proto == 3 else b"*2\r\n"
         key = self.key
         return b"".join((pair, encode.bulk_header(len(key)), key, b"\r\n", array_header(self.count)))
 
     def close(self) -> None:
-        """Release everything: it is not sent."""
+        """Release everything: the part is not sent."""
         if self.snapshot is not None:
             self.snapshot.close()
         if self.elements is not None:

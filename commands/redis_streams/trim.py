@@ -23,7 +23,7 @@ from storage.streams.stream import Stream
 
 
 def trim(ctx: Context, name: bytes, stream: Stream, options: AddTrimOptions, reply: bytes | None = None) -> Reply:
-    """Evict as the options require. ``reply``: None is the number of entries evicted."""
+    """Evict as the options require. ``reply``: None for the number of evicted entries."""
     ks = ctx.ks
     evicted = 0
     if stream.groups and options.references in (b"ACKED", b"DELREF"):

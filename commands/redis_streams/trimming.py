@@ -1,6 +1,6 @@
 """Trimming that depends on groups (DELREF, ACKED), in slices (``context.Slices``).
 
-Each slice is an eviction or deletion of its own. A crash preserves the effect of complete slices; the same command then
+Each slice is a separate eviction or deletion. A crash preserves the effect of complete slices; the same command then
 continues with the rest.
 """
 
@@ -23,23 +23,23 @@ class Trimming:
     __slots__ = ("cost", "evicted")
 
     def __init__(self) -> None:
-        self.evicted = 0  # entries so far
-        self.cost = 0  # entries examined one by one; in a stream of many groups, each counts several times
+        self.evicted = 0  # number of entries so far
+        self.cost = 0  # number of entries examined one by one; in a stream of many groups, each counts several times
 
     def at_once(self, ks: Keyspace, name: bytes, stream: Stream) -> bool:
-        """Evict for some milliseconds at most. Returns False if there are no more."""
+        """Evict for some milliseconds at most. Returns False if no entries remain to be evicted."""
         while self.step(ks, name, stream):
             if self.cost >= AT_ONCE:
                 return True
         return False
 
     def step(self, ks: Keyspace, name: bytes, stream: Stream) -> bool:
-        """Evict some. Returns False if there are no more."""
+        """Evict some entries. Returns False if no others remain."""
         raise NotImplementedError
 
 
 class TrimSlices:
-    """A command that trims, after its first slice. ``reply``: None is the number of entries evicted."""
+    """A command that trims, after its first slice. ``reply``: None for the number of evicted entries."""
 
     __slots__ = ("_name", "_reply", "_stream", "_trimming")
 
@@ -50,7 +50,7 @@ class TrimSlices:
         self._reply = reply
 
     def step(self, ctx: Context) -> bytes | None:
-        """Evict some more if the stream still exists; return the reply after the last slice."""
+        """Evict more entries if the stream still exists; return the reply after the last slice."""
         ks, trimming = ctx.ks, self._trimming
         stream = ks.stream(self._name, ctx.now)
         if stream is self._stream and trimming.step(ks, self._name, self._stream):
@@ -74,7 +74,7 @@ class DelRef(Trimming):
         super().__init__()
         self._border = border
         self._least = least
-        self._groups: list[Group] = []  # those whose IDs of the last eviction must still be removed
+        self._groups: list[Group] = []  # groups from which the IDs of the last eviction must still be removed
 
     def step(self, ks: Keyspace, name: bytes, stream: Stream) -> bool:
         lo, border = stream.first_ord, self._border
@@ -99,7 +99,7 @@ class DelRef(Trimming):
         left, groups = AT_ONCE, self._groups
         while groups:
             group = groups[-1]
-            if stream.groups.get(group.name) is group:  # otherwise it was deleted since
+            if stream.groups.get(group.name) is group:  # otherwise, the group was deleted in the meantime
                 found = group.pending.below(limit, left)
                 if found:
                     self.cost += len(found)
@@ -129,8 +129,8 @@ class Acked(Trimming):
         super().__init__()
         self._options = options
         self._at, self._low = stream.first_ord, stream.first_id()  # where to continue: ordinal and ID
-        self._left = self._most(stream, options.limit)  # entries that must still be evicted
-        self._window = 0  # entries examined at once
+        self._left = self._most(stream, options.limit)  # number of entries that must still be evicted
+        self._window = 0  # number of entries that are examined together
 
     def _most(self, stream: Stream, left: int) -> int:
         options = self._options
@@ -172,7 +172,7 @@ class Acked(Trimming):
     def _border(self, stream: Stream, at: int, left: int) -> int:
         """Return the ordinal up to which to examine entries now; not above ``at`` if there are none."""
         options = self._options
-        # entries after the lowest offset were not read by some group
+        # some group did not read the entries after the lowest offset
         offsets = [group.offset for group in stream.groups.values()]
         end = stream.ord_from(min(offsets) + 1) if offsets else stream.next_ord
         if options.strategy == MINID:

@@ -42,7 +42,7 @@ from storage.model.ids import MASK64, parse_id
 from storage.streams.stream import Stream
 
 LARGE: Final = 4096  # bytes of a value; copying a larger one once more takes longer than encoding its length
-NO_END: Final = 1 << 62  # more calls than there can be
+NO_END: Final = 1 << 62  # more calls than a group can have
 
 
 @command(
@@ -327,18 +327,18 @@ def like_first(calls: list[list[bytes]], start: int, stop: int) -> int:
 
 
 def still_retained(first_id: int, retained: int) -> int:
-    """Return how many entries with IDs from ``first_id`` on can be appended before one eviction of those below
-    ``retained`` with the same result as an eviction after each: all stay, or all are evicted. At least one."""
+    """Return how many entries with IDs from ``first_id`` on can be appended before one eviction of all entries below
+    ``retained`` has the same result as an eviction after each: all stay, or all are evicted. At least one."""
     return max(1, retained - first_id) if retained > first_id else NO_END
 
 
 def notify_group(
     ks: Keyspace, name: bytes, stream: Stream, added: int, most: int, border: int, append: bytes, evict: bytes
 ) -> None:  # fmt: skip
-    """Fire the events of ``added`` calls that are about to evict the entries before ``border``, as if each call had
+    """Publish the events of ``added`` calls that are about to evict the entries before ``border``, as if each call had
     evicted immediately. ``most``: how many entries are retained; -1 if that depends on their IDs."""
     if most >= 0:
-        before = max(0, most - (stream.length - added))  # the first calls, which evict nothing
+        before = max(0, most - (stream.length - added))  # number of first calls, which evict nothing
         evicting = range(before, added)
     elif border == stream.next_ord:
         evicting = range(added)
@@ -369,7 +369,7 @@ def tmappend(ctx: Context, argv: list[bytes]) -> Reply:
     first = (ms, seq)
     done = 0
     while done < total:
-        part = min(total - done, MASK64 - seq + 1)  # the rest continues in the next millisecond
+        part = min(total - done, MASK64 - seq + 1)  # the rest gets the next millisecond
         ks.append_packed(name, stream, ms, seq, *rows.written(ms, seq, done, done + part))
         done += part
         last = (ms, seq + part - 1)

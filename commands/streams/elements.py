@@ -24,17 +24,17 @@ class Elements:
     def __init__(self, null: bytes) -> None:
         self.null = null
         self.count = 0
-        self.size = 0  # bytes of those that are stored
-        self._wires: list[bytes | None] = []  # the stored ones, which come first
-        self._picks: Selection | None = None  # the others
+        self.size = 0  # size of the stored elements
+        self._wires: list[bytes | None] = []  # the stored elements, which come first
+        self._picks: Selection | None = None  # the elements that are only referenced
 
     @property
     def picked(self) -> bool:
-        """Whether some are only referenced, so that encoded() can't be used."""
+        """Whether some elements are only referenced, so that encoded() can't be used."""
         return self._picks is not None
 
     def add(self, stream: Stream, id: int) -> bool:  # noqa: A002
-        """Add the living entry with that ID. Returns False if there is none."""
+        """Add the living entry with this ID. Returns False if there is none."""
         picks = self._picks
         if picks is None:
             wire = stream.find(id)
@@ -75,11 +75,11 @@ class Elements:
 
     # -- the reply: the elements in order, once --------------------------------------------------------------
     def encoded(self) -> bytes:
-        """Return all of them; none is only referenced."""
+        """Return all elements, none of which may be only referenced."""
         return self._encoded(self._wires)
 
     def pieces(self) -> Iterator[bytes]:
-        """Yield all of them in pieces."""
+        """Yield all elements in pieces."""
         try:
             if self._wires:
                 yield self._encoded(self._wires)
@@ -90,20 +90,20 @@ class Elements:
             self.close()
 
     def _encoded(self, wires: list[bytes | None]) -> bytes:
-        """Return the next ones as they are in the reply."""
+        """Return the next elements as they are in the reply."""
         null = self.null
         return b"".join([null if wire is None else wire for wire in wires])
 
     def held(self) -> int:
-        """Return their approximate memory in bytes, without the nodes that they share with streams."""
+        """Return the approximate memory in bytes, without the nodes that are shared with streams."""
         return self.size + 8 * len(self._wires) + (0 if self._picks is None else self._picks.memory_bytes())
 
     def pinned(self) -> int:
-        """See Picks.pinned()."""
+        """Return the size of retained data; see Selection.pinned()."""
         return 0 if self._picks is None else self._picks.pinned()
 
     def close(self) -> None:
-        """Release them: they are not, or no longer, sent. Idempotent."""
+        """Release the elements, which are not, or no longer, sent. Idempotent."""
         if self._picks is not None:
             self._picks.close()
 
@@ -119,7 +119,7 @@ def elements_reply(head: bytes, elements: Elements, tail: bytes) -> bytes | Chun
 
 def _between(head: bytes, elements: Elements, tail: bytes) -> Iterator[bytes]:
     pieces = elements.pieces()
-    first = next(pieces, b"")  # if it is damaged, the reply can still be an error
+    first = next(pieces, b"")  # if an entry is damaged, the reply can still be an error
     yield head
     yield first
     yield from pieces

@@ -1,7 +1,7 @@
 """Reading for a group: due messages first, then new entries. Semantics [14] to [21].
 
 A read first decides which messages are due, which entries are new, and whether entries are missing. It then makes one
-effect (``groupmutators.deliver``), so that one record carries the whole read.
+effect (``groupmutators.deliver``), so that one record contains the whole read.
 
 Decision: a TREAD that only refreshes the group's time to live logs nothing. After a restart, the deadline of every
 group is at least now + ttl, so a logged refresh would change nothing.
@@ -71,7 +71,7 @@ def read_group(ctx: Context, key: bytes, position: ReadPosition, options: TreadO
         if position.from_now:
             offset = stream.last_id
         elif position.zero:
-            offset = stream.evicted_to  # the oldest entry: nothing counts as missing
+            offset = stream.evicted_to  # the position of the oldest entry: nothing counts as missing
         deadline = served + options.ttl if options.ttl else NEVER
         group = groupmutators.set_group(ks, key, stream, name, offset, options.ttl, deadline)
         ks.notify(events.STREAM, b"tgroup-create", key)
@@ -207,7 +207,7 @@ def _serve_group(
     if new > NEW_AT_ONCE:
         new = _at_once(new, options)
         hi = stream.after(lo, new)
-    if len(due) == most < count:  # there may be more; new entries come after all of them
+    if len(due) == most < count:  # there may be more due messages; new entries come after all of them
         hi, new = lo, 0
     if lo >= hi and not due and not anyway:
         return None
@@ -284,20 +284,20 @@ def _add_due(stream: Stream, ids: list[int], elements: Elements) -> dict[int, No
 
 
 def _due_ids(ks: Keyspace, key: bytes, count: int, stream: Stream, group: Group, now: int, served: int) -> list[int]:
-    """Return messages that are due, at most ``count``."""
+    """Return the IDs of due messages, at most ``count``."""
     soonest = group.pending.next_due()
     if soonest is None or soonest > served:
         return []
     leaves = group.pending.next_drop()
     if leaves is not None and leaves <= served:
-        drop_overdue(ks, key, stream, group, now)  # [24]: expired ones are dropped first
-    # after a rewind, messages after the offset are delivered as new entries, but not twice in one read
+        drop_overdue(ks, key, stream, group, now)  # [24]: expired messages are dropped first
+    # after the offset was moved back, messages after it are delivered as new entries, but not twice in one read
     passed = max(group.offset, stream.evicted_to)
     return [entry_id for entry_id in group.pending.due(served, count) if entry_id <= passed]
 
 
 def has_messages(ks: Keyspace, key: bytes, stream: Stream, group: Group, now: int) -> bool:
-    """Return whether a TREAD for the group would return an entry, or null for one that is due and evicted."""
+    """Return whether a TREAD for the group would return an entry, or a null for a message that is due and evicted."""
     if group.offset < stream.last_id and groupmutators.cursor(stream, group) < stream.next_ord:
         return True
     return bool(_due_ids(ks, key, 1, stream, group, now, ks.served(now)))

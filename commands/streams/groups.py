@@ -19,7 +19,7 @@ from storage.keyspace import events, groupmutators
 from storage.model.ids import MAX_ID, format_id, parse_id, parse_range_end, parse_range_start
 from storage.streams.stream import Stream
 
-GROUPS: Final = 300  # described in one slice
+GROUPS: Final = 300  # number of groups described in one slice
 
 
 def _find(ctx: Context, argv: list[bytes], at: int) -> tuple[Stream, Group] | None:
@@ -171,7 +171,7 @@ def tgroup_list(ctx: Context, argv: list[bytes]) -> Reply:
     def take(names: Sequence[bytes]) -> None:
         for name in names:
             group = groups.get(name)
-            if group is not None:  # it may have been deleted since
+            if group is not None:  # the group may have been deleted in the meantime
                 parts.append(encode.encode(proto, _info(group)))
 
     return in_parts(sorted(groups), take, lambda _: in_pieces([encode.array_header(len(parts)), *parts]), ctx, GROUPS)
@@ -200,7 +200,7 @@ def tgroup_setid(ctx: Context, argv: list[bytes]) -> Reply:
     offset = parse_id(argv[4])
     stream, group = _need(ctx, argv, 2)
     if offset == 0:
-        offset = stream.evicted_to  # the oldest entry: nothing counts as missing
+        offset = stream.evicted_to  # the position of the oldest entry: nothing counts as missing
     ctx.touch(group)
     groupmutators.set_group(ctx.ks, argv[2], stream, group.name, offset, group.ttl, group.deadline)
     ctx.ks.notify(events.STREAM, b"tgroup-setid", argv[2])

@@ -26,13 +26,13 @@ class NewEntries:
     def __init__(self, stream: Stream, group: Group, most: int) -> None:
         lo = groupmutators.cursor(stream, group)
         end = stream.after(lo, most)
-        self._next = lo  # ordinal of the next one
-        self._read_to = lo  # ordinal after the last one delivered
+        self._next = lo  # ordinal of the next entry
+        self._read_to = lo  # ordinal after the last entry delivered
         self._snapshot: Snapshot | None = stream.snapshot(lo, end) if lo < end else None
-        self.count = 0  # delivered so far
+        self.count = 0  # number of entries delivered so far
 
     def left(self) -> int:
-        """Return approximately how many are still to be delivered."""
+        """Return approximately how many entries are still to be delivered."""
         return 0 if self._snapshot is None else self._snapshot.end - self._next
 
     def following(self, stream: Stream, group: Group, at_once: int) -> int:
@@ -53,7 +53,7 @@ class NewEntries:
         return self._snapshot is not None and hi < self._snapshot.end
 
     def take(self) -> Snapshot | None:
-        """Return what was delivered, None if nothing was. The caller closes it."""
+        """Return the delivered entries, None if there are none. The caller closes them."""
         snapshot, self._snapshot = self._snapshot, None
         if snapshot is None:
             return None

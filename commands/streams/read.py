@@ -76,7 +76,7 @@ def tread_batch(ctx: Context, calls: list[list[bytes]]) -> list[bytes] | None:
             break
     if replies:
         if stream is not None:
-            ctx.ks.hits += len(replies) - 1  # count each as a call of its own
+            ctx.ks.hits += len(replies) - 1  # count each call separately
         else:
             ctx.ks.misses += len(replies) - 1
     return replies or None

@@ -13,7 +13,7 @@ from storage.model.ids import format_id
 from storage.streams.position import StreamPosition
 from storage.streams.stream import Stream
 
-STREAMED_ABOVE: Final = 256 * 1024  # bytes of reply; a longer one is sent node by node and never built as a whole
+STREAMED_ABOVE: Final = 256 * 1024  # bytes of a reply; a longer one is sent node by node and never built as a whole
 
 
 def entries_reply(
@@ -55,7 +55,7 @@ def info_element(stream: Stream | None, proto: int) -> bytes:
 
 
 def after(head: list[bytes], pieces: Iterator[bytes]) -> Iterator[bytes]:
-    first = next(pieces, b"")  # if it is damaged, the reply can still be an error
+    first = next(pieces, b"")  # if an entry is damaged, the reply can still be an error
     yield from head
     yield first
     yield from pieces

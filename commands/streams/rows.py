@@ -25,11 +25,11 @@ from resp.reply import array_header
 from storage.model.entries import COUNTS
 from storage.model.ids import MASK64
 
-MOST_AT_ONCE: Final = 512 << 20  # bytes of entries that one command may create
+MOST_AT_ONCE: Final = 512 << 20  # maximum bytes of entries that one command may create
 FREE_COPIES: Final = 1 << 20  # bytes of repeated fields that the directive can't forbid
 
-# Openings of recently used fields, as the next command will probably use them again: without them, 50 rows of 8 fields
-# whose values have 55 lengths take 33 % more instructions, and 500 such rows 8 % more. Bounded to some 10 MB.
+# Openings of recently used fields, which the next command will probably use again. Without them, 50 rows of 8 fields
+# whose values have 55 lengths take 33 % more instructions, and 500 such rows 8 % more. Limited to some 10 MB.
 KNOWN_FIELDS: Final = 64
 KNOWN_LENGTHS = 1024  # not Final: a test lowers it, also in compiled code
 KNOWN_BYTES: Final = 128
@@ -122,7 +122,7 @@ class FieldRows:
             texts, of_value = _openings(b"%b\r\n$%d\r\n%b\r\n$" % (before, len(field), field), lengths)
             parts[first + 2 * at + 1 :: step] = values[start * width + at : stop * width : width]
             length, count = lengths[0], len(lengths)
-            if lengths.count(length) == count:  # all have the same length
+            if lengths.count(length) == count:  # all values have the same length
                 parts[first + 2 * at :: step] = [texts[length]] * count
                 more = of_value[length]
                 if at:

@@ -23,10 +23,10 @@ from storage.model.timers import NEVER
 
 PUBLISHED: Final = encode.bulk(b"published")
 SKIPPED: Final = encode.bulk(b"skipped")
-VALUES_AT_ONCE: Final = 10_000  # staged in one slice
-CHECK_BYTES: Final = 64  # fences store it permanently, in memory
-# Bytes of the name of a stage or fence. A fence is not refused beyond ``maxmemory``: it takes about as much as the
-# stage that is deleted with its publication.
+VALUES_AT_ONCE: Final = 10_000  # number of values staged in one slice
+CHECK_BYTES: Final = 64  # limited, since fences store it permanently, in memory
+# Maximum size of the name of a stage or fence. A fence is not refused beyond ``maxmemory``, since it takes about as
+# much memory as the stage that is deleted with its publication.
 NAME_BYTES: Final = 1024
 
 

@@ -1,7 +1,7 @@
 """TWAIT: waits for new entries in many streams, without reading them. Semantics [53].
 
 A call checks all its keys, which costs O(keys). While it waits, a change of one key makes it check only that key. If
-there is something to read, it checks the others for the reply.
+there is something to read, it checks the others to complete the reply.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from storage.groups.group import Group
 from storage.model.timers import NEVER
 from storage.streams.stream import Stream
 
-MOST_KEYS: Final = 10_000  # of one call: each takes up to 800 bytes while the client waits
+MOST_KEYS: Final = 10_000  # maximum keys of one call, each of which takes up to 800 bytes while the client waits
 
 
 def _for_group(argv: Sequence[bytes]) -> bool:

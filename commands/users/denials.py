@@ -9,7 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-SAME_MS: Final = 60_000  # a denial like one of the latest increments its count if that entry is not older than this
+# a denial that equals one of the latest increments its count if that entry is not older than this
+SAME_MS: Final = 60_000
 COMPARED: Final = 10  # how many of the latest entries are compared
 ENTRY_BYTES: Final = 1000  # memory of an entry
 LONGEST: Final = 1024  # bytes of a user name, key, channel or CLIENT LIST line that an entry stores
@@ -37,7 +38,7 @@ class Denials:
         self._entries: list[DenialEntry] = []
         self._next = 0
         self._longest = longest
-        self.counts: dict[str, int] = {}  # since the start, or CONFIG RESETSTAT
+        self.counts: dict[str, int] = {}  # counts since the start, or CONFIG RESETSTAT
         self.reset_counts()
 
     def reset_counts(self) -> None:
@@ -72,5 +73,5 @@ class Denials:
         return ENTRY_BYTES * len(self._entries)
 
     def reset(self) -> None:
-        """Remove all entries. Numbering continues."""
+        """Remove all entries. The numbering continues."""
         self._entries.clear()

@@ -22,8 +22,8 @@ class Pattern:
 
     def __init__(self, pattern: bytes, read: bool = True, write: bool = True) -> None:
         self.glob = Glob(pattern)
-        self.read = read  # what the keys hold may be read
-        self.write = write  # what the keys hold may be changed
+        self.read = read  # the contents of the keys may be read
+        self.write = write  # the contents of the keys may be changed
 
     def word(self) -> bytes:
         """Return the word of ACL LIST for a key pattern."""
@@ -37,7 +37,7 @@ class Matcher:
     __slots__ = ("_beginnings", "_lengths", "_literals", "_others")
 
     def __init__(self, patterns: Iterable[Pattern]) -> None:
-        self._others = list(patterns)  # those that are compared one by one
+        self._others = list(patterns)  # patterns that are compared one by one
         self._literals: dict[bytes, Pattern] = {}
         self._beginnings: dict[bytes, Pattern] = {}  # by the text before the star
         if len(self._others) > FEW:

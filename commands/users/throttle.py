@@ -20,11 +20,11 @@ from typing import Final
 FREE: Final = 10  # failures before logins are delayed
 FIRST_MS: Final = 100  # the first delay
 LONGEST_MS: Final = 4000  # less than the five seconds after which many clients give up
-# for this machine: another process must not be able to lock out a local replica or Sentinel
+# for this machine, so that another process cannot lock out a local replica or Sentinel
 LONGEST_LOCAL_MS: Final = 250
 ABREAST: Final = 16
 QUEUE: Final = 4  # maximum wait in the queue, in multiples of the longest delay
-FORGET_MS: Final = 60_000  # after this long without a failure, an address is removed
+FORGET_MS: Final = 60_000  # an address is removed after this long without a failure
 ADDRESSES: Final = 10_000
 
 
@@ -36,7 +36,7 @@ class _AddressState:
     def __init__(self) -> None:
         self.failures = 0
         self.failed_at = 0  # when the last login failed
-        self.next_at = 0  # when the last of the waiting logins will be tried
+        self.next_at = 0  # when the last waiting login will be tried
 
 
 class LoginThrottle:

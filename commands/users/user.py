@@ -43,11 +43,11 @@ class User:
         self.keys: dict[bytes, Pattern] = {}  # by pattern
         self.all_channels = False
         self.channels: dict[bytes, Pattern] = {}
-        self._keys, self._channels = Matcher(()), Matcher(())  # from ``keys`` and ``channels``
+        self._keys, self._channels = Matcher(()), Matcher(())  # built from ``keys`` and ``channels``
         self.unrestricted = False  # may do everything, so no check is necessary
 
     def adopt(self, other: User) -> None:
-        """Copy everything but the name from ``other``. Clients that have logged in keep this object."""
+        """Copy everything except the name from ``other``. Clients that have logged in keep this object."""
         for field in self.__slots__:
             if field != "name":
                 setattr(self, field, getattr(other, field))

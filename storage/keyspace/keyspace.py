@@ -363,8 +363,7 @@ class Keyspace(KeyTable):
 
     # -- any key ---------------------------------------------------------------------------------------------
     def delete(self, key: bytes, now: int) -> bool:
-        """Delete the value at ``key``. Return False if there is none, or if it has expired at ``now`` (it is then
-        expired)."""
+        """Delete the value at ``key``. Return False if there is none. A value expired at ``now`` counts as none."""
         at = self.expires.get(key)
         if at is not None and at <= now:
             if not (self.follower or self.frozen):
