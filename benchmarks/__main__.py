@@ -47,7 +47,7 @@ class Also(click.ParamType[tuple[str, str]]):
 
 
 def listing(quick: bool = False) -> str:
-    """Every workload: its name, what it measures, its sizes."""
+    """Return every workload with its name, its description, and its sizes."""
     width = max(map(len, WORKLOADS))
     made = []
     for one in WORKLOADS.values():
@@ -56,29 +56,29 @@ def listing(quick: bool = False) -> str:
     return "\n".join(made)
 
 
-HELP = f"""Measure tidelog beside redis-server: the workloads named, or all of them.
+HELP = f"""Compare tidelog with redis-server: the named workloads, or all of them.
 
 \b
-Workloads (in brackets: entries in the stream, requests a run):
+Workloads (in brackets: entries in the stream, requests per run):
 {listing()}
 \b
-replication   a program of its own: lag of replicas, what they cost, copies, failover; replication --help
---long        a program of its own: very long histories; --long --help
+replication   a separate program: lag and cost of replicas, copies, failover; see replication --help
+--long        a separate program: very long histories; see --long --help
 
-An installed tidelog is measured where there is one, else the checkout; the first lines say which, and whether it is
-compiled. scripts/bench installs the checkout, compiled if it can be, and measures that.
+An installed tidelog is measured if there is one, otherwise the checkout; the first lines say which, and whether it is
+compiled. scripts/bench installs the checkout, compiled if possible, and measures this installation.
 
-The servers run on one core, the load on another; rounds go A B A B and the first one doesn't count. Figures are medians
-(min-max). A ratio above 1 means that tidelog is better, also where less is better. Then comes what is asked of the row
-(floor / goal) and whether it is there. How to read all that: benchmarks/README.md.
+The servers run on one core, the load on another. Rounds alternate (A B A B), and the first one does not count. Figures
+are medians (min-max). A ratio above 1 means that tidelog is better, also if less is better. The last column shows the
+floor and the goal of the row, and whether it meets them. benchmarks/README.md describes the method.
 
 \b
 Examples:
-  scripts/bench --quick                               a look at everything, minutes
+  scripts/bench --quick                               a small part of everything, in minutes
   scripts/bench append --only "always, 50 clients"    some rows of a workload
   scripts/bench restart --size 1M,10M
   scripts/bench range --json range.json --plot range.svg
-  scripts/bench cpu --only "PING|GET"                 CPU of the server, not rates
+  scripts/bench cpu --only "PING|GET"                 CPU time of the server, not rates
   scripts/bench append --also compiled="/other/.venv/bin/tidelog-server"
 """
 
@@ -86,20 +86,20 @@ Examples:
 @click.command(help=HELP, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
 @click.argument("names", nargs=-1, type=click.Choice(list(WORKLOADS)), metavar="[WORKLOAD]...")
 @click.option("--list", "list_only", is_flag=True, help="Print the workloads and what they measure.")
-@click.option("--quick", is_flag=True, help="One run of small sizes: whether it works, not how fast it is.")
-@click.option("--only", metavar="REGEX", help="Only rows whose title this is found in.")
+@click.option("--quick", is_flag=True, help="One run with small sizes: shows that it works, not how fast.")
+@click.option("--only", metavar="REGEX", help="Only rows whose title matches this expression.")
 @click.option("--runs", type=click.IntRange(1), help="Counted runs of each row and server.  [default: 3]")
-@click.option("--requests", type=Counts(), metavar="N", help="Requests a run, for all workloads that have them.")
+@click.option("--requests", type=Counts(), metavar="N", help="Requests per run, for all workloads that have them.")
 @click.option(
     "--size", type=Counts(), metavar="N[,N...]",
-    help="Entries in the stream. Several, in turn, for range, seek, pending, space, restart; others take the first.",
+    help="Entries in the stream. range, seek, pending, space and restart use each size, other workloads the first.",
 )
-@click.option("--tidelog", metavar="COMMAND", help="Start tidelog by this command instead.")
-@click.option("--also", multiple=True, type=Also(), help="One more tidelog in the same run, in a column of its own.")
+@click.option("--tidelog", metavar="COMMAND", help="Start tidelog with this command instead.")
+@click.option("--also", multiple=True, type=Also(), help="Another tidelog in the same run, in a separate column.")
 @click.option("--peer-binary", metavar="FILE", help="Another redis-server to compare with.")
-@click.option("--peer/--no-peer", default=True, help="Whether redis-server takes part.")
-@click.option("--nats", is_flag=True, help="Workload cpu: publish, beside nats-server with JetStream.")
-@click.option("--json", "json_file", type=click.Path(dir_okay=False, path_type=Path), help="Keep the figures there.")
+@click.option("--peer/--no-peer", default=True, help="Whether redis-server is measured.")
+@click.option("--nats", is_flag=True, help="Workload cpu: publish, compared with nats-server and JetStream.")
+@click.option("--json", "json_file", type=click.Path(dir_okay=False, path_type=Path), help="Write the figures there.")
 @click.option("--plot", "plot_file", type=click.Path(dir_okay=False, path_type=Path), help="Draw ratios (.svg, .png).")
 def main(
     names: tuple[str, ...], list_only: bool, quick: bool, only: str | None, runs: int | None,
@@ -121,13 +121,13 @@ def main(
     if nats and names != ("cpu",):
         raise click.UsageError("--nats is for the workload cpu alone: scripts/bench cpu --nats")
     if nats and nats_binary is None:
-        click.echo("NOTE: no nats-server here: nothing to compare with (Debian: apt-get install nats-server)", err=True)
+        click.echo("NOTE: no nats-server here to compare with (Debian: apt-get install nats-server)", err=True)
         return
 
     on_load_core()
     machine, says = facts.machine(), facts.described(installed)
     if (busy := os.getloadavg()[0]) > 0.5:
-        click.echo(f"NOTE: load average {busy:.1f}: others are at work here, which shows in the figures", err=True)
+        click.echo(f"NOTE: load average {busy:.1f}: other programs affect the figures", err=True)
     columns = [one.name for one in installed]
     if nats_binary is not None:
         columns.append("nats")
@@ -140,7 +140,7 @@ def main(
     disturbed: dict[str, float] = {}
     try:
         measure(bench, names, size, requests, disturbed)
-    finally:  # what was measured before an interruption is kept
+    finally:  # figures that were measured before an interruption are stored
         if json_file is not None:
             kept = {"machine": machine, "servers": says, "names": table.names, "runs": bench.runs, "quick": quick}
             kept |= {"others": disturbed, "rows": table.rows}
@@ -164,7 +164,7 @@ def measure(
     bench: Bench, names: tuple[str, ...], size: tuple[int, ...] | None, requests: tuple[int, ...] | None,
     disturbed: dict[str, float],
 ) -> None:  # fmt: skip
-    """Run the workloads, all if none is named. ``disturbed`` gets what others took of a core during each one."""
+    """Run the named workloads, or all. ``disturbed`` receives the share of a core that others used during each."""
     others = facts.Others()
     for one in WORKLOADS.values():
         if names and one.name not in names:

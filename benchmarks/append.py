@@ -1,4 +1,4 @@
-"""Appends: by clients, pipeline, payload and ``appendfsync``; many in one command; and beside the ceiling."""
+"""Appends: by clients, pipeline, payload and ``appendfsync``; many in one command; and the ceiling."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def payload(bench: Bench) -> None:
 
 
 @workload(
-    "tmappend", f"entries a second by TMAPPEND of {AT_ONCE} at once, beside XADD at P 64; everysec", requests=400_000,
+    "tmappend", f"entries a second by TMAPPEND of {AT_ONCE}, compared with XADD at P 64; everysec", requests=400_000,
     quick_requests=80_000,
 )  # fmt: skip
 def tmappend(bench: Bench) -> None:
@@ -102,11 +102,11 @@ def tmappend(bench: Bench) -> None:
 
 
 @workload(
-    "ceiling", "uvloop and hiredis with constant replies in tidelog's place: its limit; 50 clients, P 1, 16, 64",
+    "ceiling", "uvloop and hiredis with constant replies, in place of tidelog: the limit; 50 clients, P 1, 16, 64",
     requests=200_000, quick_requests=20_000,
 )  # fmt: skip
 def ceiling(bench: Bench) -> None:
-    """It decodes each command and answers with one and the same ID. Redis beside it with appendfsync no."""
+    """Measure a server that decodes each command and always replies with the same ID, and Redis with appendfsync no."""
     constant = Installation("tidelog", (sys.executable, "-P", "-m", "benchmarks.ceiling"), ours=True)
     installed = [constant, *(one for one in bench.installed if one.redis)]
     for pipeline in PIPELINES:

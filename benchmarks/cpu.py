@@ -1,4 +1,4 @@
-"""The server's CPU for a command, beside Redis's: what rates hide on a machine that others use, too.
+"""The server's CPU time per command, compared with Redis: rates hide it on a machine that other programs use.
 
 redis-benchmark sends a fixed number of commands; what the server's process spends until it is quiet again is divided
 by them. So the journal's thread, checkpoints and a rewrite of the AOF are paid by the commands that caused them. Rows
@@ -130,7 +130,7 @@ def each_key(peer: Peer, size: int) -> None:
 
 # -- measuring ---------------------------------------------------------------------------------------------------
 @workload(
-    "cpu", "us of the server's CPU a command, user and system: PING, strings, appends, short reads; P 1, 16; everysec",
+    "cpu", "us of the server's CPU per command, user + system: PING, strings, appends, short reads; P 1, 16; everysec",
     sizes=(100_000,), quick_sizes=(2000,), requests=200_000, quick_requests=5000,
 )  # fmt: skip
 def cpu(bench: Bench) -> None:

@@ -1,4 +1,4 @@
-"""NATS JetStream beside us: a nats-server with streams in files, and as much of its protocol as publishing needs.
+"""NATS JetStream for comparison: a nats-server with streams in files, and its protocol as far as publishing needs it.
 
 The protocol is lines of text. A message is published with the name of an inbox; JetStream answers there when it has
 written it: ``MSG inbox sid size``, then JSON with the stream and the number that the message got in it.

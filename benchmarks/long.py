@@ -44,23 +44,23 @@ class Size(click.ParamType[int]):
 @click.option("--requests", type=Size(), default=200_000, show_default="200k", help="Appends, and the like, a round.")
 @click.option("--tidelog", default=None, help="Another tidelog-server, as a command line.")
 @click.option("--redis", "with_redis", is_flag=True, help="Also fill redis-server, with 10M entries at most.")
-@click.option("--directory", type=click.Path(file_okay=False, path_type=Path), help="Keep the data here, and use it.")
+@click.option("--directory", type=click.Path(file_okay=False, path_type=Path), help="Store the data here and reuse it.")
 @click.option("--json", "json_file", type=click.Path(dir_okay=False, path_type=Path), help="Write the figures there.")
 def main(
     cases: tuple[str, ...], base: int, rounds: int, requests: int, tidelog: str | None, with_redis: bool,
     directory: Path | None, json_file: Path | None, **sizes: int,
 ) -> None:  # fmt: skip
-    """Measure tidelog with much of everything: the cases named, or all of them.
+    """Measure tidelog with large amounts of data: the named cases, or all of them.
 
     \b
-    entries      one long stream: seeks, appends, memory, start-up, beside a short one
+    entries      one long stream: seeks, appends, memory, start-up, compared with a short one
     streams      many streams: memory, appends to random ones, checkpoints, start-up
     groups       many groups on one stream
     pending      many pending messages in one group: redelivery, memory, start-up
     connections  many idle connections
 
-    100 M entries take some four minutes to fill and 1 GB of disk; --entries 2M takes seconds. With --directory the
-    filled stream stays there and is found by the next run.
+    Filling 100 M entries takes about four minutes and 1 GB of disk; --entries 2M takes seconds. With --directory, the
+    filled stream remains there for the next run.
     """
     on_load_core()
     installed = [Installation("tidelog", tuple(shlex.split(tidelog)) if tidelog else OURS, ours=not tidelog)]

@@ -11,7 +11,7 @@ CLIENTS = 50
 
 
 @workload(
-    "poll", "reads a second that find no news, and that find one entry: TREAD beside XREAD; P 1, 16", sizes=(100_000,),
+    "poll", "reads a second that find no new entry, and one: TREAD compared with XREAD; P 1, 16", sizes=(100_000,),
     quick_sizes=(10_000,), requests=200_000, quick_requests=20_000,
 )  # fmt: skip
 def poll(bench: Bench) -> None:
@@ -45,7 +45,7 @@ def last_ids(peer: Peer) -> list[str]:
 
 
 @workload(
-    "evict", "appends a second to a stream at its limit: TAPPEV COUNT beside XADD MAXLEN ~ and exact; P 1, 16",
+    "evict", "appends a second to a stream at its limit: TAPPEV COUNT and XADD MAXLEN ~ and exact; P 1, 16",
     sizes=(1_000_000,), quick_sizes=(100_000,), requests=200_000, quick_requests=20_000,
 )  # fmt: skip
 def evict(bench: Bench) -> None:

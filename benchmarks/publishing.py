@@ -1,4 +1,4 @@
-"""``scripts/bench cpu --nats``: CPU a message beside NATS JetStream, by payload and by messages under way.
+"""``scripts/bench cpu --nats``: CPU per message, compared with NATS JetStream, by payload and by messages in flight.
 
 Each of 8 connections has a window: so many messages are sent and not yet acknowledged. When acknowledgements arrive, as
 many messages follow, in one write. The same load goes to all servers. Every acknowledgement is looked at: an ID of a

@@ -35,7 +35,7 @@ def sized(answer: tuple[int, list[object]]) -> tuple[int, int]:
 
 
 @workload(
-    "range", "entries a second read by TRANGE: COUNT 1000 to 1 at random places, and all; nodes cached and cold",
+    "range", "entries a second read by TRANGE: COUNT 1000 to 1 at random positions, and all; nodes cached and cold",
     sizes=(1_000_000,), quick_sizes=(200_000,),
 )  # fmt: skip
 def ranges(bench: Bench) -> None:
@@ -80,7 +80,7 @@ def range_title(how: str, count: int, size: int, several: bool) -> str:
 
 
 @workload(
-    "seek", "microseconds of TSEEK, and of TRANGE COUNT 1, at random places of ever longer streams",
+    "seek", "microseconds of TSEEK, and of TRANGE COUNT 1, at random positions of streams of increasing length",
     sizes=(10_000, 100_000, 1_000_000), quick_sizes=(10_000, 100_000),
 )  # fmt: skip
 def seek(bench: Bench) -> None:

@@ -415,19 +415,19 @@ NAMES = ("lag", "throughput", "copy", "latency", "failover")
 @click.option("--size", default=1_000_000, show_default=True, help="Entries of copy.")
 @click.option("--latency-size", default=5_000_000, show_default=True, help="Entries of latency.")
 @click.option("--peer-binary", default=None, help="Another redis-server to compare with.")
-@click.option("--json", "json_file", type=click.Path(dir_okay=False, path_type=Path), help="Keep the figures there.")
+@click.option("--json", "json_file", type=click.Path(dir_okay=False, path_type=Path), help="Write the figures there.")
 def main(
     names: tuple[str, ...], runs: int, rate: int, seconds: float, requests: int, size: int, latency_size: int,
     peer_binary: str | None, json_file: Path | None,
 ) -> None:  # fmt: skip
-    """Measure replication beside redis-server's: the workloads named, or all of them.
+    """Compare replication with that of redis-server: the named workloads, or all of them.
 
     \b
-    lag         from the leader's reply until a reader that waits on the replica has the entry; p50, p99
-    throughput  appends a second with one replica and with none, and their ratio
+    lag         time from the leader's reply until a waiting reader at the replica has the entry; p50, p99
+    throughput  appends a second with one replica and without, and their ratio
     copy        a full copy to an empty replica
-    latency     of appends while a large copy is under way, and without
-    failover    from the SIGKILL of the leader to the first write after Sentinel's failover
+    latency     latency of appends during a large copy, and without one
+    failover    time from the SIGKILL of the leader to the first write after Sentinel's failover
 
     Leaders run on one core, replicas and load on the other ones. Figures are medians (min-max) of the runs.
     """

@@ -23,7 +23,7 @@ from benchmarks.load import redis_benchmark
 
 ROWS = 1000  # entries of a TMAPPEND
 KINDS = 200  # different TMAPPENDs of a fill
-AHEAD = 8  # commands that are under way at once
+AHEAD = 8  # commands in flight
 
 
 def percentile(values: Sequence[float], percent: int) -> float:
@@ -64,7 +64,7 @@ class Line:
         return self._reply()
 
     def settle(self) -> None:
-        """Wait for a checkpoint under way, then SAVE: it would be refused before."""
+        """Wait for a checkpoint in progress, then SAVE: SAVE would be refused before."""
         while b"rdb_bgsave_in_progress:1" in self.ask("INFO", "persistence"):
             time.sleep(0.01)
         self.ask("SAVE")

@@ -151,7 +151,7 @@ class Peer:
             time.sleep(0.02)
 
     def written(self) -> None:
-        """Wait until a SIGKILL would lose nothing: Redis with everysec puts off writing while a sync is under way."""
+        """Wait until a SIGKILL would lose nothing: Redis with everysec delays writes while a sync is in progress."""
         if self.redis:
             with self.client() as client:
                 while int(client.info("persistence")["aof_buffer_length"]):

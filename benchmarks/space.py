@@ -1,4 +1,4 @@
-"""Space and starts: bytes an entry in memory and on disk, by kind of entry; seconds until the first reply."""
+"""Space and starts: bytes per entry in memory and on disk, by kind of entry; seconds until the first reply."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ RETURNED = 2.5  # seconds after which a server has returned to the system what a
 
 
 @workload(
-    "space", "bytes an entry in memory and on disk: sensor entries, and half as many JSON log lines, random bytes",
+    "space", "bytes per entry in memory and on disk: sensor entries, and half as many JSON log lines, random bytes",
     sizes=(5_000_000,), quick_sizes=(100_000,),
 )  # fmt: skip
 def space(bench: Bench) -> None:

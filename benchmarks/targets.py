@@ -1,7 +1,7 @@
-"""What tidelog is to reach beside redis-server on the same machine: a floor and a goal for each row that has them.
+"""The targets of tidelog compared with redis-server on the same machine: a floor and a goal for some rows.
 
 A ratio above 1 always means that tidelog is better: its rate over Redis's, or Redis's bytes (seconds) over its own.
-Rows of messages that are published say how they stand beside nats-server.
+Rows of published messages are compared with nats-server.
 """
 
 from __future__ import annotations

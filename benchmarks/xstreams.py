@@ -37,7 +37,7 @@ def xadd(bench: Bench) -> None:
 
 
 @workload(
-    "xrange", "entries a second read by XRANGE: COUNT 1000, 100, 10 at random places; nodes cached", sizes=(1_000_000,),
+    "xrange", "entries a second read by XRANGE: COUNT 1000, 100, 10 at random; nodes cached", sizes=(1_000_000,),
     quick_sizes=(200_000,),
 )  # fmt: skip
 def xrange(bench: Bench) -> None:
@@ -116,7 +116,7 @@ def xfanout(bench: Bench) -> None:
 
 
 @workload(
-    "xmemory", f"bytes of memory: an entry of XADD, and one that waits for one of {CONSUMERS} consumers to acknowledge",
+    "xmemory", f"bytes of memory: an entry of XADD, and one that is pending for one of {CONSUMERS} consumers",
     sizes=(1_000_000,), quick_sizes=(100_000,),
 )  # fmt: skip
 def xmemory(bench: Bench) -> None:
@@ -144,7 +144,7 @@ def xmemory(bench: Bench) -> None:
 
 
 @workload(
-    "xdel", f"XDEL of every second entry, {AT_ONCE} IDs each: seconds, and bytes of memory that a mark takes",
+    "xdel", f"XDEL of every second entry, {AT_ONCE} IDs each: seconds, and bytes of memory per tombstone",
     sizes=(1_000_000,), quick_sizes=(100_000,),
 )  # fmt: skip
 def xdel(bench: Bench) -> None:

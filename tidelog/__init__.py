@@ -1,20 +1,23 @@
 """tidelog: clients of a tidelog-server. They use RESP and share no code with the server.
 
-``Client`` and ``AsyncClient`` send commands; ``Entry`` and the other classes here are what they return. ``Access``
+``Client`` and ``AsyncClient`` send commands, and return ``Entry`` and the other classes here. ``Access``
 specifies the servers if a URL is not sufficient.
 
     client         the clients and the commands
-    transport      connections, leader lookup, error replies: what the clients use
+    transport      connections, leader lookup, and error replies, for the clients
     operating      logs, error texts and signals of programs
     coordination   leases and claims: which process may act
-    options        options of all engines: durations, start positions, retries
+    options        how components declare their options; durations, start positions, retries
     topics         partitioned streams with records of one type
-    workers        programs that process the records of topics
+    workers        processes that share the processing of topics
+    jobs           stateful exactly-once jobs on Spark
+    flows          connectors and pipelines that pass events
     codecs         records as entries: plain fields, JSON, MessagePack
     spark          streams as a source and a sink of PySpark
     backup         backups of a running server, and restoring them
+    moving         import from Redis and export to Redis
     serverprogram  finds the tidelog-server that is installed with this package
-    cli            the ``tidelog`` program
+    cli            the ``tidelog`` command
     testing        a server for your tests: ``running_server`` and pytest fixtures
 """
 

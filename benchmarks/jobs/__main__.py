@@ -1,4 +1,4 @@
-"""``python -m benchmarks.jobs``: figures of jobs, beside Spark's own ways in the same run."""
+"""``python -m benchmarks.jobs``: compares jobs with Spark's own methods in the same run."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ WHAT: Final[dict[str, Callable[[Asked], None]]] = {
 @click.option("--tiny", is_flag=True, help="Small sizes: whether it works. The figures say nothing.")
 @click.option("--runs", default=1, show_default=True, help="Rates are medians of so many.")
 @click.option("--way", "ways", type=click.Choice(ALL), multiple=True, default=("pandas", "rows", "built-in"),
-              show_default=True, help="Spark's own ways to count beside which is measured.")  # fmt: skip
+              show_default=True, help="Spark's own methods to compare with.")  # fmt: skip
 @click.option("--plot", type=click.Path(dir_okay=False, path_type=Path), help="Of scaling: .svg, .png, .pdf.")
 @click.option("--beside", default=100_000, show_default=True, metavar="KEYS",
               help="Of scaling: keys in the state up to which Spark's own ways are measured too. They fill theirs"

@@ -1,4 +1,4 @@
-"""``python -m benchmarks.workers``: figures of workers, beside other libraries' in the same run."""
+"""``python -m benchmarks.workers``: compares workers with other libraries in the same run."""
 
 from __future__ import annotations
 

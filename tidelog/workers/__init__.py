@@ -1,12 +1,12 @@
 """Workers: processes that run the processors of an app together.
 
-    app           ``App``: the declaration of an app
-    declare/      what an app consists of: processors, events, policies, middleware, schedules
-    coordination/ how the workers of an app share the partitions and elect a leader
-    execution/    how a worker runs its processors
-    operate/      status, control, metrics, tests
-    keys          the keys on the server that workers use
-    logs          the fields that identify the worker, processor and partition in log records
+    app            ``App``: the declaration of an app
+    declare/       what an app consists of: processors, events, policies, middleware, schedules
+    coordination/  how the workers of an app share the partitions and elect a leader
+    execution/     how a worker runs its processors
+    operate/       status, control, metrics, tests
+    keys           the keys on the server that workers use
+    logs           the fields that identify the worker, processor and partition in log records
 
 Layers, from the top: app, operate, execution, coordination, declare, then keys and logs.
 """
