@@ -141,7 +141,7 @@ class Slices:
     ``step(ctx)`` runs the next slice, which takes some milliseconds at most. The last one returns the reply, the others
     None; a CommandError ends the command. A command that has begun is finished even if its client disconnects. Until
     then no other command of the client runs. ``writes``: whether slices change data, which only a leader may do.
-    ``close()`` releases resources if the command ends without a reply. Inside EXEC all slices run at once.
+    ``close()`` releases resources if the command ends without a reply. Inside EXEC, all slices run immediately.
 
     For the data, such a command is a sequence of shorter ones: others see the effect of the slices so far.
     """
@@ -243,7 +243,7 @@ class ServerParts(Protocol):
 
 
 class ClientsPart(Protocol):
-    """For CLIENT. Operations on a single client are methods of its ``session.transport``."""
+    """The registry of clients, for CLIENT. Operations on one client are methods of its ``session.transport``."""
 
     def all(self) -> list[Session]:
         """Return all sessions, oldest first, as a copy."""
@@ -283,7 +283,7 @@ class UsersPart(Protocol):
 
 
 class PausesPart(Protocol):
-    """For CLIENT PAUSE."""
+    """Delays of commands, for CLIENT PAUSE."""
 
     def pause(self, until_ms: int, writes_only: bool) -> None:
         """Delay commands until a time in ms since epoch. A shorter pause does not end a longer one."""
@@ -291,7 +291,7 @@ class PausesPart(Protocol):
 
 
 class MonitorsPart(Protocol):
-    """For MONITOR."""
+    """The monitoring clients, for MONITOR."""
 
     def add(self, session: Session) -> None:
         """Add the session. Also sets ``session.monitoring``."""
@@ -313,20 +313,20 @@ class PubSubPart(Protocol):
     def unsubscribe_shard(self, session: Session, channel: bytes) -> None:
         """Remove a subscription. Idempotent; changes ``session.shards``."""
     def publish_shard(self, channel: bytes, message: bytes) -> int:
-        """Like publish(), for the subscribers of a shard channel."""
+        """Do the same as publish(), for the subscribers of a shard channel."""
     def unsubscribe_some(self, session: Session, count: int) -> bool:
         """End ``count`` subscriptions of any kind; return whether there are more."""
     def channels(self) -> list[bytes]:
         """Return the channels that have subscribers, as a copy."""
     def channel_subscribers(self, channel: bytes) -> int: ...
     def shard_channels(self) -> list[bytes]:
-        """Like channels(), for shard channels."""
+        """Return the shard channels that have subscribers, as a copy."""
     def shard_subscribers(self, channel: bytes) -> int: ...
     def pattern_count(self) -> int: ...
 
 
 class TrackingPart(Protocol):
-    """For CLIENT TRACKING."""
+    """The clients that cache keys, for CLIENT TRACKING."""
 
     def enable(self, session: Session, caching: TrackingOptions) -> None:
         """Start tracking, or change its options; prefixes are added to earlier ones."""
@@ -342,7 +342,7 @@ class NotificationsPart(Protocol):
 
 
 class ConfigPart(Protocol):
-    """For CONFIG."""
+    """The directives, for CONFIG."""
 
     def get(self, patterns: list[bytes]) -> list[tuple[str, str]]: ...
     def set(self, pairs: list[tuple[bytes, bytes]]) -> None:
@@ -411,7 +411,7 @@ class ReplicasPart(Protocol):
 
 
 class StatsPart(Protocol):
-    """For INFO and MEMORY."""
+    """Statistics, for INFO and MEMORY."""
 
     def info(self, sections: list[str]) -> str: ...
     def ready(self, sections: list[str]) -> bool:
@@ -423,7 +423,7 @@ class StatsPart(Protocol):
 
 
 class TimingsPart(Protocol):
-    """For SLOWLOG and LATENCY."""
+    """Durations of commands, for SLOWLOG and LATENCY."""
 
     @property
     def slowlog(self) -> SlowLogPart: ...
@@ -460,14 +460,14 @@ class TransactionsPart(Protocol):
 
 
 class ServedTimePart(Protocol):
-    """For Context.served()."""
+    """Served time, for Context.served()."""
 
     def update(self) -> None:
         """Set the bounds of served time to now; shift it if the server was unavailable."""
 
 
 class ClockPart(Protocol):
-    """For TIME and DEBUG SLEEP. Everything else uses ``ctx.now``."""
+    """The clocks, for TIME and DEBUG SLEEP. Everything else uses ``ctx.now``."""
 
     def micros(self) -> int:
         """Return the microseconds since the epoch."""

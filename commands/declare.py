@@ -82,7 +82,7 @@ TRAITS: Final = frozenset(
         "unpausable",  # CLIENT PAUSE and FAILOVER do not delay it
         "may_write",  # it has no write flag, as in Redis, but some calls change data; ``writes`` decides which
         "brief",  # not called fast by Redis, but a call takes as little time
-        "sign_of_life",  # sign of life of a group [15] or a stage [32], even if the server refuses the call
+        "sign_of_life",  # activity of a group [15] or a stage [32], even if the server refuses the call
         "reads_keys",  # it returns the contents of its keys, although their flags, which are Redis's, do not say so
         "reaches_replicas",  # it writes nothing but affects replicas, so a FAILOVER delays it like a write
     )

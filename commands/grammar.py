@@ -169,7 +169,7 @@ class KeySpec:
         return self.span(first, argv)
 
     def span(self, first: int, argv: Sequence[bytes]) -> range:
-        """Like positions(), with a known first key."""
+        """Return positions() for a known first key."""
         last = first + self.last if self.last >= 0 else len(argv) - 1
         if self.halved:
             last = first + (last - first + 1) // 2 - 1

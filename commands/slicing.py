@@ -182,7 +182,7 @@ def long_array(items: Sequence[bytes | None], null: bytes, head: bytes = b"") ->
 
 def long_bulk(value: bytes, start: int = 0, stop: int = -1) -> bytes | Chunks:
     """Return the bytes from ``start`` to before ``stop`` (-1: the end) as a bulk string. A long one is streamed,
-    because copying it at once would delay other clients."""
+    because copying it in one step would delay other clients."""
     end = len(value) if stop < 0 else stop
     if end - start <= LONG_VALUE:
         return reply.bulk(value if end - start == len(value) else value[start:end])

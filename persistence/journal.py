@@ -380,7 +380,7 @@ class Journal:
         return True
 
     def displaced(self) -> str | None:
-        """See OpenFile. Any thread. Does not wait; returns None while the file is being replaced."""
+        """Return OpenFile.displaced(). Any thread. Does not wait; returns None while the file is being replaced."""
         if not self._swap.acquire(blocking=False):
             return None
         try:

@@ -186,7 +186,7 @@ class Segments:
         return sum(list(self._sizes.values()))
 
     def displaced(self) -> str | None:
-        """See OpenFile."""
+        """Return OpenFile.displaced()."""
         for number in list(self.ends):
             wrong = absent(self._path(number))
             if wrong is not None:

@@ -492,7 +492,7 @@ class Store:
         return content
 
     def displaced(self) -> str | None:
-        """See OpenFile. Any thread."""
+        """Return OpenFile.displaced(). Any thread."""
         return self._held.displaced()
 
     def bytes_used(self) -> int:

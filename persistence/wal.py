@@ -210,7 +210,7 @@ class Wal:
         self.path = self._held.path = path
 
     def displaced(self) -> str | None:
-        """See OpenFile. Any thread."""
+        """Return OpenFile.displaced(). Any thread."""
         return self._held.displaced()
 
     def close(self) -> None:

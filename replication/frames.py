@@ -11,7 +11,7 @@ not send.
 
     kind     log offset               payload
     BATCH    where the batch begins   records (see storage.model.records), whole batches only
-    ALIVE    the leader's log offset  flags u8: 1 the replica must acknowledge at once
+    ALIVE    the leader's log offset  flags u8: 1 the replica must acknowledge immediately
     COPY     of the store's snapshot  entries u64 | bytes u64 (an estimate): a full copy begins
     PIECE    the same                 entries of the store (see persistence.storecopy)
     DONE     the same                 entries u64: the copy is complete; batches follow from that offset on

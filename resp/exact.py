@@ -136,7 +136,7 @@ class ExactDecoder:
     def _argument(self, data: bytes, at: int) -> int:
         """Read an argument's header and the part of its value that has arrived. Returns the index after that.
 
-        -1 if the header's end has not arrived.
+        Returns -1 if the header's end has not arrived.
         """
         end = self._line_end(data, at, CR, "too big bulk count string")
         if end < 0:

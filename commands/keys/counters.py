@@ -42,7 +42,7 @@ def _add(ctx: Context, name: bytes, amount: int) -> bytes:
 
 def _add_batch(ctx: Context, calls: list[list[bytes]], amount: int) -> list[bytes] | None:
     """Execute calls that add the same amount to one key: only the last sum is visible, so only that is stored. Returns
-    None if each change is observed, or if one of the calls could fail."""
+    Returns None if each change is observed, or if one of the calls could fail."""
     ks, name, count = ctx.ks, calls[0][1], len(calls)
     found = ks.keys.get(name)
     if ks.expires or ks.event_classes or ks.tracked or not isinstance(found, String) or not is_integer(found.value):

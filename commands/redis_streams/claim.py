@@ -174,7 +174,7 @@ class ClaimCall:
     def _own(
         self, ctx: Context, key: bytes, stream: Stream, group: Group, new: list[int], again: list[int], gone: list[int]
     ) -> None:  # fmt: skip
-        """Make the effect of the messages processed so far, and empty the lists."""
+        """Apply the effect of the messages processed so far, and empty the lists."""
         consumer = consumer_of(ctx, key, stream, group, self.consumer)
         # between two slices, other commands may read, or move the offset back
         offset = max(self._last_id, group.offset)

@@ -14,7 +14,7 @@ RAW_ID: Final = 16  # bytes
 
 
 class XElements(Elements):
-    """Entries in the X form; an entry that no longer exists is its ID with a null."""
+    """Entries in the X form; an entry that no longer exists is represented by its ID and a null."""
 
     __slots__ = ("_at", "_gone")
 
@@ -56,7 +56,7 @@ class ClaimedElements(Elements):
         self._at = 0  # number of IDs that were encoded
 
     def add_claimed(self, stream: Stream, id: int, idle: int, deliveries: int) -> bool:  # noqa: A002
-        """Like add(), with the idle time in ms and the number of deliveries."""
+        """Do the same as add(), with the idle time in ms and the number of deliveries."""
         if not self.add(stream, id):
             return False
         self._idle.append(idle)

@@ -1,7 +1,7 @@
 """XREADGROUP: reading for a consumer of a group.
 
 For each key, a read first decides which pending messages are idle for long enough and which entries are new. It then
-makes one effect (``groupmutators.own``), which one record contains. The reply is built last, for all keys together.
+applies one effect (``groupmutators.own``), which one record contains. The reply is built last, for all keys together.
 ``longread`` reads many messages.
 """
 

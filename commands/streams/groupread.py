@@ -1,6 +1,6 @@
 """Reading for a group: due messages first, then new entries. Semantics [14] to [21].
 
-A read first decides which messages are due, which entries are new, and whether entries are missing. It then makes one
+A read first decides which messages are due, which entries are new, and whether entries are missing. It then applies one
 effect (``groupmutators.deliver``), so that one record contains the whole read.
 
 Decision: a TREAD that only refreshes the group's time to live logs nothing. After a restart, the deadline of every
@@ -243,7 +243,7 @@ def _deliver_new(
     ctx: Context, key: bytes, options: TreadOptions, stream: Stream, group: Group, place: StreamPosition, hi: int,
     due: list[int], gone: dict[int, None],
 ) -> None:  # fmt: skip
-    """Make the effect of a read of the entries from ``place`` to before ``hi``, and of due messages."""
+    """Apply the effect of a read of the entries from ``place`` to before ``hi``, and of due messages."""
     if options.flags & records.HAS_RETRY:
         new = stream.raw_ids(place, hi)
         offset = int.from_bytes(new[-1], "big")
@@ -257,7 +257,7 @@ def _deliver(
     ctx: Context, key: bytes, options: TreadOptions, stream: Stream, group: Group, offset: int, new: list[bytes],
     due: list[int], gone: dict[int, None],
 ) -> None:  # fmt: skip
-    """Make the effect of a read: ``due`` are redelivered, except those that are ``gone``."""
+    """Apply the effect of a read: ``due`` are redelivered, except those that are ``gone``."""
     now = ctx.now
     expire_at = now - ctx.ks.away + options.expire if options.expire else NEVER
     reader = groupmutators.Reader(

@@ -99,7 +99,7 @@ class TreadOptions:
 
 
 def deadletter_at(argv: Sequence[bytes]) -> int:
-    """Return the position of the dead letter key in a TREAD; 0 if it has none or its options can't be parsed."""
+    """Return the position of the dead-letter key in a TREAD; 0 if it has none or its options can't be parsed."""
     at, end = 4, len(argv)
     while at < end:
         word = argv[at].upper()

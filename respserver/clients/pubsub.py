@@ -88,12 +88,12 @@ class PubSub:
         return self.deliver(channel, message)
 
     def publish_shard(self, channel: bytes, message: bytes) -> int:
-        """Like publish(), for the subscribers of a shard channel."""
+        """Do the same as publish(), for the subscribers of a shard channel."""
         self._relay(channel, message, True)
         return self.deliver_shard(channel, message)
 
     def deliver_shard(self, channel: bytes, message: bytes) -> int:
-        """Like deliver(), for the subscribers of a shard channel."""
+        """Do the same as deliver(), for the subscribers of a shard channel."""
         subscribers = self._shards.get(channel)
         return self._deliver(subscribers, [b"smessage", channel, message]) if subscribers else 0
 
@@ -129,7 +129,7 @@ class PubSub:
         return len(self._channels.get(channel, ()))
 
     def shard_channels(self) -> list[bytes]:
-        """Like channels(), for shard channels."""
+        """Return a copy of the list of shard channels that have subscribers."""
         return list(self._shards)
 
     def shard_subscribers(self, channel: bytes) -> int:

@@ -419,7 +419,7 @@ class Blocking:
                 self.release(waiter, answer)
 
     def wake(self, now: int, mono: int) -> None:
-        """Called periodically: serve due entries for a limited time, and end waits at their deadline."""
+        """Serve due entries for a limited time, and end waits at their deadline. Called periodically."""
         until = perf_counter_ns() + SERVED_NS
         while not self._data.frozen and (targets := self._due_targets(now)):
             self._serve(targets, until)

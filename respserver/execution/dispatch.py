@@ -216,7 +216,7 @@ class Dispatcher(CommandRunner):
     def _call_alike(self, conn: Connection, alike: Alike, calls: list[Call], at: int) -> bytes | None:
         """Handle the calls of an Alike object, at index ``at``, as one. Sets _command and _calls.
 
-        None: the calls must be executed one by one, and replace the object in ``calls``.
+        Returns None if the calls must be executed one by one; they then replace the object in ``calls``.
         """
         argv, gates, waiting = alike.argv, self._gates, self._ctx.ks.waiting
         command = self._command = TABLE.get(argv[0])
@@ -310,8 +310,8 @@ class Dispatcher(CommandRunner):
     def _call_batch(self, command: Command, argv: list[bytes], calls: list[Call], at: int) -> bytes | None:
         """Handle the call at index ``at`` together with those after it that have the same command, key and length.
 
-        None if it has to be handled alone. If the handler fails, or answers few of the calls, it is tried again some
-        calls later: trying it at each call of a long pipeline would take quadratic time.
+        Returns None if it must be handled alone. If the handler fails, or answers few of the calls, it is tried again
+        some calls later: trying it at each call of a long pipeline would take quadratic time.
         """
         handle = command.batch
         waiting = self._ctx.ks.waiting

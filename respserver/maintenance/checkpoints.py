@@ -86,10 +86,9 @@ class Checkpoints:
             raise CommandError(f"ERR the checkpoint failed: {_why(error)}") from error
 
     def begin(self, session: Session, rewrite: bool) -> bool:
-        """BGSAVE, BGREWRITEAOF: start a checkpoint, which includes the writes of the caller, ``session``. Returns False
-        if one is running.
+        """BGSAVE, BGREWRITEAOF: start a checkpoint, which includes the writes of the caller, ``session``.
 
-        Raises CommandError.
+        Returns False if one is running. Raises CommandError.
         """
         if self._task is not None:
             return False

@@ -16,8 +16,8 @@ Rule 1: a batch that can't be made durable is retained and retried before all la
 Rule 2: the changes of such a batch are in memory already. They are not rolled back.
 
 Decision: replies to reads wait for the end of the tick, too, although nothing has to be durable for them. A reply that
-is sent at once wakes its client at once. A fast client answers and sleeps again, and each wake-up costs the server two
-microseconds. Replies of more than 64 KB are sent at once.
+is sent immediately also wakes its client immediately. A fast client answers and sleeps again, and each wake-up costs
+the server two microseconds. Replies of more than 64 KB are sent immediately.
 """
 
 from __future__ import annotations

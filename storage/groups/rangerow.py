@@ -23,6 +23,9 @@ contain the time of the last delivery, the number of deliveries, and the consume
 
 Owner 0 is nobody: the message was returned without an acknowledgement.
 
+Decision: this reuse of fields keeps the rows of all ranges at 61 bytes, and only ranges of consumers need indexes by
+owner and by idle time (``ownerindex``).
+
 The offsets below are constants, and a field is read as ``row[DUE:EXPIRE]``. Compiled, this is the same instruction as
 with literal numbers. A class with properties would need an object per row.
 """

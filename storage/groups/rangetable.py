@@ -5,7 +5,8 @@ once. Messages that are delivered together, or one after another with the same t
 Rule 2: this module makes all changes to ranges and keeps the sets consistent.
 Rule 3: messages that are delivered while nothing else is pending are *fresh*. They are in none of the sets but stored
 as the list that was delivered. Most readers acknowledge everything that they read before they read again, and their
-messages never enter the sets. The sets are properties, which first insert the fresh messages.
+messages never enter the sets: adding and removing a message then takes 400 instructions, not 6,000. The sets are
+properties, which first insert the fresh messages.
 
 Rows of bytes in four ordered sets (``sortedrows``)::
 

@@ -1,7 +1,7 @@
 """The mutators of groups: the effects of TREAD GROUP, TACK, TNACK, TTOUCH, and TGROUP, and of XREADGROUP, XACK, XCLAIM,
 and XGROUP, whose groups have consumers.
 
-As in ``keyspace``, each mutator has one effect and logs its record, and replay calls the same mutators. The callers
+As in ``keyspace``, each mutator applies one effect and logs its record, and replay calls the same mutators. The callers
 decide which messages are due and which entries were deleted. IDs and times are explicit arguments.
 """
 

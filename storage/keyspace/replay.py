@@ -449,13 +449,13 @@ def part(batch: bytes, start: int, stop: int) -> bytes:
 
 
 def _check_above(stream: Stream | None, ms: int, seq: int) -> None:
-    """Raises CorruptError if an ID is not above the stream's last ID. ``stream``: None for a new stream."""
+    """Raise CorruptError if an ID is not above the stream's last ID. ``stream``: None for a new stream."""
     if (ms, seq) <= ((0, 0) if stream is None else (stream.last_ms, stream.last_seq)):
         raise _not_above(ms, seq)
 
 
 def _check_times(*times: int) -> None:
-    """Raises CorruptError if a time is not below 2**63, the limit of commands and replies."""
+    """Raise CorruptError if a time is not below 2**63, the limit of commands and replies."""
     for time in times:
         if time >> 63:
             raise CorruptError("a record with a time that is out of range")

@@ -1,6 +1,6 @@
 """The mutators of stages: the effects of TSTAGE, TPUBLISH, and TDROP.
 
-As in ``keyspace``, each mutator makes one effect and logs its record, and replay calls the same mutators. Staged
+As in ``keyspace``, each mutator applies one effect and logs its record, and replay calls the same mutators. Staged
 entries are already in the log when they are published. A PUBLISH record therefore contains the names of the stages and
 the first ID for each stream, from which all other IDs follow [3].
 

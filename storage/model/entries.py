@@ -56,7 +56,7 @@ def id_bulk(ms: int, seq: int) -> bytes:
 def bulk_ranges(ms: int, seq: int, count: int) -> list[tuple[bytes, list[bytes]]]:
     """Return id_bulk() of ms.seq, ms.seq + 1 ... as groups of equal length: their common head, and the end of each.
 
-    Empty if a sequence number is beyond the table, which is rare.
+    Returns an empty list if a sequence number is beyond the table, which is rare.
     """
     stop = seq + count
     runs: list[tuple[bytes, list[bytes]]] = []

@@ -14,7 +14,8 @@ from resp.errors import INVALID_ID, CommandError
 MASK64: Final = (1 << 64) - 1
 MAX_ID: Final = (1 << 128) - 1
 
-# Conversions of many IDs to 16 bytes each, in C (_ids.c). None if it was not compiled; the callers then use Python.
+# Conversions of many IDs to 16 bytes each, in C (_ids.c): a client waits for them, and Python would create an object
+# for each number. None if it was not compiled; the callers then use Python.
 _raws: Callable[[int, array[int], array[int], int, int], list[bytes]] | None = None
 _parsed: Callable[[list[bytes], int], list[bytes] | None] | None = None
 try:

@@ -22,11 +22,11 @@ A record is
     FLUSH         (empty)
     GROUP         klen u32 | glen u32 | offset 16 | ttl u64 | deadline u64 | key | group      created or changed
     DELIVER       klen u32 | glen u32 | dlen u32 | offset 16 | now u64 | retry u64 | expire u64 | max u32 | flags u8
-                  | new u32 | again u32 | gone u32 | key | group | dead letter key | IDs 16 each: new, again, gone
+                  | new u32 | again u32 | gone u32 | key | group | dead-letter key | IDs 16 each: new, again, gone
     ACK           klen u32 | glen u32 | key | group | IDs
     DUE           klen u32 | glen u32 | due u64 | key | group | IDs
     DROP          klen u32 | glen u32 | dlen u32 | id 16 | reason u8 | ms u64 | seq u64
-                  | key | group | dead letter key | wire                    wire: the dead letter, with the ID ms.seq
+                  | key | group | dead-letter key | wire                    wire: the dead letter, with the ID ms.seq
     DESTROY       klen u32 | glen u32 | key | group
     STAGE         nlen u32 | klen u32 | ttl u64 | deadline u64 | n u32 | name | key | n sizes u32 | bare entries
     PUBLISH       flen u32 | epoch u64 | stages u32 | streams u32 | fence | stages: nlen u32 | name

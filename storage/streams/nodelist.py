@@ -56,7 +56,7 @@ NO_NODES: Final = SealedNodes()  # shared by all streams without sealed nodes; n
 
 
 class StreamNodes:
-    """See ``stream``. ``sid`` identifies the stream in the store and is never reused."""
+    """The base class of Stream, with its nodes. ``sid`` identifies the stream in the store and is never reused."""
 
     __slots__ = (
         "_active", "_active_bytes", "_active_ord", "_append_list", "_claimed", "_evicted_to", "_front", "_front_ord",

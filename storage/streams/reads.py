@@ -25,7 +25,7 @@ SPARSE: Final = 8  # with more entries per ID than this, each ID is searched sep
 
 
 class StreamReads(StreamNodes):
-    """See ``stream``."""
+    """The base class of Stream that finds and reads entries."""
 
     __slots__ = ()
 

@@ -45,7 +45,7 @@ from storage.streams.reads import StreamReads
 
 
 class Stream(StreamReads):
-    """See the module's docstring. ``sid`` identifies the stream in the store and is never reused."""
+    """A stream (see the module's docstring). ``sid`` identifies the stream in the store and is never reused."""
 
     __slots__ = ()
 
