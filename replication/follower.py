@@ -64,7 +64,7 @@ class FollowerOwner(Protocol):
     def received_message(self, channel: bytes, text: bytes, shard: bool) -> None: ...
     def paused(self) -> bool:
         """Return whether no data from the leader may be applied now (CLIENT PAUSE)."""
-    def asked(self) -> None:
+    def ack_requested(self) -> None:
         """Note that the leader requests an acknowledgement."""
     def link_changed(self) -> None:
         """Note that ``up`` or ``state`` has changed."""
@@ -265,7 +265,7 @@ class LeaderFollower:
             self.owner.batch(offset, payload)
         elif kind == frames.ALIVE:
             if frames.read_numbers(frames.ALIVE_BODY, payload)[0] & frames.ACKNOWLEDGE:
-                self.owner.asked()
+                self.owner.ack_requested()
         elif kind in (frames.MESSAGE, frames.SHARD):
             self.owner.received_message(*frames.read_message(payload), kind == frames.SHARD)
         else:

@@ -162,9 +162,9 @@ def latency_histogram(ctx: Context, argv: list[bytes]) -> Reply:
     known = ctx.server.timings.doublings()
     wanted = sorted(known)
     if len(argv) > 2:
-        asked = {word.decode("latin-1").lower() for word in argv[2:]}
+        requested = {word.decode("latin-1").lower() for word in argv[2:]}
         # the name of a container selects its subcommands
-        wanted = [name for name in wanted if name in asked or name.partition("|")[0] in asked]
+        wanted = [name for name in wanted if name in requested or name.partition("|")[0] in requested]
     pairs = []
     for name in wanted:
         calls, steps = known[name]

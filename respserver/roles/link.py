@@ -166,7 +166,7 @@ class LeaderLink:
             who.longer = disk.checksum_of_end(COMPARED) if who.history is not None else None
         return who
 
-    def asked(self) -> None:
+    def ack_requested(self) -> None:
         if not self._requested:
             self._requested = True
             self._ticks.after(self._answer)
@@ -325,7 +325,7 @@ class LeaderLink:
             return
         self._show(follower)
         if follower.up:
-            self.asked()
+            self.ack_requested()
         self._events.on_change()
 
     def link_failed(self, error: Exception) -> None:

@@ -330,8 +330,8 @@ def _cleared(spec: JobSpec) -> Steps[None]:
     name, partitions = spec.name, range(spec.partitions)
     gone = [keys.status(name), keys.snapshots(name), keys.origin(name, spec.generation)]
     gone += [key(name, at) for key in (keys.log, keys.recovery) for at in partitions]
-    asked: list[Call[Any]] = [Call(("UNLINK", *gone), int)]
-    checked((yield [*asked, *_destroyed(name, _streams(spec))]))
+    requests: list[Call[Any]] = [Call(("UNLINK", *gone), int)]
+    checked((yield [*requests, *_destroyed(name, _streams(spec))]))
 
 
 def _clear_former(ask: Ask, old: JobSpec, new: JobSpec) -> None:
@@ -362,8 +362,8 @@ def _destroyed(name: str, streams: set[str]) -> list[Call[Any]]:
     return [calls.tgroup_destroy(stream, keys.group(name)) for stream in sorted(streams)]
 
 
-def _all(asked: Sequence[Call[Any]]) -> Steps[None]:
-    checked((yield asked))
+def _all(requests: Sequence[Call[Any]]) -> Steps[None]:
+    checked((yield requests))
 
 
 def _until_ended(runs: Callable[[], str]) -> str:

@@ -366,12 +366,12 @@ class _Result:
     dead: list[DeadLetterRow]
 
 
-def _partitions(job: Job, asked: int | None) -> int:
+def _partitions(job: Job, requested: int | None) -> int:
     """Return the number of partitions of the job. Raises JobError if its inputs are not co-partitioned."""
-    if asked is not None and asked < 1:
-        raise JobError(f"job {job.name!r}: {asked} partitions")
-    if asked is not None or job.is_source:
-        return asked or job.partitions or 1
+    if requested is not None and requested < 1:
+        raise JobError(f"job {job.name!r}: {requested} partitions")
+    if requested is not None or job.is_source:
+        return requested or job.partitions or 1
     declared = {topic.declared.partitions or 1 for topic in job.inputs} - {1}
     if len(declared) > 1:
         raise JobError(f"job {job.name!r}: its inputs are declared with {sorted(declared)} partitions: they must agree")

@@ -22,7 +22,7 @@ from tidelog.moving.pages import Row, id_of
 from tidelog.moving.streams import CopiedStream
 
 NAMED: Final = 3  # IDs that a difference names
-TOLD: Final = 1000  # entries between two reports
+PROGRESS_EVERY: Final = 1000  # entries between two reports
 
 _pack: Callable[[tuple[Any, ...]], bytes] = hiredis.pack_command
 
@@ -55,7 +55,8 @@ class _Few:
 
 
 def compare(
-    source: Endpoint, target: Endpoint, moved: CopiedStream, page: int, content: bool, told: Callable[[int, int], None]
+    source: Endpoint, target: Endpoint, moved: CopiedStream, page: int, content: bool,
+    progress: Callable[[int, int], None],
 ) -> Compared:  # fmt: skip
     """Compare a stream on both servers. ``moved.here`` is the description of the source at the time of the copy."""
     found = Compared()
@@ -74,7 +75,7 @@ def compare(
     else:
         found.went_on.append(_since(here, then))
     if content:
-        _entries(source, target, moved, then.last, page, still, found, told)
+        _entries(source, target, moved, then.last, page, still, found, progress)
     _groups(source, target, moved, here, there, found)
     return found
 
@@ -146,7 +147,7 @@ class _Entries:
 
 def _entries(
     source: Endpoint, target: Endpoint, moved: CopiedStream, last: StreamId, page: int, still: bool, found: Compared,
-    told: Callable[[int, int], None],
+    progress: Callable[[int, int], None],
 ) -> None:  # fmt: skip
     then = moved.here
     total, largest = (then.length, then.largest) if then is not None else (0, 0)
@@ -155,8 +156,8 @@ def _entries(
     right = pages.entries(target, moved.key, ZERO, last, page, largest)
     for one, other in merged(left, right, id_of):
         both.add(one, other)
-        if both.compared % TOLD == 0:
-            told(both.compared, total)
+        if both.compared % PROGRESS_EVERY == 0:
+            progress(both.compared, total)
     if both.missing.count:
         found.differences.append(f"entries that are not at the target: {both.missing}")
     if both.surplus.count:  # deleted since the copy, if the source has changed
@@ -208,7 +209,7 @@ def _group(
         descriptions.pending(source, key, name), descriptions.pending(target, key, name), lambda row: row.id
     ):
         both.add(one, other)
-    yield from both.told()
+    yield from both.differences()
     yield from _consumers(source, target, key, name, both.owned)
 
 
@@ -241,7 +242,7 @@ class _Messages:
             self._count.add(one.id)
         owned[0] += 1
 
-    def told(self) -> Iterator[str]:
+    def differences(self) -> Iterator[str]:
         for few, text in (
             (self._missing, "pending messages that are not at the target"),
             (self._surplus, "pending messages that are not at the source"),

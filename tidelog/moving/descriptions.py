@@ -111,26 +111,26 @@ def stream(end: Endpoint, key: bytes) -> StreamDescription | None:
 
 
 def _stream(end: Endpoint, replies: list[Any]) -> StreamDescription | None:
-    told, groups, left, time = replies
-    if isinstance(told, hiredis.ReplyError):
-        if str(told).startswith("NOPERM"):
-            raise end.refused(("XINFO", "STREAM"), str(told))
+    info, groups, left, time = replies
+    if isinstance(info, hiredis.ReplyError):
+        if str(info).startswith("NOPERM"):
+            raise end.refused(("XINFO", "STREAM"), str(info))
         return None  # no such key, or WRONGTYPE
     for reply, command in ((groups, ("XINFO", "GROUPS")), (left, ("PTTL",)), (time, ("TIME",))):
         if isinstance(reply, hiredis.ReplyError):
             raise end.refused(command, str(reply))
-    facts = pairs(told)
-    added = facts.get("entries-added")
-    oldest, newest = facts["first-entry"], facts["last-entry"]
+    fields = pairs(info)
+    added = fields.get("entries-added")
+    oldest, newest = fields["first-entry"], fields["last-entry"]
     if left >= 0 and end.version < (7, 0):
         left += clock(time)
     return StreamDescription(
-        length=facts["length"],
+        length=fields["length"],
         first=StreamId.parse(oldest[0]) if oldest else None,
         newest=StreamId.parse(newest[0]) if newest else None,
-        last=StreamId.parse(facts["last-generated-id"]),
+        last=StreamId.parse(fields["last-generated-id"]),
         added=added,
-        max_deleted=_maybe(facts.get("max-deleted-entry-id")),
+        max_deleted=_maybe(fields.get("max-deleted-entry-id")),
         expires=max(left, NEVER),
         largest=max((sum(map(len, entry[1])) for entry in (oldest, newest) if entry), default=0),
         groups={each.name: each for each in (_group(row, added) for row in groups)},
@@ -138,12 +138,12 @@ def _stream(end: Endpoint, replies: list[Any]) -> StreamDescription | None:
 
 
 def _group(row: list[Any], added: int | None) -> GroupDescription:
-    facts = pairs(row)
-    read = facts.get("entries-read")
+    fields = pairs(row)
+    read = fields.get("entries-read")
     if read is not None and added is not None:
         read = min(read, added)  # Redis up to 8.2 can report more than entries-added, which not every target accepts
     return GroupDescription(
-        facts["name"], StreamId.parse(facts["last-delivered-id"]), read, facts["pending"], facts["consumers"]
+        fields["name"], StreamId.parse(fields["last-delivered-id"]), read, fields["pending"], fields["consumers"]
     )
 
 
@@ -177,7 +177,7 @@ def pending(end: Endpoint, key: bytes, group: bytes) -> Iterator[PendingDescript
 def pairs(row: list[Any]) -> dict[str, Any]:
     """Return the names and values of a flat array."""
     if not isinstance(row, list):
-        raise MovingError(f"a server told {row!r} where names and values were expected")
+        raise MovingError(f"a server sent {row!r} where names and values were expected")
     return {name.decode(): value for name, value in zip(row[::2], row[1::2], strict=True)}
 
 

@@ -21,7 +21,7 @@ BATCH: Final = 1000  # entries per round trip
 BATCH_BYTES: Final = 1 << 18  # maximum size of a round trip in bytes
 
 #: Called with the number of entries that were copied since the last call.
-Told = Callable[[int], None]
+Progress = Callable[[int], None]
 
 _pack: Callable[[tuple[Any, ...]], bytes] = hiredis.pack_command
 
@@ -33,11 +33,11 @@ class Appender:
     BEGIN: Final = b"*1\r\n$5\r\nMULTI\r\n"
     END: Final = b"*1\r\n$4\r\nEXEC\r\n"
 
-    def __init__(self, target: Endpoint, key: bytes, told: Told) -> None:
+    def __init__(self, target: Endpoint, key: bytes, progress: Progress) -> None:
         self.copied = 0
         self._target = target
         self._key = key
-        self._told = told
+        self._progress = progress
         self._batch: list[bytes] = []
         self._bytes = 0
         self._sent = 0  # entries whose replies were not read
@@ -77,14 +77,15 @@ class Appender:
         if not isinstance(done, list):
             raise self._target.refused(("EXEC",), f"{done} (stream {text(self._key)})")
         self.copied += sent
-        self._told(sent)
+        self._progress(sent)
 
 
 def copy(
-    source: Endpoint, target: Endpoint, key: bytes, first: StreamId, last: StreamId, page: int, largest: int, told: Told
+    source: Endpoint, target: Endpoint, key: bytes, first: StreamId, last: StreamId, page: int, largest: int,
+    progress: Progress,
 ) -> int:  # fmt: skip
     """Append the entries of the source between two IDs, inclusive, and return their number."""
-    appender = Appender(target, key, told)
+    appender = Appender(target, key, progress)
     for at, flat in pages.entries(source, key, first, last, page, largest):
         appender.add(at, flat)
     appender.end()

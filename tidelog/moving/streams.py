@@ -50,12 +50,12 @@ class Streams:
         moved: CopiedStream,
         here: StreamDescription,
         exact: bool,
-        told: Callable[[int, int], None] = lambda _done, _total: None,
+        progress: Callable[[int, int], None] = lambda _done, _total: None,
     ) -> bool:
         """Update a stream, as ``_bring`` does. Repeats if a key or a group is deleted during the copy."""
         for left in range(TRIES - 1, -1, -1):
             try:
-                return self._bring(moved, here, exact, told)
+                return self._bring(moved, here, exact, progress)
             except CommandRefusedError as error:
                 if not left or not error.vanished:
                     raise
@@ -80,13 +80,13 @@ class Streams:
             )
 
     def _bring(
-        self, moved: CopiedStream, here: StreamDescription, exact: bool, told: Callable[[int, int], None]
+        self, moved: CopiedStream, here: StreamDescription, exact: bool, progress: Callable[[int, int], None]
     ) -> bool:
         """Make the stream of the target equal to that of the source. Return whether anything was changed; False if it
         is deleted.
 
         ``here`` is the current or a recent description of the source. With ``exact``, groups that seem unchanged and
-        deletions in the middle are compared, too. ``told`` receives the number of copied entries and the total.
+        deletions in the middle are compared, too. ``progress`` receives the number of copied entries and the total.
         """
         key = moved.key
         there = descriptions.stream(self.target, key)
@@ -96,7 +96,7 @@ class Streams:
             there, moved.here, moved.carried = None, None, Carried()
         begin = there.last if there is not None else ZERO
         moved.tried = max(moved.tried, here.last)
-        copied = self._copy(key, here, begin, told)
+        copied = self._copy(key, here, begin, progress)
         again = descriptions.stream(self.source, key)
         if again is None:
             return bool(copied)
@@ -125,7 +125,7 @@ class Streams:
             return True
         return here.last < there.last
 
-    def _copy(self, key: bytes, here: StreamDescription, begin: StreamId, told: Callable[[int, int], None]) -> int:
+    def _copy(self, key: bytes, here: StreamDescription, begin: StreamId, progress: Callable[[int, int], None]) -> int:
         if here.last <= begin:
             return 0
         done = 0
@@ -133,7 +133,7 @@ class Streams:
         def counted(number: int) -> None:
             nonlocal done
             done += number
-            told(done, here.length)
+            progress(done, here.length)
 
         return entries.copy(
             self.source, self.target, key, after(begin), here.last, self.page, here.largest, counted

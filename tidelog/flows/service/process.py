@@ -105,11 +105,11 @@ class FlowProcess:
 
     async def _until(self, work: asyncio.Task[object]) -> bool:
         """Wait for ``work`` or a signal. Return whether ``work`` is done. Its exception is raised."""
-        told = asyncio.create_task(self._signal.wait())
+        signalled = asyncio.create_task(self._signal.wait())
         try:
-            await asyncio.wait((work, told), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((work, signalled), return_when=asyncio.FIRST_COMPLETED)
         finally:
-            told.cancel()
+            signalled.cancel()
         if work.done():
             work.result()
             return True

@@ -157,7 +157,7 @@ class Cleanup:
         """Return the ended generations of these jobs and the URLs of their object stores (Rule 1)."""
         with self._changed:
             over = {name: self._over[name] for name in sorted(names) if name in self._over}
-        fences = line.drive(_asked([calls.tfence(keys.fence(name, newest)) for name, newest in over.items()]))
+        fences = line.drive(_replies([calls.tfence(keys.fence(name, newest)) for name, newest in over.items()]))
         closed = {name: over[name] for name, fence in zip(over, fences, strict=True) if fence == CLOSED}
         stores = {}
         for name in closed:
@@ -184,7 +184,7 @@ class Cleanup:
         """Return whether one of these topics, given with its ID, is on the server."""
         line = EngineConnection(self._access, f"tidelog-jobs-cleanup:{self._name}")
         try:
-            texts = line.drive(_asked([strings.get(key_of(topic)) for topic in topics])) if topics else []
+            texts = line.drive(_replies([strings.get(key_of(topic)) for topic in topics])) if topics else []
             there = [
                 None if text is None else read_settings(name, text) for name, text in zip(topics, texts, strict=True)
             ]
@@ -195,8 +195,8 @@ class Cleanup:
         return any(facts is not None and facts.id == topics[name] for name, facts in zip(topics, there, strict=True))
 
 
-def _asked(asked: Iterable[Call[Any]]) -> Steps[list[Any]]:
-    return checked((yield list(asked)))
+def _replies(requests: Iterable[Call[Any]]) -> Steps[list[Any]]:
+    return checked((yield list(requests)))
 
 
 def disks_of(settings: EngineSettings, spark: Future[SparkSession]) -> Disks:

@@ -191,12 +191,12 @@ def _partitions(found: _Found, now: int) -> Steps[list[PartitionOverview]]:
     spec = found.spec
     recovering = yield from _sent(strings.get(keys.recovery(spec.name, at)) for at in range(spec.partitions))
     lasts, positions = yield from _positions(found)
-    asked: list[Call[Any]] = []
+    requests: list[Call[Any]] = []
     for at in range(spec.partitions):
         for topic, stream in found.streams[at]:
             after = positions[at, topic]
-            asked += [calls.tcount(stream, f"({after}"), calls.trange(stream, f"({after}", "+", 1)]
-    replies = iter((yield from _sent(asked)))
+            requests += [calls.tcount(stream, f"({after}"), calls.trange(stream, f"({after}", "+", 1)]
+    replies = iter((yield from _sent(requests)))
     progress = []
     for at, last in enumerate(lasts):
         lag = age = 0
@@ -241,14 +241,14 @@ def preview_reset(spec: JobSpec, start: StartPosition) -> Steps[list[ResetPrevie
     _, positions = yield from _positions(found)
     rows = [(at, stream, positions[at, topic]) for at in found.streams for topic, stream in found.streams[at]]
     infos = yield from _sent(calls.tinfo(stream) for _, stream, _ in rows)
-    asked: list[Call[Any]] = []
+    requests: list[Call[Any]] = []
     targets = []
     for (_, stream, before), info in zip(rows, infos, strict=True):
         last = StreamId(0) if isinstance(info, Exception) else info.last
         target = last if start.after is None else start.after
         targets.append(target)
-        asked += [calls.tcount(stream, f"({target}", before), calls.tcount(stream, f"({before}", target)]
-    counts = [each if isinstance(each, int) else 0 for each in (yield from _sent(asked))]
+        requests += [calls.tcount(stream, f"({target}", before), calls.tcount(stream, f"({before}", target)]
+    counts = [each if isinstance(each, int) else 0 for each in (yield from _sent(requests))]
     return [
         ResetPreview(at, stream, before, target, again, skipped)
         for (at, stream, before), target, again, skipped in zip(rows, targets, counts[::2], counts[1::2], strict=True)
@@ -288,9 +288,9 @@ def _begun(found: _Found) -> Steps[Mapping[tuple[str, str], StreamId]]:
     }
 
 
-def _sent(asked: Iterable[Call[Any]]) -> Steps[list[Any]]:
+def _sent(requests: Iterable[Call[Any]]) -> Steps[list[Any]]:
     """Send calls in batches; return their results, including errors."""
-    left, replies = list(asked), []
+    left, replies = list(requests), []
     while left:
         replies += yield left[:PAGE]
         del left[:PAGE]

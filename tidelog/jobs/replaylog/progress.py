@@ -50,14 +50,15 @@ def last_markers(ask: Ask, name: str, generation: int, partitions: int) -> list[
     return ours
 
 
-def together(ask: Ask, asked: Sequence[Call[Any]]) -> list[Any]:
+def together(ask: Ask, requests: Sequence[Call[Any]]) -> list[Any]:
     """Send calls as one transaction and return their results."""
-    raw: list[Call[Any]] = [Call(words, _itself) for words in (("MULTI",), *[call.args for call in asked], ("EXEC",))]
+    commands = (("MULTI",), *[call.args for call in requests], ("EXEC",))
+    raw: list[Call[Any]] = [Call(words, _itself) for words in commands]
     *_, replies = checked(ask(*raw))
     for reply in replies:
         if isinstance(reply, hiredis.ReplyError):
             raise ReplyError(str(reply))
-    return [call.read(reply) for call, reply in zip(asked, replies, strict=True)]
+    return [call.read(reply) for call, reply in zip(requests, replies, strict=True)]
 
 
 def _marker(key: str, entries: list[Entry], name: str, generation: int) -> Marker | None:

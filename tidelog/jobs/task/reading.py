@@ -272,11 +272,11 @@ def inspect_inputs(
     evicted nor deleted, so that this is a different stream, or if entries after the other ID were evicted. Raises
     OSError or ReplyError.
     """
-    asked: list[calls.Call[Any]] = [strings.server_time()]
+    requests: list[calls.Call[Any]] = [strings.server_time()]
     for one, after in zip(inputs, afters, strict=True):
         known = read.get(one.topic.name, after)
-        asked += (calls.tcount(one.key, known, known), calls.tcount(one.key, f"({after}"), calls.tinfo(one.key))
-    now, *found = servers.ask(*asked)
+        requests += (calls.tcount(one.key, known, known), calls.tcount(one.key, f"({after}"), calls.tinfo(one.key))
+    now, *found = servers.ask(*requests)
     statuses = []
     for one, start, *replies in zip(inputs, afters, found[::3], found[1::3], found[2::3], strict=True):
         there, number, info = (_named(one, reply) for reply in replies)

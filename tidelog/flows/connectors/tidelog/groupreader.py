@@ -126,11 +126,11 @@ class GroupReader:
         """
         wanted = list(self._hot)[:limit]
         room = limit // len(wanted)
-        asked: list[Call[Any]] = []
+        requests: list[Call[Any]] = []
         for key in wanted:
             head, options = self._read[key]
-            asked += (self._lists[key], Call((*head, room, *options), _as_it_is))
-        replies = await self._waiter.send(asked)
+            requests += (self._lists[key], Call((*head, room, *options), _as_it_is))
+        replies = await self._waiter.send(requests)
         new: list[str] = []
         events: list[Event] = []
         again: dict[str, Row] = {}
