@@ -76,15 +76,15 @@ FLAGS: Final = frozenset(
 # What the dispatcher must know about a command in addition to Redis's flags. These traits are not published.
 TRAITS: Final = frozenset(
     (
-        "immediate",  # in a transaction, it runs immediately instead of being queued
-        "runs_queue",  # it runs the queued commands of the session; if a check refuses one of them, the call is refused
+        "immediate",  # runs immediately in a transaction instead of being queued
+        "runs_queue",  # runs the queued commands of the session; if a check refuses one of them, the call is refused
         "subscribed",  # a client with subscriptions may call it in RESP2
         "unpausable",  # CLIENT PAUSE and FAILOVER do not delay it
-        "may_write",  # it has no write flag, as in Redis, but some calls change data; ``writes`` decides which
+        "may_write",  # has no write flag, as in Redis, but some calls change data; ``writes`` decides which
         "brief",  # not called fast by Redis, but a call takes as little time
         "sign_of_life",  # activity of a group [15] or a stage [32], even if the server refuses the call
-        "reads_keys",  # it returns the contents of its keys, although their flags, which are Redis's, do not say so
-        "reaches_replicas",  # it writes nothing but affects replicas, so a FAILOVER delays it like a write
+        "reads_keys",  # returns the contents of its keys, although their flags, which are Redis's, do not show this
+        "reaches_replicas",  # writes nothing but affects replicas, so a FAILOVER delays it like a write
     )
 )
 
@@ -137,7 +137,7 @@ class Command:
         self.group = about.group
         self.since = about.since
         self.complexity = about.complexity
-        self.subcommands: dict[bytes, Command] = {}  # by lower-case name; empty unless this is a container
+        self.subcommands: dict[bytes, Command] = {}  # keyed by lower-case name; empty unless this is a container
         named_by = name.count("|") + 1
         least, exact = count_words(args)
         # number of words, including the name; negative: minimum number

@@ -20,7 +20,7 @@ from functools import lru_cache
 from resp.errors import CommandError
 
 MAX_PATTERN = 4096  # bytes; a longer one is refused
-SHORT = 128  # bytes: a pattern that takes little memory
+SHORT = 128  # bytes; a shorter pattern takes little memory
 # maximum tokens of a pattern that is matched by regular expressions; a pattern of single bytes may have more
 MAX_TOKENS = 256
 MAX_SEARCHED = 64  # maximum tokens of a part between two stars: the search takes up to that many steps for each byte

@@ -35,7 +35,7 @@ class Arg:
         self.name = name  # as shown in the syntax line
         self.type = kind  # one of ARG_TYPES
         self.token = token  # the word before it (a pure-token consists only of that word); None: none
-        self.children = children  # of a oneof or a block; otherwise empty
+        self.children = children  # children of a oneof or a block; otherwise empty
         self.access = access  # key flags of a key, space-separated; otherwise empty
         self.optional = optional
         self.multiple = multiple  # one or more times; a token occurs once, before the first

@@ -13,7 +13,7 @@ INT_MAX: Final = (1 << 63) - 1
 
 MOST_FIELDS: Final = 32_768  # maximum fields of an entry
 MOST_STREAMS: Final = 5000  # maximum streams of an XREAD or XREADGROUP
-LONGEST_NAME: Final = 4096  # bytes of the name of a new group or consumer: replies and records repeat the name
+LONGEST_NAME: Final = 4096  # bytes of the name of a new group or consumer, which replies and records repeat
 LONGEST_SPAN: Final = 1 << 62  # ms
 LONGEST_TIMEOUT: Final = INT_MAX - (1 << 41)  # ms; added to the current time, it is still a 64-bit number
 

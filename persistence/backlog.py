@@ -37,7 +37,7 @@ class Backlog:
 
     def __init__(self, journal: Journal) -> None:
         self.journal = journal
-        self.offset = journal.end  # bytes of records ever logged
+        self.offset = journal.end  # total size of all records ever logged
         self.retain = NOTHING  # see Rule 3
         mutex = threading.RLock()
         self._lock = threading.Condition(mutex)

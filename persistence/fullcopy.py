@@ -66,12 +66,12 @@ from storage.streams import metadata
 HALF, READY, WHOLE = "incoming", "incoming.ready", "whole"
 PARTS = ("tail", "journal", "store", HISTORY)
 CONTENT = ("tail", "journal/data.mdb", "store/data.mdb", HISTORY)
-WRITE_ABOVE = 16 << 20  # bytes of pieces per transaction
+WRITE_ABOVE = 16 << 20  # size of the pieces per transaction
 # bytes of wire, far above the limit of commands; bounds the memory that a wrong size can require
 LARGEST_NODE = 1 << 31
 LONGEST_KEY = 511  # bytes; the limit of LMDB
 LARGEST_CODED = 1025 + 3  # mean bytes of wire of a coded entry, and of its columns
-SMALLEST_ENTRY = 8  # bytes of wire of an entry before it was deleted
+SMALLEST_ENTRY = 8  # minimum bytes of wire of an entry before it was deleted
 RATIO = 1 << 17, 4  # the maximum ratio of zstd: a block of one repeated byte
 
 

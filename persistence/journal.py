@@ -43,15 +43,15 @@ DATABASES = (b"log", b"meta", SEGMENTS)
 KEY = Struct(">Q")
 CRC = Struct("<I")
 END = Struct("<Q")
-LOCATION = Struct("<BIQIQ")  # of a batch in a segment
+LOCATION = Struct("<BIQIQ")  # location of a batch in a segment
 NUMBER = Struct("<I")
 ENDS = Struct("<QI")
 MUCH = 256 << 10  # bytes of a write; in a write of at least this size,
 LARGE = 512  # batches of at least this size go to a segment
 MAP_SIZE = 1 << 38  # address space; the file grows only when it is written
-MAP_SHARE = 1 / 8  # of the limit of address space, if there is one
+MAP_SHARE = 1 / 8  # share of the address space, if that is limited
 SHRINK_ABOVE = 16 << 20  # bytes; a smaller file is not rewritten
-SHRINK_LIVE_AT_MOST = 64 << 20  # bytes to copy while writers wait
+SHRINK_LIVE_AT_MOST = 64 << 20  # maximum bytes to copy while writers wait
 TRUNCATE_AT_ONCE = 4_000  # batches that one transaction deletes; the journal's thread waits some ms for it
 
 

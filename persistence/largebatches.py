@@ -26,7 +26,7 @@ from persistence.permissions import FILE
 
 NAME = "segment."
 FULL = 8 << 20  # bytes; beyond this size, the next batches go to another segment
-SPARE = 64 << 20  # bytes of spare segments
+SPARE = 64 << 20  # maximum size of all spare segments
 AT_ONCE = 1000  # maximum parts of a write; the limit of the system is 1024
 
 
@@ -37,7 +37,7 @@ class Segments:
         """Remove all files except those in ``ends``. Raises OSError."""
         self._directory = directory
         self.ends = ends
-        self._sizes: dict[int, int] = {}  # of all files
+        self._sizes: dict[int, int] = {}  # sizes of all files, by number
         self._spare: list[int] = []
         self._written = 0, -1  # number and file descriptor; 0: not open
         self._read = 0, -1

@@ -44,7 +44,7 @@ PAGE_NO = Struct("=Q")
 MAGIC, DATA_VERSION = 0xBEEFC0DE, 1
 BRANCH, LEAF, OVERFLOW = 1, 2, 4  # flags of a page
 BIG, SUB = 1, 2  # flags of a node
-FREE_FLAGS = 8  # of the database of free pages: its keys are numbers
+FREE_FLAGS = 8  # flags of the database of free pages, whose keys are numbers
 NO_ROOT = (1 << 64) - 1
 MAX_DEPTH = 32  # the same limit as that of LMDB's own cursors
 LOST_PAGES = 1 << 10  # maximum pages that are neither used nor free, although LMDB is not known to lose pages
@@ -95,7 +95,7 @@ class _Walk:
         self._page_size = 4096  # bytes
         self._last = 0
         self._end = 0  # pages before this number are in the file
-        self._used = bytearray()  # by page number: 1 if the page is in use or free
+        self._used = bytearray()  # for each page: 1 if it is in use or free
         # number of pages that are free, or belong to a value that does not need them, and are not in _used
         self._unwritten = 0
 

@@ -78,10 +78,10 @@ class LogOptions:
     """Settings of a log; sizes are in bytes."""
 
     appendfsync: str = "always"  # or everysec, no
-    ring_bytes: int = 64 << 20  # of the WAL; a change takes effect at the next start
+    ring_bytes: int = 64 << 20  # size of the WAL's ring; a change takes effect at the next start
     journal_flush_bytes: int = 4 << 20
     journal_flush_ms: int = 100
-    checkpoint_bytes: int = 256 << 20  # of journal since the last checkpoint
+    checkpoint_bytes: int = 256 << 20  # growth of the journal since the last checkpoint that starts another one
 
 
 class Log(Backlog):

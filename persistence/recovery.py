@@ -21,7 +21,7 @@ class Recovered:
     journal_batches: int = 0
     wal_batches: int = 0
     replayed_bytes: int = 0
-    torn_bytes: int = 0  # of frames at the end that were not acknowledged, or not synced before a power failure
+    torn_bytes: int = 0  # size of frames at the end that were not acknowledged, or not synced before a power failure
     resize_problem: str = ""  # why the WAL kept its old size
     replay_seconds: float = 0.0
 

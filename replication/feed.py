@@ -37,7 +37,7 @@ from resp.exact import ExactDecoder
 
 AT_ONCE = 1 << 20  # maximum bytes that are read from the log at a time, and that may wait in the socket's buffer
 PIECE = 1 << 16  # bytes of a piece of a copy; a tick of the leader may have to wait until one is prepared
-LONGEST_REQUEST = 1 << 16  # bytes
+LONGEST_REQUEST = 1 << 16  # maximum bytes of a request
 
 T = TypeVar("T")
 

@@ -29,7 +29,7 @@ from replication.formats import CAPA, FORMAT
 from replication.frames import LinkError
 
 VERSION = 1  # version of the link protocol: requests and frames
-LONGEST_LINE = 4096  # bytes of a reply, including its line feed
+LONGEST_LINE = 4096  # maximum size of a reply, including its line feed
 MOST_EMPTY = 1000  # maximum empty lines before a reply
 # Exactly what a leader sends: the ID becomes part of the file ``replication``, and the offset that of the log.
 ANSWER = re.compile(r"\+(?:CONTINUE ([0-9a-f]{40})|FULLRESYNC ([0-9a-f]{40}) (0|[1-9][0-9]{0,17}))")
@@ -59,7 +59,7 @@ class PsyncAnswer:
     """The leader's answer to PSYNC."""
 
     replid: str
-    offset: int  # of the full copy that follows; -1: no copy, batches follow
+    offset: int  # log offset of the full copy that follows; -1: no copy, batches follow
 
 
 def request(*words: bytes | str | int) -> bytes:

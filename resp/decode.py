@@ -76,7 +76,7 @@ class SharedDecoding:
     __slots__ = ("decoded", "heads", "parser", "recent")
 
     def __init__(self, heads: dict[bytes, Head] | None = None, parser: Parser | None = None) -> None:
-        self.heads = heads  # by command; None: no Alike objects
+        self.heads = heads  # keyed by command; None: do not create Alike objects
         self.parser = parser  # for chunks whose first command has ten arguments or more; None: the loop is faster
         # By length, the last chunk that contained exactly one command, and its arguments if it arrived twice.
         self.recent = [b""] * SHORT

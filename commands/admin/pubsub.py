@@ -169,7 +169,7 @@ def _reply_first(session: Session) -> None:
 def publish(ctx: Context, argv: list[bytes]) -> Reply:
     """Send a message to the current subscribers of a channel; return their number."""
     _reply_first(ctx.session)
-    if ctx.ks.events:  # of earlier commands of the transaction
+    if ctx.ks.events:  # events of earlier commands of the transaction
         ctx.server.notifications.send(ctx.session)
     return reply.integer(ctx.server.pubsub.publish(argv[1], argv[2]))
 

@@ -71,7 +71,7 @@ class ClaimCall:
         self.count = NO_COUNT
         self.force = self.just_id = False
         self.last = -1  # when the messages were last delivered; -1: now
-        self._elements = XElements(b"")  # of the reply; with JUSTID the next two are used
+        self._elements = XElements(b"")  # elements of the reply; with JUSTID, the next two are used instead
         self._parts: list[bytes] = []  # IDs
         self._number = 0  # number of IDs in ``_parts``
 
@@ -245,7 +245,7 @@ class AutoclaimCall:
         self._left = count  # number of messages that may still be added to the reply
         self._looks = count * EXAMINED_PER_MATCH
         self._just_id = just_id
-        self._elements = XElements(b"")  # of the reply; with JUSTID the next two are used
+        self._elements = XElements(b"")  # elements of the reply; with JUSTID, the next two are used instead
         self._parts: list[bytes] = []  # IDs
         self._number = 0  # number of IDs in ``_parts``
         self._gone: list[int] = []

@@ -121,7 +121,7 @@ class Deletion:
         self._ids = IdParser(self.texts)
         self._parsed = False
         self._at = 0  # number of IDs processed
-        self._parts: list[bytes] = []  # of the reply
+        self._parts: list[bytes] = []  # parts of the reply
 
     def _option(self, argv: list[bytes], at: int) -> int:
         """Parse the option at ``at``. Returns how many words it has."""

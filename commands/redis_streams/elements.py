@@ -10,7 +10,7 @@ from commands.streams.elements import Elements
 from storage.nodes.redisform import redis_entries, redis_entry
 from storage.streams.stream import Stream
 
-RAW_ID: Final = 16  # bytes
+RAW_ID: Final = 16  # bytes per ID
 
 
 class XElements(Elements):
@@ -21,7 +21,7 @@ class XElements(Elements):
     def __init__(self, null: bytes) -> None:
         super().__init__(null)
         self._gone = bytearray()  # the IDs of entries that no longer exist
-        self._at = 0  # offset of the next one to encode in ``_gone``
+        self._at = 0  # offset in ``_gone`` of the next ID to encode
 
     def add_gone_one(self, id: int) -> None:  # noqa: A002
         self._gone += id.to_bytes(RAW_ID, "big")

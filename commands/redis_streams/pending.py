@@ -182,7 +182,7 @@ class PendingScan:
         self._idle = idle
         self._now = now
         self._found = 0
-        self._parts: list[bytes] = []  # of the reply
+        self._parts: list[bytes] = []  # parts of the reply
 
     def step(self, ctx: Context) -> bytes | Chunks | None:
         """Examine the next messages."""

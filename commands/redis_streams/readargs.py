@@ -94,7 +94,7 @@ class GroupReadArgs:
 
 
 MOST: Final = 256  # cached calls
-REMEMBERED: Final = 1024  # bytes of words of a cached call
+REMEMBERED: Final = 1024  # maximum size of the words of a cached call
 # The latest calls, by the fourth word, which usually is the consumer's name: readers repeat their calls, and the
 # readers of a group alternate.
 _recent: Final[dict[bytes, GroupReadArgs]] = {}

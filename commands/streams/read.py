@@ -14,7 +14,7 @@ from resp.errors import CommandError
 from storage.streams.position import StreamPosition
 from storage.streams.stream import Stream
 
-BATCH_BYTES: Final = 64 * 1024  # of replies to a pipeline group; later calls are left for the next one
+BATCH_BYTES: Final = 64 * 1024  # size of the replies to a pipeline group; later calls are left for the next group
 
 
 def _has_group(argv: list[bytes]) -> bool:

@@ -13,7 +13,7 @@ from storage.model.ids import format_id
 from storage.streams.position import StreamPosition
 from storage.streams.stream import Stream
 
-STREAMED_ABOVE: Final = 256 * 1024  # bytes of a reply; a longer one is sent node by node and never built as a whole
+STREAMED_ABOVE: Final = 256 * 1024  # bytes; a longer reply is sent node by node and never built as a whole
 
 
 def entries_reply(

@@ -13,7 +13,7 @@ from typing import Final
 SAME_MS: Final = 60_000
 COMPARED: Final = 10  # how many of the latest entries are compared
 ENTRY_BYTES: Final = 1000  # memory of an entry
-LONGEST: Final = 1024  # bytes of a user name, key, channel or CLIENT LIST line that an entry stores
+LONGEST: Final = 1024  # maximum size of a user name, key, channel or CLIENT LIST line in an entry
 
 
 @dataclass(slots=True)

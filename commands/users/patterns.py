@@ -39,7 +39,7 @@ class Matcher:
     def __init__(self, patterns: Iterable[Pattern]) -> None:
         self._others = list(patterns)  # patterns that are compared one by one
         self._literals: dict[bytes, Pattern] = {}
-        self._beginnings: dict[bytes, Pattern] = {}  # by the text before the star
+        self._beginnings: dict[bytes, Pattern] = {}  # keyed by the text before the star
         if len(self._others) > FEW:
             self._sort_out()
         self._lengths = sorted({len(beginning) for beginning in self._beginnings})

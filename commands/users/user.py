@@ -40,7 +40,7 @@ class User:
         self.widens = False
         self.rules: list[str] = []
         self.all_keys = False
-        self.keys: dict[bytes, Pattern] = {}  # by pattern
+        self.keys: dict[bytes, Pattern] = {}  # keyed by pattern
         self.all_channels = False
         self.channels: dict[bytes, Pattern] = {}
         self._keys, self._channels = Matcher(()), Matcher(())  # built from ``keys`` and ``channels``

@@ -114,7 +114,7 @@ class Connection(SocketReader):
         self.output = ReplyOutput()
         self.state = OPEN
         self.multi_bytes = 0  # memory of the commands that wait for EXEC
-        self.wait: Wait | None = None  # of a blocking command
+        self.wait: Wait | None = None  # the wait of a blocking command
         self.paused = False  # a command waits for the end of CLIENT PAUSE or FAILOVER
 
     # -- asyncio's callbacks ---------------------------------------------------------------------------------

@@ -61,7 +61,7 @@ class Sockets:
         self._ticks = ticks
         self._epoll: Final = select.epoll()
         self._fd: Final = self._epoll.fileno()
-        self._readers: Final[list[SocketReader | None]] = []  # by descriptor
+        self._readers: Final[list[SocketReader | None]] = []  # indexed by descriptor
         loop.add_reader(self._fd, self.turn)
 
     def start(self, fd: int, reader: SocketReader) -> None:

@@ -113,7 +113,7 @@ def _still_different(config: Values, text: str, path: str) -> list[str]:
         if directive.kind == "users" and reread.user:
             raise ConfigError("user lines in included files can't be changed: move them to this file, or use aclfile")
         if directive.kind == "save":
-            late.append('save ""')  # otherwise the save points of an included file would be added
+            late.append('save ""')  # otherwise, the save points of an included file would be added
         late += [line for line in directive.lines(value) if line not in late]
     late += [
         _ignored_line(name, text) for name, text in config.ignored.items() if reread.ignored.get(name) != text

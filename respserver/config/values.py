@@ -85,7 +85,7 @@ class Values:
     proto_max_bulk_len: int
     proto_max_command_expansion: int
     client_query_buffer_limit: int
-    client_output_buffer_limit: dict[str, Limits]  # by class: normal, replica, pubsub
+    client_output_buffer_limit: dict[str, Limits]  # keyed by class: normal, replica, pubsub
     maxmemory: int  # 0: none
     maxmemory_policy: str  # always noeviction
     # security
@@ -120,7 +120,7 @@ class Values:
     replica_announce_port: int  # 0: the port on which it listens
     min_replicas_to_write: int  # 0: no replicas needed
     min_replicas_max_lag: int  # seconds; 0: no replicas needed
-    # more than one server
+    # clusters
     cluster_enabled: bool  # always False
 
     def __init__(self) -> None:

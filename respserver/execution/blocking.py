@@ -160,7 +160,7 @@ class Blocking:
         self._server = server
         self._ctx = Context(parts.data.ks, server, None)  # type: ignore[arg-type]  # set for each waiter
         self.count = 0  # number of clients that wait
-        self._queues: dict[bytes, dict[bytes | None, WaitQueue]] = {}  # by key and group; no queue is empty
+        self._queues: dict[bytes, dict[bytes | None, WaitQueue]] = {}  # keyed by key and group; no queue is empty
         self._awaiting: dict[Waiter, Await] = {}  # in the order in which they began to wait
         self._deadlines: list[tuple[int, int, Waiter]] = []  # heap: monotonic ms, number, waiter
         self._number = 0
@@ -447,7 +447,7 @@ class Blocking:
     def _time_out(self, waiter: Waiter) -> None:
         try:
             answer = waiter.late_reply()
-        except CommandError as error:  # of a delayed login
+        except CommandError as error:  # raised by a delayed login
             answer = self._error(waiter, error.text)
         self.release(waiter, answer)
 
@@ -461,7 +461,7 @@ class Blocking:
         ks = self._data.ks
         if not self._data.frozen:
             due, idle = self._due.next(), self._idle.next()
-            if due is not None and ks.served_from != ks.served_to:  # otherwise served time does not advance
+            if due is not None and ks.served_from != ks.served_to:  # otherwise, served time does not advance
                 waits.append(due - ks.served(now))
             if idle is not None:
                 waits.append(idle - now)

@@ -81,9 +81,9 @@ class Dispatcher(CommandRunner):
         self._ctx = Context(parts.data.ks, server, None)  # type: ignore[arg-type]  # set by each run()
         self._checks = Checks(self._ctx, parts.gates, memory)
         self._name = b""  # name of the last command that was found: comparing it is faster than finding it again
-        self._known: Command | None = None  # that command
-        # of the last call of _call()
-        self._command: Command | None = None  # the command whose stats count it; None: none
+        self._known: Command | None = None  # the last command that was found
+        # set by the last call of _call()
+        self._command: Command | None = None  # the command whose statistics count the call; None: no command
         self._calls = 1  # 1, or the number of calls in the batch or group
         self._alone = 0  # index from which on this run() may try batches again, after a handler has declined
 

@@ -43,7 +43,7 @@ class SlicedCommand(Wait):
         self.command = command
         # all arguments stay in memory while the command is paused
         self._bytes = sum(map(len, argv)) + ARG_BYTES * len(argv)
-        self.argv = shortened(argv)  # of a million arguments, the others are freed as slices proceed
+        self.argv = shortened(argv)  # without most of a million arguments, which are freed as slices proceed
         self.took_ns = 0  # duration of its slices so far
 
     def memory_bytes(self) -> int:

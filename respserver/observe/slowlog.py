@@ -119,7 +119,7 @@ class Histogram:
 
     def __init__(self) -> None:
         self.calls = 0
-        self._counts: list[int] = []  # by bucket, up to the last one in use
+        self._counts: list[int] = []  # calls in each bucket, up to the last bucket in use
 
     def note(self, usec: int, calls: int = 1) -> None:
         """Add ``calls`` calls that took ``usec`` each."""

@@ -101,7 +101,7 @@ class LeaderLink:
         self._sent = (0, 0)  # the last acknowledgement: log offset, log offset on disk
         self._sent_at = 0  # ms (monotonic) of the last acknowledgement
         self._ending: set[asyncio.Future[None]] = set()  # tasks of stopped links, and the one that opens a copy
-        self._session: Session | None = None  # of the link, for CLIENT LIST
+        self._session: Session | None = None  # the session of the link, for CLIENT LIST
 
     # -- start and stop ------------------------------------------------------------------------------------------
     @property

@@ -45,7 +45,7 @@ class Announcement:
     __slots__ = ("copy_only", "history", "host", "port", "reads", "version")
 
     def __init__(self) -> None:
-        self.version = 0  # of the replication protocol; 0: not a tidelog server
+        self.version = 0  # version of the replication protocol; 0: not a tidelog server
         self.reads = 1  # the format that it can read, see ``replication.formats``
         self.host = ""  # "": the address of its connection
         self.port = 0
@@ -95,8 +95,8 @@ class Replicas:
         self._clients = clients
         self._logger = parts.logger
         self._on_heard = on_heard
-        self.feeds: list[ReplicaFeed] = []  # of replicas
-        self._takers: list[ReplicaFeed] = []  # of clients that take a copy (Rule 3)
+        self.feeds: list[ReplicaFeed] = []  # feeds of replicas
+        self._takers: list[ReplicaFeed] = []  # feeds of clients that take a copy (Rule 3)
         self.full_syncs = 0
         self.partial_syncs = 0
         self.refused_partial = 0

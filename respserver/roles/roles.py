@@ -196,7 +196,7 @@ class Roles:
                 raise CommandError("ERR PSYNC FAILOVER replid must match my replid.")
             self._logger.notice("The leader hands over to this server (FAILOVER)")
             self.become_leader()
-        elif not history.previous or history.previous[0][0] != replid:  # otherwise it is a repeated request
+        elif not history.previous or history.previous[0][0] != replid:  # otherwise, it is a repeated request
             raise CommandError("ERR PSYNC FAILOVER can't be sent to a master.")
 
     # -- events --------------------------------------------------------------------------------------------------

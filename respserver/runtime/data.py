@@ -32,7 +32,7 @@ class Data:
         self.frozen = False  # writes are delayed: nothing expires
         self.startup_memory = 0  # bytes of memory before data was loaded
         self.keys_loaded = 0
-        self.last_stats: dict[str, int | float | str] | None = None  # of the log, while the data is being replaced
+        self.last_stats: dict[str, int | float | str] | None = None  # log statistics while the data is being replaced
         self.disk: Log
         self.ks: Keyspace
         self.use(*self.load())

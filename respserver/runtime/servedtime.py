@@ -69,7 +69,7 @@ class ServedTime:
             counted = 0
         elif self._closed or was_closed:
             counted = 0
-        elif late:  # otherwise nothing would expire on a server that is always late
+        elif late:  # otherwise, nothing would expire on a server that is always late
             counted = longest if mono - passed - self._stalled < AGAIN_MS else 0
             self._stalled = mono
         else:

@@ -76,8 +76,8 @@ class Group:
         self.deadlettered = 0  # number of those that were moved to a dead-letter stream
         self.redelivered = 0  # number of deliveries after the first
         self.entries_read = -1  # number of entries ever added to the stream, up to the offset; -1: unknown
-        self.consumers: dict[bytes, Consumer] = {}  # by name
-        self.owners: dict[int, Consumer] = {}  # by number
+        self.consumers: dict[bytes, Consumer] = {}  # keyed by name
+        self.owners: dict[int, Consumer] = {}  # keyed by number
         self.next_consumer = 1  # number of the next consumer
         # not stored:
         self.waiters = 0  # blocked readers; the group does not expire while there are any

@@ -44,11 +44,11 @@ RANGE_SIZE: Final = 61
 # Offsets of the fields; a field ends where the next one begins.
 FIRST: Final = 16
 DUE: Final = 24
-LAST: Final = 24  # of an OWNED range
+LAST: Final = 24  # in an OWNED range
 EXPIRE: Final = 32
 RETRY: Final = 40
 MAX_DELIVERIES: Final = 52
-OWNER: Final = 52  # of an OWNED range
+OWNER: Final = 52  # in an OWNED range
 KEY: Final = 56
 KIND: Final = 60
 # The same in terms, which have no low.

@@ -59,7 +59,7 @@ class Keyspace(KeyTable):
         super().__init__()
         self.pool = pool
         self.stages = Stages()
-        self.timers = TwoClocks()  # of keys, groups, stages, and pending messages that must leave
+        self.timers = TwoClocks()  # timers of keys, groups, stages, and pending messages that must leave
         self.away = 0  # ms: wall-clock time minus served time
         # Bounds of the current served time. Set by the server; unbounded on a replica.
         self.served_from, self.served_to = -UNBOUNDED, UNBOUNDED
@@ -71,9 +71,9 @@ class Keyspace(KeyTable):
         self.watchers: dict[bytes, set[Watcher]] = {}  # key -> its watchers; set by the server
         self.tracked = False  # a client caches what it reads (CLIENT TRACKING); set by the server
         self.next_sid = 1
-        self.string_bytes = 0  # bytes of keys and values of strings
-        self.stream_keys = 0  # bytes of keys of streams
-        self.expiring_names = 0  # bytes of keys that expire, for the copies in ``expires`` and the timer
+        self.string_bytes = 0  # size of the keys and values of strings
+        self.stream_keys = 0  # size of the keys of streams
+        self.expiring_names = 0  # size of the keys that expire, for the copies in ``expires`` and the timer
         self.group_bytes = 0  # memory of groups, without changes of the groups in ``uncounted``
         self.uncounted: dict[Group, None] = {}
         # statistics since the start

@@ -25,7 +25,7 @@ class RecordHeads:
     def __init__(self) -> None:
         self._append_ms = self._append_klen = self._append_size = -1
         self._append_head = b""  # head of the last APPEND record, up to seq
-        self._set_heads = [b""] * (SHORT * SHORT)  # by the lengths of key and value
+        self._set_heads = [b""] * (SHORT * SHORT)  # indexed by the lengths of key and value
 
     def log_append(self, log: list[bytes], key: bytes, ms: int, seq: int, wire: bytes) -> None:
         """Add an APPEND record to ``log``, in parts."""

@@ -25,7 +25,7 @@ from storage.model.records import split_ids
 from storage.streams.producers import LONGEST_MS, MOST_IDS
 from storage.streams.stream import Stream
 
-_STEPS: Final = {0: 0, records.HAS_COUNT: 0, records.INCREMENT: 1, records.DECREMENT: -1}  # by the flags of OWN
+_STEPS: Final = {0: 0, records.HAS_COUNT: 0, records.INCREMENT: 1, records.DECREMENT: -1}  # keyed by the flags of OWN
 # raised by mutators for arguments that no mutator has logged
 DAMAGE: Final = (struct.error, ValueError, KeyError, IndexError, OverflowError)
 

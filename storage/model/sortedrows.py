@@ -59,7 +59,7 @@ class SortedRows:
     def __init__(self, width: int, key_size: int) -> None:
         self._width = width
         self._key_size = key_size
-        self._capacity = CHUNK_BYTES // width * width  # bytes
+        self._capacity = CHUNK_BYTES // width * width  # maximum bytes of a chunk, a multiple of the width
         self._small = self._capacity // 4  # bytes; a chunk that shrinks to this size is joined with a neighbor
         self.count = 0  # number of rows
         # Offset of the last row found in its chunk. The next one is often there, too. Without it, acknowledging
@@ -354,7 +354,7 @@ class SortedRows:
             i = bisect_right(self._mins, keys[j]) - 1
             at = position(self._chunk(i), keys[j], self._width)
             count = self._delete_next(i, at, keys, j)
-            if count:  # often, these are the keys of the next rows
+            if count:  # the keys are often those of the next rows
                 gone += keys[j : j + count]
                 j += count
             else:

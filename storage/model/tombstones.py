@@ -28,7 +28,7 @@ from resp.errors import CorruptError
 BITS: Final = 13
 CHUNK: Final = 1 << BITS  # ordinals of a chunk
 LOW: Final = CHUNK - 1
-BITMAP: Final = CHUNK >> 3  # bytes of a bitmap
+BITMAP: Final = CHUNK >> 3  # size of a bitmap
 LONG: Final = 1024  # ordinals; few nodes have more entries
 TOMBSTONES_BYTES: Final = 800  # memory of an object without chunks
 CHUNK_BYTES: Final = 60  # memory of a chunk without its container's bytes

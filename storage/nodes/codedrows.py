@@ -17,9 +17,9 @@ TEXTS: Final = Struct("<HI")
 NUMBERS: Final = Struct("<BBq")
 TAIL: Final = bytes(8)
 MOST_COLUMNS: Final = 64
-MOST_TEXTS: Final = 2048  # of all columns together
+MOST_TEXTS: Final = 2048  # maximum texts of all columns together
 MOST_ENTRIES: Final = 65536
-MOST_BITS: Final = 56  # of a field
+MOST_BITS: Final = 56  # maximum bits of a field
 MOST_BASE: Final = 10**18
 
 

@@ -46,7 +46,7 @@ def compacted(
         return None
     less = Node(full.base, full.ms, full.seq, array("I", list(accumulate(sizes))), b"".join(parts))
     blob = seal(less, compressor=compressor)
-    if isinstance(node, bytes) and len(blob) >= len(node):  # it was coded
+    if isinstance(node, bytes) and len(blob) >= len(node):  # the stored blob was coded
         return None
     if isinstance(node, Draft):
         node.sealed = len(blob)

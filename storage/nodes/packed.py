@@ -63,7 +63,7 @@ class PackedNode:
         """
         self.base = base  # ms since epoch
         self.body = body
-        self.size = len(body) + 3 * len(sizes) + OVERHEAD  # bytes of memory, roughly
+        self.size = len(body) + 3 * len(sizes) + OVERHEAD  # approximate memory in bytes
         self.redis_reads = 0  # entries that were converted for X commands (see ``redisform``)
         self.uses = 0  # reads since it was added to the cache; counted there
         self._start = start

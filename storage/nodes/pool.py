@@ -43,4 +43,4 @@ class NodePool:
         self.publish_written = 4096
         self.idmp_ms = 100_000  # how long and how many IDs of a producer are remembered (see ``producers``)
         self.idmp_most = 100
-        self.drafted = 0  # bytes of drafts that streams adopted since the last capture began
+        self.drafted = 0  # size of the drafts that streams have adopted since the last capture began

@@ -45,7 +45,7 @@ class SealedNodes:
         self.index = NodeIndex()
         self.blobs: dict[int, bytes | Draft] = {}  # first ordinal -> blob or draft that is not stored yet, ascending
         self.blob_bytes = 0  # memory of ``blobs``
-        # of all nodes ever sealed, including evicted ones
+        # totals over all nodes ever sealed, including evicted ones
         self.entries = 0
         self.bytes = 0  # total size of blobs
         self.largest_entry = 0  # wire bytes
@@ -84,7 +84,7 @@ class StreamNodes:
         self._active: ActiveNode | None = None  # the active node without its append list; never empty
         self.first_ord = 0  # ordinal of the oldest living entry; next_ord if there is none
         self.shift = 0  # entries_added minus next_ord
-        self.tombstones: Tombstones | None = None  # of deleted entries from first_ord on; None if there are none
+        self.tombstones: Tombstones | None = None  # of deleted entries from first_ord on, or None
         self.deleted = 0  # number of entries ever deleted individually
         self.max_deleted = 0  # the highest ID of those, or the one set by XSETID
         self.producers: Producers | None = None

@@ -21,7 +21,7 @@ from storage.nodes.pool import NodePool, NodeStore
 
 NODE_BYTES: Final = 300  # memory of a node of the selection
 PICK_BYTES: Final = 8
-MISSING: Final = 0xFFFFFFFF  # instead of a node's number
+MISSING: Final = 0xFFFFFFFF  # replaces the number of a node
 OPENED: Final = 8  # nodes that stay open, for entries in random order
 # Limits for reading entries together.
 READ_AT_ONCE: Final = 512
@@ -41,7 +41,7 @@ class _Source:
         self.end = end  # the ordinal after its last entry
         self.first_id = 0
         self.blob: bytes | Draft | None = None  # None: read it from the view
-        self.tombstones: Tombstones | None = None  # of its deleted entries
+        self.tombstones: Tombstones | None = None  # tombstones of its deleted entries
         self.active: Node | None = None  # a copy of the stream's active node
 
     def open(self) -> AnyNode:
@@ -68,9 +68,9 @@ class Selection:
     def __init__(self) -> None:
         self._sources: list[_Source] = []
         self._numbers = array("I")  # for each entry, the number of its source; MISSING: there is no entry
-        self._positions = array("I")  # its position in the source
+        self._positions = array("I")  # for each entry, its position in the source
         self._known: dict[int, int] = {}  # first ordinal -> number of its latest source, for the last stream
-        self._sid = -1  # of that stream
+        self._sid = -1  # sid of the last stream
         self._pool: NodePool | None = None
         self._views: list[NodeStore] = []
         self._blob_bytes = self._active_bytes = self._dropped = 0

@@ -46,7 +46,7 @@ class Snapshot:
         self._dropped = pool.dropped
         self._active = active  # the part of the active node, None if there is none
         self._active_ord = 0 if active is None else hi - len(active)  # the ordinal of its first entry
-        self._tombstones = tombstones  # of deleted entries; None if there are none
+        self._tombstones = tombstones  # tombstones of the deleted entries; None if there are none
 
     def close(self) -> None:
         """Release the pinned view. Idempotent. Reading from the store then raises RuntimeError."""
