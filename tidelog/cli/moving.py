@@ -28,7 +28,7 @@ from tidelog.transport.access import without_credentials
 F = TypeVar("F", bound=Callable[..., Any])
 LAG_EVERY: Final = 5.0  # seconds between two lines about the lag
 NAMED: Final = 10  # keys of an unsupported type that are named
-WENT_ON: Final = 3  # exit code if the source received writes after the copy
+SOURCE_CHANGED: Final = 3  # exit code if the source received writes after the copy
 
 
 def _options(command: F) -> F:
@@ -153,7 +153,7 @@ def _run(source: str, target: str, plan: Plan, as_json: bool) -> None:
     else:
         _print(outcome)
     if outcome.verdict != "same":
-        raise SystemExit(WENT_ON if outcome.verdict == "went on" else 1)
+        raise SystemExit(SOURCE_CHANGED if outcome.verdict == "source changed" else 1)
 
 
 class _Stop:
@@ -245,7 +245,7 @@ def _print(outcome: CopyOutcome) -> None:
 _VERDICTS: Final = {
     "same": "the same at both ends",
     "different": "NOT the same at both ends",
-    "went on": "the copied data is the same, but the source received new writes (--follow copies them)",
+    "source changed": "the copied data is the same, but the source received new writes (--follow copies them)",
     "not compared": "not compared",
 }
 
@@ -264,7 +264,7 @@ def _row(each: StreamOutcome) -> list[str]:
 def _lines(outcome: CopyOutcome) -> Iterator[str]:
     for each in outcome.streams:
         if each.found is not None:
-            for line in [*each.found.differences, *each.found.went_on]:
+            for line in [*each.found.differences, *each.found.source_changes]:
                 yield f"{printable(text(each.moved.key))}: {printable(line)}"
     if outcome.strings:
         yield f"{outcome.strings:,} strings"

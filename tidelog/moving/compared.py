@@ -32,7 +32,7 @@ class Compared:
     """The result for one stream."""
 
     differences: list[str] = field(default_factory=list)
-    went_on: list[str] = field(default_factory=list)  # changes of the source since the copy
+    source_changes: list[str] = field(default_factory=list)  # changes of the source since the copy
     compared: int = 0  # number of entries
     digest: str = ""  # of the source's entries; equal to the target's digest if there are no differences
 
@@ -63,7 +63,7 @@ def compare(
     key, then = moved.key, moved.here
     here, there = descriptions.stream(source, key), descriptions.stream(target, key)
     if here is None:
-        found.went_on.append("the stream was deleted at the source")
+        found.source_changes.append("the stream was deleted at the source")
         return found
     if there is None or then is None:
         found.differences.append("the stream is not at the target")
@@ -73,7 +73,7 @@ def compare(
     if still:
         found.differences += _described(here, there, slack)
     else:
-        found.went_on.append(_since(here, then))
+        found.source_changes.append(_since(here, then))
     if content:
         _entries(source, target, moved, then.last, page, still, found, progress)
     _groups(source, target, moved, here, there, found)
@@ -161,7 +161,7 @@ def _entries(
     if both.missing.count:
         found.differences.append(f"entries that are not at the target: {both.missing}")
     if both.surplus.count:  # deleted since the copy, if the source has changed
-        where = found.differences if still else found.went_on
+        where = found.differences if still else found.source_changes
         where.append(f"entries that are not at the source: {both.surplus}")
     if both.different.count:
         found.differences.append(f"entries with other fields or values: {both.different}")
@@ -186,7 +186,7 @@ def _groups(
         mine, its = here.groups.get(name), there.groups.get(name)
         before = then.groups.get(name) if then is not None else None
         if mine != before:
-            found.went_on.append(f"{shown} was changed at the source since")
+            found.source_changes.append(f"{shown} was changed at the source since")
         elif mine is None:
             found.differences.append(f"{shown} is not at the source")
         elif its is None:

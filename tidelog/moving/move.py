@@ -175,7 +175,7 @@ class _Move:
         except CommandRefusedError as error:
             if not error.vanished:
                 raise
-            return Compared(went_on=[f"it was changed while it was compared: {error.text}"])
+            return Compared(source_changes=[f"it was changed while it was compared: {error.text}"])
 
     # -- what should be known ----------------------------------------------------------------------------------
     def _note(self) -> None:

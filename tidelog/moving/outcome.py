@@ -10,7 +10,7 @@ from tidelog.moving.descriptions import dashed, text
 from tidelog.moving.inventory import Other
 from tidelog.moving.streams import CopiedStream
 
-Verdict = Literal["same", "different", "went on", "not compared"]
+Verdict = Literal["same", "different", "source changed", "not compared"]
 LISTED: Final = 100  # differences of strings that are listed
 
 
@@ -44,7 +44,7 @@ class StreamOutcome:
     def verdict(self) -> Verdict:
         if self.found is None:
             return "not compared"
-        return "different" if self.found.differences else "went on" if self.found.went_on else "same"
+        return "different" if self.found.differences else "source changed" if self.found.source_changes else "same"
 
     def to_dict(self) -> dict[str, Any]:
         moved, here, found = self.moved, self.moved.here, self.found
@@ -60,7 +60,7 @@ class StreamOutcome:
             "pending_gone": moved.carried.gone,
             "digest": found.digest or None if found is not None else None,
             "differences": found.differences if found is not None else [],
-            "went_on": found.went_on if found is not None else [],
+            "source_changes": found.source_changes if found is not None else [],
         }
 
 
@@ -83,8 +83,8 @@ class CopyOutcome:
         verdicts = {each.verdict for each in self.streams}
         if self.string_differences or "different" in verdicts:
             return "different"
-        if "went on" in verdicts:
-            return "went on"
+        if "source changed" in verdicts:
+            return "source changed"
         return "same" if self.compared else "not compared"
 
     def to_dict(self) -> dict[str, Any]:

@@ -125,7 +125,7 @@ def test_a_difference_is_named(source: Peer, target: Peer, what: str) -> None:
     seen = found(source, target, made)
     assert made.here is not None
     assert seen.differences == [text.format(expires=made.here.expires) for text in expected]
-    assert seen.went_on == []
+    assert seen.source_changes == []
 
 
 def test_a_value_that_differs(source: Peer, target: Peer) -> None:
@@ -145,11 +145,12 @@ def test_a_source_that_goes_on_is_no_difference(source: Peer, target: Peer) -> N
     source.client.xreadgroup("g", "ann", {"s": ">"}, count=1)
     seen = found(source, target, made)
     assert seen.differences == []
-    assert seen.went_on == ["1 entries were added at the source since", "group g was changed at the source since"]
+    changes = ["1 entries were added at the source since", "group g was changed at the source since"]
+    assert seen.source_changes == changes
     source.client.xtrim("s", maxlen=3, approximate=False)
     assert found(source, target, made).differences == []
     source.client.delete("s")
-    assert found(source, target, made).went_on == ["the stream was deleted at the source"]
+    assert found(source, target, made).source_changes == ["the stream was deleted at the source"]
 
 
 def test_a_difference_is_found_although_the_source_goes_on(source: Peer, target: Peer) -> None:

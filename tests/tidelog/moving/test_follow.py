@@ -227,7 +227,7 @@ def test_writers_that_do_not_stop_are_told(source: Peer, target: Peer, monkeypat
     monkeypatch.setattr(SourceFollower, "round", round_and_write)
     with following(source, target) as move:
         outcome = move.end()
-    assert outcome.verdict == "went on"
+    assert outcome.verdict == "source changed"
     assert all(not each.found.differences for each in outcome.streams if each.found is not None)
 
 
