@@ -267,9 +267,9 @@ class UsersPart(Protocol):
     def delete(self, caller: Session, names: list[bytes]) -> int:
         """ACL DELUSER: return how many of the users existed. Raises CommandError for ``default``; deletes none then."""
     def load(self, caller: Session) -> None:
-        """ACL LOAD. Raises CommandError; nothing has changed then."""
+        """Reload the users (ACL LOAD). Raises CommandError; nothing has changed then."""
     def save(self) -> None:
-        """ACL SAVE. Raises CommandError."""
+        """Write the ACL file (ACL SAVE). Raises CommandError."""
     def secret(self, count: int) -> bytes:
         """Return random bytes for a password."""
     def greet(self, session: Session) -> None:

@@ -79,7 +79,7 @@ class ReplicationConnection(asyncio.Protocol):
             self.transport.abort()
 
     async def ended(self) -> None:
-        """Wait until the link ends; raises the reason."""
+        """Wait until the link ends. Raises the error that ended it."""
         while True:
             await self._wait()
 
@@ -138,7 +138,7 @@ class ReplicationConnection(asyncio.Protocol):
                 self.transport.pause_reading()
 
     async def _wait(self) -> None:
-        """Wait for an answer, a frame or a failure. Raises why the link ended after all queued frames were taken."""
+        """Wait for an answer, a frame or a failure. Raises the error that ended the link once all frames are taken."""
         self._raise_failed()
         self._news.clear()
         await self._news.wait()

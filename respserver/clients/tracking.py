@@ -232,7 +232,7 @@ class Tracking:
                 if others:
                     self._send(session, caching, reply.bulk_array(others))
 
-    # Notify clients with BCAST of the keys that changed in this tick. Called at the end of the tick.
+    # -- messages --------------------------------------------------------------------------------------------
     def _send(self, session: Session, caching: TrackingOptions, body: bytes | None) -> None:
         """Notify a client, or the target of its REDIRECT. ``body``: the keys as an encoded array; None: all keys."""
         receiver = session

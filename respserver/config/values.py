@@ -109,15 +109,15 @@ class Values:
     masteruser: str
     replica_serve_stale_data: bool
     replica_read_only: bool  # always True
-    repl_ping_replica_period: int  # "": the address that the leader detects
-    repl_timeout: int  # 0: the port on which this server listens
+    repl_ping_replica_period: int  # seconds
+    repl_timeout: int  # seconds
     repl_disable_tcp_nodelay: bool
     repl_backlog_size: int
     repl_backlog_ttl: int  # seconds; 0: forever
     replica_priority: int
     replica_announced: bool
-    replica_announce_ip: str  # "": as the leader detects it
-    replica_announce_port: int  # 0: the port on which it listens
+    replica_announce_ip: str  # "": the address that the leader detects
+    replica_announce_port: int  # 0: the port on which this server listens
     min_replicas_to_write: int  # 0: no replicas needed
     min_replicas_max_lag: int  # seconds; 0: no replicas needed
     # clusters

@@ -175,7 +175,7 @@ class Checkpoints:
     def _return_memory(self, mono: int) -> None:
         """Return memory that checkpoints have freed, at most every REST_MS."""
         if mono >= self._next_return:
-            with suppress(RuntimeError, MemoryError):  # no thread is available: retried
+            with suppress(RuntimeError, MemoryError):  # no thread is available; retried later
                 self._loop.run_in_executor(None, trim_memory)
                 self._freed, self._next_return = False, mono + REST_MS
 
@@ -246,7 +246,7 @@ class Checkpoints:
     def _begin_sync(self) -> None:
         try:
             self._sync = in_thread(self._data.disk.sync)
-        except (RuntimeError, MemoryError) as error:  # no thread is available: retried in a second
+        except (RuntimeError, MemoryError) as error:  # no thread is available; retried in a second
             self._sync_failed(error)
         else:
             self._sync.add_done_callback(self._sync_ended)

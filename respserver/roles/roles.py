@@ -169,7 +169,7 @@ class Roles:
         )
 
     def failover_abort(self) -> None:
-        """FAILOVER ABORT. Raises CommandError."""
+        """Abort the failover (FAILOVER ABORT). Raises CommandError if none is in progress."""
         if self._failover is None:
             raise CommandError("ERR No failover in progress.")
         self._failover.abort("FAILOVER ABORT")
@@ -182,7 +182,7 @@ class Roles:
         """PSYNC: turn the connection into a replica link, which runs no more commands. Raises CommandError."""
         self._replicas.announced(session)  # checked before a takeover makes this server a leader
         if takeover:
-            self._replicas.check_readable(session)  # before, because a refused leader would continue to lead
+            self._replicas.check_readable(session)  # checked first, because a refused leader would continue to lead
             self._take_over(replid)
         elif self._data.follower and not self._link.up:
             raise CommandError("NOMASTERLINK Can't SYNC while not connected with my master")

@@ -18,7 +18,7 @@ FEW: Final = 8  # keys; up to this number, separate calls are as fast
 
 
 def peek_many(ks: Keyspace, keys: list[bytes], now: int) -> list[Value | None]:
-    """Return peek() of each key."""
+    """Return the result of peek() for each key."""
     over: list[bytes] = []
     if ks.expires:
         deadlines = ks.expires
@@ -43,7 +43,7 @@ def peek_many(ks: Keyspace, keys: list[bytes], now: int) -> list[Value | None]:
 
 
 def read_many(ks: Keyspace, keys: list[bytes], now: int) -> list[Value | None]:
-    """Return read() of each key."""
+    """Return the result of read() for each key."""
     found = peek_many(ks, keys, now)
     if not ks.no_touch:
         for value in found:

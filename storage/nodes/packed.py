@@ -294,7 +294,7 @@ def open_packed(
 def open_stored(
     blob: bytes, sid: int, first_ord: int, first_id: int, count: int, tombstones: Tombstones | None
 ) -> PackedNode | CodedNode:  # fmt: skip
-    """Open the node that a stream expects at ``first_ord``, with ``count`` entries except for deleted ones at its end.
+    """Open the node that a stream expects at ``first_ord``, with ``count`` entries, or fewer if the last are deleted.
 
     Raises CorruptError if the blob is damaged or belongs to another node.
     """

@@ -149,7 +149,7 @@ class Stream(StreamReads):
                 self.pool.bytes -= NODE_BYTES
 
     def set_last_id(self, last_id: int, entries_added: int, max_deleted: int) -> None:
-        """XSETID. ``last_id`` must not be below top_id()."""
+        """Set the last ID (XSETID). ``last_id`` must not be below top_id()."""
         if last_id < self.last_id:  # entries with IDs up to a group's offset can be added again
             for group in self.groups.values():
                 group.cursor_of = -1
@@ -159,9 +159,9 @@ class Stream(StreamReads):
         self._raised = self.next_ord
         self._evicted_to = min(self.evicted_to, last_id)
 
-    # Set the last ID (XSETID). ``last_id`` must not be below top_id().
+    # -- producers -------------------------------------------------------------------------------------------
     def idmp(self) -> tuple[int, int]:
-        """Return how long (ms) the IDs of producers are remembered, and how many of each producer"""
+        """Return how long (ms) the IDs of producers are remembered, and how many of each producer."""
         pool = self.pool
         return self.idmp_ms or pool.idmp_ms, self.idmp_most or pool.idmp_most
 
