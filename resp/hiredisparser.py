@@ -37,10 +37,11 @@ from resp.exact import SHORT
 WINDOW = 32  # bytes per argument; on average, at least one line must end in each, or the arguments are too large
 PREFIX = 24  # number of bytes at the beginning of a call that a call like it must share
 
-# hiredis allocates a list of the announced length for an array, a push and an attribute, also for nested ones. The more
-# of these a chunk may contain, the shorter they must be: (maximum number, a search for one with too many digits).
+# hiredis allocates a list of the announced length for an array, a set, a push and an attribute, also for nested ones.
+# The more of these a chunk may contain, the shorter they must be: (maximum number, a search for one with too many
+# digits).
 _ARRAYS = [(16, re.compile(rb"\*[0-9]{5}").search), (128, re.compile(rb"\*[0-9]{4}").search)]
-_OTHERS = re.compile(rb"[>|][0-9]{3}").search
+_OTHERS = re.compile(rb"[~>|][0-9]{3}").search
 _MANY_ARRAYS = re.compile(rb"\*[0-9]{3}").search
 _headers = [b"$%d" % n for n in range(SHORT)]
 
@@ -92,7 +93,7 @@ class HiredisParser:
 
 def _allocates_much(data: bytes, at: int) -> bool:
     """Return whether hiredis may allocate more than some megabytes for the bytes from ``at`` on (Rule 1)."""
-    others = data.count(b">", at) + data.count(b"|", at)
+    others = data.count(b"~", at) + data.count(b">", at) + data.count(b"|", at)
     if others and _OTHERS(data, at):
         return True
     arrays = data.count(b"*", at) + others

@@ -291,7 +291,12 @@ def peak(decoder: ExactDecoder, chunks: Iterable[bytes]) -> int:
 
 
 @pytest.mark.parametrize(
-    "header", [b"*999999\r\n", b"*1\r\n>999999\r\n", b"*1\r\n|999999\r\n", b"*999\r\n", b"*1000000\r\n"]
+    "header",
+    [
+        b"*999999\r\n", b"*1\r\n>999999\r\n", b"*1\r\n|999999\r\n", b"*999\r\n", b"*1000000\r\n",
+        # hiredis is used from ten arguments on
+        *[b"*10\r\n" + b"$1\r\na\r\n" * 9 + kind + b"999999\r\n" for kind in (b"*", b"~", b">", b"|", b"%")],
+    ],
 )
 def test_promises_reserve_nothing(fast: Fast, header: bytes) -> None:
     decoder = fast()
