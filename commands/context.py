@@ -348,7 +348,7 @@ class ConfigPart(Protocol):
     def set(self, pairs: list[tuple[bytes, bytes]]) -> None:
         """Set all values or none. Raises CommandError with Redis's texts."""
     def rewrite(self) -> None:
-        """CONFIG REWRITE. Raises CommandError."""
+        """Rewrite the configuration file. Raises CommandError."""
     def value(self, name: str) -> str: ...
 
 

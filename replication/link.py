@@ -68,7 +68,7 @@ class ReplicationConnection(asyncio.Protocol):
 
     # -- the end -----------------------------------------------------------------------------------------------
     def kill(self) -> None:
-        """CLIENT KILL TYPE master."""
+        """Close the link (CLIENT KILL TYPE master)."""
         self.fail(LinkError("closed by CLIENT KILL"))
 
     def fail(self, error: Exception) -> None:

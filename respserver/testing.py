@@ -108,7 +108,7 @@ def start_in_thread(
 ) -> Iterator[RunningServer]:
     """Start a server on a free port of the loopback interface.
 
-    ``options`` are directives, with ``_`` for ``-``; a list is several words. Without ``directory`` the data is in a
+    ``options`` are directives, with ``_`` for ``-``; a list is several words. Without ``directory``, the data is in a
     temporary one. Raises what Server.start() raises.
     """
     with tempfile.TemporaryDirectory() as temporary:

@@ -1,6 +1,6 @@
 """Reply elements for entries in any order: messages that are redelivered.
 
-Rule 1: a small reply is stored as bytes. Beyond STREAMED_ABOVE bytes, entries are only referenced (``Picks``) and
+Rule 1: a small reply is stored as bytes. Beyond STREAMED_ABOVE bytes, entries are only referenced (``Selection``) and
 sliced out of their nodes while the reply is sent, so a reply costs a few bytes per entry, regardless of their size.
 Rule 2: if the elements are not sent, the owner must call close().
 """

@@ -155,7 +155,7 @@ class Connection(SocketReader):
     # -- requests --------------------------------------------------------------------------------------------
     def received(self, data: bytes) -> None:
         session = self.session
-        if session.close_after_reply:  # after QUIT, CLIENT KILL or a protocol error nothing is read
+        if session.close_after_reply:  # after QUIT, CLIENT KILL or a protocol error, nothing is read
             return
         session.total_in += len(data)
         traffic = self._traffic

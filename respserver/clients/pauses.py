@@ -32,7 +32,7 @@ class Pauses:
         self._freeze()
 
     def unpause(self) -> None:
-        """CLIENT UNPAUSE, or the end of a pause."""
+        """End the pause (CLIENT UNPAUSE, or its time has expired)."""
         self._gates.pause(0, False)
         self._freeze()
         self._retry()

@@ -63,7 +63,7 @@ class Config(Values):
         return {**IGNORED, **self.ignored, **ALIASES}
 
     def set(self, pairs: Sequence[tuple[bytes, bytes]]) -> None:
-        """CONFIG SET: all or nothing. Raises CommandError with Redis's texts; nothing has changed then."""
+        """Set all directives or none (CONFIG SET). Raises CommandError with Redis's texts; nothing has changed then."""
         wanted = _wanted(pairs)
         before = {d.attr: getattr(self, d.attr) for _, d, _ in wanted if d is not None}
         ignored_before = dict(self.ignored)
@@ -105,7 +105,7 @@ class Config(Values):
 
     # -- CONFIG REWRITE --------------------------------------------------------------------------------------
     def rewrite(self) -> None:
-        """CONFIG REWRITE: see ``rewrite``. Raises CommandError."""
+        """Rewrite the configuration file (see ``rewrite``). Raises CommandError."""
         if self.file is None:
             raise CommandError("ERR The server is running without a config file")
         try:

@@ -393,7 +393,7 @@ class Blocking:
         return ctx
 
     def _serve_one(self, waiter: Waiter, block: Block, key: bytes) -> bytes | Chunks | None:
-        """Return the reply, or error reply, now that ``key`` was signalled. None: the client continues to wait."""
+        """Return the reply, or error reply, now that ``key`` was signalled; None if the client continues to wait."""
         name = block.group
         try:
             if name is not None and waiter.groups.get(key) is not self._group(key, name):

@@ -184,7 +184,7 @@ class Dispatcher(CommandRunner):
             ticks.flush_reads(conn, conn.output.bytes > SOON)
 
     def _call(self, conn: Connection, argv: list[bytes], calls: list[Call], at: int) -> Reply | None:
-        """Call the command of ``argv``, which is at index ``at``. None: it has to wait. Sets _command and _calls."""
+        """Call the command of ``argv``, which is at index ``at``; None if it must wait. Sets _command and _calls."""
         self._calls = 1
         name = argv[0]
         if name == self._name:
@@ -377,7 +377,7 @@ class Dispatcher(CommandRunner):
 
     # -- the checks ------------------------------------------------------------------------------------------
     def _checked(self, conn: Connection, argv: list[bytes]) -> Reply | None:
-        """Check the command, then call or queue it. None: it has to wait (CLIENT PAUSE, FAILOVER). Raises CommandError.
+        """Check the command, then call or queue it; None if it must wait (CLIENT PAUSE, FAILOVER). Raises CommandError.
 
         Sets _command if the handler returned a reply.
         """

@@ -72,7 +72,7 @@ class Roles:
 
     # -- changes of role -----------------------------------------------------------------------------------------
     def follow(self, host: str, port: int) -> bool:
-        """REPLICAOF host port. Returns False if this server already follows that leader. Raises CommandError."""
+        """Follow this leader (REPLICAOF). Returns False if this server already follows it. Raises CommandError."""
         if self._link.leads_to(host, port):
             return False
         if self._failover is not None:
@@ -111,7 +111,7 @@ class Roles:
             self._logger.warning(f"The next start may not detect that this server was a replica: {error}")
 
     def lead(self) -> None:
-        """REPLICAOF NO ONE. Does nothing on a leader. Raises CommandError."""
+        """Become a leader (REPLICAOF NO ONE). Does nothing on a leader. Raises CommandError."""
         if self._failover is not None:
             raise CommandError("ERR REPLICAOF not allowed while failing over.")
         if self._data.follower:

@@ -1,9 +1,9 @@
 """The pending list of a group: messages that were delivered, with RETRY or to a consumer, and not yet acknowledged.
 
-Rule 1: no Python object per message; see ``rangetable`` for the rows of bytes.
-Rule 2: no scans. Messages that are due or must leave are found in O(log n), in indexes by time.
-Rule 3: no clock. ``now`` and due times are arguments, in ms of served time (Rule 6 of ``keyspace``). The first delivery
-of a message and the last delivery to a consumer are in wall-clock time, as Redis shows them.
+Rule 1: a message is not a Python object; see ``rangetable`` for the rows of bytes.
+Rule 2: nothing is scanned. Messages that are due or must leave are found in O(log n), in indexes by time.
+Rule 3: no clock is read. ``now`` and due times are arguments, in ms of served time (Rule 6 of ``keyspace``). The first
+delivery of a message and the last delivery to a consumer are in wall-clock time, as Redis shows them.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """The table below a pending list (``pending``): its messages, their ranges, and the indexes of the ranges by time.
 
-Rule 1: no Python object per message. Neighbors with the same terms form a range (``rangerow``), which stores the terms
-once. Messages that are delivered together, or one after another with the same terms, cost little more than their IDs.
+Rule 1: a message is not a Python object. Neighbors with the same terms form a range (``rangerow``), which stores the
+terms once. Messages that are delivered together, or one after another with the same terms, cost little more than their
+IDs.
 Rule 2: this module makes all changes to ranges and keeps the sets consistent.
 Rule 3: messages that are delivered while nothing else is pending are *fresh*. They are in none of the sets but stored
 as the list that was delivered. Most readers acknowledge everything that they read before they read again, and their

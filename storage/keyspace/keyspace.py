@@ -3,7 +3,7 @@
 Rule 1: only the mutators here, in ``manykeys``, ``groupmutators``, and ``stagemutators`` change a keyspace's content.
 Each applies one effect and logs its record. ``replay`` calls the same mutators with the contents of the records, so
 that a log replays to the state of the server that wrote it.
-Rule 2: no clock. ``now`` is an argument, and records contain only explicit times.
+Rule 2: no clock is read. ``now`` is an argument, and records contain only explicit times.
 Rule 3: a key expires when it is looked up (``keytable``) or by its timer (``expiry``), and an explicit DELETE is
 logged. Neither replay nor a ``follower`` expires keys. A follower hides an expired key until the DELETE of its leader
 arrives. While ``frozen``, a leader does the same.

@@ -10,12 +10,12 @@ caches the heads of the most frequent records. This module has no state.
 A record is
 
     +------+---------------+-- body -------------------------------------------------------------
-    | op u8| body bytes u32|  op by op as below; key and group are in there with u32 lengths
+    | op u8| body bytes u32|  depends on op, see below; klen, glen ... are lengths of names
     +------+---------------+---------------------------------------------------------------------
 
     APPEND        klen u32 | ms u64 | seq u64 | key | wire                  one entry
     RUN           klen u32 | ms u64 | seq u64 | n u32 | key | n sizes u32 | wires   a batch of n entries
-    EVICT         klen u32 | ord u64 | evicted-to 16 | key                  entries before ordinal ord are gone
+    EVICT         klen u32 | ord u64 | evicted-to 16 | key                  entries before ordinal ord are evicted
     DELETE        key
     SET           klen u32 | expire u64 | key | value                       expire 0: none
     EXPIRE        klen u32 | expire u64 | key                               expire 0: persist
@@ -47,8 +47,8 @@ A record is
     PRODUCED      klen u32 | now u64 | key                  producers' IDs older than their retention are removed
     AWAY          away i64                                  ms: see served time in ``storage.keyspace.keyspace``
 
-Numbers are those of consumers; 0 in OWN is nobody. Entries read are 2**64 - 1 if they are unknown. The entries of a RUN
-have the same millisecond and consecutive sequence numbers from seq on.
+``number`` identifies a consumer; 0 in OWN means no owner. Entries read are 2**64 - 1 if they are unknown. The entries
+of a RUN have the same millisecond and consecutive sequence numbers from seq on.
 """
 
 from __future__ import annotations

@@ -23,11 +23,11 @@ it):
           bit 7     the seq column contains differences (signed, first 0), otherwise the numbers (unsigned)
 
 All numbers are little-endian. Each column is as narrow as its values allow, so that a node opens at the speed of its
-decompression. zstd also removes zero bytes, but this costs 1.4 bytes per entry. A blob is valid if magic and version
-are known, count is not 0, the crc32 matches the 28 bytes before it and the stored body (which is checked first), and
-the body has the stated length.
+decompression. zstd would also remove the zero bytes of wider columns, but this takes 1.4 bytes per entry. A blob is
+valid if magic and version are known, count is not 0, the crc32 matches the 28 bytes before it and the stored body
+(which is checked first), and the body has the stated length.
 
-Decision: a long active node is coded for the store, a short one is not. LMDB stores values from 2 KB on in separate
+Decision: a long active node is coded for the store, a short one is not. LMDB stores values of 2 KB or more in separate
 pages, and writing these takes longer than coding 30 sensor readings in C. A short node costs nothing, and servers that
 do not know coded nodes can read a store without them.
 """

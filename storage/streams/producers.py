@@ -4,7 +4,7 @@
 The newest IDs of each producer are remembered, with the ID of the entry and the expiry. The duration and the number of
 IDs are settings of the stream, or of the pool by default.
 
-Rule 1: no clock. Records contain the time, the duration, and the number, so that a replay forgets the same IDs.
+Rule 1: no clock is read. Records contain the time, the duration, and the number, so that a replay forgets the same IDs.
 Rule 2: expired IDs are removed when their producer appends an entry, and periodically for all producers.
 
 A producer's dump, numbers big-endian:
