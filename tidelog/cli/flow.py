@@ -376,7 +376,8 @@ def drain(name: str, timeout: float | None, api: str, token_file: str | None) ->
 def reset(name: str, to: str, dry_run: bool, yes: bool, process_name: str, url: str) -> None:
     """Move the groups of a flow's stream sources to another position.
 
-     earliest  the first entry
+    \b
+    earliest  the first entry
     latest    after the last entry: only new entries are read
     ID        such as 1795354158671.0: after this entry
     TIME      such as 2026-11-21T08:00Z: the first entry from this time on

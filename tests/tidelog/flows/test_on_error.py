@@ -10,7 +10,9 @@ import pytest
 from tests.tidelog.flows.flowkit import Numbers, Taking, flow
 from tidelog.flows import Event
 from tidelog.flows.api.tokens import OK, RETRY
+from tidelog.flows.runtime.retries import RetryQueue
 from tidelog.flows.testing.virtualloop import VirtualLoop, simulate
+from tidelog.transport.backoff import Backoff
 
 
 @pytest.mark.parametrize("action", ["dead_letter", "skip", "pause", "halt"])
@@ -47,3 +49,16 @@ def test_a_final_action(action: str) -> None:
         await running.stop()
 
     simulate(story)
+
+
+def test_events_with_different_attempts_and_the_same_delay_are_all_retried() -> None:
+    queue = RetryQueue(Backoff(first=1.0, most=1.0), lambda: 0.0)
+    events = [Event({}, id="a"), Event({}, id="b"), Event({}, id="c")]
+    for number, event in enumerate(events, 1):
+        event.attempt = number
+    batches = queue.add(events, lambda _: 0.0)
+    assert {delay for delay, _ in batches} == {1.0}
+    for _, some in batches:
+        queue.ready(some)
+    assert queue.waiting == 3
+    assert sorted(each.id for each in queue.take(9)) == ["a", "b", "c"]

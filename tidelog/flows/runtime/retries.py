@@ -25,16 +25,15 @@ class RetryQueue:
         """The number of events that will be sent again."""
         return self.delayed + len(self.due)
 
-    def add(self, events: Iterable[Event], arrived: Callable[[Event], float]) -> dict[float, list[Event]]:
-        """Record failed events. Return them by delay in s; the caller passes each list to ``ready`` after that delay.
-        """
+    def add(self, events: Iterable[Event], arrived: Callable[[Event], float]) -> list[tuple[float, list[Event]]]:
+        """Record failed events. Return them with their delays in s; the caller passes each list to ``ready`` then."""
         found: dict[int, list[Event]] = {}
         for event in events:
             if id(event) not in self._first:
                 self._first[id(event)] = arrived(event)
             found.setdefault(event.attempt, []).append(event)
             self.delayed += 1
-        return {self._backoff.delay(attempt, self._random): some for attempt, some in found.items()}
+        return [(self._backoff.delay(attempt, self._random), some) for attempt, some in found.items()]
 
     def ready(self, events: list[Event]) -> None:
         """Queue events whose delay has elapsed."""

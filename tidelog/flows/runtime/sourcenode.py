@@ -451,7 +451,7 @@ class SourceNode(FlowNode):
                 self.escalate(policy.action, f"{token.key.id!r}: {token.reason}")
             else:
                 self._settlement.fail(token)
-        for delay, events in self._retries.add(retried, self._arrival).items():
+        for delay, events in self._retries.add(retried, self._arrival):
             self.after(delay, partial(self._retry, events))
 
     def _arrival(self, event: Event) -> float:
