@@ -85,7 +85,7 @@ class Job:
             return "a name must have 1 to 100 letters, digits, '_', '-' and '.'"
         if self.merge not in ("inputs", "time"):
             return f"merge must be 'inputs' or 'time': {self.merge!r}"
-        if list(map(type, self.on_error)) not in ([Halt], [DeadLetter]):
+        if not isinstance(self.on_error, tuple) or list(map(type, self.on_error)) not in ([Halt], [DeadLetter]):
             return (
                 "on_error must be [Halt()] or [DeadLetter()]: a job does not support Skip, Park and Pause. It retries"
                 f" temporary failures itself, so Retry is not needed either: {self.on_error!r}"
@@ -176,8 +176,8 @@ def job(
         return Job(
             function, name or function.__name__, _kind(function), tuple(inputs), tuple(outputs),
             bytes if state is True else state or None, partitions, _seconds(every), start, merge, max_rows, max_bytes,
-            tuple(on_error), _seconds(snapshot_every) or 0.0, snapshot_epochs, keep, _seconds(timeout) or 0.0,
-            dict(options or {}),
+            tuple(on_error) if isinstance(on_error, list) else on_error, _seconds(snapshot_every) or 0.0,
+            snapshot_epochs, keep, _seconds(timeout) or 0.0, dict(options or {}),
         )  # fmt: skip
 
     return declare

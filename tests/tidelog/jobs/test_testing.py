@@ -247,7 +247,9 @@ def test_neither_spark_nor_a_server_is_needed() -> None:
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
 
 
-@pytest.mark.parametrize("steps", [[], [Skip()], [Retry(3), DeadLetter()], [Halt(), Halt()], ["stop"]])
-def test_unsupported_failure_actions_are_rejected(steps: list[Any]) -> None:
+@pytest.mark.parametrize(
+    "steps", [[], [Skip()], [Retry(3), DeadLetter()], [Halt(), Halt()], ["stop"], "stop", DeadLetter(), None]
+)
+def test_unsupported_failure_actions_are_rejected(steps: Any) -> None:
     with pytest.raises(JobError, match=r"job 'count': on_error must be \[Halt\(\)\] or \[DeadLetter\(\)\]"):
         counting(on_error=steps)
