@@ -143,7 +143,7 @@ def test_a_flow(tidelog_server: Server) -> None:
             return value
 
         flow = Flow("shop", server=user.url)
-        flow.connector("in", "stream", key="jobs", group="shop", max_deliveries=1)
+        flow.connector("in", "stream", key="jobs", group="shop", on_error=["dead_letter"])
         flow.connector("out", "stream", key="done")
         flow.pipeline("p", check)
         flow.connect("in -> p -> out")

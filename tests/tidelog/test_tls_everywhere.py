@@ -156,7 +156,7 @@ def test_what_reaches_it(secure: Secure, way: str) -> None:
 def test_programs(secure: Secure, command: tuple[str, ...], way: str) -> None:
     found = CliRunner().invoke(main, [*command, "--url", ways(secure)[way]])
     assert "no answer" not in found.output
-    assert found.exit_code == 0 or "the server knows nothing of an app" in found.output, found.output
+    assert found.exit_code == 0 or "the server has no state of an app" in found.output, found.output
     refused = CliRunner().invoke(main, [*command, "--url", f"rediss://:{QUOTED}@{secure.place}?ssl_ca={secure.ca}"])
     assert refused.exit_code != 0
     assert "unknown option 'ssl_ca'" in refused.output
@@ -295,7 +295,7 @@ def test_url_and_access_are_one_or_the_other(secure: Secure) -> None:
         Topic("orders", url=secure.url, access=secure.access)
     with pytest.raises(ValueError, match="unknown option 'ssl_ca'"):
         Topic("orders", url="rediss://h?ssl_ca=/x")
-    with pytest.raises(Exception, match="an app's topics are on its server"):
+    with pytest.raises(Exception, match="an app's topics must be on its server"):
         App("a", access=secure.access).topic("orders", access=Access(("redis://127.0.0.1:1",)))
     app = App("a", access=secure.access)
     assert app.topic("orders", url=f"rediss://{secure.place}").access == Access((f"rediss://{secure.place}",))

@@ -341,12 +341,12 @@ def test_appends_of_a_restricted_user_are_batches(
     dispatcher = hand.server.dispatcher
     sizes: list[int] = []
 
-    def counted(command: Any, *rest: Any, inner: Any = dispatcher._call_batch) -> Any:
-        answer = inner(command, *rest)
+    def counted(*arguments: Any, inner: Any = dispatcher._call_alike) -> Any:
+        answer = inner(*arguments)
         sizes.append(dispatcher._calls)
         return answer
 
-    monkeypatch.setattr(dispatcher, "_call_batch", counted)
+    monkeypatch.setattr(dispatcher, "_call_alike", counted)
     al = login("al", "%W~a", "+tappend")
     al.sock.sendall(pack("TAPPEND", "a", "f", "v") * 50)
     assert len({al.read() for _ in range(50)}) == 50

@@ -13,6 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 import tidelog.cli
+import tidelog.operating
 from tidelog.cli.program import main
 from tidelog.operating.terminal import SafeGroup, safe
 
@@ -39,9 +40,9 @@ def test_error_messages_are_safe() -> None:
 
 
 def test_everything_is_printed_safely() -> None:
-    folder = Path(tidelog.cli.__file__).parent
-    others = [path.name for path in folder.glob("*.py") if "click.echo(" in path.read_text()]
-    assert others == ["output.py"]
+    folders = [Path(package.__file__).parent for package in (tidelog.cli, tidelog.operating)]
+    printing = [path.name for folder in folders for path in folder.glob("*.py") if "click.echo(" in path.read_text()]
+    assert printing == ["terminal.py"]
 
 
 @contextmanager

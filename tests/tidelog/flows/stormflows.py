@@ -221,7 +221,7 @@ class Case:
             for name in logs:
                 connectors[name] = {"type": "wal", "reconnect": SOON, "max_unsettled": self.unsettled}
                 if self.shape == "hopeless":
-                    connectors[name]["max_deliveries"] = 3
+                    connectors[name]["on_error"] = [{"retry": {"attempts": 2}}, "dead_letter"]
             behind = dict(zip(self.sources, logs, strict=True))
             parts = [each.split(" -> ") for each in connect]
             connect = [" -> ".join([behind.get(part[0], part[0]), *part[1:]]) for part in parts]
@@ -234,7 +234,7 @@ class Case:
     def _source(self, name: str, at: int) -> dict[str, Any]:
         common: dict[str, Any] = {"reconnect": SOON, "max_unsettled": self.unsettled}
         if self.shape == "hopeless" and not self.over_http:
-            common["max_deliveries"] = 3
+            common["on_error"] = [{"retry": {"attempts": 2}}, "dead_letter"]
         if self.over_http:
             return {"type": "http_server", "port": self.ports[at], "wait": "5s", "codec": "json", **common}
         if self.source.startswith("file"):

@@ -302,7 +302,7 @@ def test_a_drain_gets_all_through() -> None:
         ({}, "'timeout' is missing"),
         ({"timeout": 0}, "timeout is 0"),
         ({"timeout": "1s", "steps": []}, "at least one"),
-        ({"timeout": "1s", "steps": ["2s", "1s"]}, "must not become shorter"),
+        ({"timeout": "1s", "steps": ["2s", "1s"]}, "must not decrease"),
         ({"timeout": "1s", "restore_after": 0}, "restore_after is 0"),
         ({"timeout": "1s", "method": "stop"}, "method"),
     ],

@@ -397,7 +397,7 @@ def test_the_server_goes_and_comes_back(tmp_path: Path) -> None:
                 await page.until("document.querySelector('#live').textContent === 'live'")
                 await first.stop()
                 await page.until("!document.querySelector('#gone').hidden")
-                assert "does not answer" in await page.run("document.querySelector('#gone').textContent")
+                assert "does not reply" in await page.run("document.querySelector('#gone').textContent")
                 assert not await page.run("document.querySelector('#flow').hidden")  # as it was
                 second = api.FlowApiServer(host, first.url.removeprefix("http://"))
                 await second.start()

@@ -11,7 +11,6 @@ from click.testing import CliRunner, Result
 pytest.importorskip("fsspec", reason="no fsspec here (pip install 'tidelog[jobs]')")
 
 from tidelog.cli import engine as program
-from tidelog.jobs.engine.engine import Engine
 
 
 class BegunError(Exception):
@@ -21,7 +20,7 @@ class BegunError(Exception):
 def begun(store: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Result:
     """What the program says before the engine runs."""
 
-    def run(made: Engine) -> None:
+    def run(*_: object) -> None:
         raise BegunError
 
     monkeypatch.setenv("JAVA_HOME", "/java")
@@ -32,7 +31,7 @@ def begun(store: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Result:
 @pytest.mark.parametrize(
     ("store", "said"),
     [
-        ("nosuch://x/y", "nosuch://x/y is no URL of an object store"),
+        ("nosuch://x/y", "nosuch://x/y is not the URL of an object store"),
         ("file:///proc/nothing", "can't write"),
         ("gs://x/y", "pip install gcsfs"),
     ],
@@ -40,7 +39,7 @@ def begun(store: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Result:
 def test_one_that_can_not_be_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, store: str, said: str) -> None:
     result = begun(store, tmp_path, monkeypatch)
     assert result.exit_code == 1
-    assert f"--store: snapshots can't be kept at {store}" in result.output
+    assert f"--store: snapshots can't be stored at {store}" in result.output
     assert said in result.output
     assert "Check the URL" in result.output
 

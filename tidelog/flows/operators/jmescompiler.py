@@ -339,7 +339,7 @@ def _function(node: Node) -> Run:
     variadic = bool(signature and signature[-1].get("variadic"))
     if len(children) < len(signature) or (len(children) > len(signature) and not variadic):
         least = "at least " if variadic else ""
-        raise ValueError(f"{name}() takes {least}{len(signature)} arguments, and not {len(children)}")
+        raise ValueError(f"{name}() takes {least}{len(signature)} arguments, not {len(children)}")
     runs: list[Run] = []
     for place, each in enumerate(children):
         types = signature[min(place, len(signature) - 1)]["types"]
