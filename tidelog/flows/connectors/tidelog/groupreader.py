@@ -50,7 +50,7 @@ Row = list[bytes]  # ID, field, value, ...
 
 
 class GroupReader:
-    """The reader of one source. Times are in seconds. ``letters``: the topic for dead letters."""
+    """The reader of one source. Times are in seconds. ``letters``: the dead-letter topic."""
 
     def __init__(
         self, where: Access, name: str, keys: list[str], group: str, start: StartPosition, codec: EntryCodec,
