@@ -85,7 +85,7 @@ class Job:
             return "a name must have 1 to 100 letters, digits, '_', '-' and '.'"
         if self.merge not in ("inputs", "time"):
             return f"merge must be 'inputs' or 'time': {self.merge!r}"
-        if not isinstance(self.on_error, tuple) or list(map(type, self.on_error)) not in ([Halt], [DeadLetter]):
+        if not isinstance(self.on_error, (list, tuple)) or list(map(type, self.on_error)) not in ([Halt], [DeadLetter]):
             return (
                 "on_error must be [Halt()] or [DeadLetter()]: a job does not support Skip, Park and Pause. It retries"
                 f" temporary failures itself, so Retry is not needed either: {self.on_error!r}"
