@@ -1,6 +1,7 @@
 """Options: one way to declare, check and document them, for all engines.
 
     units    ``Duration`` and ``Size``: ``5s``, ``64KB``
+    limits   numbers with limits: ``AtLeastOne``, ``Port``, ``Probability``
     start    ``StartPosition``: the option ``start``
     retry    ``RetryOptions``: the options ``attempts``, ``first``, ``most``, ``growth`` and ``jitter``
     onerror  ``ErrorPolicy``: the option ``on_error``

@@ -17,6 +17,7 @@ import msgspec
 
 from tidelog.operating.redaction import redacted
 from tidelog.options.start import StartPosition
+from tidelog.options.units import excerpt
 
 S = TypeVar("S", bound=msgspec.Struct)
 
@@ -114,7 +115,8 @@ def _value(kind: Any, value: Any, path: str, problems: Problems) -> Any:
     except msgspec.ValidationError as error:
         text = str(error)
         at = text.rpartition(" - at `$")
-        problems.add(path + at[2].rstrip("`") if at[1] else path, at[0] or text)
+        got = f", got {excerpt(value)}" if text.startswith("Expected") and " got " not in text else ""  # out of range
+        problems.add(path + at[2].rstrip("`") if at[1] else path, (at[0] or text) + got)
         return _BAD
 
 

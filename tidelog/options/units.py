@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
-from typing import Final
+from typing import Final, Self, TypeVar
+
+N = TypeVar("N", bound=float)
 
 LONGEST: Final = 100 * 366 * 86400.0  # s: a hundred years
 WRITTEN: Final = 60  # characters of a duration or a size
@@ -18,7 +20,7 @@ class Duration(float):
     """Seconds, written as ``200ms``, ``5s``, ``1m30s``, or as a number of seconds."""
 
     @classmethod
-    def read(cls, value: object) -> Duration:
+    def read(cls, value: object) -> Self:
         """Parse an option. Raises ValueError if it is not a duration."""
         if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value <= LONGEST:
             return cls(value)
@@ -32,17 +34,39 @@ class Duration(float):
         raise ValueError(f"{excerpt(value)} is not a duration such as 200ms, 5s or 1m30s")
 
 
+class PositiveDuration(Duration):
+    """A duration of more than 0 s."""
+
+    @classmethod
+    def read(cls, value: object) -> Self:
+        return _positive(super().read(value))
+
+
 class Size(int):
     """Bytes, written as ``64KB``, ``1MB``, or as a number of bytes."""
 
     @classmethod
-    def read(cls, value: object) -> Size:
+    def read(cls, value: object) -> Self:
         """Parse an option. Raises ValueError if it is not a size."""
         if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
             return cls(value)
         if isinstance(value, str) and len(value) <= WRITTEN and (found := _SIZE.fullmatch(value.strip())):
             return cls(int(found[1]) * _BYTES[(found[2] or "").lower()])
         raise ValueError(f"{excerpt(value)} is not a size such as 64KB or 1MB")
+
+
+class PositiveSize(Size):
+    """A size of at least 1 byte."""
+
+    @classmethod
+    def read(cls, value: object) -> Self:
+        return _positive(super().read(value))
+
+
+def _positive(value: N) -> N:
+    if not value:
+        raise ValueError("it is 0: it must be more than 0")
+    return value
 
 
 def excerpt(value: object) -> str:

@@ -20,7 +20,7 @@ from tidelog.flows.api.connectoroptions import ReconnectOptions
 from tidelog.flows.api.errors import RetryError
 from tidelog.flows.connectors.http.client import HttpClient, HttpClientOptions
 from tidelog.flows.connectors.http.requests import HttpResponse
-from tidelog.options.units import Duration
+from tidelog.options.units import PositiveDuration
 
 if TYPE_CHECKING:
     from tests.tidelog.flows.simulation import World
@@ -30,7 +30,7 @@ MANNERS = ("ok", "501", "closed", "refuses", "hangs", "sometimes")
 
 def peer_options(reconnect: ReconnectOptions) -> HttpClientOptions:
     return HttpClientOptions(
-        url="http://127.0.0.1:1/", reconnect=reconnect, request_timeout=Duration(0.5), concurrency=3
+        url="http://127.0.0.1:1/", reconnect=reconnect, request_timeout=PositiveDuration(0.5), concurrency=3
     )
 
 

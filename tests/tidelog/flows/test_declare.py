@@ -79,10 +79,10 @@ def test_all_options_that_are_wrong_are_said_at_once() -> None:
 
 def test_what_options_say_themselves_is_said_with_the_path() -> None:
     assert problems(lambda: orders().connector("m", "metronome", interval=0)) == (
-        "orders.connectors.m: interval is 0 s: it must be more than 0",
+        "orders.connectors.m.interval: it is 0: it must be more than 0",
     )
     assert problems(lambda: orders().connector("n", "null", max_unsettled=0)) == (
-        "orders.connectors.n.max_unsettled: Expected `int` >= 1",
+        "orders.connectors.n.max_unsettled: Expected `int` >= 1, got 0",
     )
     assert problems(lambda: Flow("f", instances=0, queue=1)) == ("f: instances is 0: it must be at least 1",)
     assert problems(lambda: Flow("f", instance=2)) == (
@@ -191,7 +191,7 @@ def test_functions_and_classes_are_connectors() -> None:
         ),
     )
     assert problems(lambda: flow.connector("c", take, concurrency=0)) == (
-        "f.connectors.c: concurrency is 0: it must be at least 1",
+        "f.connectors.c.concurrency: Expected `int` >= 1, got 0",
     )
 
 

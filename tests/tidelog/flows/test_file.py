@@ -336,8 +336,9 @@ def test_wrong_options() -> None:
     for options, text in [
         ({"path": ""}, "it must name a file"),
         ({"path": "a", "tail": True, "preprocessors": ["remove_empty", "separate"]}, "tail requires that"),
-        ({"path": "a", "keep": -1}, "keep is -1"),
-        ({"path": "a", "poll": 0}, "poll is 0"),
+        ({"path": "a", "keep": -1}, "keep: Expected `int` >= 0, got -1"),
+        ({"path": "a", "poll": 0}, "poll: it is 0: it must be more than 0"),
+        ({"path": "a", "max_bytes": 0}, "max_bytes: it is 0: it must be more than 0"),
         ({}, "the option 'path' is missing"),
         ({"path": "a", "codec": "jsn"}, "did you mean 'json'"),
         ({"path": "a", "preprocessors": ["seperate"]}, "did you mean 'separate'"),

@@ -401,7 +401,7 @@ def test_junk_from_the_server_is_tried_again(junk: bytes) -> None:
         ({"url": "http://a:b@h/x"}, "use auth"),
         ({"url": "http://h/{x"}, "a single '{'"),
         ({"url": "http://h/ä"}, "escape"),
-        ({"url": "http://h", "concurrency": 0}, "at least 1"),
+        ({"url": "http://h", "concurrency": 0}, ">= 1, got 0"),
         ({"url": "http://h", "headers": {"a": "b\r\nc: d"}}, "can't be a header"),
         ({"url": "http://h", "auth": {"bearer": "a", "username": "b"}}, "either bearer"),
         ({"url": "http://h", "statuses": {"ok": ["2x"]}}, "'2x' is not a status"),

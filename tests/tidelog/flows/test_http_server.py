@@ -608,7 +608,7 @@ def test_what_is_wrong_is_said_at_declaration() -> None:
     for options, text in (
         ({"port": 0, "path": "in"}, "use the form /in"),
         ({"port": 0, "path": "/a*"}, "use the form /in"),
-        ({"port": 70000}, "0 to 65535"),
+        ({"port": 70000}, "<= 65535, got 70000"),
         ({"port": 0, "methods": []}, "methods"),
         ({"port": 0, "answer": "later"}, "answer"),
         ({"port": 0, "max_waiting": 0}, "max_waiting"),

@@ -315,9 +315,9 @@ def test_a_udp_client_writes_and_rejects_what_does_not_fit() -> None:
 def test_wrong_options() -> None:
     cases: list[tuple[str, dict[str, Any], str]] = [
         ("tcp_server", {}, "the option 'port' is missing"),
-        ("tcp_server", {"port": 70_000}, "port is 70000"),
-        ("tcp_server", {"port": 1, "max_connections": 0}, "max_connections is 0"),
-        ("udp_server", {"port": -1}, "port is -1"),
+        ("tcp_server", {"port": 70_000}, "port: Expected `int` <= 65535, got 70000"),
+        ("tcp_server", {"port": 1, "max_connections": 0}, "max_connections: Expected `int` >= 1, got 0"),
+        ("udp_server", {"port": -1}, "port: Expected `int` >= 0, got -1"),
     ]
     for kind, options, text in cases:
         with pytest.raises(FlowFileError, match=text):

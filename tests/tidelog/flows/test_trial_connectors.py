@@ -209,8 +209,8 @@ def test_a_hanging_source_is_cancelled_by_a_stop() -> None:
 def test_options_of_trial_connectors_are_checked() -> None:
     flow = Flow("f")
     for kind, options, text in (
-        ("fault", {"errors": 1.5}, "errors is 1.5: it must be a probability, from 0 to 1"),
-        ("script", {"p": -1}, "p is -1.0: it must be a probability, from 0 to 1"),
+        ("fault", {"errors": 1.5}, "errors: Expected `float` <= 1.0, got 1.5"),
+        ("script", {"p": -1}, "p: Expected `float` >= 0.0, got -1"),
         ("script", {"act": "explodes"}, "Invalid enum value 'explodes'"),
         ("metronome", {}, "the option 'interval' is missing"),
     ):

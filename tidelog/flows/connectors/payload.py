@@ -29,7 +29,7 @@ from tidelog.flows.interceptors.base import (
     preprocessor,
     splits_streams,
 )
-from tidelog.options.units import Size
+from tidelog.options.units import PositiveSize
 
 PORTION: Final = 4096  # bytes that ``portions`` returns at a time
 
@@ -43,12 +43,10 @@ class PayloadOptions(ConnectorOptions):
     preprocessors: list[NameOrOptions] = field(default_factory=list)  # Steps before the codec decodes, in this order.
     postprocessors: list[NameOrOptions] = field(default_factory=list)
     # Steps after the codec has encoded, in this order.
-    max_bytes: Size = Size(1 << 20)  # Maximum size of a message, compressed or decompressed.
+    max_bytes: PositiveSize = PositiveSize(1 << 20)  # Maximum size of a message, compressed or decompressed.
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.max_bytes < 1:
-            raise ValueError("max_bytes is 0: it must be at least 1")
         codec(self.codec)  # raises ValueError if it is not valid
         for each in self.preprocessors:
             preprocessor(each, self.max_bytes)

@@ -13,6 +13,7 @@ from cronsim import CronSim, CronSimError
 from tidelog.flows.api.connector import Source
 from tidelog.flows.api.connectoroptions import ConnectorOptions
 from tidelog.flows.api.event import Event
+from tidelog.options.limits import AtLeastOne
 
 LOOK: Final = 30.0  # s between two reads of the clock, to notice when it was set
 LATE: Final = timedelta(seconds=5)  # a time that passed longer ago was missed
@@ -26,7 +27,7 @@ class CronOptions(ConnectorOptions, kw_only=True):
     value: Any = None  # The value of each event. `null`: `{"time": TIME}`.
     missed: Literal["skip", "once", "all"] = "once"
     # Handling of times that passed while the source was paused or stopped.
-    max_missed: int = 1000  # For `all`: how many of the newest missed times produce events.
+    max_missed: AtLeastOne = 1000  # For `all`: how many of the newest missed times produce events.
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -40,8 +41,6 @@ class CronOptions(ConnectorOptions, kw_only=True):
             raise ValueError(f"schedule is {self.schedule!r}: {error}") from None
         except StopIteration:
             raise ValueError(f"schedule is {self.schedule!r}: it never matches") from None
-        if self.max_missed < 1:
-            raise ValueError(f"max_missed is {self.max_missed}: it must be at least 1")
 
 
 class CronSource(Source):

@@ -6,7 +6,9 @@ import asyncio
 import os
 import signal
 from collections.abc import Mapping
-from typing import Literal
+from typing import Annotated, Literal
+
+import msgspec
 
 from tidelog.flows.api.connector import Sink
 from tidelog.flows.api.connectoroptions import ConnectorOptions
@@ -19,13 +21,10 @@ class ExitOptions(ConnectorOptions):
 
     what: Literal["flow", "process"] = "process"
     # `flow`: end only this instance of the flow. `process`: send SIGTERM to the process itself.
-    code: int = 0  # Exit status of the process. An event `{"exit": 3}` overrides it.
+    code: Annotated[int, msgspec.Meta(ge=0, le=255)] = (
+        0  # Exit status of the process. An event `{"exit": 3}` overrides it.
+    )
     delay: Duration = Duration(0)  # Delay after the arrival of the event.
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 0 <= self.code <= 255:
-            raise ValueError(f"code is {self.code}: it must be from 0 to 255")
 
 
 class ExitSink(Sink):

@@ -13,6 +13,7 @@ from tidelog.flows.api.connector import Outcome, Sink, Source
 from tidelog.flows.api.connectoroptions import ConnectorOptions
 from tidelog.flows.api.event import Event
 from tidelog.flows.api.tokens import OK, REJECT, RETRY
+from tidelog.options.limits import Probability
 from tidelog.options.units import Duration
 
 
@@ -21,19 +22,13 @@ class FaultOptions(ConnectorOptions):
 
     latency: Duration = Duration(0)  # Delay of each pull and write.
     jitter: Duration = Duration(0)  # Maximum random addition to `latency`.
-    errors: float = 0.0  # Sink: rate of events that must be retried.
-    rejects: float = 0.0  # Sink: rate of rejected events.
-    hangs: float = 0.0  # Rate of pulls and writes that never return.
-    disconnects: float = 0.0  # Rate of pulls and writes that lose the connection.
-    refuses: float = 0.0  # Rate of failed connects.
+    errors: Probability = 0.0  # Sink: rate of events that must be retried.
+    rejects: Probability = 0.0  # Sink: rate of rejected events.
+    hangs: Probability = 0.0  # Rate of pulls and writes that never return.
+    disconnects: Probability = 0.0  # Rate of pulls and writes that lose the connection.
+    refuses: Probability = 0.0  # Rate of failed connects.
     count: int | None = None  # Source: number of events. `null`: unlimited.
     seed: int | None = None  # The same number gives the same failures. `null`: a random seed.
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for name in ("errors", "rejects", "hangs", "disconnects", "refuses"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise ValueError(f"{name} is {getattr(self, name)}: it must be a probability, from 0 to 1")
 
 
 class FaultConnector(Source, Sink):

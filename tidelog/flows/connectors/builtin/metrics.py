@@ -17,7 +17,7 @@ from typing import Any, Final
 from tidelog.flows.api.connector import Source
 from tidelog.flows.api.connectoroptions import ConnectorOptions
 from tidelog.flows.api.event import Event
-from tidelog.options.units import Duration
+from tidelog.options.units import PositiveDuration
 
 _RUNNING: Final = "running"  # the key in ``FlowContext.shared``: running flows by alias
 
@@ -25,13 +25,8 @@ _RUNNING: Final = "running"  # the key in ``FlowContext.shared``: running flows 
 class MetricsOptions(ConnectorOptions, kw_only=True):
     """Options of ``metrics``."""
 
-    interval: Duration = Duration(10.0)  # Time between two measurements. The first one is immediate.
+    interval: PositiveDuration = PositiveDuration(10.0)  # Time between two measurements. The first one is immediate.
     flows: list[str] | None = None  # Names of flows. `null`: all flows of the process.
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.interval <= 0:
-            raise ValueError(f"interval is {self.interval:g} s: it must be more than 0")
 
 
 class MetricsSource(Source):

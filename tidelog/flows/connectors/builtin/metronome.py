@@ -11,19 +11,14 @@ from typing import Any
 from tidelog.flows.api.connector import Source
 from tidelog.flows.api.connectoroptions import ConnectorOptions
 from tidelog.flows.api.event import Event
-from tidelog.options.units import Duration
+from tidelog.options.units import PositiveDuration
 
 
 class MetronomeOptions(ConnectorOptions, kw_only=True):
     """Options of ``metronome``."""
 
-    interval: Duration  # Time between events, and before the first one.
+    interval: PositiveDuration  # Time between events, and before the first one.
     value: Any = None  # The value of each event. `null`: `{"id": NUMBER, "ingest_ns": TIME}`.
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.interval <= 0:
-            raise ValueError(f"interval is {self.interval:g} s: it must be more than 0")
 
 
 class MetronomeSource(Source):

@@ -14,17 +14,13 @@ from tidelog.flows.api.errors import RejectError
 from tidelog.flows.api.event import Event, EventPredicate
 from tidelog.flows.api.tokens import OK, REJECT, RETRY
 from tidelog.operating.errortexts import summary_of, text_of
+from tidelog.options.limits import AtLeastOne
 
 
 class PythonConnectorOptions(ConnectorOptions):
     """Options of functions and classes."""
 
-    concurrency: int = 1  # concurrent calls of a sink's function; more than one gives up the order of events
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.concurrency < 1:
-            raise ValueError(f"concurrency is {self.concurrency}: it must be at least 1")
+    concurrency: AtLeastOne = 1  # concurrent calls of a sink's function; more than one gives up the order of events
 
 
 class GeneratorSource(Source):

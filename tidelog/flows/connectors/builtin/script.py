@@ -26,6 +26,7 @@ from tidelog.flows.api.connector import DEFERRED, Deferred, Outcome, Sink, Sourc
 from tidelog.flows.api.connectoroptions import ConnectorOptions
 from tidelog.flows.api.event import Event, copied
 from tidelog.flows.api.tokens import DISCARD, OK, REJECT, RETRY
+from tidelog.options.limits import Probability
 from tidelog.options.units import Duration
 
 Act = Literal[
@@ -43,15 +44,10 @@ class ScriptOptions(ConnectorOptions):
     values: list[Any] = []  # noqa: RUF012 - Source: one event for each value.
     act: Act = "ok"  # Sink: the outcome of events, see below.
     times: int = 1  # Sink: for `fails`, `disconnects` and `raises`, for each ID.
-    p: float = 0.1  # Sink: the probability for `sometimes`.
+    p: Probability = 0.1  # Sink: the probability for `sometimes`.
     id: Any = None  # Sink: the ID for `one`.
     delay: Duration = Duration(1.0)  # Sink: for `slow`, `blocks`, `twice` and `late`.
     seed: int = 0  # Sink: the seed of the random numbers for `sometimes`.
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 0 <= self.p <= 1:
-            raise ValueError(f"p is {self.p}: it must be a probability, from 0 to 1")
 
 
 class ScriptConnector(Source, Sink):

@@ -35,6 +35,7 @@ from tidelog.flows.connectors.http.requests import (
     retry_after,
 )
 from tidelog.flows.connectors.templates import Template
+from tidelog.options.limits import NotNegative
 from tidelog.options.units import Size
 
 HALVED: Final = frozenset((400, 413))  # status codes of a request that a single document can cause
@@ -56,7 +57,7 @@ class ElasticOptions(HttpRequestOptions, kw_only=True):
     id_field: str | None = None  # The field of the document that contains the `_id`, such as `customer.id`.
     event_id: bool = False  # Use the event's ID as the `_id`, so that an event that is sent twice is one document.
     upsert: bool = False  # Let `update` create a document that does not exist.
-    retry_on_conflict: int = 0  # For `update`: how often the server itself retries after a version conflict.
+    retry_on_conflict: NotNegative = 0  # For `update`: how often the server itself retries after a version conflict.
     pipeline: str | None = None  # An ingest pipeline of the cluster.
     refresh: Literal["false", "true", "wait_for"] = "false"
     # With `"true"` and `wait_for`, searches find documents when their events are settled. Both are slow.
@@ -72,8 +73,6 @@ class ElasticOptions(HttpRequestOptions, kw_only=True):
                 raise ValueError(f"url: {each!r}: it must not have a query")
         if self.index is not None:
             Template(self.index)
-        if self.retry_on_conflict < 0:
-            raise ValueError(f"retry_on_conflict is {self.retry_on_conflict}: it must be 0 or more")
         if self.id_field is not None and self.event_id:
             raise ValueError("id_field and event_id are exclusive: give one of them")
 

@@ -26,7 +26,8 @@ from tidelog.flows.connectors.files.appending import FileAppender
 from tidelog.flows.connectors.files.tailing import TailedFile
 from tidelog.flows.connectors.payload import LinePayloadOptions, PayloadReader, PayloadWriter
 from tidelog.flows.connectors.settledprefix import SettledPrefix
-from tidelog.options.units import Duration, Size
+from tidelog.options.limits import NotNegative
+from tidelog.options.units import Duration, PositiveDuration, PositiveSize
 
 CHUNK: Final = 64 << 10  # bytes read at a time
 PATTERN: Final = re.compile(r"[*?]|\[[^]]+\]")  # a shell pattern
@@ -43,13 +44,15 @@ class FileOptions(LinePayloadOptions, kw_only=True):
     # Source: the beginning or the end of the file, if no position is stored.
     position: str | None = None
     # Source: the file that stores the position. `null`: `PATH.position` with `tail`, otherwise none.
-    poll: Duration = Duration(0.25)  # Source: time between two checks for new data.
+    poll: PositiveDuration = PositiveDuration(0.25)  # Source: time between two checks for new data.
     linger: Duration = Duration(2)
     # Source: how long a rotated file must have no new data before the next file is read.
     mode: Literal["append", "truncate"] = "append"  # Sink: `append` to an existing file, or `truncate` it.
-    rotate_bytes: Size | None = None  # Sink: maximum size. A batch that would exceed it is written to a new file.
-    rotate_every: Duration | None = None  # Sink: a new file is begun for each period, counted from 1970 in UTC.
-    keep: int | None = None  # Sink: how many rotated files are retained. `null`: all.
+    rotate_bytes: PositiveSize | None = (
+        None  # Sink: maximum size. A batch that would exceed it is written to a new file.
+    )
+    rotate_every: PositiveDuration | None = None  # Sink: a new file is begun for each period, counted from 1970 in UTC.
+    keep: NotNegative | None = None  # Sink: how many rotated files are retained. `null`: all.
     fsync: bool = False  # Sink: write each batch to disk before it is settled.
 
     def __post_init__(self) -> None:
@@ -58,11 +61,6 @@ class FileOptions(LinePayloadOptions, kw_only=True):
             raise ValueError(f"path is {self.path!r}: it must name a file")
         if self.tail and not PayloadReader(self).splits_first:
             raise ValueError("tail requires that the first preprocessor splits messages, such as separate")
-        if self.keep is not None and self.keep < 0:
-            raise ValueError(f"keep is {self.keep}: it must be 0 or more")
-        for name in ("poll", "rotate_bytes", "rotate_every"):
-            if getattr(self, name) is not None and getattr(self, name) <= 0:
-                raise ValueError(f"{name} is 0: it must be more than 0")
 
 
 class FileConnector(Source, Sink):

@@ -36,7 +36,7 @@ from tidelog.flows.connectors.http.requests import (
 )
 from tidelog.flows.connectors.payload import NameOrOptions, PayloadOptions, PayloadWriter
 from tidelog.flows.connectors.templates import Template, in_url
-from tidelog.options.units import Size
+from tidelog.options.units import PositiveSize
 
 _METHOD: Final = re.compile(r"[A-Z]{1,20}")
 ATTEMPTS: Final = 3  # of an event that is denied while others are accepted
@@ -52,7 +52,7 @@ class HttpClientOptions(HttpRequestOptions, kw_only=True):
     codec: NameOrOptions = "json"  # The codec of bodies.
     postprocessors: list[NameOrOptions] = msgspec.field(default_factory=list)
     # Steps after the codec has encoded, in this order.
-    max_bytes: Size = Size(1 << 20)  # Maximum size of a body. A longer one is rejected.
+    max_bytes: PositiveSize = PositiveSize(1 << 20)  # Maximum size of a body. A longer one is rejected.
     response_codec: NameOrOptions | None = None  # The codec of responses. `null`: the same as `codec`.
     statuses: StatusCodeOptions = msgspec.field(default_factory=StatusCodeOptions)
     # The meaning of status codes, see below.

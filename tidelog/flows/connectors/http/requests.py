@@ -27,7 +27,8 @@ from tidelog.flows.api.errors import RejectError, RetryError
 from tidelog.flows.connectors.http.concurrency import ConcurrencyLimit
 from tidelog.flows.connectors.http.options import ClientTlsOptions, HttpAuth
 from tidelog.operating.redaction import redacted
-from tidelog.options.units import Duration, Size
+from tidelog.options.limits import AtLeastOne
+from tidelog.options.units import Duration, PositiveDuration, Size
 
 CHUNK = 1 << 16  # bytes of a response that are read at a time
 
@@ -40,20 +41,17 @@ class HttpRequestOptions(ConnectorOptions, kw_only=True):
     # TLS settings for `https`, see above. `null`: the system's certificate authorities.
     headers: dict[str, str] = msgspec.field(default_factory=dict)
     # Headers of each request. `http_client` replaces placeholders.
-    concurrency: int = 4  # Maximum number of requests in flight.
+    concurrency: AtLeastOne = 4  # Maximum number of requests in flight.
     target_latency: Duration | None = None
     # Slower responses reduce the requests in flight. `null`: 3 times the average plus 100 ms.
-    request_timeout: Duration = Duration(30.0)  # Time limit for a request, from its start to the end of its response.
-    connect_timeout: Duration = Duration(5.0)  # Time limit for opening a connection.
+    request_timeout: PositiveDuration = PositiveDuration(
+        30.0
+    )  # Time limit for a request, from its start to the end of its response.
+    connect_timeout: PositiveDuration = PositiveDuration(5.0)  # Time limit for opening a connection.
     max_response: Size = Size(1 << 20)  # Maximum size of a response, decompressed.
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.concurrency < 1:
-            raise ValueError(f"concurrency is {self.concurrency}: it must be at least 1")
-        for name in ("request_timeout", "connect_timeout"):
-            if not getattr(self, name):
-                raise ValueError(f"{name} is 0: it must be more than 0")
         for name, value in self.headers.items():
             if not name or any(each <= " " or each == ":" or each > "~" for each in name) or is_bad_header(value):
                 raise ValueError(f"headers: {name!r} can't be a header, or its value can't")

@@ -34,6 +34,7 @@ from tidelog.flows.connectors.http.listenoptions import HttpListenerOptions
 from tidelog.flows.connectors.http.options import content_type
 from tidelog.flows.connectors.http.requests import is_bad_header
 from tidelog.flows.connectors.payload import PayloadReader, PayloadWriter
+from tidelog.options.limits import AtLeastOne
 from tidelog.options.units import Duration, Size
 
 log = logging.getLogger("tidelog.flows")
@@ -54,8 +55,8 @@ class HttpServerOptions(HttpListenerOptions, kw_only=True):
     wait: Duration = Duration(30.0)  # Time limit for the outcome. After it, the answer is 504.
     body_timeout: Duration = Duration(30.0)  # Time limit for a request's body.
     max_body: Size = Size(1 << 20)  # Maximum size of a request, compressed or decompressed. Longer ones get 413.
-    max_messages: int = 10_000  # Maximum number of messages in a request. More get 413.
-    max_waiting: int = 1000  # Maximum number of unanswered requests. More get 503.
+    max_messages: AtLeastOne = 10_000  # Maximum number of messages in a request. More get 413.
+    max_waiting: AtLeastOne = 1000  # Maximum number of unanswered requests. More get 503.
     max_waiting_bytes: Size = Size(64 << 20)  # Maximum size of all bodies of unanswered requests.
     when_paused: Literal["refuse", "wait"] = "refuse"
     # While the source is stopped: `refuse` requests with 503, or let them `wait`.
@@ -67,9 +68,6 @@ class HttpServerOptions(HttpListenerOptions, kw_only=True):
         self.methods = [each.upper() for each in self.methods]
         if not self.methods:
             raise ValueError("methods is empty: give at least one")
-        for name in ("max_waiting", "max_messages"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}: it must be at least 1")
 
 
 class PendingRequest:

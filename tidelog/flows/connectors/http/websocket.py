@@ -28,6 +28,7 @@ from tidelog.flows.connectors.http.options import ClientTlsOptions, HttpAuth
 from tidelog.flows.connectors.http.receivebuffer import ReceiveBuffer
 from tidelog.flows.connectors.http.requests import check_url, is_bad_header
 from tidelog.flows.connectors.payload import PayloadOptions, PayloadReader, PayloadWriter
+from tidelog.options.limits import AtLeastOne
 from tidelog.options.units import Duration, Size
 
 log = logging.getLogger("tidelog.flows")
@@ -55,7 +56,7 @@ class WebsocketClientOptions(PayloadOptions, kw_only=True):
     ping: Duration = Duration(20.0)  # After this silence, a peer is pinged. It must answer in half this time. 0: never.
     connect_timeout: Duration = Duration(10.0)  # Time limit for opening the connection.
     send_timeout: Duration = Duration(10.0)  # Time limit for a message. After it, the peer is disconnected.
-    max_waiting: int = 1000  # Maximum number of events that were received and not pulled.
+    max_waiting: AtLeastOne = 1000  # Maximum number of events that were received and not pulled.
     max_waiting_bytes: Size = Size(16 << 20)  # Maximum size of the messages of these events.
 
     def __post_init__(self) -> None:
@@ -73,7 +74,7 @@ class WebsocketServerOptions(HttpListenerOptions, kw_only=True):
     # Kind of written messages: `text` or `binary`. `null`: text if the codec encodes text.
     ping: Duration = Duration(20.0)  # After this silence, a peer is pinged. It must answer in half this time. 0: never.
     send_timeout: Duration = Duration(10.0)  # Time limit for a message. After it, the peer is disconnected.
-    max_waiting: int = 1000  # Maximum number of events that were received and not pulled.
+    max_waiting: AtLeastOne = 1000  # Maximum number of events that were received and not pulled.
     max_waiting_bytes: Size = Size(16 << 20)  # Maximum size of the messages of these events.
 
 

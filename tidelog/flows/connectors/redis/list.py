@@ -15,6 +15,7 @@ from tidelog.flows.api.tokens import OK, REJECT, Token
 from tidelog.flows.connectors.payload import MessageReader, PayloadOptions, PayloadWriter
 from tidelog.flows.connectors.redis.base import BLOCK_MS, RedisConnector, check_url, checked_reply
 from tidelog.flows.connectors.redis.processinglist import ProcessingList
+from tidelog.options.limits import AtLeastOne
 
 
 class RedisListOptions(PayloadOptions):
@@ -23,7 +24,7 @@ class RedisListOptions(PayloadOptions):
     url: str = "redis://localhost:6379"  # The URL of the server.
     key: str = ""  # The list. Required.
     processing: str | None = None  # Source: the list of elements in flight. `null`: `KEY:processing:INSTANCE.NAME`.
-    max_length: int | None = None  # Sink: how many of the newest elements are retained. `null`: all.
+    max_length: AtLeastOne | None = None  # Sink: how many of the newest elements are retained. `null`: all.
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -32,8 +33,6 @@ class RedisListOptions(PayloadOptions):
             raise ValueError("key is missing")
         if self.processing == self.key:
             raise ValueError("processing must be another list than key")
-        if self.max_length is not None and self.max_length < 1:
-            raise ValueError(f"max_length is {self.max_length}: it must be at least 1")
 
 
 class RedisList(RedisConnector):

@@ -16,6 +16,7 @@ from tidelog.flows.api.event import Event
 from tidelog.flows.api.tokens import OK, REJECT, Token
 from tidelog.flows.connectors.redis.base import BLOCK_MS, LOST, RedisConnector, check_url, checked_reply
 from tidelog.flows.connectors.tidelog.fieldcodec import EntryCodec, FieldCodec
+from tidelog.options.limits import AtLeastOne
 from tidelog.options.start import EARLIEST, StartPosition
 from tidelog.options.units import Duration
 
@@ -30,7 +31,7 @@ class RedisStreamOptions(ConnectorOptions):
     consumer: str | None = None  # Source: the name in the group, which must be unique. `null`: `INSTANCE.NAME@HOST`.
     start: StartPosition = EARLIEST  # Source: `earliest`, `latest`, an ID or a time. It applies to a new group.
     claim: Duration = Duration(30.0)  # Source: after this time, the entries of a dead consumer are claimed.
-    max_length: int | None = None  # Sink: about how many of the newest entries are retained. `null`: all.
+    max_length: AtLeastOne | None = None  # Sink: about how many of the newest entries are retained. `null`: all.
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -39,8 +40,6 @@ class RedisStreamOptions(ConnectorOptions):
             raise ValueError("key is missing")
         if self.claim < 0.1:
             raise ValueError(f"claim is {self.claim:g} s: it must be at least 100ms")
-        if self.max_length is not None and self.max_length < 1:
-            raise ValueError(f"max_length is {self.max_length}: it must be at least 1")
 
 
 class RedisStream(RedisConnector):

@@ -30,6 +30,7 @@ from tidelog.flows.api.errors import DisconnectedError
 from tidelog.flows.api.event import Event
 from tidelog.flows.api.tokens import DISCARD, REJECT, Token
 from tidelog.flows.connectors.payload import LinePayloadOptions, PayloadReader, PayloadWriter
+from tidelog.options.limits import AtLeastOne, Port
 from tidelog.options.units import Duration
 
 CHUNK: Final = 64 << 10  # bytes read at a time
@@ -45,28 +46,18 @@ class TcpOptions(LinePayloadOptions, kw_only=True):
     """Options of ``tcp_client`` and ``tcp_server``."""
 
     host: str = "127.0.0.1"  # The peer, or the address to listen on. `""`: listen on all addresses.
-    port: int  # The port of the peer, or to listen on.
+    port: Port  # The port of the peer, or to listen on.
     idle_timeout: Duration | None = None  # A connection that receives nothing for this time is closed. `null`: never.
     write_timeout: Duration = Duration(10)  # A peer that reads nothing for this time is disconnected.
     linger: Duration = Duration(30)  # Time to finish the answers to a peer that has half-closed the connection.
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 0 <= self.port <= 65535:
-            raise ValueError(f"port is {self.port}: it must be from 0 to 65535")
 
 
 class TcpServerOptions(TcpOptions, kw_only=True):
     """Options of ``tcp_server``. Port 0 selects a free port."""
 
-    max_connections: int = 1000
+    max_connections: AtLeastOne = 1000
     # Maximum number of open connections. A further one is closed, unless it replaces a silent one.
     make_way: Duration = Duration(60)  # Silence after which a connection can be replaced by a new one. 0: never.
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.max_connections < 1:
-            raise ValueError(f"max_connections is {self.max_connections}: it must be at least 1")
 
 
 class TcpClientOptions(TcpOptions, kw_only=True):

@@ -19,6 +19,7 @@ from tidelog.flows.api.event import Event
 from tidelog.flows.api.tokens import OK, REJECT
 from tidelog.flows.connectors.payload import PayloadOptions, PayloadReader, PayloadWriter
 from tidelog.flows.connectors.sockets.descriptors import forget, ready
+from tidelog.options.limits import Port
 from tidelog.options.units import Size
 
 LONGEST: Final = 65_535  # maximum size of a datagram in bytes
@@ -28,12 +29,7 @@ class UdpOptions(PayloadOptions, kw_only=True):
     """Options of ``udp_client`` and ``udp_server``."""
 
     host: str = "127.0.0.1"  # The peer, or the address to listen on.
-    port: int  # The port of the peer, or to listen on. 0: a server selects a free port.
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 0 <= self.port <= 65535:
-            raise ValueError(f"port is {self.port}: it must be from 0 to 65535")
+    port: Port  # The port of the peer, or to listen on. 0: a server selects a free port.
 
 
 class UdpServerOptions(UdpOptions, kw_only=True):
