@@ -8,7 +8,7 @@ above its handler in the file of its subject, and name a new file in ``registry`
     declare    declares commands and finds them; derives arity, key positions, ACL categories and documentation
     glob       glob patterns
     grammar    the arguments of a command as a tree
-    help       replies of HELP subcommands
+    help       the HELP subcommands
     parse      numbers and IDs in arguments
     registry   imports all modules with commands, which fills the table
     session    the state of one client

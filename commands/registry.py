@@ -16,6 +16,7 @@ _MODULES: Final = (
     "keys.substrings", "keys.transactions",
     "admin.acl", "admin.client", "admin.config", "admin.connection", "admin.debug", "admin.introspection",
     "admin.memory", "admin.observe", "admin.pubsub", "admin.replication", "admin.server", "admin.tracking",
+    "help",
 )  # fmt: skip
 
 for _name in _MODULES:

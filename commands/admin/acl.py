@@ -9,22 +9,21 @@ from commands.acl.check import denied
 from commands.context import Context, Reply
 from commands.declare import DECLARED, MOST_NAMES, arg, command, find, oneof, opt, token
 from commands.glob import check_together
-from commands.help import help_reply
 from commands.parse import integer
 from commands.users.denials import DenialEntry
 from commands.users.user import User
 from resp import errors, reply
 from resp.errors import CommandError
 
-_own = partial(command, flags="noscript loading stale", group="server", since="0.1.0")
-_all = partial(command, flags="admin noscript loading stale", group="server", since="0.1.0")
+_own = partial(command, flags="noscript loading stale", group="server")
+_all = partial(command, flags="admin noscript loading stale", group="server")
 
 PATTERNS = (b"~", b"%", b"&")  # prefixes of rules with patterns
 MOST_BITS = 4096  # maximum bits of a generated password
 
 
 # -- the caller, and words -----------------------------------------------------------------------------------------
-@_own("ACL|WHOAMI", complexity="O(1)")
+@_own("ACL|WHOAMI")
 def acl_whoami(ctx: Context, argv: list[bytes]) -> Reply:
     """Return the name of the caller's user."""
     return reply.bulk(ctx.session.user.name)
@@ -43,7 +42,7 @@ def acl_cat(ctx: Context, argv: list[bytes]) -> Reply:
     return reply.bulk_array([DECLARED[name].called.encode() for name in sorted(rules.members(category))])
 
 
-@_own("ACL|GENPASS", opt(arg("bits", "integer")), complexity="O(1)")
+@_own("ACL|GENPASS", opt(arg("bits", "integer")))
 def acl_genpass(ctx: Context, argv: list[bytes]) -> Reply:
     """Return a random password in hex, of 256 bits or the given number of bits."""
     if len(argv) > 3:
@@ -173,9 +172,3 @@ def _entry(ctx: Context, entry: DenialEntry) -> bytes:
         (b"timestamp-last-updated", entry.updated),
     ]
     return reply.map_reply(proto, [(reply.bulk(name), reply.encode(proto, value)) for name, value in fields])
-
-
-@command("ACL|HELP", flags="loading stale", group="server", since="0.1.0", complexity="O(1)")
-def acl_help(ctx: Context, argv: list[bytes]) -> Reply:
-    """Return the subcommands with their summaries."""
-    return help_reply("ACL")

@@ -10,18 +10,15 @@ from commands.admin.clientlist import client_line, client_type
 from commands.admin.connection import check_name
 from commands.context import Context, Reply, UsersPart
 from commands.declare import MOST_NAMES, arg, command, oneof, opt, repeat, token
-from commands.help import help_reply
 from commands.parse import integer, timeout_ms
 from commands.session import Session
 from commands.slicing import in_parts
 from resp import errors, reply
 from resp.errors import CommandError
 
-_own = partial(
-    command, flags="noscript loading stale", traits="unpausable", group="connection", since="0.1.0", complexity="O(1)",
-)  # fmt: skip
+_own = partial(command, flags="noscript loading stale", traits="unpausable", group="connection")
 _all = partial(
-    command, flags="admin noscript loading stale", traits="unpausable", group="connection", since="0.1.0",
+    command, flags="admin noscript loading stale", traits="unpausable", group="connection",
     complexity="O(N): N connected clients.",
 )  # fmt: skip
 
@@ -117,8 +114,8 @@ def client_no_touch(ctx: Context, argv: list[bytes]) -> Reply:
 
 @command(
     "CLIENT|NO-EVICT", oneof("enabled", token("ON"), token("OFF")), flags="admin noscript loading stale",
-    traits="unpausable", group="connection", since="0.1.0", complexity="O(1)",
-)
+    traits="unpausable", group="connection",
+)  # fmt: skip
 def client_no_evict(ctx: Context, argv: list[bytes]) -> Reply:
     """Exclude the connection from eviction; accepted for compatibility, as clients are never closed to free memory."""
     ctx.session.no_evict = _on_off(argv[2])
@@ -136,7 +133,7 @@ def client_no_evict(ctx: Context, argv: list[bytes]) -> Reply:
         )
     ),
     most=MOST_NAMES,
-)
+)  # fmt: skip
 def client_list(ctx: Context, argv: list[bytes]) -> Reply:
     """Return a line for each connection."""
     sessions = ctx.server.clients.all()
@@ -264,9 +261,7 @@ def client_kill(ctx: Context, argv: list[bytes]) -> Reply:
     return in_parts(victims, kill, lambda _: reply.OK if old_form else reply.integer(len(victims)), ctx, CLIENTS)
 
 
-@_all(
-    "CLIENT|UNBLOCK", arg("client-id", "integer"), opt(oneof("unblock-type", token("TIMEOUT"), token("ERROR")))
-)
+@_all("CLIENT|UNBLOCK", arg("client-id", "integer"), opt(oneof("unblock-type", token("TIMEOUT"), token("ERROR"))))
 def client_unblock(ctx: Context, argv: list[bytes]) -> Reply:
     """End the wait of a blocked client, as at its timeout or with an error."""
     as_error = False
@@ -282,9 +277,7 @@ def client_unblock(ctx: Context, argv: list[bytes]) -> Reply:
     return reply.integer(int(waited))
 
 
-@_all(
-    "CLIENT|PAUSE", arg("timeout", "integer"), opt(oneof("mode", token("WRITE"), token("ALL")))
-)
+@_all("CLIENT|PAUSE", arg("timeout", "integer"), opt(oneof("mode", token("WRITE"), token("ALL"))))
 def client_pause(ctx: Context, argv: list[bytes]) -> Reply:
     """Delay the commands of all clients, or only write commands, for a number of ms."""
     writes_only = False
@@ -304,11 +297,3 @@ def client_unpause(ctx: Context, argv: list[bytes]) -> Reply:
     """End CLIENT PAUSE."""
     ctx.server.pauses.unpause()
     return reply.OK
-
-
-@command(
-    "CLIENT|HELP", flags="loading stale", traits="unpausable", group="connection", since="0.1.0", complexity="O(1)",
-)  # fmt: skip
-def client_help(ctx: Context, argv: list[bytes]) -> Reply:
-    """Return the subcommands with their summaries."""
-    return help_reply("CLIENT")

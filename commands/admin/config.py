@@ -8,12 +8,11 @@ from typing import Final
 from commands.context import Context, Reply
 from commands.declare import arg, block, command, repeat
 from commands.glob import check_together
-from commands.help import help_reply
 from resp import errors, reply
 
 MOST_PARAMETERS: Final = 250  # maximum parameters of one call, more than there are directives
 
-_config = partial(command, flags="admin noscript loading stale", group="server", since="0.1.0")
+_config = partial(command, flags="admin noscript loading stale", group="server")
 
 
 @_config(
@@ -32,9 +31,9 @@ def _bulk(text: str) -> bytes:
 
 
 @_config(
-    "CONFIG|SET", repeat(block("data", arg("parameter"), arg("value"))), arity=-4,
-    complexity="O(N): N directives.", most=2 * MOST_PARAMETERS,
-)
+    "CONFIG|SET", repeat(block("data", arg("parameter"), arg("value"))), arity=-4, complexity="O(N): N directives.",
+    most=2 * MOST_PARAMETERS,
+)  # fmt: skip
 def config_set(ctx: Context, argv: list[bytes]) -> Reply:
     """Set directives; if one of them can't be set, none is changed."""
     if len(argv) % 2:
@@ -43,21 +42,15 @@ def config_set(ctx: Context, argv: list[bytes]) -> Reply:
     return reply.OK
 
 
-@_config("CONFIG|RESETSTAT", complexity="O(1)")
+@_config("CONFIG|RESETSTAT")
 def config_resetstat(ctx: Context, argv: list[bytes]) -> Reply:
     """Reset the counters of INFO to zero."""
     ctx.server.stats.reset()
     return reply.OK
 
 
-@_config("CONFIG|REWRITE", complexity="O(1)")
+@_config("CONFIG|REWRITE")
 def config_rewrite(ctx: Context, argv: list[bytes]) -> Reply:
     """Write the current values of the directives to the configuration file."""
     ctx.server.config.rewrite()
     return reply.OK
-
-
-@command("CONFIG|HELP", flags="loading stale", group="server", since="0.1.0", complexity="O(1)")
-def config_help(ctx: Context, argv: list[bytes]) -> Reply:
-    """Return the subcommands with their summaries."""
-    return help_reply("CONFIG")

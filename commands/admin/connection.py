@@ -55,9 +55,8 @@ def _log_in(
             opt(arg("clientname", token="SETNAME")),
         )
     ),
-    flags="noscript loading stale fast no_auth allow_busy",
-    group="connection", since="0.1.0", complexity="O(1)",
-)
+    flags="noscript loading stale fast no_auth allow_busy", group="connection",
+)  # fmt: skip
 def hello(ctx: Context, argv: list[bytes]) -> Reply:
     """Choose RESP2 or RESP3, log in, and set the name of the connection; return properties of the server."""
     session = ctx.session
@@ -106,10 +105,9 @@ def _greeting(session: Session, proto: int, name: bytes | None, role: bytes) -> 
 
 
 @command(
-    "AUTH", opt(arg("username")), arg("password"), arity=-2,
-    flags="noscript loading stale fast no_auth allow_busy",
-    group="connection", since="0.1.0", complexity="O(1)",
-)
+    "AUTH", opt(arg("username")), arg("password"), arity=-2, flags="noscript loading stale fast no_auth allow_busy",
+    group="connection",
+)  # fmt: skip
 def auth(ctx: Context, argv: list[bytes]) -> Reply:
     """Log in; without a name, as the user ``default``, whose password is set by ``requirepass``."""
     if len(argv) > 3:
@@ -120,10 +118,7 @@ def auth(ctx: Context, argv: list[bytes]) -> Reply:
     return _log_in(ctx, name, argv[-1], argv[0], lambda: reply.OK)
 
 
-@command(
-    "PING", opt(arg("message")), flags="fast", traits="subscribed", group="connection", since="0.1.0",
-    complexity="O(1)",
-)
+@command("PING", opt(arg("message")), flags="fast", traits="subscribed", group="connection")
 def ping(ctx: Context, argv: list[bytes]) -> Reply:
     """Return PONG, or the message."""
     session = ctx.session
@@ -143,17 +138,16 @@ def ping_batch(ctx: Context, calls: list[list[bytes]]) -> list[bytes] | None:
     return [answer] * len(calls) if isinstance(answer, bytes) else None
 
 
-@command("ECHO", arg("message"), flags="loading stale fast", group="connection", since="0.1.0", complexity="O(1)")
+@command("ECHO", arg("message"), flags="loading stale fast", group="connection")
 def echo(ctx: Context, argv: list[bytes]) -> Reply:
     """Return the message."""
     return reply.bulk(argv[1])
 
 
 @command(
-    "QUIT", arity=-1, flags="noscript loading stale fast no_auth allow_busy",
-    traits="immediate subscribed unpausable",
-    group="connection", since="0.1.0", complexity="O(1)",
-)
+    "QUIT", arity=-1, flags="noscript loading stale fast no_auth allow_busy", traits="immediate subscribed unpausable",
+    group="connection",
+)  # fmt: skip
 def quit_(ctx: Context, argv: list[bytes]) -> Reply:
     """Close the connection after this reply."""
     ctx.session.close_after_reply = True
@@ -162,8 +156,8 @@ def quit_(ctx: Context, argv: list[bytes]) -> Reply:
 
 @command(
     "RESET", flags="noscript loading stale fast no_auth allow_busy", traits="immediate subscribed unpausable",
-    group="connection", since="0.1.0", complexity="O(1)",
-)
+    group="connection",
+)  # fmt: skip
 def reset(ctx: Context, argv: list[bytes]) -> Reply:
     """Reset the connection to the state of a new one."""
     session = ctx.session
@@ -191,10 +185,7 @@ def _as_new(ctx: Context) -> bytes:
     return reply.simple(b"RESET")
 
 
-@command(
-    "SELECT", arg("index", "integer"), flags="loading stale fast",
-    group="connection", since="0.1.0", complexity="O(1)",
-)
+@command("SELECT", arg("index", "integer"), flags="loading stale fast", group="connection")
 def select(ctx: Context, argv: list[bytes]) -> Reply:
     """Accept database 0, the only one."""
     check_database(argv[1])

@@ -14,7 +14,7 @@ from resp.errors import CommandError
 from storage.keyspace.values import String
 
 FLAGS = "admin noscript loading stale"
-_debug = partial(command, flags=FLAGS, group="server", since="0.1.0")
+_debug = partial(command, flags=FLAGS, group="server")
 
 MAX_SLEEP = 3600.0  # seconds
 
@@ -66,7 +66,7 @@ def debug_loadaof(ctx: Context, argv: list[bytes]) -> Reply:
     return reply.OK
 
 
-@_debug("DEBUG|OBJECT", key("RO"), complexity="O(1)")
+@_debug("DEBUG|OBJECT", key("RO"))
 def debug_object(ctx: Context, argv: list[bytes]) -> Reply:
     """Return the encoding, the size in bytes and the idle time of a value; the address has no meaning."""
     _allowed(ctx)
@@ -88,7 +88,7 @@ def debug_digest(ctx: Context, argv: list[bytes]) -> Reply:
     return reply.simple(ctx.ks.digest().encode())
 
 
-@command("DEBUG|HELP", flags="loading stale", group="server", since="0.1.0", complexity="O(1)")
+@command("DEBUG|HELP", flags="loading stale", group="server")
 def debug_help(ctx: Context, argv: list[bytes]) -> Reply:
     """Return the subcommands with their summaries."""
     _allowed(ctx)

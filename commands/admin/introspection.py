@@ -26,12 +26,11 @@ from commands.declare import (
 )
 from commands.glob import glob_match
 from commands.grammar import shown_flag
-from commands.help import help_reply
 from commands.slicing import in_pieces
 from resp import errors, reply
 from resp.errors import CommandError
 
-_command = partial(command, flags="loading stale", group="server", since="0.1.0", acl="connection")
+_command = partial(command, flags="loading stale", group="server", acl="connection")
 
 
 def _encoded(proto: int, value: object) -> bytes:
@@ -67,15 +66,15 @@ def command_(ctx: Context, argv: list[bytes]) -> Reply:
     return _encoded(ctx.session.proto, [info_row(each) for each in top_commands()])
 
 
-@_command("COMMAND|COUNT", complexity="O(1)")
+@_command("COMMAND|COUNT")
 def command_count(ctx: Context, argv: list[bytes]) -> Reply:
     """Return the number of commands, without subcommands."""
     return reply.integer(len(top_commands()))
 
 
 @_command(
-    "COMMAND|INFO", opt(arg("command-name", multiple=True)), complexity="O(N): N commands named.", most=MOST_NAMES
-)
+    "COMMAND|INFO", opt(arg("command-name", multiple=True)), complexity="O(N): N commands named.", most=MOST_NAMES,
+)  # fmt: skip
 def command_info(ctx: Context, argv: list[bytes]) -> Reply:
     """Return arity, flags, key positions and ACL categories of the named commands, or of all."""
     proto = ctx.session.proto
@@ -96,8 +95,8 @@ def command_info(ctx: Context, argv: list[bytes]) -> Reply:
 
 
 @_command(
-    "COMMAND|DOCS", opt(arg("command-name", multiple=True)), complexity="O(N): N commands named.", most=MOST_NAMES
-)
+    "COMMAND|DOCS", opt(arg("command-name", multiple=True)), complexity="O(N): N commands named.", most=MOST_NAMES,
+)  # fmt: skip
 def command_docs(ctx: Context, argv: list[bytes]) -> Reply:
     """Return summary, group, complexity and argument tree of the named commands, or of all."""
     if len(argv) == 2:
@@ -119,7 +118,7 @@ def command_docs(ctx: Context, argv: list[bytes]) -> Reply:
         )
     ),
     complexity="O(N): N commands.",
-)
+)  # fmt: skip
 def command_list(ctx: Context, argv: list[bytes]) -> Reply:
     """Return the names of the commands and subcommands."""
     if len(argv) == 2:
@@ -190,9 +189,3 @@ def command_getkeysandflags(ctx: Context, argv: list[bytes]) -> Reply:
             for name, flags in _flagged(argv[2:])
         ]
     )
-
-
-@_command("COMMAND|HELP", complexity="O(1)")
-def command_help(ctx: Context, argv: list[bytes]) -> Reply:
-    """Return the subcommands with their summaries."""
-    return help_reply("COMMAND")

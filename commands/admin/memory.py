@@ -7,26 +7,22 @@ from functools import partial
 
 from commands.context import Context, Reply, Slices
 from commands.declare import arg, command, key, opt
-from commands.help import help_reply
 from commands.parse import integer
 from commands.slicing import in_parts
 from resp import errors, reply
 from storage.groups.group import Group
 from storage.streams.stream import Stream
 
-_memory = partial(command, group="server", since="0.1.0")
+_memory = partial(command, group="server")
 
 KEY_BYTES = 150  # an estimate for a slot of the key table, the key object and the value object
 STRING_BYTES = 33  # a bytes object without its content
 
 
 @_memory(
-    "MEMORY|USAGE",
-    key("RO"),
-    opt(arg("count", "integer", token="SAMPLES")),
-    flags="readonly",
+    "MEMORY|USAGE", key("RO"), opt(arg("count", "integer", token="SAMPLES")), flags="readonly",
     complexity="O(N): N groups of the stream.",
-)
+)  # fmt: skip
 def memory_usage(ctx: Context, argv: list[bytes]) -> Reply:
     """Return an estimate of the memory of a key in bytes, excluding nodes that are only on disk."""
     if len(argv) > 3 and (len(argv) != 5 or argv[3].upper() != b"SAMPLES" or integer(argv[4]) < 0):
@@ -101,19 +97,13 @@ def _words(ctx: Context) -> bytes:
     return reply.verbatim(ctx.session.proto, "txt", text.encode())
 
 
-@_memory("MEMORY|PURGE", complexity="O(1)")
+@_memory("MEMORY|PURGE")
 def memory_purge(ctx: Context, argv: list[bytes]) -> Reply:
     """Do nothing: memory is returned to the system after checkpoints."""
     return reply.OK
 
 
-@_memory("MEMORY|MALLOC-STATS", complexity="O(1)")
+@_memory("MEMORY|MALLOC-STATS")
 def memory_malloc_stats(ctx: Context, argv: list[bytes]) -> Reply:
     """Return that the allocator has no statistics."""
     return reply.verbatim(ctx.session.proto, "txt", b"Stats not supported for the current allocator")
-
-
-@_memory("MEMORY|HELP", flags="loading stale", complexity="O(1)")
-def memory_help(ctx: Context, argv: list[bytes]) -> Reply:
-    """Return the subcommands with their summaries."""
-    return help_reply("MEMORY")

@@ -7,15 +7,13 @@ from functools import partial
 
 from commands.context import Context, Reply
 from commands.declare import MOST_NAMES, arg, command, opt
-from commands.help import help_reply
 from commands.parse import integer
 from commands.slicing import in_parts, in_pieces
 from resp import errors, reply
 from resp.errors import CommandError
 
-_slowlog = partial(command, flags="admin loading stale", group="server", since="0.1.0")
-_latency = partial(command, flags="admin noscript loading stale", group="server", since="0.1.0")
-_help = partial(command, flags="loading stale", group="server", since="0.1.0", complexity="O(1)")
+_slowlog = partial(command, flags="admin loading stale", group="server")
+_latency = partial(command, flags="admin noscript loading stale", group="server")
 
 
 @_slowlog("SLOWLOG|GET", opt(arg("count", "integer")), complexity="O(N): N entries returned.")
@@ -45,7 +43,7 @@ def slowlog_get(ctx: Context, argv: list[bytes]) -> Reply:
     return in_parts(entries, take, lambda _: in_pieces(items), ctx)
 
 
-@_slowlog("SLOWLOG|LEN", complexity="O(1)")
+@_slowlog("SLOWLOG|LEN")
 def slowlog_len(ctx: Context, argv: list[bytes]) -> Reply:
     """Return the number of entries in the slow log."""
     return reply.integer(len(ctx.server.timings.slowlog.entries()))
@@ -58,13 +56,7 @@ def slowlog_reset(ctx: Context, argv: list[bytes]) -> Reply:
     return reply.OK
 
 
-@_help("SLOWLOG|HELP")
-def slowlog_help(ctx: Context, argv: list[bytes]) -> Reply:
-    """Return the subcommands with their summaries."""
-    return help_reply("SLOWLOG")
-
-
-@_latency("LATENCY|LATEST", complexity="O(1)")
+@_latency("LATENCY|LATEST")
 def latency_latest(ctx: Context, argv: list[bytes]) -> Reply:
     """Return for each event its name, the time and duration of the last sample, and the longest duration (ms)."""
     rows = [
@@ -80,7 +72,7 @@ def latency_latest(ctx: Context, argv: list[bytes]) -> Reply:
     return reply.array(rows)
 
 
-@_latency("LATENCY|HISTORY", arg("event"), complexity="O(1)")
+@_latency("LATENCY|HISTORY", arg("event"))
 def latency_history(ctx: Context, argv: list[bytes]) -> Reply:
     """Return the samples of an event: Unix time and duration (ms)."""
     samples = ctx.server.timings.latency.all().get(argv[2].decode("latin-1"), [])
@@ -92,7 +84,7 @@ GRAPH_ROWS = 4
 _BAR = "_o#"  # thirds of a row
 
 
-@_latency("LATENCY|GRAPH", arg("event"), complexity="O(1)")
+@_latency("LATENCY|GRAPH", arg("event"))
 def latency_graph(ctx: Context, argv: list[bytes]) -> Reply:
     """Draw the samples of an event in ASCII, newest last, with their ages below them."""
     event = argv[2].decode("latin-1")
@@ -130,13 +122,13 @@ def _age(seconds: int) -> str:
     return f"{seconds}s"
 
 
-@_latency("LATENCY|RESET", opt(arg("event", multiple=True)), complexity="O(1)", most=MOST_NAMES)
+@_latency("LATENCY|RESET", opt(arg("event", multiple=True)), most=MOST_NAMES)
 def latency_reset(ctx: Context, argv: list[bytes]) -> Reply:
     """Remove the samples of the named events, or of all; return the number of events."""
     return reply.integer(ctx.server.timings.latency.reset([word.decode("latin-1") for word in argv[2:]]))
 
 
-@_latency("LATENCY|DOCTOR", complexity="O(1)")
+@_latency("LATENCY|DOCTOR")
 def latency_doctor(ctx: Context, argv: list[bytes]) -> Reply:
     """Describe the samples in words."""
     lines = []
@@ -155,7 +147,7 @@ def latency_doctor(ctx: Context, argv: list[bytes]) -> Reply:
 @_latency(
     "LATENCY|HISTOGRAM", opt(arg("command", multiple=True)), complexity="O(N): N commands with latencies.",
     most=MOST_NAMES,
-)
+)  # fmt: skip
 def latency_histogram(ctx: Context, argv: list[bytes]) -> Reply:
     """Return for each command the number of calls, and how many took at most 1, 2, 4, ... microseconds."""
     proto = ctx.session.proto
@@ -173,9 +165,3 @@ def latency_histogram(ctx: Context, argv: list[bytes]) -> Reply:
             fields = [(reply.bulk(b"calls"), reply.integer(calls)), (reply.bulk(b"histogram_usec"), histogram)]
             pairs.append((reply.bulk(name.encode()), reply.map_reply(proto, fields)))
     return reply.map_reply(proto, pairs)
-
-
-@_help("LATENCY|HELP")
-def latency_help(ctx: Context, argv: list[bytes]) -> Reply:
-    """Return the subcommands with their summaries."""
-    return help_reply("LATENCY")

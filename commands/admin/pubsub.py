@@ -12,16 +12,13 @@ from functools import partial
 from commands.context import Chunks, Context, Reply, Slices
 from commands.declare import arg, command, key, opt
 from commands.glob import MAX_TOGETHER, check_length, compiled
-from commands.help import help_reply
 from commands.session import Session
 from commands.slicing import AT_ONCE, SLICE_BYTES, Encode, in_turn, long_array, slice_end
 from resp import errors, reply
 from resp.errors import CommandError
 
-_subscribe = partial(
-    command, flags="pubsub noscript loading stale", traits="subscribed", group="pubsub", since="0.1.0"
-)
-_ask = partial(command, flags="pubsub loading stale", group="pubsub", since="0.1.0")
+_subscribe = partial(command, flags="pubsub noscript loading stale", traits="subscribed", group="pubsub")
+_ask = partial(command, flags="pubsub loading stale", group="pubsub")
 
 
 def _confirm(session: Session, kind: bytes, channel: bytes | None) -> bytes:
@@ -98,9 +95,7 @@ def _leave_some(kind: bytes, ctx: Context, names: list[bytes]) -> bytes:
     return b"".join(parts)
 
 
-@_subscribe(
-    "SUBSCRIBE", arg("channel", multiple=True), complexity="O(N): N channels to subscribe to.", channels="all",
-)
+@_subscribe("SUBSCRIBE", arg("channel", multiple=True), complexity="O(N): N channels to subscribe to.", channels="all")
 def subscribe(ctx: Context, argv: list[bytes]) -> Reply:
     """Receive the messages that are published to the channels from now on."""
     return _join(ctx, argv[1:], b"subscribe")
@@ -109,7 +104,7 @@ def subscribe(ctx: Context, argv: list[bytes]) -> Reply:
 @_subscribe(
     "PSUBSCRIBE", arg("pattern", "pattern", multiple=True), complexity="O(N): N patterns to subscribe to.",
     channels="patterns",
-)
+)  # fmt: skip
 def psubscribe(ctx: Context, argv: list[bytes]) -> Reply:
     """Receive the messages of all channels whose names match one of the patterns."""
     for pattern in argv[1:]:
@@ -117,18 +112,15 @@ def psubscribe(ctx: Context, argv: list[bytes]) -> Reply:
     return _join(ctx, argv[1:], b"psubscribe")
 
 
-@_subscribe(
-    "UNSUBSCRIBE", opt(arg("channel", multiple=True)), complexity="O(N): N channels to unsubscribe from."
-)
+@_subscribe("UNSUBSCRIBE", opt(arg("channel", multiple=True)), complexity="O(N): N channels to unsubscribe from.")
 def unsubscribe(ctx: Context, argv: list[bytes]) -> Reply:
     """End the subscriptions to the named channels, or to all."""
     return _leave(ctx, argv[1:], b"unsubscribe", ctx.session.channels)
 
 
 @_subscribe(
-    "PUNSUBSCRIBE", opt(arg("pattern", "pattern", multiple=True)),
-    complexity="O(N): N patterns to unsubscribe from."
-)
+    "PUNSUBSCRIBE", opt(arg("pattern", "pattern", multiple=True)), complexity="O(N): N patterns to unsubscribe from.",
+)  # fmt: skip
 def punsubscribe(ctx: Context, argv: list[bytes]) -> Reply:
     """End the subscriptions to the named patterns, or to all."""
     return _leave(ctx, argv[1:], b"punsubscribe", ctx.session.patterns)
@@ -136,8 +128,8 @@ def punsubscribe(ctx: Context, argv: list[bytes]) -> Reply:
 
 # As in Redis, shard channels are declared as keys with the flag not_key: there they belong to the slot of their name.
 @_subscribe(
-    "SSUBSCRIBE", key("not_key", "shardchannel", multiple=True),
-    complexity="O(N): N shard channels to subscribe to.", channels="all",
+    "SSUBSCRIBE", key("not_key", "shardchannel", multiple=True), complexity="O(N): N shard channels to subscribe to.",
+    channels="all",
 )  # fmt: skip
 def ssubscribe(ctx: Context, argv: list[bytes]) -> Reply:
     """Receive the messages that are published to the shard channels from now on."""
@@ -163,9 +155,8 @@ def _reply_first(session: Session) -> None:
 
 @command(
     "PUBLISH", arg("channel"), arg("message"), flags="pubsub loading stale fast", traits="reaches_replicas",
-    group="pubsub", since="0.1.0", complexity="O(N + M): N subscribers of the channel, M subscribed patterns.",
-    channels="first",
-)
+    group="pubsub", complexity="O(N + M): N subscribers of the channel, M subscribed patterns.", channels="first",
+)  # fmt: skip
 def publish(ctx: Context, argv: list[bytes]) -> Reply:
     """Send a message to the current subscribers of a channel; return their number."""
     _reply_first(ctx.session)
@@ -176,8 +167,7 @@ def publish(ctx: Context, argv: list[bytes]) -> Reply:
 
 @command(
     "SPUBLISH", key("not_key", "shardchannel"), arg("message"), flags="pubsub loading stale fast",
-    traits="reaches_replicas", group="pubsub", since="0.1.0", complexity="O(N): N subscribers of the shard channel.",
-    channels="first",
+    traits="reaches_replicas", group="pubsub", complexity="O(N): N subscribers of the shard channel.", channels="first",
 )  # fmt: skip
 def spublish(ctx: Context, argv: list[bytes]) -> Reply:
     """Send a message to the current subscribers of a shard channel; return their number."""
@@ -242,13 +232,7 @@ def _counted(ctx: Context, channels: list[bytes], count: Callable[[bytes], int])
     return in_turn(channels, encode, ctx, reply.array_header(2 * len(channels)))
 
 
-@_ask("PUBSUB|NUMPAT", complexity="O(1)")
+@_ask("PUBSUB|NUMPAT")
 def pubsub_numpat(ctx: Context, argv: list[bytes]) -> Reply:
     """Return the number of patterns that have subscribers."""
     return reply.integer(ctx.server.pubsub.pattern_count())
-
-
-@command("PUBSUB|HELP", flags="loading stale", group="pubsub", since="0.1.0", complexity="O(1)")
-def pubsub_help(ctx: Context, argv: list[bytes]) -> Reply:
-    """Return the subcommands with their summaries."""
-    return help_reply("PUBSUB")

@@ -15,8 +15,8 @@ from storage.model.timers import NEVER
 
 _REPLID = re.compile(rb"\?|[0-9a-f]{40}")
 
-_server = partial(command, group="server", since="0.1.0")
-_wait = partial(command, flags="blocking", group="connection", since="0.1.0", complexity="O(N): N replicas.")
+_server = partial(command, group="server")
+_wait = partial(command, flags="blocking", group="connection", complexity="O(N): N replicas.")
 
 
 # -- the role ----------------------------------------------------------------------------------------------------
@@ -61,10 +61,8 @@ def role(ctx: Context, argv: list[bytes]) -> Reply:
 
 
 @_server(
-    "FAILOVER",
-    opt(block("target", arg("host", token="TO"), arg("port", "integer"), opt(token("FORCE")))),
-    opt(token("ABORT")), opt(arg("milliseconds", "integer", token="TIMEOUT")),
-    flags="admin noscript stale",
+    "FAILOVER", opt(block("target", arg("host", token="TO"), arg("port", "integer"), opt(token("FORCE")))),
+    opt(token("ABORT")), opt(arg("milliseconds", "integer", token="TIMEOUT")), flags="admin noscript stale",
 )  # fmt: skip
 def failover(ctx: Context, argv: list[bytes]) -> Reply:
     """Make a replica the leader as soon as it has all writes; new writes wait in the meantime."""
@@ -144,13 +142,9 @@ def replconf(ctx: Context, argv: list[bytes]) -> Reply:
 
 
 @_server(
-    "PSYNC",
-    arg("replicationid"),
-    arg("offset", "integer"),
-    arity=-3,
-    flags="admin noscript no_async_loading no_multi",
+    "PSYNC", arg("replicationid"), arg("offset", "integer"), arity=-3, flags="admin noscript no_async_loading no_multi",
     traits="unpausable",
-)
+)  # fmt: skip
 def psync(ctx: Context, argv: list[bytes]) -> Reply:
     """Send the log after an offset, or a full copy if the log no longer reaches back that far; sent by replicas."""
     takeover = len(argv) == 4 and argv[3].upper() == b"FAILOVER"

@@ -11,17 +11,16 @@ from commands.slicing import AT_ONCE
 from resp import errors, reply
 from resp.errors import CommandError
 
-_saving = partial(command, group="server", since="0.1.0", complexity="O(N): N changes since the last checkpoint.")
+_saving = partial(command, group="server", complexity="O(N): N changes since the last checkpoint.")
 _flush = partial(
-    command, flags="write", group="server", since="0.1.0", acl="keyspace dangerous",
-    complexity="O(N): N keys and macro nodes.",
+    command, flags="write", group="server", acl="keyspace dangerous", complexity="O(N): N keys and macro nodes.",
 )  # fmt: skip
 
 
 @command(
-    "INFO", opt(arg("section", multiple=True)), flags="loading stale", group="server", since="0.1.0", acl="dangerous",
+    "INFO", opt(arg("section", multiple=True)), flags="loading stale", group="server", acl="dangerous",
     complexity="O(N): N clients and streams.", most=MOST_NAMES,
-)
+)  # fmt: skip
 def info(ctx: Context, argv: list[bytes]) -> Reply:
     """Return information and statistics of the server, by section."""
     sections = [word.decode("latin-1").lower() for word in argv[1:]]
@@ -36,14 +35,14 @@ def info(ctx: Context, argv: list[bytes]) -> Reply:
     return step(ctx) or Slices(step, False)
 
 
-@command("TIME", flags="loading stale fast", group="server", since="0.1.0", complexity="O(1)")
+@command("TIME", flags="loading stale fast", group="server")
 def time(ctx: Context, argv: list[bytes]) -> Reply:
     """Return the server's time: Unix seconds and microseconds."""
     now = ctx.server.clock.micros()
     return reply.bulk_array([b"%d" % (now // 1_000_000), b"%d" % (now % 1_000_000)])
 
 
-@command("MONITOR", flags="admin noscript loading stale", group="server", since="0.1.0", complexity="O(1)")
+@command("MONITOR", flags="admin noscript loading stale", group="server")
 def monitor(ctx: Context, argv: list[bytes]) -> Reply:
     """Receive every command that the server executes from now on."""
     if ctx.in_exec:
@@ -54,9 +53,7 @@ def monitor(ctx: Context, argv: list[bytes]) -> Reply:
 
 
 # -- all keys ----------------------------------------------------------------------------------------------------
-@command(
-    "DBSIZE", flags="readonly fast", group="server", since="0.1.0", acl="keyspace", complexity="O(1)",
-)
+@command("DBSIZE", flags="readonly fast", group="server", acl="keyspace")
 def dbsize(ctx: Context, argv: list[bytes]) -> Reply:
     """Return the number of keys."""
     return reply.integer(len(ctx.ks.keys))
@@ -94,8 +91,8 @@ def flushdb(ctx: Context, argv: list[bytes]) -> Reply:
 
 
 @command(
-    "SWAPDB", arg("index1", "integer"), arg("index2", "integer"), flags="write fast", group="server", since="0.1.0",
-    acl="keyspace dangerous", complexity="O(1)",
+    "SWAPDB", arg("index1", "integer"), arg("index2", "integer"), flags="write fast", group="server",
+    acl="keyspace dangerous",
 )  # fmt: skip
 def swapdb(ctx: Context, argv: list[bytes]) -> Reply:
     """Accept database 0 twice, as it is the only one."""
@@ -147,20 +144,16 @@ def bgrewriteaof(ctx: Context, argv: list[bytes]) -> Reply:
     return reply.simple(b"Background append only file rewriting scheduled")
 
 
-@command(
-    "LASTSAVE", flags="loading stale fast", group="server", since="0.1.0", acl="admin dangerous", complexity="O(1)"
-)
+@command("LASTSAVE", flags="loading stale fast", group="server", acl="admin dangerous")
 def lastsave(ctx: Context, argv: list[bytes]) -> Reply:
     """Return the Unix time of the last successful checkpoint."""
     return reply.integer(ctx.server.checkpoints.last())
 
 
 @_saving(
-    "SHUTDOWN",
-    opt(oneof("save-selector", token("NOSAVE"), token("SAVE"))),
-    opt(token("NOW")), opt(token("FORCE")), opt(token("ABORT")),
-    flags="admin noscript loading stale no_multi allow_busy", traits="unpausable",
-)
+    "SHUTDOWN", opt(oneof("save-selector", token("NOSAVE"), token("SAVE"))), opt(token("NOW")), opt(token("FORCE")),
+    opt(token("ABORT")), flags="admin noscript loading stale no_multi allow_busy", traits="unpausable",
+)  # fmt: skip
 def shutdown(ctx: Context, argv: list[bytes]) -> Reply:
     """Shut down the server, after a checkpoint unless NOSAVE is given. Acknowledged writes are on disk anyway."""
     words = [word.upper() for word in argv[1:]]

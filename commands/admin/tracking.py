@@ -11,9 +11,7 @@ from commands.session import TrackingOptions
 from resp import errors, reply
 from resp.errors import CommandError
 
-_own = partial(
-    command, flags="noscript loading stale", traits="unpausable", group="connection", since="0.1.0", complexity="O(1)",
-)  # fmt: skip
+_own = partial(command, flags="noscript loading stale", traits="unpausable", group="connection")
 
 
 def _parsed(ctx: Context, words: list[bytes]) -> tuple[TrackingOptions, list[bytes]]:
@@ -94,10 +92,10 @@ def _overlap(one: bytes, other: bytes) -> bool:
 
 
 @_own(
-    "CLIENT|TRACKING", oneof("status", token("ON"), token("OFF")),
-    opt(arg("client-id", "integer", token="REDIRECT")), opt(repeat(block("prefixes", arg("prefix", token="PREFIX")))),
-    opt(token("BCAST")), opt(token("OPTIN")), opt(token("OPTOUT")), opt(token("NOLOOP")), most=2 * MOST_NAMES + 10,
-)
+    "CLIENT|TRACKING", oneof("status", token("ON"), token("OFF")), opt(arg("client-id", "integer", token="REDIRECT")),
+    opt(repeat(block("prefixes", arg("prefix", token="PREFIX")))), opt(token("BCAST")), opt(token("OPTIN")),
+    opt(token("OPTOUT")), opt(token("NOLOOP")), most=2 * MOST_NAMES + 10,
+)  # fmt: skip
 def client_tracking(ctx: Context, argv: list[bytes]) -> Reply:
     """Turn notifications of changes of keys that this connection has read on or off; another one can receive them."""
     session = ctx.session

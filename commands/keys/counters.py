@@ -60,7 +60,7 @@ def _add_batch(ctx: Context, calls: list[list[bytes]], amount: int) -> list[byte
     return texts
 
 
-@command("INCR", key("RW ACCESS UPDATE"), flags="write denyoom fast", group="string", complexity="O(1)")
+@command("INCR", key("RW ACCESS UPDATE"), flags="write denyoom fast", group="string")
 def incr(ctx: Context, argv: list[bytes]) -> Reply:
     """Add 1 to the integer of a key (0 if the key does not exist) and return the sum."""
     return _add(ctx, argv[1], 1)
@@ -72,7 +72,7 @@ def incr_batch(ctx: Context, calls: list[list[bytes]]) -> list[bytes] | None:
     return _add_batch(ctx, calls, 1)
 
 
-@command("DECR", key("RW ACCESS UPDATE"), flags="write denyoom fast", group="string", complexity="O(1)")
+@command("DECR", key("RW ACCESS UPDATE"), flags="write denyoom fast", group="string")
 def decr(ctx: Context, argv: list[bytes]) -> Reply:
     """Subtract 1 from the integer of a key (0 if the key does not exist) and return the difference."""
     return _add(ctx, argv[1], -1)
@@ -84,19 +84,13 @@ def decr_batch(ctx: Context, calls: list[list[bytes]]) -> list[bytes] | None:
     return _add_batch(ctx, calls, -1)
 
 
-@command(
-    "INCRBY", key("RW ACCESS UPDATE"), arg("increment", "integer"),
-    flags="write denyoom fast", group="string", complexity="O(1)",
-)  # fmt: skip
+@command("INCRBY", key("RW ACCESS UPDATE"), arg("increment", "integer"), flags="write denyoom fast", group="string")
 def incrby(ctx: Context, argv: list[bytes]) -> Reply:
     """Add to the integer of a key (0 if the key does not exist) and return the sum."""
     return _add(ctx, argv[1], integer(argv[2]))
 
 
-@command(
-    "DECRBY", key("RW ACCESS UPDATE"), arg("decrement", "integer"),
-    flags="write denyoom fast", group="string", complexity="O(1)",
-)  # fmt: skip
+@command("DECRBY", key("RW ACCESS UPDATE"), arg("decrement", "integer"), flags="write denyoom fast", group="string")
 def decrby(ctx: Context, argv: list[bytes]) -> Reply:
     """Subtract from the integer of a key (0 if the key does not exist) and return the difference."""
     amount = integer(argv[2])
@@ -105,10 +99,7 @@ def decrby(ctx: Context, argv: list[bytes]) -> Reply:
     return _add(ctx, argv[1], -amount)
 
 
-@command(
-    "INCRBYFLOAT", key("RW ACCESS UPDATE"), arg("increment", "double"),
-    flags="write denyoom fast", group="string", complexity="O(1)",
-)  # fmt: skip
+@command("INCRBYFLOAT", key("RW ACCESS UPDATE"), arg("increment", "double"), flags="write denyoom fast", group="string")
 def incrbyfloat(ctx: Context, argv: list[bytes]) -> Reply:
     """Add to the number of a key (0 if the key does not exist) and return the sum. The key keeps its expiry."""
     old = ctx.ks.string(argv[1], ctx.now)

@@ -59,27 +59,21 @@ def _allowed(conditions: set[bytes], when: int, current: int) -> bool:
     )
 
 
-@command(
-    "EXPIRE", key("RW UPDATE"), arg("seconds", "integer"), _CONDITION,
-    flags="write fast", group="generic", complexity="O(1)",
-)  # fmt: skip
+@command("EXPIRE", key("RW UPDATE"), arg("seconds", "integer"), _CONDITION, flags="write fast", group="generic")
 def expire(ctx: Context, argv: list[bytes]) -> Reply:
     """Set the expiry of a key to a number of seconds from now."""
     return _set_expiry(ctx, argv, 1000, ctx.now)
 
 
-@command(
-    "PEXPIRE", key("RW UPDATE"), arg("milliseconds", "integer"), _CONDITION,
-    flags="write fast", group="generic", complexity="O(1)",
-)  # fmt: skip
+@command("PEXPIRE", key("RW UPDATE"), arg("milliseconds", "integer"), _CONDITION, flags="write fast", group="generic")
 def pexpire(ctx: Context, argv: list[bytes]) -> Reply:
     """Set the expiry of a key to a number of milliseconds from now."""
     return _set_expiry(ctx, argv, 1, ctx.now)
 
 
 @command(
-    "EXPIREAT", key("RW UPDATE"), arg("unix-time-seconds", "unix-time"), _CONDITION,
-    flags="write fast", group="generic", complexity="O(1)",
+    "EXPIREAT", key("RW UPDATE"), arg("unix-time-seconds", "unix-time"), _CONDITION, flags="write fast",
+    group="generic",
 )  # fmt: skip
 def expireat(ctx: Context, argv: list[bytes]) -> Reply:
     """Set the expiry of a key to a Unix time in seconds."""
@@ -87,8 +81,8 @@ def expireat(ctx: Context, argv: list[bytes]) -> Reply:
 
 
 @command(
-    "PEXPIREAT", key("RW UPDATE"), arg("unix-time-milliseconds", "unix-time"), _CONDITION,
-    flags="write fast", group="generic", complexity="O(1)",
+    "PEXPIREAT", key("RW UPDATE"), arg("unix-time-milliseconds", "unix-time"), _CONDITION, flags="write fast",
+    group="generic",
 )  # fmt: skip
 def pexpireat(ctx: Context, argv: list[bytes]) -> Reply:
     """Set the expiry of a key to a Unix time in milliseconds."""
@@ -112,31 +106,31 @@ def _left(ctx: Context, name: bytes) -> int:
     return at if at < 0 else at - ctx.now
 
 
-@command("TTL", key("RO ACCESS"), flags="readonly fast", group="generic", complexity="O(1)")
+@command("TTL", key("RO ACCESS"), flags="readonly fast", group="generic")
 def ttl(ctx: Context, argv: list[bytes]) -> Reply:
     """Return the seconds until a key expires, -1 if it doesn't, -2 if there is no such key."""
     return reply.integer(_seconds(_left(ctx, argv[1])))
 
 
-@command("PTTL", key("RO ACCESS"), flags="readonly fast", group="generic", complexity="O(1)")
+@command("PTTL", key("RO ACCESS"), flags="readonly fast", group="generic")
 def pttl(ctx: Context, argv: list[bytes]) -> Reply:
     """Return the milliseconds until a key expires, -1 if it doesn't, -2 if there is no such key."""
     return reply.integer(_left(ctx, argv[1]))
 
 
-@command("EXPIRETIME", key("RO ACCESS"), flags="readonly fast", group="generic", complexity="O(1)")
+@command("EXPIRETIME", key("RO ACCESS"), flags="readonly fast", group="generic")
 def expiretime(ctx: Context, argv: list[bytes]) -> Reply:
     """Return the Unix time in seconds at which a key expires, -1 if it doesn't, -2 if there is no such key."""
     return reply.integer(_seconds(_expire_at(ctx, argv[1])))
 
 
-@command("PEXPIRETIME", key("RO ACCESS"), flags="readonly fast", group="generic", complexity="O(1)")
+@command("PEXPIRETIME", key("RO ACCESS"), flags="readonly fast", group="generic")
 def pexpiretime(ctx: Context, argv: list[bytes]) -> Reply:
     """Return the Unix time in milliseconds at which a key expires, -1 if it doesn't, -2 if there is no such key."""
     return reply.integer(_expire_at(ctx, argv[1]))
 
 
-@command("PERSIST", key("RW UPDATE"), flags="write fast", group="generic", complexity="O(1)")
+@command("PERSIST", key("RW UPDATE"), flags="write fast", group="generic")
 def persist(ctx: Context, argv: list[bytes]) -> Reply:
     """Remove the expiry of a key; return 1 if it had one, otherwise 0."""
     if ctx.ks.get(argv[1], ctx.now) is None or not ctx.ks.persist(argv[1]):

@@ -8,7 +8,6 @@ from typing import Final
 from commands.context import Chunks, Context, Reply, Slices
 from commands.declare import arg, command, key, opt, repeat
 from commands.glob import compiled
-from commands.help import help_reply
 from commands.keys.setoptions import delete
 from commands.parse import integer, is_integer
 from commands.slicing import AT_ONCE, by_name, long_array, slice_end
@@ -61,7 +60,7 @@ def exists(ctx: Context, argv: list[bytes]) -> Reply:
     return reply.integer(len(found) - found.count(None))
 
 
-@command("TYPE", key("RO"), flags="readonly fast", group="generic", complexity="O(1)")
+@command("TYPE", key("RO"), flags="readonly fast", group="generic")
 def type_(ctx: Context, argv: list[bytes]) -> Reply:
     """Return the type of a key: stream, string or none."""
     value = ctx.ks.peek(argv[1], ctx.now)
@@ -79,8 +78,8 @@ def touch(ctx: Context, argv: list[bytes]) -> Reply:
 
 # -- all keys ------------------------------------------------------------------------------------------------------
 @command(
-    "KEYS", arg("pattern", "pattern"), flags="readonly", group="generic", acl="dangerous", complexity="O(N): N keys."
-)
+    "KEYS", arg("pattern", "pattern"), flags="readonly", group="generic", acl="dangerous", complexity="O(N): N keys.",
+)  # fmt: skip
 def keys(ctx: Context, argv: list[bytes]) -> Reply:
     """Return all keys that match a glob pattern."""
     names, pattern = list(ctx.ks.keys), argv[1]
@@ -107,8 +106,8 @@ def _matching(ctx: Context, names: list[bytes], pattern: bytes) -> list[bytes]:
 
 @command(
     "SCAN", arg("cursor", "integer"), opt(arg("pattern", "pattern", token="MATCH")),
-    opt(arg("count", "integer", token="COUNT")), opt(arg("type", token="TYPE")),
-    flags="readonly", group="generic", complexity="O(1) for a call, O(N) for all calls: N keys.",
+    opt(arg("count", "integer", token="COUNT")), opt(arg("type", token="TYPE")), flags="readonly", group="generic",
+    complexity="O(1) for a call, O(N) for all calls: N keys.",
 )  # fmt: skip
 def scan(ctx: Context, argv: list[bytes]) -> Reply:
     """Return some of the keys and the next cursor, 0 at the end; keys that exist throughout are never missed."""
@@ -158,7 +157,7 @@ def _scanned(ctx: Context, cursor: int, count: int, pattern: bytes, wanted: byte
     return cursor, found
 
 
-@command("RANDOMKEY", flags="readonly", group="generic", complexity="O(1)")
+@command("RANDOMKEY", flags="readonly", group="generic")
 def randomkey(ctx: Context, argv: list[bytes]) -> Reply:
     """Return one of the keys, or null if there are none."""
     ks = ctx.ks
@@ -178,7 +177,7 @@ def randomkey(ctx: Context, argv: list[bytes]) -> Reply:
 
 
 # -- OBJECT --------------------------------------------------------------------------------------------------------
-@command("OBJECT|ENCODING", key("RO"), flags="readonly", group="generic", complexity="O(1)")
+@command("OBJECT|ENCODING", key("RO"), flags="readonly", group="generic")
 def objectencoding(ctx: Context, argv: list[bytes]) -> Reply:
     """Return the encoding of a value: stream, int, embstr or raw."""
     value = ctx.ks.peek(argv[2], ctx.now, quiet=True)
@@ -196,7 +195,7 @@ def encoding(value: Value) -> bytes:
     return b"embstr" if len(value.value) <= _EMBSTR_LIMIT else b"raw"
 
 
-@command("OBJECT|IDLETIME", key("RO"), flags="readonly", group="generic", complexity="O(1)")
+@command("OBJECT|IDLETIME", key("RO"), flags="readonly", group="generic")
 def object_idletime(ctx: Context, argv: list[bytes]) -> Reply:
     """Return the seconds since a key was last used, at most since the server started."""
     value = ctx.ks.peek(argv[2], ctx.now, quiet=True)
@@ -213,22 +212,16 @@ def idle_seconds(value: Value, now: int) -> int:
     return max(0, now - (used or now)) // 1000
 
 
-@command("OBJECT|REFCOUNT", key("RO"), flags="readonly", group="generic", complexity="O(1)")
+@command("OBJECT|REFCOUNT", key("RO"), flags="readonly", group="generic")
 def object_refcount(ctx: Context, argv: list[bytes]) -> Reply:
     """Return 1: values are never shared."""
     value = ctx.ks.peek(argv[2], ctx.now, quiet=True)
     return reply.null(ctx.session.proto) if value is None else reply.integer(1)
 
 
-@command("OBJECT|FREQ", key("RO"), flags="readonly", group="generic", complexity="O(1)")
+@command("OBJECT|FREQ", key("RO"), flags="readonly", group="generic")
 def object_freq(ctx: Context, argv: list[bytes]) -> Reply:
     """Return an error, as Redis does without an LFU policy: accesses are not counted."""
     if ctx.ks.peek(argv[2], ctx.now, quiet=True) is None:
         return reply.null(ctx.session.proto)
     raise CommandError(_LFU_ONLY)
-
-
-@command("OBJECT|HELP", flags="loading stale", group="generic", complexity="O(1)")
-def object_help(ctx: Context, argv: list[bytes]) -> Reply:
-    """Return the subcommands with their summaries."""
-    return help_reply("OBJECT")

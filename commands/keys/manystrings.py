@@ -40,8 +40,8 @@ def mget(ctx: Context, argv: list[bytes]) -> Reply:
 
 
 @command(
-    "MSET", repeat(block("data", key("OW UPDATE"), arg("value"))),
-    flags="write denyoom", group="string", complexity="O(N): N keys.",
+    "MSET", repeat(block("data", key("OW UPDATE"), arg("value"))), flags="write denyoom", group="string",
+    complexity="O(N): N keys.",
 )  # fmt: skip
 def mset(ctx: Context, argv: list[bytes]) -> Reply:
     """Set several keys to strings in one step."""
@@ -52,8 +52,8 @@ def mset(ctx: Context, argv: list[bytes]) -> Reply:
 
 
 @command(
-    "MSETNX", repeat(block("data", key("OW INSERT"), arg("value"))),
-    flags="write denyoom", group="string", complexity="O(N): N keys.",
+    "MSETNX", repeat(block("data", key("OW INSERT"), arg("value"))), flags="write denyoom", group="string",
+    complexity="O(N): N keys.",
 )  # fmt: skip
 def msetnx(ctx: Context, argv: list[bytes]) -> Reply:
     """Set several keys to strings in one step if none of them exists; return 1 if they were set, otherwise 0."""
@@ -68,8 +68,7 @@ def msetnx(ctx: Context, argv: list[bytes]) -> Reply:
 
 @command(
     "MSETEX", arg("numkeys", "integer"), repeat(block("data", key("OW UPDATE"), arg("value"))),
-    opt(oneof("condition", token("NX"), token("XX"))),
-    opt(oneof("expiration", *EXPIRY, token("KEEPTTL"))),
+    opt(oneof("condition", token("NX"), token("XX"))), opt(oneof("expiration", *EXPIRY, token("KEEPTTL"))),
     flags="write denyoom", group="string", complexity="O(N): N keys.",
 )  # fmt: skip
 def msetex(ctx: Context, argv: list[bytes]) -> Reply:

@@ -62,8 +62,7 @@ def renamenx(ctx: Context, argv: list[bytes]) -> Reply:
 
 @command(
     "COPY", key("RO ACCESS", "source"), key("OW UPDATE", "destination"),
-    opt(arg("destination-db", "integer", token="DB")), opt(token("REPLACE")),
-    flags="write denyoom", group="generic", complexity="O(1)",
+    opt(arg("destination-db", "integer", token="DB")), opt(token("REPLACE")), flags="write denyoom", group="generic",
 )  # fmt: skip
 def copy(ctx: Context, argv: list[bytes]) -> Reply:
     """Copy a string and its expiry to another key; return 1 if it was copied, otherwise 0. Streams can't be copied."""
@@ -99,14 +98,14 @@ def copy(ctx: Context, argv: list[bytes]) -> Reply:
 
 
 # -- not possible here -------------------------------------------------------------------------------------------
-@command("MOVE", key("RW ACCESS DELETE"), arg("db", "integer"), flags="write fast", group="generic", complexity="O(1)")
+@command("MOVE", key("RW ACCESS DELETE"), arg("db", "integer"), flags="write fast", group="generic")
 def move(ctx: Context, argv: list[bytes]) -> Reply:
     """Return an error: there is no other database to which a key could be moved."""
     check_database(argv[2])
     raise CommandError(errors.SAME_OBJECT)
 
 
-@command("DUMP", key("RO ACCESS"), flags="readonly", group="generic", complexity="O(1)")
+@command("DUMP", key("RO ACCESS"), flags="readonly", group="generic")
 def dump(ctx: Context, argv: list[bytes]) -> Reply:
     """Return null if there is no such key, otherwise an error: there is no serialized form."""
     if ctx.ks.peek(argv[1], ctx.now) is None:
@@ -116,7 +115,7 @@ def dump(ctx: Context, argv: list[bytes]) -> Reply:
 
 @command(
     "RESTORE", key("OW UPDATE"), arg("ttl", "integer"), arg("serialized-value"), opt(repeat(arg("option"))),
-    flags="write denyoom", group="generic", acl="dangerous", complexity="O(1)",
+    flags="write denyoom", group="generic", acl="dangerous",
 )  # fmt: skip
 def restore(ctx: Context, argv: list[bytes]) -> Reply:
     """Return an error: there is no serialized form."""

@@ -13,7 +13,6 @@ from typing import Final
 
 from commands.context import Context, Reply
 from commands.declare import MOST_NAMES, arg, command, key, opt
-from commands.help import help_reply
 from commands.keys.setoptions import delete
 from commands.parse import INT_MAX, INT_MIN, integer, invalid_expire
 from resp import reply
@@ -114,10 +113,7 @@ def _known_sha1(argv: list[bytes]) -> bool:
     return argv[1].lower() in _SCRIPTS
 
 
-_eval = partial(
-    command, group="scripting", flags="noscript stale skip_monitor no_mandatory_keys", traits="may_write",
-    complexity="O(1)",
-)  # fmt: skip
+_eval = partial(command, group="scripting", flags="noscript stale skip_monitor no_mandatory_keys", traits="may_write")
 
 
 @_eval(
@@ -154,9 +150,3 @@ def script_load(ctx: Context, argv: list[bytes]) -> Reply:
 def script_exists(ctx: Context, argv: list[bytes]) -> Reply:
     """Return 1 or 0 for each SHA1, depending on whether the script is known."""
     return reply.array([reply.integer(int(sha1.lower() in _SCRIPTS)) for sha1 in argv[2:]])
-
-
-@command("SCRIPT|HELP", group="scripting", flags="loading stale", complexity="O(1)")
-def script_help(ctx: Context, argv: list[bytes]) -> Reply:
-    """Return the subcommands with their summaries."""
-    return help_reply("SCRIPT")

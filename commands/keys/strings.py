@@ -46,10 +46,9 @@ def _set_reads(argv: list[bytes]) -> bool:
 # -- one key -----------------------------------------------------------------------------------------------------
 @command(
     "SET", key("RW ACCESS UPDATE VARIABLE_FLAGS"), arg("value"),
-    opt(oneof("condition", token("NX"), token("XX"), *COMPARED)),
-    opt(token("GET")),
-    opt(oneof("expiration", *EXPIRY, token("KEEPTTL"))),
-    flags="write denyoom", group="string", complexity="O(1)", reads=_set_reads, traits="brief",
+    opt(oneof("condition", token("NX"), token("XX"), *COMPARED)), opt(token("GET")),
+    opt(oneof("expiration", *EXPIRY, token("KEEPTTL"))), flags="write denyoom", group="string", reads=_set_reads,
+    traits="brief",
 )  # fmt: skip
 def set_(ctx: Context, argv: list[bytes]) -> Reply:
     """Set a key to a string, with an optional condition and expiry; GET returns the old value."""
@@ -86,7 +85,7 @@ def set_batch(ctx: Context, calls: list[list[bytes]]) -> list[bytes] | None:
     return [reply.OK] * len(calls)
 
 
-@command("SETNX", key("OW INSERT"), arg("value"), flags="write denyoom fast", group="string", complexity="O(1)")
+@command("SETNX", key("OW INSERT"), arg("value"), flags="write denyoom fast", group="string")
 def setnx(ctx: Context, argv: list[bytes]) -> Reply:
     """Set a key to a string if there is no such key; return 1 if it was set, otherwise 0."""
     if ctx.ks.get(argv[1], ctx.now) is not None:
@@ -95,10 +94,7 @@ def setnx(ctx: Context, argv: list[bytes]) -> Reply:
     return reply.integer(1)
 
 
-@command(
-    "SETEX", key("OW UPDATE"), arg("seconds", "integer"), arg("value"),
-    flags="write denyoom", group="string", complexity="O(1)",
-)  # fmt: skip
+@command("SETEX", key("OW UPDATE"), arg("seconds", "integer"), arg("value"), flags="write denyoom", group="string")
 def setex(ctx: Context, argv: list[bytes]) -> Reply:
     """Set a key to a string that expires after a number of seconds."""
     store(ctx, argv[1], argv[3], expiry(argv[2], 1000, ctx.now, "setex"))
@@ -106,8 +102,7 @@ def setex(ctx: Context, argv: list[bytes]) -> Reply:
 
 
 @command(
-    "PSETEX", key("OW UPDATE"), arg("milliseconds", "integer"), arg("value"),
-    flags="write denyoom", group="string", complexity="O(1)",
+    "PSETEX", key("OW UPDATE"), arg("milliseconds", "integer"), arg("value"), flags="write denyoom", group="string",
 )  # fmt: skip
 def psetex(ctx: Context, argv: list[bytes]) -> Reply:
     """Set a key to a string that expires after a number of milliseconds."""
@@ -115,9 +110,7 @@ def psetex(ctx: Context, argv: list[bytes]) -> Reply:
     return reply.OK
 
 
-@command(
-    "GETSET", key("RW ACCESS UPDATE"), arg("value"), flags="write denyoom fast", group="string", complexity="O(1)",
-)  # fmt: skip
+@command("GETSET", key("RW ACCESS UPDATE"), arg("value"), flags="write denyoom fast", group="string")
 def getset(ctx: Context, argv: list[bytes]) -> Reply:
     """Set a key to a string and return the previous string, or null; its expiry is removed."""
     old = ctx.ks.read_string(argv[1], ctx.now)
@@ -125,7 +118,7 @@ def getset(ctx: Context, argv: list[bytes]) -> Reply:
     return bulk(ctx, old)
 
 
-@command("GET", key("RO ACCESS"), flags="readonly fast", group="string", complexity="O(1)")
+@command("GET", key("RO ACCESS"), flags="readonly fast", group="string")
 def get(ctx: Context, argv: list[bytes]) -> Reply:
     """Return the string of a key, or null."""
     ks = ctx.ks
@@ -153,7 +146,7 @@ def get_batch(ctx: Context, calls: list[list[bytes]]) -> list[bytes] | None:
     return [reply.bulk(found.value)] * count
 
 
-@command("GETDEL", key("RW ACCESS DELETE"), flags="write fast", group="string", complexity="O(1)")
+@command("GETDEL", key("RW ACCESS DELETE"), flags="write fast", group="string")
 def getdel(ctx: Context, argv: list[bytes]) -> Reply:
     """Return the string of a key, or null, and delete the key."""
     value = ctx.ks.read_string(argv[1], ctx.now)
@@ -163,8 +156,8 @@ def getdel(ctx: Context, argv: list[bytes]) -> Reply:
 
 
 @command(
-    "GETEX", key("RW ACCESS UPDATE"), opt(oneof("expiration", *EXPIRY, token("PERSIST"))),
-    flags="write fast", group="string", complexity="O(1)",
+    "GETEX", key("RW ACCESS UPDATE"), opt(oneof("expiration", *EXPIRY, token("PERSIST"))), flags="write fast",
+    group="string",
 )  # fmt: skip
 def getex(ctx: Context, argv: list[bytes]) -> Reply:
     """Return the string of a key, or null, and set or remove the expiry of the key."""
@@ -184,7 +177,7 @@ def getex(ctx: Context, argv: list[bytes]) -> Reply:
     return long_bulk(value)
 
 
-@command("STRLEN", key("RO"), flags="readonly fast", group="string", complexity="O(1)")
+@command("STRLEN", key("RO"), flags="readonly fast", group="string")
 def strlen(ctx: Context, argv: list[bytes]) -> Reply:
     """Return the length of the string of a key in bytes, 0 if there is no such key."""
     return reply.integer(len(ctx.ks.read_string(argv[1], ctx.now) or b""))
@@ -199,10 +192,8 @@ def digest_(ctx: Context, argv: list[bytes]) -> Reply:
 
 # -- conditional deletes -------------------------------------------------------------------------------------------
 @command(
-    "DELEX", key("RW DELETE"),
-    opt(oneof("condition", *COMPARED)),
-    flags="write fast", group="string", reads=lambda argv: len(argv) > 2, traits="reads_keys",
-    complexity="O(1); with IFDEQ and IFDNE O(N): N bytes.",
+    "DELEX", key("RW DELETE"), opt(oneof("condition", *COMPARED)), flags="write fast", group="string",
+    reads=lambda argv: len(argv) > 2, traits="reads_keys", complexity="O(1); with IFDEQ and IFDNE O(N): N bytes.",
 )  # fmt: skip
 def delex(ctx: Context, argv: list[bytes]) -> Reply:
     """Delete a key, optionally only if its string or digest matches a condition; return 1 if it was deleted."""
@@ -224,7 +215,7 @@ def delex(ctx: Context, argv: list[bytes]) -> Reply:
     return reply.integer(int(delete(ctx, name)))
 
 
-@command("DELIFEQ", key("RM ACCESS DELETE"), arg("value"), flags="write", group="string", complexity="O(1)")
+@command("DELIFEQ", key("RM ACCESS DELETE"), arg("value"), flags="write", group="string")
 def delifeq(ctx: Context, argv: list[bytes]) -> Reply:
     """Delete a key if its string equals a value; return 1 if it was deleted, otherwise 0."""
     if ctx.ks.string(argv[1], ctx.now) != argv[2]:

@@ -77,9 +77,7 @@ def setrange(ctx: Context, argv: list[bytes]) -> Reply:
     return reply.integer(max(size, offset + len(part)))
 
 
-_part = partial(
-    command, flags="readonly", group="string", complexity="O(N): N bytes of the reply.",
-)  # fmt: skip
+_part = partial(command, flags="readonly", group="string", complexity="O(N): N bytes of the reply.")
 
 
 @_part("GETRANGE", key("RO ACCESS"), arg("start", "integer"), arg("end", "integer"))

@@ -17,9 +17,7 @@ from resp.errors import CommandError
 # maximum keys of one client: they are all dropped in one step, also when it disconnects
 MOST_WATCHED: Final = MOST_NAMES
 
-_transaction = partial(
-    command, flags="noscript loading stale fast allow_busy", group="transactions", since="0.1.0",
-)  # fmt: skip
+_transaction = partial(command, flags="noscript loading stale fast allow_busy", group="transactions")
 
 
 def _expire_if_due(ctx: Context, name: bytes) -> bool:
@@ -46,8 +44,8 @@ def multi(ctx: Context, argv: list[bytes]) -> Reply:
 
 @command(
     "EXEC", flags="noscript loading stale skip_slowlog", traits="immediate runs_queue", group="transactions",
-    since="0.1.0", complexity="Depends on the commands in the transaction.",
-)
+    complexity="Depends on the commands in the transaction.",
+)  # fmt: skip
 def exec_(ctx: Context, argv: list[bytes]) -> Reply:
     """Run the queued commands; if a watched key has changed, run none and return null."""
     session = ctx.session
@@ -77,8 +75,8 @@ def discard(ctx: Context, argv: list[bytes]) -> Reply:
 
 
 @_transaction(
-    "WATCH", key("RO", multiple=True), traits="immediate", complexity="O(1) for every key.", most=MOST_WATCHED
-)
+    "WATCH", key("RO", multiple=True), traits="immediate", complexity="O(1) for every key.", most=MOST_WATCHED,
+)  # fmt: skip
 def watch(ctx: Context, argv: list[bytes]) -> Reply:
     """Make the next EXEC run nothing if one of the keys changes before it."""
     if ctx.session.multi:

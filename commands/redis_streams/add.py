@@ -44,8 +44,8 @@ from storage.streams.stream import Stream
 @command(
     "XADD", key("RW UPDATE"), opt(token("NOMKSTREAM")), opt(REFERENCES), opt(PRODUCER), opt(MAXLEN_OR_MINID),
     oneof("id-selector", token("*", "auto-id"), arg("id")), repeat(block("data", arg("field"), arg("value"))),
-    flags="write denyoom fast", group="stream", since="0.1.0",
-    complexity="O(1); with trimming O(log N + M): N macro nodes, M of them evicted.", most=20 + 2 * MOST_FIELDS,
+    flags="write denyoom fast", complexity="O(1); with trimming O(log N + M): N macro nodes, M of them evicted.",
+    most=20 + 2 * MOST_FIELDS,
 )  # fmt: skip
 def xadd(ctx: Context, argv: list[bytes]) -> Reply:
     """Append an entry to a stream and return its ID, then trim it if requested. Creates the key if it doesn't exist."""
@@ -278,8 +278,7 @@ def _within_limit(stream: Stream | None, options: AddTrimOptions, added: int, fi
 
 @command(
     "XCFGSET", key("RW UPDATE"), opt(arg("seconds", "integer", token="IDMP-DURATION")),
-    opt(arg("count", "integer", token="IDMP-MAXSIZE")),
-    arity=-2, flags="write denyoom fast", group="stream", since="0.1.0", complexity="O(1)",
+    opt(arg("count", "integer", token="IDMP-MAXSIZE")), arity=-2, flags="write denyoom fast",
 )  # fmt: skip
 def xcfgset(ctx: Context, argv: list[bytes]) -> Reply:
     """Set how long, and how many, IDs of producers a stream stores; a change of these values deletes all IDs."""

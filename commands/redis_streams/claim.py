@@ -37,8 +37,7 @@ FIRST_ID: Final = 5  # index in XCLAIM's argv
     "XCLAIM", key("RW UPDATE"), arg("group"), arg("consumer"), arg("min-idle-time"), repeat(arg("id")),
     opt(arg("ms", "integer", token="IDLE")), opt(arg("unix-time-milliseconds", "unix-time", token="TIME")),
     opt(arg("count", "integer", token="RETRYCOUNT")), opt(token("FORCE")), opt(token("JUSTID")),
-    opt(arg("lastid", token="LASTID")),
-    flags="write fast", traits="sign_of_life reads_keys", group="stream", since="0.1.0",
+    opt(arg("lastid", token="LASTID")), flags="write fast", traits="sign_of_life reads_keys",
     complexity="O(M log P): M IDs, P pending messages.",
 )  # fmt: skip
 def xclaim(ctx: Context, argv: list[bytes]) -> Reply:
@@ -206,8 +205,8 @@ def _raw(ids: list[int]) -> list[bytes]:
 
 @command(
     "XAUTOCLAIM", key("RW DELETE"), arg("group"), arg("consumer"), arg("min-idle-time"), arg("start"),
-    opt(arg("count", "integer", token="COUNT")), opt(token("JUSTID")),
-    flags="write fast", traits="sign_of_life reads_keys", group="stream", since="0.1.0",
+    opt(arg("count", "integer", token="COUNT")), opt(token("JUSTID")), flags="write fast",
+    traits="sign_of_life reads_keys",
     complexity="O(M log P): P pending messages, M examined, at most ten for each one of COUNT.",
 )  # fmt: skip
 def xautoclaim(ctx: Context, argv: list[bytes]) -> Reply:

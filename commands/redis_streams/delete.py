@@ -39,8 +39,7 @@ IDS: Final = block("ids", arg("numids", "integer", token="IDS"), repeat(arg("id"
 
 
 @command(
-    "XDEL", key("RW DELETE"), repeat(arg("id")),
-    flags="write fast", group="stream", since="0.1.0", complexity="O(M log N): M IDs, N macro nodes.",
+    "XDEL", key("RW DELETE"), repeat(arg("id")), flags="write fast", complexity="O(M log N): M IDs, N macro nodes.",
 )  # fmt: skip
 def xdel(ctx: Context, argv: list[bytes]) -> Reply:
     """Delete entries of a stream, wherever they are; return how many existed."""
@@ -73,8 +72,8 @@ def _delete_at(ks: Keyspace, name: bytes, stream: Stream, raws: list[bytes]) -> 
 
 
 @command(
-    "XDELEX", key("RW DELETE"), opt(REFERENCES), IDS,
-    flags="write fast", group="stream", since="0.1.0", complexity="O(M log N): M IDs, N macro nodes.",
+    "XDELEX", key("RW DELETE"), opt(REFERENCES), IDS, flags="write fast",
+    complexity="O(M log N): M IDs, N macro nodes.",
 )  # fmt: skip
 def xdelex(ctx: Context, argv: list[bytes]) -> Reply:
     """Delete entries of a stream; an option defines what happens if groups still need them."""
@@ -83,8 +82,7 @@ def xdelex(ctx: Context, argv: list[bytes]) -> Reply:
 
 
 @command(
-    "XACKDEL", key("RW DELETE"), arg("group"), opt(REFERENCES), IDS,
-    flags="write fast", traits="sign_of_life", group="stream", since="0.1.0",
+    "XACKDEL", key("RW DELETE"), arg("group"), opt(REFERENCES), IDS, flags="write fast", traits="sign_of_life",
     complexity="O(M log N + M log P): M IDs, N macro nodes, P pending messages.",
 )  # fmt: skip
 def xackdel(ctx: Context, argv: list[bytes]) -> Reply:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from commands.context import Context, Reply, Slices
 from commands.declare import arg, command, key, oneof, opt, token
-from commands.help import help_reply
 from commands.parse import check_group_name, integer
 from commands.redis_streams.consumers import consumer_of
 from commands.redis_streams.ids import strict_id
@@ -65,7 +64,7 @@ def _any_id(text: bytes) -> int:
 
 @command(
     "XGROUP|CREATE", key("RW INSERT"), arg("group"), _NEW_ID, opt(token("MKSTREAM")), _ENTRIES_READ,
-    flags="write denyoom", group="stream", since="0.1.0", complexity="O(1)",
+    flags="write denyoom",
 )  # fmt: skip
 def xgroup_create(ctx: Context, argv: list[bytes]) -> Reply:
     """Create a group that starts after an ID, or with later entries only; with MKSTREAM, also create the stream."""
@@ -90,10 +89,7 @@ def xgroup_create(ctx: Context, argv: list[bytes]) -> Reply:
     return encode.OK
 
 
-@command(
-    "XGROUP|SETID", key("RW UPDATE"), arg("group"), _NEW_ID, _ENTRIES_READ,
-    flags="write", traits="sign_of_life", group="stream", since="0.1.0", complexity="O(1)",
-)  # fmt: skip
+@command("XGROUP|SETID", key("RW UPDATE"), arg("group"), _NEW_ID, _ENTRIES_READ, flags="write", traits="sign_of_life")
 def xgroup_setid(ctx: Context, argv: list[bytes]) -> Reply:
     """Move a group's last delivered ID; its pending messages stay."""
     _, entries_read = _options(argv, False)
@@ -108,10 +104,7 @@ def xgroup_setid(ctx: Context, argv: list[bytes]) -> Reply:
     return encode.OK
 
 
-@command(
-    "XGROUP|DESTROY", key("RW DELETE"), arg("group"),
-    flags="write", group="stream", since="0.1.0", complexity="O(P): P pending messages.",
-)  # fmt: skip
+@command("XGROUP|DESTROY", key("RW DELETE"), arg("group"), flags="write", complexity="O(P): P pending messages.")
 def xgroup_destroy(ctx: Context, argv: list[bytes]) -> Reply:
     """Delete a group with its consumers and pending messages; return 1, or 0 if there was none."""
     stream = _stream(ctx, argv[2])
@@ -122,8 +115,8 @@ def xgroup_destroy(ctx: Context, argv: list[bytes]) -> Reply:
 
 
 @command(
-    "XGROUP|CREATECONSUMER", key("RW INSERT"), arg("group"), arg("consumer"),
-    flags="write denyoom", traits="sign_of_life", group="stream", since="0.1.0", complexity="O(1)",
+    "XGROUP|CREATECONSUMER", key("RW INSERT"), arg("group"), arg("consumer"), flags="write denyoom",
+    traits="sign_of_life",
 )  # fmt: skip
 def xgroup_createconsumer(ctx: Context, argv: list[bytes]) -> Reply:
     """Create a consumer; return 1, or 0 if there is one of that name."""
@@ -136,8 +129,7 @@ def xgroup_createconsumer(ctx: Context, argv: list[bytes]) -> Reply:
 
 
 @command(
-    "XGROUP|DELCONSUMER", key("RW DELETE"), arg("group"), arg("consumer"),
-    flags="write", traits="sign_of_life", group="stream", since="0.1.0",
+    "XGROUP|DELCONSUMER", key("RW DELETE"), arg("group"), arg("consumer"), flags="write", traits="sign_of_life",
     complexity="O(P): P pending messages of the consumer.",
 )  # fmt: skip
 def xgroup_delconsumer(ctx: Context, argv: list[bytes]) -> Reply:
@@ -181,9 +173,3 @@ class _Removal:
         self._dropped += groupmutators.forget_consumer(ks, name, stream, group, consumer)
         ks.notify(events.STREAM, b"xgroup-delconsumer", name)
         return encode.integer(self._dropped)
-
-
-@command("XGROUP|HELP", flags="loading stale", group="stream", since="0.1.0", complexity="O(1)")
-def xgroup_help(ctx: Context, argv: list[bytes]) -> Reply:
-    """Return the subcommands with their summaries."""
-    return help_reply("XGROUP")

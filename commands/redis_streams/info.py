@@ -11,7 +11,6 @@ from typing import Final
 
 from commands.context import Chunks, Context, Reply, Slices
 from commands.declare import arg, block, command, key, opt
-from commands.help import help_reply
 from commands.parse import integer
 from commands.redis_streams.consumers import owner_of
 from commands.redis_streams.ids import xid_bulk
@@ -58,7 +57,7 @@ def _map(proto: int, pairs: Pairs) -> bytes:
 @command(
     "XINFO|STREAM", key("RO ACCESS"),
     opt(block("full-block", arg("full", "pure-token", token="FULL"), opt(arg("count", "integer", token="COUNT")))),
-    flags="readonly", group="stream", since="0.1.0",
+    flags="readonly",
     complexity="O(P): P producers; with FULL O(P + G + M): G groups and consumers, M entries and messages returned.",
 )  # fmt: skip
 def xinfo_stream(ctx: Context, argv: list[bytes]) -> Reply:
@@ -291,10 +290,7 @@ class _FullConsumer:
         ])  # fmt: skip
 
 
-@command(
-    "XINFO|GROUPS", key("RO ACCESS"),
-    flags="readonly", group="stream", since="0.1.0", complexity="O(G): G groups.",
-)  # fmt: skip
+@command("XINFO|GROUPS", key("RO ACCESS"), flags="readonly", complexity="O(G): G groups.")
 def xinfo_groups(ctx: Context, argv: list[bytes]) -> Reply:
     """Return a map for each group of a stream."""
     stream, proto = _stream(ctx, argv), ctx.session.proto
@@ -321,10 +317,7 @@ def _array(parts: list[bytes], _: Context) -> bytes | Chunks:
     return in_pieces([encode.array_header(len(parts)), *parts])
 
 
-@command(
-    "XINFO|CONSUMERS", key("RO ACCESS"), arg("group"),
-    flags="readonly", group="stream", since="0.1.0", complexity="O(C): C consumers.",
-)  # fmt: skip
+@command("XINFO|CONSUMERS", key("RO ACCESS"), arg("group"), flags="readonly", complexity="O(C): C consumers.")
 def xinfo_consumers(ctx: Context, argv: list[bytes]) -> Reply:
     """Return a map for each consumer of a group."""
     group = _stream(ctx, argv).groups.get(argv[3])
@@ -346,9 +339,3 @@ def xinfo_consumers(ctx: Context, argv: list[bytes]) -> Reply:
             ]))  # fmt: skip
 
     return in_parts(sorted(group.consumers), take, partial(_array, parts), ctx)
-
-
-@command("XINFO|HELP", flags="loading stale", group="stream", since="0.1.0", complexity="O(1)")
-def xinfo_help(ctx: Context, argv: list[bytes]) -> Reply:
-    """Return the subcommands with their summaries."""
-    return help_reply("XINFO")

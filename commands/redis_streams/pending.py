@@ -41,8 +41,7 @@ def need_group(ctx: Context, argv: list[bytes]) -> tuple[Stream, Group]:
 
 
 @command(
-    "XACK", key("RW UPDATE"), arg("group"), repeat(arg("id")),
-    flags="write fast", traits="sign_of_life", group="stream", since="0.1.0",
+    "XACK", key("RW UPDATE"), arg("group"), repeat(arg("id")), flags="write fast", traits="sign_of_life",
     complexity="O(M log P): M IDs, P pending messages.",
 )  # fmt: skip
 def xack(ctx: Context, argv: list[bytes]) -> Reply:
@@ -74,8 +73,7 @@ def _ack(argv: list[bytes], ctx: Context, ids: list[bytes]) -> int:
         "filters", opt(arg("min-idle-time", "integer", token="IDLE")), arg("start"), arg("end"),
         arg("count", "integer"), opt(arg("consumer")),
     )),
-    flags="readonly", group="stream", since="0.1.0",
-    complexity="O(log P + M): P pending messages, M returned; with IDLE, M examined.",
+    flags="readonly", complexity="O(log P + M): P pending messages, M returned; with IDLE, M examined.",
 )  # fmt: skip
 def xpending(ctx: Context, argv: list[bytes]) -> Reply:
     """Return a summary of a group's pending messages, or those in a range of IDs, of one consumer, or idle ones."""
@@ -210,8 +208,7 @@ class PendingScan:
 @command(
     "XNACK", key("RW UPDATE"), arg("group"), oneof("mode", token("SILENT"), token("FAIL"), token("FATAL")),
     block("ids", arg("numids", "integer"), arg("id", multiple=True), token="IDS"),
-    opt(arg("count", "integer", token="RETRYCOUNT")), opt(token("FORCE")),
-    flags="write fast", traits="sign_of_life", group="stream", since="0.1.0",
+    opt(arg("count", "integer", token="RETRYCOUNT")), opt(token("FORCE")), flags="write fast", traits="sign_of_life",
     complexity="O(M log P): M IDs, P pending messages.",
 )  # fmt: skip
 def xnack(ctx: Context, argv: list[bytes]) -> Reply:

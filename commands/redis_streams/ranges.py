@@ -13,8 +13,7 @@ from storage.model.ids import MAX_ID
 
 
 @command(
-    "XRANGE", key("RO ACCESS"), arg("start"), arg("end"), opt(arg("count", "integer", token="COUNT")),
-    flags="readonly", group="stream", since="0.1.0",
+    "XRANGE", key("RO ACCESS"), arg("start"), arg("end"), opt(arg("count", "integer", token="COUNT")), flags="readonly",
     complexity="O(log N + M): N macro nodes, M entries returned.",
 )  # fmt: skip
 def xrange(ctx: Context, argv: list[bytes]) -> Reply:
@@ -24,8 +23,7 @@ def xrange(ctx: Context, argv: list[bytes]) -> Reply:
 
 @command(
     "XREVRANGE", key("RO ACCESS"), arg("end"), arg("start"), opt(arg("count", "integer", token="COUNT")),
-    flags="readonly", group="stream", since="0.1.0",
-    complexity="O(log N + M): N macro nodes, M entries returned.",
+    flags="readonly", complexity="O(log N + M): N macro nodes, M entries returned.",
 )  # fmt: skip
 def xrevrange(ctx: Context, argv: list[bytes]) -> Reply:
     """Return the entries between two IDs, newest first."""
@@ -70,7 +68,7 @@ def _count(argv: list[bytes]) -> int:
     return count
 
 
-@command("XLEN", key("RO"), flags="readonly fast", group="stream", since="0.1.0", complexity="O(1)")
+@command("XLEN", key("RO"), flags="readonly fast")
 def xlen(ctx: Context, argv: list[bytes]) -> Reply:
     """Return the number of entries in a stream, 0 if the key doesn't exist."""
     stream = ctx.ks.read_stream(argv[1], ctx.now)

@@ -43,8 +43,7 @@ def streams_at(argv: Sequence[bytes]) -> int:
 @command(
     "XREAD", opt(arg("count", "integer", token="COUNT")), opt(arg("milliseconds", "integer", token="BLOCK")),
     block("streams", key("RO ACCESS", multiple=True), arg("id", multiple=True), token="STREAMS"),
-    flags="readonly blocking movablekeys", group="stream", since="0.1.0",
-    complexity="O(K log N + M): K keys with N macro nodes, M entries returned.",
+    flags="readonly blocking movablekeys", complexity="O(K log N + M): K keys with N macro nodes, M entries returned.",
     key_after_token=streams_at,
 )  # fmt: skip
 def xread(ctx: Context, argv: list[bytes]) -> Reply:

@@ -36,7 +36,7 @@ from storage.streams.stream import Stream
     opt(arg("count", "integer", token="COUNT")), opt(arg("milliseconds", "integer", token="BLOCK")),
     opt(arg("min-idle-time", "integer", token="CLAIM")), opt(token("NOACK")),
     block("streams", key("RO ACCESS", multiple=True), arg("id", multiple=True), token="STREAMS"),
-    flags="write blocking movablekeys", traits="sign_of_life", group="stream", since="0.1.0",
+    flags="write blocking movablekeys", traits="sign_of_life",
     complexity="O(M) for each key: M entries returned. While it waits, O(1) for each change of a key.",
     key_after_token=streams_at,
 )  # fmt: skip

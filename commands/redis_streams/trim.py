@@ -41,8 +41,7 @@ def trim(ctx: Context, name: bytes, stream: Stream, options: AddTrimOptions, rep
 
 
 @command(
-    "XTRIM", key("RW DELETE"), opt(REFERENCES), MAXLEN_OR_MINID,
-    flags="write", group="stream", since="0.1.0",
+    "XTRIM", key("RW DELETE"), opt(REFERENCES), MAXLEN_OR_MINID, flags="write",
     complexity="O(log N + M): N macro nodes, M of them evicted. With ACKED O(M): M entries examined.",
 )  # fmt: skip
 def xtrim(ctx: Context, argv: list[bytes]) -> Reply:
@@ -56,8 +55,7 @@ def xtrim(ctx: Context, argv: list[bytes]) -> Reply:
 
 @command(
     "XSETID", key("RW UPDATE"), arg("last-id"), opt(arg("entries-added", "integer", token="ENTRIESADDED")),
-    opt(arg("max-deleted-id", token="MAXDELETEDID")),
-    flags="write denyoom fast", group="stream", since="0.1.0", complexity="O(1)",
+    opt(arg("max-deleted-id", token="MAXDELETEDID")), flags="write denyoom fast",
 )  # fmt: skip
 def xsetid(ctx: Context, argv: list[bytes]) -> Reply:
     """Set a stream's last ID, and the entries added and deleted that XINFO returns."""

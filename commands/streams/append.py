@@ -46,8 +46,8 @@ NO_END: Final = 1 << 62  # more calls than a group can have
 
 
 @command(
-    "TAPPEND", key("RW INSERT"), repeat(block("data", arg("field"), arg("value"))),
-    flags="write denyoom fast", group="stream", since="0.1.0", complexity="O(1)", most=1 + 2 * MOST_FIELDS,
+    "TAPPEND", key("RW INSERT"), repeat(block("data", arg("field"), arg("value"))), flags="write denyoom fast",
+    most=1 + 2 * MOST_FIELDS,
 )  # fmt: skip
 def tappend(ctx: Context, argv: list[bytes]) -> Reply:
     """Append an entry to a stream and return its ID. Creates the key if it doesn't exist."""
@@ -208,8 +208,7 @@ def _in_parts(
     oneof(
         "strategy", arg("count", "integer", token="COUNT"), arg("ms", "integer", token="TIME"), arg("id", token="MINID")
     ),
-    opt(repeat(block("data", arg("field"), arg("value")))),
-    flags="write denyoom", group="stream", since="0.1.0",
+    opt(repeat(block("data", arg("field"), arg("value")))), flags="write denyoom",
     complexity="O(log N + M): N macro nodes, M of them evicted.", adds=lambda argv: len(argv) > 4,
     most=3 + 2 * MOST_FIELDS,
 )  # fmt: skip
@@ -352,8 +351,7 @@ def notify_group(
 
 @command(
     "TMAPPEND", key("RW INSERT"), arg("n", "integer", token="FIELDS"), repeat(arg("field")),
-    arg("value", token="VALUES"), opt(repeat(arg("more-values"))),
-    flags="write denyoom", group="stream", since="0.1.0", complexity="O(N): N values.",
+    arg("value", token="VALUES"), opt(repeat(arg("more-values"))), flags="write denyoom", complexity="O(N): N values.",
 )  # fmt: skip
 def tmappend(ctx: Context, argv: list[bytes]) -> Reply:
     """Append many entries with the same fields, all or nothing, and return the first and the last ID."""

@@ -8,7 +8,6 @@ from typing import Final
 
 from commands.context import Chunks, Context, Reply
 from commands.declare import arg, block, command, key, opt, repeat
-from commands.help import help_reply
 from commands.parse import integer, raw_ids, span
 from commands.slicing import AT_ONCE, ROW_BYTES, by_id, in_parts, in_pieces
 from resp import errors
@@ -42,8 +41,7 @@ def _need(ctx: Context, argv: list[bytes], at: int) -> tuple[Stream, Group]:
 
 
 @command(
-    "TACK", key("RW UPDATE"), arg("group"), repeat(arg("id")),
-    flags="write fast", traits="sign_of_life", group="stream", since="0.1.0",
+    "TACK", key("RW UPDATE"), arg("group"), repeat(arg("id")), flags="write fast", traits="sign_of_life",
     complexity="O(M log P): M IDs, P pending messages.",
 )  # fmt: skip
 def tack(ctx: Context, argv: list[bytes]) -> Reply:
@@ -64,8 +62,7 @@ def _ack(argv: list[bytes], ctx: Context, ids: list[bytes]) -> int:
 
 @command(
     "TNACK", key("RW UPDATE"), arg("group"), opt(arg("milliseconds", "integer", token="DELAY")), repeat(arg("id")),
-    flags="write fast", traits="sign_of_life", group="stream", since="0.1.0",
-    complexity="O(M log P): M IDs, P pending messages.",
+    flags="write fast", traits="sign_of_life", complexity="O(M log P): M IDs, P pending messages.",
 )  # fmt: skip
 def tnack(ctx: Context, argv: list[bytes]) -> Reply:
     """Return messages to the group: they become due now or after the delay; return how many were pending."""
@@ -78,9 +75,8 @@ def tnack(ctx: Context, argv: list[bytes]) -> Reply:
 
 
 @command(
-    "TTOUCH", key("RW UPDATE"), arg("group"), arg("milliseconds", "integer"), repeat(arg("id")),
-    flags="write fast", traits="sign_of_life", group="stream", since="0.1.0",
-    complexity="O(M log P): M IDs, P pending messages.",
+    "TTOUCH", key("RW UPDATE"), arg("group"), arg("milliseconds", "integer"), repeat(arg("id")), flags="write fast",
+    traits="sign_of_life", complexity="O(M log P): M IDs, P pending messages.",
 )  # fmt: skip
 def ttouch(ctx: Context, argv: list[bytes]) -> Reply:
     """Postpone redelivery of messages: they become due so many ms from now; return how many were pending."""
@@ -102,8 +98,8 @@ def _set_due(argv: list[bytes], due: int, ctx: Context, ids: list[bytes]) -> int
 
 @command(
     "TPENDING", key("RO ACCESS"), arg("group"),
-    opt(block("range", arg("start-id"), arg("end-id"), arg("count", "integer"))),
-    flags="readonly", group="stream", since="0.1.0", complexity="O(log P + M): P pending messages, M returned.",
+    opt(block("range", arg("start-id"), arg("end-id"), arg("count", "integer"))), flags="readonly",
+    complexity="O(log P + M): P pending messages, M returned.",
 )  # fmt: skip
 def tpending(ctx: Context, argv: list[bytes]) -> Reply:
     """Return a summary of a group's pending messages, or the messages in a range of IDs."""
@@ -158,10 +154,7 @@ def _nothing() -> None:
     """Do nothing: there is nothing to release."""
 
 
-@command(
-    "TGROUP|LIST", key("RO ACCESS"),
-    flags="readonly", group="stream", since="0.1.0", complexity="O(G): G groups.",
-)  # fmt: skip
+@command("TGROUP|LIST", key("RO ACCESS"), flags="readonly", complexity="O(G): G groups.")
 def tgroup_list(ctx: Context, argv: list[bytes]) -> Reply:
     """Return a map for each group of a stream."""
     stream, proto = ctx.ks.read_stream(argv[2], ctx.now), ctx.session.proto
@@ -191,10 +184,7 @@ def _info(group: Group) -> dict[str, int | bytes]:
     }
 
 
-@command(
-    "TGROUP|SETID", key("RW UPDATE"), arg("group"), arg("id"),
-    flags="write", traits="sign_of_life", group="stream", since="0.1.0", complexity="O(1)",
-)  # fmt: skip
+@command("TGROUP|SETID", key("RW UPDATE"), arg("group"), arg("id"), flags="write", traits="sign_of_life")
 def tgroup_setid(ctx: Context, argv: list[bytes]) -> Reply:
     """Move a group's offset backward or forward; its pending messages stay."""
     offset = parse_id(argv[4])
@@ -207,10 +197,7 @@ def tgroup_setid(ctx: Context, argv: list[bytes]) -> Reply:
     return encode.OK
 
 
-@command(
-    "TGROUP|DESTROY", key("RW DELETE"), arg("group"),
-    flags="write", group="stream", since="0.1.0", complexity="O(P): P pending messages.",
-)  # fmt: skip
+@command("TGROUP|DESTROY", key("RW DELETE"), arg("group"), flags="write", complexity="O(P): P pending messages.")
 def tgroup_destroy(ctx: Context, argv: list[bytes]) -> Reply:
     """Delete a group and its pending messages; return 1, or 0 if there was none."""
     found = _find(ctx, argv, 2)
@@ -218,9 +205,3 @@ def tgroup_destroy(ctx: Context, argv: list[bytes]) -> Reply:
         return encode.integer(0)
     groupmutators.end_group(ctx.ks, argv[2], found[0], found[1].name)
     return encode.integer(1)
-
-
-@command("TGROUP|HELP", flags="loading stale", group="stream", since="0.1.0", complexity="O(1)")
-def tgroup_help(ctx: Context, argv: list[bytes]) -> Reply:
-    """Return the subcommands with their summaries."""
-    return help_reply("TGROUP")

@@ -19,8 +19,7 @@ from storage.streams.stream import Stream
 
 @command(
     "TRANGE", key("RO ACCESS"), arg("start-id"), arg("end-id"), opt(arg("count", "integer", token="COUNT")),
-    flags="readonly", group="stream", since="0.1.0",
-    complexity="O(log N + M): N macro nodes, M entries returned.",
+    flags="readonly", complexity="O(log N + M): N macro nodes, M entries returned.",
 )  # fmt: skip
 def trange(ctx: Context, argv: list[bytes]) -> Reply:
     """Return the entries between two IDs, both included, oldest first."""
@@ -38,8 +37,7 @@ def trange(ctx: Context, argv: list[bytes]) -> Reply:
 
 @command(
     "TREVRANGE", key("RO ACCESS"), arg("end-id"), arg("start-id"), opt(arg("count", "integer", token="COUNT")),
-    flags="readonly", group="stream", since="0.1.0",
-    complexity="O(log N + M): N macro nodes, M entries returned.",
+    flags="readonly", complexity="O(log N + M): N macro nodes, M entries returned.",
 )  # fmt: skip
 def trevrange(ctx: Context, argv: list[bytes]) -> Reply:
     """Return the entries between two IDs, both included, newest first."""
@@ -69,7 +67,7 @@ def _find(ctx: Context, argv: list[bytes], start_at: int, end_at: int) -> tuple[
     return stream, start, hi, count
 
 
-@command("TLEN", key("RO"), flags="readonly fast", group="stream", since="0.1.0", complexity="O(1)")
+@command("TLEN", key("RO"), flags="readonly fast")
 def tlen(ctx: Context, argv: list[bytes]) -> Reply:
     """Return the number of entries in a stream, 0 if the key doesn't exist."""
     stream = ctx.ks.read_stream(argv[1], ctx.now)
@@ -77,8 +75,8 @@ def tlen(ctx: Context, argv: list[bytes]) -> Reply:
 
 
 @command(
-    "TCOUNT", key("RO ACCESS"), arg("start-id"), arg("end-id"),
-    flags="readonly fast", group="stream", since="0.1.0", complexity="O(log N): N macro nodes.",
+    "TCOUNT", key("RO ACCESS"), arg("start-id"), arg("end-id"), flags="readonly fast",
+    complexity="O(log N): N macro nodes.",
 )  # fmt: skip
 def tcount(ctx: Context, argv: list[bytes]) -> Reply:
     """Return the number of entries between two IDs, both included, without reading them."""
@@ -90,8 +88,8 @@ def tcount(ctx: Context, argv: list[bytes]) -> Reply:
 
 
 @command(
-    "TSEEK", key("RO ACCESS"), arg("last-id"), arg("n", "integer"),
-    flags="readonly fast", group="stream", since="0.1.0", complexity="O(log N): N macro nodes.",
+    "TSEEK", key("RO ACCESS"), arg("last-id"), arg("n", "integer"), flags="readonly fast",
+    complexity="O(log N): N macro nodes.",
 )  # fmt: skip
 def tseek(ctx: Context, argv: list[bytes]) -> Reply:
     """Return the ID of the n-th entry after last-id, or of the last entry if there are fewer."""
@@ -107,14 +105,7 @@ def tseek(ctx: Context, argv: list[bytes]) -> Reply:
     return encode.bulk(format_id(stream.id_before(stream.after(lo, n))))
 
 
-@command(
-    "TINFO",
-    key("RO ACCESS"),
-    flags="readonly",
-    group="stream",
-    since="0.1.0",
-    complexity="O(log N): N macro nodes.",
-)
+@command("TINFO", key("RO ACCESS"), flags="readonly", complexity="O(log N): N macro nodes.")
 def tinfo(ctx: Context, argv: list[bytes]) -> Reply:
     """Return properties of a stream: its length, IDs, counters, and the space that it takes."""
     stream = ctx.ks.read_stream(argv[1], ctx.now)

@@ -30,8 +30,7 @@ def _has_group(argv: list[bytes]) -> bool:
         "retry", arg("retry-ms", "integer", token="RETRY"), arg("expire-ms", "integer"),
         opt(arg("n", "integer", token="MAXDELIVERIES")), opt(key("RW INSERT", "deadletter-key", token="DEADLETTER")),
     )),
-    opt(arg("withinfo", "pure-token", token="WITHINFO")),
-    flags="write blocking", traits="sign_of_life", group="stream", since="0.1.0",
+    opt(arg("withinfo", "pure-token", token="WITHINFO")), flags="write blocking", traits="sign_of_life",
     complexity="O(log N + M): N macro nodes, M entries returned.", writes=_has_group, key_after_token=deadletter_at,
 )  # fmt: skip
 def tread(ctx: Context, argv: list[bytes]) -> Reply:

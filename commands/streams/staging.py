@@ -38,8 +38,8 @@ def _staged_keys(ks: Keyspace, names: list[bytes]) -> set[bytes]:
 
 @command(
     "TSTAGE", key("RW INSERT", "stage"), arg("ttl", "integer"), key("RW INSERT"), arg("n", "integer", token="FIELDS"),
-    repeat(arg("field")), arg("value", token="VALUES"), opt(repeat(arg("more-values"))),
-    flags="write denyoom", traits="sign_of_life", group="stream", since="0.1.0", complexity="O(N): N values.",
+    repeat(arg("field")), arg("value", token="VALUES"), opt(repeat(arg("more-values"))), flags="write denyoom",
+    traits="sign_of_life", complexity="O(N): N values.",
 )  # fmt: skip
 def tstage(ctx: Context, argv: list[bytes]) -> Reply:
     """Stage entries for a stream until TPUBLISH appends them; return the number of entries in the stage."""
@@ -74,8 +74,7 @@ def _stage_some(
 
 @command(
     "TPUBLISH", key("RW ACCESS UPDATE", "fence"), arg("epoch", "integer"), opt(arg("check", token="CHECK")),
-    key("RM DELETE", "stage", multiple=True),
-    flags="write", group="stream", since="0.1.0",
+    key("RM DELETE", "stage", multiple=True), flags="write",
     complexity="O(M + K): M macro nodes' worth of staged entries, for K streams.",
     reaches=lambda ks, argv: _staged_keys(ks, argv[5 if argv[3].upper() == b"CHECK" else 3 :]),
 )  # fmt: skip
@@ -134,14 +133,9 @@ def _check(argv: list[bytes]) -> tuple[bytes, list[bytes]]:
 
 
 @command(
-    "TDROP",
-    key("RM DELETE", "stage", multiple=True),
-    flags="write fast",
-    group="stream",
-    since="0.1.0",
-    complexity="O(S): S stages.",
+    "TDROP", key("RM DELETE", "stage", multiple=True), flags="write fast", complexity="O(S): S stages.",
     reaches=lambda ks, argv: _staged_keys(ks, argv[1:]),
-)
+)  # fmt: skip
 def tdrop(ctx: Context, argv: list[bytes]) -> Reply:
     """Drop stages and their entries; return how many existed."""
     return by_name(argv[1:], _drop, ctx)
@@ -153,7 +147,7 @@ def _drop(ctx: Context, names: list[bytes]) -> int:
     return stagemutators.unstage(ctx.ks, names)
 
 
-@command("TFENCE", key("RO ACCESS", "fence"), flags="readonly fast", group="stream", since="0.1.0", complexity="O(1)")
+@command("TFENCE", key("RO ACCESS", "fence"), flags="readonly fast")
 def tfence(ctx: Context, argv: list[bytes]) -> Reply:
     """Return the epoch that was last published under a fence, or null if there is none."""
     epoch = ctx.ks.stages.fences.get(argv[1])

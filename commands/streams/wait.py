@@ -36,9 +36,9 @@ def _for_group(argv: Sequence[bytes]) -> bool:
         repeat(block("position", key("RO ACCESS incomplete"), arg("last-id"))),
         block("of-group", arg("group", token="GROUP"), key("RW ACCESS UPDATE incomplete", multiple=True)),
     ),
-    flags="write blocking movablekeys", traits="sign_of_life", group="stream", since="0.1.0",
-    complexity="O(N): N keys. While it waits, O(1) for each change of a key.",
-    writes=_for_group, key_spec_of=lambda argv: int(_for_group(argv)),
+    flags="write blocking movablekeys", traits="sign_of_life",
+    complexity="O(N): N keys. While it waits, O(1) for each change of a key.", writes=_for_group,
+    key_spec_of=lambda argv: int(_for_group(argv)),
 )  # fmt: skip
 def twait(ctx: Context, argv: list[bytes]) -> Reply:
     """Wait until at least one of many streams has something to read; return the keys of those that have."""
