@@ -17,6 +17,10 @@ from storage.groups.group import Group
 from storage.keyspace.keyspace import Keyspace
 
 
+def nothing() -> None:
+    """Do nothing: there is nothing to release."""
+
+
 class Chunks:
     """A streamed reply: ``pieces`` yields encoded bytes, and ``close()`` releases the resources that it needs.
 
@@ -124,15 +128,7 @@ class DelayedReply(Await):
     __slots__ = ()
 
     def __init__(self, deadline: int, at_timeout: Callable[[], bytes]) -> None:
-        super().__init__(deadline, _never, at_timeout)
-
-
-def _never() -> bytes | None:
-    return None
-
-
-def _nothing() -> None:
-    """Do nothing: there is nothing to release."""
+        super().__init__(deadline, lambda: None, at_timeout)
 
 
 class Slices:
@@ -149,7 +145,7 @@ class Slices:
     __slots__ = ("close", "step", "writes")
 
     def __init__(
-        self, step: Callable[[Context], bytes | Chunks | None], writes: bool, close: Callable[[], None] = _nothing
+        self, step: Callable[[Context], bytes | Chunks | None], writes: bool, close: Callable[[], None] = nothing
     ) -> None:
         self.step = step
         self.writes = writes

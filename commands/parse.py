@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from resp import errors
@@ -25,13 +26,11 @@ _SEQS: Final = {b"%d" % n: n.to_bytes(8, "big") for n in range(1000)}  # the mos
 
 def is_integer(raw: bytes) -> bool:
     """Return whether ``raw`` is a signed 64-bit number as Redis accepts it: no ``+``, space or leading zero."""
-    if not 0 < len(raw) <= _LONGEST:
-        return False
     try:
-        value = int(raw)
-    except ValueError:
+        integer(raw)
+    except CommandError:
         return False
-    return INT_MIN <= value <= INT_MAX and b"%d" % value == raw
+    return True
 
 
 def check_group_name(name: bytes) -> None:
@@ -91,6 +90,23 @@ def timeout_ms(raw: bytes) -> int:
     if value > LONGEST_TIMEOUT:
         raise CommandError(errors.LONG_TIMEOUT)
     return value
+
+
+def each_option(
+    argv: list[bytes], at: int, sizes: dict[bytes, int], refused: Callable[[bytes], CommandError] | None = None
+) -> Iterator[tuple[bytes, int]]:
+    """Yield the options in argv from ``at`` on: the word in upper case, and the index of its first value.
+
+    ``sizes``: the number of values by word. ``refused``: the error for a word that is unknown or lacks a value; None:
+    a syntax error.
+    """
+    while at < len(argv):
+        word = argv[at].upper()
+        size = sizes.get(word, -1)
+        if size < 0 or at + size >= len(argv):
+            raise errors.syntax() if refused is None else refused(argv[at])
+        yield word, at + 1
+        at += 1 + size
 
 
 def id_parts(text: bytes) -> tuple[int, int]:

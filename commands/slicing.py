@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
 from typing import Final, TypeVar
 
-from commands.context import Chunks, Context, Slices
+from commands.context import Chunks, Context, Slices, nothing
 from commands.parse import raw_ids
 from resp import reply
+from storage.groups.pending import PendingRow, PendingTable
 
 T = TypeVar("T")
 ROW_BYTES: Final = 32  # memory of a pending message in a listing that is not sent yet
@@ -21,45 +23,22 @@ LONG_VALUE: Final = 16 << 20  # bytes of a string; a longer one is sent in piece
 LONG_PIECE: Final = 256 * 1024  # bytes of such a piece
 
 Handle = Callable[[Context, list[bytes]], int]  # processes some arguments; returns how many of them count
-
-
-class NameSlices:
-    """Names that are processed independently, from the last one on, so that each slice frees its own names. The reply
-    is the number of names that count."""
-
-    __slots__ = ("_count", "_handle", "_names")
-
-    def __init__(self, names: list[bytes], handle: Handle) -> None:
-        self._names = names  # emptied by step()
-        self._handle = handle
-        self._count = 0
-
-    def step(self, ctx: Context) -> bytes | None:
-        names = self._names
-        part = names[-AT_ONCE:]
-        del names[-AT_ONCE:]
-        self._count += self._handle(ctx, part)
-        return None if names else reply.integer(self._count)
-
-
 Encode = Callable[[Context, list[bytes]], bytes]  # encodes the part of the reply for some arguments
 
 
-class ReplySlices:
-    """Names whose parts of the reply are encoded in slices, in order."""
+def _in_slices(names: list[bytes], handle: Handle) -> Callable[[Context], bytes | None]:
+    """Return the step of a command whose reply is the number of names that count. Names are processed from the last one
+    on, so that each slice frees its own."""
+    count = 0
 
-    __slots__ = ("_at", "_encode", "_names", "_parts")
+    def step(ctx: Context) -> bytes | None:
+        nonlocal count
+        part = names[-AT_ONCE:]
+        del names[-AT_ONCE:]
+        count += handle(ctx, part)
+        return None if names else reply.integer(count)
 
-    def __init__(self, names: list[bytes], encode: Encode, head: bytes) -> None:
-        self._names = names
-        self._encode = encode
-        self._parts = [head]
-        self._at = 0
-
-    def step(self, ctx: Context) -> bytes | Chunks | None:
-        start, self._at = self._at, slice_end(self._names, self._at)
-        self._parts.append(self._encode(ctx, self._names[start : self._at]))
-        return None if self._at < len(self._names) else in_pieces(self._parts)
+    return step
 
 
 def ids_at_once(groups: int) -> int:
@@ -75,55 +54,37 @@ def slice_end(names: Sequence[bytes], start: int, most_bytes: int = SLICE_BYTES)
     return end
 
 
-class IdSlices:
-    """IDs that are all parsed before the first one is processed, so that a malformed ID changes nothing. Duplicates
-    count once. The IDs seen so far are in many small sets, because a large set takes long to grow and to free."""
-
-    __slots__ = ("_parts", "_raws", "_seen", "_texts")
-
-    def __init__(self, texts: list[bytes], handle: Handle) -> None:
-        self._texts = texts  # emptied by step()
-        self._raws: list[bytes] = []
-        self._seen: list[set[bytes]] = [set() for _ in range(max(1, len(texts) // AT_ONCE))]
-        self._parts = NameSlices(self._raws, handle)
-
-    def step(self, ctx: Context) -> bytes | None:
-        texts, seen = self._texts, self._seen
-        if not texts:
-            if seen:
-                seen.pop()
-            return self._parts.step(ctx)
-        sets, add = len(seen), self._raws.append
-        for raw in raw_ids(texts[-AT_ONCE:]):
-            found = seen[hash(raw) % sets]
-            if raw not in found:
-                found.add(raw)
-                add(raw)
-        del texts[-AT_ONCE:]
-        return None
-
-
 class IdParser:
-    """IDs that are parsed in slices, before the first of them is processed."""
+    """IDs that are all parsed, in slices, before the first of them is processed, so that a malformed ID changes
+    nothing."""
 
-    __slots__ = ("_texts", "raws")
+    __slots__ = ("_at", "_raws", "_texts")
 
     def __init__(self, texts: list[bytes]) -> None:
         self._texts = texts
-        self.raws: list[bytes] = []  # the IDs parsed so far, 16 bytes each
+        self._raws: list[bytes] = []  # the IDs parsed so far, 16 bytes each
+        self._at = 0  # number of IDs that were returned
 
-    def parse(self) -> bool:
-        """Parse the next IDs. Returns False once all are parsed. Raises CommandError."""
-        at = len(self.raws)
-        self.raws += raw_ids(self._texts[at : at + AT_ONCE])
-        return len(self.raws) < len(self._texts)
+    def following(self, most: int = AT_ONCE) -> list[bytes]:
+        """Return the next IDs; empty if some were parsed instead. Raises CommandError."""
+        at = len(self._raws)
+        if at < len(self._texts):
+            self._raws += raw_ids(self._texts[at : at + AT_ONCE])
+            return []
+        start, self._at = self._at, self._at + most
+        return self._raws[start : self._at]
+
+    @property
+    def done(self) -> bool:
+        """Whether following() has returned all IDs."""
+        return self._at >= len(self._texts)
 
 
 def by_name(names: list[bytes], handle: Handle, ctx: Context) -> bytes | Slices:
     """Return the reply to a command for these names. A short list is processed immediately."""
     if len(names) <= AT_ONCE:
         return reply.integer(handle(ctx, names))
-    return Slices(NameSlices(names, handle).step, True)
+    return Slices(_in_slices(names, handle), True)
 
 
 def in_turn(names: list[bytes], encode: Encode, ctx: Context, head: bytes = b"") -> bytes | Slices:
@@ -131,7 +92,15 @@ def in_turn(names: list[bytes], encode: Encode, ctx: Context, head: bytes = b"")
     short list is processed immediately."""
     if slice_end(names, 0) == len(names):
         return head + encode(ctx, names)
-    return Slices(ReplySlices(names, encode, head).step, False)
+    at, parts = 0, [head]
+
+    def step(ctx: Context) -> bytes | Chunks | None:
+        nonlocal at
+        start, at = at, slice_end(names, at)
+        parts.append(encode(ctx, names[start:at]))
+        return None if at < len(names) else in_pieces(parts)
+
+    return Slices(step, False)
 
 
 def in_parts(
@@ -154,10 +123,31 @@ def in_parts(
 
 
 def by_id(argv: list[bytes], start: int, handle: Handle, ctx: Context) -> bytes | Slices:
-    """Return the reply to a command for messages of the group argv[2] of argv[1]: the IDs in argv from ``start`` on."""
+    """Return the reply to a command for messages of the group argv[2] of argv[1]: the IDs in argv from ``start`` on.
+
+    All are parsed before the first one is processed, so that a malformed ID changes nothing. Duplicates count once. The
+    IDs seen so far are in many small sets, because a large set takes long to grow and to free.
+    """
     if len(argv) - start <= AT_ONCE or len(argv[1]) + len(argv[2]) > LONG_NAME:
         return reply.integer(handle(ctx, raw_ids(argv, start)))
-    return Slices(IdSlices(argv[start:], handle).step, True)
+    texts, raws = argv[start:], list[bytes]()
+    seen: list[set[bytes]] = [set() for _ in range(len(texts) // AT_ONCE)]
+    process = _in_slices(raws, handle)
+
+    def step(ctx: Context) -> bytes | None:
+        if not texts:
+            if seen:
+                seen.pop()
+            return process(ctx)
+        for raw in raw_ids(texts[-AT_ONCE:]):
+            found = seen[hash(raw) % len(seen)]
+            if raw not in found:
+                found.add(raw)
+                raws.append(raw)
+        del texts[-AT_ONCE:]
+        return None
+
+    return Slices(step, True)
 
 
 def long_array(items: Sequence[bytes | None], null: bytes, head: bytes = b"") -> bytes | Chunks:
@@ -177,7 +167,29 @@ def long_array(items: Sequence[bytes | None], null: bytes, head: bytes = b"") ->
     if len(long) > 1:
         size += sum({id(item): len(item) for item in items if item is not None and len(item) > LONG_NAME}.values())
         size -= sum(long)
-    return Chunks(_pieces(top, items, null), _nothing, 8 * len(items) + size)
+    return Chunks(_pieces(top, items, null), nothing, 8 * len(items) + size)
+
+
+def row_pages(pending: PendingTable, start: int, end: int, total: int, owner: int = 0) -> Iterator[list[PendingRow]]:
+    """Yield ``total`` messages with IDs from ``start`` to ``end``, in parts. ``owner``: a consumer; 0: anyone."""
+    while total > 0:
+        most = min(total, AT_ONCE)
+        rows = pending.rows_of(owner, start, end, most) if owner else pending.rows(start, end, most)
+        yield rows
+        total -= len(rows)
+        start = rows[-1].id + 1
+
+
+def rows_reply(
+    pending: PendingTable, start: int, end: int, count: int, encoded: Callable[[list[PendingRow]], bytes]
+) -> bytes | Chunks:
+    """Return an array of at most ``count`` messages with IDs from ``start`` to ``end``, streamed if it is long."""
+    total = min(count, pending.between(start, end))
+    head = reply.array_header(total)
+    if total <= AT_ONCE:
+        return head + encoded(pending.rows(start, end, total))
+    pages = row_pages(pending.freeze(), start, end, total)
+    return Chunks(chain((head,), map(encoded, pages)), nothing, ROW_BYTES * total)
 
 
 def long_bulk(value: bytes, start: int = 0, stop: int = -1) -> bytes | Chunks:
@@ -186,7 +198,7 @@ def long_bulk(value: bytes, start: int = 0, stop: int = -1) -> bytes | Chunks:
     end = len(value) if stop < 0 else stop
     if end - start <= LONG_VALUE:
         return reply.bulk(value if end - start == len(value) else value[start:end])
-    return Chunks(_cut(value, start, end), _nothing, end - start)
+    return Chunks(_cut(value, start, end), nothing, end - start)
 
 
 def _cut(value: bytes, start: int, end: int) -> Iterator[bytes]:
@@ -199,7 +211,7 @@ def _cut(value: bytes, start: int, end: int) -> Iterator[bytes]:
 def in_pieces(parts: list[bytes]) -> bytes | Chunks:
     """Return a reply of these parts, streamed if it is long."""
     size = sum(map(len, parts))
-    return b"".join(parts) if size <= PIECE_BYTES else Chunks(gathered(iter(parts)), _nothing, size)
+    return b"".join(parts) if size <= PIECE_BYTES else Chunks(gathered(iter(parts)), nothing, size)
 
 
 def gathered(parts: Iterator[bytes]) -> Iterator[bytes]:
@@ -231,7 +243,3 @@ def _pieces(head: bytes, items: Sequence[bytes | None], null: bytes) -> Iterator
             parts, size = [], 0
     if parts:
         yield b"".join(parts)
-
-
-def _nothing() -> None:
-    """Do nothing: there is nothing to release."""

@@ -118,7 +118,8 @@ def _has_commands(name: str) -> bool:
 def _apply(user: User, word: bytes) -> None:
     plain = _WORDS.get(word.lower())
     if plain is not None:
-        plain(user)
+        for name, value in plain.items():
+            setattr(user, name, value() if callable(value) else value)
         return
     prefixed = _PREFIXES.get(word[:1])
     if prefixed is None:
@@ -126,71 +127,26 @@ def _apply(user: User, word: bytes) -> None:
     prefixed(user, word)
 
 
-def _on(user: User) -> None:
-    user.enabled = True
-
-
-def _off(user: User) -> None:
-    user.enabled = False
-
-
-def _nopass(user: User) -> None:
-    user.nopass = True
-    user.passwords = {}
-
-
-def _resetpass(user: User) -> None:
-    user.nopass = False
-    user.passwords = {}
-
-
-def _allkeys(user: User) -> None:
-    user.all_keys = True
-    user.keys = {}
-
-
-def _resetkeys(user: User) -> None:
-    user.all_keys = False
-    user.keys = {}
-
-
-def _allchannels(user: User) -> None:
-    user.all_channels = True
-    user.channels = {}
-
-
-def _resetchannels(user: User) -> None:
-    user.all_channels = False
-    user.channels = {}
-
-
-def _allcommands(user: User) -> None:
-    user.widens = user.all_commands = True
-    user.rules = []
-    user.commands = frozenset(DECLARED)
-
-
-def _nocommands(user: User) -> None:
-    user.widens = user.all_commands = False
-    user.rules = []
-    user.commands = frozenset()
-
-
-def _reset(user: User) -> None:
-    for each in (_resetpass, _resetkeys, _resetchannels, _nocommands, _off):
-        each(user)
-
-
-def _nothing(_: User) -> None:
-    """Ignore a word about features that tidelog does not have: RESTORE, and clearing selectors."""
-
-
-_WORDS: Final[dict[bytes, Callable[[User], None]]] = {
-    b"on": _on, b"off": _off, b"nopass": _nopass, b"resetpass": _resetpass, b"reset": _reset,
-    b"allkeys": _allkeys, b"~*": _allkeys, b"%rw~*": _allkeys, b"resetkeys": _resetkeys,
-    b"allchannels": _allchannels, b"&*": _allchannels, b"resetchannels": _resetchannels,
-    b"allcommands": _allcommands, b"+@all": _allcommands, b"nocommands": _nocommands, b"-@all": _nocommands,
-    b"sanitize-payload": _nothing, b"skip-sanitize-payload": _nothing, b"clearselectors": _nothing,
+# the attributes of a user that such words set; a function returns the new value
+_Change = dict[str, bool | Callable[[], object]]
+_OFF: Final[_Change] = {"enabled": False}
+_RESETPASS: Final[_Change] = {"nopass": False, "passwords": dict}
+_ALLKEYS: Final[_Change] = {"all_keys": True, "keys": dict}
+_RESETKEYS: Final[_Change] = {"all_keys": False, "keys": dict}
+_ALLCHANNELS: Final[_Change] = {"all_channels": True, "channels": dict}
+_RESETCHANNELS: Final[_Change] = {"all_channels": False, "channels": dict}
+_ALLCOMMANDS: Final[_Change] = {
+    "widens": True, "all_commands": True, "rules": list, "commands": lambda: frozenset(DECLARED),
+}  # fmt: skip
+_NOCOMMANDS: Final[_Change] = {"widens": False, "all_commands": False, "rules": list, "commands": frozenset}
+# The last three are about features that tidelog does not have: RESTORE, and clearing selectors.
+_WORDS: Final[dict[bytes, _Change]] = {
+    b"on": {"enabled": True}, b"off": _OFF, b"nopass": {"nopass": True, "passwords": dict}, b"resetpass": _RESETPASS,
+    b"reset": _RESETPASS | _RESETKEYS | _RESETCHANNELS | _NOCOMMANDS | _OFF,
+    b"allkeys": _ALLKEYS, b"~*": _ALLKEYS, b"%rw~*": _ALLKEYS, b"resetkeys": _RESETKEYS,
+    b"allchannels": _ALLCHANNELS, b"&*": _ALLCHANNELS, b"resetchannels": _RESETCHANNELS,
+    b"allcommands": _ALLCOMMANDS, b"+@all": _ALLCOMMANDS, b"nocommands": _NOCOMMANDS, b"-@all": _NOCOMMANDS,
+    b"sanitize-payload": {}, b"skip-sanitize-payload": {}, b"clearselectors": {},
 }  # fmt: skip
 
 

@@ -78,17 +78,14 @@ def acl_getuser(ctx: Context, argv: list[bytes]) -> Reply:
     if user is None:
         return reply.null(proto)
     flags = [b"on" if user.enabled else b"off", *([b"nopass"] if user.nopass else [])]
-    return reply.map_reply(
-        proto,
-        [
-            (reply.bulk(b"flags"), reply.set_reply(proto, [reply.bulk(flag) for flag in flags])),
-            (reply.bulk(b"passwords"), reply.bulk_array(list(user.passwords))),
-            (reply.bulk(b"commands"), reply.bulk(b" ".join(rules.command_words(user)))),
-            (reply.bulk(b"keys"), reply.bulk(b" ".join(rules.key_words(user)))),
-            (reply.bulk(b"channels"), reply.bulk(b" ".join(rules.channel_words(user)))),
-            (reply.bulk(b"selectors"), reply.EMPTY_ARRAY),
-        ],
-    )
+    return reply.map_reply(proto, [
+        (reply.bulk(b"flags"), reply.set_reply(proto, [reply.bulk(flag) for flag in flags])),
+        (reply.bulk(b"passwords"), reply.bulk_array(user.passwords)),
+        (reply.bulk(b"commands"), reply.bulk(b" ".join(rules.command_words(user)))),
+        (reply.bulk(b"keys"), reply.bulk(b" ".join(rules.key_words(user)))),
+        (reply.bulk(b"channels"), reply.bulk(b" ".join(rules.channel_words(user)))),
+        (reply.bulk(b"selectors"), reply.EMPTY_ARRAY),
+    ])  # fmt: skip
 
 
 @_all(
@@ -154,21 +151,19 @@ def acl_log(ctx: Context, argv: list[bytes]) -> Reply:
             denials.reset()
             return reply.OK
         count = max(0, integer(argv[2]))
-    return reply.array([_entry(ctx, each) for each in denials.entries()[:count]])
+    return reply.encode(ctx.session.proto, [_entry(each, ctx.now) for each in denials.entries()[:count]])
 
 
-def _entry(ctx: Context, entry: DenialEntry) -> bytes:
-    proto = ctx.session.proto
-    fields: list[tuple[bytes, object]] = [
-        (b"count", entry.count),
-        (b"reason", entry.reason),
-        (b"context", entry.context),
-        (b"object", entry.what),
-        (b"username", entry.user),
-        (b"age-seconds", max(0, ctx.now - entry.updated) / 1000),
-        (b"client-info", entry.client.encode("latin-1", "replace")),
-        (b"entry-id", entry.number),
-        (b"timestamp-created", entry.created),
-        (b"timestamp-last-updated", entry.updated),
-    ]
-    return reply.map_reply(proto, [(reply.bulk(name), reply.encode(proto, value)) for name, value in fields])
+def _entry(entry: DenialEntry, now: int) -> dict[str, object]:
+    return {
+        "count": entry.count,
+        "reason": entry.reason,
+        "context": entry.context,
+        "object": entry.what,
+        "username": entry.user,
+        "age-seconds": max(0, now - entry.updated) / 1000,
+        "client-info": entry.client.encode("latin-1", "replace"),
+        "entry-id": entry.number,
+        "timestamp-created": entry.created,
+        "timestamp-last-updated": entry.updated,
+    }

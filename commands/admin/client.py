@@ -10,7 +10,7 @@ from commands.admin.clientlist import client_line, client_type
 from commands.admin.connection import check_name
 from commands.context import Context, Reply, UsersPart
 from commands.declare import MOST_NAMES, arg, command, oneof, opt, repeat, token
-from commands.parse import integer, timeout_ms
+from commands.parse import each_option, integer, timeout_ms
 from commands.session import Session
 from commands.slicing import in_parts
 from resp import errors, reply
@@ -23,6 +23,8 @@ _all = partial(
 )  # fmt: skip
 
 CLIENTS: Final = 200  # number of clients that are described or closed in one slice
+_TYPE = oneof("client-type", token("NORMAL"), token("MASTER"), token("REPLICA"), token("PUBSUB"), token="TYPE")
+_KILL_OPTIONS = dict.fromkeys((b"ID", b"TYPE", b"ADDR", b"LADDR", b"USER", b"MAXAGE", b"SKIPME"), 1)
 TYPES = (b"normal", b"master", b"replica", b"slave", b"pubsub")
 
 
@@ -124,15 +126,7 @@ def client_no_evict(ctx: Context, argv: list[bytes]) -> Reply:
 
 # -- all clients -------------------------------------------------------------------------------------------------
 @_all(
-    "CLIENT|LIST",
-    opt(
-        oneof(
-            "filter",
-            oneof("client-type", token("NORMAL"), token("MASTER"), token("REPLICA"), token("PUBSUB"), token="TYPE"),
-            arg("client-id", "integer", token="ID", multiple=True),
-        )
-    ),
-    most=MOST_NAMES,
+    "CLIENT|LIST", opt(oneof("filter", _TYPE, arg("client-id", "integer", token="ID", multiple=True))), most=MOST_NAMES,
 )  # fmt: skip
 def client_list(ctx: Context, argv: list[bytes]) -> Reply:
     """Return a line for each connection."""
@@ -154,54 +148,24 @@ def client_list(ctx: Context, argv: list[bytes]) -> Reply:
     return in_parts(sessions, take, lambda ctx: _text(ctx, "".join(lines)), ctx, CLIENTS)
 
 
-class KillFilter:
-    """The options of CLIENT KILL. A client must match all of them. As in Redis, the last of repeated options counts."""
-
-    def __init__(self) -> None:
-        self.skip_me = True
-        self._tests: dict[bytes, Callable[[Session], bool]] = {}
-
-    @classmethod
-    def parse(cls, words: list[bytes], users: UsersPart, now: int) -> KillFilter:
-        """Parse alternating options and values. ``now``: ms since epoch, for MAXAGE. Raises CommandError."""
-        self = cls()
-        for at in range(0, len(words), 2):
-            if at + 1 == len(words):
-                raise errors.syntax()
-            self._add(words[at].upper(), words[at + 1], users, now)
-        return self
-
-    def _add(self, option: bytes, value: bytes, users: UsersPart, now: int) -> None:
-        if option == b"ID":
-            client = _positive(value, errors.CLIENT_ID_TOO_SMALL, errors.CLIENT_ID_TOO_SMALL)
-            self._tests[option] = lambda session: session.id == client
-        elif option == b"TYPE":
-            wanted = _type_filter(value)
-            self._tests[option] = lambda session: client_type(session) == wanted
-        elif option == b"ADDR":
-            addr = value.decode("latin-1")
-            self._tests[option] = lambda session: session.addr == addr
-        elif option == b"LADDR":
-            laddr = value.decode("latin-1")
-            self._tests[option] = lambda session: session.laddr == laddr
-        elif option == b"USER":
-            user = users.get(value)
-            if user is None:
-                raise errors.no_such_user(value)
-            self._tests[option] = lambda session: session.authenticated and session.user is user
-        elif option == b"MAXAGE":
-            age = _positive(value, errors.BAD_MAXAGE, errors.MAXAGE_TOO_SMALL)
-            self._tests[option] = lambda session: (now - session.created) // 1000 >= age
-        elif option == b"SKIPME":
-            word = value.lower()
-            if word not in (b"yes", b"no"):
-                raise errors.syntax()
-            self.skip_me = word == b"yes"
-        else:
-            raise errors.syntax()
-
-    def fits(self, session: Session) -> bool:
-        return all(test(session) for test in self._tests.values())
+def _kill_test(option: bytes, value: bytes, users: UsersPart, now: int) -> Callable[[Session], bool]:
+    """Return the test of an option of CLIENT KILL. ``now``: ms since epoch, for MAXAGE. Raises CommandError."""
+    if option == b"ID":
+        client = _positive(value, errors.CLIENT_ID_TOO_SMALL, errors.CLIENT_ID_TOO_SMALL)
+        return lambda session: session.id == client
+    if option == b"TYPE":
+        wanted = _type_filter(value)
+        return lambda session: client_type(session) == wanted
+    if option == b"USER":
+        user = users.get(value)
+        if user is None:
+            raise errors.no_such_user(value)
+        return lambda session: session.authenticated and session.user is user
+    if option == b"MAXAGE":
+        age = _positive(value, errors.BAD_MAXAGE, errors.MAXAGE_TOO_SMALL)
+        return lambda session: (now - session.created) // 1000 >= age
+    addr = value.decode("latin-1")
+    return (lambda session: session.addr == addr) if option == b"ADDR" else (lambda session: session.laddr == addr)
 
 
 def _positive(value: bytes, not_integer: str, too_small: str) -> int:
@@ -220,9 +184,7 @@ def _positive(value: bytes, not_integer: str, too_small: str) -> int:
             oneof(
                 "new-format",
                 arg("client-id", "integer", token="ID"),
-                oneof(
-                    "client-type", token("NORMAL"), token("MASTER"), token("REPLICA"), token("PUBSUB"), token="TYPE"
-                ),
+                _TYPE,
                 arg("username", token="USER"),
                 arg("addr", token="ADDR"),
                 arg("laddr", token="LADDR"),
@@ -235,21 +197,24 @@ def _positive(value: bytes, not_integer: str, too_small: str) -> int:
 )  # fmt: skip
 def client_kill(ctx: Context, argv: list[bytes]) -> Reply:
     """Close the connection with this address, or all that match the filters."""
-    clients = ctx.server.clients.all()
-    old_form = len(argv) == 3
+    caller, old_form, skip_me = ctx.session, len(argv) == 3, True
+    tests: dict[bytes, Callable[[Session], bool]] = {}  # as in Redis, the last of repeated options counts
     if old_form:
-        addr = argv[2].decode("latin-1")
-        victims = [session for session in clients if session.addr == addr]
-        if not victims:
-            raise CommandError(errors.NO_SUCH_CLIENT)
-    else:
-        wanted = KillFilter.parse(argv[2:], ctx.server.users, ctx.now)
-        victims = [
-            session
-            for session in clients
-            if wanted.fits(session) and not (wanted.skip_me and session is ctx.session)
-        ]
-    caller = ctx.session
+        tests[b"ADDR"], skip_me = _kill_test(b"ADDR", argv[2], ctx.server.users, ctx.now), False
+    for option, at in each_option(argv, 2, _KILL_OPTIONS) if not old_form else ():
+        if option != b"SKIPME":
+            tests[option] = _kill_test(option, argv[at], ctx.server.users, ctx.now)
+        elif argv[at].lower() in (b"yes", b"no"):
+            skip_me = argv[at].lower() == b"yes"
+        else:
+            raise errors.syntax()
+    victims = [
+        session
+        for session in ctx.server.clients.all()
+        if all(test(session) for test in tests.values()) and not (skip_me and session is caller)
+    ]
+    if old_form and not victims:
+        raise CommandError(errors.NO_SUCH_CLIENT)
 
     def kill(some: Sequence[Session]) -> None:
         for victim in some:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from commands.context import Context, DelayedReply, Reply, Slices
 from commands.declare import arg, batch, block, command, opt
-from commands.parse import check_database, integer
+from commands.parse import check_database, each_option, integer
 from commands.session import Session
 from commands.slicing import AT_ONCE
 from resp import errors, reply
@@ -67,17 +67,11 @@ def hello(ctx: Context, argv: list[bytes]) -> Reply:
             raise CommandError(errors.NO_PROTO)
     credentials: tuple[bytes, bytes] | None = None
     name: bytes | None = None
-    at = 2
-    while at < len(argv):
-        word = argv[at].upper()
-        if word == b"AUTH" and at + 2 < len(argv):
-            credentials = (argv[at + 1], argv[at + 2])
-            at += 3
-        elif word == b"SETNAME" and at + 1 < len(argv):
-            name = check_name(argv[at + 1], "Client names")
-            at += 2
+    for word, at in each_option(argv, 2, {b"AUTH": 2, b"SETNAME": 1}, errors.bad_hello):
+        if word == b"AUTH":
+            credentials = (argv[at], argv[at + 1])
         else:
-            raise errors.bad_hello(argv[at])
+            name = check_name(argv[at], "Client names")
     role = b"replica" if ctx.ks.follower else b"master"
     if credentials is not None:
         return _log_in(ctx, *credentials, argv[0], lambda: _greeting(session, proto, name, role))
@@ -92,16 +86,10 @@ def _greeting(session: Session, proto: int, name: bytes | None, role: bytes) -> 
         session.name = name
     session.proto = proto
     session.refresh()
-    pairs: list[tuple[bytes, bytes]] = [
-        (b"server", reply.bulk(b"redis")),
-        (b"version", reply.bulk(REDIS_LEVEL)),
-        (b"proto", reply.integer(proto)),
-        (b"id", reply.integer(session.id)),
-        (b"mode", reply.bulk(b"standalone")),
-        (b"role", reply.bulk(role)),
-        (b"modules", reply.EMPTY_ARRAY),
-    ]
-    return reply.map_reply(proto, [(reply.bulk(key), value) for key, value in pairs])
+    return reply.encode(proto, {
+        "server": "redis", "version": REDIS_LEVEL, "proto": proto, "id": session.id, "mode": "standalone",
+        "role": role, "modules": [],
+    })  # fmt: skip
 
 
 @command(

@@ -60,25 +60,23 @@ def _when_ready(ctx: Context, answer: Callable[[Context], bytes]) -> Reply:
 def _stats(ctx: Context) -> bytes:
     m = ctx.server.stats.memory()
     used, keys = m["used"], m["keys"]
-    rows: list[tuple[str, int | float]] = [
-        ("peak.allocated", m["peak"]),
-        ("total.allocated", used),
-        ("startup.allocated", m["startup"]),
-        ("replication.backlog", 0),
-        ("clients.slaves", m["replicas"]),
-        ("clients.normal", m["clients"]),
-        ("overhead.total", max(0, used - m["dataset"])),
-        ("node.cache", m["node_cache"]),
-        ("keys.count", keys),
-        ("keys.bytes-per-key", m["dataset"] // keys if keys else 0),
-        ("dataset.bytes", m["dataset"]),
-        ("dataset.percentage", min(100.0, 100.0 * m["dataset"] / max(1, used))),
-        ("peak.percentage", 100.0 * used / max(1, m["peak"])),
-        ("fragmentation", m["resident"] / max(1, used + m["startup"])),
-        ("fragmentation.bytes", max(0, m["resident"] - used - m["startup"])),
-    ]
-    proto = ctx.session.proto
-    return reply.map_reply(proto, [(reply.bulk(name.encode()), reply.encode(proto, x)) for name, x in rows])
+    return reply.encode(ctx.session.proto, {
+        "peak.allocated": m["peak"],
+        "total.allocated": used,
+        "startup.allocated": m["startup"],
+        "replication.backlog": 0,
+        "clients.slaves": m["replicas"],
+        "clients.normal": m["clients"],
+        "overhead.total": max(0, used - m["dataset"]),
+        "node.cache": m["node_cache"],
+        "keys.count": keys,
+        "keys.bytes-per-key": m["dataset"] // keys if keys else 0,
+        "dataset.bytes": m["dataset"],
+        "dataset.percentage": min(100.0, 100.0 * m["dataset"] / max(1, used)),
+        "peak.percentage": 100.0 * used / max(1, m["peak"]),
+        "fragmentation": m["resident"] / max(1, used + m["startup"]),
+        "fragmentation.bytes": max(0, m["resident"] - used - m["startup"]),
+    })  # fmt: skip
 
 
 @_memory("MEMORY|DOCTOR", complexity="O(N): N clients and streams.")

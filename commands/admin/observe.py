@@ -33,12 +33,8 @@ def slowlog_get(ctx: Context, argv: list[bytes]) -> Reply:
 
     def take(some: Sequence[tuple[int, int, int, list[bytes], str, str]]) -> None:
         for number, unix, usec, words, addr, name in some:
-            items.append(reply.array(
-                [
-                    reply.integer(number), reply.integer(unix), reply.integer(usec), reply.bulk_array(words),
-                    reply.bulk(addr.encode("utf-8", "surrogateescape")), reply.bulk(name.encode("latin-1", "replace")),
-                ]
-            ))  # fmt: skip
+            entry = [number, unix, usec, words, addr, name.encode("latin-1", "replace")]
+            items.append(reply.encode(ctx.session.proto, entry))
 
     return in_parts(entries, take, lambda _: in_pieces(items), ctx)
 
@@ -59,24 +55,15 @@ def slowlog_reset(ctx: Context, argv: list[bytes]) -> Reply:
 @_latency("LATENCY|LATEST")
 def latency_latest(ctx: Context, argv: list[bytes]) -> Reply:
     """Return for each event its name, the time and duration of the last sample, and the longest duration (ms)."""
-    rows = [
-        reply.array(
-            [
-                reply.bulk(event.encode()), reply.integer(samples[-1][0]), reply.integer(samples[-1][1]),
-                reply.integer(ctx.server.timings.latency.worst(event)),
-            ]
-        )
-        for event, samples in ctx.server.timings.latency.all().items()
-        if samples
-    ]
-    return reply.array(rows)
+    latency = ctx.server.timings.latency
+    rows = [[event, *samples[-1], latency.worst(event)] for event, samples in latency.all().items() if samples]
+    return reply.encode(ctx.session.proto, rows)
 
 
 @_latency("LATENCY|HISTORY", arg("event"))
 def latency_history(ctx: Context, argv: list[bytes]) -> Reply:
     """Return the samples of an event: Unix time and duration (ms)."""
-    samples = ctx.server.timings.latency.all().get(argv[2].decode("latin-1"), [])
-    return reply.array([reply.array([reply.integer(unix), reply.integer(ms)]) for unix, ms in samples])
+    return reply.encode(ctx.session.proto, ctx.server.timings.latency.all().get(argv[2].decode("latin-1"), []))
 
 
 GRAPH_WIDTH = 80  # columns, one per sample

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import Final
 
-from commands.context import Chunks, Context, Reply, Slices
+from commands.context import Chunks, Context, PubSubPart, Reply, Slices
 from commands.declare import arg, command, key, opt
 from commands.glob import MAX_TOGETHER, check_length, compiled
 from commands.session import Session
@@ -31,17 +32,24 @@ def _confirm(session: Session, kind: bytes, channel: bytes | None) -> bytes:
 
 def _join(ctx: Context, names: list[bytes], kind: bytes) -> Reply:
     """Subscribe and confirm it."""
-    return _in_turn(ctx, names, partial(_join_some, kind), MAX_TOGETHER if kind == b"psubscribe" else SLICE_BYTES)
+    return _in_turn(ctx, names, partial(_change, kind), MAX_TOGETHER if kind == b"psubscribe" else SLICE_BYTES)
 
 
-def _join_some(kind: bytes, ctx: Context, names: list[bytes]) -> bytes:
-    session, pubsub = ctx.session, ctx.server.pubsub
-    parts = []
+_CHANGES: Final[dict[bytes, Callable[[PubSubPart, Session, bytes], None]]] = {
+    b"subscribe": lambda pubsub, session, name: pubsub.subscribe(session, name, False),
+    b"psubscribe": lambda pubsub, session, name: pubsub.subscribe(session, name, True),
+    b"ssubscribe": lambda pubsub, session, name: pubsub.subscribe_shard(session, name),
+    b"unsubscribe": lambda pubsub, session, name: pubsub.unsubscribe(session, name, False),
+    b"punsubscribe": lambda pubsub, session, name: pubsub.unsubscribe(session, name, True),
+    b"sunsubscribe": lambda pubsub, session, name: pubsub.unsubscribe_shard(session, name),
+}
+
+
+def _change(kind: bytes, ctx: Context, names: list[bytes]) -> bytes:
+    """Subscribe or unsubscribe, and return the confirmations."""
+    session, parts = ctx.session, list[bytes]()
     for name in names:
-        if kind == b"ssubscribe":
-            pubsub.subscribe_shard(session, name)
-        else:
-            pubsub.subscribe(session, name, kind == b"psubscribe")
+        _CHANGES[kind](ctx.server.pubsub, session, name)
         parts.append(_confirm(session, kind, name))
     session.refresh()
     return b"".join(parts)
@@ -79,20 +87,7 @@ def _leave(ctx: Context, names: list[bytes], kind: bytes, mine: set[bytes]) -> R
     names = names or (sorted(mine) if len(mine) <= AT_ONCE else list(mine))
     if not names:
         return _confirmed(ctx.session, _confirm(ctx.session, kind, None))
-    return _in_turn(ctx, names, partial(_leave_some, kind))
-
-
-def _leave_some(kind: bytes, ctx: Context, names: list[bytes]) -> bytes:
-    session, pubsub = ctx.session, ctx.server.pubsub
-    parts = []
-    for name in names:
-        if kind == b"sunsubscribe":
-            pubsub.unsubscribe_shard(session, name)
-        else:
-            pubsub.unsubscribe(session, name, kind == b"punsubscribe")
-        parts.append(_confirm(session, kind, name))
-    session.refresh()
-    return b"".join(parts)
+    return _in_turn(ctx, names, partial(_change, kind))
 
 
 @_subscribe("SUBSCRIBE", arg("channel", multiple=True), complexity="O(N): N channels to subscribe to.", channels="all")

@@ -8,7 +8,7 @@ from functools import partial
 
 from commands.context import Await, Context, Reply
 from commands.declare import arg, block, command, oneof, opt, token
-from commands.parse import integer, is_host, positive, timeout_ms
+from commands.parse import each_option, integer, is_host, positive, timeout_ms
 from resp import errors, reply
 from resp.errors import CommandError
 from storage.model.timers import NEVER
@@ -67,23 +67,19 @@ def role(ctx: Context, argv: list[bytes]) -> Reply:
 def failover(ctx: Context, argv: list[bytes]) -> Reply:
     """Make a replica the leader as soon as it has all writes; new writes wait in the meantime."""
     target: tuple[str, int] | None = None
-    timeout, force, at = 0, False, 1
-    while at < len(argv):
-        word, left = argv[at].upper(), len(argv) - at - 1
-        if word == b"TIMEOUT" and left >= 1 and not timeout:
-            timeout = integer(argv[at + 1])
+    timeout, force = 0, False
+    for word, at in each_option(argv, 1, {b"TO": 2, b"FORCE": 0, b"ABORT": 0, b"TIMEOUT": 1}):
+        if word == b"TIMEOUT" and not timeout:
+            timeout = integer(argv[at])
             if timeout <= 0:
                 raise CommandError(errors.BAD_FAILOVER_TIMEOUT)
-            at += 2
-        elif word == b"TO" and left >= 2 and target is None:
-            target = argv[at + 1].decode("utf-8", "surrogateescape"), integer(argv[at + 2])
-            at += 3
+        elif word == b"TO" and target is None:
+            target = argv[at].decode("utf-8", "surrogateescape"), integer(argv[at + 1])
         elif word == b"ABORT" and len(argv) == 2:
             ctx.server.roles.failover_abort()
             return reply.OK
         elif word == b"FORCE" and not force:
             force = True
-            at += 1
         else:
             raise errors.syntax()
     if force and (not timeout or target is None):

@@ -6,29 +6,26 @@ from functools import partial
 
 from commands.context import Context, Reply
 from commands.declare import MOST_NAMES, arg, block, command, oneof, opt, repeat, token
-from commands.parse import integer
+from commands.parse import each_option, integer
 from commands.session import TrackingOptions
 from resp import errors, reply
 from resp.errors import CommandError
 
 _own = partial(command, flags="noscript loading stale", traits="unpausable", group="connection")
+_OPTIONS = {b"REDIRECT": 1, b"PREFIX": 1, b"BCAST": 0, b"OPTIN": 0, b"OPTOUT": 0, b"NOLOOP": 0}
 
 
 def _parsed(ctx: Context, words: list[bytes]) -> tuple[TrackingOptions, list[bytes]]:
     """Return the options of CLIENT TRACKING and the prefixes. Raises CommandError."""
-    caching, prefixes, at = TrackingOptions(), list[bytes](), 0
-    while at < len(words):
-        word = words[at].upper()
-        more = at + 1 < len(words)
-        if word == b"REDIRECT" and more:
-            at += 1
+    caching, prefixes = TrackingOptions(), list[bytes]()
+    for word, at in each_option(words, 0, _OPTIONS):
+        if word == b"REDIRECT":
             if caching.redirect:
                 raise CommandError(errors.ONE_REDIRECTION)
             caching.redirect = integer(words[at])
             if ctx.server.clients.get(caching.redirect) is None:
                 raise CommandError(errors.NO_REDIRECTION)
-        elif word == b"PREFIX" and more:
-            at += 1
+        elif word == b"PREFIX":
             prefixes.append(words[at])
         elif word == b"BCAST":
             caching.bcast = True
@@ -36,11 +33,8 @@ def _parsed(ctx: Context, words: list[bytes]) -> tuple[TrackingOptions, list[byt
             caching.optin = True
         elif word == b"OPTOUT":
             caching.optout = True
-        elif word == b"NOLOOP":
-            caching.noloop = True
         else:
-            raise errors.syntax()
-        at += 1
+            caching.noloop = True
     return caching, prefixes
 
 
@@ -146,14 +140,11 @@ def client_trackinginfo(ctx: Context, argv: list[bytes]) -> Reply:
     proto, caching = ctx.session.proto, ctx.session.caching
     flags = [b"off"] if caching is None else _flags(caching)
     prefixes = [] if caching is None else sorted(caching.prefixes)
-    return reply.map_reply(
-        proto,
-        [
-            (reply.bulk(b"flags"), reply.set_reply(proto, [reply.bulk(flag) for flag in flags])),
-            (reply.bulk(b"redirect"), reply.integer(-1 if caching is None else caching.redirect)),
-            (reply.bulk(b"prefixes"), reply.bulk_array(prefixes)),
-        ],
-    )
+    return reply.map_reply(proto, [
+        (reply.bulk(b"flags"), reply.set_reply(proto, [reply.bulk(flag) for flag in flags])),
+        (reply.bulk(b"redirect"), reply.integer(-1 if caching is None else caching.redirect)),
+        (reply.bulk(b"prefixes"), reply.bulk_array(prefixes)),
+    ])  # fmt: skip
 
 
 def _flags(caching: TrackingOptions) -> list[bytes]:

@@ -9,7 +9,7 @@ from commands.context import Chunks, Context, Reply, Slices
 from commands.declare import arg, command, key, opt, repeat
 from commands.glob import compiled
 from commands.keys.setoptions import delete
-from commands.parse import integer, is_integer
+from commands.parse import each_option, integer, is_integer
 from commands.slicing import AT_ONCE, by_name, long_array, slice_end
 from resp import errors, reply
 from resp.errors import CommandError
@@ -114,16 +114,13 @@ def scan(ctx: Context, argv: list[bytes]) -> Reply:
     if not _CURSOR.fullmatch(argv[1]) or not -(1 << 63) <= int(argv[1]) < 1 << 64:
         raise CommandError(_INVALID_CURSOR)
     pattern, count, wanted = b"*", _SCAN_COUNT, b""
-    for at in range(2, len(argv), 2):
-        word = argv[at].upper()
-        if at + 1 == len(argv) or word not in (b"MATCH", b"COUNT", b"TYPE"):
-            raise errors.syntax()
+    for word, at in each_option(argv, 2, {b"MATCH": 1, b"COUNT": 1, b"TYPE": 1}):
         if word == b"MATCH":
-            pattern = argv[at + 1]
+            pattern = argv[at]
         elif word == b"TYPE":
-            wanted = argv[at + 1].lower()
+            wanted = argv[at].lower()
         else:
-            count = integer(argv[at + 1])
+            count = integer(argv[at])
             if count < 1:
                 raise errors.syntax()
     cursor = int(argv[1]) % (1 << 64)

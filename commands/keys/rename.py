@@ -7,7 +7,7 @@ from typing import Final
 from commands.context import Context, Reply
 from commands.declare import arg, command, key, opt, repeat, token
 from commands.keys.setoptions import notify_overwritten
-from commands.parse import check_database
+from commands.parse import check_database, each_option
 from resp import errors, reply
 from resp.errors import CommandError
 from storage.keyspace import events
@@ -66,17 +66,12 @@ def renamenx(ctx: Context, argv: list[bytes]) -> Reply:
 )  # fmt: skip
 def copy(ctx: Context, argv: list[bytes]) -> Reply:
     """Copy a string and its expiry to another key; return 1 if it was copied, otherwise 0. Streams can't be copied."""
-    replace, at = False, 3
-    while at < len(argv):
-        word = argv[at].upper()
+    replace = False
+    for word, at in each_option(argv, 3, {b"REPLACE": 0, b"DB": 1}):
         if word == b"REPLACE":
             replace = True
-        elif word == b"DB" and at + 1 < len(argv):
-            at += 1
-            check_database(argv[at])
         else:
-            raise errors.syntax()
-        at += 1
+            check_database(argv[at])
     ks, now = ctx.ks, ctx.now
     name, new = argv[1], argv[2]
     if name == new:

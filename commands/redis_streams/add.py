@@ -6,7 +6,7 @@ from hashlib import blake2b
 
 from commands.context import Context, Reply
 from commands.declare import alike, arg, batch, block, command, key, oneof, opt, repeat, token
-from commands.parse import MOST_FIELDS, integer
+from commands.parse import MOST_FIELDS, each_option, integer
 from commands.redis_streams.ids import dashed_id, xid_bulk
 from commands.redis_streams.options import (
     MAXLEN,
@@ -25,9 +25,9 @@ from commands.streams.append import (
     append_alike,
     append_large,
     append_one,
+    evict_group,
     head_of,
     like_first,
-    notify_group,
     still_retained,
     touched,
 )
@@ -252,17 +252,11 @@ def _trimmable(ctx: Context, name: bytes, options: AddTrimOptions, count: int) -
 
 
 def _trim_group(ctx: Context, name: bytes, options: AddTrimOptions, added: int) -> None:
-    """Evict as required by ``added`` calls that were just executed, and publish their events."""
-    ks = ctx.ks
+    """Evict as required by ``added`` calls that were just executed."""
     stream = touched(ctx, name)
-    if stream is None:
-        return
-    border = trim_border(stream, options)
-    if ks.event_classes:
+    if stream is not None:
         most = options.threshold if options.strategy == MAXLEN else -1
-        notify_group(ks, name, stream, added, most, border, b"xadd", b"xtrim")
-    if border > stream.first_ord:
-        ks.evict_before(name, stream, border, False)
+        evict_group(ctx.ks, name, stream, added, most, trim_border(stream, options), b"xadd", b"xtrim")
 
 
 def _within_limit(stream: Stream | None, options: AddTrimOptions, added: int, first_id: int) -> bool:
@@ -285,15 +279,11 @@ def xcfgset(ctx: Context, argv: list[bytes]) -> Reply:
     if len(argv) == 2:
         raise CommandError(errors.NO_PARAMETER)
     seconds = most = 0
-    for at in range(2, len(argv), 2):
-        word = argv[at].upper()
-        if at + 1 == len(argv) or word not in (b"IDMP-DURATION", b"IDMP-MAXSIZE"):
-            raise errors.syntax()
-        number = integer(argv[at + 1])
+    for word, at in each_option(argv, 2, {b"IDMP-DURATION": 1, b"IDMP-MAXSIZE": 1}):
         if word == b"IDMP-DURATION":
-            seconds = _within(word, number, LONGEST_MS // 1000)
+            seconds = _within(word, argv[at], LONGEST_MS // 1000)
         else:
-            most = _within(word, number, MOST_IDS)
+            most = _within(word, argv[at], MOST_IDS)
     stream = ctx.ks.stream(argv[1], ctx.now)
     if stream is None:
         raise CommandError(errors.NO_SUCH_KEY)
@@ -304,7 +294,8 @@ def xcfgset(ctx: Context, argv: list[bytes]) -> Reply:
     return encode.OK
 
 
-def _within(word: bytes, number: int, most: int) -> int:
+def _within(word: bytes, value: bytes, most: int) -> int:
+    number = integer(value)
     if not 0 < number <= most:
         raise errors.not_within(word, most)
     return number

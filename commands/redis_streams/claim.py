@@ -6,17 +6,18 @@ any others: they then belong to the consumer, and RETRY no longer applies to the
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Final
 
 from commands.context import Chunks, Context, Reply, Slices
 from commands.declare import arg, command, key, opt, repeat, token
-from commands.parse import INT_MAX, integer
+from commands.parse import INT_MAX, each_option, integer
 from commands.redis_streams.consumers import consumer_of, is_idle
 from commands.redis_streams.elements import XElements
 from commands.redis_streams.ids import range_start, strict_id, xid_bulk, xid_bulks
-from commands.redis_streams.pending import find_group, need_group
 from commands.slicing import AT_ONCE, in_pieces
 from commands.streams.elements import elements_reply
+from commands.streams.lookup import need_group
 from resp import errors
 from resp import reply as encode
 from resp.errors import CommandError
@@ -31,6 +32,7 @@ EXAMINED_PER_MATCH: Final = 10  # messages that XAUTOCLAIM examines for each one
 MOST: Final = INT_MAX // 16  # maximum COUNT
 NO_COUNT: Final = -1  # no RETRYCOUNT
 FIRST_ID: Final = 5  # index in XCLAIM's argv
+_OPTIONS: Final = {b"IDLE": 1, b"TIME": 1, b"RETRYCOUNT": 1, b"FORCE": 0, b"JUSTID": 0, b"LASTID": 1}
 
 
 @command(
@@ -42,7 +44,7 @@ FIRST_ID: Final = 5  # index in XCLAIM's argv
 )  # fmt: skip
 def xclaim(ctx: Context, argv: list[bytes]) -> Reply:
     """Assign pending messages to a consumer; return their entries, or their IDs."""
-    stream, group = need_group(ctx, argv)
+    stream, group = need_group(ctx.ks.read_stream(argv[1], ctx.now), argv[1], argv[2])
     claim = ClaimCall(argv)
     if len(argv) > FIRST_ID + AT_ONCE:
         return Slices(claim.step, True, claim.close)
@@ -51,15 +53,47 @@ def xclaim(ctx: Context, argv: list[bytes]) -> Reply:
     return claim.reply()
 
 
-class ClaimCall:
+class ClaimReply:
+    """The reply of XCLAIM and XAUTOCLAIM: elements; with JUSTID only their IDs."""
+
+    __slots__ = ("_elements", "_just_id", "_number", "_parts")
+
+    def __init__(self, just_id: bool) -> None:
+        self._just_id = just_id
+        self._elements = XElements(b"")  # with JUSTID, the next two are used instead
+        self._parts: list[bytes] = []  # IDs
+        self._number = 0  # number of IDs in ``_parts``
+
+    def close(self) -> None:
+        """Release everything: there will be no reply."""
+        self._elements.close()
+
+    def _find(self, stream: Stream, id: int, wanted: bool) -> bool:  # noqa: A002
+        """Return whether there is a living entry with this ID. If it is ``wanted``, it is added to the reply."""
+        if wanted and not self._just_id:
+            return self._elements.add(stream, id)
+        return stream.locate(id) is not None
+
+    def _add_ids(self, ids: list[int]) -> None:
+        """Add the IDs of claimed messages, with JUSTID."""
+        if self._just_id:
+            self._number += len(ids)
+            self._parts.append(xid_bulks(ids))
+
+    def _encoded(self, head: bytes, tail: list[bytes]) -> bytes | Chunks:
+        """Return the reply: the array of the claimed messages after ``head``, then ``tail``."""
+        if self._just_id:
+            return in_pieces([head + encode.array_header(self._number), *self._parts, *tail])
+        return elements_reply(head + encode.array_header(self._elements.count), self._elements, b"".join(tail))
+
+
+class ClaimCall(ClaimReply):
     """A call of XCLAIM. Raises CommandError."""
 
-    __slots__ = (
-        "_argv", "_done", "_elements", "_last_id", "_number", "_parsed", "_parts", "consumer", "count", "force", "ids",
-        "just_id", "last", "least",
-    )  # fmt: skip
+    __slots__ = ("_argv", "_done", "_last_id", "_parsed", "consumer", "count", "force", "ids", "last", "least")
 
     def __init__(self, argv: list[bytes]) -> None:
+        super().__init__(just_id=False)
         self._argv = argv
         self._done = 0  # number of IDs processed
         self._parsed = False
@@ -68,15 +102,8 @@ class ClaimCall:
         self.ids: list[int] = []
         self._last_id = 0  # the minimum of the group's offset after the call
         self.count = NO_COUNT
-        self.force = self.just_id = False
+        self.force = False
         self.last = -1  # when the messages were last delivered; -1: now
-        self._elements = XElements(b"")  # elements of the reply; with JUSTID, the next two are used instead
-        self._parts: list[bytes] = []  # IDs
-        self._number = 0  # number of IDs in ``_parts``
-
-    def close(self) -> None:
-        """Release everything: there will be no reply."""
-        self._elements.close()
 
     def parse(self, ctx: Context) -> bool:
         """Parse the next IDs, and the options after them. Returns False when all are parsed. Raises CommandError."""
@@ -90,41 +117,31 @@ class ClaimCall:
             at += 1
         if at == stop and at < end:
             return True
-        while at < end:
-            at += self._option(ctx, argv, at)
+        for word, value_at in each_option(argv, at, _OPTIONS, partial(errors.unrecognized_claim, "XCLAIM")):
+            self._option(ctx, word, argv, value_at)
         if not 0 <= self.last <= ctx.now:  # the clock of the client that computed it may differ
             self.last = ctx.now
         self._parsed = True
         return False
 
-    def _option(self, ctx: Context, argv: list[bytes], at: int) -> int:
-        """Parse the option at ``at``. Returns how many words it has."""
-        word = argv[at].upper()
+    def _option(self, ctx: Context, word: bytes, argv: list[bytes], at: int) -> None:
+        """Set an option, whose value, if it has one, is at ``at``. Raises CommandError."""
         if word == b"FORCE":
             self.force = True
-            return 1
-        if word == b"JUSTID":
-            self.just_id = True
-            return 1
-        if at + 1 == len(argv) or word not in (b"IDLE", b"TIME", b"RETRYCOUNT", b"LASTID"):
-            raise errors.unrecognized_claim("XCLAIM", argv[at])
-        value = argv[at + 1]
-        if word == b"LASTID":
-            self._last_id = max(self._last_id, strict_id(value))
-            return 2
-        number = integer(value, errors.bad_claim(f"{word.decode()} option", "XCLAIM").text)
-        if word == b"RETRYCOUNT":
-            self.count = max(NO_COUNT, number)
+        elif word == b"JUSTID":
+            self._just_id = True
+        elif word == b"LASTID":
+            self._last_id = max(self._last_id, strict_id(argv[at]))
         else:
-            self.last = ctx.now - number if word == b"IDLE" else number
-        return 2
+            number = integer(argv[at], errors.bad_claim(f"{word.decode()} option", "XCLAIM").text)
+            if word == b"RETRYCOUNT":
+                self.count = max(NO_COUNT, number)
+            else:
+                self.last = ctx.now - number if word == b"IDLE" else number
 
     def step(self, ctx: Context) -> bytes | Chunks | None:
         """Claim the next messages. Raises CommandError if the group no longer exists."""
-        found = find_group(ctx, self._argv)
-        if found is None:
-            raise errors.no_group(self._argv[1], self._argv[2])
-        stream, group = found
+        stream, group = need_group(ctx.ks.stream(self._argv[1], ctx.now), self._argv[1], self._argv[2])
         if not self._parsed:
             self.parse(ctx)
             return None
@@ -157,18 +174,9 @@ class ClaimCall:
             if not idle:
                 continue
             (new if row is None else again).append(id)
-            if self.just_id:
-                claimed.append(id)
+            claimed.append(id)
         self._own(ctx, key, stream, group, new, again, gone)
-        if self.just_id:
-            self._number += len(claimed)
-            self._parts.append(xid_bulks(claimed))
-
-    def _find(self, stream: Stream, id: int, wanted: bool) -> bool:  # noqa: A002
-        """Return whether there is a living entry with this ID. If it is ``wanted``, it is added to the reply."""
-        if wanted and not self.just_id:
-            return self._elements.add(stream, id)
-        return stream.locate(id) is not None
+        self._add_ids(claimed)
 
     def _own(
         self, ctx: Context, key: bytes, stream: Stream, group: Group, new: list[int], again: list[int], gone: list[int]
@@ -178,10 +186,10 @@ class ClaimCall:
         # between two slices, other commands may read, or move the offset back
         offset = max(self._last_id, group.offset)
         count = None if self.count == NO_COUNT else self.count
-        both = [] if count is None and not self.just_id else _raw(new)
+        both = [] if count is None and not self._just_id else _raw(new)
         groupmutators.own(
             ctx.ks, key, stream, group, consumer, ctx.now, Messages(both, _raw(again), _raw(gone)),
-            Ownership(count=count, last=self.last, step=int(not self.just_id)), position=(offset, group.entries_read),
+            Ownership(count=count, last=self.last, step=int(not self._just_id)), position=(offset, group.entries_read),
         )  # fmt: skip
         if new and not both:  # a message that becomes pending counts as delivered before
             groupmutators.own(
@@ -194,9 +202,7 @@ class ClaimCall:
         ctx.ks.signal(key)  # a reader with CLAIM may wait for messages with this idle time
 
     def reply(self) -> bytes | Chunks:
-        if self.just_id:
-            return in_pieces([encode.array_header(self._number), *self._parts])
-        return elements_reply(encode.array_header(self._elements.count), self._elements, b"")
+        return self._encoded(b"", [])
 
 
 def _raw(ids: list[int]) -> list[bytes]:
@@ -213,52 +219,36 @@ def xautoclaim(ctx: Context, argv: list[bytes]) -> Reply:
     """Assign idle pending messages to a consumer; return where to continue, their entries or IDs, and deleted IDs."""
     least = max(0, integer(argv[4], errors.bad_claim("min-idle-time", "XAUTOCLAIM").text))
     start = range_start(argv[5])
-    count, just_id, at, end = DEFAULT_COUNT, False, 6, len(argv)
-    while at < end:
-        word = argv[at].upper()
-        if word == b"COUNT" and at + 1 < end:
-            count = integer(argv[at + 1], errors.BAD_CLAIM_COUNT)
-            if not 0 < count <= MOST:
-                raise CommandError(errors.BAD_CLAIM_COUNT)
-            at += 2
-        elif word == b"JUSTID":
+    count, just_id = DEFAULT_COUNT, False
+    for word, at in each_option(argv, 6, {b"COUNT": 1, b"JUSTID": 0}):
+        if word == b"JUSTID":
             just_id = True
-            at += 1
-        else:
-            raise errors.syntax()
-    need_group(ctx, argv)
+            continue
+        count = integer(argv[at], errors.BAD_CLAIM_COUNT)
+        if not 0 < count <= MOST:
+            raise CommandError(errors.BAD_CLAIM_COUNT)
+    need_group(ctx.ks.read_stream(argv[1], ctx.now), argv[1], argv[2])
     walk = AutoclaimCall(argv, least, start, count, just_id)
-    reply = walk.step(ctx)
-    return reply if reply is not None else Slices(walk.step, True, walk.close)
+    return walk.step(ctx) or Slices(walk.step, True, walk.close)
 
 
-class AutoclaimCall:
+class AutoclaimCall(ClaimReply):
     """A call of XAUTOCLAIM, in slices."""
 
-    __slots__ = ("_argv", "_at", "_elements", "_gone", "_just_id", "_least", "_left", "_looks", "_number", "_parts")
+    __slots__ = ("_argv", "_at", "_gone", "_least", "_left", "_looks")
 
     def __init__(self, argv: list[bytes], least: int, start: int, count: int, just_id: bool) -> None:
+        super().__init__(just_id)
         self._argv = argv[:4]
         self._least = least
         self._at = start  # the next ID
         self._left = count  # number of messages that may still be added to the reply
         self._looks = count * EXAMINED_PER_MATCH
-        self._just_id = just_id
-        self._elements = XElements(b"")  # elements of the reply; with JUSTID, the next two are used instead
-        self._parts: list[bytes] = []  # IDs
-        self._number = 0  # number of IDs in ``_parts``
         self._gone: list[int] = []
-
-    def close(self) -> None:
-        """Release everything: there will be no reply."""
-        self._elements.close()
 
     def step(self, ctx: Context) -> bytes | Chunks | None:
         """Claim the next messages. Raises CommandError if the group no longer exists."""
-        found = find_group(ctx, self._argv)
-        if found is None:
-            raise errors.no_group(self._argv[1], self._argv[2])
-        stream, group = found
+        stream, group = need_group(ctx.ks.stream(self._argv[1], ctx.now), self._argv[1], self._argv[2])
         consumer = consumer_of(ctx, self._argv[1], stream, group, self._argv[3])
         rows = group.pending.rows(self._at, MAX_ID, min(AT_ONCE, self._looks)) if self._at <= MAX_ID else []
         again: list[int] = []
@@ -280,26 +270,11 @@ class AutoclaimCall:
             ctx.ks, self._argv[1], stream, group, consumer, ctx.now, Messages([], _raw(again), _raw(gone)),
             Ownership(step=int(not self._just_id)),
         )  # fmt: skip
-        if self._just_id:
-            self._parts.append(xid_bulks(again))
-        self._number += len(again)
+        self._add_ids(again)
         self._gone += gone
         following = group.pending.rows(self._at, MAX_ID, 1) if self._at <= MAX_ID else []
         if following and self._left and self._looks:
             return None
-        return self._reply(following[0].id if following else 0)
-
-    def _find(self, stream: Stream, id: int, wanted: bool) -> bool:  # noqa: A002
-        """Return whether there is a living entry with this ID. If it is ``wanted``, it is added to the reply."""
-        if wanted and not self._just_id:
-            return self._elements.add(stream, id)
-        return stream.locate(id) is not None
-
-    def _reply(self, cursor: int) -> bytes | Chunks:
-        head = b"*3\r\n" + xid_bulk(cursor) + encode.array_header(self._number)
-        gone = self._gone
-        parts = [xid_bulks(gone[at : at + AT_ONCE]) for at in range(0, len(gone), AT_ONCE)]
-        tail = [encode.array_header(len(gone)), *parts]
-        if self._just_id:
-            return in_pieces([head, *self._parts, *tail])
-        return elements_reply(head, self._elements, b"".join(tail))
+        cursor = following[0].id if following else 0
+        parts = [xid_bulks(self._gone[at : at + AT_ONCE]) for at in range(0, len(self._gone), AT_ONCE)]
+        return self._encoded(b"*3\r\n" + xid_bulk(cursor), [encode.array_header(len(self._gone)), *parts])

@@ -103,10 +103,10 @@ def _by_id(ctx: Context, deletion: Deletion, stream: Stream | None, there: bool)
 class Deletion:
     """A call of XDELEX or, with ``acks``, of XACKDEL. Raises CommandError."""
 
-    __slots__ = ("_acks", "_at", "_group", "_ids", "_key", "_parsed", "_parts", "_references", "texts")
+    __slots__ = ("_acks", "_group", "_ids", "_key", "_parts", "_references", "texts")
 
     def __init__(self, argv: list[bytes], acks: bool) -> None:
-        self.texts: list[bytes] = []  # the IDs that are not parsed yet
+        self.texts: list[bytes] = []  # the IDs
         self._key = argv[1]
         self._acks = acks
         self._group = argv[2] if acks else b""
@@ -117,8 +117,6 @@ class Deletion:
         if not self.texts:
             raise errors.syntax()
         self._ids = IdParser(self.texts)
-        self._parsed = False
-        self._at = 0  # number of IDs processed
         self._parts: list[bytes] = []  # parts of the reply
 
     def _option(self, argv: list[bytes], at: int) -> int:
@@ -143,16 +141,10 @@ class Deletion:
 
     def step(self, ctx: Context) -> bytes | Chunks | None:
         """Process the next IDs. Each has the effect of a separate call."""
-        if not self._parsed:
-            self._parsed = not self._ids.parse()
-            return None
-        raws = self._ids.raws
-        most = self.at_once(ctx.ks.stream(self._key, ctx.now))
-        self._parts.append(self.delete(ctx, raws[self._at : self._at + most]))
-        self._at += most
-        if self._at < len(raws):
-            return None
-        return in_pieces([encode.array_header(len(raws)), *self._parts])
+        raws = self._ids.following(self.at_once(ctx.ks.stream(self._key, ctx.now)))
+        if raws:
+            self._parts.append(self.delete(ctx, raws))
+        return in_pieces([encode.array_header(len(self.texts)), *self._parts]) if self._ids.done else None
 
     def delete(self, ctx: Context, raws: list[bytes]) -> bytes:
         """Process these IDs. Returns their part of the reply."""

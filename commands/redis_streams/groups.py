@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from commands.context import Context, Reply, Slices
 from commands.declare import arg, command, key, oneof, opt, token
-from commands.parse import check_group_name, integer
+from commands.parse import check_group_name, each_option, integer
 from commands.redis_streams.consumers import consumer_of
 from commands.redis_streams.ids import strict_id
 from commands.slicing import AT_ONCE
@@ -25,19 +25,15 @@ _ENTRIES_READ = opt(arg("entries-read", "integer", token="ENTRIESREAD"))
 
 def _options(argv: list[bytes], mkstream: bool) -> tuple[bool, int]:
     """Return whether MKSTREAM is set, and ENTRIESREAD or -1. Raises CommandError."""
-    make, entries_read, at = False, -1, 5
-    while at < len(argv):
-        word = argv[at].upper()
-        if mkstream and word == b"MKSTREAM":
+    make, entries_read = False, -1
+    sizes = {b"ENTRIESREAD": 1, b"MKSTREAM": 0} if mkstream else {b"ENTRIESREAD": 1}
+    for word, at in each_option(argv, 5, sizes, lambda _: errors.bad_subcommand(argv)):
+        if word == b"MKSTREAM":
             make = True
-            at += 1
-        elif word == b"ENTRIESREAD" and at + 1 < len(argv):
-            entries_read = integer(argv[at + 1])
-            if entries_read < -1:
-                raise CommandError(errors.BAD_ENTRIES_READ)
-            at += 2
-        else:
-            raise errors.bad_subcommand(argv)
+            continue
+        entries_read = integer(argv[at])
+        if entries_read < -1:
+            raise CommandError(errors.BAD_ENTRIES_READ)
     return make, entries_read
 
 
@@ -139,37 +135,29 @@ def xgroup_delconsumer(ctx: Context, argv: list[bytes]) -> Reply:
     consumer = group.consumers.get(argv[4])
     if consumer is None:
         return encode.integer(0)
-    if group.pending.owned(consumer.number) > AT_ONCE:
-        return Slices(_Removal(argv[2], group, consumer).step, True)
-    dropped = groupmutators.forget_consumer(ctx.ks, argv[2], stream, group, consumer)
-    ctx.ks.notify(events.STREAM, b"xgroup-delconsumer", argv[2])
-    return encode.integer(dropped)
+    return _removed(ctx, argv[2], group, consumer)
 
 
-class _Removal:
-    """The removal of a consumer with many messages: these are removed in slices, then the consumer."""
+def _removed(ctx: Context, name: bytes, group: Group, consumer: Consumer) -> Reply:
+    """Remove a consumer. If it has many messages, these are removed in slices before it."""
+    dropped = 0
 
-    __slots__ = ("_consumer", "_dropped", "_group", "_name")
-
-    def __init__(self, name: bytes, group: Group, consumer: Consumer) -> None:
-        self._name = name
-        self._group = group
-        self._consumer = consumer
-        self._dropped = 0
-
-    def step(self, ctx: Context) -> bytes | None:
-        ks, name, group, consumer = ctx.ks, self._name, self._group, self._consumer
-        stream = ks.stream(name, ctx.now)
+    def step(ctx: Context) -> bytes | None:
+        nonlocal dropped
+        ks, stream = ctx.ks, ctx.ks.stream(name, ctx.now)
         if (
             stream is None
             or stream.groups.get(group.name) is not group
-            or group.owners.get(consumer.number) is not (consumer)
+            or group.owners.get(consumer.number) is not consumer
         ):
-            return encode.integer(self._dropped)  # another command has removed it, or its group or stream
+            return encode.integer(dropped)  # another command has removed it, or its group or stream
         if group.pending.owned(consumer.number) > AT_ONCE:
             raws = group.pending.raws_of(consumer.number, AT_ONCE)
-            self._dropped += groupmutators.ack(ks, name, stream, group, raws)
+            dropped += groupmutators.ack(ks, name, stream, group, raws)
             return None
-        self._dropped += groupmutators.forget_consumer(ks, name, stream, group, consumer)
+        dropped += groupmutators.forget_consumer(ks, name, stream, group, consumer)
         ks.notify(events.STREAM, b"xgroup-delconsumer", name)
-        return encode.integer(self._dropped)
+        return encode.integer(dropped)
+
+    few = group.pending.owned(consumer.number) <= AT_ONCE
+    return (step(ctx) if few else None) or Slices(step, True)

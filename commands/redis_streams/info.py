@@ -9,14 +9,14 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Final
 
-from commands.context import Chunks, Context, Reply, Slices
+from commands.context import Chunks, Context, Reply, Slices, nothing
 from commands.declare import arg, block, command, key, opt
 from commands.parse import integer
 from commands.redis_streams.consumers import owner_of
 from commands.redis_streams.ids import xid_bulk
 from commands.redis_streams.lag import lag
 from commands.redis_streams.replies import range_reply
-from commands.slicing import AT_ONCE, gathered, in_parts, in_pieces
+from commands.slicing import AT_ONCE, gathered, in_parts, in_pieces, row_pages
 from resp import errors
 from resp import reply as encode
 from resp.errors import CommandError
@@ -179,13 +179,9 @@ class _Full:
                 group.freeze()
         held = len(head) + len(tail) + sum([group.held for group in groups])
         if isinstance(entries, bytes):
-            return Chunks(gathered(_in_turn(head, iter([entries]), tail, groups)), _nothing, held + len(entries))
+            return Chunks(gathered(_in_turn(head, iter([entries]), tail, groups)), nothing, held + len(entries))
         pieces = gathered(_in_turn(head, entries.pieces, tail, groups))
         return Chunks(pieces, entries.close, held + entries.held, entries.pinned)
-
-
-def _nothing() -> None:
-    """Do nothing: there is nothing to release."""
 
 
 def _in_turn(head: bytes, entries: Iterator[bytes], tail: bytes, groups: list[_FullGroup]) -> Iterator[bytes]:
@@ -200,7 +196,7 @@ def _in_turn(head: bytes, entries: Iterator[bytes], tail: bytes, groups: list[_F
 class _FullGroup:
     """A group as it was when the command ran; after freeze(), its part of the reply can be built while it is sent."""
 
-    __slots__ = ("_away", "_consumers", "_count", "_head", "_owners", "_pending", "_proto", "held", "listed")
+    __slots__ = ("_away", "_consumers", "_count", "_head", "_most", "_owners", "_pending", "_proto", "held", "listed")
 
     def __init__(self, stream: Stream, group: Group, count: int, proto: int, away: int) -> None:
         """Initialize. ``count``: of messages, of the group and each consumer; 0: all. ``away``: the keyspace's."""
@@ -211,8 +207,9 @@ class _FullGroup:
         most = min(count, len(pending)) if count else len(pending)
         self._pending = pending
         self._owners = group.owners
-        self._consumers: list[_FullConsumer] = []
-        self.listed = most
+        # of each consumer: the part of the reply before its messages, its number, and how many messages follow
+        self._consumers: list[tuple[bytes, int, int]] = []
+        self.listed = self._most = most
         self.held = HELD_BY_GROUP + len(pending) // 4
         pairs = [
             (b"name", encode.bulk(group.name)),
@@ -222,17 +219,21 @@ class _FullGroup:
             (b"pel-count", encode.integer(len(pending))),
             (b"nacked-count", encode.integer(pending.owned(NOBODY))),
         ]
-        self._head = b"".join([
-            encode.map_header(proto, len(pairs) + 2), *[encode.bulk(name) + value for name, value in pairs],
-            encode.bulk(b"pending"), encode.array_header(most),
-        ])  # fmt: skip
+        self._head = _before_pending(proto, pairs, len(pairs) + 2, most)
 
     def add(self, consumers: list[Consumer]) -> None:
         """Add the next consumers, sorted by name."""
         for one in consumers:
-            full = _FullConsumer(one, self._pending.owned(one.number), self._count)
-            self._consumers.append(full)
-            self.listed += full.listed + 1
+            owned = self._pending.owned(one.number)
+            listed = min(self._count, owned) if self._count else owned
+            pairs = [
+                (b"name", encode.bulk(one.name)),
+                (b"seen-time", encode.integer(one.seen)),
+                (b"active-time", encode.integer(one.active)),
+                (b"pel-count", encode.integer(owned)),
+            ]
+            self._consumers.append((_before_pending(self._proto, pairs, len(pairs) + 1, listed), one.number, listed))
+            self.listed += listed + 1
         self.held += HELD_BY_CONSUMER * len(consumers)
 
     def freeze(self) -> None:
@@ -242,52 +243,25 @@ class _FullGroup:
 
     def pieces(self) -> Iterator[bytes]:
         yield self._head
-        left, start = min(self._count, len(self._pending)) if self._count else len(self._pending), 0
-        while left:
-            rows = self._pending.rows(start, MAX_ID, min(left, AT_ONCE))
+        for rows in row_pages(self._pending, 0, MAX_ID, self._most):
             yield b"".join([
                 b"*4\r\n%b%b:%d\r\n:%d\r\n"
                 % (xid_bulk(row.id), owner_of(self._owners, row), row.delivered(self._away), row.deliveries)
                 for row in rows
             ])
-            left, start = left - len(rows), rows[-1].id + 1
         yield encode.bulk(b"consumers") + encode.array_header(len(self._consumers))
-        for one in self._consumers:
-            yield one.head(self._proto)
-            left, start = one.listed, 0
-            while left:
-                rows = self._pending.rows_of(one.number, start, MAX_ID, min(left, AT_ONCE))
+        for head, number, listed in self._consumers:
+            yield head
+            for rows in row_pages(self._pending, 0, MAX_ID, listed, number):
                 yield b"".join([
                     b"*3\r\n%b:%d\r\n:%d\r\n" % (xid_bulk(row.id), row.last, row.deliveries) for row in rows
                 ])
-                left, start = left - len(rows), rows[-1].id + 1
 
 
-class _FullConsumer:
-    """The part of the reply for a consumer."""
-
-    __slots__ = ("_active", "_name", "_owned", "_seen", "listed", "number")
-
-    def __init__(self, consumer: Consumer, owned: int, count: int) -> None:
-        self._name = consumer.name
-        self._seen = consumer.seen
-        self._active = consumer.active
-        self._owned = owned
-        self.number = consumer.number
-        self.listed = min(count, owned) if count else owned  # number of messages in the reply
-
-    def head(self, proto: int) -> bytes:
-        """Return everything except its messages."""
-        pairs = [
-            (b"name", encode.bulk(self._name)),
-            (b"seen-time", encode.integer(self._seen)),
-            (b"active-time", encode.integer(self._active)),
-            (b"pel-count", encode.integer(self._owned)),
-        ]
-        return b"".join([
-            encode.map_header(proto, len(pairs) + 1), *[encode.bulk(name) + value for name, value in pairs],
-            encode.bulk(b"pending"), encode.array_header(self.listed),
-        ])  # fmt: skip
+def _before_pending(proto: int, pairs: Pairs, size: int, listed: int) -> bytes:
+    """Return the beginning of a map of ``size`` pairs, up to the ``listed`` elements of its list of messages."""
+    fields = [encode.bulk(name) + value for name, value in pairs]
+    return b"".join([encode.map_header(proto, size), *fields, encode.bulk(b"pending"), encode.array_header(listed)])
 
 
 @command("XINFO|GROUPS", key("RO ACCESS"), flags="readonly", complexity="O(G): G groups.")

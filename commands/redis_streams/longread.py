@@ -67,7 +67,7 @@ class LongRead:
         self._read = read
         self._started = started  # time of the command
         self._at = 0  # index of the current key
-        self._key: KeyRead | None = None  # None: not started
+        self._key: HistoryRead | NewRead | None = None  # None: not started
         self._parts: list[KeyPart] = []  # parts of the keys before it
 
     def begun(self) -> bool:
@@ -136,22 +136,6 @@ class KeyRead:
         self._group, self._stream = group, stream
         ctx.touch(group)
         return stream, group
-
-    def step(self, ctx: Context) -> bool:
-        """Deliver some messages. Returns False if there are no more."""
-        raise NotImplementedError
-
-    def begun(self) -> bool:
-        """Return whether anything was delivered."""
-        raise NotImplementedError
-
-    def part(self) -> KeyPart | None:
-        """Return its part of the reply; None if nothing was delivered."""
-        raise NotImplementedError
-
-    def close(self) -> None:
-        """Release everything: this key will not be in the reply."""
-        raise NotImplementedError
 
 
 class HistoryRead(KeyRead):

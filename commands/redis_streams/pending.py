@@ -2,42 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import partial
-from typing import Final
 
 from commands.context import Chunks, Context, Reply, Slices
 from commands.declare import arg, block, command, key, oneof, opt, repeat, token
 from commands.parse import INT_MAX, integer, raw_ids
 from commands.redis_streams.consumers import idle_of, is_idle, owner_of
 from commands.redis_streams.ids import range_end, range_start, xid_bulk
-from commands.slicing import AT_ONCE, ROW_BYTES, IdParser, by_id, in_parts, in_pieces
+from commands.slicing import AT_ONCE, IdParser, by_id, in_parts, in_pieces, rows_reply
+from commands.streams.groups import acknowledge
+from commands.streams.lookup import need_group
 from resp import errors
 from resp import reply as encode
 from resp.errors import CommandError
 from storage.groups.group import Consumer, Group
-from storage.groups.pending import PendingRow, PendingTable
+from storage.groups.pending import PendingRow
 from storage.keyspace import groupmutators
 from storage.keyspace.groupmutators import Messages, Ownership
 from storage.streams.stream import Stream
-
-NO_COUNT: Final = -1  # no RETRYCOUNT
-
-
-def find_group(ctx: Context, argv: list[bytes]) -> tuple[Stream, Group] | None:
-    """Return the stream in argv[1] and its group in argv[2], for a change; None if either is missing."""
-    stream = ctx.ks.stream(argv[1], ctx.now)
-    group = stream.groups.get(argv[2]) if stream is not None else None
-    return None if stream is None or group is None else (stream, group)
-
-
-def need_group(ctx: Context, argv: list[bytes]) -> tuple[Stream, Group]:
-    """Return find_group() at the start of a command: counts as a lookup of the key. Raises CommandError for None."""
-    stream = ctx.ks.read_stream(argv[1], ctx.now)
-    group = stream.groups.get(argv[2]) if stream is not None else None
-    if stream is None or group is None:
-        raise errors.no_group(argv[1], argv[2])
-    return stream, group
 
 
 @command(
@@ -54,16 +37,7 @@ def xack(ctx: Context, argv: list[bytes]) -> Reply:
         raws = raw_ids(argv, 3)
         ctx.touch(group)
         return encode.integer(groupmutators.ack(ctx.ks, argv[1], stream, group, raws))
-    return by_id(argv, 3, partial(_ack, argv[:3]), ctx)
-
-
-def _ack(argv: list[bytes], ctx: Context, ids: list[bytes]) -> int:
-    found = find_group(ctx, argv)
-    if found is None:
-        return 0
-    stream, group = found
-    ctx.touch(group)
-    return groupmutators.ack(ctx.ks, argv[1], stream, group, ids)
+    return by_id(argv, 3, partial(acknowledge, argv[:3]), ctx)
 
 
 # -- XPENDING ----------------------------------------------------------------------------------------------------------
@@ -89,10 +63,7 @@ def xpending(ctx: Context, argv: list[bytes]) -> Reply:
                 raise errors.syntax()
         count = integer(argv[at + 2])
         start, end = range_start(argv[at]), range_end(argv[at + 1])
-    stream = ctx.ks.read_stream(argv[1], ctx.now)
-    group = stream.groups.get(argv[2]) if stream is not None else None
-    if group is None:
-        raise errors.no_group(argv[1], argv[2])
+    group = need_group(ctx.ks.read_stream(argv[1], ctx.now), argv[1], argv[2])[1]
     if words == 3:
         return _summary(ctx, group)
     owner = 0
@@ -104,10 +75,9 @@ def xpending(ctx: Context, argv: list[bytes]) -> Reply:
     if count <= 0 or start > end:
         return encode.EMPTY_ARRAY
     if not idle and not owner:
-        return _range_reply(group, start, end, count, ctx.now, ctx.ks.away)
-    scan = PendingScan(group, owner, start, end, count, idle, ctx.now)
-    reply = scan.step(ctx)
-    return reply if reply is not None else Slices(scan.step, False)
+        owners = group.owners if count <= AT_ONCE else group.owners.copy()  # a streamed reply is built later
+        return rows_reply(group.pending, start, end, count, partial(_listed, owners, ctx.now, ctx.ks.away))
+    return _scanned(ctx, group, owner, start, end, count, idle)
 
 
 def _summary(ctx: Context, group: Group) -> Reply:
@@ -132,17 +102,7 @@ def _summary(ctx: Context, group: Group) -> Reply:
     return in_parts(sorted(group.consumers), take, finish, ctx)
 
 
-def _range_reply(group: Group, start: int, end: int, count: int, now: int, away: int) -> bytes | Chunks:
-    pending = group.pending
-    total = min(count, pending.between(start, end))
-    head = encode.array_header(total)
-    if total <= AT_ONCE:
-        return head + _listed(group.owners, pending.rows(start, end, total), now, away)
-    pieces = _listing(head, group.owners.copy(), pending.freeze(), start, end, total, now, away)
-    return Chunks(pieces, _nothing, ROW_BYTES * total)
-
-
-def _listed(owners: dict[int, Consumer], rows: list[PendingRow], now: int, away: int) -> bytes:
+def _listed(owners: dict[int, Consumer], now: int, away: int, rows: list[PendingRow]) -> bytes:
     return b"".join([
         b"*4\r\n%b%b:%d\r\n:%d\r\n"
         % (xid_bulk(row.id), owner_of(owners, row), idle_of(row, now, away), row.deliveries)
@@ -150,58 +110,27 @@ def _listed(owners: dict[int, Consumer], rows: list[PendingRow], now: int, away:
     ])  # fmt: skip
 
 
-def _listing(
-    head: bytes, owners: dict[int, Consumer], pending: PendingTable, start: int, end: int, total: int, now: int,
-    away: int,
-) -> Iterator[bytes]:  # fmt: skip
-    yield head
-    while total > 0:
-        rows = pending.rows(start, end, min(total, AT_ONCE))
-        yield _listed(owners, rows, now, away)
-        total -= len(rows)
-        start = rows[-1].id + 1
+def _scanned(ctx: Context, group: Group, owner: int, start: int, end: int, count: int, idle: int) -> Reply:
+    """Return the messages in a range that belong to a consumer (``owner`` 0: any) and are idle for long enough."""
+    now, left, parts = ctx.now, count, list[bytes]()
 
-
-def _nothing() -> None:
-    """Do nothing: there is nothing to release."""
-
-
-class PendingScan:
-    """A list of the messages in a range that belong to a consumer (``owner`` 0: any) and are idle for long enough."""
-
-    __slots__ = ("_end", "_found", "_group", "_idle", "_left", "_now", "_owner", "_parts", "_start")
-
-    def __init__(self, group: Group, owner: int, start: int, end: int, count: int, idle: int, now: int) -> None:
-        self._group = group
-        self._owner = owner
-        self._start = start
-        self._end = end
-        self._left = count
-        self._idle = idle
-        self._now = now
-        self._found = 0
-        self._parts: list[bytes] = []  # parts of the reply
-
-    def step(self, ctx: Context) -> bytes | Chunks | None:
-        """Examine the next messages."""
-        group, pending, away = self._group, self._group.pending, ctx.ks.away
-        if self._owner:
-            rows = pending.rows_of(self._owner, self._start, self._end, AT_ONCE)
-        else:
-            rows = pending.rows(self._start, self._end, AT_ONCE)
+    def step(ctx: Context) -> bytes | Chunks | None:
+        nonlocal start, left
+        pending, away = group.pending, ctx.ks.away
+        rows = pending.rows_of(owner, start, end, AT_ONCE) if owner else pending.rows(start, end, AT_ONCE)
         more = len(rows) == AT_ONCE
         if rows:
-            self._start = rows[-1].id + 1
-        if self._idle > 0:
-            rows = [row for row in rows if is_idle(row, self._idle, self._now, away)]
-        if self._left < len(rows):
-            rows = rows[: self._left]
-        self._left -= len(rows)
-        self._found += len(rows)
-        self._parts.append(_listed(group.owners, rows, self._now, away))
-        if more and self._left and self._start <= self._end:
+            start = rows[-1].id + 1
+        if idle > 0:
+            rows = [row for row in rows if is_idle(row, idle, now, away)]
+        rows = rows[:left]
+        left -= len(rows)
+        parts.append(_listed(group.owners, now, away, rows))
+        if more and left and start <= end:
             return None
-        return in_pieces([encode.array_header(self._found), *self._parts])
+        return in_pieces([encode.array_header(count - left), *parts])
+
+    return step(ctx) or Slices(step, False)
 
 
 # -- XNACK -------------------------------------------------------------------------------------------------------------
@@ -213,31 +142,30 @@ class PendingScan:
 )  # fmt: skip
 def xnack(ctx: Context, argv: list[bytes]) -> Reply:
     """Return messages to the group, so that any consumer can claim them immediately; return how many."""
-    stream, group = need_group(ctx, argv)
-    mode = argv[3].upper()
-    if mode not in (b"SILENT", b"FAIL", b"FATAL"):
+    stream, group = need_group(ctx.ks.read_stream(argv[1], ctx.now), argv[1], argv[2])
+    if argv[3].upper() not in (b"SILENT", b"FAIL", b"FATAL"):
         raise CommandError(errors.BAD_NACK_MODE)
-    options = NackOptions(argv)
-    count = options.count
-    if count == NO_COUNT and mode == b"FATAL":
-        count = INT_MAX
-    nack = NackCall(argv, options, None if count == NO_COUNT else count, mode == b"SILENT")
-    if len(options.texts) > AT_ONCE:
+    nack = NackCall(argv)
+    if len(nack.texts) > AT_ONCE:
         return Slices(nack.step, True)
-    nack.give_back(ctx, stream, group, raw_ids(options.texts))
+    nack.give_back(ctx, stream, group, raw_ids(nack.texts))
     return encode.integer(nack.returned)
 
 
-class NackOptions:
-    """The options of XNACK, in any order: the IDs, RETRYCOUNT or NO_COUNT, and whether FORCE is set. Raises
-    CommandError; a malformed ID is reported before any other error."""
+class NackCall:
+    """A call of XNACK. Raises CommandError for its options; a malformed ID is reported before any other error."""
 
-    __slots__ = ("count", "force", "texts")
+    __slots__ = ("_argv", "_count", "_force", "_ids", "_silent", "returned", "texts")
 
     def __init__(self, argv: list[bytes]) -> None:
+        mode = argv[3].upper()
+        self._argv = argv[:3]
+        self._silent = mode == b"SILENT"
+        # deliveries from now on; None: unchanged, or one less (``silent``)
+        self._count = INT_MAX if mode == b"FATAL" else None
+        self._force = False
         self.texts: list[bytes] = []  # the IDs
-        self.count = NO_COUNT
-        self.force = False
+        self.returned = 0
         at = 4
         try:
             while at < len(argv):
@@ -247,8 +175,10 @@ class NackOptions:
             raise
         if not self.texts:
             raise CommandError(errors.NACK_NEEDS_IDS)
+        self._ids = IdParser(self.texts)
 
     def _option(self, argv: list[bytes], at: int) -> int:
+        """Parse the option at ``at``: the IDs, RETRYCOUNT or FORCE. Returns how many words it has."""
         word, left = argv[at].upper(), len(argv) - at - 1
         if word == b"IDS" and not self.texts and left:
             number = integer(argv[at + 1], errors.BAD_NACK_NUMIDS)
@@ -259,43 +189,23 @@ class NackOptions:
             self.texts = argv[at + 2 : at + 2 + number]
             return 2 + number
         if word == b"RETRYCOUNT" and left:
-            self.count = integer(argv[at + 1])
-            if self.count < 0:
+            self._count = integer(argv[at + 1])
+            if self._count < 0:
                 raise CommandError(errors.BAD_RETRYCOUNT)
             return 2
         if word == b"FORCE":
-            self.force = True
+            self._force = True
             return 1
         raise errors.unrecognized_claim("XNACK", argv[at])
 
-
-class NackCall:
-    """A call of XNACK. ``count``: deliveries from now on; None: unchanged, or one less (``silent``)."""
-
-    __slots__ = ("_argv", "_at", "_count", "_force", "_ids", "_parsed", "_silent", "returned")
-
-    def __init__(self, argv: list[bytes], options: NackOptions, count: int | None, silent: bool) -> None:
-        self._argv = argv[:3]
-        self._ids = IdParser(options.texts)
-        self._parsed = False
-        self._at = 0  # number of IDs processed
-        self._count = count
-        self._silent = silent
-        self._force = options.force
-        self.returned = 0
-
     def step(self, ctx: Context) -> bytes | None:
         """Return the next messages to the group. Raises CommandError if the group no longer exists."""
-        found = find_group(ctx, self._argv)
-        if found is None:
-            raise errors.no_group(self._argv[1], self._argv[2])
-        if not self._parsed:
-            self._parsed = not self._ids.parse()
-            return None
-        raws = self._ids.raws[self._at : self._at + AT_ONCE]
-        self._at += len(raws)
-        self.give_back(ctx, found[0], found[1], raws)
-        return encode.integer(self.returned) if self._at == len(self._ids.raws) else None
+        key, name = self._argv[1:]
+        stream, group = need_group(ctx.ks.stream(key, ctx.now), key, name)
+        raws = self._ids.following()
+        if raws:
+            self.give_back(ctx, stream, group, raws)
+        return encode.integer(self.returned) if self._ids.done else None
 
     def give_back(self, ctx: Context, stream: Stream, group: Group, raws: list[bytes]) -> None:
         key = self._argv[1]

@@ -10,10 +10,10 @@ from __future__ import annotations
 from commands.context import Block, Chunks, Context, Reply, Slices, next_pending
 from commands.declare import arg, block, command, key, opt, token
 from commands.redis_streams.consumers import consumer_of
-from commands.redis_streams.deliveries import GONE_AT_ONCE, add_claimed, deliver_again
-from commands.redis_streams.elements import ClaimedElements, XElements
+from commands.redis_streams.deliveries import GONE_AT_ONCE, add_claimed
+from commands.redis_streams.elements import ClaimedElements
 from commands.redis_streams.lag import count_after
-from commands.redis_streams.longread import ALL, LongRead, is_long
+from commands.redis_streams.longread import ALL, HistoryRead, LongRead, is_long
 from commands.redis_streams.read import streams_at
 from commands.redis_streams.readargs import NEW, NO_BLOCK, NO_CLAIM, GroupReadArgs, read_args
 from commands.redis_streams.replies import KeyPart, keys_reply
@@ -26,7 +26,6 @@ from storage.groups.group import Group
 from storage.groups.pending import PendingRow
 from storage.keyspace import groupmutators
 from storage.keyspace.groupmutators import Messages
-from storage.model.ids import MAX_ID
 from storage.streams.position import StreamPosition
 from storage.streams.stream import Stream
 
@@ -113,9 +112,11 @@ def _serve(ctx: Context, read: GroupReadArgs) -> list[KeyPart]:
             stream, group = _find(ctx, name, read.group)
             ctx.touch(group)
             if after != NEW:
-                parts.append(_history(ctx, read, name, stream, group, after))
-                continue
-            part = _deliver(ctx, read, name, stream, group)
+                history = HistoryRead(read, name, after, ctx.now)
+                history.step(ctx)
+                part = history.part()
+            else:
+                part = _deliver(ctx, read, name, stream, group)
             if part is not None:
                 parts.append(part)
     except CommandError:
@@ -184,17 +185,3 @@ def _claim(
             break
         row = rows[-1]
         page = min(4 * page, AT_ONCE)  # so that deleted entries take fewer pages
-
-
-def _history(ctx: Context, read: GroupReadArgs, key: bytes, stream: Stream, group: Group, after: int) -> KeyPart:
-    """Redeliver the consumer's pending messages after an ID."""
-    consumer = consumer_of(ctx, key, stream, group, read.consumer)
-    owned = group.pending.owned(consumer.number)
-    most = min(read.count, owned) if read.count else owned
-    rows: list[PendingRow] = group.pending.rows_of(consumer.number, after + 1, MAX_ID, most) if most else []
-    part = KeyPart(key, stream, 0, 0)
-    if rows:
-        elements = XElements(encode.null_array(ctx.session.proto))
-        deliver_again(ctx, key, stream, group, consumer, rows, elements)
-        part.set_elements(elements)
-    return part

@@ -11,30 +11,38 @@ from __future__ import annotations
 
 from commands.context import Context, Reply, Slices
 from commands.declare import arg, command, key, opt
-from commands.parse import integer
+from commands.parse import each_option, integer
 from commands.redis_streams.ids import strict_id
 from commands.redis_streams.options import MAXLEN_OR_MINID, REFERENCES, AddTrimOptions
-from commands.redis_streams.trimming import TrimSlices, trim_border, trimming_of
+from commands.redis_streams.trimming import trim_border, trimming_of
 from resp import errors
 from resp import reply as encode
 from resp.errors import CommandError
 from storage.keyspace import events
+from storage.keyspace.keyspace import Keyspace
 from storage.streams.stream import Stream
 
 
 def trim(ctx: Context, name: bytes, stream: Stream, options: AddTrimOptions, reply: bytes | None = None) -> Reply:
     """Evict as the options require. ``reply``: None for the number of evicted entries."""
-    ks = ctx.ks
-    evicted = 0
-    if stream.groups and options.references in (b"ACKED", b"DELREF"):
-        trimming = trimming_of(stream, options)
-        if trimming.at_once(ks, name, stream):
-            return Slices(TrimSlices(name, stream, trimming, reply).step, True)
-        evicted = trimming.evicted
-    else:
+    if not stream.groups or options.references not in (b"ACKED", b"DELREF"):
         border = trim_border(stream, options)
-        if border > stream.first_ord:
-            evicted = ks.evict_before(name, stream, border, reply is None)
+        evicted = ctx.ks.evict_before(name, stream, border, reply is None) if border > stream.first_ord else 0
+        return _trimmed(ctx.ks, name, evicted, reply)
+    trimming = trimming_of(stream, options)
+    if not trimming.at_once(ctx.ks, name, stream):
+        return _trimmed(ctx.ks, name, trimming.evicted, reply)
+
+    def step(ctx: Context) -> bytes | None:
+        if ctx.ks.stream(name, ctx.now) is stream and trimming.step(ctx.ks, name, stream):
+            return None
+        return _trimmed(ctx.ks, name, trimming.evicted, reply)
+
+    return Slices(step, True)
+
+
+def _trimmed(ks: Keyspace, name: bytes, evicted: int, reply: bytes | None) -> bytes:
+    """Publish the event and return the reply."""
     if evicted:
         ks.notify(events.STREAM, b"xtrim", name)
     return encode.integer(evicted) if reply is None else reply
@@ -81,20 +89,13 @@ def xsetid(ctx: Context, argv: list[bytes]) -> Reply:
 def _new_id(argv: list[bytes]) -> tuple[int, int, int]:
     """Parse XSETID's last ID, entries added (-1: none), highest deleted ID (0: none). Raises CommandError."""
     last_id, added, deleted = strict_id(argv[2]), -1, 0
-    at, end = 3, len(argv)
-    while at < end:
-        word = argv[at].upper()
-        if at + 1 == end:
-            raise errors.syntax()
+    for word, at in each_option(argv, 3, {b"ENTRIESADDED": 1, b"MAXDELETEDID": 1}):
         if word == b"ENTRIESADDED":
-            added = integer(argv[at + 1])
+            added = integer(argv[at])
             if added < 0:
                 raise CommandError(errors.NEGATIVE_ADDED)
-        elif word == b"MAXDELETEDID":
-            deleted = strict_id(argv[at + 1])
+        else:
+            deleted = strict_id(argv[at])
             if last_id < deleted:
                 raise CommandError(errors.SETID_BELOW_GIVEN)
-        else:
-            raise errors.syntax()
-        at += 2
     return last_id, added, deleted

@@ -6,12 +6,10 @@ continues with the rest.
 
 from __future__ import annotations
 
-from commands.context import Context
 from commands.redis_streams.options import MAXLEN, MINID, NO_LIMIT, AddTrimOptions
 from commands.slicing import AT_ONCE, ids_at_once
-from resp import reply as encode
 from storage.groups.group import Group
-from storage.keyspace import events, groupmutators
+from storage.keyspace import groupmutators
 from storage.keyspace.keyspace import Keyspace
 from storage.model.ids import MAX_ID
 from storage.streams.stream import Stream
@@ -36,28 +34,6 @@ class Trimming:
     def step(self, ks: Keyspace, name: bytes, stream: Stream) -> bool:
         """Evict some entries. Returns False if no others remain."""
         raise NotImplementedError
-
-
-class TrimSlices:
-    """A command that trims, after its first slice. ``reply``: None for the number of evicted entries."""
-
-    __slots__ = ("_name", "_reply", "_stream", "_trimming")
-
-    def __init__(self, name: bytes, stream: Stream, trimming: Trimming, reply: bytes | None) -> None:
-        self._name = name
-        self._stream = stream
-        self._trimming = trimming
-        self._reply = reply
-
-    def step(self, ctx: Context) -> bytes | None:
-        """Evict more entries if the stream still exists; return the reply after the last slice."""
-        ks, trimming = ctx.ks, self._trimming
-        stream = ks.stream(self._name, ctx.now)
-        if stream is self._stream and trimming.step(ks, self._name, self._stream):
-            return None
-        if trimming.evicted:
-            ks.notify(events.STREAM, b"xtrim", self._name)
-        return encode.integer(trimming.evicted) if self._reply is None else self._reply
 
 
 class DelRef(Trimming):

@@ -4,6 +4,7 @@
     elements    redelivered messages as elements of replies, sliced out of their nodes while they are sent
     groupread   TREAD for a group: due messages first, then new entries
     groups      TACK, TNACK, TTOUCH, TPENDING, TGROUP
+    lookup      the lookup of a stream's group
     newentries  the new entries of a group's long read, delivered in slices
     range       TRANGE, TREVRANGE, TLEN, TCOUNT, TSEEK, TINFO
     read        TREAD, and reading without a group

@@ -275,14 +275,8 @@ def tappev_alike(ctx: Context, argv: list[bytes], bodies: list[bytes]) -> bytes:
         if still_retained(ms << 64 | seq, retained) < len(bodies):
             return b""
     ids = append_alike(ctx, argv, bodies, 4)
-    stream = touched(ctx, name)
-    if not ids or stream is None:
-        return b""
-    border = stream.ahead(stream.next_ord, retained) if by_count else stream.ord_from(retained)
-    if ks.event_classes:
-        notify_group(ks, name, stream, len(bodies), retained if by_count else -1, border, b"tappend", b"tevict")
-    if border > stream.first_ord:
-        ks.evict_before(name, stream, border, False)
+    if ids:
+        _evict_group(ctx, name, len(bodies), by_count, retained)
     return ids
 
 
@@ -303,15 +297,17 @@ def tappev_large(ctx: Context, calls: list[list[bytes]]) -> list[bytes] | None:
         return None
     calls = calls[:same]
     ids = append_large(ctx, calls, 4)
-    stream = ks.stream(name, ctx.now)
-    if ids is None or stream is None:
-        return None
-    border = stream.ahead(stream.next_ord, retained) if by_count else stream.ord_from(retained)
-    if ks.event_classes:
-        notify_group(ks, name, stream, len(calls), retained if by_count else -1, border, b"tappend", b"tevict")
-    if border > stream.first_ord:
-        ks.evict_before(name, stream, border, False)
+    if ids is not None:
+        _evict_group(ctx, name, len(calls), by_count, retained)
     return ids
+
+
+def _evict_group(ctx: Context, name: bytes, added: int, by_count: bool, retained: int) -> None:
+    """Evict as required by ``added`` TAPPEVs that were just executed."""
+    stream = touched(ctx, name)
+    if stream is not None:
+        border = stream.ahead(stream.next_ord, retained) if by_count else stream.ord_from(retained)
+        evict_group(ctx.ks, name, stream, added, retained if by_count else -1, border, b"tappend", b"tevict")
 
 
 def like_first(calls: list[list[bytes]], start: int, stop: int) -> int:
@@ -331,11 +327,20 @@ def still_retained(first_id: int, retained: int) -> int:
     return max(1, retained - first_id) if retained > first_id else NO_END
 
 
-def notify_group(
+def evict_group(
     ks: Keyspace, name: bytes, stream: Stream, added: int, most: int, border: int, append: bytes, evict: bytes
 ) -> None:  # fmt: skip
-    """Publish the events of ``added`` calls that are about to evict the entries before ``border``, as if each call had
-    evicted immediately. ``most``: how many entries are retained; -1 if that depends on their IDs."""
+    """Evict the entries before ``border`` for ``added`` calls that were just executed, and publish their events, as if
+    each call had evicted immediately. ``most``: how many entries are retained; -1 if that depends on their IDs."""
+    if ks.event_classes:
+        _notify_group(ks, name, stream, added, most, border, append, evict)
+    if border > stream.first_ord:
+        ks.evict_before(name, stream, border, False)
+
+
+def _notify_group(
+    ks: Keyspace, name: bytes, stream: Stream, added: int, most: int, border: int, append: bytes, evict: bytes
+) -> None:  # fmt: skip
     if most >= 0:
         before = max(0, most - (stream.length - added))  # number of first calls, which evict nothing
         evicting = range(before, added)

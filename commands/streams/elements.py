@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from commands.context import Chunks
+from commands.context import Chunks, nothing
 from commands.streams.replies import STREAMED_ABOVE
 from storage.streams.selection import Selection
 from storage.streams.snapshot import Snapshot
@@ -112,7 +112,7 @@ def elements_reply(head: bytes, elements: Elements, tail: bytes) -> bytes | Chun
     """Return the elements between ``head`` and ``tail``; streamed if they are long."""
     if not elements.picked:
         whole = b"".join((head, elements.encoded(), tail))
-        return whole if len(whole) <= STREAMED_ABOVE else Chunks(iter((whole,)), _nothing, len(whole))
+        return whole if len(whole) <= STREAMED_ABOVE else Chunks(iter((whole,)), nothing, len(whole))
     pieces = _between(head, elements, tail)
     return Chunks(pieces, elements.close, elements.held() + len(head) + len(tail), elements.pinned)
 
@@ -155,7 +155,3 @@ class _Both:
     def close(self) -> None:
         self._elements.close()
         self._snapshot.close()
-
-
-def _nothing() -> None:
-    """Do nothing: there is nothing to release."""

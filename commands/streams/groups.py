@@ -2,42 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Final
 
-from commands.context import Chunks, Context, Reply
+from commands.context import Context, Reply
 from commands.declare import arg, block, command, key, opt, repeat
 from commands.parse import integer, raw_ids, span
-from commands.slicing import AT_ONCE, ROW_BYTES, by_id, in_parts, in_pieces
+from commands.slicing import AT_ONCE, by_id, in_parts, in_pieces, rows_reply
+from commands.streams.lookup import group_of, need_group
 from resp import errors
 from resp import reply as encode
 from storage.groups.group import Group
-from storage.groups.pending import PendingRow, PendingTable
+from storage.groups.pending import PendingRow
 from storage.keyspace import events, groupmutators
 from storage.model.ids import MAX_ID, format_id, parse_id, parse_range_end, parse_range_start
-from storage.streams.stream import Stream
 
 GROUPS: Final = 300  # number of groups described in one slice
-
-
-def _find(ctx: Context, argv: list[bytes], at: int) -> tuple[Stream, Group] | None:
-    """Return the stream in argv[at] and its group in argv[at + 1], for a change; None if either is missing."""
-    return _group_of(ctx.ks.stream(argv[at], ctx.now), argv[at + 1])
-
-
-def _group_of(stream: Stream | None, name: bytes) -> tuple[Stream, Group] | None:
-    if stream is None:
-        return None
-    group = stream.groups.get(name)
-    return (stream, group) if group is not None else None
-
-
-def _need(ctx: Context, argv: list[bytes], at: int) -> tuple[Stream, Group]:
-    found = _find(ctx, argv, at)
-    if found is None:
-        raise errors.no_group(argv[at], argv[at + 1])
-    return found
 
 
 @command(
@@ -47,12 +28,13 @@ def _need(ctx: Context, argv: list[bytes], at: int) -> tuple[Stream, Group]:
 def tack(ctx: Context, argv: list[bytes]) -> Reply:
     """Acknowledge messages of a group; return how many were pending."""
     if len(argv) <= AT_ONCE:
-        return encode.integer(_ack(argv, ctx, raw_ids(argv, 3)))
-    return by_id(argv, 3, partial(_ack, argv[:3]), ctx)
+        return encode.integer(acknowledge(argv, ctx, raw_ids(argv, 3)))
+    return by_id(argv, 3, partial(acknowledge, argv[:3]), ctx)
 
 
-def _ack(argv: list[bytes], ctx: Context, ids: list[bytes]) -> int:
-    found = _find(ctx, argv, 1)
+def acknowledge(argv: list[bytes], ctx: Context, ids: list[bytes]) -> int:
+    """Acknowledge messages of the group argv[2] of argv[1]. Returns how many were pending."""
+    found = group_of(ctx.ks.stream(argv[1], ctx.now), argv[2])
     if found is None:
         return 0
     stream, group = found
@@ -88,7 +70,7 @@ def _fall_due(ctx: Context, argv: list[bytes], first: int, delay: int) -> Reply:
 
 
 def _set_due(argv: list[bytes], due: int, ctx: Context, ids: list[bytes]) -> int:
-    found = _find(ctx, argv, 1)
+    found = group_of(ctx.ks.stream(argv[1], ctx.now), argv[2])
     if found is None:
         return 0
     stream, group = found
@@ -108,10 +90,7 @@ def tpending(ctx: Context, argv: list[bytes]) -> Reply:
     if len(argv) == 6:
         start, end = parse_range_start(argv[3]), parse_range_end(argv[4])
         count = integer(argv[5])
-    found = _group_of(ctx.ks.read_stream(argv[1], ctx.now), argv[2])
-    if found is None:
-        raise errors.no_group(argv[1], argv[2])
-    pending = found[1].pending
+    pending = need_group(ctx.ks.read_stream(argv[1], ctx.now), argv[1], argv[2])[1].pending
     proto = ctx.session.proto
     away = ctx.now - ctx.served()  # due times are shown in wall-clock time, as if the server remained available
     if len(argv) == 3:
@@ -125,33 +104,15 @@ def tpending(ctx: Context, argv: list[bytes]) -> Reply:
         return encode.encode(proto, summary)
     if count <= 0 or start > end:
         return encode.EMPTY_ARRAY
-    end = min(end, MAX_ID)
-    total = min(count, pending.between(start, end))
-    head = encode.array_header(total)
-    if total <= AT_ONCE:
-        return head + _listed(pending.rows(start, end, total), away)
-    return Chunks(_listing(head, pending.freeze(), start, end, total, away), _nothing, ROW_BYTES * total)
+    return rows_reply(pending, start, min(end, MAX_ID), count, partial(_listed, away))
 
 
-def _listed(rows: list[PendingRow], away: int) -> bytes:
+def _listed(away: int, rows: list[PendingRow]) -> bytes:
     return b"".join([
         b"*5\r\n%b:%d\r\n:%d\r\n:%d\r\n:%d\r\n"
         % (encode.bulk(format_id(r.id)), r.deliveries, r.first, r.due and r.due + away, r.expire and r.expire + away)
         for r in rows
     ])  # fmt: skip
-
-
-def _listing(head: bytes, pending: PendingTable, start: int, end: int, total: int, away: int) -> Iterator[bytes]:
-    yield head
-    while total > 0:
-        rows = pending.rows(start, end, min(total, AT_ONCE))
-        yield _listed(rows, away)
-        total -= len(rows)
-        start = rows[-1].id + 1
-
-
-def _nothing() -> None:
-    """Do nothing: there is nothing to release."""
 
 
 @command("TGROUP|LIST", key("RO ACCESS"), flags="readonly", complexity="O(G): G groups.")
@@ -188,7 +149,7 @@ def _info(group: Group) -> dict[str, int | bytes]:
 def tgroup_setid(ctx: Context, argv: list[bytes]) -> Reply:
     """Move a group's offset backward or forward; its pending messages stay."""
     offset = parse_id(argv[4])
-    stream, group = _need(ctx, argv, 2)
+    stream, group = need_group(ctx.ks.stream(argv[2], ctx.now), argv[2], argv[3])
     if offset == 0:
         offset = stream.evicted_to  # the position of the oldest entry: nothing counts as missing
     ctx.touch(group)
@@ -200,7 +161,7 @@ def tgroup_setid(ctx: Context, argv: list[bytes]) -> Reply:
 @command("TGROUP|DESTROY", key("RW DELETE"), arg("group"), flags="write", complexity="O(P): P pending messages.")
 def tgroup_destroy(ctx: Context, argv: list[bytes]) -> Reply:
     """Delete a group and its pending messages; return 1, or 0 if there was none."""
-    found = _find(ctx, argv, 2)
+    found = group_of(ctx.ks.stream(argv[2], ctx.now), argv[3])
     if found is None:
         return encode.integer(0)
     groupmutators.end_group(ctx.ks, argv[2], found[0], found[1].name)

@@ -13,11 +13,11 @@ from commands.context import Block, Context, Reply
 from commands.declare import arg, block, command, key, oneof, repeat
 from commands.parse import timeout_ms
 from commands.streams.groupread import has_messages
+from commands.streams.lookup import need_group
 from commands.streams.readargs import ReadPosition
 from resp import errors
 from resp import reply as encode
 from resp.errors import CommandError
-from storage.groups.group import Group
 from storage.model.timers import NEVER
 from storage.streams.stream import Stream
 
@@ -107,16 +107,10 @@ class GroupWait(Block):
     def begin(self, ctx: Context) -> bytes | None:
         """Return the reply to the call, or None if it must wait. Raises CommandError for a stream without the group."""
         ks, now, served = ctx.ks, ctx.now, ctx.served()
-        found: list[tuple[bytes, Stream, Group]] = []
-        for name in self.keys:
-            stream = ks.read_stream(name, now)
-            group = stream.groups.get(self.group_name) if stream is not None else None
-            if stream is None or group is None:
-                raise errors.no_group(name, self.group_name)
-            found.append((name, stream, group))
-        for _, _, group in found:
+        found = [need_group(ks.read_stream(name, now), name, self.group_name) for name in self.keys]
+        for _, group in found:
             group.touch(served)
-        ready = [name for name, stream, group in found if has_messages(ks, name, stream, group, now)]
+        ready = [name for name, pair in zip(self.keys, found, strict=True) if has_messages(ks, name, *pair, now)]
         return encode.bulk_array(ready) if ready else None
 
     def serve(self, ctx: Context, key: bytes) -> bytes | None:
@@ -128,10 +122,7 @@ class GroupWait(Block):
         return isinstance(other, GroupWait) and self.keys == other.keys
 
     def _has_news(self, ctx: Context, key: bytes) -> bool:
-        stream = ctx.ks.stream(key, ctx.now)
-        group = stream.groups.get(self.group_name) if stream is not None else None
-        if stream is None or group is None:
-            raise errors.no_group(key, self.group_name)
+        stream, group = need_group(ctx.ks.stream(key, ctx.now), key, self.group_name)
         return has_messages(ctx.ks, key, stream, group, ctx.now)
 
 
