@@ -430,6 +430,9 @@ class RespServer:
             conn.close()
         for _ in range(3):
             await asyncio.sleep(0)  # let transports send their buffers
+        for conn in self.clients.connections():  # of peers that do not read
+            conn.kill()
+        await asyncio.sleep(0)  # let transports close their sockets
         self._close()
 
     def _close(self) -> None:
