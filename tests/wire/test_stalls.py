@@ -189,15 +189,17 @@ def test_a_client_is_not_idle_because_the_server_was_away(hand: RunningServer, c
     c, silent = connect(), connect()
     c("CONFIG", "SET", "timeout", 1)
     hand.stall(0)
-    sent = threading.Event()
+    stopping, sent = threading.Event(), threading.Event()
 
     def stopped() -> None:
+        stopping.set()
         assert sent.wait(10)
         hand.server.clock.move(4000)  # type: ignore[attr-defined]
         hand.server.on_time()
 
     with ThreadPoolExecutor(1) as pool:
         stop = pool.submit(hand.call, stopped)
+        assert stopping.wait(10)  # the server must not answer before
         c.send("PING")
         sent.set()
         stop.result(20)
