@@ -24,6 +24,7 @@ from tests.tidelog.jobs.stormjobs import KEPT, PARTITIONS, SOURCE
 from tests.waiting import eventually
 from tidelog.client import Client
 from tidelog.jobs import keys
+from tidelog.jobs.snapshots import catalog
 from tidelog.testing import Server
 from tidelog.topics import partition_of
 
@@ -284,20 +285,24 @@ class Storm:
 
     def snapshot(self) -> bool:
         """The newest snapshot of a partition is cut short, and the state goes: the one before is needed."""
-        folders = sorted((self._folder / "store").glob("*/*/*"))
+        folders = sorted((self._folder / "store").glob("*/*/[0-9]"))  # of partitions
         if not folders:
             return False
         folder = self._chance.choice(folders)
-        manifests = sorted(folder.glob("*.json"))[-KEPT:]
-        good = [each for each in manifests if each not in self._cut]
-        if len(good) < KEPT or len(manifests) < KEPT:
+        name, _, partition = folder.parts[-3:]
+        text = self._client.redis.get(keys.snapshots(name))
+        assert not isinstance(text, str)
+        records = catalog.decode(name, text)
+        kept = [folder / f"{each.name}.json" for each in records.of(int(partition)).kept]
+        newest = max(folder.glob("*.json"), default=None)
+        if len(kept) < KEPT or newest != kept[0] or not self._cut.isdisjoint(kept):
             return False
-        self._cut.add(good[-1])
-        file = good[-1].with_suffix(".lmdb.zst")
+        self._cut.add(newest)
+        file = newest.with_suffix(".lmdb.zst")
         with suppress(FileNotFoundError):
             os.truncate(file, file.stat().st_size // 2)
         for state in self.states():
-            shutil.rmtree(state / folder.parent.parent.name, ignore_errors=True)
+            shutil.rmtree(state / name, ignore_errors=True)
         return True
 
     # -- what goes on meanwhile -----------------------------------------------------------------------------------

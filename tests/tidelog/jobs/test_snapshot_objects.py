@@ -65,6 +65,20 @@ def test_objects(url: str) -> None:
         list(store.pieces("a/1/0/nothing"))
 
 
+def test_a_folder_that_can_not_be_listed_is_not_an_empty_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A recovery would begin with an empty state."""
+    store = ObjectStore(str(tmp_path), 20.0)
+    store.write("a/1/0/x.json", b"one")
+
+    def refuse(_: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    for listed in (store.names, store.folders):
+        with pytest.raises(SnapshotError, match="Permission denied"):
+            listed("a/1/0")
+
+
 def test_an_upload_that_is_broken_off_leaves_nothing(url: str) -> None:
     """But in fsspec's memory, which has a file from the moment that it is opened."""
     store = ObjectStore(url, 20.0)

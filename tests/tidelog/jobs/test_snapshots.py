@@ -94,17 +94,35 @@ def test_an_epoch_that_is_not_published_yet(job: Job, tmp_path: Path) -> None:
     assert (job.group(), job.marked()) == (job.end(4), [4])
 
 
+def test_an_attempt_that_was_not_published_is_the_epoch_before(job: Job, tmp_path: Path) -> None:
+    """What its snapshot needs is retained: the only newer one may be damaged."""
+    job.append(9)
+    job.commit(5)
+    job.commit(run="an attempt", publish=False)
+    make(job.request)
+    with StateStore.open(job.path) as store:
+        store.undo()
+    job.at = 5
+    job.commit(4)
+    make(job.request)
+    assert job.kept() == [9, 6]
+    assert (job.group(), job.marked()) == (job.end(5), [5, 6, 7, 8, 9])
+    spoil_truncated(Path(job.request.url) / manifests.listed(job.objects, job.folder)[0][0].object)
+    found = restored(job, 9, tmp_path / "back", published=lambda epoch, run: (epoch, run) == (5, RUN))
+    assert found is not None
+    assert found[:2] == (6, "an attempt")
+
+
 def test_what_another_run_has_published(job: Job, tmp_path: Path) -> None:
-    """The store of a zombie is of no use; it is left there for a day, and is not counted."""
+    """The store of a zombie is worth the epoch before. Only one of another history is of no use."""
     job.append(5)
     job.commit(2)
     make(job.request)
     job.commit(run="zombie", publish=False)
     job.publish(3, "other")
     make(job.request)
-    assert job.kept() == [2]
+    assert job.kept() == [3, 2]
     assert job.group() == job.end(2)
-    assert len(job.objects.names(job.folder)) == 4
     zombie = manifests.load(job.objects, manifests.listed(job.objects, job.folder)[0][0])
     assert zombie is not None
     servers = LeaderConnection(job.request.access, "test")

@@ -194,7 +194,7 @@ def _record(
 ) -> None:
     """Record the retained snapshots on the server, then evict what they do not need."""
     if not kept:
-        raise SnapshotError("the snapshot is useless: according to the replay log, another run published its epoch")
+        raise SnapshotError("the snapshot is useless: according to the replay log, other runs published its epochs")
     oldest = kept[-1][1]
     needs: Mapping[str, str] = retention.needs(replay, oldest)
     stated = tuple(

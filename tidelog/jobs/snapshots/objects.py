@@ -100,27 +100,22 @@ class ObjectStore:
 
     def names(self, folder: str) -> dict[str, int]:
         """Return the objects directly in a folder, with their sizes in bytes; {} if there are none."""
-
-        def find() -> dict[str, Any]:
-            self._files.invalidate_cache()
-            try:
-                return dict(self._files.find(self._at(folder), maxdepth=1, detail=True))
-            except FileNotFoundError:
-                return {}
-
-        found = self._try(f"can't list {self.shown}/{folder}", find)
-        return {name.rpartition("/")[2]: int(facts["size"] or 0) for name, facts in found.items()}
+        return {name: int(facts["size"] or 0) for name, facts in self._listed(folder) if facts["type"] != "directory"}
 
     def folders(self, folder: str) -> list[str]:
         """Return the names of the folders directly in a folder; [] if there are none."""
+        return [name for name, facts in self._listed(folder) if facts["type"] == "directory"]
 
-        def find() -> list[str]:
+    def _listed(self, folder: str) -> list[tuple[str, dict[str, Any]]]:
+        """Return the entries of a folder by name. (``find`` and ``walk`` of fsspec omit what they can't list.)"""
+
+        def find() -> list[tuple[str, dict[str, Any]]]:
             self._files.invalidate_cache()
             try:
                 found = self._files.ls(self._at(folder), detail=True)
             except (FileNotFoundError, NotADirectoryError):
                 return []
-            return [each["name"].rstrip("/").rpartition("/")[2] for each in found if each["type"] == "directory"]
+            return [(facts["name"].rstrip("/").rpartition("/")[2], facts) for facts in found]
 
         return self._try(f"can't list {self.shown}/{folder}", find)
 

@@ -10,8 +10,9 @@ Rule 1: A snapshot of epoch N whose run published N needs the entries after N. O
 Rule 2: All partitions need a topic with one partition that they all read: its group moves to the lowest position, and
         stays where it is until each partition has a snapshot.
 Rule 3: The newest marker is never evicted: it determines the position of the partition.
-Rule 4: A snapshot that contradicts the log (another run published its epoch, or the epoch is higher than any published
-        one) belongs to a history that the server does not have. It does not count as retained.
+Rule 4: A snapshot that contradicts the log (other runs published its epoch and the one before, or the epoch is higher
+        than any published one) belongs to a history that the server does not have. It does not count as retained. A
+        snapshot of an attempt that was not published is one of the epoch before.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from tidelog.jobs import keys
 from tidelog.jobs.replaylog.marker import Marker, read_marker
 from tidelog.jobs.replaylog.origin import CLOSED
 from tidelog.jobs.snapshots.catalog import JobSnapshots
-from tidelog.jobs.snapshots.manifests import SnapshotManifest
+from tidelog.jobs.snapshots.manifests import PreviousVersion, SnapshotManifest
 from tidelog.transport.call import Call
 from tidelog.transport.errors import ReplyError
 from tidelog.transport.leader import LeaderConnection
@@ -98,8 +99,12 @@ def contradicted(log: ReplayLog, manifest: SnapshotManifest) -> bool:
     """Return whether the log contradicts a snapshot (Rule 4). A missing marker contradicts nothing."""
     if manifest.epoch > log.last:
         return manifest.epoch > log.last + 1
-    found = log.find(manifest.epoch)
-    return found is not None and found[1].run != manifest.run
+    return _of_another_run(log, manifest) and (manifest.previous is None or _of_another_run(log, manifest.previous))
+
+
+def _of_another_run(log: ReplayLog, version: SnapshotManifest | PreviousVersion) -> bool:
+    found = log.find(version.epoch)
+    return found is not None and found[1].run != version.run
 
 
 def spans(log: ReplayLog, manifest: SnapshotManifest) -> Mapping[str, tuple[str, str]]:
