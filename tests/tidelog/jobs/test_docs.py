@@ -94,13 +94,22 @@ def test_its_test_of_an_engine_passes(shop: types.ModuleType) -> None:
 
 @contextmanager
 def in_background(line: str, folder: Path, environment: dict[str, str]) -> Iterator[None]:
-    """Until the end of its block, where it must still run."""
-    with subprocess.Popen(["sh", "-c", f"exec {line} {CONF}"], cwd=folder, env=environment) as process:
+    """An engine whose Spark is ready, until the end of its block, where it must still run.
+
+    Commands that only ask whether it has begun would take the processor from it.
+    """
+    log = folder / "engine.log"
+    with (
+        log.open("wb") as out,
+        subprocess.Popen(["sh", "-c", f"exec {line} {CONF}"], cwd=folder, env=environment, stderr=out) as process,
+    ):
         try:
+            eventually(lambda: " is ready" in log.read_text() or process.poll() is not None, seconds=240)
             yield
             assert process.poll() is None
         finally:
             process.terminate()
+            print(log.read_text())
         assert process.wait(90) == 0
 
 
