@@ -7,6 +7,7 @@ In reading order:
     errors           error replies: their classes, which of them are temporary, and which concern the user
     call             ``Call``: a command that is ready to be sent, and how its reply is read
     backoff          the delays between attempts of everything that is retried
+    cancellation     cancels tasks and waits for their end
     connection       one blocking connection: pipelined commands, long ranges in pages of bounded size
     asyncconnection  one connection for asyncio: requests of many tasks, replies in order
     leader           finding the leader, and retrying while it does not answer

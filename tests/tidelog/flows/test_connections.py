@@ -85,6 +85,28 @@ def test_a_write_that_is_cancelled_from_inside_gives_back() -> None:
     simulate(story)
 
 
+def test_a_flow_ends_although_connecting_has_lost_a_cancellation() -> None:
+    """asyncio.wait_for of Python 3.11, which redis-py uses, loses a cancellation that arrives with the result."""
+
+    class Losing(Taking):
+        async def connect(self) -> None:
+            try:
+                await asyncio.sleep(1000)
+            except asyncio.CancelledError:
+                self.calls.append("lost")
+
+    async def story(loop: VirtualLoop) -> None:
+        sink = Losing()
+        running = flow(loop, {"in": Numbers(1), "out": sink}, {}, "in out")
+        await running.start()
+        await asyncio.sleep(1)
+        async with asyncio.timeout(100):
+            await running.stop()
+        assert sink.calls == ["lost"]
+
+    simulate(story)
+
+
 def test_calls_of_a_source_that_are_cancelled_from_inside_are_made_again() -> None:
     class Cancelled(Numbers):
         cancelled: set[str]

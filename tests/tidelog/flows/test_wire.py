@@ -117,6 +117,21 @@ def test_lines_of_jsonl_have_one_end() -> None:
     assert PayloadWriter(LinePayloadOptions(codec="yaml")).batch([day])[0] == [b"a: 2001-01-01\n"]
 
 
+def test_each_message_has_the_indexes_of_the_events_that_may_be_in_it() -> None:
+    """If a message can't be written, all of them are retried."""
+    values = ["a", "b", b"\xff", "c", "d"]
+    after: list[Any] = ["separate", {"collect": {"count": 3}}]
+    messages, outcomes = PayloadWriter(PayloadOptions(postprocessors=after, codec="syslog")).messages([Event(1)])
+    assert (messages, [each[0] for each in outcomes]) == ([], [REJECT])
+    writing = PayloadWriter(PayloadOptions(postprocessors=after, codec="string"))
+    for _ in range(2):  # nothing stays in it
+        messages, outcomes = writing.messages([Event(each) for each in values])
+        assert messages == [([0, 1, 2], b"a\nb\n\xff\n"), ([2, 3, 4], b"c\nd\n")]
+        assert outcomes == [OK] * 5
+    plain = PayloadWriter(PayloadOptions(postprocessors=["remove_empty"], codec="string"))
+    assert plain.messages([Event("a"), Event(""), Event("b")])[0] == [([0], b"a"), ([2], b"b")]
+
+
 def test_wrong_options_are_told_when_a_flow_is_declared() -> None:
     cases: list[tuple[dict[str, Any], str]] = [
         ({"codec": "jsn"}, "did you mean 'json'"),

@@ -11,5 +11,5 @@
     operator          ``Operator``, and what the runtime offers it
     flowcontext       what all entities of an instance of a flow share
     givenup           the log messages about events that are not retried
-    cancellation      distinguishes who cancelled a task
+    cancellation      cancels tasks, and distinguishes who cancelled a task
 """

@@ -1,6 +1,7 @@
 """Connectors: sources and sinks, in a package for each kind of peer.
 
     payload        connectors that carry bytes: preprocessors, codec, postprocessors
+    ongoingread    a read that continues while pulls are interrupted
     settledprefix  the position up to which all events are settled
     templates      text with placeholders for an event's meta
     tidelog        streams, dead letters and the WAL on a tidelog server

@@ -247,6 +247,7 @@ class PayloadWriter:
             for number, each in enumerate(options.postprocessors)
             if not (number == 0 and each == "separate" and self._codec.delimited)  # the lines already have line breaks
         ]
+        self._collects = any(hasattr(each, "collects") for each in self._after)
         if begun and hasattr(self._codec, "begun"):
             self._codec.begun()
 
@@ -292,6 +293,30 @@ class PayloadWriter:
                 outcomes.append(OK)
         try:
             return pieces + self.end(), outcomes
+        except RejectError:
+            self._forget()
+            raise
+
+    def messages(self, events: Sequence[Event]) -> tuple[list[tuple[list[int], bytes]], list[Outcome]]:
+        """Like ``batch``, for peers with messages. Return (indexes of its events, message) of each message."""
+        messages: list[tuple[list[int], bytes]] = []
+        outcomes: list[Outcome] = [OK] * len(events)
+        collected: list[int] = []  # events that may be in the next message
+        for at, event in enumerate(events):
+            try:
+                pieces = self.encode(event)
+            except CollectedError:
+                self._forget()
+                raise
+            except RejectError as error:
+                outcomes[at] = (REJECT, str(error))
+                continue
+            collected.append(at)
+            messages += [(collected, piece) for piece in pieces]
+            if pieces or not self._collects:
+                collected = [at] if self._collects else []
+        try:
+            return messages + [(collected, piece) for piece in self.end()], outcomes
         except RejectError:
             self._forget()
             raise

@@ -15,6 +15,7 @@ from tidelog.flows.api.flowcontext import FlowContext
 from tidelog.operating.errortexts import summary_of
 from tidelog.operating.redaction import redacted
 from tidelog.transport.backoff import Backoff, Delays
+from tidelog.transport.cancellation import cancel_and_wait
 
 CLOSING: Final = 10.0  # s: the timeout of closing a connector
 
@@ -66,9 +67,7 @@ class ConnectorConnection:
     async def end(self) -> None:
         """Stop reconnecting, and close the connection."""
         task, self._task = self._task, None
-        if task is not None:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+        await cancel_and_wait(task)  # ``connect`` of a Redis connector can lose a cancellation
         self.connected = False
         await self._close()
 

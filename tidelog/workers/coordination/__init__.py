@@ -13,7 +13,6 @@
     retention         a singleton task: evicts entries that the retention of topics no longer covers
     pauses            the parked keys and paused partitions, on the server
     connections       connections that are re-established after a loss
-    cancellation      cancels tasks and waits for their end
 
 Rule 1: messages and documents are hints and plans. Only a claim gives a worker the right to act.
 """

@@ -23,9 +23,9 @@ from tidelog.client.steps import CallSender, checked
 from tidelog.operating.errortexts import FailureLog, text_of
 from tidelog.transport.backoff import Backoff, Delays
 from tidelog.transport.call import Call
+from tidelog.transport.cancellation import cancel_and_wait
 from tidelog.transport.errors import is_denied
 from tidelog.workers import keys, logs
-from tidelog.workers.coordination.cancellation import cancel_and_wait
 
 log = logs.get(__name__)
 KEPT: Final = 1000  # messages

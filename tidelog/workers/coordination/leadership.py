@@ -19,8 +19,8 @@ from tidelog.coordination import Claim, Lease, LeaseLostError
 from tidelog.coordination.claims import check, release, take
 from tidelog.operating.errortexts import FailureLog, text_of
 from tidelog.transport.asyncconnection import LostError
+from tidelog.transport.cancellation import cancel_and_wait
 from tidelog.workers import keys, logs
-from tidelog.workers.coordination.cancellation import cancel_and_wait
 from tidelog.workers.coordination.control_stream import ControlStream, message
 from tidelog.workers.coordination.membership import NET, SOON
 

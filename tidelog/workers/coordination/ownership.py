@@ -21,8 +21,8 @@ from tidelog.client.steps import LOST, CallSender, Steps, arun
 from tidelog.coordination import Claim, Lease, LeaseLostError
 from tidelog.operating.errortexts import FailureLog, summary_of, text_of
 from tidelog.transport.asyncconnection import LostError
+from tidelog.transport.cancellation import cancel_and_wait
 from tidelog.workers import logs
-from tidelog.workers.coordination.cancellation import cancel_and_wait
 from tidelog.workers.coordination.control_stream import ControlStream
 from tidelog.workers.coordination.member_document import MembersError
 from tidelog.workers.coordination.membership import Membership, MembershipChanges

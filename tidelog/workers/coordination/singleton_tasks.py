@@ -7,8 +7,8 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
 from tidelog.coordination import Claim
+from tidelog.transport.cancellation import cancel_and_wait
 from tidelog.workers import logs
-from tidelog.workers.coordination.cancellation import cancel_and_wait
 
 log = logs.get(__name__)
 AGAIN: Final = 5.0  # seconds until a failed task is restarted

@@ -37,9 +37,9 @@ from tidelog.topics import Topic, TopicError
 from tidelog.topics.settings import key_of, read_settings
 from tidelog.transport.asyncconnection import LostError
 from tidelog.transport.backoff import Backoff, Delays
+from tidelog.transport.cancellation import cancel_and_wait
 from tidelog.transport.errors import is_denied, is_retryable, message_of
 from tidelog.workers import keys, logs
-from tidelog.workers.coordination.cancellation import cancel_and_wait
 from tidelog.workers.coordination.connections import WorkerConnection, WorkerConnector
 from tidelog.workers.coordination.control_stream import ControlStream
 from tidelog.workers.coordination.leader_tasks import LeaderTasks

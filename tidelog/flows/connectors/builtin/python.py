@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from typing import Any
 
+from tidelog.flows.api.cancellation import cancel
 from tidelog.flows.api.connector import Connector, Sink, Source
 from tidelog.flows.api.connectoroptions import ConnectorOptions
 from tidelog.flows.api.errors import RejectError
@@ -42,9 +43,7 @@ class GeneratorSource(Source):
 
     async def close(self) -> None:
         task, self._next = self._next, None
-        if task is not None:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+        await cancel(task)
         iterator, self._iterator = self._iterator, None
         if isinstance(iterator, AsyncGenerator):
             await iterator.aclose()

@@ -14,7 +14,7 @@ import asyncio
 import inspect
 import logging
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from typing import Any, Final, Literal
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRebalanceListener, TopicPartition
@@ -22,11 +22,12 @@ from aiokafka.codec import has_zstd
 from aiokafka.errors import KafkaError, MessageSizeTooLargeError, UnsupportedCodecError
 from msgspec import field
 
+from tidelog.flows.api.cancellation import cancel
 from tidelog.flows.api.connector import Outcome, Sink, Source
-from tidelog.flows.api.errors import RejectError
 from tidelog.flows.api.event import Event
-from tidelog.flows.api.tokens import OK, REJECT, RETRY, Token
+from tidelog.flows.api.tokens import REJECT, RETRY, Token
 from tidelog.flows.connectors.http.options import ClientTlsOptions
+from tidelog.flows.connectors.ongoingread import OngoingRead
 from tidelog.flows.connectors.payload import MessageReader, PayloadOptions, PayloadWriter
 from tidelog.flows.connectors.settledprefix import SettledPrefix
 from tidelog.options.structs import nearest
@@ -113,7 +114,7 @@ class KafkaConnector(Source, Sink):
         self._late: Counter[str] = Counter()  # by event ID: future settlements to ignore
         self._reader = MessageReader(options)
         self._writing = PayloadWriter(options)
-        self._pull: asyncio.Future[Any] | None = None
+        self._read: OngoingRead[Mapping[TopicPartition, Sequence[Any]]] = OngoingRead(self.wait)
         self._committer: asyncio.Task[None] | None = None
         self._dirty = asyncio.Event()
 
@@ -151,17 +152,12 @@ class KafkaConnector(Source, Sink):
                 self._producer = AIOKafkaProducer(acks="all", compression_type=compression, **await self._common())
                 await self._producer.start()
         except KafkaError as error:
-            raise ConnectionError(f"{type(error).__name__}: {error}") from error
+            raise ConnectionError(_text(error)) from error
 
     async def close(self) -> None:
         committer, self._committer = self._committer, None
-        if committer is not None:
-            committer.cancel()
-            await asyncio.gather(committer, return_exceptions=True)
-        pull, self._pull = self._pull, None
-        if pull is not None:
-            pull.cancel()
-            await asyncio.gather(pull, return_exceptions=True)
+        await cancel(committer)
+        await self._read.cancel()
         consumer, self._consumer = self._consumer, None
         producer, self._producer = self._producer, None
         if consumer is not None:
@@ -183,21 +179,14 @@ class KafkaConnector(Source, Sink):
     async def pull(self, limit: int) -> list[Event] | None:
         if self._consumer is None:
             raise ConnectionError("not connected")
-        if self._pull is None:
-            self._pull = asyncio.ensure_future(self._consumer.getmany(timeout_ms=POLL_MS, max_records=limit))
+        consumer = self._consumer
         try:
-            await self.wait(asyncio.shield(self._pull))
-            if not self._pull.done():
-                return []
-            found: Mapping[TopicPartition, Sequence[Any]] = self._pull.result()
+            found = await self._read.result(lambda: consumer.getmany(timeout_ms=POLL_MS, max_records=limit)) or {}
         except UnsupportedCodecError as error:
-            self._pull = None
             missing = "" if has_zstd() else f"; to read such messages {MISSING}"
             raise ConnectionError(f"a message can't be decompressed: {error}{missing}") from error
         except KafkaError as error:
-            self._pull = None
-            raise ConnectionError(f"{type(error).__name__}: {error}") from error
-        self._pull = None
+            raise ConnectionError(_text(error)) from error
         return [event for at, messages in found.items() for message in messages for event in self._events(at, message)]
 
     def _events(self, at: TopicPartition, message: Any) -> list[Event]:
@@ -258,7 +247,7 @@ class KafkaConnector(Source, Sink):
         try:
             await consumer.commit(moved)
         except KafkaError as error:
-            raise ConnectionError(f"{type(error).__name__}: {error}") from error
+            raise ConnectionError(_text(error)) from error
         for at, position in moved.items():
             if at in self._partitions:
                 self._partitions[at].committed = position
@@ -284,27 +273,35 @@ class KafkaConnector(Source, Sink):
     async def write(self, events: list[Event]) -> Sequence[Outcome] | None:
         if self._producer is None:
             raise ConnectionError("not connected")
-        outcomes: list[Outcome] = [OK] * len(events)
-        sent: list[tuple[int, Any]] = []
-        for at, event in enumerate(events):
+        messages, outcomes = self._writing.messages(events)
+        sent: list[tuple[list[int], Awaitable[object]]] = []
+        failed: list[tuple[list[int], Exception]] = []
+        for indexes, message in messages:
             try:
-                key = event.meta.get(self._options.key) if self._options.key is not None else None
-                raw = key if isinstance(key, bytes) else None if key is None else str(key).encode()
-                for piece in self._writing.encode(event):
-                    future = await self._producer.send(self._topics[0], piece, key=raw)
-                    sent.append((at, future))
-            except (RejectError, MessageSizeTooLargeError, UnicodeEncodeError) as error:
-                outcomes[at] = (REJECT, str(error))
-            except KafkaError as error:
-                outcomes[at] = (RETRY, f"{type(error).__name__}: {error}")
-        for at, future in sent:
+                sent.append(
+                    (indexes, await self._producer.send(self._topics[0], message, key=self._key(events, indexes)))
+                )
+            except (KafkaError, UnicodeEncodeError) as error:
+                failed.append((indexes, error))
+        for indexes, future in sent:
             try:
                 await future
-            except MessageSizeTooLargeError as error:
-                outcomes[at] = (REJECT, str(error))
             except KafkaError as error:
-                outcomes[at] = (RETRY, f"{type(error).__name__}: {error}")
+                failed.append((indexes, error))
+        for indexes, problem in failed:
+            permanent = isinstance(problem, MessageSizeTooLargeError | UnicodeEncodeError)
+            for at in indexes:
+                outcomes[at] = (REJECT, str(problem)) if permanent else (RETRY, _text(problem))
         return outcomes
+
+    def _key(self, events: Sequence[Event], indexes: Sequence[int]) -> bytes | None:
+        """Return the key of a message: that of its first event. Raises UnicodeEncodeError if it can't be encoded."""
+        key = None if self._options.key is None else events[indexes[0]].meta.get(self._options.key)
+        return key if key is None or isinstance(key, bytes) else str(key).encode()
+
+
+def _text(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"
 
 
 def _name(at: TopicPartition, offset: Any) -> str:

@@ -1,12 +1,8 @@
-"""The base of the Redis connectors: a connection, and blocking reads that continue after an interruption.
-
-Rule 1: A blocking command in progress is not cancelled when a pull is interrupted: the next pull returns its result.
-"""
+"""The base of the Redis connectors: a connection, and a blocking read that continues after an interruption."""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
 
 import redis
@@ -14,6 +10,7 @@ import redis
 from tidelog.client.asyncclient import AsyncClient
 from tidelog.flows.api.connector import Outcome, Sink, Source
 from tidelog.flows.api.tokens import RETRY
+from tidelog.flows.connectors.ongoingread import OngoingRead
 from tidelog.transport.access import Access
 
 BLOCK_MS: Final = 5_000  # for one blocking command
@@ -42,23 +39,20 @@ async def checked_reply(work: Awaitable[Any]) -> Any:
 
 
 class RedisConnector(Source, Sink):
-    """A connector with a connection and a blocking read that continues after an interruption."""
+    """A connector with one connection."""
 
     def __init__(self, url: str) -> None:
         super().__init__()
         self._url = url
         self._client: Any = None
-        self._under_way: asyncio.Task[Any] | None = None
+        self._read: OngoingRead[Any] = OngoingRead(self.wait)
 
     async def connect(self) -> None:
         self._client = client(self._url)
         await checked_reply(self._client.ping())
 
     async def close(self) -> None:
-        task, self._under_way = self._under_way, None
-        if task is not None:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+        await self._read.cancel()
         found, self._client = self._client, None
         if found is not None:
             await found.aclose()
@@ -68,28 +62,18 @@ class RedisConnector(Source, Sink):
             raise ConnectionError("not connected")
         return self._client
 
-    async def blocking(self, make: Any) -> Any:
-        """Return the reply of the blocking command in progress, or of a new one from ``make``.
+    async def blocking(self, command: Callable[[], Awaitable[Any]]) -> Any:
+        """Return the reply of a blocking command. Return None if it is empty, or if the pull was interrupted."""
+        return await self._read.result(lambda: checked_reply(command()))
 
-        Returns None if the pull was interrupted, or if the reply is empty.
-        """
-        if self._under_way is None:
-            self._under_way = asyncio.ensure_future(checked_reply(make()))
-        task = self._under_way
-        try:
-            await self.wait(asyncio.shield(task))
-        finally:
-            if task.done():
-                self._under_way = None
-        return task.result() if task.done() else None
-
-    async def sent(self, pipe: Any, indexes: Sequence[int], outcomes: list[Outcome]) -> list[Outcome]:
-        """Execute a pipeline with one command for each index, and put its errors into the outcomes at these indexes."""
+    async def sent(self, pipe: Any, indexes: Sequence[Sequence[int]], outcomes: list[Outcome]) -> list[Outcome]:
+        """Execute a pipeline, and put the errors of its commands into outcomes. indexes: of the events, by command."""
         try:
             replies = await pipe.execute(raise_on_error=False)
         except LOST as error:
             raise ConnectionError(str(error)) from error
-        for at, reply in zip(indexes, replies, strict=False):
+        for events, reply in zip(indexes, replies, strict=False):
             if isinstance(reply, Exception):
-                outcomes[at] = (RETRY, str(reply))
+                for at in events:
+                    outcomes[at] = (RETRY, str(reply))
         return outcomes

@@ -9,9 +9,8 @@ from collections import Counter
 from collections.abc import Sequence
 
 from tidelog.flows.api.connector import Outcome
-from tidelog.flows.api.errors import RejectError
 from tidelog.flows.api.event import Event
-from tidelog.flows.api.tokens import OK, REJECT, Token
+from tidelog.flows.api.tokens import Token
 from tidelog.flows.connectors.payload import MessageReader, PayloadOptions, PayloadWriter
 from tidelog.flows.connectors.redis.base import BLOCK_MS, RedisConnector, check_url, checked_reply
 from tidelog.flows.connectors.redis.processinglist import ProcessingList
@@ -93,24 +92,17 @@ class RedisList(RedisConnector):
         self.context.count("recovered", len(left))
 
     async def pull(self, limit: int) -> list[Event] | None:
-        while True:
-            server, key, to = self.server(), self._options.key, self._processing
-            first = await self.blocking(lambda: server.blmove(key, to, BLOCK_MS / 1000, "LEFT", "RIGHT"))  # noqa: B023
-            if first is None:
-                if self._under_way is not None:
-                    return []
-                continue
-            raws = [first]
-            if limit > 1:
-                waiting = min(limit - 1, int(await checked_reply(server.llen(key))))
-                if waiting:
-                    pipe = server.pipeline(transaction=False)
-                    for _ in range(waiting):
-                        pipe.lmove(key, to, "LEFT", "RIGHT")
-                    raws += [raw for raw in await checked_reply(pipe.execute()) if raw is not None]
-            events = [event for raw in raws for event in self._events(raw)]
-            if events:
-                return events
+        server, key, to = self.server(), self._options.key, self._processing
+        first = await self.blocking(lambda: server.blmove(key, to, BLOCK_MS / 1000, "LEFT", "RIGHT"))
+        if first is None:
+            return []
+        raws = [first]
+        if limit > 1 and (waiting := min(limit - 1, int(await checked_reply(server.llen(key))))):
+            pipe = server.pipeline(transaction=False)
+            for _ in range(waiting):
+                pipe.lmove(key, to, "LEFT", "RIGHT")
+            raws += [raw for raw in await checked_reply(pipe.execute()) if raw is not None]
+        return [event for raw in raws for event in self._events(raw)]
 
     def _events(self, raw: bytes) -> list[Event]:
         number = self._number
@@ -146,17 +138,9 @@ class RedisList(RedisConnector):
 
     async def write(self, events: list[Event]) -> Sequence[Outcome] | None:
         pipe = self.server().pipeline(transaction=False)
-        outcomes: list[Outcome] = [OK] * len(events)
-        indexes = []
-        for at, event in enumerate(events):
-            try:
-                pieces = self._writer.encode(event)
-            except RejectError as error:
-                outcomes[at] = (REJECT, str(error))
-                continue
-            if pieces:
-                pipe.rpush(self._options.key, *pieces)
-                indexes.append(at)
-        if indexes and self._options.max_length is not None:
+        messages, outcomes = self._writer.messages(events)
+        for _, message in messages:
+            pipe.rpush(self._options.key, message)
+        if messages and self._options.max_length is not None:
             pipe.ltrim(self._options.key, -self._options.max_length, -1)
-        return await self.sent(pipe, indexes, outcomes)
+        return await self.sent(pipe, [indexes for indexes, _ in messages], outcomes)

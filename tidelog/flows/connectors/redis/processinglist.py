@@ -25,6 +25,7 @@ from typing import Any, Final
 import redis
 
 from tidelog.flows.api.connectorcontext import ConnectorContext
+from tidelog.transport.cancellation import cancel_and_wait
 from tidelog.transport.errors import is_temporary
 
 ALIVE: Final = 15.0  # s
@@ -59,8 +60,7 @@ class ProcessingList:
         task, self._task = self._task, None
         if task is None:
             return
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
+        await cancel_and_wait(task)
         try:
             async with asyncio.timeout(1):
                 await self._allowed(self._leave(server))

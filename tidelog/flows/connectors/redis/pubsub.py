@@ -6,9 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tidelog.flows.api.connector import Outcome
-from tidelog.flows.api.errors import RejectError
 from tidelog.flows.api.event import Event
-from tidelog.flows.api.tokens import OK, REJECT
 from tidelog.flows.connectors.payload import MessageReader, PayloadOptions, PayloadWriter
 from tidelog.flows.connectors.redis.base import BLOCK_MS, RedisConnector, check_url, checked_reply
 
@@ -62,15 +60,11 @@ class RedisPubSub(RedisConnector):
             await subscription.aclose()
 
     async def pull(self, limit: int) -> list[Event] | None:
-        while not self._left:
-            if self._subscription is None:
-                raise ConnectionError("not connected")
-            subscription = self._subscription
-            message = await self.blocking(lambda: subscription.get_message(timeout=BLOCK_MS / 1000))  # noqa: B023
-            if message is None:
-                if self._under_way is not None:
-                    return []
-                continue
+        subscription = self._subscription
+        if subscription is None:
+            raise ConnectionError("not connected")
+        if not self._left:
+            message = await self.blocking(lambda: subscription.get_message(timeout=BLOCK_MS / 1000))
             while message is not None:
                 self._left += self._events(message)
                 if len(self._left) >= limit:
@@ -87,16 +81,10 @@ class RedisPubSub(RedisConnector):
 
     async def write(self, events: list[Event]) -> Sequence[Outcome] | None:
         pipe = self.server().pipeline(transaction=False)
-        outcomes: list[Outcome] = [OK] * len(events)
-        indexes = []
-        for at, event in enumerate(events):
-            try:
-                for piece in self._writer.encode(event):
-                    pipe.publish(self._channels[0], piece)
-                    indexes.append(at)
-            except RejectError as error:
-                outcomes[at] = (REJECT, str(error))
-        return await self.sent(pipe, indexes, outcomes)
+        messages, outcomes = self._writer.messages(events)
+        for _, message in messages:
+            pipe.publish(self._channels[0], message)
+        return await self.sent(pipe, [indexes for indexes, _ in messages], outcomes)
 
 
 def _list(given: str | list[str]) -> list[str]:

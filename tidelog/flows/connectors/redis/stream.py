@@ -80,40 +80,21 @@ class RedisStream(RedisConnector):
 
     async def pull(self, limit: int) -> list[Event] | None:
         options, loop = self._options, asyncio.get_running_loop()
-        while True:
-            server = self.server()
-            if self._mine:  # the reply also contains the entries in flight
-                most = limit + len(self._held)
-                rows = await self._group_read(most, "0", None)
-                self._mine = len(rows) >= most  # there may be more
-            elif loop.time() >= self._claim_at:
-                self._claim_at = loop.time() + options.claim / 3
-                rows = await self._claimed(limit)
-            else:
-                block = max(1, min(BLOCK_MS, int((self._claim_at - loop.time()) * 1000)))
-                found = await self.blocking(
-                    lambda: server.xreadgroup(  # noqa: B023
-                        options.group,
-                        self._consumer,
-                        {options.key: ">"},
-                        limit,
-                        block,  # noqa: B023
-                    )
-                )
-                if found is None and self._under_way is not None:
-                    return []
-                rows = _rows(found)
-            events = [event for at, fields in rows if (event := self._event(at, fields)) is not None]
-            if events:
-                return events
+        if self._mine:  # the reply also contains the entries in flight
+            most = limit + len(self._held)
+            rows = _rows(await checked_reply(self._group_read("0", most)))
+            self._mine = len(rows) >= most  # there may be more
+        elif loop.time() >= self._claim_at:
+            self._claim_at = loop.time() + options.claim / 3
+            rows = await self._claimed(limit)
+        else:
+            block = max(1, min(BLOCK_MS, int((self._claim_at - loop.time()) * 1000)))
+            rows = _rows(await self.blocking(lambda: self._group_read(">", limit, block)))
+        return [event for at, fields in rows if (event := self._event(at, fields)) is not None]
 
-    async def _group_read(self, limit: int, start: str, block: int | None) -> list[tuple[bytes, Any]]:
-        options = self._options
-        return _rows(
-            await checked_reply(
-                self.server().xreadgroup(options.group, self._consumer, {options.key: start}, limit, block)
-            )
-        )
+    def _group_read(self, start: str, limit: int, block: int | None = None) -> Any:
+        streams = {self._options.key: start}
+        return self.server().xreadgroup(self._options.group, self._consumer, streams, limit, block)
 
     async def _claimed(self, limit: int) -> list[tuple[bytes, Any]]:
         """Claim the entries of dead consumers, after resetting the idle time of the entries in flight here."""
@@ -159,7 +140,7 @@ class RedisStream(RedisConnector):
                 outcomes[at] = (REJECT, str(error))
                 continue
             pipe.xadd(self._options.key, dict(zip(names, values, strict=True)), maxlen=self._options.max_length)
-            indexes.append(at)
+            indexes.append([at])
         return await self.sent(pipe, indexes, outcomes)
 
 

@@ -13,10 +13,10 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any, Final
 
-from tidelog.flows.api.connector import Outcome, Sink, Source
+from tidelog.flows.api.connector import Connector, Outcome, Sink, Source
 from tidelog.flows.api.errors import DisconnectedError, RejectError
 from tidelog.flows.api.event import Event
-from tidelog.flows.api.tokens import OK, REJECT
+from tidelog.flows.api.tokens import REJECT
 from tidelog.flows.connectors.payload import PayloadOptions, PayloadReader, PayloadWriter
 from tidelog.flows.connectors.sockets.descriptors import forget, ready
 from tidelog.options.limits import Port
@@ -39,7 +39,35 @@ class UdpServerOptions(UdpOptions, kw_only=True):
     # Size of the kernel's buffer, which the kernel may limit. `null`: the kernel's default.
 
 
-class UdpServer(Source):
+class _UdpSocket(Connector):
+    """A connector with one socket."""
+
+    def __init__(self, options: UdpOptions) -> None:
+        super().__init__()
+        self._options = options
+        self._socket: socket.socket | None = None
+        self._address: Any = None  # the first address of the host
+
+    async def connect(self) -> None:
+        found = await asyncio.get_running_loop().getaddrinfo(
+            self._options.host or None, self._options.port, type=socket.SOCK_DGRAM, flags=socket.AI_PASSIVE
+        )
+        family, _, _, _, self._address = found[0]
+        self._socket = socket.socket(family, socket.SOCK_DGRAM)
+        self._socket.setblocking(False)
+
+    async def close(self) -> None:
+        made, self._socket = self._socket, None
+        if made is not None:
+            made.close()
+
+    def opened(self) -> socket.socket:
+        if self._socket is None:
+            raise DisconnectedError("not connected")
+        return self._socket
+
+
+class UdpServer(_UdpSocket, Source):
     """Receives datagrams. A failed event is not retried, because its sender gets no outcome."""
 
     type = "udp_server"
@@ -47,10 +75,9 @@ class UdpServer(Source):
     remembers = False
 
     def __init__(self, options: UdpServerOptions) -> None:
-        super().__init__()
-        self._options = options
+        super().__init__(options)
+        self._buffer = options.receive_buffer
         self._reader = PayloadReader(options)  # shared, as parts of a GELF message may come from several sockets
-        self._socket: socket.socket | None = None
         self._found: deque[Event] = deque()
 
     @property
@@ -58,26 +85,17 @@ class UdpServer(Source):
         return len(self._found)
 
     async def connect(self) -> None:
-        options = self._options
-        family, address = await _resolve(options.host, options.port)
-        self._socket = made = socket.socket(family, socket.SOCK_DGRAM)
-        made.setblocking(False)
-        if options.receive_buffer is not None:
-            made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, options.receive_buffer)
-        made.bind(address)
+        await super().connect()
+        made = self.opened()
+        if self._buffer is not None:
+            made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, self._buffer)
+        made.bind(self._address)
         host, port = made.getsockname()[:2]
         self.context.described["address"] = f"{host}:{port}"
 
-    async def close(self) -> None:
-        made, self._socket = self._socket, None
-        if made is not None:
-            made.close()
-
     async def pull(self, limit: int) -> list[Event] | None:
         if not self._found:
-            made = self._socket
-            if made is None:
-                raise DisconnectedError("not listening")
+            made = self.opened()
             waiting = ready(made.fileno())
             try:
                 if waiting is not None and not await self.wait(waiting):
@@ -102,46 +120,28 @@ class UdpServer(Source):
             self._found += self._reader.end(meta)  # the rest of a datagram does not belong to the next one
 
 
-class UdpClient(Sink):
+class UdpClient(_UdpSocket, Sink):
     """Sends datagrams. A datagram counts as delivered when the kernel has accepted it."""
 
     type = "udp_client"
     Options = UdpOptions
 
     def __init__(self, options: UdpOptions) -> None:
-        self._options = options
+        super().__init__(options)
         self._writer = PayloadWriter(options)
-        self._socket: socket.socket | None = None
-        self._address: Any = None
-
-    async def connect(self) -> None:
-        family, self._address = await _resolve(self._options.host, self._options.port)
-        self._socket = socket.socket(family, socket.SOCK_DGRAM)
-        self._socket.setblocking(False)
-
-    async def close(self) -> None:
-        made, self._socket = self._socket, None
-        if made is not None:
-            made.close()
 
     async def write(self, events: list[Event]) -> Sequence[Outcome]:
-        outcomes: list[Outcome] = []
-        for event in events:
+        messages, outcomes = self._writer.messages(events)
+        for indexes, message in messages:
             try:
-                for piece in self._writer.encode(event):
-                    await self._send(piece)
+                await self._send(message)
             except RejectError as error:
-                outcomes.append((REJECT, str(error)))
-            else:
-                outcomes.append(OK)
-        for piece in self._writer.end():
-            await self._send(piece)
+                for at in indexes:
+                    outcomes[at] = (REJECT, str(error))
         return outcomes
 
     async def _send(self, piece: bytes) -> None:
-        made = self._socket
-        if made is None:
-            raise DisconnectedError("not connected")
+        made = self.opened()
         while True:
             try:
                 made.sendto(piece, self._address)
@@ -157,10 +157,3 @@ class UdpClient(Sink):
                 if error.errno == errno.EMSGSIZE:
                     raise RejectError(f"{len(piece)} bytes do not fit into a datagram") from None
                 raise
-
-
-async def _resolve(host: str, port: int) -> tuple[int, Any]:
-    """Return the family and the address of the first result."""
-    loop = asyncio.get_running_loop()
-    found = await loop.getaddrinfo(host or None, port, type=socket.SOCK_DGRAM, flags=socket.AI_PASSIVE)
-    return found[0][0], found[0][4]

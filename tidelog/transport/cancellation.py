@@ -8,7 +8,7 @@ from typing import Any, Final
 AGAIN: Final = 0.05  # seconds
 
 
-async def cancel_and_wait(task: asyncio.Task[Any] | None) -> None:
+async def cancel_and_wait(task: asyncio.Future[Any] | None) -> None:
     """Cancel a task and wait until it has ended; its result or error is dropped.
 
     The cancellation is repeated while the task is running: asyncio.wait_for of Python 3.11, which redis-py uses, loses
