@@ -19,6 +19,7 @@
     flowoutput  the output of tidelog flow
     lazygroup  command groups whose modules are imported on first use
     modules   the argument type module:name
+    resetting  the options and the preview of the reset commands
     connect   the option --url, and messages for errors of a server
     load      appends the rows of a file to a stream
     lines     entries as JSON lines and as text

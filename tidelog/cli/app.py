@@ -11,10 +11,10 @@ import click
 from tidelog.cli.connect import choose, connected, reported, url_option
 from tidelog.cli.lines import printable
 from tidelog.cli.modules import Declaration
+from tidelog.cli.resetting import Cells, print_resets, reset_options
 from tidelog.cli.status import print_status, to_json
-from tidelog.client.entries import StreamId
 from tidelog.client.steps import Steps, drive
-from tidelog.operating.tables import table
+from tidelog.operating.tables import counted
 from tidelog.operating.terminal import echo
 from tidelog.operating.watch import StatusOptions, show_status, status_options
 from tidelog.options.start import StartPosition
@@ -96,15 +96,14 @@ def status(app: App, url: str | None, processors: str | None, watch: bool, inter
 @app_commands.command()
 @_app
 @_processor
-@click.option("--to", required=True, metavar="earliest|latest|ID|TIME", help="The new position; see above.")
+@reset_options
 @_partition
 @click.option("--force", is_flag=True, help="Reset even while workers run the processor.")
-@click.option("--dry-run", is_flag=True, help="Only show which entries would be read again.")
-@click.option("--yes", is_flag=True, help="Don't ask for confirmation.")
 @_url
 def reset(
-    app: App, processor: str, to: str, partition: int | None, force: bool, dry_run: bool, yes: bool, url: str | None
-) -> None:
+    app: App, processor: str, to: StartPosition, partition: int | None, force: bool, dry_run: bool, yes: bool,
+    url: str | None,
+) -> None:  # fmt: skip
     """Move PROCESSOR of APP backward or forward, in all partitions or in one.
 
     \b
@@ -121,33 +120,23 @@ def reset(
     The command fails while workers run the processor, because they would still finish the entries in flight while their
     partitions are moved one by one. Stop them first, or use --force.
     """
-    try:
-        target = StartPosition(to)
-    except ValueError as error:
-        raise click.BadParameter(str(error), param_hint="--to") from None
     with asking(app, url) as ask:
         if dry_run or not yes:
-            _print_reset(ask(control.preview_reset(app, processor, target, partition, force)))
+            _print_reset(ask(control.preview_reset(app, processor, to, partition, force)))
         if dry_run:
             return
         if not yes:
             where = "all partitions" if partition is None else f"partition {partition}"
             click.confirm(f"Reset {processor} of {app.name} to {to}, in {where}?", abort=True)
-        moved = ask(control.reset(app, processor, target, partition, force))
+        moved = ask(control.reset(app, processor, to, partition, force))
         if yes:
             _print_reset(moved)
-        echo(f"{processor}: {len(moved):,} partitions reset")
+        echo(f"{processor}: {counted(len(moved), 'partition')} reset")
 
 
 def _print_reset(found: Sequence[ResetResult]) -> None:
-    rows = [
-        [
-            str(each.partition), _shown(each.before), _shown(each.after), f"{each.read_again:,}", f"{each.skipped:,}",
-            f"{each.dropped:,}", f"{each.left:,}",
-        ]
-        for each in found
-    ]  # fmt: skip
-    table(["partition", "position", "new position", "read again", "skipped", "pending dropped", "to read"], rows)
+    first: Cells = {"partition": lambda each: str(each.partition)}
+    print_resets(found, first, {"pending dropped": lambda each: each.dropped, "to read": lambda each: each.left})
 
 
 @app_commands.command()
@@ -220,7 +209,8 @@ def delete(name: str, dry_run: bool, yes: bool, url: str) -> None:
             gone = deletion.delete(client, name)
         except AppError as error:
             raise click.ClickException(str(error)) from None
-    echo(f"{len(gone.keys) + len(gone.seen):,} keys and {len(gone.groups):,} groups deleted")
+    keys = counted(len(gone.keys) + len(gone.seen), "key")
+    echo(f"{keys} and {counted(len(gone.groups), 'group')} deleted")
 
 
 def _list(found: AppState) -> None:
@@ -257,7 +247,3 @@ def asking(app: App, url: str | None) -> Iterator[Ask]:
             raise click.ClickException(str(error)) from None
         finally:
             servers.close()
-
-
-def _shown(at: StreamId | None) -> str:
-    return "-" if at is None else str(at) if at > StreamId(0) else "0"

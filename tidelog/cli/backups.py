@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from tidelog.backup.manifest import BackupManifest
 from tidelog.backup.targets import BackupError, BackupTarget, target_at
 from tidelog.cli.connect import reported, url_option
 from tidelog.cli.progress import Progress
-from tidelog.operating.tables import size, table
+from tidelog.operating.tables import counted, size, table, utc
 from tidelog.operating.terminal import echo
 
 SECONDS = len("2026-11-21T08:00:00")
@@ -62,8 +61,9 @@ def backup(target: str, url: str, keep: int | None) -> None:
         progress.end()
         echo(f"{place.shown}/{done.name}: {size(done.size)}, of which {size(taken.new_bytes)} are new, verified")
         echo(
-            f"up to log offset {done.log_offset:,} of a {done.role}, about {done.keys:,} keys"
-            f" and {done.entries:,} entries" + (f"; {taken.removed} older backups removed" if taken.removed else "")
+            f"up to log offset {done.log_offset:,} of a {done.role}, about {counted(done.keys, 'key')} and"
+            f" {counted(done.entries, 'entry')}"
+            + (f"; {counted(taken.removed, 'older backup')} removed" if taken.removed else "")
         )
 
 
@@ -108,7 +108,7 @@ def verify(backup: str) -> None:  # a parameter, not the command of this name
         place, found = manifest.find(backup)
         reading.verify(place, found, progress.show_bytes)
         progress.end()
-        echo(f"{place.shown}/{found.name}: {len(found.chunks):,} files, {size(found.size)}, all intact")
+        echo(f"{place.shown}/{found.name}: {counted(len(found.chunks), 'file')}, {size(found.size)}, all intact")
 
 
 @click.command()
@@ -137,17 +137,10 @@ def restore(backup: str, directory: Path) -> None:
 
 
 def _print_restored(place: BackupTarget, found: BackupManifest, directory: Path, facts: dict[str, Any]) -> None:
-    newest = f", the newest {_time_text(facts['newest_ms'])}" if facts["newest_ms"] else ""
+    newest = f", the newest {utc(facts['newest_ms'])}" if facts["newest_ms"] else ""
     echo(f"{directory}: the data of {found.server} at log offset {facts['log_offset']:,}, from")
     echo(f"{place.shown}/{found.name}")
-    streams = f"{facts['streams']:,} of them streams with {facts['entries']:,} entries{newest}"
-    echo(f"{facts['keys']:,} keys, {streams}")
-    echo(f"{facts['groups']:,} groups with {facts['pending']:,} pending entries")
+    streams = f"{facts['streams']:,} of them streams with {counted(facts['entries'], 'entry')}{newest}"
+    echo(f"{counted(facts['keys'], 'key')}, {streams}")
+    echo(f"{counted(facts['groups'], 'group')} with {counted(facts['pending'], 'pending entry')}")
     echo(f"start the server: tidelog-server --dir {directory}")
-
-
-def _time_text(ms: int) -> str:
-    try:
-        return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-    except (ValueError, OverflowError, OSError):  # beyond the year 9999
-        return f"{ms} ms"

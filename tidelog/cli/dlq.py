@@ -16,7 +16,7 @@ from tidelog.client import Client
 from tidelog.client.alone import run_alone
 from tidelog.client.entries import Entry, StreamId
 from tidelog.client.steps import run
-from tidelog.operating.tables import print_pairs, table
+from tidelog.operating.tables import counted, print_pairs, table
 from tidelog.operating.terminal import echo
 from tidelog.topics import TopicError, admin, deadletters
 from tidelog.topics.deadletters import DeadLetterRecord, DeadLetterResult, NotADeadLetterError
@@ -149,7 +149,8 @@ def purge(name: str, ids: tuple[str, ...], all_of_them: bool, processor: str | N
         topic = _topic(client, name)
         wanted = _wanted(ids, all_of_them, processor)
         if not yes:
-            what = f"{len(ids)} dead letters" if ids else f"all dead letters{f' of {processor}' if processor else ''}"
+            everything = f"all dead letters of {processor}" if processor else "all dead letters"
+            what = counted(len(ids), "dead letter") if ids else everything
             click.confirm(f"Purge {what} from {topic}?", abort=True)
         _tell("purged", run_alone(client, deadletters.purge(topic, wanted)), ids)
 
@@ -208,12 +209,12 @@ def _wanted(ids: tuple[str, ...], all_of_them: bool, processor: str | None) -> d
 
 
 def _tell(what: str, done: DeadLetterResult, ids: tuple[str, ...]) -> None:
-    echo(f"{done.letters:,} dead letters {what}")
+    echo(f"{counted(done.letters, 'dead letter')} {what}")
     for reason in done.refused:
         echo(f"-- {reason}", err=True)
     missing = len(set(ids)) - done.letters - len(done.refused) if ids else 0
     if missing:
-        echo(f"-- {missing} of the IDs are not open dead letters", err=True)
+        echo(f"-- {counted(missing, 'ID')} without an open dead letter", err=True)
     if done.refused or missing:
         raise click.exceptions.Exit(1)
 

@@ -17,6 +17,7 @@ from tidelog.cli.flowhttp import FlowApiClient, NoProcessError
 from tidelog.cli.lines import printable
 from tidelog.cli.logs import configure
 from tidelog.cli.modules import Declaration, import_from_here
+from tidelog.cli.resetting import reset_options
 from tidelog.flows import Flow, FlowError, FlowFileError
 from tidelog.flows.declare import warnings
 from tidelog.flows.files import FlowDocument, diagram, no_server, read_files
@@ -24,6 +25,7 @@ from tidelog.flows.service import process, streamgroups
 from tidelog.flows.service.api import DEFAULT
 from tidelog.flows.service.desired import Desired, DesiredDocument
 from tidelog.flows.service.host import DeployedFlow
+from tidelog.operating.tables import counted
 from tidelog.operating.terminal import echo
 from tidelog.operating.watch import StatusOptions, show_status, status_options
 from tidelog.options.start import StartPosition
@@ -110,9 +112,8 @@ def check(files: tuple[str, ...], url: str | None) -> None:
         found += warnings(spec)
     for each in found:
         echo(f"warning: {each}", err=True)
-    count = len(document.flows)
-    result = f"no errors, {len(found)} warning{'' if len(found) == 1 else 's'}" if found else "no errors"
-    echo(f"{count} flow{'' if count == 1 else 's'}: {result}")
+    result = f"no errors, {counted(len(found), 'warning')}" if found else "no errors"
+    echo(f"{counted(len(document.flows), 'flow')}: {result}")
 
 
 @flow_commands.command()
@@ -213,7 +214,7 @@ def _read(files: Sequence[str], url: str | None) -> FlowDocument:
     if problems:
         for line in problems:
             echo(printable(line), err=True)
-        raise click.ClickException(f"{len(problems)} problem{'' if len(problems) == 1 else 's'}; nothing was started")
+        raise click.ClickException(f"{counted(len(problems), 'problem')}; nothing was started")
     return document
 
 
@@ -361,19 +362,17 @@ def drain(name: str, timeout: float | None, api: str, token_file: str | None) ->
     query = "" if timeout is None else f"?timeout={timeout}"
     found = FlowApiClient(api, token_file, DRAINING).send("DELETE", f"/v1/flows/{name}{query}")
     for each in found["drained"]:
-        echo(flowoutput.drained(each))
+        echo(process.drained_text(each["alias"], each["settled"], each["seconds"], each["abandoned"]))
     if not all(each["complete"] for each in found["drained"]):
         raise SystemExit(1)
 
 
 @flow_commands.command()
 @click.argument("name")
-@click.option("--to", required=True, metavar="earliest|latest|ID|TIME", help="The new position of its groups.")
-@click.option("--dry-run", is_flag=True, help="Only print what would be reset.")
-@click.option("--yes", is_flag=True, help="Don't ask for confirmation.")
+@reset_options
 @click.option("--name", "process_name", default="default", show_default=True, help="The name of the process (see run).")
 @click.option("--url", envvar="TIDELOG_URL", show_envvar=True, required=True, help="The tidelog server.")
-def reset(name: str, to: str, dry_run: bool, yes: bool, process_name: str, url: str) -> None:
+def reset(name: str, to: StartPosition, dry_run: bool, yes: bool, process_name: str, url: str) -> None:
     """Move the groups of a flow's stream sources to another position.
 
     \b
@@ -385,14 +384,10 @@ def reset(name: str, to: str, dry_run: bool, yes: bool, process_name: str, url: 
     The entries that will be read again or skipped are shown first. Pending entries are not affected. Pause or stop the
     flow first, because its processes continue to read during the reset.
     """
-    try:
-        start = StartPosition(to)
-    except ValueError as error:
-        raise click.BadParameter(str(error), param_hint="--to") from None
     document = _on_server(url, process_name, lambda desired: desired.read())
     sources = document.sources.get(_known(document, name), [])
     with connected(url) as client:
-        found = streamgroups.preview(client, sources, start)
+        found = streamgroups.preview(client, sources, to)
         flowoutput.print_reset(found)
         for each in sources:
             if not each.group:
@@ -402,7 +397,7 @@ def reset(name: str, to: str, dry_run: bool, yes: bool, process_name: str, url: 
         if not yes:
             click.confirm(f"Reset {name} to {to}?", abort=True)
         streamgroups.reset(client, found)
-        echo(f"{name}: {len(found):,} group{'' if len(found) == 1 else 's'} reset")
+        echo(f"{name}: {counted(len(found), 'group')} reset")
 
 
 def _document(url: str | None, process_name: str, error: NoProcessError) -> DesiredDocument:

@@ -6,24 +6,22 @@ from collections.abc import Sequence
 from typing import Any
 
 from tidelog.cli.lines import printable
+from tidelog.cli.resetting import Cells, print_resets
 from tidelog.flows.service.desired import DesiredDocument
 from tidelog.flows.service.streamgroups import GroupReset
 from tidelog.flows.spec import FlowSpec
-from tidelog.operating.tables import print_pairs, table
+from tidelog.operating.tables import counted, print_pairs, table
 from tidelog.operating.terminal import echo
 
 
 def summary(spec: FlowSpec) -> str:
     """Return a line about a declared flow."""
     operators = sum(len(each.operators) for each in spec.pipelines.values())
-    instances = "" if spec.instances == 1 else f", {spec.instances} instances"
-    counts = ", ".join(
-        f"{count} {what}{'' if count == 1 else 's'}"
-        for count, what in (
-            (len(spec.connectors), "connector"), (len(spec.pipelines), "pipeline"), (operators, "operator"),
-        )
-    )  # fmt: skip
-    return f"{spec.name}: {counts}{instances}"
+    counts = [
+        counted(len(spec.connectors), "connector"), counted(len(spec.pipelines), "pipeline"),
+        counted(operators, "operator"), *([] if spec.instances == 1 else [f"{spec.instances} instances"]),
+    ]  # fmt: skip
+    return f"{spec.name}: {', '.join(counts)}"
 
 
 def print_flows(flows: Sequence[dict[str, Any]]) -> None:
@@ -94,12 +92,11 @@ def _print_stored(found: dict[str, Any]) -> None:
 
 
 def print_reset(found: Sequence[GroupReset]) -> None:
-    rows = [
-        [each.state.connector, each.state.stream, each.state.group, str(each.state.position), str(each.position),
-         f"{each.again:,}", f"{each.skipped:,}", f"{each.state.pending:,}"]
-        for each in found
-    ]  # fmt: skip
-    table(["connector", "stream", "group", "position", "new position", "read again", "skipped", "pending"], rows)
+    first: Cells = {
+        "connector": lambda each: each.state.connector, "stream": lambda each: each.state.stream,
+        "group": lambda each: each.state.group,
+    }  # fmt: skip
+    print_resets(found, first, {"pending": lambda each: each.state.pending})
 
 
 def _connector(each: dict[str, Any]) -> list[str]:
@@ -113,10 +110,3 @@ def _connector(each: dict[str, Any]) -> list[str]:
 
 def _seconds(since: float | None) -> str:
     return "since the start" if since is None else f"{since:.1f} s"
-
-
-def drained(each: dict[str, Any]) -> str:
-    """Return a line about a drain."""
-    abandoned = ", ".join(f"{count:,} of {source}" for source, count in each["abandoned"].items() if count)
-    text = f"{each['alias']}: {each['settled']:,} events settled while draining, {each['seconds']:.1f} s"
-    return f"{text}; abandoned: {abandoned}" if abandoned else f"{text}; nothing is left"

@@ -16,6 +16,7 @@ import click
 from tidelog.cli.connect import url_option
 from tidelog.cli.engine import engine
 from tidelog.cli.jobstatus import print_job, print_jobs
+from tidelog.cli.resetting import print_resets, reset_options
 from tidelog.client import calls, strings
 from tidelog.client.entries import Entry, StreamId
 from tidelog.client.steps import Steps, checked, single
@@ -24,11 +25,11 @@ from tidelog.jobs.declare import Job
 from tidelog.jobs.engine.connection import ANSWER_MS, LOST, EngineConnection
 from tidelog.jobs.loading import load, load_module
 from tidelog.jobs.registry import registry
-from tidelog.jobs.registry.overview import ResetPreview, overview, owner, preview_reset
+from tidelog.jobs.registry.overview import overview, owner, preview_reset
 from tidelog.jobs.registry.registry import Decide, JobRegistry, JobSpec, RegistryChange
 from tidelog.jobs.registry.status import decoded
 from tidelog.jobs.registry.targets import describe, jobs_of
-from tidelog.operating.tables import table
+from tidelog.operating.tables import counted, table
 from tidelog.operating.terminal import echo
 from tidelog.operating.watch import StatusOptions, show_status, status_options
 from tidelog.options.start import StartPosition
@@ -149,15 +150,14 @@ def resume(names: tuple[str, ...], url: str) -> None:
 
 @jobs_commands.command()
 @click.argument("name")
-@click.option("--to", required=True, metavar="earliest|latest|ID|TIME", help="The new position; see above.")
+@reset_options
 @click.option("--target", metavar="MODULE:JOB", help="Use another function.")
 @click.option("--store", default="", metavar="URL", help="Use another object store.")
-@click.option("--dry-run", is_flag=True, help="Only show which entries would be read again.")
-@click.option("--yes", is_flag=True, help="Don't ask for confirmation.")
 @_path
 @_url
 def reset(
-    name: str, to: str, target: str | None, store: str, dry_run: bool, yes: bool, path: tuple[str, ...], url: str
+    name: str, to: StartPosition, target: str | None, store: str, dry_run: bool, yes: bool, path: tuple[str, ...],
+    url: str,
 ) -> None:  # fmt: skip
     """Restart the job NAME as a new generation with empty state.
 
@@ -172,35 +172,25 @@ def reset(
     Existing output remains, and entries that are read again produce output again. From this moment, nothing of the
     former generation can be published, even if it is still running.
     """
-    try:
-        start = StartPosition(to)
-    except ValueError as error:
-        raise click.BadParameter(str(error), param_hint="--to") from None
     with asking(url) as ask:
         old: JobSpec = ask(registry.read()).find(name)
         if dry_run or not yes:
-            _print_reset(ask(preview_reset(old, start)))
+            print_resets(
+                ask(preview_reset(old, to)),
+                {"partition": lambda each: str(each.partition), "input": lambda each: each.stream}, {},
+            )  # fmt: skip
         if dry_run:
             return
         job = load(target or old.target, _paths(path))
         if job.name != name:
             raise JobError(f"{target} is the job {job.name!r}, not {name!r}")
-        begin = _iso(ask(single(strings.server_time()))) if start == "latest" else start
+        begin = _iso(ask(single(strings.server_time()))) if to == "latest" else to
         spec = ask(describe(job, target or old.target, store, str(begin)))
         if not yes:
             click.confirm(f"Reset {name} to {to} and delete its state?", abort=True)
         registered, _ = _change(ask, registry.reset(spec))
         _clear_former(ask, old, registered.specs[name])
         echo(f"{name}: generation {registered.specs[name].generation}, from {to}")
-
-
-def _print_reset(found: Sequence[ResetPreview]) -> None:
-    rows = [
-        [str(each.partition), each.stream, str(each.before), str(each.after), f"{each.read_again:,}",
-         f"{each.skipped:,}"]
-        for each in found
-    ]  # fmt: skip
-    table(["partition", "input", "position", "new position", "read again", "skipped"], rows)
 
 
 @jobs_commands.command("list")
@@ -321,7 +311,7 @@ def _found(targets: Sequence[str], module: str | None, path: Sequence[str]) -> l
 def _summary(spec: JobSpec, changed: RegistryChange | None) -> str:
     reads, writes = ", ".join(spec.inputs) or "nothing", ", ".join(spec.outputs) or "nothing"
     what = "unchanged" if changed is None else changed.kind
-    parts = "1 partition" if spec.partitions == 1 else f"{spec.partitions} partitions"
+    parts = counted(spec.partitions, "partition")
     return f"{spec.name}: {what}; reads {reads}, writes {writes}, {parts}, version {spec.version}"
 
 

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from tidelog.jobs.registry.overview import JobOverview, JobsOverview
 from tidelog.jobs.registry.status import version_text
-from tidelog.operating.tables import duration, print_pairs, size, table
+from tidelog.operating.tables import counted, duration, print_pairs, size, table
 from tidelog.operating.terminal import echo
 
 SHOWN: Final = 64  # maximum number of partitions shown per job
@@ -50,21 +50,21 @@ def print_job(job: JobOverview, now: int) -> None:
         "reads": ", ".join(spec.inputs) or "-",
         "writes": ", ".join(spec.outputs) or "-",
         "epoch": _epoch(job),
-        "behind": f"{job.lag:,} entries, the oldest is {duration(job.lag_ms)} old" if job.lag else "0",
+        "behind": f"{counted(job.lag, 'entry')}, the oldest is {duration(job.lag_ms)} old" if job.lag else "0",
     }
     if report is not None:
         since = duration(now - report.since)
         facts["rows"] = f"{report.rows_in:,} in, {report.rows_out:,} out since its start on this engine, {since} ago"
         facts["rates"] = f"{report.in_rate:,.0f}/s in, {report.out_rate:,.0f}/s out"
         if report.dead:
-            facts["dead"] = f"{report.dead:,} entries sent to the dead-letter queue"
+            facts["dead"] = f"{counted(report.dead, 'entry')} sent to the dead-letter queue"
         if spec.state:
             facts["keys"] = f"{_number(report.facts.get('keys'))}, {_size(report.facts.get('bytes'))}"
             facts["snapshot"] = _snapshot(job, now)
             if job.snapshots.error:
                 facts["snapshots"] = f"FAIL: {job.snapshots.error}"
         if report.recovered:
-            facts["recovered"] = f"{report.recovered:,} epochs replayed"
+            facts["recovered"] = f"{counted(report.recovered, 'epoch')} replayed"
         facts["restarts"] = f"{report.restarts:,}"
     print_pairs(facts)
     if job.partitions:

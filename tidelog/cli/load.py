@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, BinaryIO, Literal
 from tidelog.cli.lines import Pair, fields_from_json
 from tidelog.client import Client
 from tidelog.client.entries import StreamId
+from tidelog.operating.tables import counted
 
 if TYPE_CHECKING:
     import _csv
@@ -111,7 +112,7 @@ def _records(reader: _csv.Reader, lines: _Lines) -> Rows:
         if lines.cut():
             yield BadRow(line, reader.line_num, _CUT)
         elif len(values) != len(names):
-            yield BadRow(line, reader.line_num, f"{len(values)} values for {len(names)} columns")
+            yield BadRow(line, reader.line_num, f"{counted(len(values), 'value')} for {counted(len(names), 'column')}")
         else:
             yield Row(line, reader.line_num, list(zip(names, map(_raw, values), strict=True)))
 

@@ -21,7 +21,7 @@ from tidelog.moving.errors import MovingError
 from tidelog.moving.move import PAGE, Plan, move
 from tidelog.moving.outcome import LISTED, CopyOutcome, StreamOutcome
 from tidelog.moving.streams import CopiedStream
-from tidelog.operating.tables import table
+from tidelog.operating.tables import counted, table
 from tidelog.operating.terminal import echo
 from tidelog.transport.access import without_credentials
 
@@ -202,15 +202,15 @@ class _Watch:
         if not self._progress.visible and moved.here is not None:
             here, carried = moved.here, moved.carried
             self._line(
-                f"{printable(text(moved.key))}: {here.length:,} entries, {len(here.groups):,} groups, "
-                f"{carried.consumers:,} consumers, {carried.pending:,} pending"
+                f"{printable(text(moved.key))}: {counted(here.length, 'entry')}, {counted(len(here.groups), 'group')}, "
+                f"{counted(carried.consumers, 'consumer')}, {carried.pending:,} pending"
             )
 
     def verifying(self, key: bytes, done: int, total: int) -> None:
         self._progress.show_entries(f"verifying {printable(text(key))}", done, total)
 
     def following(self, lag: int, streams: int) -> None:
-        line = f"lag: {lag:,} entries in {streams:,} streams"
+        line = f"lag: {counted(lag, 'entry')} in {counted(streams, 'stream')}"
         if self._progress.visible:
             self._progress.show_text(line)
         elif time.monotonic() - self._reported_at >= LAG_EVERY and lag != self._lag:
@@ -267,11 +267,11 @@ def _lines(outcome: CopyOutcome) -> Iterator[str]:
             for line in [*each.found.differences, *each.found.source_changes]:
                 yield f"{printable(text(each.moved.key))}: {printable(line)}"
     if outcome.strings:
-        yield f"{outcome.strings:,} strings"
+        yield counted(outcome.strings, "string")
     for line in outcome.string_differences[:LISTED]:
         yield printable(line)
     if len(outcome.string_differences) > LISTED:
-        yield f"and {len(outcome.string_differences) - LISTED:,} more strings that differ"
+        yield f"and {counted(len(outcome.string_differences) - LISTED, 'more different string')}"
     for kind, other in outcome.others.items():
         more = ", ..." if other.keys > NAMED else ""
         named = ", ".join(printable(text(key)) for key in other.named[:NAMED])

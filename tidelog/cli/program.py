@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import io
-import os
-import stat
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -23,13 +21,14 @@ from tidelog.cli.dlq import dlq
 from tidelog.cli.lazygroup import LazyGroup
 from tidelog.cli.load import BadRow, Format, Loader, guess_format, read_rows
 from tidelog.cli.moving import export_command, import_command
-from tidelog.cli.progress import Progress
+from tidelog.cli.progress import Progress, file_size
 from tidelog.cli.report import print_server, print_stream
 from tidelog.cli.sending import send, sendmany
 from tidelog.cli.topics import topics
 from tidelog.cli.worker import worker
 from tidelog.client import PAGE, Client
 from tidelog.client.entries import Batch, StreamId
+from tidelog.operating.tables import counted
 from tidelog.operating.terminal import SafeGroup, echo
 
 P = ParamSpec("P")
@@ -105,7 +104,7 @@ def load(
     option with which to continue.
     """
     rows = read_rows(file, form or guess_format(file.name, file), delimiter)
-    with connected(url) as client, Progress(_size(file)) as progress, closing(rows):
+    with connected(url) as client, Progress(file_size(file)) as progress, closing(rows):
         loader = Loader(client, key, batch)
         skipped = 0
         try:
@@ -127,21 +126,13 @@ def load(
             what = "stopped" if isinstance(error, KeyboardInterrupt) else str(error)
             raise click.ClickException(f"{what}{_progress_text(loader, loader.line + 1)}") from None
         rate = loader.rows / max(progress.seconds, 1e-9)
-    echo(f"{loader.rows:,} rows in {progress.seconds:.2f} s ({rate:,.0f} rows/s)", nl=False)
+    echo(f"{counted(loader.rows, 'row')} in {progress.seconds:.2f} s ({rate:,.0f} rows/s)", nl=False)
     echo(f", IDs {loader.first} to {loader.last}" if loader.first else "", nl=False)
-    echo(f"; {skipped:,} bad rows skipped" if skipped else "")
-
-
-def _size(file: io.BufferedReader) -> int | None:
-    try:
-        status = os.fstat(file.fileno())
-    except OSError:  # it has no file descriptor
-        return None
-    return status.st_size if stat.S_ISREG(status.st_mode) else None
+    echo(f"; {counted(skipped, 'bad row')} skipped" if skipped else "")
 
 
 def _progress_text(loader: Loader, next_line: int) -> str:
-    text = f"\n{loader.rows:,} rows are appended. To continue: --from-line {next_line}"
+    text = f"\n{counted(loader.rows, 'row')} appended. To continue: --from-line {next_line}"
     if loader.waiting:
         first, last = loader.waiting
         text += f"\nThe batch of lines {first} to {last} got no reply. Check whether it was appended first."

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import io
+import os
+import stat
 import sys
 import time
+from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
@@ -22,7 +26,7 @@ class Progress:
         self.started = time.monotonic()
         self._next = 0.0
         self._stream = sys.stderr
-        self._visible = self._stream.isatty()
+        self.visible = self._stream.isatty()
 
     @property
     def seconds(self) -> float:
@@ -35,19 +39,18 @@ class Progress:
 
     def show_bytes(self, what: str, done: int, total: int) -> None:
         """Update the bar by a number of bytes. A new ``what`` restarts the time."""
-        if what != self._what:
-            self._what, self.started, self._next = what, time.monotonic(), 0.0
-        if self._due():
-            self.total = total
-            self._draw(done, f"{what} {size(done)}  {size(int(done / max(self.seconds, 1e-9)))}/s")
+        self._show(what, done, total, size)
 
     def show_entries(self, what: str, done: int, total: int) -> None:
         """Update the bar by a number of entries. A new ``what`` restarts the time."""
+        self._show(what, done, total, "{:,}".format)
+
+    def _show(self, what: str, done: int, total: int, shown: Callable[[int], str]) -> None:
         if what != self._what:
             self._what, self.started, self._next = what, time.monotonic(), 0.0
         if self._due():
             self.total = total
-            self._draw(done, f"{what} {done:,}  {done / max(self.seconds, 1e-9):,.0f}/s")
+            self._draw(done, f"{what} {shown(done)}  {shown(int(done / max(self.seconds, 1e-9)))}/s")
 
     def show_text(self, text: str) -> None:
         """Show a line without a bar."""
@@ -55,12 +58,8 @@ class Progress:
             self.total = None
             self._draw(0, text)
 
-    @property
-    def visible(self) -> bool:
-        return self._visible
-
     def _due(self) -> bool:
-        if not self._visible or time.monotonic() < self._next:
+        if not self.visible or time.monotonic() < self._next:
             return False
         self._next = time.monotonic() + EVERY
         return True
@@ -81,6 +80,15 @@ class Progress:
 
     def end(self) -> None:
         """Remove the bar before other output."""
-        if self._visible:
+        if self.visible:
             self._stream.write("\r\x1b[K")
             self._stream.flush()
+
+
+def file_size(file: io.BufferedReader) -> int | None:
+    """Return the size of a file for ``Progress``; None if it is not a regular file."""
+    try:
+        status = os.fstat(file.fileno())
+    except OSError:  # it has no file descriptor
+        return None
+    return status.st_size if stat.S_ISREG(status.st_mode) else None

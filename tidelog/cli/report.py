@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from itertools import islice
 from typing import Any
 
@@ -10,7 +9,7 @@ import click
 
 from tidelog.client import Client
 from tidelog.client.entries import GroupInfo, StreamId
-from tidelog.operating.tables import print_pairs, size, table
+from tidelog.operating.tables import counted, print_pairs, size, table, utc
 from tidelog.operating.terminal import echo
 
 SHOWN = 50  # streams listed by name
@@ -65,20 +64,21 @@ def print_server(client: Client) -> None:
 
 
 def _server(info: dict[str, Any]) -> dict[str, str]:
+    changes = counted(info["rdb_changes_since_last_save"], "change")
     return {
         "server": f"tidelog {info['tidelog_version']}, behaves as Redis {info['redis_version']}",
         "up for": f"{info['uptime_in_seconds']:,} s, process {info['process_id']}, port {info['tcp_port']}",
         "clients": f"{info['connected_clients']}, {info['blocked_clients']} of them blocked",
         "memory": size(info["used_memory"]),
-        "streams": f"{info['streams']:,} with {info['stream_entries']:,} entries, {size(info['stream_memory'])}",
-        "pending": f"{info['group_pending']:,} in {info['groups']:,} groups",
+        "streams": f"{info['streams']:,}, {counted(info['stream_entries'], 'entry')}, {size(info['stream_memory'])}",
+        "pending": f"{info['group_pending']:,} in {counted(info['groups'], 'group')}",
         "replication": _replication(info),
-        "last save": _ago(info["rdb_last_save_time"]) + f", {info['rdb_changes_since_last_save']:,} changes since",
+        "last save": f"{utc(1000 * info['rdb_last_save_time'])}, {changes} since",
     }
 
 
 def _replication(info: dict[str, Any]) -> str:
-    replicas = f"{info['connected_slaves']} replicas"
+    replicas = counted(info["connected_slaves"], "replica")
     if info["role"] == "master":
         return f"leader of {replicas}"
     leader = f"{info['master_host']}:{info['master_port']}"
@@ -90,17 +90,10 @@ def _stream(client: Client, key: bytes) -> list[str]:
     return [_name(key), f"{client.tlen(key):,}", _id(span.last if span else None)]
 
 
-def _ago(seconds: int) -> str:
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-
-
 def _id(at: StreamId | None) -> str:
     if at is None or at.ms == 0:
         return "-"
-    try:
-        return f"{at} ({at.time:%Y-%m-%d %H:%M:%S} UTC)"
-    except (ValueError, OverflowError):  # beyond the year 9999
-        return str(at)
+    return f"{at} ({utc(at.ms)})"
 
 
 def _name(raw: bytes) -> str:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import io
-import os
-import stat
 from collections.abc import Generator, Iterator
 from contextlib import closing, contextmanager
 from datetime import datetime
@@ -18,8 +16,9 @@ import redis
 from tidelog.cli.connect import choose, connected
 from tidelog.cli.load import BadRow, guess_format, json_lines, read_rows
 from tidelog.cli.modules import Declaration
-from tidelog.cli.progress import Progress
+from tidelog.cli.progress import Progress, file_size
 from tidelog.codecs import CodecError
+from tidelog.operating.tables import counted
 from tidelog.operating.terminal import echo
 from tidelog.topics import SyncTopic, Topic, TopicError
 from tidelog.transport.access import Access
@@ -116,7 +115,7 @@ def sendmany(
         raise click.UsageError("--producer cannot be combined with --delay or --at")
     when = _time(at)
     records = _records(topic, file, form or guess_format(getattr(file, "name", "-"), file), delimiter, on_error)
-    with _sending(topic, url) as sender, Progress(_size(file)) as progress, closing(records):
+    with _sending(topic, url) as sender, Progress(file_size(file)) as progress, closing(records):
         batches = sender.producer(producer) if producer else None
         sent = skipped = number = 0
         try:
@@ -131,10 +130,10 @@ def sendmany(
                 progress.show(sent + skipped, file.tell() if progress.total else 0)
         except (redis.RedisError, OSError, KeyboardInterrupt) as error:
             what = "stopped" if isinstance(error, KeyboardInterrupt) else str(error)
-            raise click.ClickException(f"{what}\n{sent:,} records were sent") from None
+            raise click.ClickException(f"{what}\n{counted(sent, 'record')} sent") from None
         rate = sent / max(progress.seconds, 1e-9)
-    echo(f"{sent:,} records in {progress.seconds:.2f} s ({rate:,.0f} records/s)", nl=False)
-    echo(f"; {skipped:,} were sent before" if skipped else "")
+    echo(f"{counted(sent, 'record')} in {progress.seconds:.2f} s ({rate:,.0f} records/s)", nl=False)
+    echo(f"; {skipped:,} sent before" if skipped else "")
 
 
 def _records(
@@ -193,11 +192,3 @@ def _from_csv(topic: Topic[Any], source: io.BufferedReader, delimiter: str) -> G
 
 def _text(value: str | bytes) -> str:
     return value.decode() if isinstance(value, bytes) else value
-
-
-def _size(file: io.BufferedReader) -> int | None:
-    try:
-        status = os.fstat(file.fileno())
-    except OSError:  # it has no file descriptor
-        return None
-    return status.st_size if stat.S_ISREG(status.st_mode) else None

@@ -9,7 +9,7 @@ from typing import Any, Final
 import msgspec
 
 from tidelog.cli.lines import printable
-from tidelog.operating.tables import duration, table
+from tidelog.operating.tables import counted, duration, table
 from tidelog.operating.terminal import echo
 from tidelog.workers.operate.status import AppStatus, PartitionStatus, ProcessorStatus, Rates, rates
 
@@ -20,7 +20,7 @@ NAMED: Final = 12  # partitions per member, and parked keys per partition
 def print_status(seen: AppStatus, before: AppStatus | None) -> None:
     """Print a status; with ``before``, including the rates since then."""
     workers = sorted({name for processor in seen.processors for name in processor.alive})
-    echo(f"app {seen.app}: {_counted(len(workers), 'worker')}, leader: {printable(seen.leader or 'none')}")
+    echo(f"app {seen.app}: {counted(len(workers), 'worker')}, leader: {printable(seen.leader or 'none')}")
     dead_letters = [f"{count:,} in {name}" for name, count in seen.dead_letters.items() if count]
     if dead_letters:
         echo(f"dead letters: {', '.join(dead_letters)}; see: tidelog dlq list")
@@ -32,7 +32,7 @@ def print_status(seen: AppStatus, before: AppStatus | None) -> None:
 
 def _print_processor(processor: ProcessorStatus, rate: Rates | None, now: int) -> None:
     partitions = processor.partitions
-    echo(f"{processor.name}: topic {processor.topic}, {_counted(len(partitions), 'partition')}, "
+    echo(f"{processor.name}: topic {processor.topic}, {counted(len(partitions), 'partition')}, "
                f"ordering {processor.ordering}")  # fmt: skip
     if not partitions:
         echo("  the topic does not exist yet: nobody has sent records, and no worker has run")
@@ -48,8 +48,8 @@ def _print_processor(processor: ProcessorStatus, rate: Rates | None, now: int) -
         for key, details in list(each.parked.items())[:NAMED]:
             echo(f"  key {printable(key)} of partition {each.partition} is parked: {_why(details, 'error')}")
         if len(each.parked) > NAMED:
-            more = len(each.parked) - NAMED
-            echo(f"  and {more:,} more keys of partition {each.partition}; --json lists all")
+            more = counted(len(each.parked) - NAMED, "more key")
+            echo(f"  and {more} of partition {each.partition}; --json lists all")
     _print_members(processor, now)
     _print_partitions(processor)
 
@@ -82,7 +82,7 @@ def _print_partitions(processor: ProcessorStatus) -> None:
     ]  # fmt: skip
     table(["  partition", "owner", "behind", "age", "pending", "parked", "paused"], rows)
     if len(found) < len(processor.partitions):
-        echo(f"  and {len(processor.partitions) - len(found):,} more partitions; --json lists all")
+        echo(f"  and {counted(len(processor.partitions) - len(found), 'more partition')}; --json lists all")
 
 
 def to_json(seen: AppStatus, before: AppStatus | None) -> str:
@@ -109,10 +109,6 @@ def _owner(processor: ProcessorStatus, partition: PartitionStatus) -> str:
 def _why(details: Mapping[str, Any], what: str = "reason") -> str:
     reason = str(details.get(what) or "by hand")
     return printable(reason if len(reason) <= 80 else f"{reason[:80]}...")
-
-
-def _counted(count: int, what: str) -> str:
-    return f"{count:,} {what}{'' if count == 1 else 's'}"
 
 
 def _rate(rate: float) -> str:

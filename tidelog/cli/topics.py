@@ -8,7 +8,7 @@ import click
 import redis
 
 from tidelog.cli.connect import connected, url_option
-from tidelog.operating.tables import print_pairs, table
+from tidelog.operating.tables import counted, print_pairs, table
 from tidelog.operating.terminal import echo
 from tidelog.topics import Retention, TopicError, admin
 from tidelog.topics.settings import TopicSettings
@@ -55,7 +55,7 @@ def show(name: str, url: str) -> None:
         _describe(facts)
         delayed = admin.waiting(client, name)
         if delayed:
-            print_pairs({"waiting": f"{delayed:,} delayed records in {name}:delayed"})
+            print_pairs({"waiting": f"{counted(delayed, 'delayed record')} in {name}:delayed"})
         echo()
         table(
             ["stream", "entries", "first", "last", "groups", "unfinished"],
@@ -86,7 +86,7 @@ def grow(name: str, partitions: int, force: bool, url: str) -> None:
     """
     with connected(url) as client:
         facts = admin.grow(client, name, partitions, force)
-    echo(f"{name} has {facts.partitions} partitions")
+    echo(f"{name} has {counted(facts.partitions or 0, 'partition')}")
 
 
 @topics.command()
@@ -150,7 +150,7 @@ def trim(name: str, url: str) -> None:
     partition without groups.
     """
     with connected(url) as client:
-        echo(f"{admin.trim(client, name):,} entries evicted")
+        echo(f"{counted(admin.trim(client, name), 'entry')} evicted")
 
 
 @topics.command()
@@ -163,9 +163,10 @@ def delete(name: str, yes: bool, url: str) -> None:
         facts = admin.settings_of(client, name)
         entries = sum(client.together(*admin.lengths(name, facts)))
         delayed = admin.waiting(client, name)
-        later = f", and {delayed:,} delayed records" if delayed else ""
         if not yes:
-            click.confirm(f"Delete {name}: {facts.partitions} partitions with {entries:,} entries{later}?", abort=True)
+            what = f"{counted(facts.partitions or 0, 'partition')} with {counted(entries, 'entry')}"
+            later = f", and {counted(delayed, 'delayed record')}" if delayed else ""
+            click.confirm(f"Delete {name}: {what}{later}?", abort=True)
         admin.delete(client, name)
     echo(f"{name} is deleted")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 
 from tidelog.operating.terminal import echo
 
@@ -37,3 +38,18 @@ def duration(ms: int) -> str:
         if seconds >= 2 * length:
             return f"{seconds / length:.0f} {unit}"
     return f"{seconds:.1f} s" if ms > 0 else "-"
+
+
+def utc(ms: int) -> str:
+    """Return a time in ms since 1970 as text."""
+    try:
+        return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    except (ValueError, OverflowError, OSError):  # beyond the year 9999
+        return f"{ms} ms"
+
+
+def counted(count: int, what: str) -> str:
+    """Return a number with its noun: ``1 entry``, ``2 entries``."""
+    if count != 1:
+        what = f"{what[:-1]}ies" if what.endswith("ry") else f"{what}s"
+    return f"{count:,} {what}"

@@ -45,7 +45,11 @@ class ErrorPolicy:
         """Parse an option. Raises ValueError if it is not a policy, or not one that the engine supports."""
         retry: RetryOptions | None = None
         action = ""
-        for step in value if isinstance(value, list | tuple) else [value]:
+        steps = value if isinstance(value, list | tuple) else [value]
+        if not steps:
+            actions = ", ".join(each for each in ACTIONS if each not in cls.unsupported)
+            raise ValueError(f"on_error is empty: name the final action, one of {actions}, or omit on_error")
+        for step in steps:
             name, options = _step(step)
             if name == "retry" and retry is None and not action:
                 problems = Problems()

@@ -11,7 +11,7 @@ import types
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any, Final, TypeVar, Union, get_args, get_origin
+from typing import Any, ClassVar, Final, TypeVar, Union, get_args, get_origin
 
 import msgspec
 
@@ -27,6 +27,8 @@ NAMED: Final = 100  # known names that are compared with it
 
 class Struct(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """A set of options, one per field. ``__post_init__`` raises ValueError for options that contradict each other."""
+
+    remedies: ClassVar[Mapping[str, str]] = {}  # by a name that is no option, but that users may expect: what to use
 
 
 @dataclass
@@ -80,7 +82,11 @@ def read(kind: type[S], given: Mapping[str, Any], path: str, problems: Problems)
     values: dict[str, Any] = {}
     for name, value in given.items():
         if name not in fields:
-            problems.unknown(f"{path}.{name}", f"unknown option {name!r}", str(name), fields)
+            remedy = getattr(kind, "remedies", {}).get(name)
+            if remedy:
+                problems.add(f"{path}.{name}", f"unknown option {name!r}: {remedy}")
+            else:
+                problems.unknown(f"{path}.{name}", f"unknown option {name!r}", str(name), fields)
             continue
         one = _value(fields[name].type, value, f"{path}.{name}", problems)
         if one is not _BAD:

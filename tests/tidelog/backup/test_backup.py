@@ -73,7 +73,7 @@ def test_what_restore_says(servers: Cluster, target: Path, tmp_path: Path) -> No
     output = tidelog("restore", target, tmp_path / "new")
     assert f"{tmp_path}/new: the data of 127.0.0.1:{leader.port} at log offset {leader.offset:,}, from\n" in output
     assert "4 keys, 1 of them streams with 150 entries, the newest 20" in output
-    assert "1 groups with 20 pending entries\n" in output
+    assert "1 group with 20 pending entries\n" in output
     assert f"start the server: tidelog-server --dir {tmp_path}/new\n" in output
 
 

@@ -164,7 +164,8 @@ def test_reset_goes_back_and_on(run: Run, folder: Path, tidelog_server: Server, 
     (stream,) = [f"orders:{at}" for at in range(4) if client.tlen(f"orders:{at}")]
     at = stream[-1]
     entries = client.trange(stream)
-    run("reset", "shopapp:app", "bill", "--to", entries[3].id, "--yes", "--partition", at)
+    one = run("reset", "shopapp:app", "bill", "--to", entries[3].id, "--yes", "--partition", at)
+    assert one.output.endswith("bill: 1 partition reset\n")
     assert unfinished(run, "bill") == 6
     client.tread(stream, count=2, group="shop.bill", retry=60_000)
     assert run("reset", "shopapp:app", "bill", "--to", "latest", "--yes").output.count(" 2 ") == 1

@@ -83,12 +83,12 @@ def test_show(run: Run, client: Client) -> None:
 
 def test_replay(run: Run, client: Client) -> None:
     ids = [bury(client, number, processor) for number, processor in ((1, "a.b"), (2, "a.c"), (3, "a.b"), (4, "a.b"))]
-    assert run("replay", "orders", ids[3]).output == "1 dead letters replayed\n"
+    assert run("replay", "orders", ids[3]).output == "1 dead letter replayed\n"
     assert run("replay", "orders", "--all", "--processor", "a.b").output == "2 dead letters replayed\n"
     assert [entry["id"] for entry in client.trange("orders:0")] == [b"4", b"1", b"3"]
     assert [row.split()[1] for row in run("list", "orders").output.splitlines()[1:] if "2.0" in row] == ["2.0"]
     again = run("replay", "orders", ids[3], ids[1], ok=False).output
-    assert again.splitlines() == ["1 dead letters replayed", "-- 1 of the IDs are not open dead letters"]
+    assert again.splitlines() == ["1 dead letter replayed", "-- 1 ID without an open dead letter"]
     assert client.tlen("orders:0") == 4
     assert run("replay", "orders", "--all").output == "0 dead letters replayed\n"
 
@@ -104,9 +104,9 @@ def test_what_is_left_is_said(run: Run, client: Client) -> None:
 
 def test_purge(run: Run, client: Client) -> None:
     ids = [bury(client, number) for number in (1, 2, 3)]
-    assert "Purge 1 dead letters from orders.dead? [y/N]" in run("purge", "orders", ids[1], ok=False, text="n\n").output
+    assert "Purge 1 dead letter from orders.dead? [y/N]" in run("purge", "orders", ids[1], ok=False, text="n\n").output
     assert run("list").output.splitlines()[-1].split() == ["orders.dead", "3"]
-    assert run("purge", "orders", ids[1], text="y\n").output.endswith("1 dead letters purged\n")
+    assert run("purge", "orders", ids[1], text="y\n").output.endswith("1 dead letter purged\n")
     assert run("purge", "orders", "--all", "--yes").output == "2 dead letters purged\n"
     assert client.tlen("orders.dead:0") == 0
     assert client.tlen("orders:0") == 0

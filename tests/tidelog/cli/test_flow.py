@@ -262,7 +262,7 @@ def test_a_flow_without_a_process(run: Run, tidelog_server: Server, tmp_path: Pa
     assert table.splitlines()[-2].split() == ["in", "orders", "g", position, "0", "0"]
     assert json.loads(run("status", "--json", *away).output)["flows"][0]["groups"][0]["lag"] == 0
     preview = run("reset", "orders", "--to", "earliest", "--dry-run", *server).output
-    assert preview.splitlines()[1].split() == ["in", "orders", "g", position, "0.0", "5", "0", "0"]
+    assert preview.splitlines()[1].split() == ["in", "orders", "g", position, "0", "5", "0", "0"]
     assert "clock: not reset" in preview
     assert "Aborted!" in run("reset", "orders", "--to", "earliest", *server, ok=False).output
     assert client.tgroup_list("orders")[0].offset == client.tinfo("orders").last
@@ -273,7 +273,7 @@ def test_a_flow_without_a_process(run: Run, tidelog_server: Server, tmp_path: Pa
     assert "paused after the next start" in run("pause", "orders", *away).output
     assert "desired     paused" in run("status", "orders", *away).output
     assert "there is no flow 'nope'" in run("reset", "nope", "--to", "latest", "--yes", *server, ok=False).output
-    assert "start must be earliest, latest" in run("reset", "orders", "--to", "x", *server, ok=False).output
+    assert "'--to': must be earliest, latest, an ID" in run("reset", "orders", "--to", "x", *server, ok=False).output
 
 
 def test_help_teaches(run: Run) -> None:

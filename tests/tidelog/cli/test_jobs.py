@@ -193,14 +193,14 @@ def test_pause_resume_reset(run: Run, client: Client) -> None:
     assert "Aborted" in run("reset", "count", "--to", "earliest", text="n\n", ok=False).output
     sent = client.tappend("clicks:0", {"user": "ann"})
     preview = run("reset", "count", "--to", str(sent), "--dry-run").output.splitlines()
-    assert preview[1].split() == ["0", "clicks:0", "0.0", str(sent), "0", "1"]
+    assert preview[1].split() == ["0", "clicks:0", "0", str(sent), "0", "1"]
     assert fold(client).specs["count"].generation == 1
     output = run("reset", "count", "--to", "2026-01-01T00:00Z", "--yes").output
     assert output == "count: generation 2, from 2026-01-01T00:00Z\n"
     run("reset", "count", "--to", "latest", "--yes")
     assert fold(client).specs["count"].start.startswith("20")  # the time of now
     for wrong in ("yesterday", "2026-01-01"):
-        assert "start must be earliest, latest, an ID" in run("reset", "count", "--to", wrong, ok=False).output
+        assert "'--to': must be earliest, latest, an ID" in run("reset", "count", "--to", wrong, ok=False).output
     for command in (["pause", "x"], ["resume", "x"], ["remove", "x", "--yes"], ["reset", "x", "--to", "latest"]):
         assert "there is no job 'x'; jobs: count" in run(*command, ok=False).output
 

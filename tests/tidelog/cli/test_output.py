@@ -40,7 +40,7 @@ def test_error_messages_are_safe() -> None:
 
 
 def test_everything_is_printed_safely() -> None:
-    folders = [Path(package.__file__).parent for package in (tidelog.cli, tidelog.operating)]
+    folders = [Path(str(package.__file__)).parent for package in (tidelog.cli, tidelog.operating)]
     printing = [path.name for folder in folders for path in folder.glob("*.py") if "click.echo(" in path.read_text()]
     assert printing == ["terminal.py"]
 

@@ -81,8 +81,8 @@ class TestLoad:
         file = tmp_path / "a.csv"
         file.write_text("n\n1\n2\n3,x\n4\n")
         result = run("load", "k", file, ok=False)
-        assert "line 4: 2 values for 1 columns" in result.output
-        assert "2 rows are appended. To continue: --from-line 4" in result.output
+        assert "line 4: 2 values for 1 column" in result.output
+        assert "2 rows appended. To continue: --from-line 4" in result.output
         file.write_text(file.read_text().replace("3,x", "3"))
         run("load", "k", file, "--from-line", 4)
         with tidelog_server.client() as client:
@@ -110,7 +110,7 @@ class TestLoad:
             loading.stdin.close()
             message = loading.stderr.read().decode()
         assert loading.returncode == 1
-        assert "2 rows are appended. To continue: --from-line 3" in message
+        assert "2 rows appended. To continue: --from-line 3" in message
         assert "The batch of lines 3 to 4 got no reply" in message
 
     def test_an_empty_file_and_a_header_alone(self, run: Run, tmp_path: Path) -> None:
@@ -127,7 +127,7 @@ class TestLoad:
         file.write_text("n\n1\n")
         output = run("load", "k", file, ok=False).output
         assert "WRONGTYPE" in output
-        assert "0 rows are appended. To continue: --from-line 1" in output
+        assert "0 rows appended. To continue: --from-line 1" in output
 
 
 class TestDump:

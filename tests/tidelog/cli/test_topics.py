@@ -194,7 +194,7 @@ def test_sendmany_with_a_producer_can_be_run_again(run: Run, client: Client, tmp
     (tmp_path / "rows.jsonl").write_text("\n".join(rows))
     output = run("sendmany", "shop:orders", "rows.jsonl", "--producer", "import").output
     assert output.startswith("7,000 records in ")
-    assert output.endswith("; 5,000 were sent before\n")
+    assert output.endswith("; 5,000 sent before\n")
     assert sum(lengths(client, "orders", 4)) == 12_000
 
 

@@ -35,6 +35,7 @@ def test_defaults() -> None:
 @pytest.mark.parametrize(
     ("steps", "text"),
     [
+        ([], "on_error is empty: name the final action, one of dead_letter, skip, park, pause, halt, or omit on_error"),
         (["skip", "halt"], "on_error is a list of"),
         (["skip", {"retry": {}}], "on_error is a list of"),
         ("skipp", "did you mean 'skip'"),
@@ -52,3 +53,5 @@ def test_invalid_policies(steps: Any, text: str) -> None:
 def test_a_source_of_a_flow_does_not_park() -> None:
     with pytest.raises(ValueError, match="park is not supported: events of flows have no keys"):
         SourceErrorPolicy.read(["park"])
+    with pytest.raises(ValueError, match="one of dead_letter, skip, pause, halt, or omit on_error"):
+        SourceErrorPolicy.read([])

@@ -44,6 +44,11 @@ class SourceErrorPolicy(ErrorPolicy):
 class ConnectorOptions(Struct):
     """Options for the runtime. The options of each connector type derive from this class."""
 
+    remedies: ClassVar[Mapping[str, str]] = {
+        "max_deliveries": "limit the attempts with on_error: [retry: {attempts: 4}, dead_letter]",
+        "retry_delay": "set the delays with on_error: [retry: {first: 1s, most: 30s}, dead_letter]",
+    }
+
     reconnect: ReconnectOptions | Literal["none"] = msgspec.field(default_factory=ReconnectOptions)
     # Reconnecting after an error. `none`: the connector fails.
     paused: bool = False  # Whether the connector is paused initially, unless it was resumed since.

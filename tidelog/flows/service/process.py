@@ -9,17 +9,17 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import uvloop
 
 from tidelog.flows.api.errors import FlowError
-from tidelog.flows.runtime.runningflow import DrainReport
 from tidelog.flows.service import api
 from tidelog.flows.service.host import DeployedFlow, FlowHost
 from tidelog.operating.signals import ENDING, handling
+from tidelog.operating.tables import counted
 
 log = logging.getLogger("tidelog.flows")
 
@@ -100,7 +100,7 @@ class FlowProcess:
             return 1
         reports = draining.result()
         for alias, report in reports.items():
-            self._say(shown(alias, report))
+            self._say(drained_text(alias, report.settled, report.seconds, report.abandoned))
         return self._status(all(each.complete for each in reports.values()))
 
     async def _until(self, work: asyncio.Task[object]) -> bool:
@@ -130,11 +130,11 @@ class FlowProcess:
         return int(self.host.shared.get("exit_code", 0))  # set by a connector of type exit
 
 
-def shown(alias: str, report: DrainReport) -> str:
+def drained_text(alias: str, settled: int, seconds: float, abandoned: Mapping[str, int]) -> str:
     """Return a line about a drain."""
-    abandoned = ", ".join(f"{count:,} of {source}" for source, count in report.abandoned.items() if count)
-    text = f"{alias}: {report.settled:,} events settled while draining, {report.seconds:.1f} s"
-    return f"{text}; abandoned: {abandoned}" if abandoned else f"{text}; nothing is left"
+    left = ", ".join(f"{count:,} of {source}" for source, count in abandoned.items() if count)
+    text = f"{alias}: {counted(settled, 'event')} settled while draining, {seconds:.1f} s"
+    return f"{text}; abandoned: {left}" if left else f"{text}; nothing is left"
 
 
 def _say(line: str) -> None:

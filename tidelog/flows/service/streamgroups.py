@@ -13,12 +13,11 @@ from typing import Any
 import msgspec
 
 from tidelog.client import Client
-from tidelog.client.entries import SEQ_MAX, GroupInfo, StreamId
+from tidelog.client.entries import GroupInfo, StreamId
 from tidelog.flows.spec import FlowSpec
 from tidelog.options.start import StartPosition
 
 FIRST = StreamId(0, 0)
-LAST = StreamId((1 << 64) - 1, SEQ_MAX)
 
 
 class FlowSource(msgspec.Struct, frozen=True):
@@ -67,8 +66,9 @@ class GroupReset:
     """The reset of a group: the entries between the old and the new position."""
 
     state: GroupState
-    position: StreamId  # new
-    again: int  # entries that will be read again
+    before: StreamId  # the current position
+    after: StreamId  # the new one
+    read_again: int  # entries that were read and will be read again
     skipped: int  # entries that will not be read
 
 
@@ -78,7 +78,7 @@ def states(client: Client, sources: Sequence[FlowSource]) -> list[GroupState]:
     for source, stream in _streams(sources):
         info = _group(client, stream, source.group)
         position = info.offset if info is not None else None
-        lag = _count(client, stream, position or FIRST, LAST)
+        lag = client.tcount(stream, f"({position or FIRST}")
         found.append(GroupState(source.connector, stream, source.group, position, lag, info.pending if info else 0))
     return found
 
@@ -92,19 +92,16 @@ def preview(client: Client, sources: Sequence[FlowSource], start: StartPosition)
         target = start.after
         if target is None:
             target = client.tinfo(state.stream).last
-        found.append(
-            GroupReset(
-                state, target, _count(client, state.stream, target, state.position),
-                _count(client, state.stream, state.position, target),
-            )
-        )  # fmt: skip
+        again = client.tcount(state.stream, f"({target}", state.position)
+        skipped = client.tcount(state.stream, f"({state.position}", target)
+        found.append(GroupReset(state, state.position, target, again, skipped))
     return found
 
 
 def reset(client: Client, resets: Sequence[GroupReset]) -> None:
     """Move groups to their new positions. Pending entries are not affected."""
     for each in resets:
-        client.tgroup_setid(each.state.stream, each.state.group, each.position)
+        client.tgroup_setid(each.state.stream, each.state.group, each.after)
 
 
 def _streams(sources: Sequence[FlowSource]) -> Iterator[tuple[FlowSource, str]]:
@@ -116,11 +113,3 @@ def _streams(sources: Sequence[FlowSource]) -> Iterator[tuple[FlowSource, str]]:
 
 def _group(client: Client, stream: str, group: str) -> GroupInfo | None:
     return next((each for each in client.tgroup_list(stream) if each.name == group.encode()), None)
-
-
-def _count(client: Client, stream: str, after: StreamId, until: StreamId) -> int:
-    """Return the number of entries after an ID, up to another one."""
-    if after >= until:
-        return 0
-    begin = StreamId(after.ms + 1, 0) if after.seq == SEQ_MAX else StreamId(after.ms, after.seq + 1)
-    return client.tcount(stream, begin, until)
