@@ -6,6 +6,7 @@
     retry    ``RetryOptions``: the options ``attempts``, ``first``, ``most``, ``growth`` and ``jitter``
     onerror  ``ErrorPolicy``: the option ``on_error``
     structs  options as structures of msgspec: all errors are reported together, each with its path
+    schemas  JSON schemas of structures, for OpenAPI
 
 A range or a pattern of an option is part of its type, so documentation can be generated from the type::
 

@@ -41,14 +41,19 @@ class ErrorPolicy:
         return None if self.retry.attempts is None else self.retry.attempts + 1
 
     @classmethod
+    def actions(cls) -> list[str]:
+        """Return the final actions that the engine supports."""
+        return [each for each in ACTIONS if each not in cls.unsupported]
+
+    @classmethod
     def read(cls, value: object) -> Self:
         """Parse an option. Raises ValueError if it is not a policy, or not one that the engine supports."""
         retry: RetryOptions | None = None
         action = ""
         steps = value if isinstance(value, list | tuple) else [value]
         if not steps:
-            actions = ", ".join(each for each in ACTIONS if each not in cls.unsupported)
-            raise ValueError(f"on_error is empty: name the final action, one of {actions}, or omit on_error")
+            known = ", ".join(cls.actions())
+            raise ValueError(f"on_error is empty: name the final action, one of {known}, or omit on_error")
         for step in steps:
             name, options = _step(step)
             if name == "retry" and retry is None and not action:

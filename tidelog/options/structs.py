@@ -11,7 +11,7 @@ import types
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any, ClassVar, Final, TypeVar, Union, get_args, get_origin
+from typing import Any, ClassVar, Final, Literal, TypeVar, Union, get_args, get_origin
 
 import msgspec
 
@@ -121,6 +121,8 @@ def _value(kind: Any, value: Any, path: str, problems: Problems) -> Any:
     except msgspec.ValidationError as error:
         text = str(error)
         at = text.rpartition(" - at `$")
+        if text.startswith("Invalid enum value") and (known := _words(kind)):
+            text = f"{text}; {nearest(str(value), known)}"
         got = f", got {excerpt(value)}" if text.startswith("Expected") and " got " not in text else ""  # out of range
         problems.add(path + at[2].rstrip("`") if at[1] else path, (at[0] or text) + got)
         return _BAD
@@ -128,6 +130,11 @@ def _value(kind: Any, value: Any, path: str, problems: Problems) -> Any:
 
 def _alternatives(kind: Any) -> tuple[Any, ...]:
     return get_args(kind) if get_origin(kind) in (Union, types.UnionType) else (kind,)
+
+
+def _words(kind: Any) -> list[str]:
+    """Return the texts that a type accepts, if it is a Literal."""
+    return [str(each) for one in _alternatives(kind) if get_origin(one) is Literal for each in get_args(one)]
 
 
 def _is_struct(kind: Any) -> bool:

@@ -237,7 +237,7 @@ def test_fsspec(servers: Cluster, tmp_path: Path, kind: str) -> None:
     target = f"{kind}://{tmp_path}/bucket/tide"
     for _ in range(3):
         output = tidelog("backup", target, "--url", url(leader), "--keep", 2)
-    assert "1 older backups removed" in output
+    assert "1 older backup removed" in output
     assert len(tidelog("backups", target).splitlines()) == 3
     assert "all intact" in tidelog("verify", target)
     name = tidelog("backups", target).splitlines()[1].split()[0]

@@ -30,7 +30,7 @@ def test_csv() -> None:
 def test_csv_keeps_bytes_and_names_the_line_a_row_begins_in() -> None:
     rows = read(b'a;b\n"one\ntwo";\xff\n1\n5;6\n', "csv", ";")
     assert rows[0] == Row(2, 3, [(b"a", b"one\ntwo"), (b"b", b"\xff")])
-    assert rows[1] == BadRow(4, 4, "1 values for 2 columns")
+    assert rows[1] == BadRow(4, 4, "1 value for 2 columns")
     assert rows[2] == Row(5, 5, [(b"a", b"5"), (b"b", b"6")])
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from aiohttp import web
 
@@ -16,7 +16,7 @@ from tidelog.flows.service.accesscontrol import HEADERS, TOKEN, AccessControl
 from tidelog.flows.service.host import DeployedFlow, FlowHost, NoFlowError
 from tidelog.flows.service.metrics import CONTENT_TYPE, FlowMetrics
 from tidelog.flows.service.openapi import ROUTES, document
-from tidelog.flows.service.requestbodies import ApiError, answer
+from tidelog.flows.service.requestbodies import ApiError, ReplayBody, StatusBody, answer
 from tidelog.options.units import Duration
 
 DEFAULT: Final = "127.0.0.1:9898"
@@ -141,8 +141,8 @@ class FlowApi:
 
     async def patch_flow(self, request: web.Request) -> web.Response:
         _, alias = self._found(request)
-        status = requestbodies.status_of(await requestbodies.patch_body(request))
-        deployed = await self._host.set_status(alias, cast(Any, status))
+        body = requestbodies.parsed(StatusBody, await requestbodies.patch_body(request))
+        deployed = await self._host.set_status(alias, body.status)
         return answer(views.flow(deployed, alias))
 
     async def post_flow(self, request: web.Request) -> web.Response:
@@ -180,8 +180,8 @@ class FlowApi:
 
     async def patch_connector(self, request: web.Request) -> web.Response:
         _, alias, name = self._part(request, "connector")
-        status = requestbodies.status_of(await requestbodies.patch_body(request))
-        deployed = await self._host.set_status(alias, cast(Any, status), name)
+        body = requestbodies.parsed(StatusBody, await requestbodies.patch_body(request))
+        deployed = await self._host.set_status(alias, body.status, name)
         return answer(views.connector(deployed, alias, name))
 
     async def pipelines(self, request: web.Request) -> web.Response:
@@ -248,35 +248,22 @@ class FlowApi:
 
     # -- dead letters ----------------------------------------------------------------------------------------
     async def dead_letters(self, request: web.Request) -> web.Response:
-        server, topic = self._letters(request.query)
+        given = {name: each for name, each in request.query.items() if name != "limit"}
+        server, topic = self._letters(requestbodies.parsed(ReplayBody, given))
         limit = int(requestbodies.number(request, "limit", 100.0, 1.0, deadletters.LIMIT) or 100)
         return answer(await deadletters.listed(server, topic, limit))
 
     async def replay(self, request: web.Request) -> web.Response:
-        body = await requestbodies.json_body(request)
-        if not isinstance(body, dict):
-            raise ApiError(422, 'the body must be {"flow": NAME}, or {"topic": NAME}')
-        for name in body:
-            if name not in ("flow", "topic", "ids"):
-                raise ApiError(422, f"unknown key {name!r}: known are flow, topic, ids")
-        ids = body.get("ids")
-        if ids is not None and not (isinstance(ids, list) and all(isinstance(each, str) for each in ids)):
-            raise ApiError(422, "ids must be a list of IDs of dead letters; omit it for all")
+        body = requestbodies.parsed(ReplayBody, await requestbodies.json_body(request))
         server, topic = self._letters(body)
-        return answer(await deadletters.replayed(server, topic, ids))
+        return answer(await deadletters.replayed(server, topic, body.ids))
 
-    def _letters(self, given: Mapping[str, Any]) -> tuple[str, str]:
-        flow, topic = given.get("flow"), given.get("topic")
-        if (flow is None) == (topic is None):
-            raise ApiError(422, "name either a flow or a topic")
-        server = self._host.server
-        if flow is not None:
-            if not isinstance(flow, str):
-                raise ApiError(422, "flow must be a name")
-            deployed = self._host.find(flow)
+    def _letters(self, given: ReplayBody) -> tuple[str, str]:
+        """Return the server and the topic of dead letters."""
+        server, topic = self._host.server, given.topic or ""
+        if given.flow is not None:
+            deployed = self._host.find(given.flow)
             server, topic = deployed.spec.server, deadletters.topic_in(deployed.spec)
-        if not isinstance(topic, str):
-            raise ApiError(422, "topic must be a name")
         if server is None:
             raise ApiError(422, "the flow has no tidelog server, so its dead letters are only logged")
         return server, topic

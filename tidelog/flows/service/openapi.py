@@ -1,4 +1,4 @@
-"""The routes of the HTTP API in one table, and the OpenAPI document that is derived from it."""
+"""The routes of the HTTP API in one table, and the OpenAPI document, which is derived from it and ``requestbodies``."""
 
 from __future__ import annotations
 
@@ -6,20 +6,9 @@ import re
 from typing import Any, Final, NamedTuple
 
 import tidelog
-
-STATUS: Final = {
-    "type": "object", "required": ["status"], "additionalProperties": False,
-    "properties": {"status": {"enum": ["paused", "running"]}},
-}  # fmt: skip
-FLOW: Final = {"type": "object", "required": ["connect"], "description": "A flow, with the keys of flow files."}
-REPLAY: Final = {
-    "type": "object", "additionalProperties": False,
-    "properties": {
-        "flow": {"type": "string", "description": "the flow with the dead letters"},
-        "topic": {"type": "string", "description": "the topic with the dead letters, instead of flow"},
-        "ids": {"type": "array", "items": {"type": "string"}, "description": "IDs of dead letters; default: all"},
-    },
-}  # fmt: skip
+from tidelog.flows.service.requestbodies import ErrorBody, FlowBody, ReplayBody, StatusBody
+from tidelog.options.schemas import REF, schemas
+from tidelog.options.structs import Struct
 
 
 class ApiRoute(NamedTuple):
@@ -31,7 +20,7 @@ class ApiRoute(NamedTuple):
     summary: str
     codes: tuple[int, ...] = (200,)
     query: tuple[str, ...] = ()
-    body: dict[str, Any] | None = None
+    body: type[Struct] | None = None
 
 
 ROUTES: Final = (
@@ -48,13 +37,13 @@ ROUTES: Final = (
     ApiRoute(
         "PATCH", "/v1/flows/{flow}", "patch_flow",
         "Pause or resume a flow or an instance.",
-        (200, 400, 404, 409, 415, 422, 503), (), STATUS,
+        (200, 400, 404, 409, 415, 422, 503), (), StatusBody,
     ),
-    ApiRoute("POST", "/v1/flows/{flow}", "post_flow", "Deploy a flow.", (201, 400, 409, 415, 422, 503), (), FLOW),
+    ApiRoute("POST", "/v1/flows/{flow}", "post_flow", "Deploy a flow.", (201, 400, 409, 415, 422, 503), (), FlowBody),
     ApiRoute(
         "PUT", "/v1/flows/{flow}", "put_flow",
         "Deploy a flow; an existing flow with this name is drained and replaced.",
-        (200, 201, 400, 409, 415, 422, 503), (), FLOW,
+        (200, 201, 400, 409, 415, 422, 503), (), FlowBody,
     ),
     ApiRoute(
         "DELETE", "/v1/flows/{flow}", "delete_flow",
@@ -70,7 +59,7 @@ ROUTES: Final = (
     ApiRoute(
         "PATCH", "/v1/flows/{flow}/connectors/{connector}", "patch_connector",
         "Pause or resume a connector.",
-        (200, 400, 404, 409, 415, 422, 503), (), STATUS,
+        (200, 400, 404, 409, 415, 422, 503), (), StatusBody,
     ),
     ApiRoute("GET", "/v1/flows/{flow}/pipelines", "pipelines", "Its pipelines.", (200, 404)),
     ApiRoute(
@@ -102,7 +91,7 @@ ROUTES: Final = (
     ApiRoute(
         "POST", "/v1/dead_letters/replay", "replay",
         "Send dead letters to their origin again.",
-        (200, 400, 404, 415, 422, 503), (), REPLAY,
+        (200, 400, 404, 415, 422, 503), (), ReplayBody,
     ),
     ApiRoute("GET", "/metrics", "metrics", "For Prometheus."),
     ApiRoute("GET", "/openapi.json", "openapi", "This document."),
@@ -113,17 +102,11 @@ _TEXTS: Final = {
     409: "not possible now: it exists, or has ended", 415: "wrong content type", 422: "invalid body",
     429: "too many taps", 503: "not all flows run, or the tidelog server does not reply",
 }  # fmt: skip
-_ERROR: Final = {
-    "type": "object", "required": ["code", "error"],
-    "properties": {
-        "code": {"type": "integer"}, "error": {"type": "string"},
-        "problems": {"type": "array", "items": {"type": "string"}},
-    },
-}  # fmt: skip
 
 
 def document() -> dict[str, Any]:
     """Return the OpenAPI 3.1 document."""
+    bodies = {each.body for each in ROUTES if each.body is not None}
     paths: dict[str, dict[str, Any]] = {}
     for each in ROUTES:
         paths.setdefault(each.path, {})[each.method.lower()] = _operation(each)
@@ -132,7 +115,7 @@ def document() -> dict[str, Any]:
         "info": {"title": "tidelog flows", "version": tidelog.__version__},
         "paths": paths,
         "components": {
-            "schemas": {"Error": _ERROR},
+            "schemas": schemas([*bodies, ErrorBody]),
             "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
         },
         "security": [{}, {"token": []}],
@@ -152,14 +135,14 @@ def _operation(route: ApiRoute) -> dict[str, Any]:
         "responses": {str(code): _answer(code) for code in route.codes},
     }
     if route.body is not None:
-        made["requestBody"] = {"required": True, "content": {"application/json": {"schema": route.body}}}
+        made["requestBody"] = {"required": True, "content": _content(route.body)}
     return made
 
 
 def _answer(code: int) -> dict[str, Any]:
-    if code < 400:
-        return {"description": _TEXTS[code]}
-    return {
-        "description": _TEXTS[code],
-        "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}},
-    }
+    described = {"description": _TEXTS[code]}
+    return described if code < 400 else {**described, "content": _content(ErrorBody)}
+
+
+def _content(kind: type) -> dict[str, Any]:
+    return {"application/json": {"schema": {"$ref": REF.format(name=kind.__name__)}}}

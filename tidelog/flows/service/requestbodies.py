@@ -1,18 +1,20 @@
-"""Parses request bodies, and builds responses and errors: ``{"code": 404, "error": "there is no flow 'x'"}``."""
+"""Request bodies and errors of the HTTP API. ``openapi`` derives their schemas from the structures in this module."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from typing import Any, Final
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Final, Literal, TypeVar
 
 import msgspec
 import yaml
 from aiohttp import web
 
+from tidelog.flows.api.connectoroptions import ConnectorOptions
 from tidelog.flows.api.errors import FlowFileError
+from tidelog.flows.declare import FlowOptions
 from tidelog.flows.files import yamltext
-from tidelog.options.structs import Problems
+from tidelog.options.structs import Problems, Struct, read
 
 BODY: Final = 256 << 10  # bytes
 PROBLEMS: Final = 200  # maximum number of reported problems of a flow
@@ -22,20 +24,60 @@ _FORM: Final = "application/x-www-form-urlencoded"  # the default content type o
 _YAML: Final = ("application/yaml", "application/x-yaml", "text/yaml")
 
 
+S = TypeVar("S", bound=Struct)
+
+
+class ConnectorBody(ConnectorOptions, kw_only=True, forbid_unknown_fields=False):
+    """A connector, with the options of its type."""
+
+    type: str
+
+
+class FlowBody(FlowOptions, kw_only=True):
+    """A flow, with the keys of flow files. ``read_flow`` parses it."""
+
+    connect: list[str] | str
+    connectors: dict[str, ConnectorBody | str] = msgspec.field(default_factory=dict)
+    pipelines: dict[str, list[dict[str, Any] | str] | None] = msgspec.field(default_factory=dict)
+
+
+class StatusBody(Struct):
+    """The status that a flow or connector gets."""
+
+    status: Literal["paused", "running"]
+
+
+class ReplayBody(Struct):
+    """The dead letters of a flow or of a topic."""
+
+    flow: Annotated[str, msgspec.Meta(description="the flow with the dead letters")] | None = None
+    topic: Annotated[str, msgspec.Meta(description="the topic with the dead letters, instead of flow")] | None = None
+    ids: Annotated[list[str], msgspec.Meta(description="IDs of dead letters; default: all")] | None = None
+
+    def __post_init__(self) -> None:
+        if (self.flow is None) == (self.topic is None):
+            raise ValueError("name either a flow or a topic")
+
+
+class ErrorBody(msgspec.Struct, omit_defaults=True):
+    """Why a request failed. ``problems``: all errors of a flow."""
+
+    code: int
+    error: str
+    problems: list[str] = []
+
+
 class ApiError(Exception):
     """A request that gets an error response."""
 
     def __init__(self, code: int, error: str, problems: Sequence[str] = ()) -> None:
         super().__init__(error)
         self.code = code
-        self.problems = tuple(problems)
+        self.problems = list(problems)
 
     def answer(self) -> web.Response:
-        body: dict[str, Any] = {"code": self.code, "error": str(self)}
-        if self.problems:
-            body["problems"] = self.problems
         headers = {"WWW-Authenticate": "Bearer"} if self.code == 401 else {}
-        made = answer(body, self.code, headers)
+        made = answer(ErrorBody(self.code, str(self), self.problems), self.code, headers)
         if self.code == 408:
             made.force_close()
         return made
@@ -108,17 +150,14 @@ async def _json(request: web.Request, types: Sequence[str]) -> Any:
         raise ApiError(400, f"the body is not valid JSON: {error}") from None
 
 
-def status_of(body: Any) -> str:
-    """Return the status in ``{"status": "paused"}``."""
-    if not isinstance(body, dict) or "status" not in body:
-        raise ApiError(422, 'the body must be {"status": "paused"} or {"status": "running"}')
-    unknown = [name for name in body if name != "status"]
-    if unknown:
-        raise ApiError(422, f"only the status can be changed, not {', '.join(map(repr, unknown))}")
-    status = body["status"]
-    if status not in ("paused", "running"):
-        raise ApiError(422, f"status is {status!r}: it can be set to 'paused' or 'running'")
-    return str(status)
+def parsed(kind: type[S], given: Any) -> S:
+    """Convert a body or a query to its structure. Raises ApiError with all errors."""
+    problems = Problems()
+    if not isinstance(given, Mapping):
+        problems.add("body", f"an object with {', '.join(kind.__struct_fields__)} is expected")
+    elif (made := read(kind, given, "body", problems)) is not None:
+        return made
+    raise ApiError(422, "; ".join(f"{path}: {text}" for path, text in problems.found))
 
 
 def number(request: web.Request, name: str, default: float | None, least: float, most: float) -> float | None:
