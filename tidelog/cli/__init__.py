@@ -9,6 +9,7 @@
     worker    tidelog worker: run the processors of an app
     collector  the frequency of garbage collections in long-running commands
     logs      logging as text or JSON lines
+    metrics   the options --metrics and --metrics-host
     app       tidelog app: status and control of an app
     status    the output of tidelog app status
     jobs      tidelog jobs: status and control of jobs

@@ -10,7 +10,7 @@ import click
 
 from tidelog.cli.connect import choose, connected, reported, url_option
 from tidelog.cli.lines import printable
-from tidelog.cli.modules import Declaration
+from tidelog.cli.modules import Declaration, processors_option
 from tidelog.cli.resetting import Cells, print_resets, reset_options
 from tidelog.cli.status import print_status, to_json
 from tidelog.client.steps import Steps, drive
@@ -60,9 +60,11 @@ _url = click.option("--url", help="The server, instead of the app's: redis://, r
 @app_commands.command()
 @_app
 @_url
-@click.option("--processors", metavar="NAME,NAME", help="Only these processors. Default: all.")
+@processors_option
 @status_options
-def status(app: App, url: str | None, processors: str | None, watch: bool, interval: float, as_json: bool) -> None:
+def status(
+    app: App, url: str | None, processors: list[str] | None, watch: bool, interval: float, as_json: bool
+) -> None:
     """Show the workers of APP, the owners of its partitions, and the progress of each processor.
 
     \b
@@ -74,17 +76,16 @@ def status(app: App, url: str | None, processors: str | None, watch: bool, inter
 
     The owner "w1 -> w2" means that the partition is moving from w1 to w2.
     """
-    names = [name.strip() for name in processors.split(",") if name.strip()] if processors else None
     if watch and not interval:
         raise click.UsageError("--watch needs an --interval")
     with asking(app, url) as ask:
-        last: AppStatus = ask(read_status(app, names))
+        last: AppStatus = ask(read_status(app, processors))
 
         def read() -> tuple[AppStatus | None, AppStatus]:
             nonlocal last
             if not interval:
                 return None, last
-            before, last = last, ask(read_status(app, names))
+            before, last = last, ask(read_status(app, processors))
             return before, last
 
         show_status(

@@ -16,7 +16,8 @@ from typing import Final
 import click
 
 from tidelog.cli.connect import url_option
-from tidelog.cli.logs import configure
+from tidelog.cli.logs import configure, logging_options
+from tidelog.cli.metrics import metrics_options, serve
 from tidelog.jobs.engine.engine import Engine, EngineError
 from tidelog.jobs.engine.metrics import JobMetrics
 from tidelog.jobs.engine.session import EngineSettings
@@ -50,10 +51,8 @@ _NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,100}")
 @click.option("--path", multiple=True, type=click.Path(exists=True, file_okay=False),
               help="A directory with the modules of jobs, here and on the executors. May be repeated. Default: the"
                    " current one.")  # fmt: skip
-@click.option("--metrics", type=click.IntRange(0, 65535), metavar="PORT", help="Serve /metrics for Prometheus.")
-@click.option("--metrics-host", default="127.0.0.1", show_default=True, help="The address for /metrics.")
-@click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info")
-@click.option("--log-json", is_flag=True, help="Log JSON lines.")
+@metrics_options
+@logging_options("info")
 def engine(
     url: str, master: str, state_dir: str, store: str, name: str | None, lease: float, grace: float,
     replicas: int, conf: tuple[str, ...], path: tuple[str, ...], metrics: int | None, metrics_host: str, log_level: str,
@@ -106,12 +105,7 @@ async def _run(made: Engine, port: int | None, host: str) -> None:
     with ExitStack() as stack:
         stack.enter_context(handling(ENDING, lambda _: made.stop()))
         if port is not None:
-            try:
-                stack.enter_context(serving(JobMetrics(made), port, host))
-            except ImportError:
-                raise click.ClickException("--metrics needs prometheus-client: pip install 'tidelog[jobs]'") from None
-            except OSError as error:
-                raise click.ClickException(f"--metrics {port}: {host}:{port} is not available: {error}") from None
+            serve(stack, lambda: serving(JobMetrics(made), port, host), port, host)
         await made.run()
 
 

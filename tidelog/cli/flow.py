@@ -15,7 +15,7 @@ from tidelog.cli.collector import collect_less
 from tidelog.cli.connect import connected
 from tidelog.cli.flowhttp import FlowApiClient, NoProcessError
 from tidelog.cli.lines import printable
-from tidelog.cli.logs import configure
+from tidelog.cli.logs import configure, logging_options
 from tidelog.cli.modules import Declaration, import_from_here
 from tidelog.cli.resetting import reset_options
 from tidelog.flows import Flow, FlowError, FlowFileError
@@ -124,9 +124,7 @@ def check(files: tuple[str, ...], url: str | None) -> None:
 @click.option("--name", help="The name under which the desired state is stored. Default: the file's, or 'default'.")
 @click.option("--stay", is_flag=True, help="Keep running when all flows have ended, or if there are none.")
 @click.option("--allow-local", is_flag=True, help="Flows deployed over HTTP can use Python functions and files.")
-@click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="warning",
-              show_default=True)  # fmt: skip
-@click.option("--log-json", is_flag=True, help="Log JSON lines.")
+@logging_options("warning")
 def run(
     files: tuple[str, ...], url: str | None, listen: str | None, token_file: str | None, name: str | None,
     stay: bool, allow_local: bool, log_level: str, log_json: bool,

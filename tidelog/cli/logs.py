@@ -7,8 +7,11 @@ from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any, Final, TypeVar
+
+import click
 
 from tidelog.cli.lines import printable
 from tidelog.operating.errortexts import traceback_of
@@ -16,6 +19,7 @@ from tidelog.operating.redaction import redacted
 from tidelog.operating.terminal import echo
 from tidelog.workers.logs import LogFields
 
+F = TypeVar("F", bound=Callable[..., Any])
 FORMAT: Final = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 _STANDARD: Final = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}
 
@@ -60,6 +64,14 @@ class TextFormatter(_Formatter):
 
 def text_formatter() -> logging.Formatter:
     return TextFormatter(FORMAT)
+
+
+def logging_options(level: str) -> Callable[[F], F]:
+    """Add --log-level and --log-json to a command, which gets them as ``log_level`` and ``log_json``."""
+    least = click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default=level,
+                         show_default=True, help="Log messages of this level and above.")  # fmt: skip
+    as_json = click.option("--log-json", is_flag=True, help="Log JSON lines.")
+    return lambda command: least(as_json(command))
 
 
 def configure(level: str, as_json: bool) -> None:

@@ -54,3 +54,12 @@ class Declaration(click.ParamType[T], Generic[T]):
             article = "an" if self.kind.__name__[0] in "AEIOU" else "a"
             self.fail(f"{value} is {type(found).__name__}, not {article} {self.kind.__name__}", param, ctx)
         return found  # type: ignore[no-any-return]
+
+
+def _names(_: click.Context, __: click.Parameter, value: str | None) -> list[str] | None:
+    return [name.strip() for name in value.split(",") if name.strip()] if value else None
+
+
+processors_option = click.option(
+    "--processors", metavar="NAME,NAME", callback=_names, help="Only these processors. Default: all."
+)

@@ -18,8 +18,9 @@ import redis
 import uvloop
 
 from tidelog.cli.collector import collect_less
-from tidelog.cli.logs import configure
-from tidelog.cli.modules import Declaration
+from tidelog.cli.logs import configure, logging_options
+from tidelog.cli.metrics import metrics_options, serve
+from tidelog.cli.modules import Declaration, processors_option
 from tidelog.codecs import CodecError
 from tidelog.operating.signals import ENDING
 from tidelog.operating.terminal import echo
@@ -39,18 +40,15 @@ ORPHANED: Final = 1.0  # seconds between two checks whether the parent is alive
 
 @click.command()
 @click.argument("path", metavar="APP")
-@click.option("--processors", metavar="NAME,NAME", help="Only these processors. Default: all.")
+@processors_option
 @click.option("--workers", type=click.IntRange(1, 1000), default=1, show_default=True, help="Number of processes.")
-@click.option("--metrics", type=click.IntRange(0, 65535), metavar="PORT",
-              help="Serve /metrics for Prometheus. Further processes use the next ports.")  # fmt: skip
-@click.option("--metrics-host", default="127.0.0.1", show_default=True, help="The address for /metrics.")
-@click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info")
-@click.option("--log-json", is_flag=True, help="Log JSON lines, with worker, processor and partition.")
+@metrics_options
+@logging_options("info")
 @click.option("--child-of", type=int, hidden=True)
 @click.pass_context
 def worker(
-    context: click.Context, path: str, processors: str | None, workers: int, metrics: int | None, metrics_host: str,
-    log_level: str, log_json: bool, child_of: int | None,
+    context: click.Context, path: str, processors: list[str] | None, workers: int, metrics: int | None,
+    metrics_host: str, log_level: str, log_json: bool, child_of: int | None,
 ) -> None:  # fmt: skip
     """Run the processors of APP, the module:name of a Python App object, until SIGTERM, SIGHUP or Ctrl-C. The worker
     then starts no new events and finishes the current ones within the app's grace. A second signal cancels them.
@@ -59,19 +57,19 @@ def worker(
       tidelog worker shop:app
       tidelog worker shop:app --processors bill,index --workers 4
 
-    Any number of workers on any number of machines share the partitions of the topics.
+    Any number of workers on any number of machines share the partitions of the topics. With --workers, the processes
+    serve their metrics on consecutive ports.
     """
     app: App = Declaration[App](App, "shop.orders:app").convert(path, context.command.params[0], context)
-    names = [name.strip() for name in processors.split(",") if name.strip()] if processors else None
     try:
-        if not app.select(names) and not app.timers:
+        if not app.select(processors) and not app.timers:
             raise click.ClickException(f"app {app.name!r} has nothing to run: no processor, no timer, no cron")
         if workers > 1:
             command = _command(path, processors, log_level, log_json)
             raise SystemExit(_supervise([[*command, *_served(metrics, metrics_host, at)] for at in range(workers)]))
         configure(log_level, log_json)
         collect_less()
-        uvloop.run(_run(Worker(app, names), child_of, metrics, metrics_host))
+        uvloop.run(_run(Worker(app, processors), child_of, metrics, metrics_host))
     except (AppError, TopicError, CodecError) as error:
         raise click.ClickException(str(error)) from None
     except redis.ResponseError as error:
@@ -85,18 +83,11 @@ async def _run(running: Worker, parent: int | None, port: int | None, host: str)
     try:
         with ExitStack() as stack:
             if port is not None:
-                _serve(stack, running, port, host)
+                serve(stack, lambda: serving(running, port, host), port, host)
             await running.run()
     finally:
         if watching is not None:
             watching.cancel()
-
-
-def _serve(stack: ExitStack, running: Worker, port: int, host: str) -> None:
-    try:
-        stack.enter_context(serving(running, port, host))
-    except OSError as error:
-        raise click.ClickException(f"--metrics {port}: {host}:{port} is not available: {error}") from None
 
 
 async def _watch(running: Worker, parent: int) -> None:
@@ -107,10 +98,10 @@ async def _watch(running: Worker, parent: int) -> None:
 
 
 # -- several processes ---------------------------------------------------------------------------------------
-def _command(path: str, processors: str | None, log_level: str, log_json: bool) -> list[str]:
+def _command(path: str, processors: list[str] | None, log_level: str, log_json: bool) -> list[str]:
     command = [sys.executable, "-m", "tidelog.cli", "worker", path, f"--log-level={log_level}"]
     command += ["--log-json"] if log_json else []
-    return [*command, f"--child-of={os.getpid()}", *([f"--processors={processors}"] if processors else [])]
+    return [*command, f"--child-of={os.getpid()}", *([f"--processors={','.join(processors)}"] if processors else [])]
 
 
 def _served(port: int | None, host: str, number: int) -> list[str]:

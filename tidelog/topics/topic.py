@@ -61,16 +61,20 @@ class Topic(Generic[R]):
     >>> await orders.send(Order(id=1, item="tea"))
     >>> orders.sync.send(Order(id=2, item="milk"))       # the same, blocking
 
-    partition_by: the field whose value determines the partition, or a function that returns such a value (str, int,
+    name: 1 to 200 characters without spaces. The streams of the partitions are ``name:0``, ``name:1``, and so on.
+    record_type: The [type](#records-and-codecs) of the records.
+    partition_by: The field whose value determines the partition, or a function that returns such a value (str, int,
         bytes or UUID) for a record. Records with the same key stay in order. None: round-robin.
     partitions: None: the number stored on the server, or 16 for a new topic.
     codec: ``plain`` (one entry field per record field), ``json``, ``msgpack``, ``json+zstd`` or ``msgpack+zstd`` (a
         single field, ``data``). None: ``plain`` if the type is flat, otherwise ``json``.
-    partition_size, max_age: how many entries a partition retains, and for how long.
-    overflow: ``protect`` (default) evicts only entries that all groups of a partition have finished (``trim``).
-        ``drop`` evicts on each send, whether read or not.
-    hard_limit: for ``protect``: sending to a partition with that many entries raises TopicFullError.
-    url: the server, as for Client. Use ``access`` instead for TLS files and other settings, or ``use`` to set clients.
+    partition_size: Number of entries that a partition retains. None: all.
+    max_age: How long entries are retained: seconds, or a timedelta. None: no limit.
+    overflow: ``protect`` evicts only entries that all groups of a partition have finished. ``drop`` evicts the excess
+        entries on each send, whether they were read or not. None: ``protect``.
+    hard_limit: With ``protect``: sending to a partition with that many entries raises ``TopicFullError``.
+    url: The [server](#the-server).
+    access: An ``Access`` with TLS files and other settings; replaces ``url``. ``use`` sets clients.
 
     The first use stores these settings on the server or, if they are already there, compares them, and raises
     TopicMismatchError if they differ. They are compared again every few seconds, so that a running program notices

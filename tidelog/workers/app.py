@@ -10,7 +10,6 @@ from tidelog.topics import Topic, TopicError
 from tidelog.topics.failureactions import DeadLetter, is_number
 from tidelog.transport.access import DEFAULT_URL, Access
 from tidelog.workers.declare.errors import AppError
-from tidelog.workers.declare.events import Take
 from tidelog.workers.declare.middleware import Middleware, checked
 from tidelog.workers.declare.policy import Policy
 from tidelog.workers.declare.processor import (
@@ -42,14 +41,17 @@ class App:
     >>> @app.each(orders)
     ... async def bill(order: Order) -> None: ...
 
-    name: 1 to 100 letters, digits, - and _. The name is part of the app's keys and groups: an app with another name
+    name: 1 to 100 letters, digits, ``-``, ``_``. It is part of the app's keys and groups: an app with another name
         starts from the beginning.
-    url: the server, several servers, or Sentinels, as for ``Client``. To specify TLS files and other settings, use
-        ``access``, a ``tidelog.Access``, instead. The app's topics use the same server, even without a worker.
-    lease: seconds after which the other workers consider a silent worker dead.
-    grace: seconds that a stopping worker has to finish the current events.
-    middleware: for all processors, outermost first.
-    on_error: the default failure policy of processors: ``[Retry(3), DeadLetter()]`` if not specified.
+    url: The server, several servers, or Sentinels: [URL syntax](topics.md#the-server). None: localhost. The app's
+        topics use the same server, even without a worker.
+    access: A ``tidelog.Access`` with several servers, Sentinels or certificates; replaces ``url``.
+    lease: Seconds that a worker can be silent before the other workers consider it dead. *With a short lease, dead
+        workers are detected sooner, but a process that is stopped or swapped out for longer loses its partitions.*
+    grace: Seconds that a stopping worker may take to finish the current events; at least ``lease``. *A supervisor such
+        as Kubernetes or systemd must wait longer than this before it kills the worker.*
+    middleware: For all processors, outermost first.
+    on_error: The failure policy of processors without their own. None: ``[Retry(3), DeadLetter()]``.
 
     Raises AppError, here and in all methods, if a declaration is invalid.
     """
@@ -120,17 +122,16 @@ class App:
     def each(self, topic: Topic[Any], **options: Unpack[EachOptions]) -> Callable[[F], F]:
         """Declare a function that takes one record (or Event) at a time.
 
-        Options: name, ordering, concurrency, key, ack, on_error, timeout, middleware, transactional, prefetch, start.
-        ``docs/workers.md`` lists them with their defaults.
+        ``EachOptions`` lists the options with their defaults.
         """
         return self._declaring("each", topic, options)
 
-    def batch(self, topic: Topic[Any], *, take: Take, **options: Unpack[BatchOptions]) -> Callable[[F], F]:
+    def batch(self, topic: Topic[Any], **options: Unpack[BatchOptions]) -> Callable[[F], F]:
         """Declare a function that takes a list of records (or Events), whose size ``take`` determines.
 
         The options are those of ``each``, without ``key``. An exception is a failure of the whole batch.
         """
-        return self._declaring("batch", topic, {"take": take, **options})
+        return self._declaring("batch", topic, options)
 
     def processor(self, topic: Topic[Any], **options: Unpack[ProcessorOptions]) -> Callable[[F], F]:
         """Declare a function that is called once per partition, with its ``Events``.

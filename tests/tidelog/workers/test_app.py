@@ -282,7 +282,7 @@ def test_functions_that_do_not_fit(kind: str, function: Any, message: str) -> No
     ("options", "message"),
     [
         ({"concurency": 5}, "app.each has no option 'concurency': did you mean 'concurrency'?"),
-        ({"xyzzy": 5}, "app.each has no option 'xyzzy': it has ack, "),
+        ({"xyzzy": 5}, "app.each has no option 'xyzzy': known are ack, "),
         ({"take": Take(5)}, "app.each has no option 'take'"),
         ({"name": "a b"}, "a processor can't have the name 'a b'"),
         ({"name": "a.b"}, "a processor can't have the name 'a.b'"),

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click import Option
 
 from tests.tidelog import doctables
 from tests.tidelog.workers.feedkit import MemoryActions, MemoryFeed
@@ -20,7 +21,7 @@ from tidelog.cli.worker import worker
 from tidelog.testing import Server
 from tidelog.topics.deadletters import FIELDS, MESSAGE, TRACEBACK
 from tidelog.workers import App, Event, Events
-from tidelog.workers.declare.processor import EachOptions
+from tidelog.workers.declare.processor import BatchOptions, EachOptions
 from tidelog.workers.execution.stats import Stats
 from tidelog.workers.operate.metrics import NOT_EVENTS
 from tidelog.workers.operate.testing import AppTest
@@ -77,12 +78,10 @@ def test_its_functions_run(
 
 def test_every_option_is_there() -> None:
     documented = rows("## All options of a processor")
-    assert documented.keys() == {*EachOptions.__annotations__, "take"}
-    parameters = inspect.signature(App).parameters
-    documented = rows("| option of App |")
-    assert documented.keys() == parameters.keys()
-    assert documented["lease"] == f"{parameters['lease'].default:.0f} s"
-    assert documented["grace"] == f"{parameters['grace'].default:.0f} s"
+    assert documented.keys() == {*EachOptions.__annotations__, *BatchOptions.__annotations__}
+    assert rows("<!-- options: tidelog.workers:App -->").keys() == inspect.signature(App).parameters.keys()
+    shown = {name.partition(" ")[0] for name in rows("<!-- options: tidelog.cli.worker:worker -->")}
+    assert shown == {each.opts[-1] for each in worker.params if isinstance(each, Option) and not each.hidden}
     timers = inspect.signature(App.timer).parameters.keys() | inspect.signature(App.cron).parameters.keys()
     assert rows("## Timers and crons").keys() == timers - {"self", "interval", "expression"}
 

@@ -22,11 +22,11 @@ from tidelog.options.structs import Struct
 class CsvOptions(Struct):
     """Options of ``csv``."""
 
-    delimiter: str = ","  # one character
-    quote: str = '"'  # one character
-    columns: list[str] | None = None  # names; null: from the header, or from the first dict that is written
-    header: bool = False  # true: the first record of each file or connection has the column names
-    encoding: str = "utf-8"  # a name in Python; it must contain ASCII
+    delimiter: str = ","  # One character.
+    quote: str = '"'  # One character.
+    columns: list[str] | None = None  # Names. `null`: from the header, or from the first dict that is written.
+    header: bool = False  # `true`: the first record of each file or connection has the column names.
+    encoding: str = "utf-8"  # A name in Python, of a superset of ASCII.
 
     def __post_init__(self) -> None:
         for name in ("delimiter", "quote"):

@@ -35,7 +35,7 @@ _BOOLEANS: Final = {
 class InfluxOptions(Struct):
     """Options of ``influx``."""
 
-    precision: Literal["ns", "us", "ms", "s"] = "ns"  # unit of timestamps in lines
+    precision: Literal["ns", "us", "ms", "s"] = "ns"  # Unit of timestamps in lines: `ns`, `us`, `ms` or `s`.
 
 
 class InfluxCodec:

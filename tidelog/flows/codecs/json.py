@@ -38,7 +38,7 @@ class JsonCodec:
 class JsonLinesOptions(Struct):
     """Options of ``jsonl``."""
 
-    list: bool = False  # true: a message is decoded as a list even if it has one line
+    list: bool = False  # `true`: a message is decoded as a list even if it has one line.
 
 
 class JsonLinesCodec:

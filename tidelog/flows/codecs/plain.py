@@ -14,7 +14,7 @@ from tidelog.options.structs import Struct
 class StringOptions(Struct):
     """Options of ``string``."""
 
-    encoding: str = "utf-8"  # a name in Python; it must contain ASCII
+    encoding: str = "utf-8"  # A name in Python, of a superset of ASCII.
 
     def __post_init__(self) -> None:
         check_encoding(self.encoding)

@@ -49,7 +49,8 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 class SyslogOptions(Struct):
     """Options of ``syslog``."""
 
-    protocol: Literal["RFC5424", "RFC3164"] = "RFC5424"  # of encoded messages, unless the value has ``protocol``
+    protocol: Literal["RFC5424", "RFC3164"] = "RFC5424"
+    # `RFC5424` or `RFC3164`: the format of encoded messages, unless the value has `protocol`.
 
 
 class SyslogCodec:

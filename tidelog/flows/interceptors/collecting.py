@@ -10,7 +10,7 @@ from tidelog.options.units import Size
 class ChunkOptions(Struct):
     """Options of ``chunk``."""
 
-    max_bytes: Size = Size(4096)  # of one write
+    max_bytes: Size = Size(4096)  # Maximum size of a joined message.
 
     def __post_init__(self) -> None:
         if self.max_bytes < 1:
@@ -44,7 +44,7 @@ class Chunk:
 class CollectOptions(Struct):
     """Options of ``collect``."""
 
-    count: int = 100  # messages
+    count: int = 100  # Number of messages.
 
     def __post_init__(self) -> None:
         if self.count < 1:

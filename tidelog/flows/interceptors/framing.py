@@ -20,8 +20,8 @@ DIGITS: Final = 10  # maximum number of digits of a textual length
 class SeparateOptions(Struct):
     """Options of the preprocessor ``separate``."""
 
-    delimiter: str | None = None  # in UTF-8, such as "\u0000" for a null byte; null: \n or \r\n
-    max_length: Size | None = None  # of one message; null: the connector's max_bytes
+    delimiter: str | None = None  # In UTF-8, such as `"\u0000"` for a null byte. `null`: `\n` or `\r\n`.
+    max_length: Size | None = None  # Maximum size of a message. `null`: `max_bytes` of the connector.
 
     def __post_init__(self) -> None:
         if self.delimiter is not None and not self.delimiter:
@@ -103,8 +103,9 @@ class Separate:
 class AddSeparatorOptions(Struct):
     """Options of the postprocessor ``separate``."""
 
-    delimiter: str = "\n"
-    within: Literal["write", "reject"] = "write"  # for a message that contains the delimiter; readers would split it
+    delimiter: str = "\n"  # In UTF-8.
+    within: Literal["write", "reject"] = "write"
+    # `write` or `reject` a message that contains the delimiter, which readers would split.
 
     def __post_init__(self) -> None:
         if not self.delimiter:
@@ -132,8 +133,8 @@ class AddSeparator:
 class LengthPrefixOptions(Struct):
     """Options of ``length_prefixed``."""
 
-    width: Literal[1, 2, 4, 8] = 8  # bytes of the length
-    order: Literal["big", "little"] = "big"  # byte order
+    width: Literal[1, 2, 4, 8] = 8  # Bytes of the length: 1, 2, 4 or 8.
+    order: Literal["big", "little"] = "big"  # Byte order of the length: `big` or `little`.
 
 
 class LengthPrefixed:

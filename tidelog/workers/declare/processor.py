@@ -1,18 +1,4 @@
-"""``Processor``: a processor as declared, with checked options.
-
-    option         default                      allowed for
-    name           the function's               all
-    ordering       "partition"                  each: all three; batch: "partition", "none"; processor: "partition"
-    concurrency    100 (batch: 1)               each with "key" or "none", batch with "none"
-    ack            "after"                      all
-    on_error       the app's                    all
-    timeout        none                         all: seconds per attempt
-    middleware     ()                           all: inside the app's middleware
-    transactional  False                        all, with ordering "partition" or "key" and ack "after"
-    prefetch       1000, or a batch's count     all: events of a partition that are held in memory
-    start          "earliest"                   all: the position of a new group, as in ``StartPosition``
-    key            the topic's partition_by     each with "key"
-    take           required                     batch
+"""``Processor``: a processor as declared, with checked options. ``EachOptions`` lists them with their defaults.
 
 ``declare`` checks the options and their combinations.
 """
@@ -24,14 +10,14 @@ import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from difflib import get_close_matches
 from functools import cached_property
-from typing import Any, Final, Literal, TypedDict
+from typing import Any, Final, Literal, Required, TypedDict
 from weakref import WeakKeyDictionary
 
 from tidelog.client.entries import StreamId
 from tidelog.codecs import CodecError
 from tidelog.options.start import EARLIEST, StartPosition
+from tidelog.options.structs import nearest
 from tidelog.topics import Topic
 from tidelog.topics.failureactions import DeadLetter, Park, Pause, is_number
 from tidelog.topics.partition import Key, canonical
@@ -59,29 +45,45 @@ _CALLED: Final[Mapping[Kind, str]] = {"each": "app.each", "batch": "app.batch", 
 
 
 class ProcessorOptions(TypedDict, total=False):
-    """Options of every processor."""
+    """Options of every processor. Comments: the default, the processors that have the option, and its description."""
 
     name: str
-    ordering: Ordering
-    ack: Ack
-    on_error: Sequence[Any] | Policy | None
-    timeout: float | None
-    middleware: Sequence[Middleware]
+    # the function's name | all | Also part of the group's name: a processor with another name starts from the
+    # beginning.
+    ordering: Ordering  # `"partition"` | all; `batch`: not `"key"`; `processor`: only this | See [Ordering](#ordering).
+    ack: Ack  # `"after"` | all | See [Acknowledgement](#acknowledgement).
+    on_error: Sequence[Any] | Policy | None  # the app's | all | See [When a function fails](#when-a-function-fails).
+    timeout: float | None  # none | all | Seconds per attempt.
+    middleware: Sequence[Middleware]  # none | all | Runs inside the app's middleware.
     transactional: bool
+    # `False` | all with an owner of the partition and `ack="after"` | Records of `event.send` are sent in one
+    # transaction with the acknowledgement, so each event takes effect exactly once. The function must take events.
+    # *Only for topics on the same server.*
     prefetch: int
+    # 1000, at least `take.count` | all | Maximum number of events per partition that a worker holds in memory. With
+    # `ordering="none"`, a worker prefetches about one second of work and returns events that it has not started by
+    # then. *Large values delay redelivery after a worker dies.*
     start: Start
+    # `"earliest"` | all | Where a new processor starts: `"earliest"`, `"latest"` (only records that are sent from then
+    # on), an ID (after this entry), or a time such as `"2026-11-21T08:00:00Z"`. *It applies only when the group is
+    # created.* Partitions that are added later are read from their beginning.
+
+
+class EachOptions(ProcessorOptions, total=False):
+    """Options of ``app.each``."""
+
+    concurrency: int
+    # 100; `batch`: 1 | `each` and `batch` that are not ordered by partition | Concurrent calls per worker. *With `w`
+    # workers, a database receives `w` times as many.*
+    key: Callable[[Any], Key]
+    # the topic's `partition_by` | `each` by `"key"` | A function of the record that returns str, int, bytes or UUID.
 
 
 class BatchOptions(ProcessorOptions, total=False):
-    """Options of ``app.batch`` in addition to ``take``."""
+    """Options of ``app.batch``."""
 
-    concurrency: int
-
-
-class EachOptions(BatchOptions, total=False):
-    """Options of ``app.each``."""
-
-    key: Callable[[Any], Key]
+    concurrency: int  # as for ``EachOptions``
+    take: Required[Take]  # required | `batch` | The size of a batch: `Take(count, within=0.5)`.
 
 
 @dataclass(frozen=True)
@@ -266,12 +268,9 @@ def check_name(what: str, name: Any) -> None:
 
 def _known(kind: Kind, options: Mapping[str, Any]) -> None:
     known = {"each": EachOptions, "batch": BatchOptions, "events": ProcessorOptions}[kind].__annotations__.keys()
-    allowed = {*known, "take"} if kind == "batch" else {*known}
     for name in options:
-        if name not in allowed:
-            close = get_close_matches(name, allowed, 1)
-            meant = f"did you mean {close[0]!r}?" if close else f"it has {', '.join(sorted(allowed))}"
-            raise AppError(f"{_CALLED[kind]} has no option {name!r}: {meant}")
+        if name not in known:
+            raise AppError(f"{_CALLED[kind]} has no option {name!r}: {nearest(name, known)}")
 
 
 def _take(title: str, kind: Kind, options: Mapping[str, Any]) -> Take | None:

@@ -21,9 +21,8 @@ class ExitOptions(ConnectorOptions):
 
     what: Literal["flow", "process"] = "process"
     # `flow`: end only this instance of the flow. `process`: send SIGTERM to the process itself.
-    code: Annotated[int, msgspec.Meta(ge=0, le=255)] = (
-        0  # Exit status of the process. An event `{"exit": 3}` overrides it.
-    )
+    code: Annotated[int, msgspec.Meta(ge=0, le=255)] = 0
+    # Exit status of the process. An event `{"exit": 3}` overrides it.
     delay: Duration = Duration(0)  # Delay after the arrival of the event.
 
 

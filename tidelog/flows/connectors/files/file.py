@@ -48,9 +48,8 @@ class FileOptions(LinePayloadOptions, kw_only=True):
     linger: Duration = Duration(2)
     # Source: how long a rotated file must have no new data before the next file is read.
     mode: Literal["append", "truncate"] = "append"  # Sink: `append` to an existing file, or `truncate` it.
-    rotate_bytes: PositiveSize | None = (
-        None  # Sink: maximum size. A batch that would exceed it is written to a new file.
-    )
+    rotate_bytes: PositiveSize | None = None
+    # Sink: maximum size. A batch that would exceed it is written to a new file.
     rotate_every: PositiveDuration | None = None  # Sink: a new file is begun for each period, counted from 1970 in UTC.
     keep: NotNegative | None = None  # Sink: how many rotated files are retained. `null`: all.
     fsync: bool = False  # Sink: write each batch to disk before it is settled.
