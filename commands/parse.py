@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from resp import errors
@@ -107,6 +107,19 @@ def each_option(
             raise errors.syntax() if refused is None else refused(argv[at])
         yield word, at + 1
         at += 1 + size
+
+
+def position_after(token: bytes, argv: Sequence[bytes], at: int, sizes: dict[bytes, int]) -> int:
+    """Return the position after ``token`` in a call whose options begin at ``at``; 0 if it has no such word, or its
+    options can't be parsed. ``sizes``: the number of words of an option, including itself."""
+    while at + 1 < len(argv):
+        word = argv[at].upper()
+        if word == token:
+            return at + 1
+        if word not in sizes:
+            return 0
+        at += sizes[word]
+    return 0
 
 
 def id_parts(text: bytes) -> tuple[int, int]:

@@ -122,6 +122,39 @@ def in_parts(
     return Slices(step, False)
 
 
+def array_of(
+    items: Sequence[T], encoded: Callable[[T], bytes], ctx: Context, at_once: int = AT_ONCE, head: bytes = b""
+) -> bytes | Chunks | Slices:
+    """Return an array, after ``head``, of the elements that encoded() returns for the items, in slices if there are
+    many. Items for which it returns nothing have no element."""
+    parts: list[bytes] = []
+
+    def take(some: Sequence[T]) -> None:
+        parts.extend([part for part in map(encoded, some) if part])
+
+    def finish(_: Context) -> bytes | Chunks:
+        return in_pieces([head, reply.array_header(len(parts)), *parts])
+
+    return in_parts(items, take, finish, ctx, at_once)
+
+
+def matching_names(
+    names: list[bytes], matching: Callable[[Context, list[bytes]], list[bytes]], ctx: Context
+) -> bytes | Slices:
+    """Return the array of the names that matching() returns for these names, in slices if there are many."""
+    if slice_end(names, 0) == len(names):
+        return reply.bulk_array(matching(ctx, names))
+    at, found = 0, list[bytes]()
+
+    def step(ctx: Context) -> bytes | Chunks | None:
+        nonlocal at
+        start, at = at, slice_end(names, at)
+        found.extend(matching(ctx, names[start:at]))
+        return None if at < len(names) else long_array(found, b"")
+
+    return Slices(step, False)
+
+
 def by_id(argv: list[bytes], start: int, handle: Handle, ctx: Context) -> bytes | Slices:
     """Return the reply to a command for messages of the group argv[2] of argv[1]: the IDs in argv from ``start`` on.
 

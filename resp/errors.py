@@ -220,6 +220,26 @@ DEBUG_NOT_ALLOWED = (
     "connection, otherwise you need to set this option in the configuration file, and then restart the server."
 )
 
+# texts with words of the call, for quoting()
+NO_GROUP = "NOGROUP No such key '{}' or consumer group '{}'"
+NO_GROUP_TO_READ = "NOGROUP No such key '{}' or consumer group '{}' in XREADGROUP with GROUP option"
+NO_GROUP_OF_KEY = "NOGROUP No such consumer group '{}' for key name '{}'"
+NO_STAGE = "NOSTAGE No such stage '{}'"
+UNKNOWN_OPTION_OF = "ERR Unrecognized {} option '{}'"
+BAD_HELLO = "ERR Syntax error in HELLO option '{}'"
+UNRECOGNIZED_OPTION = "ERR Unrecognized option '{}'"
+UNKNOWN_CLIENT_TYPE = "ERR Unknown client type '{}'"
+NO_SUCH_USER = "ERR No such user '{}'"
+USER_NOT_FOUND = "ERR User '{}' not found"
+COMMAND_NOT_FOUND = "ERR Command '{}' not found"
+UNKNOWN_CATEGORY = "ERR Unknown category '{}'"
+NO_SAMPLES = "ERR No samples available for event '{}'"
+
+
+def quoting(text: str, *words: bytes) -> CommandError:
+    """Return the error whose text is ``text`` with these words of the call in it."""
+    return CommandError(text.format(*map(show, words)))
+
 
 def no_producer(option: bytes) -> CommandError:
     return CommandError(f"ERR {option.decode()} requires a non-empty producer ID")
@@ -254,29 +274,11 @@ def prefix_overlaps(prefix: bytes, other: bytes, existing: bool) -> CommandError
     )
 
 
-def no_samples(event: bytes) -> str:
-    return f"ERR No samples available for event '{show(event)}'"
-
-
-def no_group(key: bytes, group: bytes) -> CommandError:
-    return CommandError(f"NOGROUP No such key '{show(key)}' or consumer group '{show(group)}'")
-
-
 def unbalanced(command: str, words: str) -> CommandError:
     """Return the error for more keys than IDs in ``xread`` or ``xreadgroup``. ``words``: alternatives to an ID."""
     return CommandError(
         f"ERR Unbalanced '{command}' list of streams: for each stream key an {words} must be specified."
     )
-
-
-def no_group_to_read(key: bytes, group: bytes) -> CommandError:
-    return CommandError(
-        f"NOGROUP No such key '{show(key)}' or consumer group '{show(group)}' in XREADGROUP with GROUP option"
-    )
-
-
-def no_group_of_key(key: bytes, group: bytes) -> CommandError:
-    return CommandError(f"NOGROUP No such consumer group '{show(group)}' for key name '{show(key)}'")
 
 
 def meaningless_id(word: str) -> CommandError:
@@ -293,10 +295,6 @@ def bad_claim(what: str, command: str) -> CommandError:
     return CommandError(f"ERR Invalid {what} argument for {command}")
 
 
-def unrecognized_claim(command: str, option: bytes) -> CommandError:
-    return CommandError(f"ERR Unrecognized {command} option '{show(option)}'")
-
-
 def too_many_keys(command: str, keys: int, most: int) -> CommandError:
     return CommandError(f"ERR {command} takes at most {most} keys in one call, not {keys}")
 
@@ -308,10 +306,6 @@ def long_name(what: str, size: int, most: int) -> CommandError:
 def too_many_arguments(command: str, given: int, most: int) -> CommandError:
     name = command.replace("|", " ").upper()
     return CommandError(f"ERR {name} takes at most {most} arguments in one call, not {given}")
-
-
-def no_stage(name: bytes) -> CommandError:
-    return CommandError(f"NOSTAGE No such stage '{show(name)}'")
 
 
 def expansion(directive: str, most: int, made: int) -> CommandError:
@@ -342,34 +336,6 @@ def bad_subcommand(argv: Sequence[bytes]) -> CommandError:
 def bad_name(what: str) -> CommandError:
     """Return the error for a name with invalid characters. ``what``: its purpose, ``Client names`` or ``lib-name``."""
     return CommandError(f"ERR {what} cannot contain spaces, newlines or special characters.")
-
-
-def bad_hello(option: bytes) -> CommandError:
-    return CommandError(f"ERR Syntax error in HELLO option '{show(option)}'")
-
-
-def unrecognized_option(option: bytes) -> CommandError:
-    return CommandError(f"ERR Unrecognized option '{show(option)}'")
-
-
-def unknown_client_type(name: bytes) -> CommandError:
-    return CommandError(f"ERR Unknown client type '{show(name)}'")
-
-
-def no_such_user(name: bytes) -> CommandError:
-    return CommandError(f"ERR No such user '{show(name)}'")
-
-
-def user_not_found(name: bytes) -> CommandError:
-    return CommandError(f"ERR User '{show(name)}' not found")
-
-
-def command_not_found(name: bytes) -> CommandError:
-    return CommandError(f"ERR Command '{show(name)}' not found")
-
-
-def unknown_category(name: bytes) -> CommandError:
-    return CommandError(f"ERR Unknown category '{show(name)}'")
 
 
 def bad_rule(word: bytes, reason: str) -> CommandError:

@@ -38,7 +38,7 @@ def acl_cat(ctx: Context, argv: list[bytes]) -> Reply:
         return reply.bulk_array([name.encode() for name in rules.CATEGORIES])
     category = argv[2].decode("latin-1").lower()
     if category not in rules.CATEGORIES:
-        raise errors.unknown_category(argv[2])
+        raise errors.quoting(errors.UNKNOWN_CATEGORY, argv[2])
     return reply.bulk_array([DECLARED[name].called.encode() for name in sorted(rules.members(category))])
 
 
@@ -113,10 +113,10 @@ def acl_dryrun(ctx: Context, argv: list[bytes]) -> Reply:
     """Return whether a user may make a call, without executing it."""
     user, called = ctx.server.users.get(argv[2]), argv[3:]
     if user is None:
-        raise errors.user_not_found(argv[2])
+        raise errors.quoting(errors.USER_NOT_FOUND, argv[2])
     found = find(called[:2])
     if found is None:
-        raise errors.command_not_found(argv[3])
+        raise errors.quoting(errors.COMMAND_NOT_FOUND, argv[3])
     if not found.takes(len(called)):
         raise errors.arity(found.called)
     denial = denied(user, found, called, ctx.ks)

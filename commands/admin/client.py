@@ -31,7 +31,7 @@ TYPES = (b"normal", b"master", b"replica", b"slave", b"pubsub")
 def _type_filter(name: bytes) -> bytes:
     word = name.lower()
     if word not in TYPES:
-        raise errors.unknown_client_type(name)
+        raise errors.quoting(errors.UNKNOWN_CLIENT_TYPE, name)
     return b"replica" if word == b"slave" else word
 
 
@@ -79,7 +79,7 @@ def client_setinfo(ctx: Context, argv: list[bytes]) -> Reply:
     """Set the name or the version of the client library that uses the connection."""
     word = argv[2].lower()
     if word not in (b"lib-name", b"lib-ver"):
-        raise errors.unrecognized_option(argv[2])
+        raise errors.quoting(errors.UNRECOGNIZED_OPTION, argv[2])
     value = check_name(argv[3], errors.show(argv[2]))
     if word == b"lib-name":
         ctx.session.lib_name = value
@@ -159,7 +159,7 @@ def _kill_test(option: bytes, value: bytes, users: UsersPart, now: int) -> Calla
     if option == b"USER":
         user = users.get(value)
         if user is None:
-            raise errors.no_such_user(value)
+            raise errors.quoting(errors.NO_SUCH_USER, value)
         return lambda session: session.authenticated and session.user is user
     if option == b"MAXAGE":
         age = _positive(value, errors.BAD_MAXAGE, errors.MAXAGE_TOO_SMALL)

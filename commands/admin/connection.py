@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from commands.context import Context, DelayedReply, Reply, Slices
 from commands.declare import arg, batch, block, command, opt
@@ -67,7 +68,7 @@ def hello(ctx: Context, argv: list[bytes]) -> Reply:
             raise CommandError(errors.NO_PROTO)
     credentials: tuple[bytes, bytes] | None = None
     name: bytes | None = None
-    for word, at in each_option(argv, 2, {b"AUTH": 2, b"SETNAME": 1}, errors.bad_hello):
+    for word, at in each_option(argv, 2, {b"AUTH": 2, b"SETNAME": 1}, partial(errors.quoting, errors.BAD_HELLO)):
         if word == b"AUTH":
             credentials = (argv[at], argv[at + 1])
         else:

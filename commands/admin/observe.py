@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
 
 from commands.context import Context, Reply
 from commands.declare import MOST_NAMES, arg, command, opt
 from commands.parse import integer
-from commands.slicing import in_parts, in_pieces
+from commands.slicing import array_of
 from resp import errors, reply
 from resp.errors import CommandError
 
@@ -29,14 +28,11 @@ def slowlog_get(ctx: Context, argv: list[bytes]) -> Reply:
     entries = ctx.server.timings.slowlog.entries()
     if count >= 0:
         entries = entries[:count]
-    items = [reply.array_header(len(entries))]
 
-    def take(some: Sequence[tuple[int, int, int, list[bytes], str, str]]) -> None:
-        for number, unix, usec, words, addr, name in some:
-            entry = [number, unix, usec, words, addr, name.encode("latin-1", "replace")]
-            items.append(reply.encode(ctx.session.proto, entry))
+    def encoded(entry: tuple[int, int, int, list[bytes], str, str]) -> bytes:
+        return reply.encode(ctx.session.proto, [*entry[:5], entry[5].encode("latin-1", "replace")])
 
-    return in_parts(entries, take, lambda _: in_pieces(items), ctx)
+    return array_of(entries, encoded, ctx)
 
 
 @_slowlog("SLOWLOG|LEN")
@@ -78,7 +74,7 @@ def latency_graph(ctx: Context, argv: list[bytes]) -> Reply:
     latency = ctx.server.timings.latency
     samples = latency.all().get(event)
     if not samples:
-        raise CommandError(errors.no_samples(argv[2]))
+        raise errors.quoting(errors.NO_SAMPLES, argv[2])
     times = [ms for _, ms in samples]
     low, high = min(times), max(times)
     text = f"{event} - high {high} ms, low {low} ms (all time high {latency.worst(event)} ms)\n{'-' * GRAPH_WIDTH}\n"

@@ -10,11 +10,11 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
-from commands.context import Chunks, Context, PubSubPart, Reply, Slices
+from commands.context import Context, PubSubPart, Reply, Slices
 from commands.declare import arg, command, key, opt
 from commands.glob import MAX_TOGETHER, check_length, compiled
 from commands.session import Session
-from commands.slicing import AT_ONCE, SLICE_BYTES, Encode, in_turn, long_array, slice_end
+from commands.slicing import AT_ONCE, SLICE_BYTES, Encode, in_turn, matching_names, slice_end
 from resp import errors, reply
 from resp.errors import CommandError
 
@@ -170,32 +170,18 @@ def spublish(ctx: Context, argv: list[bytes]) -> Reply:
     return reply.integer(ctx.server.pubsub.publish_shard(argv[1], argv[2]))
 
 
-def _matching(names: list[bytes], patterns: list[bytes]) -> Reply:
-    """Return the names that match the pattern, or all names without one."""
-    fits = compiled(patterns[0]).matches if patterns else _any
-    if slice_end(names, 0) == len(names):
-        return reply.bulk_array(list(filter(fits, names)))
-    at, found = 0, list[bytes]()
-
-    def step(_: Context) -> bytes | Chunks | None:
-        nonlocal at
-        start, at = at, slice_end(names, at)
-        found.extend(filter(fits, names[start:at]))
-        return None if at < len(names) else long_array(found, b"")
-
-    return Slices(step, False)
-
-
-def _any(_: bytes) -> bool:
-    return True
+def _matching(ctx: Context, names: list[bytes], argv: list[bytes]) -> Reply:
+    """Return the names that match the pattern argv[2], or all names without one. Raises CommandError."""
+    if len(argv) > 3:
+        raise errors.bad_subcommand(argv)
+    fits = compiled(argv[2]).matches if len(argv) == 3 else None
+    return matching_names(names, lambda _, some: list(filter(fits, some)) if fits is not None else some, ctx)
 
 
 @_ask("PUBSUB|CHANNELS", opt(arg("pattern", "pattern")), complexity="O(N): N active channels.")
 def pubsub_channels(ctx: Context, argv: list[bytes]) -> Reply:
     """Return the channels that have subscribers."""
-    if len(argv) > 3:
-        raise errors.bad_subcommand(argv)
-    return _matching(ctx.server.pubsub.channels(), argv[2:])
+    return _matching(ctx, ctx.server.pubsub.channels(), argv)
 
 
 @_ask("PUBSUB|NUMSUB", opt(arg("channel", multiple=True)), complexity="O(N): N channels named.")
@@ -207,9 +193,7 @@ def pubsub_numsub(ctx: Context, argv: list[bytes]) -> Reply:
 @_ask("PUBSUB|SHARDCHANNELS", opt(arg("pattern", "pattern")), complexity="O(N): N active shard channels.")
 def pubsub_shardchannels(ctx: Context, argv: list[bytes]) -> Reply:
     """Return the shard channels that have subscribers."""
-    if len(argv) > 3:
-        raise errors.bad_subcommand(argv)
-    return _matching(ctx.server.pubsub.shard_channels(), argv[2:])
+    return _matching(ctx, ctx.server.pubsub.shard_channels(), argv)
 
 
 @_ask("PUBSUB|SHARDNUMSUB", opt(arg("shardchannel", multiple=True)), complexity="O(N): N shard channels named.")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from commands.context import Context, Reply
 from commands.declare import arg, command, key, oneof, opt, token
-from commands.keys.setoptions import delete
+from commands.keys.setoptions import set_expiry
 from commands.parse import INT_MAX, INT_MIN, integer, invalid_expire
 from resp import errors, reply
 from resp.errors import CommandError
@@ -31,11 +31,7 @@ def _set_expiry(ctx: Context, argv: list[bytes], unit: int, base: int) -> bytes:
         return reply.integer(0)
     if conditions and not _allowed(conditions, when, ks.expire_at(argv[1])):
         return reply.integer(0)
-    if when <= ctx.now:
-        delete(ctx, argv[1])
-    else:
-        ks.set_expire(argv[1], when)
-        ks.notify(events.GENERIC, b"expire", argv[1])
+    set_expiry(ctx, argv[1], when)
     return reply.integer(1)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 from typing import Final
 
 from commands.context import Chunks, Context, Reply, Slices
@@ -10,7 +11,7 @@ from commands.declare import arg, command, key, opt, repeat
 from commands.glob import compiled
 from commands.keys.setoptions import delete
 from commands.parse import each_option, integer, is_integer
-from commands.slicing import AT_ONCE, by_name, long_array, slice_end
+from commands.slicing import AT_ONCE, by_name, long_array, matching_names
 from resp import errors, reply
 from resp.errors import CommandError
 from storage.keyspace import manykeys
@@ -82,21 +83,10 @@ def touch(ctx: Context, argv: list[bytes]) -> Reply:
 )  # fmt: skip
 def keys(ctx: Context, argv: list[bytes]) -> Reply:
     """Return all keys that match a glob pattern."""
-    names, pattern = list(ctx.ks.keys), argv[1]
-    if len(names) <= AT_ONCE:
-        return reply.bulk_array(_matching(ctx, names, pattern))
-    at, found = 0, list[bytes]()
-
-    def step(ctx: Context) -> Chunks | bytes | None:
-        nonlocal at
-        start, at = at, slice_end(names, at)
-        found.extend(_matching(ctx, names[start:at], pattern))
-        return None if at < len(names) else long_array(found, b"")
-
-    return Slices(step, False)
+    return matching_names(list(ctx.ks.keys), partial(_matching, argv[1]), ctx)
 
 
-def _matching(ctx: Context, names: list[bytes], pattern: bytes) -> list[bytes]:
+def _matching(pattern: bytes, ctx: Context, names: list[bytes]) -> list[bytes]:
     """Return the names that match the pattern, except those of expired keys."""
     if pattern != b"*":
         names = list(filter(compiled(pattern).matches, names))

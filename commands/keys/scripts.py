@@ -13,11 +13,10 @@ from typing import Final
 
 from commands.context import Context, Reply
 from commands.declare import MOST_NAMES, arg, command, key, opt
-from commands.keys.setoptions import delete
+from commands.keys.setoptions import delete, set_expiry
 from commands.parse import INT_MAX, INT_MIN, integer, invalid_expire
 from resp import reply
 from resp.errors import CommandError
-from storage.keyspace import events
 
 _NOSCRIPT: Final = "NOSCRIPT No matching script. Please use EVAL."
 _TOO_MANY_KEYS: Final = "ERR Number of keys can't be greater than number of args"
@@ -38,11 +37,7 @@ def _expire(ctx: Context, name: bytes, ms: int) -> None:
     """Execute PEXPIRE. Raises CommandError."""
     if not INT_MIN <= ms <= INT_MAX - ctx.now:
         raise invalid_expire("pexpire")
-    if ms <= 0:
-        delete(ctx, name)
-    else:
-        ctx.ks.set_expire(name, ctx.now + ms)
-        ctx.ks.notify(events.GENERIC, b"expire", name)
+    set_expiry(ctx, name, ctx.now + ms)
 
 
 def _release(ctx: Context, name: bytes, args: list[bytes]) -> int:

@@ -149,6 +149,15 @@ def delete(ctx: Context, name: bytes) -> bool:
     return True
 
 
+def set_expiry(ctx: Context, name: bytes, when: int) -> None:
+    """Set the expiry of an existing key, in ms since epoch, and publish ``expire``; delete the key if it is due."""
+    if when <= ctx.now:
+        delete(ctx, name)
+    else:
+        ctx.ks.set_expire(name, when)
+        ctx.ks.notify(events.GENERIC, b"expire", name)
+
+
 def bulk(ctx: Context, value: bytes | None) -> bytes | Chunks:
     """Return the reply for a value; None if it is missing."""
     return reply.null(ctx.session.proto) if value is None else long_bulk(value)

@@ -24,6 +24,7 @@ from commands.keys.setoptions import (
     delete,
     digest,
     expiry,
+    set_expiry,
     store,
 )
 from commands.slicing import LONG_VALUE, long_bulk
@@ -167,11 +168,8 @@ def getex(ctx: Context, argv: list[bytes]) -> Reply:
     if value is None:
         return reply.null(ctx.session.proto)
     expire_at = options.expire_at(ctx.now, "getex")
-    if expire_at > ctx.now:
-        ks.set_expire(name, expire_at)
-        ks.notify(events.GENERIC, b"expire", name)
-    elif expire_at:
-        delete(ctx, name)
+    if expire_at:
+        set_expiry(ctx, name, expire_at)
     elif options.expiry == b"PERSIST" and ks.persist(name):
         ks.notify(events.GENERIC, b"persist", name)
     return long_bulk(value)

@@ -33,6 +33,7 @@ MOST: Final = INT_MAX // 16  # maximum COUNT
 NO_COUNT: Final = -1  # no RETRYCOUNT
 FIRST_ID: Final = 5  # index in XCLAIM's argv
 _OPTIONS: Final = {b"IDLE": 1, b"TIME": 1, b"RETRYCOUNT": 1, b"FORCE": 0, b"JUSTID": 0, b"LASTID": 1}
+_UNRECOGNIZED: Final = partial(errors.quoting, errors.UNKNOWN_OPTION_OF, b"XCLAIM")
 
 
 @command(
@@ -117,7 +118,7 @@ class ClaimCall(ClaimReply):
             at += 1
         if at == stop and at < end:
             return True
-        for word, value_at in each_option(argv, at, _OPTIONS, partial(errors.unrecognized_claim, "XCLAIM")):
+        for word, value_at in each_option(argv, at, _OPTIONS, _UNRECOGNIZED):
             self._option(ctx, word, argv, value_at)
         if not 0 <= self.last <= ctx.now:  # the clock of the client that computed it may differ
             self.last = ctx.now

@@ -5,8 +5,7 @@ The fields about Redis's radix tree describe the stream's macro nodes: as many k
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from functools import partial
+from collections.abc import Iterator
 from typing import Final
 
 from commands.context import Chunks, Context, Reply, Slices, nothing
@@ -16,7 +15,7 @@ from commands.redis_streams.consumers import owner_of
 from commands.redis_streams.ids import xid_bulk
 from commands.redis_streams.lag import lag
 from commands.redis_streams.replies import range_reply
-from commands.slicing import AT_ONCE, gathered, in_parts, in_pieces, row_pages
+from commands.slicing import AT_ONCE, array_of, gathered, row_pages
 from resp import errors
 from resp import reply as encode
 from resp.errors import CommandError
@@ -268,27 +267,21 @@ def _before_pending(proto: int, pairs: Pairs, size: int, listed: int) -> bytes:
 def xinfo_groups(ctx: Context, argv: list[bytes]) -> Reply:
     """Return a map for each group of a stream."""
     stream, proto = _stream(ctx, argv), ctx.session.proto
-    parts: list[bytes] = []
 
-    def take(names: Sequence[bytes]) -> None:
-        for name in names:
-            group = stream.groups.get(name)
-            if group is None:  # the group was deleted in the meantime
-                continue
-            parts.append(_map(proto, [
-                (b"name", encode.bulk(name)),
-                (b"consumers", encode.integer(len(group.consumers))),
-                (b"pending", encode.integer(len(group.pending))),
-                (b"last-delivered-id", xid_bulk(group.offset)),
-                (b"entries-read", _read(group, proto)),
-                (b"lag", _known(lag(stream, group), proto)),
-            ]))  # fmt: skip
+    def described(name: bytes) -> bytes:
+        group = stream.groups.get(name)
+        if group is None:  # the group was deleted in the meantime
+            return b""
+        return _map(proto, [
+            (b"name", encode.bulk(name)),
+            (b"consumers", encode.integer(len(group.consumers))),
+            (b"pending", encode.integer(len(group.pending))),
+            (b"last-delivered-id", xid_bulk(group.offset)),
+            (b"entries-read", _read(group, proto)),
+            (b"lag", _known(lag(stream, group), proto)),
+        ])  # fmt: skip
 
-    return in_parts(sorted(stream.groups), take, partial(_array, parts), ctx, GROUPS)
-
-
-def _array(parts: list[bytes], _: Context) -> bytes | Chunks:
-    return in_pieces([encode.array_header(len(parts)), *parts])
+    return array_of(sorted(stream.groups), described, ctx, GROUPS)
 
 
 @command("XINFO|CONSUMERS", key("RO ACCESS"), arg("group"), flags="readonly", complexity="O(C): C consumers.")
@@ -296,20 +289,18 @@ def xinfo_consumers(ctx: Context, argv: list[bytes]) -> Reply:
     """Return a map for each consumer of a group."""
     group = _stream(ctx, argv).groups.get(argv[3])
     if group is None:
-        raise errors.no_group_of_key(argv[2], argv[3])
+        raise errors.quoting(errors.NO_GROUP_OF_KEY, argv[2], argv[3])
     proto, now = ctx.session.proto, ctx.now
-    parts: list[bytes] = []
 
-    def take(names: Sequence[bytes]) -> None:
-        for name in names:
-            consumer = group.consumers.get(name)
-            if consumer is None:
-                continue
-            parts.append(_map(proto, [
-                (b"name", encode.bulk(name)),
-                (b"pending", encode.integer(group.pending.owned(consumer.number))),
-                (b"idle", encode.integer(max(0, now - consumer.seen))),
-                (b"inactive", encode.integer(now - consumer.active if consumer.active >= 0 else -1)),
-            ]))  # fmt: skip
+    def described(name: bytes) -> bytes:
+        consumer = group.consumers.get(name)
+        if consumer is None:
+            return b""
+        return _map(proto, [
+            (b"name", encode.bulk(name)),
+            (b"pending", encode.integer(group.pending.owned(consumer.number))),
+            (b"idle", encode.integer(max(0, now - consumer.seen))),
+            (b"inactive", encode.integer(now - consumer.active if consumer.active >= 0 else -1)),
+        ])  # fmt: skip
 
-    return in_parts(sorted(group.consumers), take, partial(_array, parts), ctx)
+    return array_of(sorted(group.consumers), described, ctx)

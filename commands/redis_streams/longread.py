@@ -132,7 +132,7 @@ class KeyRead:
         stream = ctx.ks.stream(name, ctx.now)
         group = stream.groups.get(read.group) if stream is not None else None
         if stream is None or group is None or (self._group is not None and group is not self._group):
-            raise errors.no_group_to_read(name, read.group)
+            raise errors.quoting(errors.NO_GROUP_TO_READ, name, read.group)
         self._group, self._stream = group, stream
         ctx.touch(group)
         return stream, group

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
 
 from commands.context import Chunks, Context, Reply, Slices
@@ -10,7 +9,7 @@ from commands.declare import arg, block, command, key, oneof, opt, repeat, token
 from commands.parse import INT_MAX, integer, raw_ids
 from commands.redis_streams.consumers import idle_of, is_idle, owner_of
 from commands.redis_streams.ids import range_end, range_start, xid_bulk
-from commands.slicing import AT_ONCE, IdParser, by_id, in_parts, in_pieces, rows_reply
+from commands.slicing import AT_ONCE, IdParser, array_of, by_id, in_pieces, rows_reply
 from commands.streams.groups import acknowledge
 from commands.streams.lookup import need_group
 from resp import errors
@@ -87,19 +86,13 @@ def _summary(ctx: Context, group: Group) -> Reply:
         null = encode.null(proto)
         return b"*4\r\n:0\r\n" + null + null + encode.null_array(proto)
     head = b"*4\r\n:%d\r\n%b%b" % (len(pending), xid_bulk(low), xid_bulk(high))
-    counts: list[bytes] = []
 
-    def take(names: Sequence[bytes]) -> None:
-        for name in names:
-            consumer = group.consumers.get(name)
-            number = pending.owned(consumer.number) if consumer is not None else 0
-            if number:
-                counts.append(b"*2\r\n" + encode.bulk(name) + encode.bulk(b"%d" % number))
+    def counted(name: bytes) -> bytes:
+        consumer = group.consumers.get(name)
+        number = pending.owned(consumer.number) if consumer is not None else 0
+        return b"*2\r\n" + encode.bulk(name) + encode.bulk(b"%d" % number) if number else b""
 
-    def finish(_: Context) -> bytes | Chunks:
-        return in_pieces([head, encode.array_header(len(counts)), *counts])
-
-    return in_parts(sorted(group.consumers), take, finish, ctx)
+    return array_of(sorted(group.consumers), counted, ctx, head=head)
 
 
 def _listed(owners: dict[int, Consumer], now: int, away: int, rows: list[PendingRow]) -> bytes:
@@ -196,7 +189,7 @@ class NackCall:
         if word == b"FORCE":
             self._force = True
             return 1
-        raise errors.unrecognized_claim("XNACK", argv[at])
+        raise errors.quoting(errors.UNKNOWN_OPTION_OF, b"XNACK", argv[at])
 
     def step(self, ctx: Context) -> bytes | None:
         """Return the next messages to the group. Raises CommandError if the group no longer exists."""

@@ -11,7 +11,7 @@ from typing import Final
 
 from commands.context import Block, Chunks, Context, Reply
 from commands.declare import arg, block, command, key, opt
-from commands.parse import MOST_STREAMS, integer, timeout_ms
+from commands.parse import MOST_STREAMS, integer, position_after, timeout_ms
 from commands.redis_streams.ids import strict_id
 from commands.redis_streams.replies import KeyPart, keys_reply
 from resp import errors
@@ -29,15 +29,7 @@ WORDS: Final = {b"COUNT": 2, b"BLOCK": 2, b"GROUP": 3, b"NOACK": 1, b"CLAIM": 2}
 
 def streams_at(argv: Sequence[bytes]) -> int:
     """Return the position of the first key in an XREAD or XREADGROUP; 0 if its options can't be parsed."""
-    at, end = 1, len(argv)
-    while at + 1 < end:
-        word = argv[at].upper()
-        if word == b"STREAMS":
-            return at + 1
-        if word not in WORDS:
-            return 0
-        at += WORDS[word]
-    return 0
+    return position_after(b"STREAMS", argv, 1, WORDS)
 
 
 @command(

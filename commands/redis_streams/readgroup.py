@@ -46,7 +46,7 @@ def xreadgroup(ctx: Context, argv: list[bytes]) -> Reply:
     for number, name in enumerate(read.keys):
         stream = ks.read_stream(name, now)
         if stream is None or read.group not in stream.groups:
-            raise errors.no_group_to_read(name, read.group)
+            raise errors.quoting(errors.NO_GROUP_TO_READ, name, read.group)
         read.ids.append(read.id_of(number))
     null = encode.null_array(ctx.session.proto)
     if is_long(ctx, read):
@@ -92,7 +92,7 @@ def _find(ctx: Context, key: bytes, name: bytes) -> tuple[Stream, Group]:
     stream = ctx.ks.stream(key, ctx.now)
     group = stream.groups.get(name) if stream is not None else None
     if stream is None or group is None:
-        raise errors.no_group_to_read(key, name)
+        raise errors.quoting(errors.NO_GROUP_TO_READ, key, name)
     return stream, group
 
 

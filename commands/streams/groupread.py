@@ -49,7 +49,7 @@ class GroupRead(Block):
         stream = ctx.ks.stream(key, ctx.now)
         group = stream.groups.get(self.name) if stream is not None else None
         if stream is None or group is None:
-            raise errors.no_group(key, self.name)
+            raise errors.quoting(errors.NO_GROUP, key, self.name)
         served = ctx.served()
         group.touch(served)
         return _serve_group(ctx, key, self.options, stream, group, False, served)
@@ -136,7 +136,7 @@ class ReadSlices:
         key, options, group = self._key, self._options, self._group
         stream = ctx.ks.stream(key, ctx.now)
         if stream is None or stream.groups.get(options.group) is not group:
-            raise errors.no_group(key, options.group)
+            raise errors.quoting(errors.NO_GROUP, key, options.group)
         ctx.touch(group)
         if self._new is None and self._redeliver(ctx, stream):
             return None

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
 from typing import Final
 
 from commands.context import Context, Reply
 from commands.declare import arg, block, command, key, opt, repeat
 from commands.parse import integer, raw_ids, span
-from commands.slicing import AT_ONCE, by_id, in_parts, in_pieces, rows_reply
+from commands.slicing import AT_ONCE, array_of, by_id, rows_reply
 from commands.streams.lookup import group_of, need_group
 from resp import errors
 from resp import reply as encode
@@ -120,15 +119,12 @@ def tgroup_list(ctx: Context, argv: list[bytes]) -> Reply:
     """Return a map for each group of a stream."""
     stream, proto = ctx.ks.read_stream(argv[2], ctx.now), ctx.session.proto
     groups = {} if stream is None else stream.groups
-    parts: list[bytes] = []
 
-    def take(names: Sequence[bytes]) -> None:
-        for name in names:
-            group = groups.get(name)
-            if group is not None:  # the group may have been deleted in the meantime
-                parts.append(encode.encode(proto, _info(group)))
+    def described(name: bytes) -> bytes:
+        group = groups.get(name)  # the group may have been deleted in the meantime
+        return encode.encode(proto, _info(group)) if group is not None else b""
 
-    return in_parts(sorted(groups), take, lambda _: in_pieces([encode.array_header(len(parts)), *parts]), ctx, GROUPS)
+    return array_of(sorted(groups), described, ctx, GROUPS)
 
 
 def _info(group: Group) -> dict[str, int | bytes]:

@@ -17,5 +17,5 @@ def need_group(stream: Stream | None, key: bytes, name: bytes) -> tuple[Stream, 
     """Return group_of(). ``key``: that of the stream. Raises CommandError (NOGROUP) if either is missing."""
     found = group_of(stream, name)
     if found is None:
-        raise errors.no_group(key, name)
+        raise errors.quoting(errors.NO_GROUP, key, name)
     return found

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from commands.parse import id_parts, integer, span, timeout_ms
+from commands.parse import id_parts, integer, position_after, span, timeout_ms
 from resp import errors
 from resp.errors import CommandError
 from storage.model import records
@@ -100,15 +100,7 @@ class TreadOptions:
 
 def deadletter_at(argv: Sequence[bytes]) -> int:
     """Return the position of the dead-letter key in a TREAD; 0 if it has none or its options can't be parsed."""
-    at, end = 4, len(argv)
-    while at < end:
-        word = argv[at].upper()
-        if word == b"DEADLETTER":
-            return at + 1 if at + 1 < end else 0
-        if word not in WORDS:
-            return 0
-        at += WORDS[word]
-    return 0
+    return position_after(b"DEADLETTER", argv, 4, WORDS)
 
 
 class _Recent:

@@ -97,7 +97,7 @@ def tpublish(ctx: Context, argv: list[bytes]) -> Reply:
     served = ctx.served()
     for name in names:
         if stagemutators.live(ks, name, served) is None:
-            raise errors.no_stage(name)
+            raise errors.quoting(errors.NO_STAGE, name)
     firsts: list[stagemutators.First] = []
     total = 0
     content = stagemutators.gathered(ks, names)

@@ -9,9 +9,11 @@ Rule 2: bytes are not decoded. Text in arguments is sent as UTF-8, numbers in th
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 from tidelog.client.entries import (
     MISSING,
@@ -37,6 +39,9 @@ Fields = Mapping[Any, Value] | Sequence[tuple[Name, Value]]
 IdLike = StreamId | Entry | str | bytes | int | datetime
 
 NEW = ""  # as a last ID: only entries that arrive from now on
+
+D = TypeVar("D", Info, GroupInfo)
+_ID_FIELDS = {"first", "last", "evicted_to", "deleted_to", "offset"}  # fields of Info and GroupInfo that are IDs
 
 
 # -- arguments -----------------------------------------------------------------------------------------------
@@ -83,10 +88,12 @@ def read_span(reply: list[bytes]) -> Span:
     return Span(_maybe_id(reply[0]), _id(reply[1]))
 
 
-def _facts(reply: dict[bytes, Any] | list[Any]) -> dict[str, Any]:
-    """Read a map: a map in RESP3, a flat array of names and values in RESP2."""
+def _described(kind: type[D], reply: dict[bytes, Any] | list[Any]) -> D:
+    """Read a map: a map in RESP3, a flat array of names and values in RESP2. Names without a field are skipped."""
     pairs = reply.items() if isinstance(reply, dict) else zip(reply[::2], reply[1::2], strict=True)
-    return {name.decode(): value for name, value in pairs}
+    named = {name.decode().replace("dead-", "dead").replace("-", "_"): value for name, value in pairs}
+    values = {each.name: named[each.name] for each in dataclasses.fields(kind) if each.name in named}
+    return kind(**values | {name: _maybe_id(values[name]) for name in _ID_FIELDS & values.keys()})
 
 
 # -- appending -----------------------------------------------------------------------------------------------
@@ -309,29 +316,7 @@ def tseek(key: Name, last_id: IdLike, n: int) -> Call[StreamId | None]:
 
 def tinfo(key: Name) -> Call[Info]:
     """Describe a stream. Raises redis.ResponseError if there is no such key."""
-
-    def read(reply: dict[bytes, Any] | list[Any]) -> Info:
-        facts = _facts(reply)
-        return Info(
-            length=facts["length"],
-            first=_maybe_id(facts["first"]),
-            last=_id(facts["last"]),
-            entries_added=facts["entries-added"],
-            evicted=facts["evicted"],
-            evicted_to=_id(facts["evicted-to"]),
-            nodes=facts["nodes"],
-            memory_bytes=facts["memory-bytes"],
-            disk_bytes=facts["disk-bytes"],
-            groups=facts["groups"],
-            pending=facts["pending"],
-            redelivered=facts["redelivered"],
-            expired=facts["expired"],
-            deadlettered=facts["dead-lettered"],
-            deleted=facts.get("deleted", 0),  # missing in replies of earlier servers
-            deleted_to=_id(facts.get("deleted-to", b"0.0")),
-        )
-
-    return Call(("TINFO", key), read)
+    return Call(("TINFO", key), partial(_described, Info))
 
 
 # -- groups --------------------------------------------------------------------------------------------------
@@ -391,23 +376,7 @@ def tpending_range(
 
 def tgroup_list(key: Name) -> Call[list[GroupInfo]]:
     """Return the groups of a stream; none if there is no such key."""
-
-    def read(reply: list[Any]) -> list[GroupInfo]:
-        return [
-            GroupInfo(
-                name=facts["name"],
-                offset=_id(facts["offset"]),
-                ttl=facts["ttl"],
-                pending=facts["pending"],
-                readers=facts["readers"],
-                redelivered=facts["redelivered"],
-                expired=facts["expired"],
-                deadlettered=facts["dead-lettered"],
-            )
-            for facts in map(_facts, reply)
-        ]
-
-    return Call(("TGROUP", "LIST", key), read)
+    return Call(("TGROUP", "LIST", key), lambda reply: [_described(GroupInfo, each) for each in reply])
 
 
 def tgroup_setid(key: Name, group: Name, id: IdLike) -> Call[None]:  # noqa: A002 - its name everywhere else

@@ -14,6 +14,7 @@ import redis
 
 from tidelog.client.client import Client
 from tidelog.transport.call import Call
+from tidelog.transport.call import checked as checked
 
 T = TypeVar("T")
 LOST: Final = (redis.ConnectionError, redis.TimeoutError, OSError)  # errors of the connection, not error replies
@@ -72,14 +73,6 @@ async def arun(link: CallSender, steps: Steps[T]) -> T:
         return result
     finally:
         steps.close()
-
-
-def checked(replies: list[Any]) -> list[Any]:
-    """Return the results. Raises the first error among them."""
-    for reply in replies:
-        if isinstance(reply, Exception):
-            raise reply
-    return replies
 
 
 def single(call: Call[T]) -> Steps[T]:

@@ -18,9 +18,8 @@ import hiredis
 import redis
 
 from tidelog.transport.access import Access, without_credentials
-from tidelog.transport.address import Address
-from tidelog.transport.call import Call, fill_in, is_sent, plain, read_one
-from tidelog.transport.connection import tls_context
+from tidelog.transport.call import Call, checked, fill_in, is_sent, read_one
+from tidelog.transport.connection import greeting, tls_context
 from tidelog.transport.errors import ReplyError, is_temporary, translated
 from tidelog.transport.leader import leader_url
 
@@ -85,11 +84,7 @@ class AsyncConnection(asyncio.Protocol):
         The first error among the results is raised; without ``raise_on_error``, each error takes the place of a result.
         """
         results = fill_in(calls, await self.send(list(filter(is_sent, calls))))
-        if raise_on_error:
-            for result in results:
-                if isinstance(result, Exception):
-                    raise result
-        return results
+        return checked(results) if raise_on_error else results
 
     def close(self, why: str = "closed") -> None:
         """Close the connection. Every request in flight raises LostError."""
@@ -170,7 +165,7 @@ async def connect(access: Access, url: str, name: str) -> AsyncConnection:
             tls = tls_context(access, address) if address.tls else None
             await loop.create_connection(lambda: made, address.host, address.port, ssl=tls)
         try:
-            await _greet(made, address, name)
+            checked(await made.send(greeting(address, name)))
         except BaseException:
             made.close()
             raise
@@ -191,15 +186,3 @@ async def connect_to_leader(access: Access, name: str) -> AsyncConnection:
                 raise ConnectionError(str(error)) from None
             raise redis.ResponseError(str(error)) from None
     return await connect(access, url, name)
-
-
-async def _greet(made: AsyncConnection, address: Address, name: str) -> None:
-    greeting: list[Call[Any]] = []
-    if address.password is not None:
-        greeting.append(plain("AUTH", *((address.username,) if address.username else ()), address.password))
-    if address.db:
-        greeting.append(plain("SELECT", address.db))
-    greeting.append(plain("CLIENT", "SETNAME", name))
-    for reply in await made.send(greeting):
-        if isinstance(reply, redis.ResponseError):
-            raise reply

@@ -84,6 +84,14 @@ def read_all(calls: Sequence[Call[Any]], replies: list[Any], raise_on_error: boo
     return results
 
 
+def checked(results: list[Any]) -> list[Any]:
+    """Return the results. Raises the first error among them."""
+    for result in results:
+        if isinstance(result, Exception):
+            raise result
+    return results
+
+
 def plain(*args: Any) -> Call[Any]:
     """Return a call whose result is its reply."""
     return Call(args, _unchanged)

@@ -24,7 +24,7 @@ import hiredis
 
 from tidelog.transport.access import Access, without_credentials
 from tidelog.transport.address import Address
-from tidelog.transport.call import Call, Value, fill_in, is_sent, read_one
+from tidelog.transport.call import Call, Value, fill_in, is_sent, plain, read_one
 from tidelog.transport.errors import ReplyError
 
 CHUNK: Final = 1 << 18  # bytes read from the socket at a time, at most
@@ -69,12 +69,9 @@ class BlockingConnection:
         self._sock = _connect(access, address)
         self._patience = self._sock.gettimeout()
         try:
-            if address.password is not None:
-                self.ask("AUTH", *((address.username,) if address.username else ()), address.password)
-            if address.db:
-                self.ask("SELECT", address.db)
-            if self.ask("CLIENT", "SETNAME", name) != b"OK":
-                raise ConnectionError(f"{self.place} does not speak RESP")
+            for call in greeting(address, name):
+                if self.ask(*call.args) != b"OK":
+                    raise ConnectionError(f"{self.place} does not speak RESP")
         except BaseException:
             self.close()
             raise
@@ -223,6 +220,16 @@ def _connect(access: Access, address: Address) -> socket.socket:
                 raise
     sock.settimeout(access.read_ms / 1000)
     return sock
+
+
+def greeting(address: Address, name: str) -> list[Call[Any]]:
+    """Return the calls with which a connection begins: login, database, and its name in CLIENT LIST."""
+    calls = [plain("CLIENT", "SETNAME", name)]
+    if address.db:
+        calls.insert(0, plain("SELECT", address.db))
+    if address.password is not None:
+        calls.insert(0, plain("AUTH", *((address.username,) if address.username else ()), address.password))
+    return calls
 
 
 def tls_context(access: Access, address: Address) -> ssl.SSLContext:

@@ -121,46 +121,29 @@ class LeaderConnection:
         return self.attempts(once)
 
     def _find(self) -> BlockingConnection:
-        urls = self.access.urls
-        if self.access.sentinels:
-            return self._named()
-        if len(urls) == 1:
-            return BlockingConnection(self.access, urls[0], self.name)
-        met = []
-        for url in urls:
-            try:
-                wire = BlockingConnection(self.access, url, self.name)
-            except (OSError, ReplyError) as error:
-                if isinstance(error, ReplyError) and not is_temporary(error):
-                    raise
-                met.append(f"{without_credentials(url)}: {error}")
-                continue
-            if wire.ask("ROLE")[0] == b"master":
-                return wire
-            met.append(f"{wire.place}: a replica")
-            wire.close()
-        raise ConnectionError(f"no leader among {self.access.called('urls')} ({'; '.join(met)})")
-
-    def _named(self) -> BlockingConnection:
-        """Connect to the leader that a Sentinel names."""
+        """Connect to the leader among the URLs, or to the one that a Sentinel names (Rule 2)."""
         access, met = self.access, []
-        for sentinel in access.sentinels:
+        if len(access.urls) == 1 and not access.sentinels:
+            return BlockingConnection(access, access.urls[0], self.name)
+        for place in access.sentinels or access.urls:
             try:
-                place = self._asked(sentinel)
-                wire = BlockingConnection(access, place, self.name) if place else None
+                url = self._asked(place) if access.sentinels else place
+                wire = BlockingConnection(access, url, self.name) if url else None
             except (OSError, ReplyError) as error:
                 if isinstance(error, ReplyError) and not is_temporary(error):
                     raise
-                met.append(f"{without_credentials(sentinel)}: {error}")
+                met.append(f"{without_credentials(place)}: {error}")
                 continue
             if wire is None:
-                met.append(f"{without_credentials(sentinel)}: no service of this name")
+                met.append(f"{without_credentials(place)}: no service of this name")
             elif wire.ask("ROLE")[0] == b"master":
                 return wire
             else:
                 met.append(f"{wire.place}: a replica")
                 wire.close()
-        raise ConnectionError(f"no leader by {access.called('sentinels')} for {access.service!r} ({'; '.join(met)})")
+        named = f"by {access.called('sentinels')} for {access.service!r}"
+        where = named if access.sentinels else f"among {access.called('urls')}"
+        raise ConnectionError(f"no leader {where} ({'; '.join(met)})")
 
     def _asked(self, sentinel: str) -> str:
         """Return the leader's URL from a Sentinel, or "" if it does not know the service. Raises OSError."""
