@@ -220,7 +220,7 @@ DEBUG_NOT_ALLOWED = (
     "connection, otherwise you need to set this option in the configuration file, and then restart the server."
 )
 
-# texts with words of the call, for quoting()
+# texts with words of the call, in this order, for quoting()
 NO_GROUP = "NOGROUP No such key '{}' or consumer group '{}'"
 NO_GROUP_TO_READ = "NOGROUP No such key '{}' or consumer group '{}' in XREADGROUP with GROUP option"
 NO_GROUP_OF_KEY = "NOGROUP No such consumer group '{}' for key name '{}'"

@@ -44,6 +44,16 @@ def _on_off(word: bytes) -> bool:
     raise errors.syntax()
 
 
+def _choice(argv: list[bytes], words: tuple[bytes, bytes], text: str) -> bytes:
+    """Return the optional word argv[3] in upper case, by default the first of ``words``. Raises CommandError."""
+    if len(argv) > 4:
+        raise errors.bad_subcommand(argv)
+    word = argv[3].upper() if len(argv) == 4 else words[0]
+    if word not in words:
+        raise CommandError(text)
+    return word
+
+
 def _text(ctx: Context, text: str) -> bytes:
     return reply.verbatim(ctx.session.proto, "txt", text.encode("latin-1", "replace"))
 
@@ -229,14 +239,7 @@ def client_kill(ctx: Context, argv: list[bytes]) -> Reply:
 @_all("CLIENT|UNBLOCK", arg("client-id", "integer"), opt(oneof("unblock-type", token("TIMEOUT"), token("ERROR"))))
 def client_unblock(ctx: Context, argv: list[bytes]) -> Reply:
     """End the wait of a blocked client, as at its timeout or with an error."""
-    as_error = False
-    if len(argv) == 4:
-        word = argv[3].upper()
-        if word not in (b"TIMEOUT", b"ERROR"):
-            raise CommandError(errors.BAD_UNBLOCK_REASON)
-        as_error = word == b"ERROR"
-    elif len(argv) > 4:
-        raise errors.bad_subcommand(argv)
+    as_error = _choice(argv, (b"TIMEOUT", b"ERROR"), errors.BAD_UNBLOCK_REASON) == b"ERROR"
     found = ctx.server.clients.get(integer(argv[2]))
     waited = found is not None and found.transport is not None and found.transport.unblock(as_error)
     return reply.integer(int(waited))
@@ -245,14 +248,7 @@ def client_unblock(ctx: Context, argv: list[bytes]) -> Reply:
 @_all("CLIENT|PAUSE", arg("timeout", "integer"), opt(oneof("mode", token("WRITE"), token("ALL"))))
 def client_pause(ctx: Context, argv: list[bytes]) -> Reply:
     """Delay the commands of all clients, or only write commands, for a number of ms."""
-    writes_only = False
-    if len(argv) == 4:
-        word = argv[3].upper()
-        if word not in (b"WRITE", b"ALL"):
-            raise CommandError(errors.BAD_PAUSE_MODE)
-        writes_only = word == b"WRITE"
-    elif len(argv) > 4:
-        raise errors.bad_subcommand(argv)
+    writes_only = _choice(argv, (b"ALL", b"WRITE"), errors.BAD_PAUSE_MODE) == b"WRITE"
     ctx.server.pauses.pause(ctx.now + timeout_ms(argv[2]), writes_only)
     return reply.OK
 

@@ -16,6 +16,8 @@ from resp.errors import CommandError
 # The version of Redis that shared commands follow. HELLO and INFO return it; clients use it to choose features.
 REDIS_LEVEL = b"8.4.0"
 
+_always = partial(command, flags="noscript loading stale fast no_auth allow_busy", group="connection")
+
 
 def check_name(value: bytes, what: str) -> bytes:
     """Check a client name, or a word of CLIENT SETINFO: printable ASCII without spaces. Raises CommandError."""
@@ -46,7 +48,7 @@ def _log_in(
     return DelayedReply(ctx.now + wait, attempt)
 
 
-@command(
+@_always(
     "HELLO",
     opt(
         block(
@@ -56,8 +58,7 @@ def _log_in(
             opt(arg("clientname", token="SETNAME")),
         )
     ),
-    flags="noscript loading stale fast no_auth allow_busy", group="connection",
-)  # fmt: skip
+)
 def hello(ctx: Context, argv: list[bytes]) -> Reply:
     """Choose RESP2 or RESP3, log in, and set the name of the connection; return properties of the server."""
     session = ctx.session
@@ -93,10 +94,7 @@ def _greeting(session: Session, proto: int, name: bytes | None, role: bytes) -> 
     })  # fmt: skip
 
 
-@command(
-    "AUTH", opt(arg("username")), arg("password"), arity=-2, flags="noscript loading stale fast no_auth allow_busy",
-    group="connection",
-)  # fmt: skip
+@_always("AUTH", opt(arg("username")), arg("password"), arity=-2)
 def auth(ctx: Context, argv: list[bytes]) -> Reply:
     """Log in; without a name, as the user ``default``, whose password is set by ``requirepass``."""
     if len(argv) > 3:
@@ -133,20 +131,14 @@ def echo(ctx: Context, argv: list[bytes]) -> Reply:
     return reply.bulk(argv[1])
 
 
-@command(
-    "QUIT", arity=-1, flags="noscript loading stale fast no_auth allow_busy", traits="immediate subscribed unpausable",
-    group="connection",
-)  # fmt: skip
+@_always("QUIT", arity=-1, traits="immediate subscribed unpausable")
 def quit_(ctx: Context, argv: list[bytes]) -> Reply:
     """Close the connection after this reply."""
     ctx.session.close_after_reply = True
     return reply.OK
 
 
-@command(
-    "RESET", flags="noscript loading stale fast no_auth allow_busy", traits="immediate subscribed unpausable",
-    group="connection",
-)  # fmt: skip
+@_always("RESET", traits="immediate subscribed unpausable")
 def reset(ctx: Context, argv: list[bytes]) -> Reply:
     """Reset the connection to the state of a new one."""
     session = ctx.session

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from commands.context import Context, Reply
 from commands.declare import arg, command, key, oneof, opt, token
 from commands.keys.setoptions import set_expiry
@@ -13,6 +15,7 @@ from storage.keyspace import events
 _NX_AND_OTHERS = "ERR NX and XX, GT or LT options at the same time are not compatible"
 _GT_AND_LT = "ERR GT and LT options at the same time are not compatible"
 
+_expires = partial(command, flags="write fast", group="generic")
 _CONDITION = opt(oneof("condition", token("NX"), token("XX"), token("GT"), token("LT")))
 
 
@@ -55,31 +58,25 @@ def _allowed(conditions: set[bytes], when: int, current: int) -> bool:
     )
 
 
-@command("EXPIRE", key("RW UPDATE"), arg("seconds", "integer"), _CONDITION, flags="write fast", group="generic")
+@_expires("EXPIRE", key("RW UPDATE"), arg("seconds", "integer"), _CONDITION)
 def expire(ctx: Context, argv: list[bytes]) -> Reply:
     """Set the expiry of a key to a number of seconds from now."""
     return _set_expiry(ctx, argv, 1000, ctx.now)
 
 
-@command("PEXPIRE", key("RW UPDATE"), arg("milliseconds", "integer"), _CONDITION, flags="write fast", group="generic")
+@_expires("PEXPIRE", key("RW UPDATE"), arg("milliseconds", "integer"), _CONDITION)
 def pexpire(ctx: Context, argv: list[bytes]) -> Reply:
     """Set the expiry of a key to a number of milliseconds from now."""
     return _set_expiry(ctx, argv, 1, ctx.now)
 
 
-@command(
-    "EXPIREAT", key("RW UPDATE"), arg("unix-time-seconds", "unix-time"), _CONDITION, flags="write fast",
-    group="generic",
-)  # fmt: skip
+@_expires("EXPIREAT", key("RW UPDATE"), arg("unix-time-seconds", "unix-time"), _CONDITION)
 def expireat(ctx: Context, argv: list[bytes]) -> Reply:
     """Set the expiry of a key to a Unix time in seconds."""
     return _set_expiry(ctx, argv, 1000, 0)
 
 
-@command(
-    "PEXPIREAT", key("RW UPDATE"), arg("unix-time-milliseconds", "unix-time"), _CONDITION, flags="write fast",
-    group="generic",
-)  # fmt: skip
+@_expires("PEXPIREAT", key("RW UPDATE"), arg("unix-time-milliseconds", "unix-time"), _CONDITION)
 def pexpireat(ctx: Context, argv: list[bytes]) -> Reply:
     """Set the expiry of a key to a Unix time in milliseconds."""
     return _set_expiry(ctx, argv, 1, 0)

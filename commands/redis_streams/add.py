@@ -164,11 +164,7 @@ def xadd_alike(ctx: Context, argv: list[bytes], bodies: list[bytes]) -> bytes:
     """Execute XADDs to one key: see append_alike()."""
     if argv[2] != b"*":
         return _trimming_alike(ctx, argv, bodies)
-    ids = append_alike(ctx, argv, bodies, 3)
-    if ids and ctx.ks.event_classes:
-        for _ in bodies:
-            ctx.ks.notify(events.STREAM, b"xadd", argv[1])
-    return ids.replace(b".", b"-")
+    return append_alike(ctx, argv, bodies, 3, b"xadd").replace(b".", b"-")
 
 
 @batch("XADD")
@@ -184,18 +180,13 @@ def xadd_large(ctx: Context, calls: list[list[bytes]]) -> list[bytes] | None:
     plain = 0
     while plain < len(calls) and calls[plain][2] == b"*":
         plain += 1
-    calls = calls[:plain]
-    replies = append_large(ctx, calls, 3)
+    return _dashed(append_large(ctx, calls[:plain], 3, b"xadd"))
+
+
+def _dashed(replies: list[bytes] | None) -> list[bytes] | None:
+    """Return the replies of a pipeline group in the X form, all of them in the first item; None: no replies."""
     if replies is None:
         return None
-    if ctx.ks.event_classes:
-        for argv in calls:
-            ctx.ks.notify(events.STREAM, b"xadd", argv[1])
-    return _dashed(replies)
-
-
-def _dashed(replies: list[bytes]) -> list[bytes]:
-    """Return the replies of a pipeline group in the X form, all of them in the first item."""
     return [b"".join(replies).replace(b".", b"-"), *[b""] * (len(replies) - 1)]
 
 
@@ -209,11 +200,9 @@ def _trimming_large(ctx: Context, calls: list[list[bytes]]) -> list[bytes] | Non
     same = _trimmable(ctx, first[1], options, like_first(calls, 2, at + 1))
     if same < 2:
         return None
-    calls = calls[:same]
-    replies = append_large(ctx, calls, at + 1)
-    if replies is None:
-        return None
-    _trim_group(ctx, first[1], options, same)
+    replies = append_large(ctx, calls[:same], at + 1, b"")
+    if replies is not None:
+        _trim_group(ctx, first[1], options, same)
     return _dashed(replies)
 
 
@@ -223,7 +212,7 @@ def _trimming_alike(ctx: Context, argv: list[bytes], bodies: list[bytes]) -> byt
     options = AddTrimOptions(ctx, argv, True)
     if _trimmable(ctx, argv[1], options, len(bodies)) < len(bodies):
         return b""
-    ids = append_alike(ctx, argv, bodies, at + 1)
+    ids = append_alike(ctx, argv, bodies, at + 1, b"")
     if ids:
         _trim_group(ctx, argv[1], options, len(bodies))
     return ids.replace(b".", b"-")

@@ -47,7 +47,7 @@ def _stream(ctx: Context, name: bytes) -> Stream:
 def _group(stream: Stream, argv: list[bytes]) -> Group:
     group = stream.groups.get(argv[3])
     if group is None:
-        raise errors.quoting(errors.NO_GROUP_OF_KEY, argv[2], argv[3])
+        raise errors.quoting(errors.NO_GROUP_OF_KEY, argv[3], argv[2])
     return group
 
 

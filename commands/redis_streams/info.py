@@ -289,7 +289,7 @@ def xinfo_consumers(ctx: Context, argv: list[bytes]) -> Reply:
     """Return a map for each consumer of a group."""
     group = _stream(ctx, argv).groups.get(argv[3])
     if group is None:
-        raise errors.quoting(errors.NO_GROUP_OF_KEY, argv[2], argv[3])
+        raise errors.quoting(errors.NO_GROUP_OF_KEY, argv[3], argv[2])
     proto, now = ctx.session.proto, ctx.now
 
     def described(name: bytes) -> bytes:

@@ -10,7 +10,7 @@ from commands.parse import INT_MAX, integer, raw_ids
 from commands.redis_streams.consumers import idle_of, is_idle, owner_of
 from commands.redis_streams.ids import range_end, range_start, xid_bulk
 from commands.slicing import AT_ONCE, IdParser, array_of, by_id, in_pieces, rows_reply
-from commands.streams.groups import acknowledge
+from commands.streams.groups import acknowledge, on_messages
 from commands.streams.lookup import need_group
 from resp import errors
 from resp import reply as encode
@@ -22,10 +22,7 @@ from storage.keyspace.groupmutators import Messages, Ownership
 from storage.streams.stream import Stream
 
 
-@command(
-    "XACK", key("RW UPDATE"), arg("group"), repeat(arg("id")), flags="write fast", traits="sign_of_life",
-    complexity="O(M log P): M IDs, P pending messages.",
-)  # fmt: skip
+@on_messages("XACK", key("RW UPDATE"), arg("group"), repeat(arg("id")))
 def xack(ctx: Context, argv: list[bytes]) -> Reply:
     """Acknowledge messages of a group; return how many were pending."""
     stream = ctx.ks.read_stream(argv[1], ctx.now)
@@ -127,11 +124,10 @@ def _scanned(ctx: Context, group: Group, owner: int, start: int, end: int, count
 
 
 # -- XNACK -------------------------------------------------------------------------------------------------------------
-@command(
+@on_messages(
     "XNACK", key("RW UPDATE"), arg("group"), oneof("mode", token("SILENT"), token("FAIL"), token("FATAL")),
     block("ids", arg("numids", "integer"), arg("id", multiple=True), token="IDS"),
-    opt(arg("count", "integer", token="RETRYCOUNT")), opt(token("FORCE")), flags="write fast", traits="sign_of_life",
-    complexity="O(M log P): M IDs, P pending messages.",
+    opt(arg("count", "integer", token="RETRYCOUNT")), opt(token("FORCE")),
 )  # fmt: skip
 def xnack(ctx: Context, argv: list[bytes]) -> Reply:
     """Return messages to the group, so that any consumer can claim them immediately; return how many."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from commands.context import Context, Reply
 from commands.declare import arg, command, key, opt
 from commands.parse import integer
@@ -11,20 +13,16 @@ from resp import errors
 from resp import reply as encode
 from storage.model.ids import MAX_ID
 
+_reads = partial(command, flags="readonly", complexity="O(log N + M): N macro nodes, M entries returned.")
 
-@command(
-    "XRANGE", key("RO ACCESS"), arg("start"), arg("end"), opt(arg("count", "integer", token="COUNT")), flags="readonly",
-    complexity="O(log N + M): N macro nodes, M entries returned.",
-)  # fmt: skip
+
+@_reads("XRANGE", key("RO ACCESS"), arg("start"), arg("end"), opt(arg("count", "integer", token="COUNT")))
 def xrange(ctx: Context, argv: list[bytes]) -> Reply:
     """Return the entries between two IDs, oldest first."""
     return _range(ctx, argv, 2, 3)
 
 
-@command(
-    "XREVRANGE", key("RO ACCESS"), arg("end"), arg("start"), opt(arg("count", "integer", token="COUNT")),
-    flags="readonly", complexity="O(log N + M): N macro nodes, M entries returned.",
-)  # fmt: skip
+@_reads("XREVRANGE", key("RO ACCESS"), arg("end"), arg("start"), opt(arg("count", "integer", token="COUNT")))
 def xrevrange(ctx: Context, argv: list[bytes]) -> Reply:
     """Return the entries between two IDs, newest first."""
     return _range(ctx, argv, 3, 2)

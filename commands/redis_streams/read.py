@@ -11,8 +11,9 @@ from typing import Final
 
 from commands.context import Block, Chunks, Context, Reply
 from commands.declare import arg, block, command, key, opt
-from commands.parse import MOST_STREAMS, integer, position_after, timeout_ms
+from commands.parse import integer, position_after, timeout_ms
 from commands.redis_streams.ids import strict_id
+from commands.redis_streams.readargs import keys_of
 from commands.redis_streams.replies import KeyPart, keys_reply
 from resp import errors
 from resp import reply as encode
@@ -84,13 +85,8 @@ class ReadWords:
             if at < end and argv[at].upper() == b"NOACK":
                 raise CommandError(errors.NOACK_OF_XREAD)
             raise errors.syntax()
-        half = (end - at - 1) // 2
-        if (end - at - 1) % 2:
-            raise errors.unbalanced("xread", "ID, '+', or '$'")
-        if half > MOST_STREAMS:
-            raise errors.too_many_keys("XREAD", half, MOST_STREAMS)
-        self.keys = argv[at + 1 : at + 1 + half]
-        self.ids = argv[at + 1 + half :]
+        self.keys = keys_of(argv, at + 1, "xread", "ID, '+', or '$'")
+        self.ids = argv[at + 1 + len(self.keys) :]
 
 
 def _position(ctx: Context, name: bytes, text: bytes) -> int:

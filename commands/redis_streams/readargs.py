@@ -17,6 +17,17 @@ NO_BLOCK: Final = -1
 NO_CLAIM: Final = NO_PENDING
 
 
+def keys_of(argv: list[bytes], start: int, command: str, words: str) -> list[bytes]:
+    """Return the keys from ``start`` on, after STREAMS; as many IDs follow. ``words``: alternatives to an ID, for the
+    error. Raises CommandError."""
+    count, odd = divmod(len(argv) - start, 2)
+    if odd:
+        raise errors.unbalanced(command, words)
+    if count > MOST_STREAMS:
+        raise errors.too_many_keys(command.upper(), count, MOST_STREAMS)
+    return argv[start : start + count]
+
+
 class GroupReadArgs:
     """A call of XREADGROUP. id_of() parses an ID, after the groups were found."""
 
@@ -72,13 +83,8 @@ class GroupReadArgs:
             raise CommandError(errors.MISSING_GROUP)
 
     def _keys(self, argv: list[bytes], start: int) -> None:
-        words = len(argv) - start
-        if words % 2:
-            raise errors.unbalanced("xreadgroup", "ID or '>'")
-        if words > 2 * MOST_STREAMS:
-            raise errors.too_many_keys("XREADGROUP", words // 2, MOST_STREAMS)
-        self.first = start + words // 2
-        self.keys = argv[start : self.first]
+        self.keys = keys_of(argv, start, "xreadgroup", "ID or '>'")
+        self.first = start + len(self.keys)
 
     def id_of(self, number: int) -> int:
         """Return the ID for the key with this index. Raises CommandError."""

@@ -95,20 +95,17 @@ def head_of(argv: list[bytes], words: int) -> int:
 @alike("TAPPEND", tappend_head)
 def tappend_alike(ctx: Context, argv: list[bytes], bodies: list[bytes]) -> bytes:
     """Execute TAPPENDs to one key: see append_alike()."""
-    ids = append_alike(ctx, argv, bodies, 2)
-    if ids and ctx.ks.event_classes:
-        for _ in bodies:
-            ctx.ks.notify(events.STREAM, b"tappend", argv[1])
-    return ids
+    return append_alike(ctx, argv, bodies, 2, b"tappend")
 
 
-def append_alike(ctx: Context, argv: list[bytes], bodies: list[bytes], values_at: int) -> bytes:
+def append_alike(ctx: Context, argv: list[bytes], bodies: list[bytes], values_at: int, event: bytes) -> bytes:
     """Append the entries of similar calls with one record: a body already has the form of an entry.
 
         *6 $7 TAPPEND $1 k $6 sensor $2 01 ...      a call as received
         *5 $15 1486475519747.0 $6 sensor $2 01 ...  its entry
 
-    Returns the IDs as bulk strings, joined; nothing if the sequence numbers are too high for this form.
+    ``event``: published for each call; empty: the caller does. Returns the IDs as bulk strings, joined; nothing if the
+    sequence numbers are too high for this form.
     """
     ks, now, name = ctx.ks, ctx.now, argv[1]
     stream = ks.stream(name, now)
@@ -138,21 +135,25 @@ def append_alike(ctx: Context, argv: list[bytes], bodies: list[bytes], values_at
             wire += b"".join(parts)
         ids += id_head + (b"\r\n" + id_head).join(id_ends) + b"\r\n"
     ks.append_packed(name, stream, ms, seq, array("I", sizes), wire)
+    _notify_each(ks, name, event, len(bodies))
     return ids
+
+
+def _notify_each(ks: Keyspace, name: bytes, event: bytes, count: int) -> None:
+    if event and ks.event_classes:
+        for _ in range(count):
+            ks.notify(events.STREAM, event, name)
 
 
 @batch("TAPPEND")
 def tappend_large(ctx: Context, calls: list[list[bytes]]) -> list[bytes] | None:
     """Execute TAPPENDs of large entries to one key: see append_large()."""
-    ids = append_large(ctx, calls, 2) if not len(calls[0]) & 1 else None
-    if ids is not None and ctx.ks.event_classes:
-        for argv in calls:
-            ctx.ks.notify(events.STREAM, b"tappend", argv[1])
-    return ids
+    return append_large(ctx, calls, 2, b"tappend") if not len(calls[0]) & 1 else None
 
 
-def append_large(ctx: Context, calls: list[list[bytes]], values_at: int) -> list[bytes] | None:
-    """Append the large entries of a pipeline group with one record. ``values_at``: index of the first field.
+def append_large(ctx: Context, calls: list[list[bytes]], values_at: int, event: bytes) -> list[bytes] | None:
+    """Append the large entries of a pipeline group with one record. ``values_at``: index of the first field. ``event``:
+    published for each call; empty: the caller does.
 
     Returns the IDs as bulk strings, one for each call. None if the entries are not large, a reader waits for the key,
     or the sequence numbers are about to overflow.
@@ -170,6 +171,7 @@ def append_large(ctx: Context, calls: list[list[bytes]], values_at: int) -> list
     ids = [id_bulk(ms, at) + b"\r\n" for at in range(seq, seq + len(calls))]
     sizes, parts, counts = _in_parts(calls, ids, values_at)
     ks.append_parts(name, stream, ms, seq, sizes, parts, counts)
+    _notify_each(ks, name, event, len(calls))
     return ids
 
 
@@ -274,7 +276,7 @@ def tappev_alike(ctx: Context, argv: list[bytes], bodies: list[bytes]) -> bytes:
         ms, seq = ks.next_id(ks.stream(name, ctx.now), ctx.now)
         if still_retained(ms << 64 | seq, retained) < len(bodies):
             return b""
-    ids = append_alike(ctx, argv, bodies, 4)
+    ids = append_alike(ctx, argv, bodies, 4, b"")
     if ids:
         _evict_group(ctx, name, len(bodies), by_count, retained)
     return ids
@@ -296,7 +298,7 @@ def tappev_large(ctx: Context, calls: list[list[bytes]]) -> list[bytes] | None:
     if same < 2:
         return None
     calls = calls[:same]
-    ids = append_large(ctx, calls, 4)
+    ids = append_large(ctx, calls, 4, b"")
     if ids is not None:
         _evict_group(ctx, name, len(calls), by_count, retained)
     return ids

@@ -17,13 +17,14 @@ from storage.groups.pending import PendingRow
 from storage.keyspace import events, groupmutators
 from storage.model.ids import MAX_ID, format_id, parse_id, parse_range_end, parse_range_start
 
+# declares a command that takes IDs of messages
+on_messages: Final = partial(
+    command, flags="write fast", traits="sign_of_life", complexity="O(M log P): M IDs, P pending messages.",
+)  # fmt: skip
 GROUPS: Final = 300  # number of groups described in one slice
 
 
-@command(
-    "TACK", key("RW UPDATE"), arg("group"), repeat(arg("id")), flags="write fast", traits="sign_of_life",
-    complexity="O(M log P): M IDs, P pending messages.",
-)  # fmt: skip
+@on_messages("TACK", key("RW UPDATE"), arg("group"), repeat(arg("id")))
 def tack(ctx: Context, argv: list[bytes]) -> Reply:
     """Acknowledge messages of a group; return how many were pending."""
     if len(argv) <= AT_ONCE:
@@ -41,9 +42,8 @@ def acknowledge(argv: list[bytes], ctx: Context, ids: list[bytes]) -> int:
     return groupmutators.ack(ctx.ks, argv[1], stream, group, ids)
 
 
-@command(
+@on_messages(
     "TNACK", key("RW UPDATE"), arg("group"), opt(arg("milliseconds", "integer", token="DELAY")), repeat(arg("id")),
-    flags="write fast", traits="sign_of_life", complexity="O(M log P): M IDs, P pending messages.",
 )  # fmt: skip
 def tnack(ctx: Context, argv: list[bytes]) -> Reply:
     """Return messages to the group: they become due now or after the delay; return how many were pending."""
@@ -55,10 +55,7 @@ def tnack(ctx: Context, argv: list[bytes]) -> Reply:
     return _fall_due(ctx, argv, first, delay)
 
 
-@command(
-    "TTOUCH", key("RW UPDATE"), arg("group"), arg("milliseconds", "integer"), repeat(arg("id")), flags="write fast",
-    traits="sign_of_life", complexity="O(M log P): M IDs, P pending messages.",
-)  # fmt: skip
+@on_messages("TTOUCH", key("RW UPDATE"), arg("group"), arg("milliseconds", "integer"), repeat(arg("id")))
 def ttouch(ctx: Context, argv: list[bytes]) -> Reply:
     """Postpone redelivery of messages: they become due so many ms from now; return how many were pending."""
     return _fall_due(ctx, argv, 4, span(argv[3]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 from commands.context import Context, Reply
 from commands.declare import arg, command, key, opt
@@ -16,11 +17,10 @@ from storage.groups.group import Group
 from storage.model.ids import MAX_ID, format_id, parse_id, parse_range_end, parse_range_start
 from storage.streams.stream import Stream
 
+_reads = partial(command, flags="readonly", complexity="O(log N + M): N macro nodes, M entries returned.")
 
-@command(
-    "TRANGE", key("RO ACCESS"), arg("start-id"), arg("end-id"), opt(arg("count", "integer", token="COUNT")),
-    flags="readonly", complexity="O(log N + M): N macro nodes, M entries returned.",
-)  # fmt: skip
+
+@_reads("TRANGE", key("RO ACCESS"), arg("start-id"), arg("end-id"), opt(arg("count", "integer", token="COUNT")))
 def trange(ctx: Context, argv: list[bytes]) -> Reply:
     """Return the entries between two IDs, both included, oldest first."""
     found = _find(ctx, argv, 2, 3)
@@ -35,10 +35,7 @@ def trange(ctx: Context, argv: list[bytes]) -> Reply:
     return entries_reply(stream.count(lo, hi), b"", stream, position, hi)
 
 
-@command(
-    "TREVRANGE", key("RO ACCESS"), arg("end-id"), arg("start-id"), opt(arg("count", "integer", token="COUNT")),
-    flags="readonly", complexity="O(log N + M): N macro nodes, M entries returned.",
-)  # fmt: skip
+@_reads("TREVRANGE", key("RO ACCESS"), arg("end-id"), arg("start-id"), opt(arg("count", "integer", token="COUNT")))
 def trevrange(ctx: Context, argv: list[bytes]) -> Reply:
     """Return the entries between two IDs, both included, newest first."""
     found = _find(ctx, argv, 3, 2)
