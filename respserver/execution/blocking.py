@@ -398,7 +398,8 @@ class Blocking:
         try:
             if name is not None and waiter.groups.get(key) is not self._group(key, name):
                 if not block.by_name:
-                    raise errors.quoting(errors.NO_GROUP, key, name)  # a new group of the same name is a different one [16]
+                    # a new group of the same name is a different one [16]
+                    raise errors.quoting(errors.NO_GROUP, key, name)
                 self._leave(waiter, key, name)
                 self._join(waiter, key, name)
             return block.serve(self._ctx, key)
