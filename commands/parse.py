@@ -122,6 +122,17 @@ def position_after(token: bytes, argv: Sequence[bytes], at: int, sizes: dict[byt
     return 0
 
 
+def keys_of(argv: list[bytes], start: int, command: str, words: str) -> list[bytes]:
+    """Return the keys of an XREAD or XREADGROUP, from ``start`` on; as many IDs follow. ``words``: alternatives to an
+    ID, for the error. Raises CommandError."""
+    count, odd = divmod(len(argv) - start, 2)
+    if odd:
+        raise errors.unbalanced(command, words)
+    if count > MOST_STREAMS:
+        raise errors.too_many_keys(command.upper(), count, MOST_STREAMS)
+    return argv[start : start + count]
+
+
 def id_parts(text: bytes) -> tuple[int, int]:
     """Parse an ID into (ms, seq), like parse_id() but without a large int. Raises CommandError."""
     ms, dot, seq = text.partition(b".")

@@ -11,9 +11,8 @@ from typing import Final
 
 from commands.context import Block, Chunks, Context, Reply
 from commands.declare import arg, block, command, key, opt
-from commands.parse import integer, position_after, timeout_ms
+from commands.parse import integer, keys_of, position_after, timeout_ms
 from commands.redis_streams.ids import strict_id
-from commands.redis_streams.readargs import keys_of
 from commands.redis_streams.replies import KeyPart, keys_reply
 from resp import errors
 from resp import reply as encode

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from commands.context import NO_PENDING
-from commands.parse import MOST_STREAMS, integer, timeout_ms
+from commands.parse import integer, keys_of, timeout_ms
 from commands.redis_streams.ids import strict_id
 from resp import errors
 from resp.errors import CommandError
@@ -15,17 +15,6 @@ from storage.model.timers import NEVER
 NEW: Final = MAX_ID  # ``>``: entries that were never delivered; as in Redis, the highest ID means the same
 NO_BLOCK: Final = -1
 NO_CLAIM: Final = NO_PENDING
-
-
-def keys_of(argv: list[bytes], start: int, command: str, words: str) -> list[bytes]:
-    """Return the keys from ``start`` on, after STREAMS; as many IDs follow. ``words``: alternatives to an ID, for the
-    error. Raises CommandError."""
-    count, odd = divmod(len(argv) - start, 2)
-    if odd:
-        raise errors.unbalanced(command, words)
-    if count > MOST_STREAMS:
-        raise errors.too_many_keys(command.upper(), count, MOST_STREAMS)
-    return argv[start : start + count]
 
 
 class GroupReadArgs:
