@@ -207,11 +207,10 @@ def _positive(value: bytes, not_integer: str, too_small: str) -> int:
 )  # fmt: skip
 def client_kill(ctx: Context, argv: list[bytes]) -> Reply:
     """Close the connection with this address, or all that match the filters."""
-    caller, old_form, skip_me = ctx.session, len(argv) == 3, True
+    caller, old_form = ctx.session, len(argv) == 3
+    skip_me = not old_form
     tests: dict[bytes, Callable[[Session], bool]] = {}  # as in Redis, the last of repeated options counts
-    if old_form:
-        tests[b"ADDR"], skip_me = _kill_test(b"ADDR", argv[2], ctx.server.users, ctx.now), False
-    for option, at in each_option(argv, 2, _KILL_OPTIONS) if not old_form else ():
+    for option, at in [(b"ADDR", 2)] if old_form else each_option(argv, 2, _KILL_OPTIONS):
         if option != b"SKIPME":
             tests[option] = _kill_test(option, argv[at], ctx.server.users, ctx.now)
         elif argv[at].lower() in (b"yes", b"no"):
