@@ -356,7 +356,7 @@ def test_memory_is_flat_while_one_event_is_tried_again_for_a_day() -> None:
         running = flow(loop, {"in": source, "out": Taking(refuses)}, {}, "in out")
         await running.start()
         await asyncio.sleep(3600)
-        sent = running.graph.sources["in"].in_flight
+        sent = running.graph.sources["in"].window.in_flight
         sink = running.graph.connectors["out"]
         assert isinstance(sink, Taking)
         await asyncio.sleep(23 * 3600)

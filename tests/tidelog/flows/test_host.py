@@ -59,7 +59,7 @@ def test_what_was_paused_stays_so_after_a_restart(tidelog_server: Server) -> Non
     async def look(host: FlowHost) -> None:
         await until(lambda: statuses(host) == {"orders.1": "paused", "orders.2": "running", "other": "running"})
         graph = host.flows["other"].instances[0].graph
-        assert graph.sources["in"].paused
+        assert graph.sources["in"].breaker.paused
         assert not graph.sinks["out"].paused
         assert not graph.sources["in"].counts.get("out")
         await host.set_status("orders", "paused")

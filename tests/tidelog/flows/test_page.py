@@ -106,8 +106,8 @@ def test_instances_and_connectors(tmp_path: Path) -> None:
         await page.click("[data-entity='in']")
         await page.until("document.querySelector('#steer-connector')?.textContent === 'Resume'")
         await page.click("#steer-connector")
-        await until(lambda: not host.flows["shop"].instances[0].graph.sources["in"].paused)
-        assert host.flows["shop"].instances[1].graph.sources["in"].paused
+        await until(lambda: not host.flows["shop"].instances[0].graph.sources["in"].breaker.paused)
+        assert host.flows["shop"].instances[1].graph.sources["in"].breaker.paused
 
     shown(test, tmp_path, FLOWS)
 

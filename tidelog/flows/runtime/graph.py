@@ -19,7 +19,7 @@ from tidelog.flows.runtime.connection import ConnectorConnection
 from tidelog.flows.runtime.node import FlowNode
 from tidelog.flows.runtime.operatornode import OperatorNode
 from tidelog.flows.runtime.sinknode import SinkNode
-from tidelog.flows.runtime.sourcenode import SourceNode, SourceOptions
+from tidelog.flows.runtime.sourcenode import SourceNode
 from tidelog.flows.spec import ConnectorSpec, Edge, FlowSpec
 
 RESPONSES = "responses"  # the port of a connector that is both a source and a sink
@@ -84,8 +84,8 @@ def _connector(
         if options.paused:
             sink.pause()
     if as_source and isinstance(made, Source):
-        given = SourceOptions(options.max_unsettled, options.on_error, settle=spec.settle)
-        source = own.source = graph.sources[one.name] = SourceNode(one.name, made, connection, context, given)
+        source = SourceNode(one.name, made, connection, context, options, settles=spec.settle)
+        own.source = graph.sources[one.name] = source
         if options.paused:
             source.pause(one.name)
 

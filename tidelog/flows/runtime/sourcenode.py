@@ -16,53 +16,32 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Collection, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Collection
 from functools import partial
-from typing import Final
 
-from tidelog.flows.api.breaker import Breaker, BreakerReason
+from tidelog.flows.api.breaker import BreakerReason
 from tidelog.flows.api.cancellation import from_outside
 from tidelog.flows.api.connector import Source
-from tidelog.flows.api.connectoroptions import SourceErrorPolicy, SourceRetryOptions
+from tidelog.flows.api.connectoroptions import ConnectorOptions
 from tidelog.flows.api.errors import FlowError
 from tidelog.flows.api.event import BATCH, Event
 from tidelog.flows.api.flowcontext import FlowContext
-from tidelog.flows.api.signals import (
-    CHANNEL_FULL,
-    DISCONNECTED,
-    FAILED,
-    PAUSED,
-    PROBING,
-    STARTING,
-    WINDOW_FULL,
-    Restore,
-    Signal,
-    Trigger,
-)
-from tidelog.flows.api.tokens import DISCARD, OK, REJECT, STATUSES, Token, WatchedToken, WeakToken, Withheld
+from tidelog.flows.api.signals import DISCONNECTED, PAUSED, WINDOW_FULL, Restore, Signal, Trigger
+from tidelog.flows.api.tokens import OK, STATUSES, Token
 from tidelog.flows.runtime.channel import EventChannel
 from tidelog.flows.runtime.connection import ConnectorConnection
+from tidelog.flows.runtime.failedevents import FailedEvents
 from tidelog.flows.runtime.gathering import GatheredRelease
-from tidelog.flows.runtime.inflight import InFlight
 from tidelog.flows.runtime.node import FlowNode, fail
 from tidelog.flows.runtime.retries import RetryQueue
 from tidelog.flows.runtime.settlement import SettlementReporter
-from tidelog.flows.runtime.slowstart import SlowStart
+from tidelog.flows.runtime.sourcebreaker import SourceBreaker
+from tidelog.flows.runtime.sourcesender import SourceSender
+from tidelog.flows.runtime.sourcestatus import SourceStatus
+from tidelog.flows.runtime.sourcewindow import SourceWindow
 from tidelog.transport.backoff import Backoff
 
 log = logging.getLogger("tidelog.flows")
-
-MOMENT: Final = 1.0  # s after which a source that sends nothing reports a reason for it
-
-
-@dataclass(frozen=True, slots=True)
-class SourceOptions:
-    """The options of a connector that apply to its source."""
-
-    max_unsettled: int = 10_000
-    on_error: SourceErrorPolicy = field(default_factory=lambda: SourceErrorPolicy(SourceRetryOptions()))
-    settle: bool = True  # False: events have no tokens
 
 
 class SourceNode(FlowNode):
@@ -71,42 +50,40 @@ class SourceNode(FlowNode):
     kind = "source"
 
     def __init__(
-        self, name: str, source: Source, connection: ConnectorConnection, context: FlowContext, options: SourceOptions
-    ) -> None:
+        self, name: str, source: Source, connection: ConnectorConnection, context: FlowContext,
+        options: ConnectorOptions, *, settles: bool,
+    ) -> None:  # fmt: skip
         super().__init__(name, context)
         self.source = source
         self.connection = connection
-        self.options = options
-        self.breaker = Breaker()
-        self.unsettled = 0  # events that were sent or wait for a retry, and whose settlement was not reported
+        self.settles = settles  # settlement is reported to the source; False: events have no tokens
         self.exhausted = False  # the connector will return no further events
         self.finished = asyncio.Event()  # DRAIN was sent
         policy = options.on_error
-        self._token = WatchedToken if context.debug else Token
-        self._retried = source.remembers and not source.owns_policy  # by the runtime
-        # whether the keys of tokens are copies of events, for retries or for dead letters
-        self._copies = self._retried or (context.dead_letters is not None and not source.owns_policy)
-        self._full = f"{WINDOW_FULL}:{name}"
-        self._unreadable = f"{name}.err"  # the path of events that the codec could not read
-        self._pulled: list[Event] = []  # not sent yet
-        self.in_flight = InFlight()
-        self._retries = RetryQueue(policy.retry.backoff if policy.retry else Backoff(), context.random.random)
+        retried = source.remembers and not source.owns_policy  # by the runtime
+        copies = retried or (context.dead_letters is not None and not source.owns_policy)
+        self.breaker = SourceBreaker(name, context.version)
+        self.window = SourceWindow(source, options.max_unsettled, settles=settles, debug=context.debug)
+        self.retries = RetryQueue(policy.retry.backoff if policy.retry else Backoff(), context.random.random)
+        self._sender = SourceSender(self, self.window, settles=settles, copies=copies)
         self._settlement = SettlementReporter(
-            self, source, connection, self._retries,
-            copies=self._copies, skip=policy.action == "skip", reported=self._reported,
+            self, source, connection, self.retries,
+            copies=copies, skip=policy.action == "skip", reported=self._reported,
         )  # fmt: skip
-        self._release = GatheredRelease(self, self._waits_for_settlement, self._stuck_on)
-        self._slow_start = SlowStart()
-        self._started = 0.0  # event loop time
+        self._failed = FailedEvents(
+            self, policy, self.retries, self._settlement, retried=retried, escalate=self.escalate, due=self._poke
+        )
+        self._status = SourceStatus(self, connection, self.breaker, self.window, self.retries, self._settlement)
+        self._release = GatheredRelease(self, self.window, self.breaker)
         self._stopping = False
-        self._pump_waiter: asyncio.Future[None] | None = None
+        self._pulled: list[Event] = []  # not sent yet
         self._pulling = False
-        self._idle: float | None = None  # event loop time since which nothing could be pulled or sent
+        self._pump_waiter: asyncio.Future[None] | None = None
         connection.on_change.append(self._connection_changed)
 
     def begin(self) -> None:
-        self._started = self._now()
-        self.breaker.begin(self._started)
+        self._status.started = self._now()
+        self.breaker.begin(self._now())
         self.spawn(self._pump())
         self.spawn(self._settlement.run())
 
@@ -116,25 +93,26 @@ class SourceNode(FlowNode):
         self._poke()  # a channel may have room again
         return False
 
-    # -- the breaker -----------------------------------------------------------------------------------------
+    # -- flow control ----------------------------------------------------------------------------------------
     def on_breaker(self, message: Trigger | Restore, channel: EventChannel) -> None:  # noqa: ARG002 - all are equal
         if isinstance(message, Trigger):
             if self.breaker.trigger(message, self._now()):
                 self.count(f"breaker_{message.reason.partition(':')[0]}")
         elif self.breaker.restore(message):
-            if message.probe and self.options.settle:
-                self._slow_start.begin()
+            if message.probe and self.settles:
+                self.window.slow_start.begin()
             self._poke()
 
     def pause(self, owner: str) -> None:
         """Add the reason PAUSED. ``owner``: ``api`` for the flow, or the connector's name. Each resumes its own."""
-        self._set_reason(PAUSED, True, owner)
+        self.breaker.set(PAUSED, True, owner)
         self.source.interrupt()
         self._poke()
         self.context.changed()  # a drain may only wait for this
 
     def resume(self, owner: str) -> None:
-        self._set_reason(PAUSED, False, owner)
+        if self.breaker.set(PAUSED, False, owner):
+            self._poke()
 
     def escalate(self, action: str, reason: str) -> None:
         """Perform the action ``pause`` or ``halt`` of ``on_error``."""
@@ -145,73 +123,9 @@ class SourceNode(FlowNode):
             self.pause(self.name)
 
     @property
-    def paused(self) -> bool:
-        return any(each.reason.startswith(PAUSED) for each in self.breaker.reasons)
-
-    def _set_reason(self, kind: str, active: bool, owner: str = "", detail: str = "") -> None:
-        """Add or remove a reason of this source."""
-        reason = f"{kind}:{owner or self.name}"
-        if active:
-            self.breaker.trigger(Trigger(reason, self.context.version(), detail), self._now())
-        elif self.breaker.restore(Restore(reason, self.context.version())):
-            self._poke()
-
-    def _blocked(self) -> bool:
-        """Return whether no event may be sent, neither new ones nor retries."""
-        active = len(self.breaker)
-        return active > 1 or (active == 1 and self._full not in self.breaker)
-
-    def reasons(self) -> tuple[BreakerReason, ...]:
-        """Why nothing is sent: the reasons of the breaker, and those for which no entity has sent a message.
-
-        Reasons of the second kind are omitted for a short time, because a channel is often full for a moment.
-        """
-        found = list(self.breaker.reasons)
-        name, connection = self.name, self.connection
-        if not connection.connects and not connection.failed and not self._stopping:
-            found.append(BreakerReason(f"{STARTING}:{name}", self._started, connection.error or "not connected yet"))
-        if connection.failed:
-            found = [each for each in found if each.reason != f"{DISCONNECTED}:{name}"]
-            found.append(BreakerReason(f"{FAILED}:{name}", 0.0, connection.error))
-        if not found and self._idle is not None and not self.exhausted and self._now() - self._idle > MOMENT:
-            found += self._idle_reasons(self._idle)
-        return tuple(each._replace(detail=self._why_full()) if each.reason == self._full else each for each in found)
-
-    def _idle_reasons(self, since: float) -> Iterable[BreakerReason]:
-        if self.options.settle and self._window() <= 0:
-            yield BreakerReason(self._full, since, "")
-        elif self._has_room():
-            if awaited := len(self._slow_start.awaited()):
-                detail = f"few events are sent first after a pause: {awaited} of them are not settled"
-                yield BreakerReason(f"{PROBING}:{self.name}", since, detail)
-        else:
-            for each in (each for channels in self.outputs.values() for each in channels):
-                if each.authoritative and each.full:
-                    detail = f"{each.events} events wait in its channel"
-                    yield BreakerReason(f"{CHANNEL_FULL}:{each.consumer.name}", since, detail)
-
-    def _why_full(self) -> str:
-        room, most = self.source.room, self.options.max_unsettled
-        if self.unsettled < most and room is not None and room <= 0:
-            return f"{most:,} events follow the first one that is not settled"
-        waiting = self._retries.waiting
-        text = f"{self.unsettled:,} events are not settled, max_unsettled is {most:,}"
-        return f"{text}; {waiting:,} of them wait for a retry" if waiting else text
-
-    @property
     def accepting(self) -> bool:
         """Whether a new event would be sent soon: the breaker is empty, and the flow does not drain."""
-        return not (self._stopping or self._ended or self._blocked())
-
-    @property
-    def ended(self) -> bool:
-        """Whether the flow has ended, so that no event will be settled any more."""
-        return self._ended
-
-    @property
-    def settles(self) -> bool:
-        """Whether settlement is reported to the source."""
-        return self.options.settle
+        return not (self._stopping or self._ended or self.breaker.blocked)
 
     @property
     def connected_ports(self) -> Collection[str]:
@@ -221,7 +135,7 @@ class SourceNode(FlowNode):
         connection = self.connection
         if connection.connected:
             self._settlement.reconnected.set()
-        self._set_reason(DISCONNECTED, not connection.connected, detail=connection.error)
+        self.breaker.set(DISCONNECTED, not connection.connected, detail=connection.error)
         if connection.failed and not self.exhausted:
             self.error = ConnectionError(connection.error)
         self._poke()
@@ -230,25 +144,10 @@ class SourceNode(FlowNode):
     def lost(self, error: BaseException, connects: int | None = None) -> None:
         self.connection.lost(error, connects)
 
-    # -- pulling ---------------------------------------------------------------------------------------------
-    def _limit(self) -> int:
-        """Return the number of events to pull now; 0: none."""
-        room = self._window() if self.options.settle else BATCH
-        if (room <= 0) is not (self._full in self.breaker):
-            self._set_reason(WINDOW_FULL, room <= 0)
-        if room <= 0 or self._pulled or self._blocked() or not self.connection.connected or not self._has_room():
-            return 0
-        return min(room, self._slow_start.room(self._now()), BATCH)
-
-    def _window(self) -> int:
-        """Return the number of events that may be sent before others are settled."""
-        room = self.options.max_unsettled - self.unsettled
-        more = self.source.room
-        return room if more is None else min(room, more)
-
     def room_changed(self) -> None:
         self._poke()
 
+    # -- pulling and sending ---------------------------------------------------------------------------------
     async def _pump(self) -> None:
         while not self._stopping or (self.source.backlog and not self._stuck):
             if self._send_waiting():
@@ -256,12 +155,12 @@ class SourceNode(FlowNode):
                 continue
             limit = self._limit()
             if not limit:
-                if self._idle is None:
-                    self._idle = self._now()
+                if self._status.idle is None:
+                    self._status.idle = self._now()
                 self._release.watch()
                 await self._until_poked()
                 continue
-            self._idle = None
+            self._status.idle = None
             events = await self._pull(limit)
             if events is None:
                 self.exhausted = True
@@ -278,6 +177,15 @@ class SourceNode(FlowNode):
         while not self._ended:  # only retries
             if not self._send_waiting():
                 await self._until_poked()
+
+    def _limit(self) -> int:
+        """Return the number of events to pull now; 0: none."""
+        room, breaker = self.window.room, self.breaker
+        if (room <= 0) is not (breaker.full in breaker):
+            breaker.set(WINDOW_FULL, room <= 0)
+        if room <= 0 or self._pulled or breaker.blocked or not self.connection.connected or not self._has_room():
+            return 0
+        return min(room, self.window.slow_start.room(self._now()), BATCH)
 
     async def _pull(self, limit: int) -> list[Event] | None:
         connects = self.connection.connects
@@ -304,100 +212,21 @@ class SourceNode(FlowNode):
                     return False
         return True
 
-    # -- sending ---------------------------------------------------------------------------------------------
     def _send_waiting(self) -> bool:
         """Send a batch of retries or pulled events, if this is permitted. Return whether events were sent."""
-        if not (self._retries.due or self._pulled) or self._blocked() or not self._has_room():
+        if not (self.retries.due or self._pulled) or self.breaker.blocked or not self._has_room():
             return False
-        room = self._slow_start.room(self._now())
+        room = self.window.slow_start.room(self._now())
         if not room:
             return False
-        self._idle = None
-        if self._retries.due:
-            self._send_again(self._retries.take(room))
+        self._status.idle = None
+        if self.retries.due:
+            self._sender.send_again(self.retries.take(room))
         else:
             events = self._pulled
             self._pulled = events[room:] if len(events) > room else []
-            self._send_new(events[:room] if len(events) > room else events)
+            self._sender.send(events[:room] if len(events) > room else events)
         return True
-
-    def _send_new(self, events: list[Event]) -> None:
-        now_ns = self.context.now_ns()
-        path = f"{self.name}.out"
-        self.count("out", len(events))
-        bad = False
-        for event in events:
-            if not event.ingest_ns:
-                event.ingest_ns = now_ns
-            if not event.path:
-                event.path = path
-            elif event.path == "err":
-                event.path = self._unreadable
-                bad = True
-        if self.options.settle:
-            since = self._now()
-            make, copies = self._token, self._copies
-            tokens: list[Token] = []
-            for event in events:
-                event.token = token = make(self, event.remembered() if copies else event.id)
-                tokens.append(token)
-            self._track(since, tokens)
-            self.unsettled += len(tokens)
-        if bad:
-            self._send_unreadable(events)
-        else:
-            self.emit(events)
-
-    def _track(self, since: float, tokens: list[Token]) -> None:
-        tracked = [WeakToken(each) for each in tokens] if self.debug else tokens
-        self._slow_start.sent(tracked)
-        self.in_flight.add(since, tracked)
-        self.in_flight.forget()
-
-    def _send_unreadable(self, events: list[Event]) -> None:
-        """Send events, some of which the codec could not read (path "err")."""
-        bad = [each for each in events if each.path == self._unreadable]
-        self.emit([each for each in events if each.path != self._unreadable])
-        self.count("unreadable", len(bad))
-        if self.outputs.get("err"):
-            self.emit(bad, "err")
-            return
-        for event in bad:
-            reason = str(event.meta.get("error", ""))
-            if event.token is not None:
-                event.token.settle(REJECT, reason)
-            else:
-                self.context.given_up.add(self.name, reason, event.id, event.value)
-
-    def _send_again(self, copies: list[Event]) -> None:
-        self.count("again", len(copies))
-        since = self._now()
-        events = []
-        tokens = []
-        for each in copies:
-            each.attempt += 1
-            event = each.remembered()
-            event.token = token = self._token(self, each)
-            tokens.append(token)
-            events.append(event)
-        self._track(since, tokens)
-        bad = [each for each in events if each.path == self._unreadable]
-        if bad:
-            events = [each for each in events if each.path != self._unreadable]
-            self.emit(bad, "err")
-        self.emit(events)
-
-    def _waits_for_settlement(self) -> bool:
-        """Return whether nothing is read until events are settled."""
-        return self.options.settle and (self._window() <= 0 or bool(self._slow_start.awaited()))
-
-    def _stuck_on(self, gathered: set[int]) -> bool:
-        """Return whether the source only waits for the tokens with these id()."""
-        if self._blocked():
-            return False
-        awaited = self._slow_start.awaited()
-        full = self._window() <= 0
-        return (full and len(gathered) >= self.unsettled) or (bool(awaited) and awaited <= gathered)
 
     async def _until_poked(self) -> None:
         self._pump_waiter = asyncio.get_running_loop().create_future()
@@ -421,68 +250,45 @@ class SourceNode(FlowNode):
                 self.count(STATUSES[token.status])
         else:
             self._settlement.add([each for each in tokens if each.status == OK])
-            self._apply_policy(others)
-        rest = self._slow_start.settled(self._now())
+            self._failed.apply(others)
+        rest = self.window.slow_start.settled(self._now())
         if rest:
             self.after(rest, self._poke)
         self._settlement.changed.set()
-        self.in_flight.forget()
+        self.window.in_flight.forget()
         if others and self.draining:
             self.context.changed()
 
-    def _apply_policy(self, tokens: list[Token]) -> None:
-        """Apply ``on_error`` to tokens with a status other than OK."""
-        policy = self.options.on_error
-        most = policy.max_attempts
-        retried: list[Event] = []
-        for token in tokens:
-            self.count(STATUSES[token.status])
-            if token.status == DISCARD:
-                self._settlement.add((token,))
-            elif not self._retried:
-                self.count("dropped")
-                self._settlement.fail(token)
-            elif isinstance(token.reason, Withheld):
-                self._retries.withheld += 1
-            elif token.status != REJECT and (most is None or token.key.attempt < most):
-                retried.append(token.key)
-            elif policy.action in ("pause", "halt"):
-                self._retries.due.append(token.key)
-                self.escalate(policy.action, f"{token.key.id!r}: {token.reason}")
-            else:
-                self._settlement.fail(token)
-        for delay, events in self._retries.add(retried, self._arrival):
-            self.after(delay, partial(self._retry, events))
-
-    def _arrival(self, event: Event) -> float:
-        """Return the event loop time at which an event arrived."""
-        return self._now() - max(0, self.context.now_ns() - event.ingest_ns) / 1e9
-
-    def _retry(self, events: list[Event]) -> None:
-        self._retries.ready(events)
-        self._poke()
-
     def _reported(self, count: int) -> None:
-        self.unsettled -= count
+        self.window.reported(count)
         self._poke()
         self.context.changed()
 
+    # -- observation -----------------------------------------------------------------------------------------
+    def reasons(self) -> tuple[BreakerReason, ...]:
+        """Return why nothing is sent."""
+        return self._status.reasons(drains=self._stopping)
+
     def oldest(self) -> float | None:
         """Return the age in seconds of the oldest event that is in flight or waits for a retry."""
-        if not self.unsettled:
-            return None
-        sent, failing = self.in_flight.oldest(), self._settlement.failing_since
-        known = [each for each in (sent, failing) if each is not None]
-        known += self._retries.oldest()
-        return max(0.0, self._now() - min(known, default=self._now()))
+        return self._status.oldest()
+
+    @property
+    def unsettled(self) -> int:
+        """The number of events that were sent or wait for a retry, and whose settlement was not reported."""
+        return self.window.unsettled
+
+    @property
+    def kept(self) -> int:
+        """The number of events that were pulled and not sent."""
+        return len(self._pulled)
 
     # -- the end ---------------------------------------------------------------------------------------------
     def forget(self) -> None:
         super().forget()
         self._pulled = []
-        self.in_flight = InFlight()
-        self._slow_start = SlowStart()
-        self._retries.clear()
+        self.window.forget()
+        self.retries.clear()
         self._settlement.clear()
 
     def drain(self) -> None:
@@ -498,22 +304,22 @@ class SourceNode(FlowNode):
         self.context.changed()
 
     @property
+    def ended(self) -> bool:
+        """Whether the flow has ended, so that no event will be settled any more."""
+        return self._ended
+
+    @property
     def at_rest(self) -> bool:
         """Whether no events are in flight and none will be sent. Retries of a source that is stuck do not count."""
         if not self.finished.is_set():
             return False
-        waiting = self._retries.waiting if self._stuck else 0
-        return self.unsettled == waiting + self._retries.withheld
+        waiting = self.retries.waiting if self._stuck else 0
+        return self.unsettled == waiting + self.retries.withheld
 
     @property
     def _stuck(self) -> bool:
         """Whether no event will be sent any more: the connector has failed, or a paused source drains."""
-        return self.connection.failed or (self.paused and self.context.draining)
-
-    @property
-    def kept(self) -> int:
-        """The number of events that were pulled and not sent."""
-        return len(self._pulled)
+        return self.connection.failed or (self.breaker.paused and self.context.draining)
 
     def _now(self) -> float:
         return asyncio.get_running_loop().time()
