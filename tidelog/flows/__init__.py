@@ -3,8 +3,7 @@ back to its source.
 
     declare        ``Flow``, ``op``: the declaration of a flow in Python
     edges          the edges between connectors and pipelines: parsing, validation
-    components     codecs and interceptors by name
-    registry       types of connectors and operators by name
+    registry       types of connectors and operators, codecs and interceptors by name
     spec           a flow as it was declared, after validation
     serveraccess   the tidelog server, for connectors and operators
     api/           events, tokens, ``Source``, ``Sink``, ``Operator``

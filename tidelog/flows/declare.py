@@ -11,8 +11,9 @@ Nothing runs, and no server is contacted, until the flow is run.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from tidelog.flows import edges, registry
@@ -21,6 +22,7 @@ from tidelog.flows.api.errors import FlowError, FlowFileError
 from tidelog.flows.api.operator import Operator
 from tidelog.flows.api.signals import API
 from tidelog.flows.spec import ConnectorSpec, Edge, FlowSpec, OperatorSpec, PipelineSpec
+from tidelog.options.limits import AtLeastOne
 from tidelog.options.structs import Problems, Struct, read
 from tidelog.options.units import Duration
 
@@ -41,17 +43,12 @@ def op(type: str, short: Any = None, /, **options: Any) -> Op:  # noqa: A002 - t
 class FlowOptions(Struct):
     """The options of a flow, besides connectors, pipelines and connections."""
 
-    instances: int = 1  # number of instances that run in parallel
+    instances: AtLeastOne = 1  # number of instances that run in parallel
     paused: bool = False  # whether the flow is paused initially, unless it was resumed since
-    queue: int = 128  # capacity of each channel in batches
+    queue: AtLeastOne = 128  # capacity of each channel in batches
     settle: bool = True  # false: nothing is acknowledged and nothing is guaranteed; slightly faster
     debug: bool = False  # an event that is settled twice, or never, is an error
     drain_timeout: Duration = Duration(30.0)
-
-    def __post_init__(self) -> None:
-        for name, least in (("instances", 1), ("queue", 1)):
-            if getattr(self, name) < least:
-                raise ValueError(f"{name} is {getattr(self, name)}: it must be at least {least}")
 
 
 class Flow:
@@ -147,14 +144,14 @@ def finish(
     found = list({link: (link, at) for link, at in found}.values())  # chains can have common edges
     edges.check(found, complete, pipelines, path, problems, settle=options.settle)
     for each in complete.values():
-        if getattr(each.make, "needs_server", False) and server is None:
+        if each.kind is not None and server is None and each.kind.option_server(each.options):
             problems.add(
                 f"{path}.connectors.{each.name}",
                 f"connectors of type {each.type} need a tidelog server: set server: redis://HOST:PORT, or"
                 " TIDELOG_URL",
             )
-    for connector, source in _ends(complete, found):
-        for text in connector.make.errors(source):
+    for kind, connector, source in _ends(complete, [link for link, _ in found]):
+        for text in kind.option_errors(connector.options, source=source):
             problems.add(f"{path}.connectors.{connector.name}", text)
     for line in pipelines.values():
         for place, operator in enumerate(line.operators):
@@ -173,19 +170,21 @@ def warnings(spec: FlowSpec) -> list[str]:
     """Return what does not work on this machine at the moment, each with the path of its connector."""
     return [
         f"flows.{spec.name}.connectors.{connector.name}: {text}"
-        for connector, source in _ends(spec.connectors, [(link, "") for link in spec.edges])
-        for text in connector.make.warnings(source)
+        for kind, connector, source in _ends(spec.connectors, spec.edges)
+        for text in kind.option_warnings(connector.options, source=source)
     ]
 
 
-def _ends(connectors: Mapping[str, ConnectorSpec], found: list[tuple[Edge, str]]) -> Iterator[tuple[Any, bool]]:
+def _ends(
+    connectors: Mapping[str, ConnectorSpec], links: Sequence[Edge]
+) -> Iterator[tuple[type[Connector], ConnectorSpec, bool]]:
     """Yield the connected connectors of known types: with True for a source, and with False for a sink."""
     for spec in connectors.values():
-        if isinstance(spec.make, _Make):
-            if any(link.source == spec.name for link, _ in found):
-                yield spec, True
-            if any(link.target == spec.name for link, _ in found):
-                yield spec, False
+        if spec.kind is not None:
+            if any(link.source == spec.name for link in links):
+                yield spec.kind, spec, True
+            if any(link.target == spec.name for link in links):
+                yield spec.kind, spec, False
 
 
 def connector_spec(
@@ -206,7 +205,7 @@ def connector_spec(
         if options is None:
             return None
         return ConnectorSpec(
-            name, what, _Make(kind, options), options, issubclass(kind, Source), issubclass(kind, Sink), shown
+            name, what, partial(kind, options), options, issubclass(kind, Source), issubclass(kind, Sink), shown, kind
         )  # fmt: skip
     from tidelog.flows.connectors.builtin.python import PythonConnectorOptions, python_connector
 
@@ -223,30 +222,6 @@ def connector_spec(
         return None
     make, is_source, is_sink = found
     return ConnectorSpec(name, "python", make, common, is_source, is_sink, shown)
-
-
-@dataclass(frozen=True)
-class _Make:
-    kind: Any
-    options: Any
-
-    @property
-    def needs_server(self) -> bool:
-        """Whether the connector stores data on the flow's server."""
-        return bool(self.kind.option_server(self.options))
-
-    def errors(self, source: bool) -> list[str]:
-        """Return why the options cannot work."""
-        found: list[str] = self.kind.option_errors(self.options, source=source)
-        return found
-
-    def warnings(self, source: bool) -> list[str]:
-        """Return what does not work on this machine at the moment."""
-        found: list[str] = self.kind.option_warnings(self.options, source=source)
-        return found
-
-    def __call__(self) -> Any:
-        return self.kind(self.options)
 
 
 def pipeline_spec(name: str, operators: Any, path: str, problems: Problems) -> PipelineSpec:
@@ -283,7 +258,7 @@ def operator_spec(what: Any, path: str, problems: Problems) -> OperatorSpec | No
     options = read(kind.Options, given, path, problems)
     if options is None:
         return None
-    return _operator(what.type, _Make(kind, options), what.options, path, problems)
+    return _operator(what.type, partial(kind, options), what.options, path, problems)
 
 
 def _operator(

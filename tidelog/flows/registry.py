@@ -1,4 +1,5 @@
-"""The types of connectors and operators by name.
+"""The types of connectors and operators by name; the codecs, preprocessors and postprocessors that are declared by
+name, or as {name: {options}}.
 
 The module of a type is imported at its first use, so a flow without Kafka needs no Kafka package. The class has the
 same ``type``, and ``Options``.
@@ -6,12 +7,14 @@ same ``type``, and ``Options``.
 
 from __future__ import annotations
 
-import importlib
+import pkgutil
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from tidelog.flows.api.errors import FlowError
-from tidelog.options.structs import nearest
+from tidelog.options.structs import Problems, Struct, nearest, read
+
+Named: TypeAlias = "str | Mapping[str, Any]"
 
 CONNECTORS: Final[dict[str, str]] = {  # type: module:class
     "null": "tidelog.flows.connectors.builtin.null:NullConnector",
@@ -80,11 +83,38 @@ def _found(what: str, known: Mapping[str, str], name: str) -> Any:
     where = known.get(name)
     if where is None:
         raise FlowError(f"there is no {what} of type {name!r}; {nearest(name, known)}")
-    module, _, attribute = where.partition(":")
     try:
-        return getattr(importlib.import_module(module), attribute)
+        return pkgutil.resolve_name(where)
     except ModuleNotFoundError as error:
         if error.name is None or error.name.startswith("tidelog"):
             raise
         way = f"pip install 'tidelog[{'flows-all' if error.name in ALL else 'flows'}]', or see docs/flows.md"
         raise FlowError(f"the {what} {name!r} needs the package {error.name!r}: {way}") from error
+
+
+def component(what: str, known: Mapping[str, str], given: Named) -> tuple[Any, Struct]:
+    """Return the class and the options of a component. ``known`` maps names to "module:class", each with ``Options``.
+
+    Raises ValueError with all errors.
+    """
+    options: Any = {}
+    if isinstance(given, str):
+        name = given
+    elif isinstance(given, Mapping) and len(given) == 1:
+        ((name, options),) = given.items()
+        options = {} if options is None else options
+    else:
+        raise ValueError(f"{given!r} is not a {what}: use a name, or {{name: {{options}}}}")
+    if not isinstance(name, str) or name not in known:
+        raise ValueError(f"there is no {what} {name!r}; {nearest(str(name), known)}")
+    if not isinstance(options, Mapping):
+        raise ValueError(f"the {what} {name!r} takes options by name, such as {{{name}: {{...}}}}, and not {options!r}")
+    try:
+        kind = _found(what, known, name)
+    except FlowError as error:
+        raise ValueError(str(error)) from error.__cause__
+    problems = Problems()
+    made = read(kind.Options, options, name, problems)
+    if made is None:
+        raise ValueError("; ".join(f"{path}: {text}" for path, text in problems.found))
+    return kind, made

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 from tidelog.flows.api.connector import Connector
 from tidelog.flows.api.connectoroptions import ConnectorOptions
 from tidelog.flows.api.operator import Operator
+
+ConnectorClass: TypeAlias = type[Connector]
 
 
 @dataclass(frozen=True)
@@ -22,6 +24,7 @@ class ConnectorSpec:
     is_source: bool
     is_sink: bool
     given: dict[str, Any] = field(default_factory=dict)  # the options as they were declared, for the API
+    kind: ConnectorClass | None = None  # the class of ``type``, which checks its options; None: declared in Python
 
 
 @dataclass(frozen=True)

@@ -42,6 +42,17 @@ class PositiveDuration(Duration):
         return _positive(super().read(value))
 
 
+class Interval(Duration):
+    """A duration of at least a millisecond."""
+
+    @classmethod
+    def read(cls, value: object) -> Self:
+        seconds = super().read(value)
+        if seconds < 1e-3:
+            raise ValueError(f"{excerpt(value)} is too short: it must be at least 1ms")
+        return seconds
+
+
 class Size(int):
     """Bytes, written as ``64KB``, ``1MB``, or as a number of bytes."""
 

@@ -30,12 +30,12 @@ class Feed(Source):
         self.waiting: list[Event] = []
         self.outcomes: dict[Any, list[tuple[str, str]]] = {}
         self.ended = False
-        self._number = 0
+        self.number = 0
 
     def put(self, *values: Any) -> None:
         for value in values:
-            self.put_event(Event(value, None, self._number))
-            self._number += 1
+            self.put_event(Event(value, None, self.number))
+            self.number += 1
 
     def put_event(self, event: Event) -> None:
         self.waiting.append(event)

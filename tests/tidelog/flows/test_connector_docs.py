@@ -17,10 +17,10 @@ from tests.tidelog import doctables
 from tidelog.flows import registry
 from tidelog.flows.api.connectoroptions import ConnectorOptions
 from tidelog.flows.codecs.base import CODECS
-from tidelog.flows.components import find
 from tidelog.flows.connectors.builtin.script import Act
 from tidelog.flows.declare import connector_spec
 from tidelog.flows.interceptors.base import POSTPROCESSORS, PREPROCESSORS
+from tidelog.flows.registry import component
 from tidelog.options.structs import Problems
 
 TEXT = (Path(__file__).parents[3] / "docs" / "flows-connectors.md").read_text()
@@ -62,7 +62,7 @@ def test_codecs_and_interceptors(title: str, known: dict[str, str]) -> None:
     assert doctables.rows(TEXT, title).keys() == known.keys()
     options = TEXT[TEXT.index(f"<!-- options of {title.strip('| ')}:") :].partition("\n\n")[0]
     for name in known:
-        kind, _ = find("thing", known, name)
+        kind, _ = component("thing", known, name)
         rows = re.findall(rf"^\|[^|]*`{name}`[^|]*\| `(\w+)` \|", options, re.MULTILINE)
         assert _names(kind.Options) == set(rows), name
 

@@ -94,7 +94,7 @@ def test_what_options_say_themselves_is_said_with_the_path() -> None:
     assert problems(lambda: orders().connector("n", "null", max_unsettled=0)) == (
         "orders.connectors.n.max_unsettled: Expected `int` >= 1, got 0",
     )
-    assert problems(lambda: Flow("f", instances=0, queue=1)) == ("f: instances is 0: it must be at least 1",)
+    assert problems(lambda: Flow("f", instances=0, queue=1)) == ("f.instances: Expected `int` >= 1, got 0",)
     assert problems(lambda: Flow("f", instance=2)) == (
         "f.instance: unknown option 'instance'; did you mean 'instances'?",
     )

@@ -179,7 +179,9 @@ def test_a_batch_below_backpressure_goes_on_in_a_drain() -> None:
             await it.connected()
             it.feed.feed(*range(50))
             await asyncio.sleep(1)
-            it.operator._step("test")
+            it.sink("a").context.trigger("busy")  # begins a step
+            await it.until(lambda: it.node.counts.get("steps"))
+            it.sink("a").context.restore("busy")
             it.feed.feed(*range(50))
             await asyncio.sleep(30)
             report = await it.running.drain()

@@ -132,7 +132,6 @@ def test_a_batch_does_not_acknowledge_its_gaps() -> None:
 def test_out_of_order_acknowledgement_skips_nothing(seed: int) -> None:
     async def story(loop: VirtualLoop) -> None:
         source = Numbers(20, ends=False)
-        sink = Taking()
 
         async def later(events: list[Event]) -> Deferred:
             for each in events:
@@ -140,7 +139,7 @@ def test_out_of_order_acknowledgement_skips_nothing(seed: int) -> None:
                     loop.call_later(loop.random.random(), sink.context.answer, each, OK)
             return DEFERRED
 
-        sink._write = later
+        sink = Taking(later)
         running = flow(loop, {"in": source, "out": sink}, {"p": [PassthroughOperator()]}, "in p", "p out")
         await running.start()
         await asyncio.sleep(3600)

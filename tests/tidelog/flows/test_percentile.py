@@ -122,9 +122,9 @@ def test_trigger_from_below_makes_it_smaller_and_goes_up() -> None:
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"timeout": 0}, "timeout is 0"),
-        ({"timeout": 1, "step_up": 0}, "step_up is 0"),
-        ({"timeout": 1, "step_down": 2}, "step_down is 2"),
+        ({"timeout": 0}, "timeout: it is 0"),
+        ({"timeout": 1, "step_up": 0}, "step_up: Expected `float` > 0.0"),
+        ({"timeout": 1, "step_down": 2}, "step_down: Expected `float` <= 1.0"),
     ],
 )
 def test_options_that_make_no_sense(options: dict[str, Any], text: str) -> None:

@@ -258,7 +258,7 @@ async def _async(value: int) -> int:
         (op("python", call=lambda a, b: 1), "must take one argument"),
         (op("python", call=lambda *, event: 1), "must take one argument"),
         (op("python", call=opfunctions.double, concurrency=2), "is not an async function, so only one call"),
-        (op("python", call=opfunctions.double, concurrency=0), "concurrency is 0"),
+        (op("python", call=opfunctions.double, concurrency=0), "p[0].concurrency: Expected `int` >= 1"),
         (op("python", call=_async, **{"in": "thread"}), "is an async function and runs in the event loop"),
         (op("python", call=lambda value: value, **{"in": "process"}), "it must be importable by name"),
         (op("python", call=lambda event: event, **{"in": "process"}), "a function only gets the value"),

@@ -17,19 +17,19 @@ from tidelog.flows.operators.percentile import PercentileOperator, PercentileOpt
 from tidelog.flows.operators.ratelimit import RateLimitOperator, RateLimitOptions
 from tidelog.flows.operators.retry import RetryOperator, RetryOperatorOptions
 from tidelog.flows.operators.roundrobin import RoundrobinOperator, RoundrobinOptions
-from tidelog.options.units import Duration
+from tidelog.options.units import Duration, PositiveDuration
 
 PARTS = 4  # so that several processes share the work
 
 
 def pause() -> Operator:
-    steps = (Duration(0.05), Duration(0.2), Duration(1.0))
-    return BackpressureOperator(BackpressureOptions(timeout=Duration(0.2), steps=steps))
+    steps = (PositiveDuration(0.05), PositiveDuration(0.2), PositiveDuration(1.0))
+    return BackpressureOperator(BackpressureOptions(timeout=PositiveDuration(0.2), steps=steps))
 
 
 def discard() -> Operator:
-    steps = (Duration(0.05), Duration(0.2), Duration(1.0))
-    return BackpressureOperator(BackpressureOptions(timeout=Duration(0.2), steps=steps, method="discard"))
+    steps = (PositiveDuration(0.05), PositiveDuration(0.2), PositiveDuration(1.0))
+    return BackpressureOperator(BackpressureOptions(timeout=PositiveDuration(0.2), steps=steps, method="discard"))
 
 
 def again() -> Operator:
@@ -37,7 +37,7 @@ def again() -> Operator:
 
 
 def robin() -> Operator:
-    return RoundrobinOperator(RoundrobinOptions(outputs=["a", "b"], probe_after=Duration(0.2), most=3))
+    return RoundrobinOperator(RoundrobinOptions(outputs=["a", "b"], probe_after=PositiveDuration(0.2), most=3))
 
 
 def limit() -> Operator:
@@ -78,7 +78,7 @@ SHAPES = {
     ),
     "discard": Topology({"p": (discard,)}, ("s0 p", "p k0", "p.overflow k1"), anywhere),
     "percentile": Topology(
-        {"p": (lambda: PercentileOperator(PercentileOptions(timeout=Duration(0.2), step_down=0.3)),)},
+        {"p": (lambda: PercentileOperator(PercentileOptions(timeout=PositiveDuration(0.2), step_down=0.3)),)},
         ("s0 p", "p k0", "p.overflow k1"), anywhere,
     ),
 }  # fmt: skip

@@ -242,11 +242,12 @@ def test_bucket_knows_so_many_groups_and_classes() -> None:
         operator = op("bucket", **{"class": "kind", "rate": 1, "dimensions": ["host"], "cardinality": 3, "classes": 2})
         async with lab(operator, sinks=WAYS) as it:
             await it.connected()
-            it.feed.feed(*({"kind": number % 5, "host": number} for number in range(1000)))
-            await it.until(lambda: len(it.feed.told) == 1000)
-            known = it.operator._known
-            assert len(known) == 2
-            assert all(len(each) <= 3 for each in known.values())
+            hosts = [{"kind": 0, "host": number} for number in (0, 1, 2, 3, 3, 0)]  # the last one is forgotten
+            classes = [{"kind": number, "host": "x"} for number in (1, 2, 2, 1, 0)]  # the last one is forgotten
+            it.feed.feed(*hosts, *classes)
+            await it.until(lambda: len(it.feed.told) == 11)
+            assert it.sink("over").values == [hosts[4], classes[2], classes[3]]
+            assert it.node.counts["forgotten_classes"] == 2
 
     on_seeds(story)
 
@@ -254,12 +255,12 @@ def test_bucket_knows_so_many_groups_and_classes() -> None:
 @pytest.mark.parametrize(
     ("operator", "options", "text"),
     [
-        ("ratelimit", {"rate": 0}, "rate is 0"),
-        ("ratelimit", {"rate": 1, "burst": 0}, "burst is 0"),
+        ("ratelimit", {"rate": 0}, "rate: Expected `float` > 0.0"),
+        ("ratelimit", {"rate": 1, "burst": 0}, "burst: Expected `int` >= 1"),
         ("ratelimit", {"rate": 1, "name": "n"}, "shared: true"),
         ("ratelimit", {"rate": 1, "key": "a["}, "key 'a\\['"),
-        ("bucket", {"rate": -1}, "rate is -1"),
-        ("bucket", {"cardinality": 0}, "cardinality is 0"),
+        ("bucket", {"rate": -1}, "rate: Expected `float` > 0.0"),
+        ("bucket", {"cardinality": 0}, "cardinality: Expected `int` >= 1"),
     ],
 )
 def test_options_that_make_no_sense(operator: str, options: dict[str, Any], text: str) -> None:

@@ -107,7 +107,7 @@ def test_what_a_write_has_not_begun_is_taken_back_from_it() -> None:
             assert sorted(it.feed.told) == [(each, "retry" if each == 4 else "ok") for each in range(100)]
             sink = it.running.graph.sinks["a"]
             assert "late_answers" not in sink.counts
-            assert not sink._withdrawn
+            assert not sink.withdrawn
 
     on_seeds(story)
 
@@ -239,7 +239,7 @@ def test_fallback_works_if_its_primary_is_down_at_start() -> None:
             assert it.sink("b").values == [1, 2]
             assert it.sink("b").errors == ["starting:a"] * 2
             it.sink("a").up = True
-            await it.until(lambda: not it.operator._out)
+            await it.until(lambda: not it.operator.out)
             it.feed.feed(3)
             await it.until(lambda: it.sink("a").values == [3])
 

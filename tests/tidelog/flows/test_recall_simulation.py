@@ -19,7 +19,7 @@ from tidelog.flows.operators.passthrough import PassthroughOperator
 from tidelog.flows.operators.ratelimit import RateLimitOperator, RateLimitOptions
 from tidelog.flows.operators.retry import RetryOperator, RetryOperatorOptions
 from tidelog.flows.operators.roundrobin import RoundrobinOperator, RoundrobinOptions
-from tidelog.options.units import Duration
+from tidelog.options.units import Duration, PositiveDuration
 
 PARTS = 4  # so that several processes share the work
 SOON = 300.0  # s of the virtual clock: a flow with an output that works is done by then
@@ -29,7 +29,7 @@ CONTROLS = ("none", "none", "reconnect", "drain mid-batch", "redeploy", "flappin
 
 
 def robin() -> Operator:
-    return RoundrobinOperator(RoundrobinOptions(outputs=["a", "b"], probe_after=Duration(0.2)))
+    return RoundrobinOperator(RoundrobinOptions(outputs=["a", "b"], probe_after=PositiveDuration(0.2)))
 
 
 def again() -> Operator:
@@ -45,7 +45,8 @@ def late() -> Operator:
 
 
 def pause() -> Operator:
-    return BackpressureOperator(BackpressureOptions(timeout=Duration(1.0), steps=(Duration(0.05), Duration(0.5))))
+    steps = (PositiveDuration(0.05), PositiveDuration(0.5))
+    return BackpressureOperator(BackpressureOptions(timeout=PositiveDuration(1.0), steps=steps))
 
 
 def limit() -> Operator:

@@ -60,7 +60,7 @@ def test_what_fails_is_tried_again_without_the_source_hearing_of_it() -> None:
             assert it.feed.told == [(0, "ok")]
             whens = [round(when) for when, _ in it.sink("a").got]
             assert [later - first for first, later in pairwise(whens)] == [1, 2, 4]
-            assert it.operator._copies.count == 0
+            assert it.operator.copies.count == 0
 
     on_seeds(story)
 
@@ -73,7 +73,7 @@ def test_after_its_tries_the_source_hears_the_last_reason() -> None:
             await it.until(lambda: len(it.feed.told) == 2)
             assert {status for _, status in it.feed.told} == {"retry"}
             assert it.sink("a").values.count("x") == 3
-            assert it.operator._copies.count == 0
+            assert it.operator.copies.count == 0
 
     on_seeds(story)
 
@@ -177,7 +177,7 @@ def test_what_fails_goes_to_fallback_with_the_reason() -> None:
             assert {status for _, status in it.feed.told} == {"ok"}
             assert sorted(it.sink("b").values) == [2, 3]
             assert sorted(it.sink("b").errors) == ["a: busy", "a: no"]
-            assert it.operator._copies.count == 0
+            assert it.operator.copies.count == 0
 
     on_seeds(story)
 
@@ -215,13 +215,13 @@ def test_an_outage_of_out_sends_everything_to_fallback_and_stops_no_source() -> 
         async with lab(op("fallback"), sinks=WAYS) as it:
             await it.connected()
             it.sink("a").down()
-            await it.until(lambda: it.operator._out)
+            await it.until(lambda: it.operator.out)
             it.feed.feed(1, 2)
             await it.until(lambda: len(it.feed.told) == 2)
             assert it.sink("b").values == [1, 2]
             assert it.sink("b").errors == [GONE, GONE]
             it.sink("a").up = True
-            await it.until(lambda: not it.operator._out)
+            await it.until(lambda: not it.operator.out)
             it.feed.feed(3)
             await it.until(lambda: it.sink("a").values == [3])
 
@@ -287,7 +287,7 @@ def test_fallback_that_leads_nowhere_is_an_error() -> None:
         ("retry", {"attempts": 0}, "attempts: Expected `int` >= 1"),
         ("retry", {"growth": 0.5}, "growth: Expected `float` >= 1"),
         ("retry", {"jitter": 2}, "jitter: Expected `float` <= 1"),
-        ("fallback", {"on": []}, "on is empty"),
+        ("fallback", {"on": []}, "on: Expected `array` of length >= 1"),
         ("fallback", {"outage": "stop"}, "outage"),
     ],
 )

@@ -85,7 +85,7 @@ def test_an_output_that_is_gone_gets_nothing_until_it_is_back() -> None:
         async with lab(robin(), sinks=WAYS) as it:
             await it.until(lambda: all(each.connected for each in it.running.graph.connections.values()))
             it.sink("a").down()
-            await it.until(lambda: not it.operator._outputs["a"].usable)
+            await it.until(lambda: not it.operator.outputs["a"].usable)
             it.feed.feed(*range(10))
             await it.until(lambda: len(it.feed.told) == 10)
             assert it.sink("b").values == list(range(10))
@@ -230,8 +230,8 @@ def test_storm_with_queues_of_one_loses_nothing() -> None:
         ({"outputs": ["a", "a"]}, "different names"),
         ({"outputs": ["out"]}, "not a valid name of an output"),
         ({"outputs": ["a b"]}, "not a valid name of an output"),
-        ({"failures": 0}, "failures is 0"),
-        ({"probe_after": 0}, "probe_after is 0"),
+        ({"failures": 0}, "failures: Expected `int` >= 1"),
+        ({"probe_after": 0}, "probe_after: it is 0"),
     ],
 )
 def test_options_that_make_no_sense(options: dict[str, Any], text: str) -> None:

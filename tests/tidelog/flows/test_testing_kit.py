@@ -48,8 +48,8 @@ def numbered(*numbers: int) -> list[dict[str, int]]:
 def test_operators_are_fed_and_read() -> None:
     with PipelineTest(Evens) as test:
         test.feed(*numbered(1, 2, 3, 4))
-        assert test.read() == numbered(2, 4)
-        assert test.read() == []
+        assert test.outputs() == numbered(2, 4)
+        assert test.dead_letters() == []
         assert sorted(test.settled) == [("discard", 0), ("discard", 2), ("ok", 1), ("ok", 3)]
         assert test.reasons() == {0: "filtered", 2: "filtered"}
 
@@ -57,19 +57,19 @@ def test_operators_are_fed_and_read() -> None:
 def test_the_clock_moves_by_hand() -> None:
     with PipelineTest(Threes) as test:
         test.feed(*numbered(1, 2, 3, 4))
-        assert test.read() == [numbered(1, 2, 3)]
+        assert test.outputs() == [numbered(1, 2, 3)]
         test.advance(0.4)
-        assert test.read() == []
+        assert test.outputs() == [numbered(1, 2, 3)]
         test.advance(0.2)
-        assert test.read() == [numbered(4)]
+        assert test.outputs() == [numbered(1, 2, 3), numbered(4)]
         assert test.loop.time() == pytest.approx(0.6)
 
 
 def test_what_failed_is_read_from_err() -> None:
     with PipelineTest(Never2) as test:
         test.feed(*numbered(1, 2))
-        assert test.read() == numbered(1)
-        failed = test.read_events("err")
+        assert test.outputs() == numbered(1)
+        failed = test.output_events("err")
         assert [each.value for each in failed] == numbered(2)
         assert failed[0].meta["error"] == "RejectError: never"
 
@@ -78,13 +78,24 @@ def test_answers_are_given_by_hand() -> None:
     with PipelineTest(op("passthrough")) as test:
         test.answers(lambda _: None)
         test.feed("a", "b")
-        first, second = test.read_events()
+        first, second = test.output_events()
         assert test.settled == []
         test.settle(second, "retry")
         test.settle(first)
         assert test.settled == [("retry", 1), ("ok", 0)]
         with pytest.raises(AssertionError, match="settled before"):
             test.settle(first)
+
+
+def test_rejected_events_are_dead_letters() -> None:
+    with PipelineTest(op("passthrough")) as test:
+        test.answers(lambda event: "reject" if event.id == 1 else "retry" if event.id == 2 else "ok")
+        test.feed({"n": 1}, {"n": 2}, {"n": 3})
+        (letter,) = test.dead_letters()
+        assert letter == ("in", 1, {"n": 2}, "out: the test says so")
+        assert test.dead_letters("in") == [letter]
+        with pytest.raises(ValueError, match="no source 'out'"):
+            test.dead_letters("out")
 
 
 def test_a_whole_flow_has_all_its_connectors_replaced() -> None:
@@ -97,21 +108,21 @@ def test_a_whole_flow_has_all_its_connectors_replaced() -> None:
     with FlowTest(flow) as test:
         assert test.running.status == "running"
         test.feed(1)
-        assert test.read("search") == test.read("seen") == [1]
+        assert test.outputs("search") == test.outputs("seen") == [1]
         with pytest.raises(ValueError, match="which sink"):
-            test.read()
+            test.outputs()
         with pytest.raises(ValueError, match="no sink 'serach'"):
-            test.read("serach")
+            test.outputs("serach")
 
 
 def test_breakers_and_connections_are_steered() -> None:
     with PipelineTest() as test:
         test.trigger("busy")
         test.feed("a")
-        assert test.read() == []
+        assert test.outputs() == []
         assert test.active() == {"busy:out"}
         test.restore("busy")
-        assert test.read() == ["a"]
+        assert test.outputs() == ["a"]
         test.disconnect()
         assert test.active() == {"disconnected:out"}
         test.advance(1)

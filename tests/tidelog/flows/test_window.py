@@ -143,7 +143,7 @@ def test_windows_by_the_clock_begin_at_multiples_and_their_ends_are_not_theirs()
                 clock.seconds = moment
                 kit.feed.put({"k": key})
                 await kit.until(lambda: kit.counts().get("in", 0) == len(kit.feed.outcomes) + kit.operator().kept())
-                await kit.until(lambda: not kit.feed.waiting and kit.feed._number == kit.counts().get("in", 0))
+                await kit.until(lambda: not kit.feed.waiting and kit.feed.number == kit.counts().get("in", 0))
             await kit.until(lambda: len(kit.out.values) == 3)
             assert [(key, start, end, got["all"]) for key, start, end, got, _ in results(kit)] == [
                 ("a", 1000, 1010, 2), ("b", 1000, 1010, 1), ("a", 1010, 1020, 1),
@@ -359,12 +359,12 @@ def test_what_it_says_of_an_event_of_its_own() -> None:
         ({"count": 1, "aggregates": {}}, "aggregates is empty"),
         ({"aggregates": {"n": "count"}}, "a window requires either count or time"),
         ({"aggregates": {"n": "count"}, "count": 1, "time": "1s"}, "requires either"),
-        ({"aggregates": {"n": "count"}, "count": 0}, "count is 0"),
-        ({"aggregates": {"n": "count"}, "time": 0}, "time is 0 s: it must be at least 1ms"),
+        ({"aggregates": {"n": "count"}, "count": 0}, "p[0].count: Expected `int` >= 1"),
+        ({"aggregates": {"n": "count"}, "time": 0}, "p[0].time: 0 is too short: it must be at least 1ms"),
         ({"aggregates": {"n": "count"}, "count": 1, "at": "t"}, "at requires time"),
         ({"aggregates": {"n": "count"}, "time": 1, "idle": "1s"}, "require at"),
-        ({"aggregates": {"n": "count"}, "time": 1, "at": "t", "idle": 0}, "idle is 0 s"),
-        ({"aggregates": {"n": "count"}, "count": 1, "max_open": 0}, "max_open is 0"),
+        ({"aggregates": {"n": "count"}, "time": 1, "at": "t", "idle": 0}, "p[0].idle: it is 0"),
+        ({"aggregates": {"n": "count"}, "count": 1, "max_open": 0}, "p[0].max_open: Expected `int` >= 1"),
         ({"aggregates": {"n": "count"}, "count": 1, "key": "["}, "key '['"),
         ({"aggregates": {"n": "median"}, "count": 1}, "there is no aggregate 'median'; known are count, "),
         ({"aggregates": {"n": "sum"}, "count": 1}, "sum requires an expression"),

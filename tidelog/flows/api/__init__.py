@@ -10,6 +10,7 @@
     connectoroptions  the options that every connector has
     operator          ``Operator``, and what the runtime offers it
     flowcontext       what all entities of an instance of a flow share
+    gathering         releases events that operators store, if a source or an operator waits for them
     givenup           the log messages about events that are not retried
     cancellation      cancels tasks, and distinguishes who cancelled a task
 """

@@ -7,6 +7,7 @@ from typing import Annotated, ClassVar, Literal
 
 import msgspec
 
+from tidelog.options.limits import AtLeastOne
 from tidelog.options.onerror import ErrorPolicy
 from tidelog.options.retry import RetryOptions
 from tidelog.options.structs import Struct
@@ -52,7 +53,7 @@ class ConnectorOptions(Struct):
     reconnect: ReconnectOptions | Literal["none"] = msgspec.field(default_factory=ReconnectOptions)
     # Reconnecting after an error. `none`: the connector fails.
     paused: bool = False  # Whether the connector is paused initially, unless it was resumed since.
-    max_unsettled: Annotated[int, msgspec.Meta(ge=1)] = 10_000
+    max_unsettled: AtLeastOne = 10_000
     # Source: maximum number of events in flight. While they are, nothing is read.
     on_error: SourceErrorPolicy = msgspec.field(default_factory=lambda: SourceErrorPolicy(SourceRetryOptions()))
     # Source: [retries and the final action](flows.md#errors) for events that failed.

@@ -47,7 +47,6 @@ class Event(msgspec.Struct, eq=False, gc=False):
             value: Any,
             meta: dict[str, Any] | None = None,
             id: Any = None,  # noqa: A002 - the same name as in connectors
-            *,
             ingest_ns: int = 0,
             attempt: int = 1,
             path: str = "",
@@ -60,24 +59,17 @@ class Event(msgspec.Struct, eq=False, gc=False):
 
     def remembered(self) -> Event:
         """Return a copy without a token, from which the event can be sent again."""
-        return Event(
-            copied(self.value), dict(self.meta), self.id, ingest_ns=self.ingest_ns, attempt=self.attempt,
-            path=self.path,
-        )  # fmt: skip
+        return Event(copied(self.value), dict(self.meta), self.id, self.ingest_ns, self.attempt, self.path)
 
     def derive(self, value: Any) -> Event:
         """Return an event with another value and the same token. The caller must split the token (``Token.split``)."""
-        return Event(
-            value, dict(self.meta), self.id, ingest_ns=self.ingest_ns, attempt=self.attempt, path=self.path,
-            token=self.token,
-        )  # fmt: skip
+        return Event(value, dict(self.meta), self.id, self.ingest_ns, self.attempt, self.path, self.token)
 
     def fork(self, *, counted: bool = True) -> Event:
         """Return a copy for one more branch. Its token counts the branch if ``counted`` is true."""
-        return Event(
-            copied(self.value), dict(self.meta), self.id, ingest_ns=self.ingest_ns, attempt=self.attempt,
-            path=self.path, token=self.token.fork() if counted and self.token is not None else None,
-        )  # fmt: skip
+        event = self.remembered()
+        event.token = self.token.fork() if counted and self.token is not None else None
+        return event
 
     def __repr__(self) -> str:
         return f"Event({self.value!r}, id={self.id!r})"

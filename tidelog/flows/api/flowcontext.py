@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import random
 import time
@@ -12,6 +13,11 @@ from typing import Any, Protocol
 from tidelog.flows.api.event import Event
 from tidelog.flows.api.givenup import GivenUpLog
 from tidelog.flows.api.tokens import Token, TokenOwner
+
+
+def now() -> float:
+    """Return the event loop time in seconds."""
+    return asyncio.get_running_loop().time()
 
 
 class Gatherer(Protocol):

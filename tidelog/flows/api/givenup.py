@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 EVERY: Final = 10.0  # s between two messages of one entity
@@ -19,12 +20,12 @@ EXCERPT: Final = 200  # characters of a value, or of a reason
 log = logging.getLogger("tidelog.flows")
 
 
+@dataclass
 class _Since:
     """The events of one entity since its last message."""
 
-    def __init__(self, timer: asyncio.TimerHandle) -> None:
-        self.timer = timer
-        self.reasons: Counter[str] = Counter()
+    timer: asyncio.TimerHandle
+    reasons: Counter[str] = field(default_factory=Counter)
 
 
 class GivenUpLog:

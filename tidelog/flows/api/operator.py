@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Protocol
 
-from tidelog.flows.api.event import Event, EventPredicate
+from tidelog.flows.api.event import Event, EventPredicate, extract
 from tidelog.flows.api.flowcontext import FlowContext
 from tidelog.flows.api.signals import Restore, Trigger
 from tidelog.flows.api.tokens import Settleable, Token, TokenOwner
@@ -64,6 +64,7 @@ class Operator:
     last: ClassVar[bool] = False  # emits nothing on ``out``, so no operator can follow
 
     node: OperatorRuntime  # set by the runtime before any method is called
+    buffer: list[Event] = ()  # type: ignore[assignment] # stored events: an operator that has some assigns a list
 
     def ports(self) -> tuple[str, ...]:
         """Return the ports in addition to ``out`` and ``err``."""
@@ -99,7 +100,7 @@ class Operator:
 
     def kept(self) -> int:
         """Return the number of buffered events, for ``unsettled``."""
-        return 0
+        return len(self.buffer)
 
     def gathered(self) -> Iterable[Settleable | None]:
         """Return the tokens of events that are stored until others arrive, such as those of an incomplete batch."""
@@ -110,12 +111,14 @@ class Operator:
         stored here.
         """
 
-    def withdraw(self, wanted: EventPredicate) -> list[Event]:  # noqa: ARG002 - others keep something
+    def withdraw(self, wanted: EventPredicate) -> list[Event]:
         """Return buffered events that an operator above recalls. They are no longer buffered here.
 
         The caller settles their tokens. Events that can't be returned are emitted and recalled further down.
         """
-        return []
+        found: list[Event] = []
+        self.buffer = extract(self.buffer, wanted, found)
+        return found
 
     def settled(self, tokens: list[Token]) -> None:
         """Process the settlement of tokens that this operator created. By default, forward it to their parents."""
@@ -128,21 +131,35 @@ class Operator:
         return False
 
     def stop(self) -> None:
-        """Cancel timers and close connections, because the flow ends. No event can be emitted any more."""
+        """Close connections, because the flow ends. No event can be emitted any more. The runtime cancels timers
+        (``node.after``) and tasks (``node.spawn``).
+        """
 
     def forget(self) -> None:
         """Release all stored events after the flow has ended. The cyclic garbage collector does not track events, and
         they refer to this operator.
         """
+        self.buffer = []
 
     # -- operations on events --------------------------------------------------------------------------------
     def emit(self, events: list[Event], port: str = "out") -> None:
-        """Emit events on a port. The list no longer belongs to the operator."""
-        self.node.emit(events, port)
+        """Emit events on a port. The list no longer belongs to the operator. An empty list has no effect."""
+        if events:
+            self.node.emit(events, port)
 
     def drop(self, events: list[Event], reason: str) -> None:
         """Discard events intentionally."""
-        self.node.drop(events, reason)
+        if events:
+            self.node.drop(events, reason)
+
+    def divert(self, events: list[Event], port: str, reason: str) -> None:
+        """Count events under the name of a port and emit them there. If it is not connected, discard them."""
+        if events:
+            self.node.count(port, len(events))
+        if self.node.outputs.get(port):
+            self.emit(events, port)
+        else:
+            self.drop(events, reason)
 
     def fail(self, event: Event, error: BaseException) -> None:
         """Report an event that can't be processed. It is emitted on ``err`` with ``meta["error"]``. If ``err`` is not

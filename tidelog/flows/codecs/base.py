@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar, Final, Protocol
 
-from tidelog.flows.components import Named, find
+from tidelog.flows.registry import Named, component
 from tidelog.options.structs import Struct
 
 CODECS: Final[dict[str, str]] = {  # name: module:class
@@ -59,7 +59,7 @@ class NoCodecOptions(Struct):
 
 def codec(given: Named) -> MessageCodec:
     """Return a codec by its name, or by {name: options}. Raises ValueError if either is not valid."""
-    kind, options = find("codec", CODECS, given)
+    kind, options = component("codec", CODECS, given)
     made: MessageCodec = kind(options)
     return made
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import Any, Final, Protocol
 
-from tidelog.flows.components import Named, find
+from tidelog.flows.registry import Named, component
 from tidelog.options.structs import Struct
 
 _HERE: Final = "tidelog.flows.interceptors"
@@ -106,14 +106,14 @@ def preprocessor(given: Named, most: int) -> Preprocessor:
 
     ``most``: the maximum size of a message in bytes.
     """
-    kind, options = find("preprocessor", PREPROCESSORS, given)
+    kind, options = component("preprocessor", PREPROCESSORS, given)
     made: Preprocessor = kind(options, most)
     return made
 
 
 def postprocessor(given: Named) -> Postprocessor:
     """Return a postprocessor by its name, or by {name: options}. Raises ValueError if either is not valid."""
-    kind, options = find("postprocessor", POSTPROCESSORS, given)
+    kind, options = component("postprocessor", POSTPROCESSORS, given)
     made: Postprocessor = kind(options)
     return made
 

@@ -24,15 +24,7 @@ class Aggregate:
 
     first: Callable[[], Any]  # returns the initial state
     fold: Callable[[Any, Any], Any]  # (state, value) -> state; raises TypeError or ValueError
-    result: Callable[[Any], Any]
-
-
-def _nothing() -> Any:
-    return None
-
-
-def _same(state: Any) -> Any:
-    return state
+    result: Callable[[Any], Any] = lambda state: state
 
 
 def _number(value: Any) -> Any:
@@ -73,13 +65,13 @@ def _sketch() -> Any:
 
 
 KINDS: Final[dict[str, Aggregate]] = {
-    "count": Aggregate(int, lambda state, _: state + 1, _same),
-    "sum": Aggregate(int, lambda state, value: state + _number(value), _same),
+    "count": Aggregate(int, lambda state, _: state + 1),
+    "sum": Aggregate(int, lambda state, value: state + _number(value)),
     "mean": Aggregate(lambda: (0.0, 0), _mean, lambda state: state[0] / state[1] if state[1] else None),
-    "min": Aggregate(_nothing, _extreme(lambda value, state: value < state), _same),
-    "max": Aggregate(_nothing, _extreme(lambda value, state: value > state), _same),
+    "min": Aggregate(lambda: None, _extreme(lambda value, state: value < state)),
+    "max": Aggregate(lambda: None, _extreme(lambda value, state: value > state)),
     "first": Aggregate(lambda: (), lambda state, value: state or (value,), lambda state: state[0] if state else None),
-    "last": Aggregate(_nothing, lambda _, value: value, _same),
+    "last": Aggregate(lambda: None, lambda _, value: value),
     "distinct": Aggregate(_sketch, _distinct, lambda state: round(state.get_estimate())),
 }
 

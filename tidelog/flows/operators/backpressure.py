@@ -11,48 +11,47 @@ from __future__ import annotations
 import math
 from asyncio import TimerHandle
 from collections import deque
-from typing import Final, Literal
+from collections.abc import Mapping
+from typing import Annotated, Final, Literal
+
+import msgspec
 
 from tidelog.flows.api.breaker import Breaker
-from tidelog.flows.api.event import Event, EventPredicate, extract
+from tidelog.flows.api.event import Event
+from tidelog.flows.api.flowcontext import now
+from tidelog.flows.api.gathering import GatheredRelease
 from tidelog.flows.api.operator import Operator
 from tidelog.flows.api.signals import PAUSED, Restore, Trigger
 from tidelog.flows.api.tokens import Token
-from tidelog.flows.operators.hops import OverdueWatch, SendWindow, SentBatch, StallDetector, now, runs, send
+from tidelog.flows.operators.hops import OverdueWatch, SendWindow, SentBatch, runs, send, stalled
+from tidelog.options.limits import AtLeastOne
 from tidelog.options.structs import Struct
-from tidelog.options.units import Duration
+from tidelog.options.units import PositiveDuration
 
 BACKPRESSURE: Final = "backpressure"  # the kind of its reason, and the reason of discarded events
-STEPS: Final = tuple(Duration(each) for each in (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0))
+STEPS: Final = tuple(PositiveDuration(each) for each in (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0))
 QUANTILE: Final = 0.95
 
 
 class BackpressureOptions(Struct):
     """The options of ``backpressure``."""
 
-    timeout: Duration
+    timeout: PositiveDuration
     # The maximum acceptable latency, from the time an event leaves this operator until it is settled. The short form:
     # `backpressure: 200ms`.
     method: Literal["pause", "discard"] = "pause"
     # `pause`: the sources above stop, and no event is lost. `discard`: the sources continue, and events are sent to the
     # port `overflow`.
-    steps: tuple[Duration, ...] = STEPS
+    steps: Annotated[tuple[PositiveDuration, ...], msgspec.Meta(min_length=1)] = STEPS
     # The durations of the first step, the second step, and so on. The last one is used for all further steps.
-    restore_after: int = 3
+    restore_after: AtLeastOne = 3
     # After this many consecutive on-time settlements, the delay is reset to the first step. Events that are settled
     # together count as one.
-    window: int = 100  # The number of recent settlements that are evaluated.
+    window: AtLeastOne = 100  # The number of recent settlements that are evaluated.
 
     def __post_init__(self) -> None:
-        if self.timeout <= 0:
-            raise ValueError("timeout is 0: it must be the maximum acceptable latency, such as 200ms")
-        if not self.steps or min(self.steps) <= 0:
-            raise ValueError("steps must be at least one duration above 0, such as [50ms, 1s, 10s]")
         if list(self.steps) != sorted(self.steps):
             raise ValueError("steps must not decrease")
-        for name in ("restore_after", "window"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}: it must be at least 1")
 
 
 class BackpressureOperator(Operator):
@@ -70,26 +69,18 @@ class BackpressureOperator(Operator):
         self._good = 0  # consecutive on-time settlements
         self._level = 0  # number of the current step; 0: none
         self._timer: TimerHandle | None = None  # set during a step
-        self._kept: list[Event] = []  # at most a batch
+        self.buffer = []  # at most a batch
         self._below = Breaker()  # with method discard: reasons that were not forwarded
         self._drains = False
         self._overdue = OverdueWatch(self, options.timeout, self._late)
-        self._stalled = StallDetector(self, "timeout", self._full)
+        self._stalled = GatheredRelease(lambda: self.node, "timeout", self._full, self._stuck_on)
 
     def ports(self) -> tuple[str, ...]:
         return ("overflow",)
 
     # -- forward ---------------------------------------------------------------------------------------------
     def busy(self) -> bool:
-        return self._pauses and (self._timer is not None or bool(self._kept))
-
-    def kept(self) -> int:
-        return len(self._kept)
-
-    def withdraw(self, wanted: EventPredicate) -> list[Event]:
-        found: list[Event] = []
-        self._kept = extract(self._kept, wanted, found)
-        return found
+        return self._pauses and (self._timer is not None or bool(self.buffer))
 
     def process(self, events: list[Event]) -> None:
         room = len(events) if self._drains and self._pauses else self._room(len(events))
@@ -99,14 +90,10 @@ class BackpressureOperator(Operator):
         if not rest:
             return
         if self._pauses:
-            self._kept = rest
+            self.buffer = rest
             self._stalled.watch()
         else:
-            self.node.count("overflow", len(rest))
-            if self.node.outputs.get("overflow"):
-                self.emit(rest, "overflow")
-            else:
-                self.drop(rest, BACKPRESSURE)
+            self.divert(rest, "overflow", BACKPRESSURE)
 
     def _room(self, wanted: int) -> int:
         return 0 if self._timer is not None or self._below else self._window.room(wanted)
@@ -118,15 +105,18 @@ class BackpressureOperator(Operator):
         self.emit(events)
 
     def _send_kept(self) -> None:
-        if self._kept and (room := self._room(len(self._kept))):
-            events, self._kept = self._kept[:room], self._kept[room:]
+        if self.buffer and (room := self._room(len(self.buffer))):
+            events, self.buffer = self.buffer[:room], self.buffer[room:]
             self._send(events)
-        if self._kept:
+        if self.buffer:
             self._stalled.watch()
 
     def _full(self) -> list[tuple[str, SendWindow]]:
-        waits = self._kept and self._timer is None and not self._window.room(1)
+        waits = self.buffer and self._timer is None and not self._window.room(1)
         return [("out", self._window)] if waits else []
+
+    def _stuck_on(self, gathered: Mapping[int, Token]) -> set[int]:
+        return stalled(self._full(), gathered)
 
     # -- back ------------------------------------------------------------------------------------------------
     def settled(self, tokens: list[Token]) -> None:
@@ -187,15 +177,6 @@ class BackpressureOperator(Operator):
     # -- the end ---------------------------------------------------------------------------------------------
     def drain(self) -> None:
         self._drains = True
-
-    def stop(self) -> None:
-        self._overdue.stop()
-        self._stalled.stop()
-        if self._timer is not None:
-            self._timer.cancel()
-
-    def forget(self) -> None:
-        self._kept = []
 
 
 def percentile(latencies: deque[float]) -> float:

@@ -11,15 +11,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Sequence
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import msgspec
 
-from tidelog.flows.api.event import Event, EventPredicate, extract
+from tidelog.flows.api.event import Event, EventPredicate
+from tidelog.flows.api.flowcontext import now
 from tidelog.flows.api.operator import Operator
 from tidelog.flows.api.tokens import RETRY, Settleable, TokenGroup, Withheld, settle_all
 from tidelog.options.structs import Struct
-from tidelog.options.units import Duration, Size
+from tidelog.options.units import PositiveDuration, PositiveSize
 
 MOST: Final = 1_000_000  # maximum number of events in a batch
 
@@ -27,11 +28,12 @@ MOST: Final = 1_000_000  # maximum number of events in a batch
 class BatchOperatorOptions(Struct):
     """The options of ``batch``. At least one of the first three is required."""
 
-    count: int | None = None  # Maximum number of events in a batch, from 1 to 1,000,000. The short form: `batch: 100`.
-    bytes: Size | None = None
+    count: Annotated[int, msgspec.Meta(ge=1, le=MOST)] | None = None
+    # Maximum number of events in a batch, from 1 to 1,000,000. The short form: `batch: 100`.
+    bytes: PositiveSize | None = None
     # Maximum size of the values in a batch. A larger value forms a batch of its own. Strings and bytes count with their
     # own size, other values with that of their JSON.
-    timeout: Duration | None = None  # Maximum time from the first event of a batch until it is emitted.
+    timeout: PositiveDuration | None = None  # Maximum time from the first event of a batch until it is emitted.
     flush_on_drain: bool = True
     # Whether a drain emits an incomplete batch. `false`: its events are returned to their source, which sends them
     # again after the flow has been restarted.
@@ -39,12 +41,6 @@ class BatchOperatorOptions(Struct):
     def __post_init__(self) -> None:
         if self.count is None and self.bytes is None and self.timeout is None:
             raise ValueError("a batch needs a limit: count, bytes or timeout")
-        if self.count is not None and not 1 <= self.count <= MOST:
-            raise ValueError(f"count is {self.count}: it must be from 1 to {MOST}")
-        if self.bytes is not None and self.bytes < 1:
-            raise ValueError(f"bytes is {self.bytes}: it must be at least 1")
-        if self.timeout is not None and self.timeout <= 0:
-            raise ValueError(f"timeout is {self.timeout}: it must be more than 0")
 
 
 class Batched(TokenGroup):
@@ -76,7 +72,7 @@ class BatchOperator(Operator):
         self._most_bytes = options.bytes
         self._timeout = options.timeout
         self._flush_on_drain = options.flush_on_drain
-        self._events: list[Event] = []
+        self.buffer = []
         self._bytes = 0
         self._begun = 0.0  # event loop time of the first event
         self._timer: asyncio.TimerHandle | None = None
@@ -84,25 +80,24 @@ class BatchOperator(Operator):
 
     def process(self, events: list[Event]) -> None:
         made: list[Event] = []
-        waited = bool(self._events)
+        waited = bool(self.buffer)
         if self._most_bytes is None:
             start = 0
             while start < len(events):
-                end = start + self._count - len(self._events)
-                self._events += events[start:end]
+                end = start + self._count - len(self.buffer)
+                self.buffer += events[start:end]
                 start = end
-                if len(self._events) >= self._count:
+                if len(self.buffer) >= self._count:
                     made.append(self._batch())
         else:
             for event in events:
                 self._measured(event, self._most_bytes, made)
-        if made:
-            self.emit(made)
+        self.emit(made)
         if self._draining:
             self._drained()
-        elif self._events:
+        elif self.buffer:
             if made or not waited:  # the remaining events have just arrived
-                self._begun = asyncio.get_running_loop().time()
+                self._begun = now()
             self._set_timer()
 
     def _measured(self, event: Event, most: int, made: list[Event]) -> None:
@@ -111,15 +106,15 @@ class BatchOperator(Operator):
         except Exception as error:  # noqa: BLE001 - values of user functions can be of any type
             self.fail(event, error)
             return
-        if self._events and self._bytes + size > most:
+        if self.buffer and self._bytes + size > most:
             made.append(self._batch())
-        self._events.append(event)
+        self.buffer.append(event)
         self._bytes += size
-        if self._bytes >= most or len(self._events) >= self._count:
+        if self._bytes >= most or len(self.buffer) >= self._count:
             made.append(self._batch())
 
     def _batch(self) -> Event:
-        members, self._events, self._bytes = self._events, [], 0
+        members, self.buffer, self._bytes = self.buffer, [], 0
         tokens = [each.token for each in members if each.token is not None]
         first = members[0]
         batch = Event(
@@ -137,19 +132,19 @@ class BatchOperator(Operator):
     # -- time ------------------------------------------------------------------------------------------------
     def _set_timer(self) -> None:
         if self._timeout is not None and self._timer is None:
-            due = self._begun + self._timeout - asyncio.get_running_loop().time()
+            due = self._begun + self._timeout - now()
             self._timer = self.node.after(max(due, 0.0), self._on_timer)
 
     def _on_timer(self) -> None:
         self._timer = None
-        if self._events and self._timeout is not None:
-            if asyncio.get_running_loop().time() >= self._begun + self._timeout:
+        if self.buffer and self._timeout is not None:
+            if now() >= self._begun + self._timeout:
                 self.release()
             else:  # the batch was emitted, and another one has begun
                 self._set_timer()
 
     def release(self) -> None:
-        if self._events:
+        if self.buffer:
             self.emit([self._batch()])
 
     # -- the end ---------------------------------------------------------------------------------------------
@@ -161,29 +156,19 @@ class BatchOperator(Operator):
         if self._flush_on_drain:
             self.release()
         else:
-            events, self._events, self._bytes = self._events, [], 0
+            events, self.buffer, self._bytes = self.buffer, [], 0
             reason = Withheld(f"{self.node.name}: the flow drained before the batch was complete")
             settle_all(events, RETRY, reason)
 
     def withdraw(self, wanted: EventPredicate) -> list[Event]:
-        found: list[Event] = []
-        self._events = extract(self._events, wanted, found)
+        found = super().withdraw(wanted)
         if found and self._most_bytes is not None:
-            self._bytes = sum(size_of(each.value) for each in self._events)
+            self._bytes = sum(size_of(each.value) for each in self.buffer)
         return found
 
     def gathered(self) -> Iterable[Settleable | None]:
-        return [each.token for each in self._events]
+        return [each.token for each in self.buffer]
 
-    def kept(self) -> int:
-        return len(self._events)
-
-    def forget(self) -> None:
-        self._events = []
-
-    def stop(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
 
 
 def size_of(value: Any) -> int:

@@ -14,11 +14,12 @@ from typing import Any, Final
 import msgspec
 
 from tidelog.flows.api.event import Event
+from tidelog.flows.api.flowcontext import now
 from tidelog.flows.api.operator import Operator
-from tidelog.flows.operators.hops import now
 from tidelog.flows.operators.jmescompiler import expression
 from tidelog.flows.operators.keytext import key_text
-from tidelog.flows.operators.tokenbuckets import Buckets, Rate
+from tidelog.flows.operators.tokenbuckets import Buckets, EventRate, Rate
+from tidelog.options.limits import AtLeastOne
 from tidelog.options.structs import Struct
 
 BUCKET: Final = "bucket"  # the reason of discarded events
@@ -28,19 +29,14 @@ class BucketOptions(Struct):
     """The options of ``bucket``."""
 
     class_: str | None = msgspec.field(default=None, name="class")  # A JMESPath expression. `null`: `meta["class"]`.
-    rate: float | None = None  # Events per second in each group. `null`: `meta["rate"]`, where 0 lets no event pass.
+    rate: EventRate | None = None
+    # Events per second in each group. `null`: `meta["rate"]`, where 0 lets no event pass.
     dimensions: list[str] | None = None
     # JMESPath expressions. Events with equal values in all of them form a group. `null`: `meta["dimensions"]`, any
     # value; without it, each class is one group.
-    cardinality: int = 1000  # Maximum number of groups per class; the least recently used group is forgotten.
-    classes: int = 100  # Maximum number of classes; the least recently used class is forgotten.
+    cardinality: AtLeastOne = 1000  # Maximum number of groups per class; the least recently used group is forgotten.
+    classes: AtLeastOne = 100  # Maximum number of classes; the least recently used class is forgotten.
 
-    def __post_init__(self) -> None:
-        if self.rate is not None and not 0 < self.rate < float("inf"):
-            raise ValueError(f"rate is {self.rate}: it must be above 0")
-        for name in ("cardinality", "classes"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}: it must be at least 1")
 
 
 class BucketOperator(Operator):
@@ -68,14 +64,8 @@ class BucketOperator(Operator):
                 (through if self._take(event, clock) else over).append(event)
             except Exception as error:  # noqa: BLE001 - values of codecs and user functions can be of any type
                 self.fail(event, error)
-        if over:
-            self.node.count("overflow", len(over))
-            if self.node.outputs.get("overflow"):
-                self.emit(over, "overflow")
-            else:
-                self.drop(over, BUCKET)
-        if through:
-            self.emit(through)
+        self.divert(over, "overflow", BUCKET)
+        self.emit(through)
 
     def _take(self, event: Event, clock: float) -> bool:
         meta = event.meta

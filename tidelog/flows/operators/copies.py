@@ -31,7 +31,7 @@ class RetainedCopy:
 
     def sent(self, node: TokenOwner) -> Event:
         """Return the event to send, with tokens of ``node``."""
-        event = duplicate(self.event)
+        event = self.event.derive(copied(self.event.value))
         mark(node, event, self.members, lambda number: (self, number))
         self.failed = {}
         return event
@@ -73,7 +73,7 @@ class RecallableEvent(SentBatch):
 
     def sent(self, node: TokenOwner) -> Event:
         """Return the event to send."""
-        event = duplicate(self._copy.event)
+        event = self._copy.event.derive(copied(self._copy.event.value))
         self.left = mark(node, event, self._copy.members, lambda _: self)
         return event
 
@@ -114,15 +114,13 @@ class RecallableBatch(SentBatch):
     def sent(self, node: TokenOwner) -> list[Event]:
         """Return the events to send."""
         kind = WatchedToken if node.debug else Token
-        going = [
-            Event(
-                copied(each.value), dict(each.meta), each.id, ingest_ns=each.ingest_ns, attempt=each.attempt,
-                path=each.path, token=kind(node, self, each.token),
-            )
-            for each in self._events
-        ]  # fmt: skip
-        self.left = len(going)
-        return going
+        events = []
+        for each in self._events:
+            event = each.remembered()
+            event.token = kind(node, self, each.token)
+            events.append(event)
+        self.left = len(events)
+        return events
 
     def event(self, token: Token) -> Event:
         """Return the original event of a token that was returned unused."""
@@ -175,11 +173,3 @@ class RetainedCopies:
     def done(self) -> None:
         """Release a copy that failed."""
         self.count -= 1
-
-
-def duplicate(event: Event, *, copies: bool = True) -> Event:
-    """Return the event again, with the same token. ``copies``: copy its value."""
-    return Event(
-        copied(event.value) if copies else event.value, dict(event.meta), event.id,
-        ingest_ns=event.ingest_ns, attempt=event.attempt, path=event.path, token=event.token,
-    )  # fmt: skip

@@ -11,9 +11,10 @@ import re
 from typing import Final
 
 from tidelog.flows.api.event import Event
+from tidelog.flows.api.flowcontext import now
 from tidelog.flows.api.operator import Operator
 from tidelog.options.structs import Struct
-from tidelog.options.units import Duration
+from tidelog.options.units import Interval
 
 _NAME: Final = re.compile(r"[a-z_][a-z0-9_]{0,63}")
 _RUNTIMES: Final = frozenset(("in", "out", "failed", "discarded", "unconnected", "released", "settled_twice"))
@@ -23,7 +24,7 @@ class CounterOptions(Struct):
     """The options of ``counter``."""
 
     name: str = "counted"  # The name of the counter: a to z, digits and `_`. The short form: `counter: orders`.
-    every: Duration | None = None
+    every: Interval | None = None
     # The interval at which a count is sent to the port `counts`: `{name, total, count, seconds}`, where `count` is the
     # number of events in the last `seconds`.
     wrap: bool = False  # `true`: the value becomes `{count, event}`, with the number of this event and its value.
@@ -33,8 +34,6 @@ class CounterOptions(Struct):
             raise ValueError(f"name is {self.name!r}: it must match {_NAME.pattern}")
         if self.name in _RUNTIMES:
             raise ValueError(f"name is {self.name!r}: the runtime has a counter with this name")
-        if self.every is not None and self.every < 1e-3:
-            raise ValueError(f"every is {self.every:g} s: it must be at least 1ms")
 
 
 class CounterOperator(Operator):
@@ -56,7 +55,7 @@ class CounterOperator(Operator):
         return ("counts",)
 
     def start(self) -> None:
-        self._since = asyncio.get_running_loop().time()
+        self._since = now()
         self._set_timer()
 
     def process(self, events: list[Event]) -> None:
@@ -72,15 +71,15 @@ class CounterOperator(Operator):
             self._timer = self.node.after(self._options.every, self._send)
 
     def _send(self) -> None:
-        now = asyncio.get_running_loop().time()
+        clock = now()
         if not self.node.held:
             value = {
                 "name": self._options.name,
                 "total": self._total,
                 "count": self._total - self._sent,
-                "seconds": round(now - self._since, 6),
+                "seconds": round(clock - self._since, 6),
             }
-            self._sent, self._since = self._total, now
+            self._sent, self._since = self._total, clock
             path = f"{self.node.name}.counts"
             self.emit([Event(value, ingest_ns=self.node.context.now_ns(), path=path)], "counts")
         self._set_timer()
@@ -88,10 +87,7 @@ class CounterOperator(Operator):
     def drain(self) -> None:
         """Send the last count, so that all counts add up to the total."""
         self._draining = True
-        self.stop()
-        if self._options.every is not None and self.node.outputs.get("counts"):
-            self._send()
-
-    def stop(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
+        if self._options.every is not None and self.node.outputs.get("counts"):
+            self._send()

@@ -16,18 +16,21 @@ from __future__ import annotations
 
 import asyncio
 import uuid
+from dataclasses import dataclass, field
 from typing import Final
 
 from tidelog.client import strings
 from tidelog.flows.api.event import BATCH, Event
+from tidelog.flows.api.flowcontext import now
 from tidelog.flows.api.operator import Operator
 from tidelog.flows.api.tokens import DISCARD, RETRY, Token, settle_all
-from tidelog.flows.operators.hops import mark, now, parts
+from tidelog.flows.operators.hops import mark, parts
 from tidelog.flows.operators.jmescompiler import expression
 from tidelog.flows.operators.keytext import key_text
 from tidelog.flows.operators.serverrequests import ServerRequests, place
+from tidelog.options.limits import AtLeastOne
 from tidelog.options.structs import Struct
-from tidelog.options.units import Duration
+from tidelog.options.units import Interval
 from tidelog.transport.call import Call
 
 DEDUP: Final = "dedup"
@@ -40,35 +43,25 @@ class DedupOptions(Struct):
     """The options of ``dedup``."""
 
     key: str  # A JMESPath expression. The short form: `dedup: order_id`.
-    ttl: Duration = Duration(3600.0)  # How long a key is remembered after its event is delivered.
-    lease: Duration = Duration(60.0)  # How long duplicates wait for an event that is in flight.
+    ttl: Interval = Interval(3600.0)  # How long a key is remembered after its event is delivered.
+    lease: Interval = Interval(60.0)  # How long duplicates wait for an event that is in flight.
     name: str | None = None
     # Name of the set of keys. `null`: derived from the flow's name and the operator's position in it. Flows that use
     # the same name share their keys.
-    max_waiting: int = 1000
+    max_waiting: AtLeastOne = 1000
     # Maximum number of waiting events. When that many are waiting, the operator accepts no more events.
 
-    def __post_init__(self) -> None:
-        for name in ("ttl", "lease"):
-            if getattr(self, name) < 0.001:
-                raise ValueError(f"{name} is {getattr(self, name):g} s: it must be at least 1ms")
-        if self.max_waiting < 1:
-            raise ValueError(f"max_waiting is {self.max_waiting}: it must be at least 1")
 
-
+@dataclass(slots=True, eq=False)
 class Item:
     """An event that was received and whose settlement is not complete."""
 
-    __slots__ = ("event", "failed", "key", "left", "mark", "settled")
-
-    def __init__(self, event: Event, key: str, mark: bytes) -> None:
-        # None: it was sent; its token refers to this object, so keeping the event would form a cycle
-        self.event: Event | None = event
-        self.key = key
-        self.mark = mark
-        self.left = 0  # tokens that are not settled
-        self.failed = False  # one of them was settled as RETRY or REJECT
-        self.settled: list[Token] = []
+    event: Event | None  # None: it was sent; its token refers to this object, so keeping the event would form a cycle
+    key: str
+    mark: bytes
+    left: int = 0  # tokens that are not settled
+    failed: bool = False  # one of them was settled as RETRY or REJECT
+    settled: list[Token] = field(default_factory=list)
 
 
 class DedupOperator(Operator):
@@ -215,14 +208,8 @@ class DedupOperator(Operator):
                 twice.append(event)
             else:
                 waiting.append(item)
-        if through:
-            self.emit(through)
-        if twice:
-            self.node.count("duplicates", len(twice))
-            if self.node.outputs.get("duplicates"):
-                self.emit(twice, "duplicates")
-            else:
-                self.drop(twice, "dedup: a duplicate")
+        self.emit(through)
+        self.divert(twice, "duplicates", "dedup: a duplicate")
         if self._drains:
             self._return(waiting)
         elif waiting:

@@ -6,7 +6,9 @@ import asyncio
 from collections import deque
 
 from tidelog.flows.api.event import Event, EventPredicate, extract
+from tidelog.flows.api.flowcontext import now
 from tidelog.flows.api.operator import Operator
+from tidelog.options.limits import AtLeastOne
 from tidelog.options.structs import Struct
 from tidelog.options.units import Duration
 
@@ -15,12 +17,8 @@ class DelayOptions(Struct):
     """The options of ``delay``."""
 
     time: Duration  # The delay. The short form: `delay: 5s`.
-    max_kept: int = 10_000
+    max_kept: AtLeastOne = 10_000
     # When this many events are waiting, no further batch is accepted. A batch has up to 512 events.
-
-    def __post_init__(self) -> None:
-        if self.max_kept < 1:
-            raise ValueError(f"max_kept is {self.max_kept}: it must be at least 1")
 
 
 class DelayOperator(Operator):
@@ -43,19 +41,19 @@ class DelayOperator(Operator):
             self.drain()
             self.emit(events)
             return
-        self._batches.append((asyncio.get_running_loop().time() + self._time, events))
+        self._batches.append((now() + self._time, events))
         self._kept += len(events)
         self._set_timer()
 
     def _set_timer(self) -> None:
         if self._batches and self._timer is None:
-            wait = self._batches[0][0] - asyncio.get_running_loop().time()
+            wait = self._batches[0][0] - now()
             self._timer = self.node.after(max(0.0, wait), self._on_timer)
 
     def _on_timer(self) -> None:
         self._timer = None
-        now = asyncio.get_running_loop().time()
-        while self._batches and self._batches[0][0] <= now:
+        clock = now()
+        while self._batches and self._batches[0][0] <= clock:
             self._next()
         self._set_timer()
 
@@ -86,7 +84,3 @@ class DelayOperator(Operator):
 
     def forget(self) -> None:
         self._batches.clear()
-
-    def stop(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()

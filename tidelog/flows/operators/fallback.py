@@ -9,15 +9,19 @@ Rule 3: A flow starts when one of the ports can be used, and its sources stop wh
 
 from __future__ import annotations
 
-from typing import Final, Literal
+from typing import Annotated, Final, Literal
+
+import msgspec
 
 from tidelog.flows.api.breaker import Breaker
 from tidelog.flows.api.event import Event
+from tidelog.flows.api.flowcontext import now
 from tidelog.flows.api.operator import Operator
 from tidelog.flows.api.signals import PAUSED, Restore, Trigger
 from tidelog.flows.api.tokens import RETRY, STATUSES, Token, Withdrawn
 from tidelog.flows.operators.copies import RetainedCopies, RetainedCopy
-from tidelog.flows.operators.hops import Recall, now
+from tidelog.flows.operators.hops import Recall
+from tidelog.options.limits import AtLeastOne
 from tidelog.options.structs import Struct
 
 FALLBACK: Final = "fallback"
@@ -26,17 +30,12 @@ FALLBACK: Final = "fallback"
 class FallbackOptions(Struct):
     """The options of ``fallback``."""
 
-    on: tuple[Literal["retry", "reject"], ...] = ("retry", "reject")  # The outcomes that count as failures.
+    on: Annotated[tuple[Literal["retry", "reject"], ...], msgspec.Meta(min_length=1)] = ("retry", "reject")
+    # The outcomes that count as failures.
     outage: Literal["fallback", "wait"] = "fallback"
     # What happens while `out` cannot be used because it is disconnected or a `backpressure` below pauses it.
     # `fallback`: all events are sent to the port `fallback`. `wait`: the sources stop.
-    max_copies: int = 10_000  # Maximum number of events in flight for which a copy is retained.
-
-    def __post_init__(self) -> None:
-        if not self.on:
-            raise ValueError("on is empty: it must contain retry, reject or both")
-        if self.max_copies < 1:
-            raise ValueError(f"max_copies is {self.max_copies}: it must be at least 1")
+    max_copies: AtLeastOne = 10_000  # Maximum number of events in flight for which a copy is retained.
 
 
 class FallbackOperator(Operator):
@@ -48,10 +47,10 @@ class FallbackOperator(Operator):
 
     def __init__(self, options: FallbackOptions | None = None) -> None:
         self._options = options or FallbackOptions()
-        self._out = Breaker()  # reasons of out
+        self.out = Breaker()  # reasons of out
         self._spare = Breaker()  # reasons of fallback
         statuses = frozenset(STATUSES.index(each) for each in self._options.on)
-        self._copies = RetainedCopies(self, self._options.max_copies, statuses, self._failed)
+        self.copies = RetainedCopies(self, self._options.max_copies, statuses, self._failed)
         self._recall = Recall(self, self._lost, self._taken_back)
         self._began = False
         self._open = False  # whether the sources above may send
@@ -70,13 +69,13 @@ class FallbackOperator(Operator):
         return not self._open
 
     def process(self, events: list[Event]) -> None:
-        if self._out:
-            why = self._why(self._out)
+        if self.out:
+            why = self._why(self.out)
             for event in events:
                 event.meta["error"] = why
             self._divert(events)
         else:
-            take = self._copies.take
+            take = self.copies.take
             self.emit([take(each) for each in events])
 
     def _divert(self, events: list[Event]) -> None:
@@ -86,12 +85,12 @@ class FallbackOperator(Operator):
         self.emit(events, FALLBACK)
 
     def settled(self, tokens: list[Token]) -> None:
-        self._copies.settled(tokens)
+        self.copies.settled(tokens)
 
     def _failed(self, copy: RetainedCopy) -> None:
-        self._copies.done()
+        self.copies.done()
         reason = copy.reason()
-        if self._spare and not self._out:
+        if self._spare and not self.out:
             self.node.count("given_back")
             why = f"{reason}; {FALLBACK} can't be used: {self._why(self._spare)}"
             copy.failed = dict.fromkeys(copy.failed, (RETRY, why))
@@ -106,7 +105,7 @@ class FallbackOperator(Operator):
         if port == FALLBACK:
             below = self._spare
         elif port == "out" and self._options.outage == FALLBACK and not message.reason.startswith(f"{PAUSED}:"):
-            below = self._out
+            below = self.out
         else:
             return False
         if isinstance(message, Trigger):
@@ -120,7 +119,7 @@ class FallbackOperator(Operator):
         """Update the state after a change of one of the breakers."""
         if not self._began:
             return
-        usable = not self._out or not self._spare
+        usable = not self.out or not self._spare
         if usable and not self._open:
             self._open = True
             self.node.started()
@@ -128,7 +127,7 @@ class FallbackOperator(Operator):
             self.node.wake()
         elif not usable and self._open:
             self._open = False
-            self.node.trigger(FALLBACK, f"out: {self._why(self._out)}; {FALLBACK}: {self._why(self._spare)}")
+            self.node.trigger(FALLBACK, f"out: {self._why(self.out)}; {FALLBACK}: {self._why(self._spare)}")
         self._recall.look()
 
     @staticmethod
@@ -136,13 +135,10 @@ class FallbackOperator(Operator):
         return ", ".join(each.reason for each in below.reasons)
 
     def _lost(self) -> list[str]:
-        return ["out"] if self._out and not self._spare and self._copies.count else []
+        return ["out"] if self.out and not self._spare and self.copies.count else []
 
     def _taken_back(self, port: str, events: list[Event]) -> None:  # noqa: ARG002 - there is one port
-        reason = Withdrawn(self._why(self._out), self.node)
+        reason = Withdrawn(self._why(self.out), self.node)
         for event in events:
             if event.token is not None:
                 event.token.settle(RETRY, reason)
-
-    def stop(self) -> None:
-        self._recall.stop()

@@ -12,10 +12,11 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from tidelog.flows.api.event import BATCH, Event
+from tidelog.flows.api.flowcontext import now
 from tidelog.flows.api.operator import Operator
 from tidelog.flows.api.tokens import (
     DISCARD,
@@ -29,16 +30,9 @@ from tidelog.flows.api.tokens import (
     Withdrawn,
 )
 
-GATHERED: Final = 0.05  # s until the first check of gathered events; doubled up to GATHERED_MOST
-GATHERED_MOST: Final = 1.0  # s
 RECALLED: Final = 0.1  # s until events are recalled again from the same output; doubled up to RECALLED_MOST
 RECALLED_MOST: Final = 1.0  # s
 FEW: Final = 64  # batches; below this number, settled batches are not removed
-
-
-def now() -> float:
-    """Return the event loop time in seconds."""
-    return asyncio.get_running_loop().time()
 
 
 def mark(node: TokenOwner, event: Event, members: Sequence[Settleable] | None, keys: Callable[[int], Any]) -> int:
@@ -237,49 +231,18 @@ class Recall:
                 self._operator.node.count("recalled", len(events))
                 self._take(port, events)
 
-    def stop(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
 
+def stalled(full: Iterable[tuple[str, SendWindow]], tokens: Mapping[int, Token]) -> set[int]:
+    """Return the id() of those gathered tokens for which an operator waits, and for nothing else.
 
-class StallDetector:
-    """Releases events that operators below store until more arrive, if all events in flight are stored there and no
-    more will be sent.
+    full: ports that get no stored events until events are settled, with their windows. tokens: gathered ones, by id().
     """
-
-    def __init__(self, operator: Operator, option: str, full: Callable[[], Iterable[tuple[str, SendWindow]]]) -> None:
-        self._operator = operator
-        self._option = option  # the option that limits the events in flight
-        self._full = full  # returns ports that get no stored events until events are settled; empty if none are stored
-        self._timer: asyncio.TimerHandle | None = None
-        self._wait = GATHERED
-
-    def watch(self) -> None:
-        """Schedule a check, because events are stored."""
-        node = self._operator.node
-        if self._timer is None and node.context.gatherers and any(True for _ in self._full()):
-            self._timer = node.after(self._wait, self._look)
-
-    def _look(self) -> None:
-        self._timer = None
-        node = self._operator.node
-        found = [(each, list(each.gathered(node))) for each in node.context.gatherers]
-        tokens = {id(token): token.key for _, gathered in found for token in gathered if token.pending > 0}
-        self._wait = min(self._wait * 2, GATHERED_MOST)
-        for port, window in self._full():
-            waits = {one for one, sent in tokens.items() if sent.way == port and window.counts(sent)}
-            if waits and len(waits) >= window.counted:
-                for gatherer, gathered in found:
-                    if any(id(token) in waits for token in gathered):
-                        gatherer.release(node.name, self._option)
-                self._wait = GATHERED
-        self.watch()
-
-    def stop(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+    found: set[int] = set()
+    for port, window in full:
+        waits = {one for one, token in tokens.items() if token.key.way == port and window.counts(token.key)}
+        if waits and len(waits) >= window.counted:
+            found |= waits
+    return found
 
 
 class OverdueWatch:
@@ -316,8 +279,3 @@ class OverdueWatch:
                 self._late(first)
             else:
                 waiting.popleft()
-
-    def stop(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None

@@ -9,35 +9,33 @@ Rule 3: While no event is in flight, one passes whatever the share is, so a reco
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Annotated, Final, TypeAlias
+
+import msgspec
 
 from tidelog.flows.api.event import Event
+from tidelog.flows.api.flowcontext import now
 from tidelog.flows.api.operator import Operator
 from tidelog.flows.api.signals import PAUSED, Restore, Trigger
 from tidelog.flows.api.tokens import Token
-from tidelog.flows.operators.hops import OverdueWatch, SentBatch, now, runs, send
+from tidelog.flows.operators.hops import OverdueWatch, SentBatch, runs, send
 from tidelog.options.structs import Struct
-from tidelog.options.units import Duration
+from tidelog.options.units import PositiveDuration
 
 SHED: Final = "percentile"
+
+ShareStep: TypeAlias = Annotated[float, msgspec.Meta(gt=0, le=1)]
 
 
 class PercentileOptions(Struct):
     """The options of ``percentile``."""
 
-    timeout: Duration  # The maximum acceptable latency. The short form: `percentile: 200ms`.
-    step_down: float = 0.05
+    timeout: PositiveDuration  # The maximum acceptable latency. The short form: `percentile: 200ms`.
+    step_down: ShareStep = 0.05
     # Subtracted from the share if an event is late or fails, or a sink below reports an outage. It is not subtracted
     # again until an event that was sent afterwards is late.
-    step_up: float = 0.001
+    step_up: ShareStep = 0.001
     # Added to the share for each on-time settlement. Events that are settled together count as one.
-
-    def __post_init__(self) -> None:
-        if self.timeout <= 0:
-            raise ValueError("timeout is 0: it must be the maximum acceptable latency, such as 200ms")
-        for name in ("step_down", "step_up"):
-            if not 0 < getattr(self, name) <= 1:
-                raise ValueError(f"{name} is {getattr(self, name)}: it must be above 0 and at most 1")
 
 
 class PercentileOperator(Operator):
@@ -62,12 +60,7 @@ class PercentileOperator(Operator):
     def process(self, events: list[Event]) -> None:
         if self.share < 1 and not self._drains:
             events, shed = self._chosen(events)
-            if shed:
-                self.node.count("overflow", len(shed))
-                if self.node.outputs.get("overflow"):
-                    self.emit(shed, "overflow")
-                else:
-                    self.drop(shed, SHED)
+            self.divert(shed, "overflow", SHED)
         if events:
             sent = send(self.node, events, now(), self._generation)
             self._in_flight += sent.left
@@ -114,6 +107,3 @@ class PercentileOperator(Operator):
 
     def drain(self) -> None:
         self._drains = True
-
-    def stop(self) -> None:
-        self._overdue.stop()

@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import BrokenExecutor
-from typing import Any, Final, Literal
+from dataclasses import dataclass
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
@@ -30,25 +31,19 @@ class PythonOperatorOptions(Struct):
     call: Any
     # A function or class, or its name as `module:function`. The short form: `python: "shop.flows:f"`; in Python the
     # function itself.
-    concurrency: int = 1
+    concurrency: Annotated[int, msgspec.Meta(ge=1, le=CONCURRENCY)] = 1
     # Number of concurrent calls, from 1 to 10,000. More than one requires an async function, threads or processes. The
     # order of events is preserved.
     in_: Literal["loop", "thread", "process"] = msgspec.field(default="loop", name="in")
     # Where the function runs: in the event loop, in threads, or in processes.
 
-    def __post_init__(self) -> None:
-        if not 1 <= self.concurrency <= CONCURRENCY:
-            raise ValueError(f"concurrency is {self.concurrency}: it must be from 1 to {CONCURRENCY}")
 
-
+@dataclass(slots=True, eq=False)
 class _Pending:
     """An event whose call is not complete."""
 
-    __slots__ = ("event", "outcome")
-
-    def __init__(self, event: Event) -> None:
-        self.event = event
-        self.outcome: Outcome | None = None
+    event: Event
+    outcome: Outcome | None = None
 
 
 class PythonOperator(Operator):
@@ -98,8 +93,7 @@ class PythonOperator(Operator):
             out: list[Event] = []
             for event in events:
                 self._take(event, self._function.outcome(event), out)
-            if out:
-                self.emit(out)
+            self.emit(out)
             return
         good: list[Event] = []
         none: list[Event] = []
@@ -116,10 +110,8 @@ class PythonOperator(Operator):
             else:
                 event.value = value
                 good.append(event)
-        if none:
-            self.drop(none, "python: None")
-        if good:
-            self.emit(good)
+        self.drop(none, "python: None")
+        self.emit(good)
 
     # -- async functions, and functions that run elsewhere ---------------------------------------------------
     async def _awaited(self) -> None:
@@ -164,8 +156,7 @@ class PythonOperator(Operator):
         order = self._order
         while order and (outcome := order[0].outcome) is not None:
             self._take(order.popleft().event, outcome, out)
-        if out:
-            self.emit(out)
+        self.emit(out)
 
     # -- the outcome of an event -----------------------------------------------------------------------------
     def _take(self, event: Event, outcome: Outcome, out: list[Event]) -> None:

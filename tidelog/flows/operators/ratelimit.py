@@ -14,15 +14,16 @@ from collections.abc import Callable
 from typing import Final, Literal
 
 from tidelog.flows.api.event import Event, EventPredicate
+from tidelog.flows.api.flowcontext import now
 from tidelog.flows.api.operator import Operator
-from tidelog.flows.operators.hops import now
 from tidelog.flows.operators.jmescompiler import expression
 from tidelog.flows.operators.keytext import key_text
 from tidelog.flows.operators.serverrequests import ServerRequests, place
 from tidelog.flows.operators.sharedbuckets import SharedBuckets
-from tidelog.flows.operators.tokenbuckets import Buckets, Rate
+from tidelog.flows.operators.tokenbuckets import Buckets, EventRate, Rate
+from tidelog.options.limits import AtLeastOne
 from tidelog.options.structs import Struct
-from tidelog.options.units import Duration
+from tidelog.options.units import PositiveDuration
 
 RATELIMIT: Final = "ratelimit"  # the reason of discarded events
 LEAST: Final = 0.001  # s: the minimum wait
@@ -31,15 +32,15 @@ LEAST: Final = 0.001  # s: the minimum wait
 class RateLimitOptions(Struct):
     """The options of ``ratelimit``."""
 
-    rate: float  # Events in the time `per`. The short form: `ratelimit: 100`.
-    per: Duration = Duration(1.0)  # The time to which `rate` refers.
-    burst: int | None = None
+    rate: EventRate  # Events in the time `per`. The short form: `ratelimit: 100`.
+    per: PositiveDuration = PositiveDuration(1.0)  # The time to which `rate` refers.
+    burst: AtLeastOne | None = None
     # Maximum number of events that pass at once after an idle time. `null`: the same as `rate`.
     key: str | None = None
     # A JMESPath expression; each of its values has its own bucket. `null`: one bucket for all events.
     method: Literal["block", "discard"] = "block"
     # `block`: events wait. `discard`: events are sent to the port `overflow`.
-    keys: int = 10_000
+    keys: AtLeastOne = 10_000
     # Maximum number of keys; the least recently used one is forgotten. It does not apply to a shared limit.
     shared: bool = False
     # Whether all instances share one limit, which is stored on the tidelog server and uses its clock.
@@ -48,11 +49,6 @@ class RateLimitOptions(Struct):
     # same name share the limit.
 
     def __post_init__(self) -> None:
-        if not 0 < self.rate < float("inf") or self.per <= 0:
-            raise ValueError(f"rate is {self.rate:g} in {self.per:g} s: both must be above 0")
-        for name in ("burst", "keys"):
-            if getattr(self, name) is not None and getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}: it must be at least 1")
         if self.name is not None and not self.shared:
             raise ValueError("name requires shared: true")
 
@@ -131,14 +127,8 @@ class RateLimitOperator(Operator):
         self._kept = left
         if left and self._options.method == "discard":
             self._kept = []
-            self.node.count("overflow", len(left))
-            over = [event for _, event in left]
-            if self.node.outputs.get("overflow"):
-                self.emit(over, "overflow")
-            else:
-                self.drop(over, RATELIMIT)
-        if through:
-            self.emit(through)
+            self.divert([event for _, event in left], "overflow", RATELIMIT)
+        self.emit(through)
 
     async def _serve(self) -> None:
         options = self._options
@@ -160,10 +150,6 @@ class RateLimitOperator(Operator):
 
     def forget(self) -> None:
         self._kept = []
-
-    def stop(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
 
 
 def _one(taken: dict[str, int], key: str) -> bool:

@@ -6,18 +6,16 @@ Rule 2: During a drain, waiting events are sent immediately. Events that fail af
 
 from __future__ import annotations
 
-from asyncio import TimerHandle
-from typing import Annotated, Final
-
-import msgspec
+from typing import Final
 
 from tidelog.flows.api.breaker import Breaker
 from tidelog.flows.api.event import BATCH, Event, EventPredicate
+from tidelog.flows.api.flowcontext import now
 from tidelog.flows.api.operator import Operator
 from tidelog.flows.api.signals import Restore, Trigger
 from tidelog.flows.api.tokens import RETRY, Token
 from tidelog.flows.operators.copies import RetainedCopies, RetainedCopy
-from tidelog.flows.operators.hops import now
+from tidelog.options.limits import AtLeastOne
 from tidelog.options.retry import RetryOptions
 from tidelog.options.units import Duration
 
@@ -27,11 +25,11 @@ _RETRIED: Final = frozenset((RETRY,))
 class RetryOperatorOptions(RetryOptions):
     """The options of ``retry``."""
 
-    attempts: Annotated[int, msgspec.Meta(ge=1)] = 3
+    attempts: AtLeastOne = 3
     # Number of further attempts after the first one. The short form: `retry: 3`.
     first: Duration = Duration(0.1)  # Delay before the first further attempt.
     most: Duration = Duration(10.0)  # Maximum delay.
-    max_copies: Annotated[int, msgspec.Meta(ge=1)] = 10_000
+    max_copies: AtLeastOne = 10_000
     # Maximum number of events in flight for which a copy is retained.
 
 
@@ -45,15 +43,15 @@ class RetryOperator(Operator):
     def __init__(self, options: RetryOperatorOptions | None = None) -> None:
         self._options = options or RetryOperatorOptions()
         self._backoff = self._options.backoff
-        self._waiting: dict[int, tuple[RetainedCopy, TimerHandle]] = {}  # by id(): copies whose delay has not elapsed
+        self._waiting: dict[int, RetainedCopy] = {}  # by id(): copies whose delay has not elapsed
         self._due: list[RetainedCopy] = []  # copies whose delay has elapsed, while a sink below has a reason
         self._below = Breaker()
         self._drains = False
-        self._copies = RetainedCopies(self, self._options.max_copies, _RETRIED, self._failed)
+        self.copies = RetainedCopies(self, self._options.max_copies, _RETRIED, self._failed)
 
     def process(self, events: list[Event]) -> None:
         if not self._drains:
-            take = self._copies.take
+            take = self.copies.take
             events = [take(each) for each in events]
         self.emit(events)
 
@@ -62,28 +60,28 @@ class RetryOperator(Operator):
 
     def withdraw(self, wanted: EventPredicate) -> list[Event]:
         """Return events that wait for a retry."""
-        copies = [copy for copy, _ in self._waiting.values()] + self._due
+        copies = [*self._waiting.values(), *self._due]
         taken = {id(copy): copy.event for copy in copies if wanted(copy.event)}
         for name in taken:
-            if name in self._waiting:
-                self._waiting.pop(name)[1].cancel()
-            self._copies.done()
+            self._waiting.pop(name, None)
+            self.copies.done()
         self._due = [each for each in self._due if id(each) not in taken]
         return list(taken.values())
 
     def settled(self, tokens: list[Token]) -> None:
-        self._copies.settled(tokens)
+        self.copies.settled(tokens)
 
     def _failed(self, copy: RetainedCopy) -> None:
         if self._drains or copy.tries >= self._options.attempts:
-            self._copies.done()
+            self.copies.done()
             self.node.count("given_up")
             copy.give_up()
             return
         copy.narrowed()
         copy.tries += 1
         delay = self._backoff.delay(copy.tries, self.node.context.random.random)
-        self._waiting[id(copy)] = copy, self.node.after(delay, lambda: self._wait_is_over(copy))
+        self._waiting[id(copy)] = copy
+        self.node.after(delay, lambda: self._wait_is_over(copy))
 
     def _wait_is_over(self, copy: RetainedCopy) -> None:
         if self._waiting.pop(id(copy), None) is not None:
@@ -111,15 +109,9 @@ class RetryOperator(Operator):
 
     def drain(self) -> None:
         self._drains = True
-        for copy, timer in self._waiting.values():
-            timer.cancel()
-            self._due.append(copy)
+        self._due += self._waiting.values()
         self._waiting.clear()
         self._send_due()
-
-    def stop(self) -> None:
-        for _, timer in self._waiting.values():
-            timer.cancel()
 
     def forget(self) -> None:
         self._waiting.clear()

@@ -14,28 +14,31 @@ Rule 4: An output with ``most`` events in flight gets none until some are settle
 from __future__ import annotations
 
 from asyncio import TimerHandle
+from collections.abc import Mapping
 from typing import Final
 
 from tidelog.flows.api.breaker import Breaker
-from tidelog.flows.api.event import Event, EventPredicate, extract
+from tidelog.flows.api.event import Event
+from tidelog.flows.api.flowcontext import now
+from tidelog.flows.api.gathering import GatheredRelease
 from tidelog.flows.api.operator import Operator
 from tidelog.flows.api.signals import Restore, Trigger
 from tidelog.flows.api.tokens import RETRY, Token, Withdrawn
 from tidelog.flows.edges import NAME
-from tidelog.flows.operators.copies import RecallableBatch, RecallableEvent, duplicate
+from tidelog.flows.operators.copies import RecallableBatch, RecallableEvent
 from tidelog.flows.operators.hops import (
     Recall,
     ReturnedTokens,
     SendWindow,
     SentBatch,
-    StallDetector,
-    now,
     runs,
     send,
+    stalled,
     unmarked,
 )
+from tidelog.options.limits import AtLeastOne
 from tidelog.options.structs import Struct
-from tidelog.options.units import Duration
+from tidelog.options.units import PositiveDuration
 
 ROUNDROBIN: Final = "roundrobin"  # the kind of its reason
 PROBE_MOST: Final = 30.0  # s: maximum time between probes of a failing output, unless ``probe_after`` is longer
@@ -45,11 +48,11 @@ class RoundrobinOptions(Struct):
     """The options of ``roundrobin``."""
 
     outputs: list[str]  # Names of ports, which must be connected. The short form: `roundrobin: [a, b]`.
-    failures: int = 3  # After this many consecutive events that must be retried, an output is out of rotation.
-    probe_after: Duration = Duration(1.0)
+    failures: AtLeastOne = 3  # After this many consecutive events that must be retried, an output is out of rotation.
+    probe_after: PositiveDuration = PositiveDuration(1.0)
     # How long an output is out of rotation. It then gets one event. If it fails, the time is doubled, up to 30 s; if
     # not, the output gets two events, then four, and so on.
-    most: int = 1000  # Maximum number of events in flight at one output.
+    most: AtLeastOne = 1000  # Maximum number of events in flight at one output.
 
     def __post_init__(self) -> None:
         if not self.outputs or len(set(self.outputs)) < len(self.outputs):
@@ -57,11 +60,6 @@ class RoundrobinOptions(Struct):
         for each in self.outputs:
             if not NAME.fullmatch(each) or each in ("in", "out", "err"):
                 raise ValueError(f"{each!r} is not a valid name of an output, which is also not in, out or err")
-        if self.probe_after <= 0:
-            raise ValueError("probe_after is 0: it must be a duration such as 1s")
-        for name in ("failures", "most"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}: it must be at least 1")
 
 
 class RoundrobinOutput:
@@ -103,13 +101,13 @@ class RoundrobinOperator(Operator):
 
     def __init__(self, options: RoundrobinOptions) -> None:
         self._options = options
-        self._outputs = {name: RoundrobinOutput(name, options.most) for name in options.outputs}
-        self._order = list(self._outputs.values())
+        self.outputs = {name: RoundrobinOutput(name, options.most) for name in options.outputs}
+        self._order = list(self.outputs.values())
         self._turn = 0  # number of the next output
-        self._kept: list[Event] = []  # events without an output: at most a batch, and recalled events
+        self.buffer = []  # events without an output: at most a batch, and recalled events
         self._began = False
         self._open = False  # whether the sources above may send
-        self._stalled = StallDetector(self, "most", self._full)
+        self._stalled = GatheredRelease(lambda: self.node, "most", self._full, self._stuck_on)
         self._recall = Recall(self, self._lost, self._taken_back)
 
     def ports(self) -> tuple[str, ...]:
@@ -127,25 +125,17 @@ class RoundrobinOperator(Operator):
     # -- forward ---------------------------------------------------------------------------------------------
     def busy(self) -> bool:
         """Called whenever the node is woken, for example when a channel has room again."""
-        if self._kept:
+        if self.buffer:
             self._route()
-        return bool(self._kept) or not self._open
-
-    def kept(self) -> int:
-        return len(self._kept)
-
-    def withdraw(self, wanted: EventPredicate) -> list[Event]:
-        found: list[Event] = []
-        self._kept = extract(self._kept, wanted, found)
-        return found
+        return bool(self.buffer) or not self._open
 
     def process(self, events: list[Event]) -> None:
-        self._kept = events
+        self.buffer = events
         self._route()
 
     def _route(self) -> None:
         """Distribute the waiting events to the outputs in turn."""
-        kept = self._kept
+        kept = self.buffer
         order = self._order
         rooms = [self._room(each, len(kept)) for each in order]
         dealt: list[list[Event]] = [[] for _ in order]
@@ -157,8 +147,8 @@ class RoundrobinOperator(Operator):
                 rooms[turn] -= 1
                 dealt[turn].append(kept[place])
                 place += 1
-        self._kept = kept[place:]
-        if self._kept:
+        self.buffer = kept[place:]
+        if self.buffer:
             self._stalled.watch()
         clock = now()
         for output, events in zip(order, dealt, strict=True):
@@ -187,8 +177,11 @@ class RoundrobinOperator(Operator):
         return output.window.room(wanted)
 
     def _full(self) -> list[tuple[str, SendWindow]]:
-        waiting = self._order if self._kept else []
+        waiting = self._order if self.buffer else []
         return [(each.name, each.window) for each in waiting if each.usable and not each.window.room(1)]
+
+    def _stuck_on(self, gathered: Mapping[int, Token]) -> set[int]:
+        return stalled(self._full(), gathered)
 
     # -- back ------------------------------------------------------------------------------------------------
     def settled(self, tokens: list[Token]) -> None:
@@ -204,7 +197,7 @@ class RoundrobinOperator(Operator):
             if token.parent is not None:
                 token.parent.settle(token.status, token.reason)
         for run in runs(tokens):
-            output = self._outputs[run.sent.way]
+            output = self.outputs[run.sent.way]
             output.window.back(run)
             self._judge(output, run)
             if not run.sent.left and isinstance(run.sent, RecallableEvent):
@@ -225,7 +218,7 @@ class RoundrobinOperator(Operator):
         return [each.name for each in self._order if not each.usable and each.in_flight > 0]
 
     def _taken_back(self, port: str, events: list[Event]) -> None:
-        output = self._outputs[port]
+        output = self.outputs[port]
         again: list[Event] = []
         for event in events:
             tokens = unmarked(self.node, event) if output.direct else []
@@ -242,7 +235,7 @@ class RoundrobinOperator(Operator):
 
     def _deal_again(self, events: list[Event]) -> None:
         if events:
-            self._kept = [duplicate(each, copies=False) for each in events] + self._kept
+            self.buffer = [each.derive(each.value) for each in events] + self.buffer
             self._route()
 
     def _judge(self, output: RoundrobinOutput, run: ReturnedTokens) -> None:
@@ -267,7 +260,7 @@ class RoundrobinOperator(Operator):
         self._look()
 
     def breaker(self, message: Trigger | Restore, port: str) -> bool:
-        output = self._outputs.get(port)
+        output = self.outputs.get(port)
         if output is None:
             return False
         if isinstance(message, Trigger):
@@ -293,14 +286,3 @@ class RoundrobinOperator(Operator):
             self._open = False
             self.node.trigger(ROUNDROBIN, "; ".join(each.why for each in self._order))
         self._recall.look()
-
-    # -- the end ---------------------------------------------------------------------------------------------
-    def forget(self) -> None:
-        self._kept = []
-
-    def stop(self) -> None:
-        self._stalled.stop()
-        self._recall.stop()
-        for each in self._order:
-            if each.timer is not None:
-                each.timer.cancel()

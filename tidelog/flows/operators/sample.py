@@ -9,24 +9,21 @@ import random
 
 from tidelog.flows.api.event import Event
 from tidelog.flows.api.operator import Operator
+from tidelog.options.limits import AtLeastOne, Probability
 from tidelog.options.structs import Struct
 
 
 class SampleOptions(Struct):
     """The options of ``sample``. Either ``probability`` or ``every`` is required."""
 
-    probability: float | None = None
+    probability: Probability | None = None
     # Probability that an event is passed on, from 0 to 1. The short form: `sample: 0.01`.
-    every: int | None = None  # Passes on the first of every this many events.
+    every: AtLeastOne | None = None  # Passes on the first of every this many events.
     seed: int | None = None  # Seed of the random numbers, for repeatable choices.
 
     def __post_init__(self) -> None:
         if (self.probability is None) == (self.every is None):
             raise ValueError("a sample requires either probability or every")
-        if self.probability is not None and not 0 <= self.probability <= 1:
-            raise ValueError(f"probability is {self.probability}: it must be from 0 to 1")
-        if self.every is not None and self.every < 1:
-            raise ValueError(f"every is {self.every}: it must be at least 1")
         if self.seed is not None and self.probability is None:
             raise ValueError("seed requires probability")
 
@@ -50,10 +47,8 @@ class SampleOperator(Operator):
         others: list[Event] = []
         for event in events:
             (good if event.attempt > 1 or self._chosen() else others).append(event)
-        if others:
-            self.drop(others, "sample: not chosen")
-        if good:
-            self.emit(good)
+        self.drop(others, "sample: not chosen")
+        self.emit(good)
 
     def _chosen(self) -> bool:
         if self._probability is not None:

@@ -33,5 +33,4 @@ class SelectOperator(Operator):
                 good.append(event)
             except Exception as error:  # noqa: BLE001 - values of codecs and user functions can be of any type
                 self.fail(event, error)
-        if good:
-            self.emit(good)
+        self.emit(good)

@@ -14,6 +14,7 @@ from tidelog.flows.api.operator import Operator
 from tidelog.flows.api.tokens import TokenGroup
 from tidelog.flows.operators.batch import Batched
 from tidelog.flows.operators.jmescompiler import expression
+from tidelog.options.limits import AtLeastOne
 from tidelog.options.structs import Struct
 
 
@@ -23,11 +24,7 @@ class SplitOptions(Struct):
     path: str | None = None
     # A JMESPath expression that returns the list. `null`: the value is the list. The short form: `split:
     # "order.items"`.
-    max_items: int = 100_000  # Maximum number of items. An event with a longer list fails.
-
-    def __post_init__(self) -> None:
-        if self.max_items < 1:
-            raise ValueError(f"max_items is {self.max_items}: it must be at least 1")
+    max_items: AtLeastOne = 100_000  # Maximum number of items. An event with a longer list fails.
 
 
 class SplitOperator(Operator):
@@ -57,8 +54,7 @@ class SplitOperator(Operator):
                 out += parts(event, items)
             else:
                 self.drop([event], "split: an empty list")
-        if out:
-            self.emit(out)
+        self.emit(out)
 
 
 class UnbatchOptions(Struct):
@@ -95,14 +91,10 @@ class UnbatchOperator(Operator):
                 continue
             origins = token.origins if isinstance(token, Batched) else [event] * len(items)
             for value, member, origin in zip(items, members, origins, strict=True):
-                out.append(
-                    Event(
-                        value, dict(origin.meta), origin.id, ingest_ns=origin.ingest_ns, attempt=origin.attempt,
-                        path=origin.path, token=member,
-                    )
-                )  # fmt: skip
-        if out:
-            self.emit(out)
+                one = origin.derive(value)
+                one.token = member
+                out.append(one)
+        self.emit(out)
 
 
 def _look_at(items: Any) -> None:

@@ -9,6 +9,11 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from dataclasses import dataclass
+from typing import Annotated, TypeAlias
+
+import msgspec
+
+EventRate: TypeAlias = Annotated[float, msgspec.Meta(gt=0, le=1e12)]  # events per second, or in another time
 
 
 @dataclass(frozen=True, slots=True)

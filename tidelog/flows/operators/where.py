@@ -38,7 +38,5 @@ class WhereOperator(Operator):
                     others.append(event)
             except Exception as error:  # noqa: BLE001 - values of codecs and user functions can be of any type
                 self.fail(event, error)
-        if others:
-            self.drop(others, "where: not true")
-        if good:
-            self.emit(good)
+        self.drop(others, "where: not true")
+        self.emit(good)

@@ -19,18 +19,21 @@ import heapq
 import itertools
 import math
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, Literal
 
 import msgspec
 
 from tidelog.flows.api.event import Event
+from tidelog.flows.api.flowcontext import now
 from tidelog.flows.api.operator import Operator
 from tidelog.flows.api.tokens import RETRY, Settleable, TokenGroup, Withheld
 from tidelog.flows.operators.aggregates import Aggregates
 from tidelog.flows.operators.jmescompiler import expression
+from tidelog.options.limits import AtLeastOne
 from tidelog.options.structs import Struct
-from tidelog.options.units import Duration
+from tidelog.options.units import Duration, Interval, PositiveDuration
 
 AGAIN: Final = 1.0  # s without an event after which a window that was opened again ends
 
@@ -43,8 +46,8 @@ class WindowOptions(Struct):
 
     aggregates: dict[str, str | dict[str, str]]
     # Aggregates by name: `count`, or a kind with a JMESPath expression, such as `{sum: amount}`.
-    count: int | None = None  # Number of events in a window.
-    time: Duration | None = None  # Duration of a window. Windows start at multiples of it since 1970, in UTC.
+    count: AtLeastOne | None = None  # Number of events in a window.
+    time: Interval | None = None  # Duration of a window. Windows start at multiples of it since 1970, in UTC.
     key: str | None = None  # A JMESPath expression; each of its values has its own windows. `null`: a single key, null.
     at: str | None = None
     # A JMESPath expression for the event time: a number, or an ISO 8601 string (UTC unless it names a zone). `null`:
@@ -55,49 +58,38 @@ class WindowOptions(Struct):
     # How much older than the newest event an event may be. Windows stay open for this much longer.
     ahead: Duration | None = None
     # An event whose time is further ahead of the clock fails. `null`: any time is accepted.
-    idle: Duration | None = None
+    idle: PositiveDuration | None = None
     # After this time without an event, windows by event time end. `null`: they wait for the next event.
-    max_open: int = 10_000  # Maximum number of open windows. When it is exceeded, the window that would end first ends.
+    max_open: AtLeastOne = 10_000
+    # Maximum number of open windows. When it is exceeded, the window that would end first ends.
     flush_on_drain: bool = True
     # Whether a drain ends open windows. `false`: their events are returned to their source.
 
     def __post_init__(self) -> None:
         if (self.count is None) == (self.time is None):
             raise ValueError("a window requires either count or time")
-        if self.count is not None and self.count < 1:
-            raise ValueError(f"count is {self.count}: it must be at least 1")
-        if self.time is not None and self.time < 1e-3:
-            raise ValueError(f"time is {self.time:g} s: it must be at least 1ms")
         if self.at is not None and self.time is None:
             raise ValueError("at requires time, and not count")
         if self.at is None and (self.lateness or self.idle is not None or self.ahead is not None):
             raise ValueError("lateness, ahead and idle require at")
-        if self.idle is not None and self.idle <= 0:
-            raise ValueError(f"idle is {self.idle:g} s: it must be more than 0")
-        if self.max_open < 1:
-            raise ValueError(f"max_open is {self.max_open}: it must be at least 1")
 
 
+@dataclass(slots=True, eq=False)
 class _Open:
     """An open window."""
 
-    __slots__ = (
-        "again", "attempt", "count", "end", "ingest_ns", "key", "path", "place", "start", "states", "tokens", "touched",
-    )  # fmt: skip
-
-    def __init__(self, key: Any, place: tuple[Any, int], start: int, end: int, states: list[Any]) -> None:
-        self.key = key
-        self.place = place  # its key in the open windows
-        self.start = start  # ns since 1970; in windows by count: the arrival of the first event
-        self.end = end  # in windows by count: the arrival of the last event
-        self.states = states
-        self.tokens: list[Settleable] = []
-        self.count = 0
-        self.ingest_ns = 0  # the minimum of its events
-        self.attempt = 1  # the maximum of its events
-        self.path = ""
-        self.again = False  # opened again (Rule 3)
-        self.touched = 0.0  # event loop time of the last event
+    key: Any
+    place: tuple[Any, int]  # its key in the open windows
+    start: int  # ns since 1970; in windows by count: the arrival of the first event
+    end: int  # in windows by count: the arrival of the last event
+    states: list[Any]
+    tokens: list[Settleable] = field(default_factory=list)
+    count: int = 0
+    ingest_ns: int = 0  # the minimum of its events
+    attempt: int = 1  # the maximum of its events
+    path: str = ""
+    again: bool = False  # opened again (Rule 3)
+    touched: float = 0.0  # event loop time of the last event
 
 
 class WindowOperator(Operator):
@@ -133,7 +125,7 @@ class WindowOperator(Operator):
     # -- events ----------------------------------------------------------------------------------------------
     def process(self, events: list[Event]) -> None:
         now_ns = self.node.context.now_ns()
-        self._came = asyncio.get_running_loop().time()
+        self._came = now()
         out: list[Event] = []
         late: list[Event] = []
         if self._size and self._at is None:
@@ -143,7 +135,7 @@ class WindowOperator(Operator):
                 self._add(event, now_ns, out, late)
             except Exception as error:  # noqa: BLE001 - values of codecs and user functions can be of any type
                 self.fail(event, error)
-        self._send(out)
+        self.emit(out)
         if late:
             self.node.count("late", len(late))
             self.emit(late, "late")
@@ -251,12 +243,8 @@ class WindowOperator(Operator):
             path=window.path, token=TokenGroup(window.tokens) if window.tokens else None,
         )  # fmt: skip
 
-    def _send(self, out: list[Event]) -> None:
-        if out:
-            self.emit(out)
-
     def release(self) -> None:
-        self._send([self._result(each, partial=True) for each in tuple(self._open.values())])
+        self.emit([self._result(each, partial=True) for each in tuple(self._open.values())])
         self._ends.clear()
 
     # -- timers: one per purpose, which checks what is due and reschedules itself ------------------------------
@@ -271,35 +259,32 @@ class WindowOperator(Operator):
                 self._clock = self.node.after(wait, self._on_timer)
         idle = self._options.idle
         if idle is not None and self._idle is None and len(self._open) > len(self._again):
-            self._idle = self.node.after(max(0.0, self._came + idle - self._now()), self._on_idle)
+            self._idle = self.node.after(max(0.0, self._came + idle - now()), self._on_idle)
         if self._again and self._quiet is None:
             first = min(each.touched for each in self._again.values())
-            self._quiet = self.node.after(max(0.0, first + AGAIN - self._now()), self._on_quiet)
+            self._quiet = self.node.after(max(0.0, first + AGAIN - now()), self._on_quiet)
 
     def _on_timer(self) -> None:
         self._clock = None
         out: list[Event] = []
         self._pass(self.node.context.now_ns(), out)
-        self._send(out)
+        self.emit(out)
         self._set_timers()
 
     def _on_idle(self) -> None:
         self._idle = None
-        if self._options.idle is not None and self._now() >= self._came + self._options.idle and self._ends:
+        if self._options.idle is not None and now() >= self._came + self._options.idle and self._ends:
             out: list[Event] = []
             self._pass(max(end for end, _, _ in self._ends), out)
-            self._send(out)
+            self.emit(out)
         self._set_timers()
 
     def _on_quiet(self) -> None:
         self._quiet = None
-        now = self._now()
-        due = [each for each in self._again.values() if now >= each.touched + AGAIN]
-        self._send([self._result(each, partial=True) for each in due])
+        clock = now()
+        due = [each for each in self._again.values() if clock >= each.touched + AGAIN]
+        self.emit([self._result(each, partial=True) for each in due])
         self._set_timers()
-
-    def _now(self) -> float:
-        return asyncio.get_running_loop().time()
 
     # -- the end ---------------------------------------------------------------------------------------------
     def drain(self) -> None:
@@ -327,8 +312,3 @@ class WindowOperator(Operator):
         self._open.clear()
         self._ends.clear()
         self._again.clear()
-
-    def stop(self) -> None:
-        for each in (self._clock, self._idle, self._quiet):
-            if each is not None:
-                each.cancel()

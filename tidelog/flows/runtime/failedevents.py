@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from functools import partial
 
 from tidelog.flows.api.connectoroptions import SourceErrorPolicy
 from tidelog.flows.api.event import Event
+from tidelog.flows.api.flowcontext import now
 from tidelog.flows.api.tokens import DISCARD, REJECT, STATUSES, Token, Withheld
 from tidelog.flows.runtime.node import FlowNode
 from tidelog.flows.runtime.retries import RetryQueue
@@ -55,7 +55,7 @@ class FailedEvents:
     def _arrival(self, event: Event) -> float:
         """Return the event loop time at which an event arrived."""
         age = max(0, self._node.context.now_ns() - event.ingest_ns) / 1e9
-        return asyncio.get_running_loop().time() - age
+        return now() - age
 
     def _ready(self, events: list[Event]) -> None:
         self._retries.ready(events)

@@ -23,6 +23,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any, Final
+from weakref import WeakSet
 
 from tidelog.flows.api.event import BATCH, Event, EventPredicate, extract
 from tidelog.flows.api.flowcontext import FlowContext
@@ -65,6 +66,7 @@ class FlowNode:
         self._waiter: asyncio.Future[None] | None = None
         self._ended = False
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._timers: WeakSet[asyncio.TimerHandle] = WeakSet()
 
     # -- the task --------------------------------------------------------------------------------------------
     async def main(self) -> None:
@@ -82,6 +84,8 @@ class FlowNode:
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
+        for timer in self._timers:
+            timer.cancel()
         self.wake()
         return tasks
 
@@ -133,8 +137,10 @@ class FlowNode:
         self.wake()
 
     def after(self, seconds: float, call: Callable[[], None]) -> asyncio.TimerHandle:
-        """Call this from the node's task after a delay."""
-        return asyncio.get_running_loop().call_later(seconds, self.later, call)
+        """Call this from the node's task after a delay, unless the node has ended by then."""
+        timer = asyncio.get_running_loop().call_later(seconds, self.later, call)
+        self._timers.add(timer)
+        return timer
 
     def spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         """Start a task that is cancelled with the node. An exception in it ends the node."""

@@ -15,6 +15,7 @@ from typing import Final
 from tidelog.flows.api.cancellation import from_outside
 from tidelog.flows.api.connector import Source
 from tidelog.flows.api.event import Event
+from tidelog.flows.api.flowcontext import now
 from tidelog.flows.api.tokens import Token
 from tidelog.flows.runtime.connection import ConnectorConnection
 from tidelog.flows.runtime.node import FlowNode
@@ -91,7 +92,7 @@ class SettlementReporter:
         self._settled = tokens + self._settled
         self._failed = failed + self._failed
         if self.failing_since is None:
-            self.failing_since = asyncio.get_running_loop().time()
+            self.failing_since = now()
         self.reconnected.clear()
         try:
             async with asyncio.timeout(wait):

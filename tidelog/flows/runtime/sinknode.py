@@ -20,7 +20,7 @@ from tidelog.flows.api.cancellation import from_outside
 from tidelog.flows.api.connector import Deferred, Outcome, Sink
 from tidelog.flows.api.errors import PeerGoneError, RejectError
 from tidelog.flows.api.event import Event, EventPredicate
-from tidelog.flows.api.flowcontext import FlowContext
+from tidelog.flows.api.flowcontext import FlowContext, now
 from tidelog.flows.api.signals import DISCONNECTED, PAUSED, STARTING
 from tidelog.flows.api.tokens import OK, REJECT, RETRY, TokenGroup, settle_all
 from tidelog.flows.runtime.channel import EventChannel
@@ -49,7 +49,7 @@ class SinkNode(FlowNode):
         self._batches: dict[int, list[Event]] = {}  # by id(): batches in a write, none of whose events is settled
         self._events: dict[int, Event] = {}  # by id(): events of the other batches in a write
         self._deferred: dict[int, tuple[float, Event]] = {}  # by id(), in order: events without an outcome
-        self._withdrawn: set[int] = set()  # id() of events that were withdrawn during a write
+        self.withdrawn: set[int] = set()  # id() of events that were withdrawn during a write
         self._overdue: asyncio.TimerHandle | None = None
         self.authoritative = True  # False: the outcome of events in this sink is ignored
         self.paused = False
@@ -95,7 +95,7 @@ class SinkNode(FlowNode):
         found = super().withdraw(wanted)
         for event in self.sink.withdraw(wanted):
             if self._remove(event):
-                self._withdrawn.add(id(event))  # unique, because the write retains the event
+                self.withdrawn.add(id(event))  # unique, because the write retains the event
                 found.append(event)
         if found:
             self.wake()  # the drain may be complete
@@ -154,8 +154,8 @@ class SinkNode(FlowNode):
         except Exception as error:  # noqa: BLE001 - any error of the sink, or invalid outcomes: the events are retried
             self._raised(events, error, connects)
         finally:
-            if self._withdrawn:
-                self._withdrawn.difference_update(map(id, events))
+            if self.withdrawn:
+                self.withdrawn.difference_update(map(id, events))
 
     def _raised(self, events: list[Event], error: Exception, connects: int) -> None:
         gone = isinstance(error, OSError)  # includes ConnectionError
@@ -172,8 +172,8 @@ class SinkNode(FlowNode):
     def _defer(self, events: list[Event], connects: int) -> None:
         """Store events whose outcome follows later. ``connects``: the number of connects when the write began."""
         left = self._take_unsettled(events)
-        now = asyncio.get_running_loop().time()
-        self._deferred.update((id(each), (now, each)) for each in left)
+        clock = now()
+        self._deferred.update((id(each), (clock, each)) for each in left)
         if not self.connection.connected or self.connection.connects != connects:
             error = ConnectionError(self.connection.error or "disconnected")  # no outcome will follow
             self._retry_deferred([id(each) for each in left], error)
@@ -183,7 +183,7 @@ class SinkNode(FlowNode):
     def _check_overdue(self, timeout: float) -> None:
         """Retry overdue events. One timer serves all events, because a timer per event would retain settled ones."""
         self._overdue = None
-        since = asyncio.get_running_loop().time() - timeout
+        since = now() - timeout
         late = list(itertools.takewhile(lambda one: self._deferred[one][0] <= since + SOON, self._deferred))
         self._retry_deferred(late, TimeoutError(f"no reply within {timeout:g} s"))
         if self._deferred:
@@ -225,7 +225,7 @@ class SinkNode(FlowNode):
             return
         self._separate(events)
         for event, outcome in zip(events, outcomes, strict=True):
-            if id(event) in self._withdrawn:
+            if id(event) in self.withdrawn:
                 continue
             if isinstance(outcome, int):
                 self.answer(event, outcome)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 
 from tidelog.flows.api.breaker import Breaker
+from tidelog.flows.api.flowcontext import now
 from tidelog.flows.api.signals import PAUSED, WINDOW_FULL, Restore, Trigger
 
 
@@ -32,6 +32,6 @@ class SourceBreaker(Breaker):
         """Add or remove a reason of this source. Return whether it was removed, so that events may be sent again."""
         reason = f"{kind}:{owner or self._name}"
         if active:
-            self.trigger(Trigger(reason, self._version(), detail), asyncio.get_running_loop().time())
+            self.trigger(Trigger(reason, self._version(), detail), now())
             return False
         return self.restore(Restore(reason, self._version()))

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Set
 from functools import partial
 
 from tidelog.flows.api.breaker import BreakerReason
@@ -25,13 +25,13 @@ from tidelog.flows.api.connector import Source
 from tidelog.flows.api.connectoroptions import ConnectorOptions
 from tidelog.flows.api.errors import FlowError
 from tidelog.flows.api.event import BATCH, Event
-from tidelog.flows.api.flowcontext import FlowContext
+from tidelog.flows.api.flowcontext import FlowContext, now
+from tidelog.flows.api.gathering import GatheredRelease
 from tidelog.flows.api.signals import DISCONNECTED, PAUSED, WINDOW_FULL, Restore, Signal, Trigger
 from tidelog.flows.api.tokens import OK, STATUSES, Token
 from tidelog.flows.runtime.channel import EventChannel
 from tidelog.flows.runtime.connection import ConnectorConnection
 from tidelog.flows.runtime.failedevents import FailedEvents
-from tidelog.flows.runtime.gathering import GatheredRelease
 from tidelog.flows.runtime.node import FlowNode, fail
 from tidelog.flows.runtime.retries import RetryQueue
 from tidelog.flows.runtime.settlement import SettlementReporter
@@ -74,7 +74,7 @@ class SourceNode(FlowNode):
             self, policy, self.retries, self._settlement, retried=retried, escalate=self.escalate, due=self._poke
         )
         self._status = SourceStatus(self, connection, self.breaker, self.window, self.retries, self._settlement)
-        self._release = GatheredRelease(self, self.window, self.breaker)
+        self._release = GatheredRelease(lambda: self, "max_unsettled", lambda: self.window.waits, self._stuck_on)
         self._stopping = False
         self._pulled: list[Event] = []  # not sent yet
         self._pulling = False
@@ -82,8 +82,8 @@ class SourceNode(FlowNode):
         connection.on_change.append(self._connection_changed)
 
     def begin(self) -> None:
-        self._status.started = self._now()
-        self.breaker.begin(self._now())
+        self._status.started = now()
+        self.breaker.begin(now())
         self.spawn(self._pump())
         self.spawn(self._settlement.run())
 
@@ -96,7 +96,7 @@ class SourceNode(FlowNode):
     # -- flow control ----------------------------------------------------------------------------------------
     def on_breaker(self, message: Trigger | Restore, channel: EventChannel) -> None:  # noqa: ARG002 - all are equal
         if isinstance(message, Trigger):
-            if self.breaker.trigger(message, self._now()):
+            if self.breaker.trigger(message, now()):
                 self.count(f"breaker_{message.reason.partition(':')[0]}")
         elif self.breaker.restore(message):
             if message.probe and self.settles:
@@ -156,7 +156,7 @@ class SourceNode(FlowNode):
             limit = self._limit()
             if not limit:
                 if self._status.idle is None:
-                    self._status.idle = self._now()
+                    self._status.idle = now()
                 self._release.watch()
                 await self._until_poked()
                 continue
@@ -185,7 +185,7 @@ class SourceNode(FlowNode):
             breaker.set(WINDOW_FULL, room <= 0)
         if room <= 0 or self._pulled or breaker.blocked or not self.connection.connected or not self._has_room():
             return 0
-        return min(room, self.window.slow_start.room(self._now()), BATCH)
+        return min(room, self.window.slow_start.room(now()), BATCH)
 
     async def _pull(self, limit: int) -> list[Event] | None:
         connects = self.connection.connects
@@ -216,7 +216,7 @@ class SourceNode(FlowNode):
         """Send a batch of retries or pulled events, if this is permitted. Return whether events were sent."""
         if not (self.retries.due or self._pulled) or self.breaker.blocked or not self._has_room():
             return False
-        room = self.window.slow_start.room(self._now())
+        room = self.window.slow_start.room(now())
         if not room:
             return False
         self._status.idle = None
@@ -227,6 +227,11 @@ class SourceNode(FlowNode):
             self._pulled = events[room:] if len(events) > room else []
             self._sender.send(events[:room] if len(events) > room else events)
         return True
+
+    def _stuck_on(self, gathered: Mapping[int, Token]) -> Set[int]:
+        """Return the gathered tokens if the source only waits for them."""
+        stuck = not self.breaker.blocked and self.window.waits_only_for(gathered.keys())
+        return gathered.keys() if stuck else frozenset()
 
     async def _until_poked(self) -> None:
         self._pump_waiter = asyncio.get_running_loop().create_future()
@@ -251,7 +256,7 @@ class SourceNode(FlowNode):
         else:
             self._settlement.add([each for each in tokens if each.status == OK])
             self._failed.apply(others)
-        rest = self.window.slow_start.settled(self._now())
+        rest = self.window.slow_start.settled(now())
         if rest:
             self.after(rest, self._poke)
         self._settlement.changed.set()
@@ -320,6 +325,3 @@ class SourceNode(FlowNode):
     def _stuck(self) -> bool:
         """Whether no event will be sent any more: the connector has failed, or a paused source drains."""
         return self.connection.failed or (self.breaker.paused and self.context.draining)
-
-    def _now(self) -> float:
-        return asyncio.get_running_loop().time()

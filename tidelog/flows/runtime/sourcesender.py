@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
-
 from tidelog.flows.api.event import Event
+from tidelog.flows.api.flowcontext import now
 from tidelog.flows.api.tokens import REJECT, Token, WatchedToken
 from tidelog.flows.runtime.node import FlowNode
 from tidelog.flows.runtime.sourcewindow import SourceWindow
@@ -37,7 +36,7 @@ class SourceSender:
                 event.path = self._unreadable
                 bad = True
         if self._settles:
-            since = asyncio.get_running_loop().time()
+            since = now()
             make, owner, copies = self._token, self._node, self._copies
             tokens: list[Token] = []
             for event in events:
@@ -52,7 +51,7 @@ class SourceSender:
     def send_again(self, copies: list[Event]) -> None:
         """Send copies of events, which are retried."""
         self._node.count("again", len(copies))
-        since = asyncio.get_running_loop().time()
+        since = now()
         events = []
         tokens = []
         for each in copies:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable
 from typing import Final
 
 from tidelog.flows.api.breaker import BreakerReason
+from tidelog.flows.api.flowcontext import now
 from tidelog.flows.api.signals import CHANNEL_FULL, DISCONNECTED, FAILED, PROBING, STARTING
 from tidelog.flows.runtime.connection import ConnectorConnection
 from tidelog.flows.runtime.node import FlowNode
@@ -46,7 +46,7 @@ class SourceStatus:
         if connection.failed:
             found = [each for each in found if each.reason != f"{DISCONNECTED}:{name}"]
             found.append(BreakerReason(f"{FAILED}:{name}", 0.0, connection.error))
-        if not found and self.idle is not None and _now() - self.idle > MOMENT:
+        if not found and self.idle is not None and now() - self.idle > MOMENT:
             found += self._idle_reasons(self.idle)
         full = self._breaker.full
         return tuple(
@@ -74,8 +74,4 @@ class SourceStatus:
         sent, failing = self._window.in_flight.oldest(), self._settlement.failing_since
         known = [each for each in (sent, failing) if each is not None]
         known += self._retries.oldest()
-        return max(0.0, _now() - min(known, default=_now()))
-
-
-def _now() -> float:
-    return asyncio.get_running_loop().time()
+        return max(0.0, now() - min(known, default=now()))

@@ -7,7 +7,7 @@ Rule 3: After a reason that ended by time, the slow start limits the window furt
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 
 from tidelog.flows.api.connector import Source
 from tidelog.flows.api.event import BATCH
@@ -55,7 +55,7 @@ class SourceWindow:
         """Whether nothing is pulled until events are settled."""
         return self.room <= 0 or bool(self.slow_start.awaited())
 
-    def waits_only_for(self, tokens: set[int]) -> bool:
+    def waits_only_for(self, tokens: Set[int]) -> bool:
         """Return whether nothing is pulled until the tokens with these id() are settled."""
         awaited = self.slow_start.awaited()
         return (self.room <= 0 and len(tokens) >= self.unsettled) or (bool(awaited) and awaited <= tokens)

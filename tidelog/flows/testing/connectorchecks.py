@@ -17,6 +17,7 @@ import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
+from functools import partial
 from typing import Any, Final, TypeAlias
 
 from tidelog.flows.api.connector import Connector, Deferred, Outcome, Sink, Source
@@ -30,7 +31,6 @@ PATIENCE: Final = 10.0  # s that a connector may take for one step
 LIMIT: Final = 3  # of a pull, so that several pulls are necessary
 
 Peer: TypeAlias = Callable[[], AbstractAsyncContextManager[Any]]
-Make: TypeAlias = Callable[[], Any]
 
 
 class ConformanceError(AssertionError):
@@ -80,9 +80,10 @@ class _Entity:
 class _Tested:
     """A connector in its context. Each step must end within ``patience`` seconds."""
 
-    def __init__(self, make: Make, server: str | None, patience: float, *, source: bool) -> None:
+    def __init__(self, make: Callable[[], Any], server: str | None, patience: float, *, source: bool) -> None:
+        self.again = partial(_Tested, make, server, patience, source=source)  # creates another one
         self.patience = patience
-        self.connector: Any = make()
+        self.connector = make()
         context = FlowContext("conformance", server)
         self.entity = _Entity(context)
         self.context = ConnectorContext("tested", context)
@@ -92,30 +93,25 @@ class _Tested:
             self.context.sink = self.entity
         self.connector.context = self.context
 
-    async def step(self, name: str, work: Awaitable[Any]) -> Any:
+    async def step(self, name: str, work: Awaitable[Any], hint: str = "", *permitted: type[Exception]) -> Any:
+        """Await ``work``. Raises ConformanceError if it takes too long, or for an exception that is not permitted."""
+        raised: tuple[type[Exception], ...] = (ConformanceError, *permitted)
         try:
             async with asyncio.timeout(self.patience):
                 return await work
         except TimeoutError:
             raise ConformanceError(f"{name} did not return within {self.patience:g} s") from None
-
-    async def connect(self) -> None:
-        try:
-            await self.step("connect", self.connector.connect())
-        except ConformanceError:
+        except raised:
             raise
         except Exception as error:
-            raise ConformanceError(f"connect raised {error!r}: is the peer running?") from error
+            raise ConformanceError(f"{name} raised {error!r}{hint}") from error
+
+    async def connect(self) -> None:
+        await self.step("connect", self.connector.connect(), ": is the peer running?")
 
     async def close(self, times: int = 2) -> None:
-        for number in range(times):
-            try:
-                await self.step("close", self.connector.close())
-            except ConformanceError:
-                raise
-            except Exception as error:
-                text = "a second call of close" if number else "close"
-                raise ConformanceError(f"{text} raised {error!r}: it must work at any time") from error
+        for name in ("close", "a second call of close")[:times]:
+            await self.step(name, self.connector.close(), ": it must work at any time")
 
 
 def check_source(
@@ -139,15 +135,12 @@ def check_source(
 
     async def whole() -> None:
         async with peer():
-            await _check_source(make, produce, count, redelivers, ends, server, patience)
+            await _check_source(_Tested(make, server, patience, source=True), produce, count, redelivers, ends)
 
     asyncio.run(whole())
 
 
-async def _check_source(
-    make: Make, produce: Any, count: int, redelivers: bool | None, ends: bool, server: str | None, patience: float
-) -> None:
-    tested = _Tested(make, server, patience, source=True)
+async def _check_source(tested: _Tested, produce: Any, count: int, redelivers: bool | None, ends: bool) -> None:
     _check_kind(tested.connector, Source)
     await tested.close(1)  # the runtime may close a source that never connected
     await tested.connect()
@@ -179,7 +172,7 @@ async def _check_source(
         raise
     await tested.close()
     if redelivers is not None:
-        await _check_redelivery(make, produce, [each.value for each in keep], server, patience, wanted=redelivers)
+        await _check_redelivery(tested.again(), produce, [each.value for each in keep], wanted=redelivers)
 
 
 def _check_kind(connector: Any, kind: type[Connector]) -> None:
@@ -234,21 +227,13 @@ async def _pulled(tested: _Tested, count: int) -> list[Event]:
     return events
 
 
-async def _settle(tested: _Tested, events: list[Event], status: int = OK) -> None:
-    tokens = [Token(tested.entity, each.id, status=status) for each in events]
-    try:
-        await tested.step("settled", tested.connector.settled(tokens))
-    except ConformanceError:
-        raise
-    except Exception as error:
-        raise ConformanceError(f"settled raised {error!r} for tokens of events that were pulled") from error
+async def _settle(tested: _Tested, events: list[Event]) -> None:
+    tokens = [Token(tested.entity, each.id) for each in events]
+    await tested.step("settled", tested.connector.settled(tokens), " for tokens of events that were pulled")
 
 
-async def _check_redelivery(
-    make: Make, produce: Any, values: list[Any], server: str | None, patience: float, *, wanted: bool
-) -> None:
+async def _check_redelivery(tested: _Tested, produce: Any, values: list[Any], *, wanted: bool) -> None:
     """Check that unsettled events reach the next source, if ``wanted``, and that settled events never do."""
-    tested = _Tested(make, server, patience, source=True)
     await tested.connect()
     try:
         found = await _pulled(tested, len(values)) if wanted and values else []
@@ -292,16 +277,15 @@ def check_sink(
 
     async def whole() -> None:
         async with peer():
-            await _check_sink(make, list(values), list(invalid), connected, written, meta or {}, server, patience)
+            tested = _Tested(make, server, patience, source=False)
+            await _check_sink(tested, list(values), list(invalid), connected, written, meta or {})
 
     asyncio.run(whole())
 
 
 async def _check_sink(
-    make: Make, values: list[Any], invalid: list[Any], connected: Any, written: Any, meta: dict[str, Any],
-    server: str | None, patience: float,
-) -> None:  # fmt: skip
-    tested = _Tested(make, server, patience, source=False)
+    tested: _Tested, values: list[Any], invalid: list[Any], connected: Any, written: Any, meta: dict[str, Any]
+) -> None:
     _check_kind(tested.connector, Sink)
     await tested.close(1)
     await tested.connect()
@@ -348,15 +332,11 @@ async def _written(tested: _Tested, values: list[Any], meta: dict[str, Any]) -> 
     for event in events:
         event.token = Token(owner, event.id)
     tested.entity.answers.clear()
+    hint = ": return an outcome for each event, or raise RejectError"
     try:
-        result = await tested.step("write", tested.connector.write(list(events)))
-    except ConformanceError:
-        raise
+        result = await tested.step("write", tested.connector.write(list(events)), hint, RejectError)
     except RejectError:
         return [REJECT] * len(events)
-    except Exception as error:
-        text = f"write raised {error!r}: return an outcome for each event, or raise RejectError"
-        raise ConformanceError(text) from error
     if isinstance(result, Deferred):
         return await _deferred(tested, events)
     require(not tested.entity.answers, "write called context.answer and did not return DEFERRED")

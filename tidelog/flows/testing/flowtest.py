@@ -2,14 +2,15 @@
 
     with PipelineTest(op("where", "amount > `10`"), op("batch", count=100, timeout="500ms")) as test:
         test.feed({"amount": 5}, {"amount": 20})
-        assert test.read() == []                        # the batch is not full
+        assert test.outputs() == []                     # the batch is not full
         test.advance(0.5)
-        assert test.read() == [[{"amount": 20}]]
+        assert test.outputs() == [[{"amount": 20}]]
         assert test.settled == [("discard", 0), ("ok", 1)]
 
     with FlowTest(flow) as test:                        # all connectors of the flow are replaced
         test.feed({"amount": 20}, source="in")
-        assert test.read("search") == [{"amount": 20}]
+        assert test.outputs("search") == [{"amount": 20}]
+        assert not test.dead_letters()
 
 Rule 1: The flow runs only within calls of the test. Each call returns when nothing more can happen at the current time.
 Rule 2: Only ``advance`` and ``drain`` move the clock. ``loop.now_ns()`` follows it.
@@ -22,13 +23,13 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from types import TracebackType
-from typing import Any, Literal, Self, TypeVar
+from typing import Any, Literal, NamedTuple, Self, TypeVar
 
 from tidelog.flows.api.connector import DEFERRED, Deferred, Outcome, Sink, Source
 from tidelog.flows.api.connectoroptions import ConnectorOptions
 from tidelog.flows.api.event import Event
 from tidelog.flows.api.flowcontext import FlowContext
-from tidelog.flows.api.tokens import DISCARD, OK, REJECT, RETRY, STATUSES, Token
+from tidelog.flows.api.tokens import OK, REJECT, STATUSES, Token
 from tidelog.flows.declare import Flow, Op, operator_spec
 from tidelog.flows.runtime.runningflow import DrainReport, RunningFlow
 from tidelog.flows.spec import ConnectorSpec, FlowSpec
@@ -39,51 +40,55 @@ T = TypeVar("T")
 
 Status = Literal["ok", "discard", "reject", "retry"]
 
-_STATUS: dict[str, int] = {"ok": OK, "discard": DISCARD, "reject": REJECT, "retry": RETRY}
+class DeadLetterEvent(NamedTuple):
+    """An event that was rejected, and that its source would write to the dead-letter queue."""
+
+    source: str  # name of the connector
+    id: Any
+    value: Any  # as it was fed
+    reason: str
 
 
-class _Fed(Source):
-    """A source of the events that a test feeds. It records all settlements and retries nothing."""
+class _Replacement(Source, Sink):
+    """A connector that returns the events that a test feeds, records their settlement, and stores written events."""
 
     owns_policy = True
+    concurrency = 1_000_000
 
     def __init__(self) -> None:
         super().__init__()
-        self.fed: list[Event] = []
         self.tokens: list[Token] = []  # settled ones
+        self.sent: dict[Any, Event] = {}  # by ID: copies of the events that were fed
+        self.written: list[Event] = []
+        self.answer: Callable[[Event], Status | None] = lambda _: "ok"
+        self._waiting: list[Event] = []
         self._changed = asyncio.Event()
 
     def add(self, events: Sequence[Event]) -> None:
-        self.fed += events
+        self._waiting += events
+        self.sent.update((each.id, each.remembered()) for each in events)
         self._changed.set()
 
     async def pull(self, limit: int) -> list[Event] | None:
         self._changed.clear()
-        if not self.fed and not await self.wait(self._changed.wait()):
+        if not self._waiting and not await self.wait(self._changed.wait()):
             return []
-        events, self.fed = self.fed[:limit], self.fed[limit:]
+        events, self._waiting = self._waiting[:limit], self._waiting[limit:]
         return events
 
     async def settled(self, tokens: Sequence[Token]) -> None:
         self.tokens += tokens
 
-
-class _Read(Sink):
-    """A sink that stores events for the test."""
-
-    concurrency = 1_000_000
-
-    def __init__(self) -> None:
-        self.events: list[Event] = []
-        self.answer: Callable[[Event], Status | None] = lambda _: "ok"
-
     async def write(self, events: list[Event]) -> Deferred | Sequence[Outcome]:
-        self.events += events
+        self.written += events
         for event in events:
             status = self.answer(event)
             if status is not None:
-                self.context.answer(event, _STATUS[status], "" if status == "ok" else "the test says so")
+                self.settle(event, status)
         return DEFERRED
+
+    def settle(self, event: Event, status: Status) -> bool:
+        return self.context.answer(event, STATUSES.index(status), "" if status == "ok" else "the test says so")
 
 
 class FlowTest:
@@ -103,9 +108,9 @@ class FlowTest:
             random=self.loop.random,
         )  # fmt: skip
         self.running = RunningFlow(self.spec, context)
-        graph = self.running.graph
-        self._sources = {name: each.source for name, each in graph.sources.items() if isinstance(each.source, _Fed)}
-        self._sinks = {name: each.sink for name, each in graph.sinks.items() if isinstance(each.sink, _Read)}
+        made: dict[str, Any] = self.running.graph.connectors
+        self._sources: dict[str, _Replacement] = {name: made[name] for name in self.running.graph.sources}
+        self._sinks: dict[str, _Replacement] = {name: made[name] for name in self.running.graph.sinks}
         self._run(self.running.start())
 
     # -- feeding and reading ---------------------------------------------------------------------------------
@@ -122,15 +127,21 @@ class FlowTest:
         fed.add(events)
         self._settle_down(0.0)
 
-    def read(self, sink: str | None = None) -> list[Any]:
-        """Return the values that arrived since the last read."""
-        return [each.value for each in self.read_events(sink)]
+    def outputs(self, sink: str | None = None) -> list[Any]:
+        """Return the values that have arrived at a sink."""
+        return [each.value for each in self.output_events(sink)]
 
-    def read_events(self, sink: str | None = None) -> list[Event]:
-        """Return the events that arrived since the last read, with meta, id and attempt."""
-        found = self._sink(sink)
-        events, found.events = found.events, []
-        return events
+    def output_events(self, sink: str | None = None) -> list[Event]:
+        """Return the events that have arrived at a sink, with meta, id and attempt."""
+        return list(self._sink(sink).written)
+
+    def dead_letters(self, source: str | None = None) -> list[DeadLetterEvent]:
+        """Return the rejected events of a source, or of all sources. Events to retry are not sent again in a test."""
+        sources = self._sources if source is None else {source: self._source(source)}
+        return [
+            DeadLetterEvent(name, each.key, made.sent[each.key].value, each.reason)
+            for name, made in sources.items() for each in made.tokens if each.status == REJECT
+        ]  # fmt: skip
 
     @property
     def settled(self) -> list[tuple[str, Any]]:
@@ -153,8 +164,7 @@ class FlowTest:
 
     def settle(self, event: Event, status: Status = "ok", sink: str | None = None) -> None:
         """Settle an event that was read and not settled."""
-        context = self._sink(sink).context
-        if not context.answer(event, _STATUS[status], "" if status == "ok" else "the test says so"):
+        if not self._sink(sink).settle(event, status):
             raise AssertionError(f"{event} was settled before, or never arrived")
         self._settle_down(0.0)
 
@@ -173,10 +183,10 @@ class FlowTest:
         self._sink(sink).context.restore(kind, probe=probe)
         self._settle_down(0.0)
 
-    def _source(self, name: str | None) -> _Fed:
+    def _source(self, name: str | None) -> _Replacement:
         return _one(self._sources, name, "source")
 
-    def _sink(self, name: str | None) -> _Read:
+    def _sink(self, name: str | None) -> _Replacement:
         return _one(self._sinks, name, "sink")
 
     # -- time and the end ------------------------------------------------------------------------------------
@@ -246,13 +256,13 @@ class FlowTest:
 class PipelineTest(FlowTest):
     """A pipeline of operators under test.
 
-    ``read()`` returns its output, ``read("err")`` the failed events, and ``read(port)`` the output of another port.
+    ``outputs()`` returns its output, ``outputs("err")`` the failed events, and ``outputs(port)`` those of another port.
     """
 
     def __init__(self, *operators: Op | Callable[..., Any], seed: int = 0, server: str | None = None) -> None:
         super().__init__(pipeline_flow(*operators, server=server), seed=seed)
 
-    def _sink(self, name: str | None) -> _Read:
+    def _sink(self, name: str | None) -> _Replacement:
         return super()._sink("out" if name is None else name)
 
 
@@ -285,19 +295,10 @@ def _replaced(one: ConnectorSpec) -> ConnectorSpec:
     """Return a connector of the same name that is fed or read, with the same common options."""
     kept = {name: getattr(one.options, name) for name in ConnectorOptions.__struct_fields__}
     options = ConnectorOptions(**kept)
-    return replace(one, make=_Both, options=options, is_source=True, is_sink=True)
+    return replace(one, make=_Replacement, options=options, is_source=True, is_sink=True)
 
 
-class _Both(_Fed, _Read):
-    def __init__(self) -> None:
-        _Fed.__init__(self)
-        _Read.__init__(self)
-
-
-C = TypeVar("C")
-
-
-def _one(known: dict[str, C], name: str | None, what: str) -> C:
+def _one(known: dict[str, _Replacement], name: str | None, what: str) -> _Replacement:
     if name is None and len(known) == 1:
         return next(iter(known.values()))
     if name not in known:

@@ -12,9 +12,10 @@ Both raise ConformanceError if the contract is violated. docs/flows-extending.md
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import copy
-from collections.abc import Callable, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final, get_args
 
 from tidelog.flows.api.errors import RejectError
 from tidelog.flows.api.event import Event
@@ -128,16 +129,15 @@ def check_operator(
 
     Each event must be settled exactly once, whatever the sinks answer, after time has passed and after a drain.
     """
-    statuses: tuple[Status, ...] = ("ok", "discard", "reject", "retry")
-    if server is not None:
-        for status in statuses:
+    for status in get_args(Status):
+        if server is None:
+            _check_settlement(operator, values, status, advance)
+        else:
             with _guarded(f"sinks answer {status}"):
                 asyncio.run(_check_in_real_time(operator, values, status, server))
-        return
-    for status in statuses:
-        _check_settlement(operator, values, status, advance)
-    _check_drain(operator, values)
-    _check_input(operator)
+    if server is None:
+        _check_drain(operator, values)
+        _check_input(operator)
 
 
 async def _check_in_real_time(operator: Any, values: Sequence[Any], status: Status, server: str) -> None:
@@ -205,15 +205,12 @@ def _require_settled(test: PipelineTest, count: int, when: str) -> None:
     require(len(ids) == len(set(ids)), f"an event was settled twice after {when}")
 
 
-class _guarded:  # noqa: N801 - used like a function
+@contextlib.contextmanager
+def _guarded(step: str) -> Iterator[None]:
     """Turn errors of the tested flow into a ConformanceError that names the step."""
-
-    def __init__(self, step: str) -> None:
-        self._step = step
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        if isinstance(error, AssertionError) and not isinstance(error, ConformanceError):
-            raise ConformanceError(f"{self._step}: {error}") from error
+    try:
+        yield
+    except ConformanceError:
+        raise
+    except AssertionError as error:
+        raise ConformanceError(f"{step}: {error}") from error
