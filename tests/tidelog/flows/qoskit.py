@@ -188,6 +188,16 @@ async def lab(
         assert all("settled_twice" not in each.counts for each in running.graph.nodes)
 
 
+def down(*names: str) -> Callable[[Lab], None]:
+    """For ``before``: these sinks cannot connect."""
+
+    def before(it: Lab) -> None:
+        for name in names:
+            it.sink(name).up = False
+
+    return before
+
+
 def on_seeds(story: Callable[[VirtualLoop], Awaitable[None]]) -> None:
     """Run it in several orders, by a virtual clock."""
     for seed in SEEDS:
@@ -198,4 +208,4 @@ def on_seeds(story: Callable[[VirtualLoop], Awaitable[None]]) -> None:
             raise
 
 
-__all__ = ["GONE", "Feed", "Lab", "OwnFeed", "Target", "Token", "lab", "on_seeds"]
+__all__ = ["GONE", "Feed", "Lab", "OwnFeed", "Target", "Token", "down", "lab", "on_seeds"]

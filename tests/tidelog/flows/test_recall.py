@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.tidelog.flows.qoskit import GONE, Lab, OwnFeed, Target, lab, on_seeds
+from tests.tidelog.flows.qoskit import GONE, Lab, OwnFeed, Target, down, lab, on_seeds
 from tidelog.flows import RejectError
 from tidelog.flows.api.connector import Outcome
 from tidelog.flows.api.event import Event, EventPredicate, extract
@@ -222,14 +222,6 @@ def test_when_all_outputs_are_gone_what_waits_goes_to_the_first_that_is_back() -
 
 
 # -- fallback --------------------------------------------------------------------------------------------------
-def down(*names: str) -> Any:
-    def before(it: Lab) -> None:
-        for name in names:
-            it.sink(name).up = False
-
-    return before
-
-
 def test_fallback_works_if_its_primary_is_down_at_start() -> None:
     async def story(loop: VirtualLoop) -> None:
         async with lab(op("fallback"), sinks=BACK, before=down("a")) as it:

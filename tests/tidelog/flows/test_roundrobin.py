@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.tidelog.flows.qoskit import Lab, OwnFeed, lab, on_seeds
+from tests.tidelog.flows.qoskit import OwnFeed, down, lab, on_seeds
 from tidelog.flows.api.errors import FlowFileError
 from tidelog.flows.api.tokens import OK, REJECT, RETRY
 from tidelog.flows.declare import Flow, op
@@ -20,14 +20,6 @@ WAYS = {"a": "a", "b": "b"}
 
 def robin(**options: Any) -> Any:
     return op("roundrobin", **({"outputs": ["a", "b"]} | options))
-
-
-def down(*names: str) -> Any:
-    def before(it: Lab) -> None:
-        for name in names:
-            it.sink(name).up = False
-
-    return before
 
 
 def test_events_are_dealt_out_in_turn() -> None:

@@ -11,9 +11,9 @@ from typing import Final, Protocol
 
 from tidelog.flows.api.flowcontext import FlowContext
 from tidelog.flows.api.tokens import Token, TokenOwner
+from tidelog.transport.backoff import Backoff, Delays
 
-FIRST: Final = 0.05  # s until the first check; doubled each time, up to MOST
-MOST: Final = 1.0  # s
+BACKOFF: Final = Backoff(first=0.05, most=1.0)  # between checks
 
 
 class GatheringEntity(TokenOwner, Protocol):
@@ -37,14 +37,14 @@ class GatheredRelease:
         self._waits = waits  # whether nothing is sent until events are settled
         self._stuck = stuck  # returns those of the gathered tokens, by id(), that are all that the entity waits for
         self._scheduled = False
-        self._delay = FIRST
+        self._delays = Delays(BACKOFF)
 
     def watch(self) -> None:
         """Schedule a check if it may be necessary."""
         entity = self._entity()
         if not self._scheduled and entity.context.gatherers and self._waits():
             self._scheduled = True
-            entity.after(self._delay, self._check)
+            entity.after(self._delays.next(), self._check)
 
     def _check(self) -> None:
         self._scheduled = False
@@ -57,5 +57,6 @@ class GatheredRelease:
             for gatherer, some in found:
                 if not stuck.isdisjoint(some):
                     gatherer.release(entity.name, self._option)
-        self._delay = FIRST if stuck else min(self._delay * 2, MOST)
+        if stuck or not self._waits():
+            self._delays.reset()
         self.watch()

@@ -68,10 +68,8 @@ class BatchOperator(Operator):
     Options = BatchOperatorOptions
 
     def __init__(self, options: BatchOperatorOptions) -> None:
-        self._count = MOST if options.count is None else options.count
-        self._most_bytes = options.bytes
-        self._timeout = options.timeout
-        self._flush_on_drain = options.flush_on_drain
+        self._options = options
+        self._count = options.count or MOST
         self.buffer = []
         self._bytes = 0
         self._begun = 0.0  # event loop time of the first event
@@ -81,7 +79,7 @@ class BatchOperator(Operator):
     def process(self, events: list[Event]) -> None:
         made: list[Event] = []
         waited = bool(self.buffer)
-        if self._most_bytes is None:
+        if self._options.bytes is None:
             start = 0
             while start < len(events):
                 end = start + self._count - len(self.buffer)
@@ -91,7 +89,7 @@ class BatchOperator(Operator):
                     made.append(self._batch())
         else:
             for event in events:
-                self._measured(event, self._most_bytes, made)
+                self._measured(event, self._options.bytes, made)
         self.emit(made)
         if self._draining:
             self._drained()
@@ -131,14 +129,14 @@ class BatchOperator(Operator):
 
     # -- time ------------------------------------------------------------------------------------------------
     def _set_timer(self) -> None:
-        if self._timeout is not None and self._timer is None:
-            due = self._begun + self._timeout - now()
+        if self._options.timeout is not None and self._timer is None:
+            due = self._begun + self._options.timeout - now()
             self._timer = self.node.after(max(due, 0.0), self._on_timer)
 
     def _on_timer(self) -> None:
         self._timer = None
-        if self.buffer and self._timeout is not None:
-            if now() >= self._begun + self._timeout:
+        if self.buffer and self._options.timeout is not None:
+            if now() >= self._begun + self._options.timeout:
                 self.release()
             else:  # the batch was emitted, and another one has begun
                 self._set_timer()
@@ -153,7 +151,7 @@ class BatchOperator(Operator):
         self._drained()
 
     def _drained(self) -> None:
-        if self._flush_on_drain:
+        if self._options.flush_on_drain:
             self.release()
         else:
             events, self.buffer, self._bytes = self.buffer, [], 0
@@ -162,7 +160,7 @@ class BatchOperator(Operator):
 
     def withdraw(self, wanted: EventPredicate) -> list[Event]:
         found = super().withdraw(wanted)
-        if found and self._most_bytes is not None:
+        if found and self._options.bytes is not None:
             self._bytes = sum(size_of(each.value) for each in self.buffer)
         return found
 

@@ -30,18 +30,17 @@ class DelayOperator(Operator):
     Options = DelayOptions
 
     def __init__(self, options: DelayOptions) -> None:
-        self._time = options.time
-        self._most = options.max_kept
+        self._options = options
         self._batches: deque[tuple[float, list[Event]]] = deque()  # (event loop time at which they are due, events)
         self._kept = 0
         self._timer: asyncio.TimerHandle | None = None
 
     def process(self, events: list[Event]) -> None:
-        if self.node.draining or self.node.context.draining or not self._time:
+        if self.node.draining or self.node.context.draining or not self._options.time:
             self.drain()
             self.emit(events)
             return
-        self._batches.append((now() + self._time, events))
+        self._batches.append((now() + self._options.time, events))
         self._kept += len(events)
         self._set_timer()
 
@@ -64,7 +63,7 @@ class DelayOperator(Operator):
 
     def busy(self) -> bool:
         # a drain does not wait for room: its signal is behind the events in the channel
-        return self._kept >= self._most and not self.node.context.draining
+        return self._kept >= self._options.max_kept and not self.node.context.draining
 
     def drain(self) -> None:
         """Emit all events immediately."""

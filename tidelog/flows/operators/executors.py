@@ -11,74 +11,51 @@ import multiprocessing
 import pickle
 from collections.abc import Sequence
 from concurrent.futures import BrokenExecutor, Executor, ProcessPoolExecutor, ThreadPoolExecutor
-from typing import Any, Protocol
+from typing import Any
 
 from tidelog.flows.api.errors import RejectError, RetryError
 from tidelog.flows.api.event import Event
-from tidelog.flows.operators.userfunctions import Outcome, UserFunction
+from tidelog.flows.operators.userfunctions import ExecutionMode, Outcome, UserFunction
 
 
-class Pool(Protocol):
-    """The workers of one operator."""
+class Pool:
+    """The workers of one operator: threads of this process, or child processes. If a child dies, all are restarted."""
 
-    async def run(self, events: Sequence[Event]) -> Sequence[Outcome]:
-        """Return an outcome for each event. Raises BrokenExecutor if the worker died."""
-
-    def close(self) -> None:
-        """Stop accepting calls. Current calls are not awaited."""
-
-
-def made_pool(where: str, function: UserFunction, workers: int) -> Pool:
-    """Create the workers. ``where``: ``thread`` or ``process``."""
-    return Threads(function, workers) if where == "thread" else Processes(function, workers)
-
-
-class Threads:
-    """Runs a function in threads of this process."""
-
-    def __init__(self, function: UserFunction, workers: int) -> None:
+    def __init__(self, where: ExecutionMode, function: UserFunction, workers: int) -> None:
+        self._threads = where == "thread"
         self._function = function
-        self._executor: Executor = ThreadPoolExecutor(workers, thread_name_prefix=f"flow-{function.name}")
-
-    async def run(self, events: Sequence[Event]) -> Sequence[Outcome]:
-        return await asyncio.get_running_loop().run_in_executor(self._executor, self._all, events)
-
-    def _all(self, events: Sequence[Event]) -> list[Outcome]:
-        return [self._function.outcome(each) for each in events]
-
-    def close(self) -> None:
-        self._executor.shutdown(wait=False, cancel_futures=True)
-
-
-class Processes:
-    """Runs a function in child processes. If one dies, all are restarted."""
-
-    def __init__(self, function: UserFunction, workers: int) -> None:
-        self._call = function.made_from
         self._workers = workers
-        self._executor: ProcessPoolExecutor | None = None
+        self._executor: Executor | None = None
 
     async def run(self, events: Sequence[Event]) -> Sequence[Outcome]:
-        if self._executor is None:
-            self._executor = ProcessPoolExecutor(
-                self._workers, multiprocessing.get_context("spawn"), initializer=_begin, initargs=(self._call,)
-            )
-        executor = self._executor
-        values = [each.value for each in events]
+        """Return an outcome for each event. Raises BrokenExecutor if a child process died."""
+        executor = self._executor = self._executor or self._started()
+        loop = asyncio.get_running_loop()
+        if self._threads:
+            return await loop.run_in_executor(executor, self._outcomes, events)
         try:
-            outcomes: list[Outcome] = pickle.loads(
-                await asyncio.get_running_loop().run_in_executor(executor, _all_in_child, values)
-            )
+            values = [each.value for each in events]
+            outcomes: list[Outcome] = pickle.loads(await loop.run_in_executor(executor, _all_in_child, values))
             return outcomes
         except BrokenExecutor:
             if self._executor is executor:
-                self._executor = None
-                executor.shutdown(wait=False, cancel_futures=True)
+                self.close()
             raise
 
+    def _started(self) -> Executor:
+        if self._threads:
+            return ThreadPoolExecutor(self._workers, thread_name_prefix=f"flow-{self._function.name}")
+        context = multiprocessing.get_context("spawn")
+        return ProcessPoolExecutor(self._workers, context, initializer=_begin, initargs=(self._function.made_from,))
+
+    def _outcomes(self, events: Sequence[Event]) -> list[Outcome]:
+        return [self._function.outcome(each) for each in events]
+
     def close(self) -> None:
-        if self._executor is not None:
-            self._executor.shutdown(wait=False, cancel_futures=True)
+        """Stop accepting calls. Current calls are not awaited."""
+        executor, self._executor = self._executor, None
+        if executor is not None:
+            executor.shutdown(wait=False, cancel_futures=True)
 
 
 # -- in the child process --------------------------------------------------------------------------------------

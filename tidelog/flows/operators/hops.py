@@ -29,9 +29,9 @@ from tidelog.flows.api.tokens import (
     WatchedToken,
     Withdrawn,
 )
+from tidelog.transport.backoff import Backoff, Delays
 
-RECALLED: Final = 0.1  # s until events are recalled again from the same output; doubled up to RECALLED_MOST
-RECALLED_MOST: Final = 1.0  # s
+RECALLED: Final = Backoff(first=0.1, most=1.0)  # until events are recalled again from the same output
 FEW: Final = 64  # batches; below this number, settled batches are not removed
 
 
@@ -116,6 +116,7 @@ def runs(tokens: Sequence[Token]) -> Iterable[ReturnedTokens]:
             answered = answered or token.status != DISCARD
             end += 1
         sent.left -= end - start
+        assert sent.left >= 0, "a token of the batch was settled twice"  # noqa: S101 - rule 1 of tokens
         yield ReturnedTokens(sent, end - start, answered, retry, withdrawn)
         start = end
 
@@ -204,7 +205,7 @@ class Recall:
         self._take = take  # receives the events that were recalled from a port
         self._known: set[str] = set()
         self._timer: asyncio.TimerHandle | None = None
-        self._wait = RECALLED
+        self._delays = Delays(RECALLED)
 
     def look(self) -> None:
         """Update the recalled ports after a change."""
@@ -212,14 +213,13 @@ class Recall:
         new = lost - self._known
         self._known = lost
         if new:
-            self._wait = RECALLED
+            self._delays.reset()
             self._recall(new)
         if self._known and self._timer is None:
-            self._timer = self._operator.node.after(self._wait, self._again)
+            self._timer = self._operator.node.after(self._delays.next(), self._again)
 
     def _again(self) -> None:
         self._timer = None
-        self._wait = min(self._wait * 2, RECALLED_MOST)
         self._known = set(self._lost())
         self._recall(self._known)
         self.look()

@@ -18,7 +18,7 @@ import msgspec
 from tidelog.flows.api.errors import RetryError
 from tidelog.flows.api.event import BATCH, Event
 from tidelog.flows.api.operator import Operator
-from tidelog.flows.operators.executors import Pool, made_pool
+from tidelog.flows.operators.executors import Pool
 from tidelog.flows.operators.userfunctions import DeclaredOperator, Outcome, UserFunction, function
 from tidelog.options.structs import Struct
 
@@ -74,7 +74,7 @@ class PythonOperator(Operator):
     def start(self) -> None:
         self._function.begin()
         if self._where != "loop":
-            self._pool = made_pool(self._where, self._function, self._concurrency)
+            self._pool = Pool(self._where, self._function, self._concurrency)
 
     def process(self, events: list[Event]) -> None:
         if self._where == "loop" and not self._function.waits:

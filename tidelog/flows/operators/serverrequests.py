@@ -11,13 +11,13 @@ import redis
 from tidelog.flows.api.operator import Operator
 from tidelog.flows.serveraccess import access, channel
 from tidelog.transport.asyncconnection import AsyncConnection
+from tidelog.transport.backoff import Backoff, Delays
 from tidelog.transport.call import Call
 from tidelog.transport.errors import ReplyError
 
 UNREACHABLE: Final = "unreachable"  # the kind of the reason while the server does not reply
 PATIENCE: Final = 10.0  # s: the timeout of a request
-AGAIN: Final = 0.05  # s until the next attempt; doubled up to AGAIN_MOST
-AGAIN_MOST: Final = 2.0  # s
+BACKOFF: Final = Backoff(first=0.05, most=2.0)
 
 log = logging.getLogger("tidelog.flows")
 
@@ -32,7 +32,7 @@ class ServerRequests:
     async def together(self, *calls: Call[Any]) -> list[Any]:
         """Send calls in order. They must be idempotent, because they can be sent more than once."""
         node = self._operator.node
-        wait = AGAIN
+        delays = Delays(BACKOFF)
         while True:
             try:
                 async with asyncio.timeout(PATIENCE):
@@ -43,12 +43,11 @@ class ServerRequests:
             except (redis.RedisError, ReplyError, OSError) as error:  # includes TimeoutError
                 await self.close()  # another server may be the leader now
                 text = f"{type(error).__name__}: {error}" if str(error) else f"no reply within {PATIENCE:g} s"
-                if wait == AGAIN:
+                if not delays.failures:
                     log.warning("%s: %s: the tidelog server: %s", node.context.flow, node.name, text)
                 node.count("server_errors")
                 node.trigger(UNREACHABLE, text)
-                await asyncio.sleep(wait)
-                wait = min(wait * 2, AGAIN_MOST)
+                await asyncio.sleep(delays.next())
             else:
                 node.restore(UNREACHABLE)
                 return replies

@@ -15,6 +15,7 @@ import inspect
 import pickle
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any, Final, Literal, TypeAlias, TypeVar, overload
 
 from tidelog.flows.api.cancellation import from_outside
@@ -72,12 +73,10 @@ def _imported(name: str) -> Any:
         found: Any = importlib.import_module(module)
     except Exception as error:
         raise ValueError(f"the module of {name!r} can't be imported: {type(error).__name__}: {error}") from error
-    for each in attribute.split("."):
-        try:
-            found = getattr(found, each)
-        except AttributeError:
-            raise ValueError(f"the module {module!r} has no {attribute!r}") from None
-    return found
+    try:
+        return attrgetter(attribute)(found)
+    except AttributeError:
+        raise ValueError(f"the module {module!r} has no {attribute!r}") from None
 
 
 class UserFunction:

@@ -109,15 +109,13 @@ class WindowOperator(Operator):
         self._open: dict[tuple[Any, int], _Open] = {}
         self._ends: list[tuple[int, int, _Open]] = []  # a heap of windows except Rule 3's; may contain ended ones
         self._numbers = itertools.count()
-        self._again: dict[tuple[Any, int], _Open] = {}  # open windows of Rule 3
+        self._again: dict[tuple[Any, int], _Open] = {}  # open windows of Rule 3, in the order of their last events
         self._watermark: float = -math.inf  # ns since 1970: windows that end by this event time have ended
         self._came = 0.0  # event loop time of the last event
         self._members = 0
         self._draining = False
-        self._clock: asyncio.TimerHandle | None = None
-        self._clock_end = 0  # the end for which the timer is set
-        self._idle: asyncio.TimerHandle | None = None
-        self._quiet: asyncio.TimerHandle | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._due = math.inf  # event loop time of the timer
 
     def ports(self) -> tuple[str, ...]:
         return ("late",)
@@ -142,7 +140,7 @@ class WindowOperator(Operator):
         if self._draining:
             self._end_all()
         else:
-            self._set_timers()
+            self._set_timer()
 
     def _add(self, event: Event, now_ns: int, out: list[Event], late: list[Event]) -> None:
         key = None if self._key is None else self._key(event.value)
@@ -209,6 +207,8 @@ class WindowOperator(Operator):
         window.ingest_ns = min(window.ingest_ns, event.ingest_ns)
         window.attempt = max(window.attempt, event.attempt)
         window.touched = self._came
+        if window.again:
+            self._again[window.place] = self._again.pop(window.place)
         self._members += 1
 
     def _next_to_end(self) -> _Open:
@@ -247,44 +247,33 @@ class WindowOperator(Operator):
         self.emit([self._result(each, partial=True) for each in tuple(self._open.values())])
         self._ends.clear()
 
-    # -- timers: one per purpose, which checks what is due and reschedules itself ------------------------------
-    def _set_timers(self) -> None:
+    # -- time: one timer, for what is due first ----------------------------------------------------------------
+    def _set_timer(self) -> None:
+        clock = now()
+        due = math.inf
         if self._ends and self._at is None:
-            end = self._ends[0][0]
-            if self._clock is None or end < self._clock_end:
-                if self._clock is not None:
-                    self._clock.cancel()
-                self._clock_end = end
-                wait = max(0.0, (end - self.node.context.now_ns()) / 1e9)
-                self._clock = self.node.after(wait, self._on_timer)
-        idle = self._options.idle
-        if idle is not None and self._idle is None and len(self._open) > len(self._again):
-            self._idle = self.node.after(max(0.0, self._came + idle - now()), self._on_idle)
-        if self._again and self._quiet is None:
-            first = min(each.touched for each in self._again.values())
-            self._quiet = self.node.after(max(0.0, first + AGAIN - now()), self._on_quiet)
+            due = clock + (self._ends[0][0] - self.node.context.now_ns()) / 1e9
+        if self._options.idle is not None and len(self._open) > len(self._again):
+            due = self._came + self._options.idle
+        if self._again:
+            due = min(due, next(iter(self._again.values())).touched + AGAIN)
+        if due < self._due:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._due = due
+            self._timer = self.node.after(max(0.0, due - clock), self._on_timer)
 
     def _on_timer(self) -> None:
-        self._clock = None
-        out: list[Event] = []
-        self._pass(self.node.context.now_ns(), out)
-        self.emit(out)
-        self._set_timers()
-
-    def _on_idle(self) -> None:
-        self._idle = None
-        if self._options.idle is not None and now() >= self._came + self._options.idle and self._ends:
-            out: list[Event] = []
-            self._pass(max(end for end, _, _ in self._ends), out)
-            self.emit(out)
-        self._set_timers()
-
-    def _on_quiet(self) -> None:
-        self._quiet = None
+        self._timer, self._due = None, math.inf
         clock = now()
+        out: list[Event] = []
+        if self._at is None:
+            self._pass(self.node.context.now_ns(), out)
+        elif self._options.idle is not None and clock >= self._came + self._options.idle and self._ends:
+            self._pass(max(end for end, _, _ in self._ends), out)
         due = [each for each in self._again.values() if clock >= each.touched + AGAIN]
-        self.emit([self._result(each, partial=True) for each in due])
-        self._set_timers()
+        self.emit(out + [self._result(each, partial=True) for each in due])
+        self._set_timer()
 
     # -- the end ---------------------------------------------------------------------------------------------
     def drain(self) -> None:

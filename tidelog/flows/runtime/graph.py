@@ -82,7 +82,7 @@ def _connector(
         sink.authoritative = options.authoritative
         own.sink = graph.sinks[one.name] = sink
         if options.paused:
-            sink.pause()
+            sink.pause(one.name)
     if as_source and isinstance(made, Source):
         source = SourceNode(one.name, made, connection, context, options, settles=spec.settle)
         own.source = graph.sources[one.name] = source

@@ -20,7 +20,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Collection, Coroutine
 from functools import partial
 from typing import Any, Final
 from weakref import WeakSet
@@ -266,6 +266,10 @@ class FlowNode:
         return found
 
     @property
+    def connected_ports(self) -> Collection[str]:
+        return self.outputs.keys()
+
+    @property
     def held(self) -> int:
         """The number of events that found no room."""
         return sum(len(item) for _, item in self._held if not isinstance(item, Signal))
@@ -309,6 +313,13 @@ class FlowNode:
         reason = f"{kind}:{self.name}"
         if self.active.pop(reason, None) is not None:
             self.upward(Restore(reason, self.context.version(), probe))
+
+    def give_up(self, event: Event, status: int, reason: str) -> None:
+        """Settle an event that has failed. Without a token, in a flow without settlement, it is logged."""
+        if event.token is not None:
+            event.token.settle(status, reason)
+        else:
+            self.context.given_up.add(self.name, reason, event.id, event.value)
 
     # -- observation -----------------------------------------------------------------------------------------
     def count(self, name: str, more: int = 1) -> None:

@@ -144,16 +144,10 @@ class OperatorNode(FlowNode):
         self.count("failed")
         text = summary_of(error)
         if isinstance(error, RetryError):
-            self._failed(event, RETRY, f"{self.name}: {text_of(error)}")
+            self.give_up(event, RETRY, f"{self.name}: {text_of(error)}")
         elif self.outputs.get("err"):
             event.meta["error"] = text
             event.meta["error_at"] = self.name
             self.emit([event], "err")
         else:
-            self._failed(event, REJECT, f"{self.name}: {text}")
-
-    def _failed(self, event: Event, status: int, reason: str) -> None:
-        if event.token is not None:
-            event.token.settle(status, reason)
-        else:
-            self.context.given_up.add(self.name, reason, event.id, event.value)
+            self.give_up(event, REJECT, f"{self.name}: {text}")

@@ -125,7 +125,7 @@ class RunningFlow:
         self._state = "running"
         self.context.shared.setdefault(RUNNING, {})[self.alias] = self
         if self._paused:
-            self._pause()
+            await self.pause()
         for node in self.graph.nodes:
             task = asyncio.get_running_loop().create_task(node.main(), name=f"{self.alias}/{node.name}")
             task.add_done_callback(partial(self._node_ended, node))
@@ -144,39 +144,29 @@ class RunningFlow:
         """Pause the flow or one connector. When this returns, no paused source sends any more. Events in flight
         continue.
         """
+        entities = self._entities(connector)
         if connector is None:
             self._paused = True
-            self._pause()
-        else:
-            source, sink = self._entities(connector)
-            if source is not None:
-                source.pause(connector)
-            if sink is not None:
-                sink.pause()
+        for each in entities:
+            each.pause(connector or API)
 
     async def resume(self, connector: str | None = None) -> None:
         """Resume the flow or one connector. A connector that was paused separately stays paused when its flow is
         resumed.
         """
+        entities = self._entities(connector)
         if connector is None:
             self._paused = False
-            for each in self.graph.sources.values():
-                each.resume(API)
-        else:
-            source, sink = self._entities(connector)
-            if source is not None:
-                source.resume(connector)
-            if sink is not None:
-                sink.resume()
+        for each in entities:
+            each.resume(connector or API)
 
-    def _pause(self) -> None:
-        for source in self.graph.sources.values():
-            source.pause(API)
-
-    def _entities(self, connector: str) -> tuple[SourceNode | None, SinkNode | None]:
+    def _entities(self, connector: str | None) -> list[SourceNode | SinkNode]:
+        """Return the entities of one connector, or those that are paused with the flow: its sources."""
+        if connector is None:
+            return list(self.graph.sources.values())
         if connector not in self.graph.connectors:
             raise FlowError(f"flow {self.alias!r} has no connected connector {connector!r}")
-        return self.graph.sources.get(connector), self.graph.sinks.get(connector)
+        return [entities[connector] for entities in (self.graph.sources, self.graph.sinks) if connector in entities]
 
     # -- the end ---------------------------------------------------------------------------------------------
     def end(self) -> None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Final
 
@@ -76,12 +76,12 @@ class SinkNode(FlowNode):
     def lost(self, error: BaseException, connects: int | None = None) -> None:
         self.connection.lost(error, connects)
 
-    def pause(self) -> None:
+    def pause(self, owner: str) -> None:  # noqa: ARG002 - only sources are paused by several owners
         """Stop writing until ``resume``. The sources above stop, and events stay in the channels."""
         self.paused = True
         self.trigger(PAUSED)
 
-    def resume(self) -> None:
+    def resume(self, owner: str) -> None:  # noqa: ARG002
         self.paused = False
         self.restore(PAUSED)
         self.wake()
@@ -282,11 +282,6 @@ class SinkNode(FlowNode):
         """Log an event without a token, in a flow without settlement."""
         if self.authoritative:
             self.context.given_up.add(self.name, reason, event.id, event.value)
-
-    @property
-    def connected_ports(self) -> Collection[str]:
-        """The ports that are connected."""
-        return self.outputs.keys()
 
     def respond(self, events: list[Event], port: str) -> None:
         """Emit events of the sink itself. Called by the tasks of the sink."""

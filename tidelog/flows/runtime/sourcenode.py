@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Collection, Mapping, Set
+from collections.abc import Mapping, Set
 from functools import partial
 
 from tidelog.flows.api.breaker import BreakerReason
@@ -126,10 +126,6 @@ class SourceNode(FlowNode):
     def accepting(self) -> bool:
         """Whether a new event would be sent soon: the breaker is empty, and the flow does not drain."""
         return not (self._stopping or self._ended or self.breaker.blocked)
-
-    @property
-    def connected_ports(self) -> Collection[str]:
-        return self.outputs.keys()
 
     def _connection_changed(self) -> None:
         connection = self.connection

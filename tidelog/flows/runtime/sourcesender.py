@@ -77,8 +77,4 @@ class SourceSender:
             node.emit(bad, "err")
             return
         for event in bad:
-            reason = str(event.meta.get("error", ""))
-            if event.token is not None:
-                event.token.settle(REJECT, reason)
-            else:
-                node.context.given_up.add(node.name, reason, event.id, event.value)
+            node.give_up(event, REJECT, str(event.meta.get("error", "")))

@@ -125,7 +125,7 @@ class FlowTest:
             self._number += 1
             events.append(event)
         fed.add(events)
-        self._settle_down(0.0)
+        self.advance(0.0)
 
     def outputs(self, sink: str | None = None) -> list[Any]:
         """Return the values that have arrived at a sink."""
@@ -166,22 +166,22 @@ class FlowTest:
         """Settle an event that was read and not settled."""
         if not self._sink(sink).settle(event, status):
             raise AssertionError(f"{event} was settled before, or never arrived")
-        self._settle_down(0.0)
+        self.advance(0.0)
 
     def disconnect(self, connector: str | None = None) -> None:
         """Break the connection of a connector. It reconnects after the first delay of its ``reconnect`` option."""
         name = connector if connector is not None else self._sink(None).context.name
         self.running.graph.connections[name].lost(ConnectionError("the test says so"))
-        self._settle_down(0.0)
+        self.advance(0.0)
 
     def trigger(self, kind: str = "test", sink: str | None = None) -> None:
         """Let a sink stop its sources for the reason ``kind:sink``."""
         self._sink(sink).context.trigger(kind)
-        self._settle_down(0.0)
+        self.advance(0.0)
 
     def restore(self, kind: str = "test", sink: str | None = None, *, probe: bool = False) -> None:
         self._sink(sink).context.restore(kind, probe=probe)
-        self._settle_down(0.0)
+        self.advance(0.0)
 
     def _source(self, name: str | None) -> _Replacement:
         return _one(self._sources, name, "source")
@@ -191,8 +191,10 @@ class FlowTest:
 
     # -- time and the end ------------------------------------------------------------------------------------
     def advance(self, seconds: float) -> None:
-        """Move the clock."""
-        self._settle_down(seconds)
+        """Move the clock. Returns when nothing more can happen. Raises AssertionError if the flow has failed."""
+        self.loop.run_for(seconds)
+        if self.running.status == "failed":
+            raise AssertionError(f"the flow failed: {self.running.error}")
 
     def active(self, source: str | None = None) -> set[str]:
         """Return the reasons for which a source is stopped."""
@@ -209,26 +211,18 @@ class FlowTest:
             return
         self._closed = True
         try:
-            self._settle_down(0.0)
+            self.advance(0.0)
             self._run(self.running.stop())
         finally:
             self._cancel()
             self.loop.close()
-
-    def _settle_down(self, seconds: float) -> None:
-        self.loop.run_for(seconds)
-        self._check()
-
-    def _check(self) -> None:
-        if self.running.status == "failed":
-            raise AssertionError(f"the flow failed: {self.running.error}")
 
     def _run(self, work: Awaitable[T]) -> T:
         async def whole() -> T:
             return await work
 
         result = self.loop.run_until_complete(whole())
-        self._settle_down(0.0)
+        self.advance(0.0)
         return result
 
     def _cancel(self) -> None:
