@@ -23,11 +23,11 @@ from tidelog.transport.backoff import Backoff
 class RetryOptions(Struct):
     """How often and when a failed attempt is repeated."""
 
-    attempts: Annotated[int, msgspec.Meta(ge=1)] | None = None  # further attempts after the first; None: no limit
-    first: Duration = Duration(0.5)  # delay before the first further attempt
-    most: Duration = Duration(30.0)  # maximum delay
-    growth: Annotated[float, msgspec.Meta(ge=1, le=1000)] = 2.0  # factor between consecutive delays
-    jitter: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.1  # random fraction by which a delay is shortened
+    attempts: Annotated[int, msgspec.Meta(ge=1)] | None = None  # Maximum number of further attempts. `null`: unlimited.
+    first: Duration = Duration(0.5)  # Delay before the first further attempt.
+    most: Duration = Duration(30.0)  # Maximum delay.
+    growth: Annotated[float, msgspec.Meta(ge=1, le=1000)] = 2.0  # Factor between consecutive delays.
+    jitter: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.1  # Maximum random fraction by which a delay is shortened.
 
     def __post_init__(self) -> None:
         if self.first > self.most:

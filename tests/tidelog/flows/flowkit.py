@@ -55,14 +55,14 @@ class Taking(Sink):
     """Writes what ``write`` says: an async function of the events; None: all are ok."""
 
     def __init__(self, write: Callable[[list[Event]], Any] | None = None, concurrency: int = 1) -> None:
-        self._write = write
+        self.acts = write
         self.concurrency = concurrency
         self.values: list[Any] = []
         self.calls: list[str] = []
 
     async def write(self, events: list[Event]) -> Deferred | Sequence[Outcome] | None:
         self.calls.append("write")
-        outcomes: Deferred | Sequence[Outcome] | None = None if self._write is None else await self._write(events)
+        outcomes: Deferred | Sequence[Outcome] | None = None if self.acts is None else await self.acts(events)
         self.values += [each.value for each in events]
         return outcomes
 

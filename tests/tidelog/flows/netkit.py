@@ -7,8 +7,10 @@ import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any
 
+import aiohttp
 from aiohttp import web
 
+from tests.waiting import until
 from tidelog.flows import Event, Flow
 from tidelog.flows.api.connector import Sink, Source
 from tidelog.flows.api.flowcontext import FlowContext
@@ -105,6 +107,27 @@ async def running(flow: Flow, shared: dict[str, Any] | None = None, alias: str =
         await one.stop()
 
 
+async def url_of(one: RunningFlow, name: str = "in") -> str:
+    """The URL at which a connector of a running flow listens."""
+    context = one.graph.connectors[name].context
+    await until(lambda: "url" in context.described and one.status in ("running", "paused"))
+    return str(context.described["url"])
+
+
+async def port_of(one: RunningFlow, name: str = "in") -> int:
+    """The port on which a connector of TCP or UDP listens."""
+    described = one.graph.connectors[name].context.described
+    await until(lambda: "address" in described)
+    return int(described["address"].rpartition(":")[2])
+
+
+@contextlib.asynccontextmanager
+async def served(flow: Flow, **options: Any) -> AsyncIterator[tuple[RunningFlow, str, aiohttp.ClientSession]]:
+    """A running flow, the URL of its connector ``in``, and a client."""
+    async with running(flow, **options) as one, aiohttp.ClientSession() as session:
+        yield one, await url_of(one), session
+
+
 def feed(flow: Flow, name: str = "in", *, remembers: bool = False, **options: Any) -> Feed:
     """A source of a flow."""
     made = Remembering() if remembers else Feed()
@@ -141,9 +164,7 @@ async def peer(handler: Handler, port: int = 0, **options: Any) -> AsyncIterator
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", port, reuse_address=True, **options)
     await site.start()
-    assert site._server is not None
-    got = site._server.sockets[0].getsockname()[1]  # type: ignore[attr-defined]
     try:
-        yield f"http://127.0.0.1:{got}"
+        yield f"http://127.0.0.1:{runner.addresses[0][1]}"
     finally:
         await runner.cleanup()

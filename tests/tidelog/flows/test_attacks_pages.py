@@ -13,7 +13,7 @@ import pytest
 from aiohttp import web
 
 from tests.tidelog.flows.browserkit import browsing, require_chromium
-from tests.tidelog.flows.netkit import changing, running, seen
+from tests.tidelog.flows.netkit import changing, running, seen, url_of
 from tests.waiting import until
 from tidelog.cli.logs import text_formatter
 from tidelog.flows import Flow, FlowFileError
@@ -44,9 +44,7 @@ def test_pages_of_other_sites_send_nothing(
         sink = seen(flow)
         flow.connect("in -> seen")
         async with running(flow) as one, aiohttp.ClientSession() as session:
-            context = one.graph.connectors["in"].context
-            await until(lambda: "url" in context.described and one.status == "running")
-            url = context.described["url"].replace("0.0.0.0", "127.0.0.1")
+            url = (await url_of(one)).replace("0.0.0.0", "127.0.0.1")
             port = url.rpartition(":")[2].strip("/")
             given = {name: value.replace("PORT", port) for name, value in headers.items()}
             if kind == "http_server":
@@ -106,9 +104,7 @@ def test_pages_of_known_origins_may_send_and_read(origins: list[str] | None, ori
         sink = seen(flow)
         flow.connect("in -> seen")
         async with running(flow) as one, aiohttp.ClientSession() as session:
-            context = one.graph.connectors["in"].context
-            await until(lambda: "url" in context.described and one.status == "running")
-            url = context.described["url"]
+            url = await url_of(one)
             async with session.options(url, headers={"Origin": origin, **ASKS}) as response:
                 headers = response.headers
                 assert headers.get("Access-Control-Allow-Origin") == allowed
@@ -166,10 +162,8 @@ def test_a_browser_lets_a_page_of_a_known_origin_send_and_read(tmp_path: Path) -
         sink = seen(flow)
         flow.connect("other -> seen")
         async with running(flow) as one:
-            contexts = {name: one.graph.connectors[name].context for name in ("known", "other")}
-            await until(lambda: all("url" in each.described for each in contexts.values()) and one.status == "running")
+            known, other = await url_of(one, "known"), await url_of(one, "other")
             async with browsing(f"{origin}/", tmp_path) as shown:
-                known, other = (contexts[name].described["url"] for name in ("known", "other"))
                 for kind in ("application/json", "text/plain"):
                     assert await shown.run(f"{send}({known!r}, {kind!r})") == '200 yes {"a":1}'
                     assert await shown.run(f"{send}({other!r}, {kind!r})") == "TypeError"

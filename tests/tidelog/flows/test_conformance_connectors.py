@@ -223,9 +223,7 @@ def tcp_client(_: Peers) -> None:
     peer = LinePeer()
     peer.port = free_port()
     check_source(made("tcp_client", port=peer.port), produce=peer.send, peer=peer.running)
-    check_sink(
-        made("tcp_client", port=peer.port), VALUES, invalid=UNWRITABLE, written=peer.written, peer=peer.running
-    )
+    check_sink(made("tcp_client", port=peer.port), VALUES, invalid=UNWRITABLE, written=peer.written, peer=peer.running)
 
 
 @checks("tcp_server")
@@ -241,9 +239,9 @@ def tcp_server(_: Peers) -> None:
         writers.clear()
 
     async def connected(server: Any) -> None:
-        before = len(server._open)
+        before = len(server.peers)
         writers.append((await asyncio.open_connection(*address(server)))[1])
-        await until(lambda: len(server._open) > before)
+        await until(lambda: len(server.peers) > before)
 
     async def send(source: Source, count: int) -> None:
         await connected(source)
@@ -384,7 +382,7 @@ def websocket_server(_: Peers) -> None:
         session = aiohttp.ClientSession()
         sessions.append(session)
         sessions.append(await session.ws_connect(connector.context.described["url"]))
-        await until(lambda: connector._mine)
+        await until(lambda: connector.peers)
 
     async def send(source: Source, count: int) -> None:
         await connected(source)

@@ -174,6 +174,18 @@ def test_what_a_sink_answers_goes_out_of_its_port() -> None:
     assert flow.spec().edges[1] == Edge("peer", "responses", "out")
 
 
+@pytest.mark.parametrize("action", ["pause", "halt", "skip"])
+def test_a_source_that_can_not_send_again_does_not_pause(action: str) -> None:
+    flow = Flow("f")
+    flow.connector("in", "metronome", interval=1, on_error=action)
+    flow.connector("out", "null")
+    flow.connect("in -> out")
+    text = (
+        "f.connectors.in: on_error: {} is not possible, because the source can't send an event again: use dead_letter"
+    )
+    assert problems(flow.spec) == (() if action == "skip" else (text.format(action),))
+
+
 def test_functions_and_classes_are_connectors() -> None:
     async def numbers() -> AsyncIterator[int]:
         yield 1

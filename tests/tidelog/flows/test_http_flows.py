@@ -10,15 +10,9 @@ import pytest
 import uvloop
 from aiohttp import web
 
-from tests.tidelog.flows.netkit import feed, peer, running, seen
+from tests.tidelog.flows.netkit import feed, peer, running, seen, url_of
 from tests.waiting import until
 from tidelog.flows import Event, Flow, op
-
-
-async def _url(one: Any, name: str) -> str:
-    context = one.graph.connectors[name].context
-    await until(lambda: "url" in context.described and one.status == "running")
-    return str(context.described["url"])
 
 
 async def _proxy() -> None:
@@ -36,7 +30,7 @@ async def _proxy() -> None:
         flow.connector("back", "http_client", url=behind + "/to/{headers.x-name}")
         flow.connect("front -> back", "back -> front")
         async with running(flow) as one, aiohttp.ClientSession() as session:
-            url = await _url(one, "front")
+            url = await url_of(one, "front")
             for number in range(20):
                 async with session.post(url, json=number, headers={"X-Name": "a b"}) as response:
                     assert (response.status, response.headers["X-A"]) == (201, "b")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import gzip
 import zlib
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -14,12 +13,11 @@ import aiohttp
 import pytest
 import trustme
 
-from tests.tidelog.flows.netkit import Seen, changing, feed, given, running, seen
+from tests.tidelog.flows.netkit import Seen, changing, feed, given, running, seen, served, url_of
 from tests.waiting import until
 from tidelog.flows import Event, Flow, FlowFileError
 from tidelog.flows.api.connector import Outcome, Sink
 from tidelog.flows.api.tokens import DISCARD, OK, REJECT, RETRY
-from tidelog.flows.runtime.runningflow import RunningFlow
 
 
 class Judge(Sink):
@@ -40,21 +38,9 @@ def _flow(sink: Any = Judge, name: str = "web", **options: Any) -> Flow:
     return flow
 
 
-async def _url(one: RunningFlow, name: str = "in") -> str:
-    context = one.graph.connectors[name].context
-    await until(lambda: "url" in context.described and one.status in ("running", "paused"))
-    return str(context.described["url"])
-
-
-@contextlib.asynccontextmanager
-async def _served(flow: Flow, **options: Any) -> AsyncIterator[tuple[RunningFlow, str, aiohttp.ClientSession]]:
-    async with running(flow, **options) as one, aiohttp.ClientSession() as session:
-        yield one, await _url(one), session
-
-
 def test_the_answer_says_what_became_of_the_event() -> None:
     async def scenario() -> None:
-        async with _served(_flow(reasons=True)) as (_, url, session):
+        async with served(_flow(reasons=True)) as (_, url, session):
             got = {}
             for value in ("ok", "discard", "reject", "retry"):
                 async with session.post(url, json=value) as response:
@@ -71,7 +57,7 @@ def test_the_answer_says_what_became_of_the_event() -> None:
 
 def test_reasons_are_told_only_when_asked_for() -> None:
     async def scenario() -> None:
-        async with _served(_flow()) as (_, url, session), session.post(url, json="reject") as response:
+        async with served(_flow()) as (_, url, session), session.post(url, json="reject") as response:
             assert (response.status, await response.json()) == (422, {"error": "the request was rejected"})
 
     asyncio.run(scenario())
@@ -79,7 +65,7 @@ def test_reasons_are_told_only_when_asked_for() -> None:
 
 def test_a_body_of_several_messages_is_answered_by_the_worst() -> None:
     async def scenario() -> None:
-        async with _served(_flow(preprocessors=["separate"])) as (one, url, session):
+        async with served(_flow(preprocessors=["separate"])) as (one, url, session):
             for body, status in ((b'"ok"\n"ok"\n', 200), (b'"ok"\n"reject"\n"ok"', 422), (b'"reject"\n"retry"', 503)):
                 async with session.post(url, data=body) as response:
                     assert response.status == status
@@ -98,7 +84,7 @@ def test_what_an_event_says_of_its_request() -> None:
         flow.connector("in", "http_server", port=0, auth={"bearer": "secret"}, methods=["PATCH", "GET"])
         sink = seen(flow)
         flow.connect("in -> seen")
-        async with _served(flow) as (_, url, session):
+        async with served(flow) as (_, url, session):
             headers = {"Authorization": "Bearer secret", "X-A": "b"}
             async with session.patch(url + "a/b?c=d&c=e", json={"f": 1}, headers=headers) as response:
                 assert response.status == 200
@@ -131,7 +117,7 @@ def test_a_request_is_answered_through_the_flow(answer: str) -> None:
         flow.connector("in", "http_server", port=0, answer=answer)
         flow.pipeline("work", changing(double))
         flow.connect("in -> work -> in")
-        async with _served(flow) as (_, url, session):
+        async with served(flow) as (_, url, session):
 
             async def ask(number: int) -> Any:
                 async with session.post(url, json={"n": number}) as response:
@@ -153,7 +139,7 @@ def test_a_response_may_come_after_the_settlement_and_by_another_way() -> None:
         flow.connector("in", "http_server", port=0, answer="response", wait="300ms")
         first, second = seen(flow, "first"), feed(flow, "second")
         flow.connect("in -> first", "second -> in")
-        async with _served(flow) as (one, url, session):
+        async with served(flow) as (one, url, session):
             asked = asyncio.ensure_future(session.post(url, json=1))
             await until(lambda: first.events)
             await until(lambda: one.graph.sources["in"].unsettled == 0)
@@ -181,7 +167,7 @@ def test_an_event_that_can_not_be_a_response_is_rejected(meta: dict[str, Any]) -
         flow.connector("in", "http_server", port=0)
         flow.pipeline("work", changing(lambda event: event.meta.update(meta)))
         flow.connect("in -> work -> in")
-        async with _served(flow) as (_, url, session), session.post(url, json=1) as response:
+        async with served(flow) as (_, url, session), session.post(url, json=1) as response:
             assert response.status == 422
 
     asyncio.run(scenario())
@@ -200,7 +186,7 @@ def test_accepted_answers_at_once_and_the_runtime_tries_again() -> None:
         made = Fails()
         flow.connector("out", given(made))
         flow.connect("in -> out")
-        async with _served(flow) as (one, url, session):
+        async with served(flow) as (one, url, session):
             async with session.post(url, json="never") as response:
                 assert response.status == 202
             await until(lambda: len(made.events) == 3 and one.unsettled().count == 0)
@@ -215,7 +201,7 @@ def test_a_flow_without_settlement_accepts() -> None:
         flow.connector("in", "http_server", port=0)
         sink = seen(flow)
         flow.connect("in -> seen")
-        async with _served(flow) as (_, url, session):
+        async with served(flow) as (_, url, session):
             async with session.post(url, json=1) as response:
                 assert response.status == 202
             await until(lambda: sink.events)
@@ -225,7 +211,7 @@ def test_a_flow_without_settlement_accepts() -> None:
 
 def test_no_answer_in_time() -> None:
     async def scenario() -> None:
-        async with _served(_flow(wait="50ms")) as (_, url, session), session.post(url, json="never") as response:
+        async with served(_flow(wait="50ms")) as (_, url, session), session.post(url, json="never") as response:
             assert response.status == 504
 
     asyncio.run(scenario())
@@ -233,7 +219,7 @@ def test_no_answer_in_time() -> None:
 
 def test_a_paused_flow_refuses() -> None:
     async def scenario() -> None:
-        async with _served(_flow()) as (one, url, session):
+        async with served(_flow()) as (one, url, session):
             await one.pause()
             async with session.post(url, json="ok") as response:
                 assert (response.status, response.headers["Retry-After"]) == (503, "1")
@@ -246,11 +232,11 @@ def test_a_paused_flow_refuses() -> None:
 
 def test_a_paused_flow_lets_wait_where_that_is_asked_for() -> None:
     async def scenario() -> None:
-        async with _served(_flow(when_paused="wait", max_waiting=3)) as (one, url, session):
+        async with served(_flow(when_paused="wait", max_waiting=3)) as (one, url, session):
             await one.pause()
             asked = [asyncio.ensure_future(session.post(url, json="ok")) for _ in range(3)]
             connector: Any = one.graph.connectors["in"]
-            await until(lambda: len(connector._queue) == 3)
+            await until(lambda: connector.stored == 3)
             async with session.post(url, json="ok") as response:
                 assert response.status == 503
             await one.resume()
@@ -263,15 +249,15 @@ def test_a_paused_flow_lets_wait_where_that_is_asked_for() -> None:
 
 def test_requests_that_gave_up_while_it_was_paused_leave_nothing() -> None:
     async def scenario() -> None:
-        async with _served(_flow(when_paused="wait", wait="30ms")) as (one, url, session):
+        async with served(_flow(when_paused="wait", wait="30ms")) as (one, url, session):
             await one.pause()
             for _ in range(3):
                 async with session.post(url, json="ok") as response:
                     assert response.status == 503
             connector: Any = one.graph.connectors["in"]
-            assert not connector._queue
-            assert not connector._mine
-            assert connector._bytes == 0
+            assert not connector.stored
+            assert not connector.requests
+            assert connector.waiting_bytes == 0
             await one.resume()
             async with session.post(url, json="ok") as response:
                 assert response.status == 200
@@ -285,7 +271,7 @@ def test_packed_bodies(packed: Callable[[bytes], bytes]) -> None:
     async def scenario() -> None:
         headers = {"Content-Encoding": "gzip" if packed is gzip.compress else "deflate"}
         bodies = {b'"ok"': 200, b'"reject"': 422, b" " * 1000: 400, b" " * 1001: 413, bytes(10 << 20): 413}
-        async with _served(_flow(max_body=1000)) as (_, url, session):
+        async with served(_flow(max_body=1000)) as (_, url, session):
             for body, status in bodies.items():
                 async with session.post(url, data=packed(body)[:1000], headers=headers) as response:
                     assert response.status == status
@@ -299,7 +285,7 @@ def test_packed_bodies(packed: Callable[[bytes], bytes]) -> None:
 
 def test_bodies_that_can_not_be_read() -> None:
     async def scenario() -> None:
-        async with _served(_flow(max_body=1000)) as (one, url, session):
+        async with served(_flow(max_body=1000)) as (one, url, session):
             async with session.post(url, data=b"{") as response:
                 assert response.status == 400
             async with session.post(url, data=b"x" * 1001) as response:
@@ -321,7 +307,7 @@ def test_with_err_connected_what_can_not_be_read_goes_there() -> None:
         flow = _flow()
         sink = seen(flow)
         flow.connect("in.err -> seen")
-        async with _served(flow) as (_, url, session), session.post(url, data=b"{") as response:
+        async with served(flow) as (_, url, session), session.post(url, data=b"{") as response:
             assert response.status == 200
         assert sink.values == [b"{"]
 
@@ -330,16 +316,16 @@ def test_with_err_connected_what_can_not_be_read_goes_there() -> None:
 
 def test_requests_that_wait_are_limited_in_number_and_bytes() -> None:
     async def scenario() -> None:
-        async with _served(_flow(max_waiting=2, wait="10s")) as (one, url, session):
+        async with served(_flow(max_waiting=2, wait="10s")) as (one, url, session):
             asked = [asyncio.ensure_future(session.post(url, json="never")) for _ in range(2)]
             connector: Any = one.graph.connectors["in"]
-            await until(lambda: len(connector._mine) == 2)
+            await until(lambda: len(connector.requests) == 2)
             async with session.post(url, json="ok") as response:
                 assert response.status == 503
             for each in asked:
                 each.cancel()
             await asyncio.gather(*asked, return_exceptions=True)
-        async with _served(_flow(max_waiting_bytes=500)) as (_, url, session):
+        async with served(_flow(max_waiting_bytes=500)) as (_, url, session):
             async with session.post(url, data=b" " * 600) as response:
                 assert response.status == 503
             async with session.post(url, json="ok") as response:
@@ -364,7 +350,7 @@ async def _raw(url: str, data: bytes) -> bytes:
 
 def test_slow_peers_are_let_go() -> None:
     async def scenario() -> None:
-        async with _served(_flow(header_timeout="100ms", body_timeout="100ms")) as (one, url, session):
+        async with served(_flow(header_timeout="100ms", body_timeout="100ms")) as (one, url, session):
             assert await _raw(url, b"") == b""
             assert await _raw(url, b"POST / HTTP/1.1\r\nHost: x\r\nX-A: ") == b""
             slow = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\nabc"
@@ -372,7 +358,7 @@ def test_slow_peers_are_let_go() -> None:
             async with session.post(url, json="ok") as response:
                 assert response.status == 200
             connector: Any = one.graph.connectors["in"]
-            assert connector._bytes == 0
+            assert connector.waiting_bytes == 0
 
     asyncio.run(scenario())
 
@@ -389,7 +375,7 @@ def test_slow_peers_are_let_go() -> None:
 )
 def test_junk_is_refused_and_changes_nothing(junk: bytes) -> None:
     async def scenario() -> None:
-        async with _served(_flow(header_timeout="200ms", body_timeout="200ms")) as (one, url, session):
+        async with served(_flow(header_timeout="200ms", body_timeout="200ms")) as (one, url, session):
             answer = await _raw(url, junk)
             assert answer == b"" or b" 400 " in answer.split(b"\r\n")[0] or b" 431 " in answer.split(b"\r\n")[0]
             async with session.post(url, json="ok") as response:
@@ -401,7 +387,7 @@ def test_junk_is_refused_and_changes_nothing(junk: bytes) -> None:
 
 def test_a_peer_that_goes_away_in_the_middle_takes_nothing_with_it() -> None:
     async def scenario() -> None:
-        async with _served(_flow()) as (one, url, session):
+        async with served(_flow()) as (one, url, session):
             host, _, port = url.split("/")[2].partition(":")
             for data in (b"POST / HT", b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\nabc"):
                 _, writer = await asyncio.open_connection(host, int(port))
@@ -409,8 +395,8 @@ def test_a_peer_that_goes_away_in_the_middle_takes_nothing_with_it() -> None:
                 await writer.drain()
                 writer.transport.abort()
             connector: Any = one.graph.connectors["in"]
-            await until(lambda: not connector._mine and connector._listener.connections == 0)
-            assert connector._bytes == 0
+            await until(lambda: not connector.requests and connector.listener.connections == 0)
+            assert connector.waiting_bytes == 0
             async with session.post(url, json="ok") as response:
                 assert response.status == 200
 
@@ -419,15 +405,15 @@ def test_a_peer_that_goes_away_in_the_middle_takes_nothing_with_it() -> None:
 
 def test_connections_are_limited() -> None:
     async def scenario() -> None:
-        async with _served(_flow(max_connections=2)) as (one, url, session):
+        async with served(_flow(max_connections=2)) as (one, url, session):
             host, _, port = url.split("/")[2].partition(":")
             open_ones = [await asyncio.open_connection(host, int(port)) for _ in range(2)]
             listener: Any = one.graph.connectors["in"]
-            await until(lambda: listener._listener.connections == 2)
+            await until(lambda: listener.listener.connections == 2)
             assert (await _raw(url, b"POST / HTTP/1.1\r\n\r\n")).startswith(b"HTTP/1.1 503 ")
             for _, writer in open_ones:
                 writer.close()
-            await until(lambda: listener._listener.connections == 0)
+            await until(lambda: listener.listener.connections == 0)
             async with session.post(url, json="ok") as response:
                 assert response.status == 200
 
@@ -436,7 +422,7 @@ def test_connections_are_limited() -> None:
 
 def test_curl_waits_for_leave_to_send_its_body() -> None:
     async def scenario() -> None:
-        async with _served(_flow()) as (_, url, session), session.post(url, json="ok", expect100=True) as response:
+        async with served(_flow()) as (_, url, session), session.post(url, json="ok", expect100=True) as response:
             assert response.status == 200
 
     asyncio.run(scenario())
@@ -468,10 +454,10 @@ def test_connectors_of_several_flows_share_an_address() -> None:
                     return response.status
 
             async with running(a, shared) as one:
-                await _url(one)
-                await _url(one, "all")
+                await url_of(one)
+                await url_of(one, "all")
                 async with running(b, shared) as two:
-                    await _url(two)
+                    await url_of(two)
                     for path in ("/a", "/a/", "/a/b", "/a/b/c", "/a/bc", "/"):
                         assert await post(path) == 200
                 assert exact.values == ["/a"]
@@ -491,7 +477,7 @@ def test_a_path_or_other_options_of_an_address_can_not_be_had_twice() -> None:
         port = _free_port()
         shared: dict[str, Any] = {}
         async with running(_flow(name="a", port=port), shared) as one:
-            await _url(one)
+            await url_of(one)
             refusals: list[tuple[dict[str, Any], str]] = [
                 ({}, "belongs to the connector 'in' of the flow 'a'"),
                 ({"max_connections": 7}, "other options"),
@@ -514,8 +500,8 @@ def test_instances_of_a_flow_take_turns_and_a_paused_one_is_passed_over() -> Non
             running(flows[1], shared, "web.2") as two,
             aiohttp.ClientSession() as session,
         ):
-            url = await _url(one)
-            await _url(two)
+            url = await url_of(one)
+            await url_of(two)
             for _ in range(4):
                 async with session.post(url, json="ok") as response:
                     assert response.status == 200
@@ -539,7 +525,7 @@ def test_a_drain_answers_all_that_was_taken_and_refuses_the_rest() -> None:
             async def write(self, events: list[Event]) -> None:
                 await go.wait()
 
-        async with _served(_flow(Slow)) as (one, url, session):
+        async with served(_flow(Slow)) as (one, url, session):
             asked = [asyncio.ensure_future(session.post(url, json=each)) for each in range(5)]
             await until(lambda: one.graph.sinks["judge"].in_flight == 5)
             draining = asyncio.ensure_future(one.drain(10))
@@ -558,7 +544,7 @@ def test_a_drain_answers_all_that_was_taken_and_refuses_the_rest() -> None:
 
 def test_a_flow_that_stops_answers_those_who_wait() -> None:
     async def scenario() -> None:
-        async with _served(_flow()) as (one, url, session):
+        async with served(_flow()) as (one, url, session):
             asked = asyncio.ensure_future(session.post(url, json="never"))
             await until(lambda: one.graph.sinks["judge"].in_flight)
             await one.stop()
@@ -582,7 +568,7 @@ def test_tls_and_certificates_of_clients(tmp_path: Path) -> None:
         sink = seen(serving)
         serving.connect("in -> seen")
         async with running(serving) as one:
-            url = await _url(one)
+            url = await url_of(one)
             assert url.startswith("https://")
             asking = Flow("b")
             auth = {"username": "u", "password": "p"}
@@ -615,6 +601,28 @@ def test_what_is_wrong_is_said_at_declaration() -> None:
     ):
         with pytest.raises(FlowFileError, match=text):
             Flow("web").connector("in", "http_server", **options)
+
+
+def test_a_policy_that_no_one_applies_is_an_error() -> None:
+    """With ``answer: settled``, the peer gets the outcome and retries: the runtime does not."""
+
+    def problems(**options: Any) -> str:
+        flow = Flow("web")
+        flow.connector("in", "http_server", port=0, **options)
+        flow.connector("out", "null")
+        flow.connect("in -> out")
+        try:
+            flow.spec()
+        except FlowFileError as error:
+            return str(error)
+        return ""
+
+    text = "web.connectors.in: on_error has no effect, because the answer tells the peer to retry"
+    for policy in ("skip", [{"retry": {"attempts": 2}}, "dead_letter"], "halt"):
+        for answer in ("settled", "response"):
+            assert text in problems(answer=answer, on_error=policy)
+        assert problems(answer="accepted", on_error=policy) == ""
+    assert problems() == problems(on_error=[{"retry": {}}, "dead_letter"]) == ""
 
 
 def test_answers_that_fit_no_flow_are_said_when_it_starts() -> None:

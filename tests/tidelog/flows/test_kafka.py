@@ -232,7 +232,14 @@ flows:
         read_text(flows % ("options: {fetch_max_byte: 1}", "none", ""), variables={})
 
 
-def test_tls_is_made_for_ssl(tmp_path: Path) -> None:
+def test_tls_is_made_for_ssl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    options: list[dict[str, Any]] = []
+
+    def consumer(**given: Any) -> None:
+        options.append(given)
+        raise ConnectionError
+
+    monkeypatch.setattr(kafka, "AIOKafkaConsumer", consumer)
     authority = trustme.CA()
     authority.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
     for tls in (None, {"ca": str(tmp_path / "ca.pem")}, {"verify": False}):
@@ -242,5 +249,8 @@ def test_tls_is_made_for_ssl(tmp_path: Path) -> None:
         flow.connect("in -> out")
         made: Any = flow.spec().connectors["in"].make()
         made.context = ConnectorContext("in", FlowContext("orders"))
-        context = asyncio.run(made._common())["ssl_context"]
+        made.context.source = object()
+        with pytest.raises(ConnectionError):
+            asyncio.run(made.connect())
+        context = options.pop()["ssl_context"]
         assert context.check_hostname == (tls is None or "ca" in tls)

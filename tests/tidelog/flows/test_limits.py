@@ -18,6 +18,7 @@ import trustme
 import uvloop
 
 from tests.tidelog.flows.byteskit import running
+from tests.tidelog.flows.netkit import port_of
 from tests.tidelog.flows.servicekit import MAIN, hosted, served
 from tests.waiting import until
 from tidelog.flows import Flow
@@ -105,8 +106,8 @@ async def connector_place(kind: str, **options: Any) -> AsyncIterator[Place]:
     flow.connect("in -> out")
     async with running(flow) as one:
         connector: Any = one.graph.connectors["in"]
-        await until(lambda: connector._listener is not None and connector._listener.port)
-        place = Place(connector._listener.port, lambda: connector._listener.connections)
+        await until(lambda: connector.listener is not None and connector.listener.port)
+        place = Place(connector.listener.port, lambda: connector.listener.connections)
         try:
             yield place
         finally:
@@ -290,12 +291,6 @@ def _echo(*operators: Any, **options: Any) -> Flow:
     return flow
 
 
-async def _port(one: Any) -> int:
-    described = one.graph.connectors["in"].context.described
-    await until(lambda: "address" in described)
-    return int(described["address"].rpartition(":")[2])
-
-
 async def _slowly(value: Any) -> Any:
     await asyncio.sleep(0.3)
     return value
@@ -306,14 +301,14 @@ def test_tcp_answers_a_peer_that_has_sent_its_end(run: Run, operators: tuple[Any
     async def test() -> None:
         async with running(_echo(*operators)) as one:
             for _ in range(1 if operators else 10):
-                reader, writer = await asyncio.open_connection("127.0.0.1", await _port(one))
+                reader, writer = await asyncio.open_connection("127.0.0.1", await port_of(one))
                 writer.write(b"one\ntwo\nthree")
                 writer.write_eof()
                 assert await rest(reader) == b"one\ntwo\nthree\n"
                 writer.close()
             connector: Any = one.graph.connectors["in"]
-            await until(lambda: not connector._open)
-            assert connector._asked == {}
+            await until(lambda: not connector.peers)
+            assert connector.unanswered == {}
 
     run(test)
 
@@ -350,7 +345,7 @@ def test_tcp_does_not_wait_for_ever_for_answers(run: Run, monkeypatch: pytest.Mo
 
     async def test() -> None:
         async with running(_echo(never, linger=0.2)) as one:
-            reader, writer = await asyncio.open_connection("127.0.0.1", await _port(one))
+            reader, writer = await asyncio.open_connection("127.0.0.1", await port_of(one))
             writer.write(b"one\n")
             writer.write_eof()
             assert await rest(reader) == b""
@@ -362,10 +357,10 @@ def test_tcp_does_not_wait_for_ever_for_answers(run: Run, monkeypatch: pytest.Mo
 def test_tcp_silent_connections_make_way(run: Run) -> None:
     async def test() -> None:
         async with running(_echo(max_connections=3, make_way=0.5)) as one:
-            port = await _port(one)
+            port = await port_of(one)
             connector: Any = one.graph.connectors["in"]
             silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(3)]
-            await until(lambda: len(connector._open) == 3)
+            await until(lambda: len(connector.peers) == 3)
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
             assert await rest(reader) == b""  # none was silent for long
             writer.close()
@@ -392,10 +387,10 @@ def test_tcp_connections_that_are_not_read_are_not_silent(run: Run, monkeypatch:
 
     async def test() -> None:
         async with running(_echo(max_connections=2, make_way=0.3)) as one:
-            port = await _port(one)
+            port = await port_of(one)
             connector: Any = one.graph.connectors["in"]
             held = [await asyncio.open_connection("127.0.0.1", port) for _ in range(2)]
-            await until(lambda: len(connector._open) == 2)
+            await until(lambda: len(connector.peers) == 2)
             await one.pause()
             for _, writer in held:
                 writer.write(b"waits\n")

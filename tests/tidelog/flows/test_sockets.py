@@ -9,15 +9,10 @@ from typing import Any
 import pytest
 
 from tests.tidelog.flows.byteskit import Reader, running, write
+from tests.tidelog.flows.netkit import port_of
 from tests.waiting import until
 from tidelog.flows import Event, Flow, FlowFileError
 from tidelog.flows.runtime.runningflow import RunningFlow
-
-
-async def _port(one: RunningFlow, name: str = "in") -> int:
-    await until(lambda: "address" in one.graph.connectors[name].context.described)
-    address: str = one.graph.connectors[name].context.described["address"]
-    return int(address.rpartition(":")[2])
 
 
 def _count(one: RunningFlow, name: str) -> int:
@@ -41,7 +36,7 @@ def test_lines_come_in_whatever_the_packets_are() -> None:
     async def main() -> None:
         reader = Reader("tcp_server", port=0)
         async with running(reader.flow) as one:
-            _, writer = await _connect(await _port(one))
+            _, writer = await _connect(await port_of(one))
             for byte in b'{"a":1}\nx\n[2]\n':
                 writer.write(bytes((byte,)))
                 await writer.drain()
@@ -64,7 +59,7 @@ def test_an_answer_goes_to_the_connection_that_asked() -> None:
         flow.pipeline("same")
         flow.connect("in -> same -> in")
         async with running(flow) as one:
-            peers = [await _connect(await _port(one)) for _ in range(3)]
+            peers = [await _connect(await port_of(one)) for _ in range(3)]
             for number, (_, writer) in enumerate(peers):
                 writer.write(f"a{number}\nb{number}\n".encode())
             for number, (reader, writer) in enumerate(peers):
@@ -91,7 +86,7 @@ def test_a_server_writes_to_all_and_to_one() -> None:
             sink = one.graph.sinks["out"]
             go.put_nowait(Event("nobody"))
             await until(lambda: sink.counts.get("discarded") == 1)
-            peers = [await _connect(await _port(one, "out")) for _ in range(2)]
+            peers = [await _connect(await port_of(one, "out")) for _ in range(2)]
             await until(lambda: sink.counts.get("connections") == 2)
             for event in (Event("all"), Event("second", {"connection": 2}), Event("gone", {"connection": 99})):
                 go.put_nowait(event)
@@ -109,7 +104,7 @@ def test_too_many_connections_and_idle_ones_are_closed() -> None:
     async def main() -> None:
         reader = Reader("tcp_server", port=0, max_connections=2, idle_timeout="300ms", codec="string")
         async with running(reader.flow) as one:
-            first, second, third = [await _connect(await _port(one)) for _ in range(3)]
+            first, second, third = [await _connect(await port_of(one)) for _ in range(3)]
             await _closed(third[0])
             assert _count(one, "refused_connections") == 1
             first[1].write(b"here\n")
@@ -117,7 +112,7 @@ def test_too_many_connections_and_idle_ones_are_closed() -> None:
             await _closed(first[0])
             await _closed(second[0])
             await until(lambda: _count(one, "broken_connections") == 2)
-            again = await _connect(await _port(one))
+            again = await _connect(await port_of(one))
             again[1].write(b"again\n")
             await until(lambda: reader.values == ["here", "again"])
             for _, writer in (first, second, third, again):
@@ -130,7 +125,7 @@ def test_a_stream_that_is_broken_is_closed_after_what_came_before() -> None:
     async def main() -> None:
         reader = Reader("tcp_server", port=0, codec="string", preprocessors=["textual_length_prefixed"])
         async with running(reader.flow) as one:
-            peer, writer = await _connect(await _port(one))
+            peer, writer = await _connect(await port_of(one))
             writer.write(b"2 ab3 abcGET / HTTP/1.1\r\n\r\n")
             await _closed(peer)
             await until(lambda: reader.values == ["ab", "abc"])
@@ -144,8 +139,8 @@ def test_an_endless_line_takes_no_memory_and_harms_nobody() -> None:
     async def main() -> None:
         reader = Reader("tcp_server", port=0, codec="string", max_bytes=1000)
         async with running(reader.flow) as one:
-            _, bad = await _connect(await _port(one))
-            _, good = await _connect(await _port(one))
+            _, bad = await _connect(await port_of(one))
+            _, good = await _connect(await port_of(one))
             for _ in range(100):
                 bad.write(b"x" * 100_000)
                 await bad.drain()
@@ -164,7 +159,7 @@ def test_while_paused_a_peer_is_held_up_and_nothing_is_lost() -> None:
     async def main() -> None:
         reader = Reader("tcp_server", port=0, codec="string")
         async with running(reader.flow) as one:
-            _, writer = await _connect(await _port(one))
+            _, writer = await _connect(await port_of(one))
             writer.write(b"first\n")
             await until(lambda: reader.values == ["first"])
             await one.pause()
@@ -192,7 +187,7 @@ def test_a_drain_sends_what_was_read() -> None:
     async def main() -> None:
         reader = Reader("tcp_server", port=0, codec="string", max_unsettled=10)
         async with running(reader.flow) as one:
-            _, writer = await _connect(await _port(one))
+            _, writer = await _connect(await port_of(one))
             writer.write("".join(f"{number}\n" for number in range(1000)).encode())
             await until(lambda: reader.values)
             report = await one.drain(20)
@@ -258,7 +253,7 @@ def test_datagrams() -> None:
     async def main() -> None:
         reader = Reader("udp_server", port=0, codec="string", preprocessors=["gelf", "separate", "remove_empty"])
         async with running(reader.flow) as one:
-            port = await _port(one)
+            port = await port_of(one)
             peer = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
             part = b"\x1e\x0f" + b"A" * 8
             for data in (b"a\nb", b"c\n", b"\xff", part + b"\1\2World", part + b"\0\2Hello"):
@@ -285,7 +280,7 @@ def test_what_is_left_of_a_broken_datagram_is_no_part_of_the_next() -> None:
         async with running(reader.flow) as one:
             peer = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
             for data in (b"\1a\xffbroken", b"\5cut", b"\2ok"):
-                peer.sendto(data, ("127.0.0.1", await _port(one)))
+                peer.sendto(data, ("127.0.0.1", await port_of(one)))
             await until(lambda: len(reader.values) == 2)
             assert reader.values == ["a", "ok"]
             await until(lambda: len(reader.bad) == 2)

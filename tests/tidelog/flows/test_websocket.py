@@ -3,32 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import socket
-from collections.abc import AsyncIterator
 from typing import Any
 
 import aiohttp
 import pytest
 from aiohttp import WSMsgType, web
 
-from tests.tidelog.flows.netkit import changing, feed, peer, running, seen
+from tests.tidelog.flows.netkit import changing, feed, peer, running, seen, served, url_of
 from tests.waiting import until
 from tidelog.flows import Event, Flow, FlowFileError
-from tidelog.flows.runtime.runningflow import RunningFlow
-
-
-async def _url(one: RunningFlow, name: str = "in") -> str:
-    context = one.graph.connectors[name].context
-    await until(lambda: "url" in context.described and one.status in ("running", "paused"))
-    return str(context.described["url"])
-
-
-@contextlib.asynccontextmanager
-async def _served(flow: Flow) -> AsyncIterator[tuple[RunningFlow, str, aiohttp.ClientSession]]:
-    async with running(flow) as one, aiohttp.ClientSession() as session:
-        yield one, await _url(one), session
 
 
 def test_a_server_takes_messages_and_answers_through_the_flow() -> None:
@@ -37,7 +22,7 @@ def test_a_server_takes_messages_and_answers_through_the_flow() -> None:
         flow.connector("in", "websocket_server", port=0)
         flow.pipeline("work", changing(lambda event: setattr(event, "value", {"you": event.value})))
         flow.connect("in -> work -> in")
-        async with _served(flow) as (one, url, session):
+        async with served(flow) as (one, url, session):
             async with session.ws_connect(url + "a?b=c") as first, session.ws_connect(url) as second:
                 for number in range(20):
                     await first.send_json(number)
@@ -55,7 +40,7 @@ def test_what_an_event_says_of_its_connection() -> None:
         flow.connector("in", "websocket_server", port=0, codec="string", auth={"bearer": "x"})
         sink = seen(flow)
         flow.connect("in -> seen")
-        async with _served(flow) as (_, url, session):
+        async with served(flow) as (_, url, session):
             async with session.ws_connect(url + "a?b=c", headers={"Authorization": "Bearer x", "X-A": "b"}) as ws:
                 await ws.send_str("text")
                 await ws.send_bytes(b"bytes")
@@ -79,7 +64,7 @@ def test_what_is_written_goes_to_one_or_to_all() -> None:
         source, sink = feed(flow), seen(flow)
         flow.connect("in -> out", "out -> seen")
         async with running(flow) as one, aiohttp.ClientSession() as session:
-            url = await _url(one, "out")
+            url = await url_of(one, "out")
             source.give(Event(0, None, 0))
             await until(lambda: 0 in source.outcomes)
             assert source.outcomes[0] == ("discard", "out: no peer is connected")
@@ -88,7 +73,7 @@ def test_what_is_written_goes_to_one_or_to_all() -> None:
                 await until(lambda: sink.events)
                 ident = sink.events[0].meta["connection"]
                 connector: Any = one.graph.connectors["out"]
-                await until(lambda: len(connector._mine) == 2)
+                await until(lambda: len(connector.peers) == 2)
                 source.give(Event("all", None, 1), Event("one", {"connection": ident}, 2))
                 source.give(Event("none", {"connection": "gone"}, 3), Event(object(), None, 4))
                 await until(lambda: len(source.outcomes) == 5)
@@ -105,7 +90,7 @@ def test_messages_are_limited_and_broken_peers_are_closed() -> None:
         flow.connector("in", "websocket_server", port=0, max_bytes=100)
         sink = seen(flow)
         flow.connect("in -> seen")
-        async with _served(flow) as (one, url, session):
+        async with served(flow) as (one, url, session):
             async with session.ws_connect(url) as ws:
                 await ws.send_str('"' + "x" * 200 + '"')
                 message = await ws.receive()
@@ -125,7 +110,7 @@ def test_messages_are_limited_and_broken_peers_are_closed() -> None:
                 await reader.read()
             writer.close()
             connector: Any = one.graph.connectors["in"]
-            await until(lambda: not connector._mine)
+            await until(lambda: not connector.peers)
             async with session.post(url.replace("ws", "http", 1), data=b"x") as response:
                 assert response.status == 426
 
@@ -139,7 +124,7 @@ def test_pages_of_other_sites_may_not_connect() -> None:
             flow.connector("in", "websocket_server", **{"port": 0, **options})
             seen(flow)
             flow.connect("in -> seen")
-            async with _served(flow) as (_, url, session):
+            async with served(flow) as (_, url, session):
                 own = url.replace("ws", "http", 1).rstrip("/")
                 for origin in [each.replace("HOST", own) for each in allowed]:
                     async with session.ws_connect(url, headers={"Origin": origin}):
@@ -156,15 +141,15 @@ def test_a_paused_flow_reads_no_more_than_its_inbox_holds() -> None:
         flow.connector("in", "websocket_server", port=0, max_waiting=10)
         sink = seen(flow)
         flow.connect("in -> seen")
-        async with _served(flow) as (one, url, session):
+        async with served(flow) as (one, url, session):
             await one.pause()
             connector: Any = one.graph.connectors["in"]
             async with session.ws_connect(url) as ws:
                 for number in range(200):
                     await ws.send_json(number)
-                await until(lambda: len(connector._received) == 10)
+                await until(lambda: connector.stored == 10)
                 await asyncio.sleep(0.05)  # nothing more comes in
-                assert len(connector._received) == 10
+                assert connector.stored == 10
                 assert sink.events == []
                 await one.resume()
                 await until(lambda: len(sink.events) == 200)
@@ -180,7 +165,7 @@ def test_a_peer_that_is_not_read_while_the_flow_is_paused_is_not_taken_for_dead(
         flow.connector("in", "websocket_server", port=0, max_waiting=5, ping="100ms")
         sink = seen(flow)
         flow.connect("in -> seen")
-        async with _served(flow) as (one, url, session):
+        async with served(flow) as (one, url, session):
             await one.pause()
             async with session.ws_connect(url) as ws:
 
@@ -206,14 +191,14 @@ def test_a_peer_that_does_not_answer_pings_is_gone() -> None:
         flow.connector("in", "websocket_server", port=0, ping="100ms")
         seen(flow)
         flow.connect("in -> seen")
-        async with _served(flow) as (one, url, session):
+        async with served(flow) as (one, url, session):
             connector: Any = one.graph.connectors["in"]
             async with session.ws_connect(url) as alive, session.ws_connect(url, autoping=False):
                 answering = asyncio.ensure_future(alive.receive())
-                await until(lambda: len(connector._mine) == 2)
-                await until(lambda: len(connector._mine) == 1)
+                await until(lambda: len(connector.peers) == 2)
+                await until(lambda: len(connector.peers) == 1)
                 await asyncio.sleep(0.5)
-                assert len(connector._mine) == 1
+                assert len(connector.peers) == 1
                 answering.cancel()
                 await asyncio.gather(answering, return_exceptions=True)
 
@@ -227,7 +212,7 @@ def test_a_slow_peer_does_not_hold_up_the_others() -> None:
         source = feed(flow)
         flow.connect("in -> out")
         async with running(flow) as one, aiohttp.ClientSession() as session:
-            url = await _url(one, "out")
+            url = await url_of(one, "out")
             host, _, port = url.split("/")[2].partition(":")
             slow = socket.create_connection((host, int(port)))
             slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -235,12 +220,12 @@ def test_a_slow_peer_does_not_hold_up_the_others() -> None:
             slow.sendall(b"GET / HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n" + key + b"\r\n")
             async with session.ws_connect(url, max_msg_size=0) as ws:
                 connector: Any = one.graph.connectors["out"]
-                await until(lambda: len(connector._mine) == 2)
+                await until(lambda: len(connector.peers) == 2)
                 for number in range(30):
                     source.give(Event(bytes(1 << 20), None, number))
                 for _ in range(30):
                     assert len((await asyncio.wait_for(ws.receive(), 15)).data) == 1 << 20
-                await until(lambda: len(source.outcomes) == 30 and len(connector._mine) == 1)
+                await until(lambda: len(source.outcomes) == 30 and len(connector.peers) == 1)
             slow.close()
         assert {each[0] for each in source.outcomes.values()} == {"ok"}
 

@@ -64,6 +64,16 @@ class Source(Connector):
     owns_policy: bool = False
     # ``settled`` gets all tokens, whatever their status, and implements retries and dead letters itself.
     # Both can also be set by ``__init__``, from options.
+
+    @classmethod
+    def option_errors(cls, options: Any, *, source: bool) -> list[str]:
+        action = options.on_error.action
+        if source and not cls.remembers and action in ("pause", "halt"):
+            return [
+                f"on_error: {action} is not possible, because the source can't send an event again: use dead_letter"
+            ]
+        return []
+
     def __init__(self) -> None:
         self._interrupted = asyncio.Event()
 

@@ -39,7 +39,14 @@ class SourceErrorPolicy(ErrorPolicy):
     """The option ``on_error`` of a source."""
 
     Retry = SourceRetryOptions
-    unsupported: ClassVar[Mapping[str, str]] = {"park": "events of flows have no keys"}
+    unsupported: ClassVar[Mapping[str, str]] = {
+        "park": "events of flows have no keys; use pause, which stops the source until it is resumed, or dead_letter"
+    }
+
+    @property
+    def is_default(self) -> bool:
+        """Whether it is the policy of sources without the option."""
+        return self.action == "dead_letter" and self.retry == SourceRetryOptions()
 
 
 class ConnectorOptions(Struct):
@@ -51,13 +58,13 @@ class ConnectorOptions(Struct):
     }
 
     reconnect: ReconnectOptions | Literal["none"] = msgspec.field(default_factory=ReconnectOptions)
-    # Reconnecting after an error. `none`: the connector fails.
-    paused: bool = False  # Whether the connector is paused initially, unless it was resumed since.
+    # The delays of reconnecting after an error. `none`: the connector fails instead.
+    paused: bool = False  # Start paused. This only applies until the connector is resumed for the first time.
     max_unsettled: AtLeastOne = 10_000
-    # Source: maximum number of events in flight. While they are, nothing is read.
+    # Source: maximum number of events in flight. At this number, nothing is read.
     on_error: SourceErrorPolicy = msgspec.field(default_factory=lambda: SourceErrorPolicy(SourceRetryOptions()))
-    # Source: [retries and the final action](flows.md#errors) for events that failed.
-    authoritative: bool = True  # Sink: `false`: the outcome of events in this sink is ignored.
+    # Source: the [retries and the final action](flows.md#errors) for events that fail.
+    authoritative: bool = True  # Sink: whether the outcome of events in this sink counts. `false`: it is ignored.
     timeout: Duration | None = None  # Sink: maximum duration of one write. `null`: unlimited.
 
     def __post_init__(self) -> None:

@@ -311,10 +311,13 @@ class PayloadWriter:
             except RejectError as error:
                 outcomes[at] = (REJECT, str(error))
                 continue
-            collected.append(at)
-            messages += [(collected, piece) for piece in pieces]
-            if pieces or not self._collects:
-                collected = [at] if self._collects else []
+            indexes = [at]
+            if self._collects:
+                collected.append(at)
+                indexes = collected
+                if pieces:
+                    collected = [at]
+            messages += [(indexes, piece) for piece in pieces]
         try:
             return messages + [(collected, piece) for piece in self.end()], outcomes
         except RejectError:

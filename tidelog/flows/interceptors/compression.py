@@ -29,6 +29,10 @@ GZIP, ZSTD, LZ4 = b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"\x04\x22\x4d\x18"
 SKIPPABLE: Final = b"\x2a\x4d\x18"  # of zstd and lz4, after a byte from 0x50 to 0x5f
 
 
+class DecompressedTooLongError(ValueError):
+    """The output exceeds the limit."""
+
+
 class _Member(Protocol):
     """One member or frame."""
 
@@ -172,17 +176,20 @@ class _Decompress:
                 raise BrokenStreamError(f"{self.name}: {error}", pieces) from None
             return pieces
         try:
-            self._portion(data, self._most, pieces)
-            made = b"".join(pieces)
-            if self._member is not None or self._head:
-                raise ValueError("the data ends too early")
+            return [self.message(data)]
         except ValueError as error:
             return [BadMessage.of(data, f"{self.name}: {error}")]
+
+    def message(self, data: bytes) -> bytes:
+        """Return a whole message. Raises DecompressedTooLongError, or ValueError if the data is not valid."""
+        pieces: list[bytes] = []
+        try:
+            self._portion(data, self._most, pieces)
+            if self._member is not None or self._head:
+                raise ValueError("the data ends too early")
         finally:
-            self._member = None
-            self._head = b""
-            self._begun = False
-        return [made]
+            self._member, self._head, self._begun = None, b"", False
+        return b"".join(pieces)
 
     def _portion(self, data: bytes, most: int, pieces: list[bytes]) -> None:
         size = 0
@@ -202,7 +209,7 @@ class _Decompress:
                 for piece in self._member.run(left):
                     size += len(piece)
                     if size > most:
-                        raise ValueError(f"decompressed, it has more than {most} bytes")
+                        raise DecompressedTooLongError(f"decompressed, it has more than {most} bytes")
                     pieces.append(piece)
                 left = b""
                 if self._member.eof:
@@ -237,6 +244,15 @@ class Unzlib(_Decompress):
 
     def member(self, head: bytes) -> _Member:  # noqa: ARG002
         return _Zlib(15)
+
+
+class Inflate(_Decompress):
+    """Decompresses the encoding ``deflate`` of HTTP: zlib, but some clients omit its header."""
+
+    name = "deflate"
+
+    def member(self, head: bytes) -> _Member:
+        return _Zlib(15 if head[0] & 15 == 8 else -15)
 
 
 class Unzstd(_Decompress):
@@ -347,4 +363,3 @@ class Lz4(_Compress):
     def process(self, data: bytes) -> list[bytes]:
         made: bytes = self._frame.compress(data, compression_level=self._level or 0)
         return [made]
-

@@ -20,7 +20,7 @@ class ExitOptions(ConnectorOptions):
     """Options of ``exit``."""
 
     what: Literal["flow", "process"] = "process"
-    # `flow`: end only this instance of the flow. `process`: send SIGTERM to the process itself.
+    # What ends. `flow`: this instance of the flow. `process`: the process, by SIGTERM to itself.
     code: Annotated[int, msgspec.Meta(ge=0, le=255)] = 0
     # Exit status of the process. An event `{"exit": 3}` overrides it.
     delay: Duration = Duration(0)  # Delay after the arrival of the event.

@@ -28,7 +28,8 @@ class FaultOptions(ConnectorOptions):
     disconnects: Probability = 0.0  # Rate of pulls and writes that lose the connection.
     refuses: Probability = 0.0  # Rate of failed connects.
     count: int | None = None  # Source: number of events. `null`: unlimited.
-    seed: int | None = None  # The same number gives the same failures. `null`: a random seed.
+    seed: int | None = None
+    # Seed of the random failures. The same seed gives the same failures. `null`: a random seed.
 
 
 class FaultConnector(Source, Sink):

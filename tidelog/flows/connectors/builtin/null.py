@@ -13,7 +13,7 @@ from tidelog.flows.api.event import Event
 class NullOptions(ConnectorOptions):
     """Options of ``null``. They apply to the source."""
 
-    count: int | None = None  # Source: number of events. `null`: unlimited.
+    count: int | None = None  # Source: number of events, then the source ends. `null`: unlimited.
     value: Any = None  # Source: the value of each event.
 
 

@@ -21,7 +21,7 @@ from tidelog.options.limits import AtLeastOne
 class PythonConnectorOptions(ConnectorOptions):
     """Options of functions and classes."""
 
-    concurrency: AtLeastOne = 1  # concurrent calls of a sink's function; more than one gives up the order of events
+    concurrency: AtLeastOne = 1  # Sink: maximum number of concurrent calls. Above 1, the order of events is lost.
 
 
 class GeneratorSource(Source):

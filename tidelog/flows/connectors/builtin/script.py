@@ -43,10 +43,10 @@ class ScriptOptions(ConnectorOptions):
 
     values: list[Any] = []  # noqa: RUF012 - Source: one event for each value.
     act: Act = "ok"  # Sink: the outcome of events, see below.
-    times: int = 1  # Sink: for `fails`, `disconnects` and `raises`, for each ID.
+    times: int = 1  # Sink: number of failures for each ID, for `fails`, `disconnects` and `raises`.
     p: Probability = 0.1  # Sink: the probability for `sometimes`.
-    id: Any = None  # Sink: the ID for `one`.
-    delay: Duration = Duration(1.0)  # Sink: for `slow`, `blocks`, `twice` and `late`.
+    id: Any = None  # Sink: the ID that always fails, for `one`.
+    delay: Duration = Duration(1.0)  # Sink: the delay of `slow`, `blocks`, `twice` and `late`.
     seed: int = 0  # Sink: the seed of the random numbers for `sometimes`.
 
 

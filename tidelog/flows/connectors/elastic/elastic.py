@@ -52,15 +52,17 @@ class ElasticOptions(HttpRequestOptions, kw_only=True):
     """Options of ``elastic``."""
 
     url: str | list[str]  # The URL of a node, or a list of nodes that are used in turn.
-    index: str | None = None  # The index. Placeholders are replaced. `meta["elastic"]["index"]` has priority.
-    action: Literal["index", "create", "update", "delete"] = "index"  # `index`, `create`, `update` or `delete`.
+    index: str | None = None
+    # The index to write to. Placeholders are replaced. `meta["elastic"]["index"]` has priority.
+    action: Literal["index", "create", "update", "delete"] = "index"
+    # The action for each document: `index`, `create`, `update` or `delete`.
     id_field: str | None = None  # The field of the document that contains the `_id`, such as `customer.id`.
     event_id: bool = False  # Use the event's ID as the `_id`, so that an event that is sent twice is one document.
     upsert: bool = False  # Let `update` create a document that does not exist.
-    retry_on_conflict: NotNegative = 0  # For `update`: how often the server itself retries after a version conflict.
-    pipeline: str | None = None  # An ingest pipeline of the cluster.
+    retry_on_conflict: NotNegative = 0  # For `update`: number of retries by the server itself after a version conflict.
+    pipeline: str | None = None  # The ingest pipeline of the cluster. `null`: that of the index.
     refresh: Literal["false", "true", "wait_for"] = "false"
-    # With `"true"` and `wait_for`, searches find documents when their events are settled. Both are slow.
+    # `"true"` and `wait_for`: searches find a document once its event is settled. Both are slow.
     max_bulk: Size = Size(8 << 20)  # Maximum size of a request's body. A larger document is rejected.
     max_response: Size = Size(32 << 20)  # Maximum size of a response, decompressed.
 

@@ -10,38 +10,28 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 from tidelog.flows.connectors.files.tailing import rotated
 from tidelog.flows.connectors.sockets.descriptors import write_all
 
 
+@dataclass
 class FileAppender:
-    """Writes one file. It is rotated at ``bytes_most`` bytes, and every ``every`` s. keep: rotated files to retain."""
+    """Writes one file."""
 
-    def __init__(
-        self,
-        path: Path,
-        *,
-        truncate: bool = False,
-        lines: bool = True,
-        fsync: bool = False,
-        bytes_most: int | None = None,
-        every: float | None = None,
-        keep: int | None = None,
-        now: Callable[[], float] = time.time,
-    ) -> None:
-        self._path = path
-        self._lines = lines
-        self._fsync = fsync
-        self._most = bytes_most
-        self._every = every
-        self._keep = keep
-        self._now = now
-        self._descriptor = -1
-        self._size = 0
-        self._period = 0  # the period of ``every``, counted from 1970, in which the file was begun
-        self._truncate = truncate  # only at the first opening
+    path: Path
+    truncate: bool = False  # only at the first opening
+    lines: bool = True
+    fsync: bool = False
+    bytes_most: int | None = None  # the size at which the file is rotated
+    every: float | None = None  # s after which it is rotated
+    keep: int | None = None  # rotated files to retain
+    now: Callable[[], float] = time.time
+    _descriptor: int = -1
+    _size: int = 0
+    _period: int = 0  # the period of ``every``, counted from 1970, in which the file was begun
 
     @property
     def empty(self) -> bool:
@@ -50,18 +40,18 @@ class FileAppender:
     def open(self) -> None:
         """Open the file. Raises OSError if it can't be written."""
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NONBLOCK
-        self._descriptor = os.open(self._path, flags | (os.O_TRUNC if self._truncate else 0), 0o640)
-        self._truncate = False
+        self._descriptor = os.open(self.path, flags | (os.O_TRUNC if self.truncate else 0), 0o640)
+        self.truncate = False
         about = os.fstat(self._descriptor)
         self._size = about.st_size
-        self._period = self._now_period() if not self._size else int(about.st_mtime // (self._every or 1))
-        if self._lines and self._size:
-            with self._path.open("rb") as file:
+        self._period = self._now_period() if not self._size else int(about.st_mtime // (self.every or 1))
+        if self.lines and self._size:
+            with self.path.open("rb") as file:
                 file.seek(-1, os.SEEK_END)
                 if file.read(1) != b"\n":
                     write_all(self._descriptor, b"\n")
                     self._size += 1
-        if self._fsync:
+        if self.fsync:
             self._sync_folder()
 
     def close(self) -> None:
@@ -75,15 +65,15 @@ class FileAppender:
             self.close()
             self.open()
             return True
-        full = self._most is not None and self._size + size > self._most
-        old = self._every is not None and self._now_period() != self._period
+        full = self.bytes_most is not None and self._size + size > self.bytes_most
+        old = self.every is not None and self._now_period() != self._period
         if not self._size or not (full or old):
             return False
         self.close()
-        self._path.rename(self._rotated_path())
-        if self._keep is not None:
-            every = rotated(self._path)
-            for each in every[: max(0, len(every) - self._keep)]:
+        self.path.rename(self._rotated_path())
+        if self.keep is not None:
+            every = rotated(self.path)
+            for each in every[: max(0, len(every) - self.keep)]:
                 each.unlink(missing_ok=True)
         self.open()
         return True
@@ -97,15 +87,15 @@ class FileAppender:
             os.ftruncate(self._descriptor, self._size)
             raise
         self._size += len(data)
-        if self._fsync:
+        if self.fsync:
             os.fdatasync(self._descriptor)
 
     def _now_period(self) -> int:
-        return int(self._now() // self._every) if self._every else 0
+        return int(self.now() // self.every) if self.every else 0
 
     def _moved(self) -> bool:
         try:
-            found, own = self._path.stat(), os.fstat(self._descriptor)
+            found, own = self.path.stat(), os.fstat(self._descriptor)
         except FileNotFoundError:
             return True
         if own.st_size < self._size:  # truncated by another process
@@ -113,16 +103,16 @@ class FileAppender:
         return (found.st_dev, found.st_ino) != (own.st_dev, own.st_ino)
 
     def _rotated_path(self) -> Path:
-        name = f"{self._path.name}.{time.strftime('%Y%m%dT%H%M%S', time.gmtime(self._now()))}"
-        taken = self._path.with_name(name)
+        name = f"{self.path.name}.{time.strftime('%Y%m%dT%H%M%S', time.gmtime(self.now()))}"
+        taken = self.path.with_name(name)
         number = 0
         while taken.exists():
             number += 1
-            taken = self._path.with_name(f"{name}.{number:04d}")
+            taken = self.path.with_name(f"{name}.{number:04d}")
         return taken
 
     def _sync_folder(self) -> None:
-        folder = os.open(self._path.parent, os.O_RDONLY | os.O_DIRECTORY)
+        folder = os.open(self.path.parent, os.O_RDONLY | os.O_DIRECTORY)
         try:
             os.fsync(folder)
         finally:

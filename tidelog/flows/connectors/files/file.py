@@ -38,20 +38,21 @@ log = logging.getLogger("tidelog.flows")
 class FileOptions(LinePayloadOptions, kw_only=True):
     """Options of ``file``."""
 
-    path: str  # The file.
-    tail: bool = False  # Source: follow the file, and the file that replaces it.
+    path: str  # The path of the file to read or write.
+    tail: bool = False  # Source: follow the file, and then the file that replaces it.
     start: Literal["earliest", "latest"] = "earliest"
-    # Source: the beginning or the end of the file, if no position is stored.
+    # Source: where reading begins if no position is stored: at the beginning or the end of the file.
     position: str | None = None
-    # Source: the file that stores the position. `null`: `PATH.position` with `tail`, otherwise none.
-    poll: PositiveDuration = PositiveDuration(0.25)  # Source: time between two checks for new data.
+    # Source: the path of the file that stores the position. `null`: `PATH.position` with `tail`, otherwise none.
+    poll: PositiveDuration = PositiveDuration(0.25)  # Source: interval between two checks for new data.
     linger: Duration = Duration(2)
     # Source: how long a rotated file must have no new data before the next file is read.
     mode: Literal["append", "truncate"] = "append"  # Sink: `append` to an existing file, or `truncate` it.
     rotate_bytes: PositiveSize | None = None
-    # Sink: maximum size. A batch that would exceed it is written to a new file.
-    rotate_every: PositiveDuration | None = None  # Sink: a new file is begun for each period, counted from 1970 in UTC.
-    keep: NotNegative | None = None  # Sink: how many rotated files are retained. `null`: all.
+    # Sink: maximum size of the file. A batch that would exceed it is written to a new file.
+    rotate_every: PositiveDuration | None = None
+    # Sink: period after which a new file is begun. Periods are counted from 1970 in UTC.
+    keep: NotNegative | None = None  # Sink: number of rotated files that are retained. `null`: all.
     fsync: bool = False  # Sink: write each batch to disk before it is settled.
 
     def __post_init__(self) -> None:
@@ -249,20 +250,17 @@ class FileConnector(Source, Sink):
     def _take(self, file: TailedFile, data: bytes) -> None:
         reader = self._reader
         meta = {"path": str(file.path)}
-        if reader.splits_first:
-            try:
+        try:
+            if reader.splits_first:
                 for size, events in reader.split(data, meta):
                     self._at += size
                     self._add(events, (file, self._at))
-            except ValueError as error:
-                self._broken(file, str(error))
-        elif reader.splits:
-            try:
+            elif reader.splits:
                 self._add(reader.feed(data, meta), (file, 0))
-            except ValueError as error:
-                self._broken(file, str(error))
-        elif len(self._whole) <= self._options.max_bytes:
-            self._whole += data
+            elif len(self._whole) <= self._options.max_bytes:
+                self._whole += data
+        except ValueError as error:
+            self._broken(file, str(error))
         if reader.broken:
             self._broken(file, reader.broken)
 

@@ -30,7 +30,7 @@ class StdioOptions(LinePayloadOptions):
     """Options of ``stdio``."""
 
     codec: NameOrOptions = "string"  # The codec of the lines.
-    output: Literal["stdout", "stderr"] = "stdout"  # Sink: `stdout` or `stderr`.
+    output: Literal["stdout", "stderr"] = "stdout"  # Sink: the stream to write to, `stdout` or `stderr`.
 
 
 class StdioConnector(Source, Sink):

@@ -20,6 +20,7 @@ from typing import Any, Final
 import msgspec
 from yarl import URL
 
+from tidelog.flows.api.cancellation import cancel
 from tidelog.flows.api.connector import DEFERRED, Deferred
 from tidelog.flows.api.errors import RejectError, RetryError
 from tidelog.flows.api.event import Event, EventPredicate, extract
@@ -48,11 +49,11 @@ class HttpClientOptions(HttpRequestOptions, kw_only=True):
     """Options of ``http_client``."""
 
     url: str  # The URL. Placeholders in the path and the query are replaced and escaped.
-    method: str = "POST"  # The method. `GET` and `HEAD` have no body.
+    method: str = "POST"  # The method of requests. `GET` and `HEAD` have no body.
     codec: NameOrOptions = "json"  # The codec of bodies.
     postprocessors: list[NameOrOptions] = msgspec.field(default_factory=list)
     # Steps after the codec has encoded, in this order.
-    max_bytes: PositiveSize = PositiveSize(1 << 20)  # Maximum size of a body. A longer one is rejected.
+    max_bytes: PositiveSize = PositiveSize(1 << 20)  # Maximum size of a body. An event with a longer one is rejected.
     response_codec: NameOrOptions | None = None  # The codec of responses. `null`: the same as `codec`.
     statuses: StatusCodeOptions = msgspec.field(default_factory=StatusCodeOptions)
     # The meaning of status codes, see below.
@@ -135,10 +136,7 @@ class HttpClient(HttpRequestSink):
             await asyncio.gather(*tasks)
         finally:
             del self._waiting[id(waiting)]
-            left = tuple(tasks)
-            for task in left:
-                task.cancel()
-            await asyncio.gather(*left, return_exceptions=True)
+            await cancel(*tasks)
         return DEFERRED
 
     def withdraw(self, wanted: EventPredicate) -> list[Event]:

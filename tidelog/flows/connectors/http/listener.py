@@ -18,6 +18,7 @@ import asyncio
 import contextlib
 import ipaddress
 import logging
+import math
 import os
 import socket
 import ssl
@@ -28,6 +29,7 @@ from urllib.parse import urlsplit
 
 from aiohttp import web
 
+from tidelog.flows.api.cancellation import cancel
 from tidelog.flows.connectors.http.options import ServerTlsOptions
 from tidelog.options.structs import Struct
 from tidelog.options.units import Duration
@@ -69,9 +71,12 @@ class HttpRoute:
     handle: Handler
     taking: Callable[[], bool]
 
-    @property
-    def prefix(self) -> str | None:
-        return self.path[:-1] if self.path.endswith("*") else None
+    def rank(self, path: str) -> float:
+        """Return how well the route matches a path: 0: not at all; else the length of its prefix; inf: exactly."""
+        if path == self.path:
+            return math.inf
+        prefix = self.path.removesuffix("*")
+        return len(prefix) if prefix != self.path and f"{path}/".startswith(prefix) else 0
 
 
 def check_path(path: str) -> None:
@@ -282,11 +287,8 @@ class HttpListener:
         http, self._http = self._http, None
         if server is not None:
             server.close()
-        tasks = [*self._accepting, *self._handshakes]
-        self._accepting = []
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        accepting, self._accepting = self._accepting, []
+        await cancel(*accepting, *self._handshakes)
         if http is not None:
             http.pre_shutdown()
             await http.shutdown(LINGER)
@@ -328,12 +330,10 @@ class HttpListener:
 
     def find(self, path: str) -> HttpRoute | None:
         """Return the route with the longest match of a path; of several instances, the next one that accepts events."""
-        exact = [each for each in self.routes if each.path == path]
-        fitting = exact or [each for each in self.routes if each.prefix is not None and _within(path, each.prefix)]
-        longest = max((len(each.path) for each in fitting), default=0)
-        best = [each for each in fitting if len(each.path) == longest]
-        if not best:
+        rank = max((each.rank(path) for each in self.routes), default=0)
+        if not rank:
             return None
+        best = [each for each in self.routes if each.rank(path) == rank]
         chosen = [each for each in best if each.taking()] or best
         turn = self._turns.get(best[0].path, 0)
         self._turns[best[0].path] = turn + 1
@@ -359,10 +359,6 @@ def handling(request: web.BaseRequest) -> Iterator[None]:
         yield
     finally:
         connection.ended()
-
-
-def _within(path: str, prefix: str) -> bool:
-    return path.startswith(prefix) or path == prefix[:-1]
 
 
 async def join(shared: dict[str, Any], options: ListenAddressOptions, route: HttpRoute) -> HttpListener:

@@ -16,11 +16,11 @@ class HttpListenerOptions(PayloadOptions, kw_only=True):
     """Options of connectors that accept HTTP connections."""
 
     host: str = "127.0.0.1"  # The address to listen on. `0.0.0.0`: all addresses; set `auth` in this case.
-    port: Port  # The port. 0: any free port.
-    path: str = "/*"  # `/in`, or `/in/*` for all paths with this prefix.
+    port: Port  # The port to listen on. `0`: a free port.
+    path: str = "/*"  # The path of requests: `/in`, or `/in/*` for all paths with this prefix.
     origins: list[str] | None = None
     # Origins of pages with access (CORS), such as `https://shop.example.org`, or `*`. `null`: the same host and port.
-    auth: HttpAuth | None = None  # The credentials that requests must have.
+    auth: HttpAuth | None = None  # The credentials that requests must have. `null`: none.
     tls: ServerTlsOptions | None = None  # TLS settings, see above. `null`: no TLS.
     max_connections: AtLeastOne = 1000  # Maximum number of open connections of the address.
     header_timeout: PositiveDuration = PositiveDuration(10.0)
@@ -38,7 +38,5 @@ class HttpListenerOptions(PayloadOptions, kw_only=True):
         return origin_allowed(request.headers, self.host, self.origins)
 
     def listening(self) -> ListenAddressOptions:
-        return ListenAddressOptions(
-            host=self.host, port=self.port, tls=self.tls, max_connections=self.max_connections,
-            header_timeout=self.header_timeout, idle_timeout=self.idle_timeout,
-        )  # fmt: skip
+        """Return the options of the address."""
+        return ListenAddressOptions(**{name: getattr(self, name) for name in ListenAddressOptions.__struct_fields__})

@@ -65,10 +65,10 @@ class HttpAuth(Struct):
 class ClientTlsOptions(Struct):
     """The option ``tls`` of clients. By default, the system's authorities are trusted and host names are verified."""
 
-    ca: str | None = None  # file of certificate authorities to trust; null: the system's
-    cert: str | None = None  # file of the client's certificate
-    key: str | None = None  # file of the client's key
-    verify: bool = True  # false: any server is accepted, including an impostor
+    ca: str | None = None  # File of the certificate authorities to trust. `null`: those of the system.
+    cert: str | None = None  # File of the client's certificate.
+    key: str | None = None  # File of the client's key. `null`: it is in the file of `cert`.
+    verify: bool = True  # `false`: any server is accepted, including an impostor.
 
     def __post_init__(self) -> None:
         if self.key is not None and self.cert is None:
@@ -88,9 +88,9 @@ class ClientTlsOptions(Struct):
 class ServerTlsOptions(Struct):
     """The option ``tls`` of servers."""
 
-    cert: str  # file of the certificate and its chain
-    key: str | None = None  # file of the key; null: in the file of cert
-    ca: str | None = None  # file of certificate authorities; clients must present a certificate of one of them
+    cert: str  # File of the certificate and its chain.
+    key: str | None = None  # File of the key. `null`: it is in the file of `cert`.
+    ca: str | None = None  # File of certificate authorities. Clients must present a certificate of one of them.
 
     def context(self) -> ssl.SSLContext:
         """Return the TLS settings. Blocks. Raises OSError if a file can't be read."""

@@ -21,6 +21,7 @@ import aiohttp
 import msgspec
 from yarl import URL
 
+from tidelog.flows.api.cancellation import cancel
 from tidelog.flows.api.connector import Sink
 from tidelog.flows.api.connectoroptions import ConnectorOptions
 from tidelog.flows.api.errors import RejectError, RetryError
@@ -36,17 +37,16 @@ CHUNK = 1 << 16  # bytes of a response that are read at a time
 class HttpRequestOptions(ConnectorOptions, kw_only=True):
     """Options of connectors that send requests."""
 
-    auth: HttpAuth | None = None  # The credentials, see above.
+    auth: HttpAuth | None = None  # The credentials, see above. `null`: none.
     tls: ClientTlsOptions | None = None
     # TLS settings for `https`, see above. `null`: the system's certificate authorities.
     headers: dict[str, str] = msgspec.field(default_factory=dict)
-    # Headers of each request. `http_client` replaces placeholders.
+    # Headers of each request. `http_client` replaces placeholders in their values.
     concurrency: AtLeastOne = 4  # Maximum number of requests in flight.
     target_latency: Duration | None = None
-    # Slower responses reduce the requests in flight. `null`: 3 times the average plus 100 ms.
-    request_timeout: PositiveDuration = PositiveDuration(
-        30.0
-    )  # Time limit for a request, from its start to the end of its response.
+    # Latency above which the number of requests in flight is reduced. `null`: 3 times the average plus 100 ms.
+    request_timeout: PositiveDuration = PositiveDuration(30.0)
+    # Time limit for a request, from its start to the end of its response.
     connect_timeout: PositiveDuration = PositiveDuration(5.0)  # Time limit for opening a connection.
     max_response: Size = Size(1 << 20)  # Maximum size of a response, decompressed.
 
@@ -128,9 +128,7 @@ class HttpRequestSink(Sink):
         self._shut = True
         self.limit.close()
         looking, self._looking = self._looking, None
-        if looking is not None:
-            looking.cancel()
-            await asyncio.gather(looking, return_exceptions=True)
+        await cancel(looking)
         session, self._session = self._session, None
         if session is not None:
             await session.close()

@@ -23,17 +23,18 @@ from typing import Any, Final, Literal
 import msgspec
 from aiohttp import web
 
-from tidelog.flows.api.connector import Outcome, Sink, Source
+from tidelog.flows.api.connector import Outcome
 from tidelog.flows.api.errors import RejectError
 from tidelog.flows.api.event import Event
 from tidelog.flows.api.tokens import DISCARD, OK, REJECT, RETRY, Token
 from tidelog.flows.connectors.http import cors
-from tidelog.flows.connectors.http.contentencoding import KNOWN, ContentTooLongError, decompressed
-from tidelog.flows.connectors.http.listener import HttpListener, HttpRoute, join, leave
+from tidelog.flows.connectors.http.contentencoding import KNOWN, decompressed
+from tidelog.flows.connectors.http.listening import ListeningConnector, error_response
 from tidelog.flows.connectors.http.listenoptions import HttpListenerOptions
 from tidelog.flows.connectors.http.options import content_type
 from tidelog.flows.connectors.http.requests import is_bad_header
 from tidelog.flows.connectors.payload import PayloadReader, PayloadWriter
+from tidelog.flows.interceptors.compression import DecompressedTooLongError
 from tidelog.options.limits import AtLeastOne
 from tidelog.options.units import Duration, Size
 
@@ -50,8 +51,9 @@ _OWN_HEADERS: Final = frozenset(
 class HttpServerOptions(HttpListenerOptions, kw_only=True):
     """Options of ``http_server``."""
 
-    methods: list[str] = msgspec.field(default_factory=lambda: ["POST", "PUT"])  # Allowed methods. Others get 405.
-    answer: Literal["settled", "response", "accepted"] = "settled"  # When requests are answered, see the table.
+    methods: list[str] = msgspec.field(default_factory=lambda: ["POST", "PUT"])
+    # The methods that are allowed. Requests with others get 405.
+    answer: Literal["settled", "response", "accepted"] = "settled"  # When a request is answered, see the table.
     wait: Duration = Duration(30.0)  # Time limit for the outcome. After it, the answer is 504.
     body_timeout: Duration = Duration(30.0)  # Time limit for a request's body.
     max_body: Size = Size(1 << 20)  # Maximum size of a request, compressed or decompressed. Longer ones get 413.
@@ -76,6 +78,7 @@ class PendingRequest:
     def __init__(self, ident: str) -> None:
         self.ident = ident
         self.answered: asyncio.Future[web.Response] = asyncio.get_running_loop().create_future()
+        self.bytes = 0  # of the body, as received
         self.events: list[Event] = []  # not pulled yet
         self.left = 0  # unsettled events
         self.sent = False  # at least one event was pulled
@@ -89,24 +92,31 @@ class PendingRequest:
             self.answered.set_result(response)
 
 
-class HttpServer(Source, Sink):
+class HttpServer(ListeningConnector):
     """A source of requests, and a sink for responses."""
 
     type = "http_server"
+    scheme = "http"
     Options = HttpServerOptions
 
+    @classmethod
+    def option_errors(cls, options: HttpServerOptions, *, source: bool) -> list[str]:
+        if source and options.answer != "accepted" and not options.on_error.is_default:
+            return [
+                "on_error has no effect, because the answer tells the peer to retry: omit it, or set answer: accepted"
+            ]
+        return []
+
     def __init__(self, options: HttpServerOptions) -> None:
-        super().__init__()
+        super().__init__(options)
         self._options = options
         accepts = options.answer == "accepted"
         self.owns_policy = not accepts  # the peer is responsible for retries
         self.remembers = accepts
         self._prefix = secrets.token_hex(6)  # of this instance's request IDs
         self._number = 0
-        self._listener: HttpListener | None = None
-        self._route: HttpRoute | None = None
-        self._mine: dict[str, PendingRequest] = {}
-        self._bytes = 0  # of the bodies of unanswered requests
+        self.requests: dict[str, PendingRequest] = {}  # unanswered requests by ID
+        self.waiting_bytes = 0  # of their bodies
         self._handling = 0
         self._idle = asyncio.Event()
         self._queue: deque[PendingRequest] = deque()  # requests with events to pull
@@ -118,19 +128,13 @@ class HttpServer(Source, Sink):
             raise ValueError("answer is accepted: this connector can't be a sink, because requests are answered before")
         if self._options.answer == "response" and self.context.sink is None:
             raise ValueError("answer is response, and no events are written to it: connect the source of the responses")
-        flow = self.context.flow.partition(".")[0]
-        owner = (flow, self.context.name)
-        self._route = HttpRoute(self._options.path, owner, self._handle, lambda: self.context.accepting)
-        self._listener = await join(self.context.flow_context.shared, self._options.listening(), self._route)
-        self.context.described["url"] = self._listener.url("http", self._route)
+        await super().connect()
 
-    async def close(self) -> None:
-        listener, route = self._listener, self._route
-        self._listener = self._route = None
-        if listener is None or route is None:
-            return
-        listener.make_way(route)
-        for each in tuple(self._mine.values()):
+    def taking(self) -> bool:
+        return self.context.accepting
+
+    async def finish(self) -> None:
+        for each in tuple(self.requests.values()):
             each.answer(self._unavailable("the flow has ended"))
         try:
             async with asyncio.timeout(CLOSING):
@@ -140,10 +144,9 @@ class HttpServer(Source, Sink):
         except TimeoutError:
             left = self._handling
             log.warning("%s: %s: %s responses were not sent in time", self.context.flow, self.context.name, left)
-        await leave(self.context.flow_context.shared, listener, route)
 
     # -- requests --------------------------------------------------------------------------------------------
-    async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
+    async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
         self._handling += 1
         try:
             refused = self._refused(request)
@@ -156,7 +159,7 @@ class HttpServer(Source, Sink):
             raise ConnectionResetError from None  # the peer has disconnected
         except Exception as error:  # a bug must fail only this request
             log.exception("%s: %s: %s", self.context.flow, self.context.name, error)
-            return self._error(500, "internal error")
+            return error_response(500, "internal error")
         finally:
             self._handling -= 1
             self._idle.set()
@@ -166,29 +169,22 @@ class HttpServer(Source, Sink):
         options = self._options
         if options.origins is not None and cors.is_preflight(request) and options.admits(request):
             return cors.preflight_response(request, options.origins, options.methods)
-        if options.auth is not None and not options.auth.admits(request.headers.get("Authorization", "")):
-            self.context.count("unauthorized")
-            response = self._error(401, "not authorized")
-            scheme = "Bearer" if options.auth.bearer is not None else 'Basic realm="tidelog"'
-            response.headers["WWW-Authenticate"] = scheme
-            return response
-        if not options.admits(request):
-            self.context.count("foreign_origins")
-            return self._error(403, "pages of this origin have no access")
+        if (denied := self.denied(request)) is not None:
+            return denied
         if request.method not in options.methods:
-            response = self._error(405, "this method is not allowed")
+            response = error_response(405, "this method is not allowed")
             response.headers["Allow"] = ", ".join(options.methods)
             return response
         if request.headers.get("Content-Encoding", "").strip().lower() not in KNOWN:
-            response = self._error(415, "this encoding is not supported")
+            response = error_response(415, "this encoding is not supported")
             response.headers["Accept-Encoding"] = "gzip, deflate"
             return response
         if (request.content_length or 0) > options.max_body:
-            return self._error(413, f"a body can have at most {options.max_body} bytes")
-        if self._listener is None or (options.when_paused == "refuse" and not self.context.accepting):
+            return error_response(413, f"a body can have at most {options.max_body} bytes")
+        if self.listener is None or (options.when_paused == "refuse" and not self.context.accepting):
             self.context.count("refused")
             return self._unavailable("no requests are accepted now")
-        if len(self._mine) >= options.max_waiting or self._bytes >= options.max_waiting_bytes:
+        if len(self.requests) >= options.max_waiting or self.waiting_bytes >= options.max_waiting_bytes:
             self.context.count("refused")
             return self._unavailable("too many requests are waiting")
         return None
@@ -198,19 +194,18 @@ class HttpServer(Source, Sink):
         waiting = PendingRequest(f"{self._prefix}-{self._number}")
         waiting.at_once = self._options.answer == "response"
         everywhere: dict[str, PendingRequest] = self.context.flow_context.shared.setdefault(_SHARED, {})
-        self._mine[waiting.ident] = everywhere[waiting.ident] = waiting
-        held = [0]
+        self.requests[waiting.ident] = everywhere[waiting.ident] = waiting
         try:
-            body = await self._body(request, held)
+            body = await self._body(request, waiting)
             if isinstance(body, web.Response):
                 return body
             return await self._answer(waiting, request, body)
         finally:
-            self._bytes -= held[0]
-            del self._mine[waiting.ident], everywhere[waiting.ident]
+            self.waiting_bytes -= waiting.bytes
+            del self.requests[waiting.ident], everywhere[waiting.ident]
 
-    async def _body(self, request: web.BaseRequest, held: list[int]) -> bytes | web.Response:
-        """Return the decompressed body, or the response to an invalid one. held: receives the counted bytes."""
+    async def _body(self, request: web.BaseRequest, waiting: PendingRequest) -> bytes | web.Response:
+        """Return the decompressed body, or the response to an invalid one."""
         most = self._options.max_body
         if request.headers.get("Expect", "").lower() == "100-continue":
             await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
@@ -219,34 +214,35 @@ class HttpServer(Source, Sink):
         try:
             async with asyncio.timeout(self._options.body_timeout):
                 while part := await request.content.readany():
-                    held[0] += len(part)
-                    self._bytes += len(part)
+                    waiting.bytes += len(part)
+                    self.waiting_bytes += len(part)
                     parts.append(part)
-                    if held[0] > most:
-                        return self._closing(self._error(413, f"a body can have at most {most} bytes"))
-                    if self._bytes > self._options.max_waiting_bytes:
+                    if waiting.bytes > most:
+                        return self._closing(error_response(413, f"a body can have at most {most} bytes"))
+                    if self.waiting_bytes > self._options.max_waiting_bytes:
                         self.context.count("refused")
                         return self._closing(self._unavailable("too many requests are waiting"))
         except TimeoutError:
-            return self._closing(self._error(408, "the body took too long"))
+            return self._closing(error_response(408, "the body took too long"))
         try:
             return decompressed(b"".join(parts), request.headers.get("Content-Encoding", "").strip().lower(), most)
-        except ContentTooLongError:
-            return self._error(413, f"a body can have at most {most} bytes")
+        except DecompressedTooLongError:
+            return error_response(413, f"a body can have at most {most} bytes")
         except ValueError as error:
-            return self._error(400, str(error))
+            return error_response(400, str(error))
 
     async def _answer(self, waiting: PendingRequest, request: web.BaseRequest, body: bytes) -> web.Response:
         options = self._options
         try:
-            events = self._events(body, self._meta(waiting.ident, request))
-        except ContentTooLongError as error:
-            return self._error(413, str(error))
+            meta = {"request": waiting.ident, "method": request.method, **self.meta(request)}
+            events = self._events(body, meta)
         except ValueError as error:
-            return self._error(400, str(error))
+            return error_response(400, str(error))
+        if len(events) > options.max_messages:
+            return error_response(413, f"a body can have at most {options.max_messages} messages")
         bad = next((each for each in events if each.path == "err"), None)
         if bad is not None and not self.context.is_connected("err"):
-            return self._error(400, str(bad.meta.get("error", "it can't be read")))
+            return error_response(400, str(bad.meta.get("error", "it can't be read")))
         for number, event in enumerate(events):
             event.id = waiting.ident if len(events) == 1 else f"{waiting.ident}.{number}"
         waiting.accepted = options.answer == "accepted" or (options.answer == "settled" and not self.context.settles)
@@ -263,7 +259,7 @@ class HttpServer(Source, Sink):
             self.context.count("late")
             if not waiting.sent:
                 return self._unavailable("no requests are accepted now")
-            return self._error(504, "the outcome is not known yet")
+            return error_response(504, "the outcome is not known yet")
         finally:
             if waiting.events:
                 self._queue.remove(waiting)
@@ -273,36 +269,17 @@ class HttpServer(Source, Sink):
     def _events(self, body: bytes, meta: dict[str, Any]) -> list[Event]:
         if not body:
             return [Event(None, meta)]
-        most = self._options.max_messages
         reader = PayloadReader(self._options)
         events: list[Event] = []
         for part in reader.portions(body):
             events += reader.feed(part, meta)
-            if len(events) > most:
-                break
-        else:
-            events += reader.end(meta)
-        if len(events) > most:
-            raise ContentTooLongError(f"a body can have at most {most} messages")
-        return events
+            if len(events) > self._options.max_messages:
+                return events
+        return events + reader.end(meta)
 
-    def _meta(self, ident: str, request: web.BaseRequest) -> dict[str, Any]:
-        headers: dict[str, str] = {}
-        query: dict[str, str] = {}
-        for name, value in request.headers.items():
-            headers.setdefault(name.lower(), value)  # only the first value of a header
-        for name, value in request.query.items():
-            query.setdefault(name, value)
-        if self._options.auth is not None:
-            headers.pop("authorization", None)
-        return {
-            "request": ident,
-            "method": request.method,
-            "path": request.path,
-            "query": query,
-            "headers": headers,
-            "peer": request.remote or "",
-        }
+    @property
+    def stored(self) -> int:
+        return sum(len(each.events) for each in self._queue)
 
     # -- the source ------------------------------------------------------------------------------------------
     async def pull(self, limit: int) -> list[Event] | None:
@@ -334,7 +311,7 @@ class HttpServer(Source, Sink):
 
     async def settled(self, tokens: Sequence[Token]) -> None:
         for token in tokens:
-            waiting = self._mine.get(str(token.key).partition(".")[0])
+            waiting = self.requests.get(str(token.key).partition(".")[0])
             if waiting is None:
                 continue
             waiting.left -= 1
@@ -348,7 +325,7 @@ class HttpServer(Source, Sink):
         status, reason = waiting.worst
         public = reason if self._options.reasons else ""
         if status == REJECT:
-            waiting.answer(self._error(422, public or "the request was rejected"))
+            waiting.answer(error_response(422, public or "the request was rejected"))
         elif status == RETRY:
             waiting.answer(self._unavailable(public or "the request failed and can be retried"))
         elif waiting.response is not None:
@@ -402,11 +379,8 @@ class HttpServer(Source, Sink):
         return web.Response(status=status, headers=headers, body=body)
 
     # -- answers ---------------------------------------------------------------------------------------------
-    def _error(self, status: int, text: str) -> web.Response:
-        return web.json_response({"error": text}, status=status)
-
     def _unavailable(self, text: str) -> web.Response:
-        response = self._error(503, text)
+        response = error_response(503, text)
         response.headers["Retry-After"] = str(max(1, round(self._options.retry_after)))
         return response
 

@@ -9,20 +9,23 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import logging
 import secrets
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Coroutine, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeAlias
 
 import aiohttp
 import msgspec
 from aiohttp import WSMsgType, web
 
+from tidelog.flows.api.cancellation import cancel
 from tidelog.flows.api.connector import Outcome, Sink, Source
 from tidelog.flows.api.errors import RejectError
 from tidelog.flows.api.event import Event
 from tidelog.flows.api.tokens import DISCARD, OK, REJECT, RETRY
-from tidelog.flows.connectors.http.listener import HttpListener, HttpRoute, join, leave
+from tidelog.flows.connectors.http.listening import ListeningConnector, error_response
 from tidelog.flows.connectors.http.listenoptions import HttpListenerOptions
 from tidelog.flows.connectors.http.options import ClientTlsOptions, HttpAuth
 from tidelog.flows.connectors.http.receivebuffer import ReceiveBuffer
@@ -47,13 +50,14 @@ class WebsocketClientOptions(PayloadOptions, kw_only=True):
     """Options of ``websocket_client``."""
 
     url: str  # `ws://HOST:PORT/PATH` or `wss://HOST:PORT/PATH`.
-    auth: HttpAuth | None = None  # The credentials, see above.
+    auth: HttpAuth | None = None  # The credentials, see above. `null`: none.
     tls: ClientTlsOptions | None = None
     # TLS settings for `wss`, see above. `null`: the system's certificate authorities.
     headers: dict[str, str] = msgspec.field(default_factory=dict)  # Headers of the opening request.
     frames: Frames | None = None
     # Kind of written messages: `text` or `binary`. `null`: text if the codec encodes text.
-    ping: Duration = Duration(20.0)  # After this silence, a peer is pinged. It must answer in half this time. 0: never.
+    ping: Duration = Duration(20.0)
+    # After this silence, a peer is pinged. It must answer in half this time. `0`: never.
     connect_timeout: Duration = Duration(10.0)  # Time limit for opening the connection.
     send_timeout: Duration = Duration(10.0)  # Time limit for a message. After it, the peer is disconnected.
     max_waiting: AtLeastOne = 1000  # Maximum number of events that were received and not pulled.
@@ -72,7 +76,8 @@ class WebsocketServerOptions(HttpListenerOptions, kw_only=True):
 
     frames: Frames | None = None
     # Kind of written messages: `text` or `binary`. `null`: text if the codec encodes text.
-    ping: Duration = Duration(20.0)  # After this silence, a peer is pinged. It must answer in half this time. 0: never.
+    ping: Duration = Duration(20.0)
+    # After this silence, a peer is pinged. It must answer in half this time. `0`: never.
     send_timeout: Duration = Duration(10.0)  # Time limit for a message. After it, the peer is disconnected.
     max_waiting: AtLeastOne = 1000  # Maximum number of events that were received and not pulled.
     max_waiting_bytes: Size = Size(16 << 20)  # Maximum size of the messages of these events.
@@ -101,16 +106,9 @@ class _MessageFormat:
             raise RejectError(f"not text: {error}; use frames: binary") from error
 
 
-async def _send(socket: Socket, messages: Sequence[bytes | str], most: float) -> None:
-    """Send messages within ``most`` seconds. Raises OSError if the peer has disconnected or does not read."""
-    try:
-        async with asyncio.timeout(most):
-            for each in messages:
-                await (socket.send_str(each) if isinstance(each, str) else socket.send_bytes(each))
-    except TimeoutError as error:
-        raise TimeoutError(f"the peer did not read a message for {most:g} s") from error
-    except (aiohttp.ClientError, RuntimeError) as error:  # RuntimeError if the socket is closing
-        raise ConnectionError(str(error) or type(error).__name__) from error
+async def _send(socket: Socket, messages: Sequence[bytes | str]) -> None:
+    for each in messages:
+        await (socket.send_str(each) if isinstance(each, str) else socket.send_bytes(each))
 
 
 async def _received(socket: Socket, ping: float) -> bytes | None:
@@ -127,7 +125,7 @@ async def _received(socket: Socket, ping: float) -> bytes | None:
             if pinged:
                 raise ConnectionError("the peer does not answer pings") from None
             pinged = True
-            await _control(socket.ping(), ping)
+            await _within(ping, socket.ping())
             continue
         pinged = False
         if message.type is WSMsgType.TEXT:
@@ -135,18 +133,49 @@ async def _received(socket: Socket, ping: float) -> bytes | None:
         if message.type is WSMsgType.BINARY:
             return bytes(message.data)
         if message.type is WSMsgType.PING:
-            await _control(socket.pong(message.data), ping or CLOSING)
+            await _within(ping or CLOSING, socket.pong(message.data))
         elif message.type is not WSMsgType.PONG:
             return None
 
 
-async def _control(sending: Coroutine[Any, Any, None], most: float) -> None:
-    """Send a control frame. Raises OSError if the peer has disconnected or does not read."""
+async def _within(most: float, sending: Coroutine[Any, Any, None]) -> None:
+    """Send frames within ``most`` seconds. Raises OSError if the peer has disconnected or does not read."""
     try:
         async with asyncio.timeout(most):
             await sending
-    except (aiohttp.ClientError, RuntimeError) as error:
+    except TimeoutError as error:
+        raise TimeoutError(f"the peer did not read a message for {most:g} s") from error
+    except (aiohttp.ClientError, RuntimeError) as error:  # RuntimeError if the socket is closing
         raise ConnectionError(str(error) or type(error).__name__) from error
+
+
+class _Receiver(ReceiveBuffer):
+    """The events of the messages that a connector has received."""
+
+    def __init__(self, options: WebsocketClientOptions | WebsocketServerOptions, connector: Source) -> None:
+        super().__init__(options.max_waiting, options.max_waiting_bytes, connector.wait)
+        self._options = options
+        self._connector = connector
+
+    async def receive(self, socket: Socket, ids: Iterator[Any], meta: Mapping[str, Any] | None = None) -> None:
+        """Read a connection to its end. Raises ValueError if it is not valid, and OSError if it breaks."""
+        options, reads = self._options, self._connector.context.source is not None
+        reader = PayloadReader(options)
+        broken: ValueError | None = None
+        try:
+            while (data := await _received(socket, options.ping)) is not None:
+                for part in reader.portions(data) if reads else ():
+                    await self._take(reader.feed(part, meta), ids, len(part))
+        except ValueError as error:
+            broken = error
+        await self._take(reader.end(meta) if reads else [], ids, 0)
+        if broken is not None:
+            raise broken
+
+    async def _take(self, events: list[Event], ids: Iterator[Any], size: int) -> None:
+        for event in events:
+            event.id = next(ids)
+        await self.put(events, size)
 
 
 class WebsocketClient(Source, Sink):
@@ -159,11 +188,11 @@ class WebsocketClient(Source, Sink):
         super().__init__()
         self._options = options
         self._messages = _MessageFormat(options)
-        self._received = ReceiveBuffer(options.max_waiting, options.max_waiting_bytes, self.wait)
+        self._received = _Receiver(options, self)
         self._session: aiohttp.ClientSession | None = None
         self._socket: aiohttp.ClientWebSocketResponse | None = None
         self._reader: asyncio.Task[None] | None = None
-        self._number = 0
+        self._ids = itertools.count(1)
 
     async def connect(self) -> None:
         options = self._options
@@ -186,9 +215,7 @@ class WebsocketClient(Source, Sink):
         reader, self._reader = self._reader, None
         socket, self._socket = self._socket, None
         session, self._session = self._session, None
-        if reader is not None:
-            reader.cancel()
-            await asyncio.gather(reader, return_exceptions=True)
+        await cancel(reader)
         if socket is not None:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(2 * CLOSING):
@@ -197,25 +224,18 @@ class WebsocketClient(Source, Sink):
             await session.close()
 
     async def _read(self, socket: aiohttp.ClientWebSocketResponse) -> None:
-        reader = PayloadReader(self._options)
         problem = ""
         try:
-            while (data := await _received(socket, self._options.ping)) is not None:
-                if self.context.source is not None:
-                    for part in reader.portions(data):
-                        await self._take(reader.feed(part), len(part))
+            await self._received.receive(socket, self._ids)
         except (ValueError, OSError) as error:
             problem = f": {error}"
-        await self._take(reader.end() if self.context.source is not None else [], 0)
         code = f", code {socket.close_code}" if socket.close_code is not None else ""
         self._reader = None  # close must not wait for this task
         self.context.disconnected(ConnectionError(f"the connection has ended{code}{problem}"))
 
-    async def _take(self, events: list[Event], size: int) -> None:
-        for event in events:
-            self._number += 1
-            event.id = self._number
-        await self._received.put(events, size)
+    @property
+    def stored(self) -> int:
+        return len(self._received)
 
     async def pull(self, limit: int) -> list[Event] | None:
         return await self._received.take(limit)
@@ -231,7 +251,7 @@ class WebsocketClient(Source, Sink):
             try:
                 if self._socket is None:
                     raise ConnectionError("not connected")
-                await _send(self._socket, messages, self._options.send_timeout)
+                await _within(self._options.send_timeout, _send(self._socket, messages))
             except OSError as error:
                 self.context.disconnected(error)
                 return [*outcomes, *[(RETRY, str(error))] * (len(events) - len(outcomes))]
@@ -239,75 +259,44 @@ class WebsocketClient(Source, Sink):
         return outcomes
 
 
+@dataclass
 class WebsocketConnection:
     """A connection of a server."""
 
-    def __init__(self, ident: str, socket: web.WebSocketResponse, request: web.BaseRequest) -> None:
-        self.ident = ident
-        self.socket = socket
-        self.transport = request.transport
-        self.number = 0  # of received events
-        headers: dict[str, str] = {}
-        query: dict[str, str] = {}
-        for name, value in request.headers.items():
-            headers.setdefault(name.lower(), value)
-        for name, value in request.query.items():
-            query.setdefault(name, value)
-        self.meta: dict[str, Any] = {
-            "connection": ident, "path": request.path, "query": query, "headers": headers, "peer": request.remote or "",
-        }  # fmt: skip
+    ident: str
+    socket: web.WebSocketResponse
+    transport: asyncio.Transport | None
 
 
-class WebsocketServer(Source, Sink):
+class WebsocketServer(ListeningConnector):
     """Accepts connections. An event is written to its ``meta["connection"]``, or without one to all connections."""
 
     type = "websocket_server"
+    scheme = "ws"
     Options = WebsocketServerOptions
 
     def __init__(self, options: WebsocketServerOptions) -> None:
-        super().__init__()
+        super().__init__(options)
         self._options = options
         self._messages = _MessageFormat(options)
-        self._received = ReceiveBuffer(options.max_waiting, options.max_waiting_bytes, self.wait)
-        self._listener: HttpListener | None = None
-        self._route: HttpRoute | None = None
-        self._mine: dict[str, WebsocketConnection] = {}
+        self._received = _Receiver(options, self)
+        self.peers: dict[str, WebsocketConnection] = {}  # open connections by ID
         self._handling: set[asyncio.Task[Any]] = set()
 
-    async def connect(self) -> None:
-        flow = self.context.flow.partition(".")[0]
-        self._route = HttpRoute(self._options.path, (flow, self.context.name), self._handle, lambda: True)
-        self._listener = await join(self.context.flow_context.shared, self._options.listening(), self._route)
-        self.context.described["url"] = self._listener.url("ws", self._route)
-
-    async def close(self) -> None:
-        listener, route = self._listener, self._route
-        self._listener = self._route = None
-        if listener is None or route is None:
-            return
-        listener.make_way(route)
+    async def finish(self) -> None:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(2 * CLOSING):
-                closes = (each.socket.close(code=GOING_AWAY) for each in tuple(self._mine.values()))
+                closes = (each.socket.close(code=GOING_AWAY) for each in tuple(self.peers.values()))
                 await asyncio.gather(*closes, return_exceptions=True)
-        left = tuple(self._handling)
-        for task in left:  # these wait for room in the receive buffer
-            task.cancel()
-        await asyncio.gather(*left, return_exceptions=True)
-        await leave(self.context.flow_context.shared, listener, route)
+        await cancel(*self._handling)  # these wait for room in the receive buffer
 
     # -- connections -----------------------------------------------------------------------------------------
-    async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
-        options = self._options
-        if options.auth is not None and not options.auth.admits(request.headers.get("Authorization", "")):
-            self.context.count("unauthorized")
-            return web.json_response({"error": "not authorized"}, status=401)
-        if not options.admits(request):
-            self.context.count("foreign_origins")
-            return web.json_response({"error": "pages of this origin have no access"}, status=403)
-        socket = web.WebSocketResponse(autoping=False, max_msg_size=options.max_bytes, timeout=CLOSING)
+    async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        if (denied := self.denied(request)) is not None:
+            return denied
+        socket = web.WebSocketResponse(autoping=False, max_msg_size=self._options.max_bytes, timeout=CLOSING)
         if not socket.can_prepare(request).ok:
-            response = web.json_response({"error": "this path accepts websockets only"}, status=426)
+            response = error_response(426, "this path accepts websockets only")
             response.headers["Upgrade"] = "websocket"
             return response
         await socket.prepare(request)
@@ -320,39 +309,24 @@ class WebsocketServer(Source, Sink):
         return socket
 
     async def _serve(self, socket: web.WebSocketResponse, request: web.BaseRequest) -> None:
-        one = WebsocketConnection(secrets.token_hex(8), socket, request)
-        if self._options.auth is not None:
-            one.meta["headers"].pop("authorization", None)
+        one = WebsocketConnection(secrets.token_hex(8), socket, request.transport)
         everywhere: dict[str, WebsocketConnection] = self.context.flow_context.shared.setdefault(_SHARED, {})
-        self._mine[one.ident] = everywhere[one.ident] = one
+        self.peers[one.ident] = everywhere[one.ident] = one
         self.context.count("connections")
         try:
-            await self._read(one)
+            meta = {"connection": one.ident, **self.meta(request)}
+            await self._received.receive(socket, (f"{one.ident}-{number}" for number in itertools.count(1)), meta)
+        except ValueError:
+            self.context.count("broken")
+            await socket.close(code=NOT_READABLE)
         finally:
-            del self._mine[one.ident], everywhere[one.ident]
+            del self.peers[one.ident], everywhere[one.ident]
             if not socket.closed:
                 await socket.close()
 
-    async def _read(self, one: WebsocketConnection) -> None:
-        reader = PayloadReader(self._options)
-        while (data := await _received(one.socket, self._options.ping)) is not None:
-            if self.context.source is None:
-                continue
-            try:
-                for part in reader.portions(data):
-                    await self._take(one, reader.feed(part, one.meta), len(part))
-            except ValueError:
-                self.context.count("broken")
-                await one.socket.close(code=NOT_READABLE)
-                break
-        if self.context.source is not None:
-            await self._take(one, reader.end(one.meta), 0)
-
-    async def _take(self, one: WebsocketConnection, events: list[Event], size: int) -> None:
-        for event in events:
-            one.number += 1
-            event.id = f"{one.ident}-{one.number}"
-        await self._received.put(events, size)
+    @property
+    def stored(self) -> int:
+        return len(self._received)
 
     async def pull(self, limit: int) -> list[Event] | None:
         return await self._received.take(limit)
@@ -368,7 +342,7 @@ class WebsocketServer(Source, Sink):
             return REJECT, str(error)
         ident = event.meta.get("connection")
         if ident is None:
-            peers = list(self._mine.values())
+            peers = list(self.peers.values())
             if not peers:
                 return DISCARD, "no peer is connected"
         else:
@@ -383,7 +357,7 @@ class WebsocketServer(Source, Sink):
 
     async def _reached(self, one: WebsocketConnection, messages: Sequence[bytes | str]) -> bool:
         try:
-            await _send(one.socket, messages, self._options.send_timeout)
+            await _within(self._options.send_timeout, _send(one.socket, messages))
         except OSError as error:
             self.context.count("slow" if isinstance(error, TimeoutError) else "gone")
             if one.transport is not None:

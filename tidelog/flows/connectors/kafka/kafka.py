@@ -45,21 +45,21 @@ class KafkaOptions(PayloadOptions):
 
     servers: str | list[str] = "localhost:9092"  # One or several bootstrap servers.
     topic: str | list[str] = ""  # The topic. Required. A source may have several.
-    group: str = ""  # Source: the group. Required.
+    group: str = ""  # Source: the consumer group. Required.
     start: Literal["earliest", "latest"] = "earliest"
-    # Source: `earliest` or `latest`. It applies to a group without commits.
-    key: str | None = None  # Sink: the name in meta of the message's key.
+    # Source: where a group without commits begins, `earliest` or `latest`.
+    key: str | None = None  # Sink: the name of the value in `meta` that is the key of the message. `null`: no key.
     compression: Literal["none", "gzip", "snappy", "lz4", "zstd"] = "none"
-    # Sink: `none`, `gzip`, `snappy`, `lz4` or `zstd`.
+    # Sink: the compression, `none`, `gzip`, `snappy`, `lz4` or `zstd`.
     security: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = "PLAINTEXT"
-    # `PLAINTEXT`, `SSL`, `SASL_PLAINTEXT` or `SASL_SSL`.
+    # The protocol: `PLAINTEXT`, `SSL`, `SASL_PLAINTEXT` or `SASL_SSL`.
     mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] = "PLAIN"
     # The SASL mechanism: `PLAIN`, `SCRAM-SHA-256` or `SCRAM-SHA-512`.
     username: str | None = None  # The SASL user.
     password: str | None = None  # The SASL password.
     tls: ClientTlsOptions | None = None
     # TLS settings for `SSL` and `SASL_SSL`. `null`: the system's certificate authorities.
-    options: dict[str, Any] = field(default_factory=dict)  # Further options of aiokafka.
+    options: dict[str, Any] = field(default_factory=dict)  # Further options of aiokafka's consumer or producer.
 
     def __post_init__(self) -> None:
         super().__post_init__()

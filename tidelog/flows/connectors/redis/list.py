@@ -21,9 +21,10 @@ class RedisListOptions(PayloadOptions):
     """Options of ``redis_list``."""
 
     url: str = "redis://localhost:6379"  # The URL of the server.
-    key: str = ""  # The list. Required.
-    processing: str | None = None  # Source: the list of elements in flight. `null`: `KEY:processing:INSTANCE.NAME`.
-    max_length: AtLeastOne | None = None  # Sink: how many of the newest elements are retained. `null`: all.
+    key: str = ""  # The key of the list. Required.
+    processing: str | None = None
+    # Source: the key of the list of elements in flight. `null`: `KEY:processing:INSTANCE.NAME`.
+    max_length: AtLeastOne | None = None  # Sink: number of the newest elements that are retained. `null`: all.
 
     def __post_init__(self) -> None:
         super().__post_init__()

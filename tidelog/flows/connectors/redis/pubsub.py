@@ -15,8 +15,8 @@ class RedisPubSubOptions(PayloadOptions):
     """Options of ``redis_pubsub``."""
 
     url: str = "redis://localhost:6379"  # The URL of the server.
-    channel: str | list[str] = []  # noqa: RUF012 - One or several channels. A sink publishes to the first.
-    pattern: str | list[str] = []  # noqa: RUF012 - Source: patterns such as `orders.*`.
+    channel: str | list[str] = []  # noqa: RUF012 - One or several channels. A sink publishes to the first one.
+    pattern: str | list[str] = []  # noqa: RUF012 - Source: patterns of channels, such as `orders.*`.
 
     def __post_init__(self) -> None:
         super().__post_init__()

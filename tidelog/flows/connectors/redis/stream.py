@@ -25,13 +25,14 @@ class RedisStreamOptions(ConnectorOptions):
     """Options of ``redis_stream``."""
 
     url: str = "redis://localhost:6379"  # The URL of the server.
-    key: str = ""  # The stream. Required.
-    codec: FieldCodec = "plain"  # The same as for `stream`.
-    group: str = ""  # Source: the group. Required.
+    key: str = ""  # The key of the stream. Required.
+    codec: FieldCodec = "plain"  # The encoding of values in fields, as for `stream`.
+    group: str = ""  # Source: the consumer group. Required.
     consumer: str | None = None  # Source: the name in the group, which must be unique. `null`: `INSTANCE.NAME@HOST`.
-    start: StartPosition = EARLIEST  # Source: `earliest`, `latest`, an ID or a time. It applies to a new group.
-    claim: Duration = Duration(30.0)  # Source: after this time, the entries of a dead consumer are claimed.
-    max_length: AtLeastOne | None = None  # Sink: about how many of the newest entries are retained. `null`: all.
+    start: StartPosition = EARLIEST  # Source: where a new group begins: `earliest`, `latest`, an ID or a time.
+    claim: Duration = Duration(30.0)  # Source: idle time after which the entries of a dead consumer are claimed.
+    max_length: AtLeastOne | None = None
+    # Sink: approximate number of the newest entries that are retained. `null`: all.
 
     def __post_init__(self) -> None:
         super().__post_init__()

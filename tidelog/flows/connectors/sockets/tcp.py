@@ -25,6 +25,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any, Final
 
+from tidelog.flows.api.cancellation import cancel
 from tidelog.flows.api.connector import Outcome, Sink, Source
 from tidelog.flows.api.errors import DisconnectedError
 from tidelog.flows.api.event import Event
@@ -45,19 +46,20 @@ log = logging.getLogger("tidelog.flows")
 class TcpOptions(LinePayloadOptions, kw_only=True):
     """Options of ``tcp_client`` and ``tcp_server``."""
 
-    host: str = "127.0.0.1"  # The peer, or the address to listen on. `""`: listen on all addresses.
+    host: str = "127.0.0.1"  # The host of the peer, or the address to listen on. `""`: listen on all addresses.
     port: Port  # The port of the peer, or to listen on.
-    idle_timeout: Duration | None = None  # A connection that receives nothing for this time is closed. `null`: never.
-    write_timeout: Duration = Duration(10)  # A peer that reads nothing for this time is disconnected.
-    linger: Duration = Duration(30)  # Time to finish the answers to a peer that has half-closed the connection.
+    idle_timeout: Duration | None = None
+    # Time without received bytes after which a connection is closed. `null`: never.
+    write_timeout: Duration = Duration(10)  # Time after which a peer that reads nothing is disconnected.
+    linger: Duration = Duration(30)  # Maximum time to finish the answers to a peer that has half-closed the connection.
 
 
 class TcpServerOptions(TcpOptions, kw_only=True):
     """Options of ``tcp_server``. Port 0 selects a free port."""
 
     max_connections: AtLeastOne = 1000
-    # Maximum number of open connections. A further one is closed, unless it replaces a silent one.
-    make_way: Duration = Duration(60)  # Silence after which a connection can be replaced by a new one. 0: never.
+    # Maximum number of open connections. Another one is closed, unless it can replace a silent one.
+    make_way: Duration = Duration(60)  # Silence after which a connection can be replaced by a new one. `0`: never.
 
 
 class TcpClientOptions(TcpOptions, kw_only=True):
@@ -83,6 +85,12 @@ class _Connection:
         self.options = options
         peer = writer.get_extra_info("peername") or ("?", 0)
         self.meta = {"connection": number, "peer": f"{peer[0]}:{peer[1]}"}
+        with contextlib.suppress(OSError):  # the kernel probes silent peers
+            own = writer.get_extra_info("socket")
+            own.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            for name, value in PROBES.items():
+                if (option := getattr(socket, name, None)) is not None:  # not on all platforms
+                    own.setsockopt(socket.IPPROTO_TCP, option, value)
 
     async def chunk(self) -> bytes:
         """Return the next bytes; none at the end of the stream. Raises ValueError after ``idle_timeout``."""
@@ -136,11 +144,15 @@ class _Streams(Source):
         self._pulled = 0.0  # loop time at which the last pull ended
         self._resumed = 0.0  # loop time at which the flow accepted events again after a pause
         self._answered = False  # whether ``unsettled`` of connections is counted
-        self._asked: dict[int, _Connection] = {}  # the connection of each event, by event ID
+        self.unanswered: dict[int, _Connection] = {}  # the connection of each unsettled event, by event ID
         self._parked = 0  # connections with bytes that are not decoded yet
+        self._connections = itertools.count(1)
 
-    def _count_answers(self) -> None:
+    def _connection(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, options: TcpOptions
+    ) -> _Connection:
         self._answered = self.context.source is not None and self.context.sink is not None and self.context.settles
+        return _Connection(next(self._connections), reader, writer, options)
 
     @property
     def backlog(self) -> int:
@@ -152,7 +164,7 @@ class _Streams(Source):
                 each.owed = each.buffered
         super().interrupt()
 
-    async def _take(self, limit: int) -> list[Event]:
+    async def pull(self, limit: int) -> list[Event] | None:
         now = asyncio.get_running_loop().time()
         if now - self._pulled > PAUSE:
             self._resumed = now
@@ -171,12 +183,15 @@ class _Streams(Source):
             event, connection = self._found.popleft()
             event.id = next(self._numbers)
             if self._answered:
-                self._asked[event.id] = connection
+                self.unanswered[event.id] = connection
             found.append(event)
         return found
 
     async def _read(self, connection: _Connection) -> None:
         """Read a connection to its end. Raises ValueError if the stream is not valid, and OSError if it breaks."""
+        while self.context.source is None:  # only to notice the end
+            if not await connection.reader.read(CHUNK):
+                return
         self._live.add(connection)
         try:
             while True:
@@ -228,7 +243,7 @@ class _Streams(Source):
 
     async def settled(self, tokens: Sequence[Token]) -> None:
         for token in tokens:
-            connection = self._asked.pop(token.key, None)
+            connection = self.unanswered.pop(token.key, None)
             if connection is not None:
                 connection.unsettled -= 1
                 connection.changed.set()
@@ -244,13 +259,11 @@ class TcpServer(_Streams, Sink):
         super().__init__()
         self._options = options
         self._server: asyncio.Server | None = None
-        self._open: dict[int, _Connection] = {}
+        self.peers: dict[int, _Connection] = {}  # open connections by number
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._connections = itertools.count(1)
 
     async def connect(self) -> None:
         options = self._options
-        self._count_answers()
         self._server = await asyncio.start_server(self._serve, options.host or None, options.port, limit=CHUNK)
         host, port = self._server.sockets[0].getsockname()[:2]
         self.context.described["address"] = f"{host}:{port}"
@@ -259,9 +272,7 @@ class TcpServer(_Streams, Sink):
         server, self._server = self._server, None
         if server is not None:
             server.close()
-        for task in tuple(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await cancel(*self._tasks)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
@@ -269,18 +280,14 @@ class TcpServer(_Streams, Sink):
             self.context.count("refused_connections")
             writer.transport.abort()
             return
-        _probe(writer)
-        connection = _Connection(next(self._connections), reader, writer, self._options)
-        self._open[connection.number] = connection
+        connection = self._connection(reader, writer, self._options)
+        self.peers[connection.number] = connection
         self._tasks.add(task)
         self.context.count("connections")
         try:
-            if self.context.source is None:
-                await _discard(reader)
-            else:
-                await self._read(connection)
-                if self.context.sink is not None:
-                    await self._answer(connection)
+            await self._read(connection)
+            if self.context.source is not None and self.context.sink is not None:
+                await self._answer(connection)
         except ValueError as error:
             self.context.count("broken_connections")
             log.warning("%s: %s: %s: %s", self.context.flow, self.context.name, connection.meta["peer"], error)
@@ -289,19 +296,19 @@ class TcpServer(_Streams, Sink):
         except asyncio.CancelledError:
             pass  # by close; asyncio would log the exception
         finally:
-            self._open.pop(connection.number, None)
+            self.peers.pop(connection.number, None)
             self._tasks.discard(task)
             await connection.close()
 
     def _admits(self) -> bool:
         """Return whether a new connection is accepted, after closing a silent one if necessary (Rule 5)."""
-        if len(self._open) < self._options.max_connections:
+        if len(self.peers) < self._options.max_connections:
             return True
         now = asyncio.get_running_loop().time()
         reads = self.context.source is not None
         if reads and not self._pulling and now - self._pulled > PAUSE:
             return False  # connections are not read, so their silence is unknown
-        silent = min(self._open.values(), key=lambda each: each.since)
+        silent = min(self.peers.values(), key=lambda each: each.since)
         since = now - max(silent.since, self._resumed if reads else 0.0)
         if not self._options.make_way or since < self._options.make_way:
             return False
@@ -310,12 +317,9 @@ class TcpServer(_Streams, Sink):
             self.context.flow, self.context.name, silent.meta["peer"], since, self._options.max_connections,
         )  # fmt: skip
         self.context.count("silent_connections")
-        del self._open[silent.number]
+        del self.peers[silent.number]
         silent.abort()
         return True
-
-    async def pull(self, limit: int) -> list[Event] | None:
-        return await self._take(limit)
 
     async def write(self, events: list[Event]) -> Sequence[Outcome]:
         nobody = (DISCARD, "no peer is connected")
@@ -324,13 +328,13 @@ class TcpServer(_Streams, Sink):
         for at, event in enumerate(events):
             number = event.meta.get("connection")
             if number is None:
-                for each in self._open:
+                for each in self.peers:
                     indexes.setdefault(each, []).append(at)
-            elif isinstance(number, int) and number in self._open:
+            elif isinstance(number, int) and number in self.peers:
                 indexes.setdefault(number, []).append(at)
             else:
                 outcomes[at] = (REJECT, f"the connection {number} is closed")
-        sends = [self._send(self._open[each], [events[at] for at in found]) for each, found in indexes.items()]
+        sends = [self._send(self.peers[each], [events[at] for at in found]) for each, found in indexes.items()]
         sent = await asyncio.gather(*sends)
         for number, answers in zip(indexes, sent, strict=True):
             for at, answer in zip(indexes[number], answers, strict=True):
@@ -356,9 +360,8 @@ class TcpClient(_Streams, Sink):
     def __init__(self, options: TcpClientOptions) -> None:
         super().__init__()
         self._options = options
-        self._connection: _Connection | None = None
+        self._current: _Connection | None = None
         self._task: asyncio.Task[None] | None = None
-        self._connections = itertools.count(1)
 
     async def connect(self) -> None:
         options = self._options
@@ -368,57 +371,30 @@ class TcpClient(_Streams, Sink):
         except TimeoutError:
             text = f"{options.host}:{options.port} did not answer within {options.connect_timeout:g} s"
             raise DisconnectedError(text) from None
-        self._count_answers()
-        _probe(writer)
-        self._connection = _Connection(next(self._connections), reader, writer, options)
-        self._task = asyncio.get_running_loop().create_task(self._watch(self._connection))
+        self._current = self._connection(reader, writer, options)
+        self._task = asyncio.get_running_loop().create_task(self._watch(self._current))
 
     async def close(self) -> None:
         task, self._task = self._task, None
-        if task is not None:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
-        connection, self._connection = self._connection, None
+        await cancel(task)
+        connection, self._current = self._current, None
         if connection is not None:
             await connection.close()
 
     async def _watch(self, connection: _Connection) -> None:
         error: Exception = DisconnectedError("the server closed the connection")
         try:
-            if self.context.source is None:
-                await _discard(connection.reader)
-            else:
-                await self._read(connection)
-                if self.context.sink is not None and self._answered:
-                    await self._answer(connection)
+            await self._read(connection)
+            if self._answered:
+                await self._answer(connection)
         except (OSError, ValueError) as caught:
             error = caught
         self.context.disconnected(error)
 
-    async def pull(self, limit: int) -> list[Event] | None:
-        return await self._take(limit)
-
     async def write(self, events: list[Event]) -> Sequence[Outcome]:
-        connection = self._connection
+        connection = self._current
         if connection is None:
             raise DisconnectedError("not connected")
         pieces, outcomes = connection.writing.batch(events)
         await connection.send(pieces)
         return outcomes
-
-
-def _probe(writer: asyncio.StreamWriter) -> None:
-    """Let the kernel probe silent peers."""
-    found = writer.get_extra_info("socket")
-    if found is not None:
-        with contextlib.suppress(OSError):
-            found.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-            for name, value in PROBES.items():
-                if (option := getattr(socket, name, None)) is not None:  # not on all platforms
-                    found.setsockopt(socket.IPPROTO_TCP, option, value)
-
-
-async def _discard(reader: asyncio.StreamReader) -> None:
-    """Read and drop all bytes of a sink's connection, to notice its end."""
-    while await reader.read(CHUNK):
-        pass

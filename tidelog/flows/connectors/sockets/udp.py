@@ -28,8 +28,8 @@ LONGEST: Final = 65_535  # maximum size of a datagram in bytes
 class UdpOptions(PayloadOptions, kw_only=True):
     """Options of ``udp_client`` and ``udp_server``."""
 
-    host: str = "127.0.0.1"  # The peer, or the address to listen on.
-    port: Port  # The port of the peer, or to listen on. 0: a server selects a free port.
+    host: str = "127.0.0.1"  # The host of the peer, or the address to listen on.
+    port: Port  # The port of the peer, or to listen on. `0`: a server selects a free port.
 
 
 class UdpServerOptions(UdpOptions, kw_only=True):
@@ -103,11 +103,12 @@ class UdpServer(_UdpSocket, Source):
             finally:
                 if made.fileno() >= 0:
                     forget(made.fileno())
-            self._receive(made, limit)
+            self.receive(made, limit)
         return [self._found.popleft() for _ in range(min(limit, len(self._found)))]
 
-    def _receive(self, made: socket.socket, limit: int) -> None:
-        for _ in range(limit):  # datagrams without an event count too: there may be any number of them
+    def receive(self, made: socket.socket, limit: int) -> None:
+        """Receive at most ``limit`` datagrams."""
+        for _ in range(limit):  # including those without an event, of which there may be any number
             try:
                 data, peer = made.recvfrom(LONGEST)
             except BlockingIOError:
