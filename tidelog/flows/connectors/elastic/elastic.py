@@ -1,17 +1,7 @@
 """``elastic``: writes documents to Elasticsearch or OpenSearch by the bulk API. Each is settled by its own result.
 
-    result of an item                     outcome of its event
-    2xx                                   ok
-    404 of delete                         ok: the document does not exist
-    409 of create                         discard: the document exists, probably from an earlier attempt
-    409 of update                         retry, unless the event itself names a version: a version conflict
-    401, 403: no permission, a block      retry: all events fail until this is changed on the server
-    429, 5xx                              retry
-    all others                            reject
-    no response, or not one per item      retry
-
-If a whole request fails with 400 or 413, it is split in halves and repeated, so that one bad document does not affect
-the others. A batch of the operator ``batch`` has one document for each member, and each member is settled by itself.
+docs/flows-connectors.md has the outcome of each result. A batch of the operator ``batch`` has one document for each
+member, and each member is settled by itself.
 """
 
 from __future__ import annotations
@@ -111,8 +101,7 @@ class ElasticSink(HttpRequestSink):
         self._id_field = None if options.id_field is None else options.id_field.split(".")
         self._writes: dict[int, tuple[list[Event], list[list[BulkItem] | BulkItem]]] = {}  # in progress, by id()
         self._turn = 0  # the next node
-        query = [] if options.refresh == "false" else [f"refresh={options.refresh}"]
-        self._path = "/_bulk" + ("?" + "&".join(query) if query else "")
+        self._path = "/_bulk" if options.refresh == "false" else f"/_bulk?refresh={options.refresh}"
         self._headers = options.headers | {"Content-Type": "application/x-ndjson", "Accept": "application/json"}
 
     async def connect(self) -> None:

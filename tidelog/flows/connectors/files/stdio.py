@@ -17,7 +17,7 @@ from tidelog.flows.api.connector import Outcome, Sink, Source
 from tidelog.flows.api.errors import PeerGoneError
 from tidelog.flows.api.event import Event
 from tidelog.flows.connectors.payload import LinePayloadOptions, NameOrOptions, PayloadReader, PayloadWriter
-from tidelog.flows.connectors.sockets.descriptors import PipeWriter, forget, ready
+from tidelog.flows.connectors.sockets.descriptors import PipeWriter, watching
 
 CHUNK: Final = 64 << 10  # bytes read at a time
 
@@ -84,14 +84,11 @@ class StdioConnector(Source, Sink):
 
     async def _read(self) -> bytes | None:
         """Read bytes; none at the end of the input. Returns None if the pull was interrupted."""
-        waiting = ready(self.stdin)
-        if waiting is None:
-            return await asyncio.to_thread(os.read, self.stdin, CHUNK)
-        try:
-            if not await self.wait(waiting):
+        with watching(self.stdin) as readable:
+            if readable is None:
+                return await asyncio.to_thread(os.read, self.stdin, CHUNK)
+            if not await self.wait(readable):
                 return None
-        finally:
-            forget(self.stdin)
         try:
             return os.read(self.stdin, CHUNK)
         except BlockingIOError:  # another process has read the bytes

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
+from msgspec.structs import asdict
 
 from tidelog.flows.api.tokens import OK, REJECT, RETRY
 from tidelog.options.structs import Struct
@@ -114,24 +115,21 @@ class StatusCodeOptions(Struct):
 
     def __post_init__(self) -> None:
         seen: dict[range, str] = {}
-        for name, codes in self._lists():
+        for name, codes in asdict(self).items():
             for each in codes:
                 these = _codes(each)
                 if seen.setdefault(these, name) != name:
                     raise ValueError(f"statuses: {each!r} is in {seen[these]} and in {name}")
 
-    def _lists(self) -> tuple[tuple[str, list[Code]], ...]:
-        return ("ok", self.ok), ("retry", self.retry), ("reject", self.reject)
-
     def denied(self) -> frozenset[int]:
         """Return the status codes of DENIED that are in no list."""
-        listed = {code for _, codes in self._lists() for each in codes for code in _codes(each)}
+        listed = {code for codes in asdict(self).values() for each in codes for code in _codes(each)}
         return DENIED - listed
 
     def table(self) -> dict[int, Literal[0, 2, 3]]:
         """Return the meaning of each status code: OK, RETRY, or REJECT."""
         means: dict[str, Literal[0, 2, 3]] = {"ok": OK, "retry": RETRY, "reject": REJECT}
-        found = [(_codes(each), means[name]) for name, codes in self._lists() for each in codes]
+        found = [(_codes(each), means[name]) for name, codes in asdict(self).items() for each in codes]
         table: dict[int, Literal[0, 2, 3]] = dict.fromkeys(range(100, 600), REJECT)
         for codes, meaning in sorted(found, key=lambda each: len(each[0]), reverse=True):  # the narrowest last
             table |= dict.fromkeys(codes, meaning)

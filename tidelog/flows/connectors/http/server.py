@@ -1,14 +1,6 @@
 """``http_server``: requests become events, and are answered with the outcome of the events.
 
-    outcome of the events       ``answer: settled``     ``response``            ``accepted``
-    accepted by the flow        wait                    wait                    202
-    ok, discard                 200, or the response    wait for the response
-    reject                      422                     422
-    retry                       503                     503
-    none within ``wait``        504                     504                     503
-
-The sink writes responses. An event answers the request in its ``meta["request"]`` with its value, ``meta["status"]``
-(default 200), ``meta["response_headers"]`` and ``meta["content_type"]``. Only the first such event is used.
+docs/flows-connectors.md has the answer for each outcome, and the meta of events that are written as responses.
 """
 
 from __future__ import annotations

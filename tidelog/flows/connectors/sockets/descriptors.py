@@ -3,42 +3,33 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import select
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 PIPE: Final = select.PIPE_BUF  # bytes that a writable pipe accepts at once
 
 
-def ready(descriptor: int, *, to_write: bool = False) -> asyncio.Future[None] | None:
-    """Return a future that is done when the descriptor is readable (or writable). Call ``forget`` after waiting.
+@contextlib.contextmanager
+def watching(descriptor: int, *, to_write: bool = False) -> Iterator[asyncio.Future[None] | None]:
+    """Watch a descriptor. The future is done when it is readable (or writable).
 
-    Returns None if the descriptor never blocks, such as files and /dev/null.
+    The future is None if the descriptor never blocks, such as files and /dev/null.
     """
     loop = asyncio.get_running_loop()
     future: asyncio.Future[None] = loop.create_future()
-
-    def call() -> None:
-        if not future.done():
-            future.set_result(None)
-
+    add, remove = (loop.add_writer, loop.remove_writer) if to_write else (loop.add_reader, loop.remove_reader)
     try:
-        if to_write:
-            loop.add_writer(descriptor, call)
-        else:
-            loop.add_reader(descriptor, call)
+        add(descriptor, lambda: None if future.done() else future.set_result(None))
     except PermissionError:
-        return None
-    return future
-
-
-def forget(descriptor: int, *, to_write: bool = False) -> None:
-    loop = asyncio.get_running_loop()
-    if to_write:
-        loop.remove_writer(descriptor)
-    else:
-        loop.remove_reader(descriptor)
+        yield None
+        return
+    try:
+        yield future
+    finally:
+        remove(descriptor)
 
 
 def write_all(descriptor: int, data: bytes) -> None:
@@ -65,16 +56,11 @@ class PipeWriter:
                 await self._some()
 
     async def _some(self) -> None:
-        waiting = ready(self._descriptor, to_write=True)
-        if waiting is None:
-            data, self._rest = self._rest, b""
-            await asyncio.to_thread(write_all, self._descriptor, data)
-            return
-        try:
-            await waiting
-        finally:
-            forget(self._descriptor, to_write=True)
-        try:
+        with watching(self._descriptor, to_write=True) as writable:
+            if writable is None:
+                data, self._rest = self._rest, b""
+                await asyncio.to_thread(write_all, self._descriptor, data)
+                return
+            await writable
+        with contextlib.suppress(BlockingIOError):
             self._rest = self._rest[os.write(self._descriptor, self._rest[:PIPE]) :]
-        except BlockingIOError:
-            pass

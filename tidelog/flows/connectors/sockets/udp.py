@@ -18,7 +18,7 @@ from tidelog.flows.api.errors import DisconnectedError, RejectError
 from tidelog.flows.api.event import Event
 from tidelog.flows.api.tokens import REJECT
 from tidelog.flows.connectors.payload import PayloadOptions, PayloadReader, PayloadWriter
-from tidelog.flows.connectors.sockets.descriptors import forget, ready
+from tidelog.flows.connectors.sockets.descriptors import watching
 from tidelog.options.limits import Port
 from tidelog.options.units import Size
 
@@ -96,13 +96,9 @@ class UdpServer(_UdpSocket, Source):
     async def pull(self, limit: int) -> list[Event] | None:
         if not self._found:
             made = self.opened()
-            waiting = ready(made.fileno())
-            try:
-                if waiting is not None and not await self.wait(waiting):
+            with watching(made.fileno()) as readable:
+                if readable is not None and not await self.wait(readable):
                     return []
-            finally:
-                if made.fileno() >= 0:
-                    forget(made.fileno())
             self.receive(made, limit)
         return [self._found.popleft() for _ in range(min(limit, len(self._found)))]
 
@@ -148,12 +144,9 @@ class UdpClient(_UdpSocket, Sink):
                 made.sendto(piece, self._address)
                 return
             except BlockingIOError:
-                waiting = ready(made.fileno(), to_write=True)
-                try:
-                    if waiting is not None:
-                        await waiting
-                finally:
-                    forget(made.fileno(), to_write=True)
+                with watching(made.fileno(), to_write=True) as writable:
+                    if writable is not None:
+                        await writable
             except OSError as error:
                 if error.errno == errno.EMSGSIZE:
                     raise RejectError(f"{len(piece)} bytes do not fit into a datagram") from None
