@@ -33,6 +33,7 @@ from respserver.config.config import Config
 from respserver.config.renames import rename
 from respserver.execution.blocking import Blocking
 from respserver.execution.dispatch import Dispatcher
+from respserver.execution.requests import RequestProcessor
 from respserver.execution.slices import Slicing
 from respserver.execution.transactions import Transactions
 from respserver.maintenance.checkpoints import Checkpoints
@@ -139,9 +140,8 @@ class RespServer:
         self._admission = Admission(config, self.clock, self.clients, self.users, self.counters)
         self._limits, self._sockets = OutputLimits(config), sockets_of(loop, self.ticks)
         services = ConnectionServices(
-            self.clock, self.ticks, self.dispatcher, self._limits, self.counters, logger,
+            parts, RequestProcessor(parts, self.dispatcher, self._limits), self._limits, self._sockets,
             accept=self._admission.admit, left=self.clients.leave, awaited=self._read_after_wait,
-            sockets=self._sockets,
         )  # fmt: skip
         self.listeners = Listeners(config, lambda: cast(asyncio.Protocol, Connection(services)))
         self.clients.on_leave += [self.pubsub.drop, self._unwatch, self.monitors.remove, self.tracking.disable]

@@ -3,8 +3,8 @@
     admission      accepts and refuses new clients; closes idle and stalled ones
     clients        the registry of connected clients
     clientsocket   reads and writes one socket, by ``sockets`` or by the transport
-    connection     one client: runs its requests and sends its replies
-    flowcontrol    limits for waiting commands and replies
+    connection     one client: its socket, requests, replies, waits, and its end
+    flowcontrol    why commands wait, and limits for waiting commands and replies
     input          requests that have arrived and wait
     listeners      listening sockets: TCP, TLS and unix
     monitor        MONITOR

@@ -113,11 +113,11 @@ class Admission:
                 continue
             if limited:
                 self._clients.note(session, IDLE_CLIENT_BYTES + session.memory_bytes() + conn.waiting_bytes())
-            if conn.output.soft_since or conn.output.throttled:
+            if conn.output.soft_since or conn.flow.throttled:
                 conn.check_output_limit()
-            if conn.wait is not None and not conn.input.reading:
+            if conn.flow.wait is not None and not conn.socket.reading:
                 conn.poll_shutdown()
-            if conn.output.streaming is not None and conn.output.throttled and mono - conn.output.progress > STALL_MS:
+            if conn.output.streaming is not None and conn.flow.throttled and mono - conn.output.progress > STALL_MS:
                 conn.cut(f"accepted nothing of a streamed reply for {STALL_MS // 1000} seconds")
             if idle and now - session.last_active > idle and not _may_idle(session, conn):
                 self._counters.idle_cuts += 1
@@ -127,6 +127,6 @@ class Admission:
 def _may_idle(session: Session, conn: Connection) -> bool:
     """Return whether ``timeout`` does not apply to the client."""
     return bool(
-        session.blocked or session.subscribed or session.monitoring or conn.paused
-        or conn.wait is not None or session.replica is not None
+        session.blocked or session.subscribed or session.monitoring or conn.flow.paused
+        or conn.flow.wait is not None or session.replica is not None
     )

@@ -6,6 +6,7 @@ The first chunk is read by the transport. After that, ``sockets`` reads the sock
 from __future__ import annotations
 
 import asyncio
+import select
 
 from respserver.clients.sockets import SocketReader, Sockets
 from respserver.observe.traffic import Traffic
@@ -14,11 +15,12 @@ from respserver.observe.traffic import Traffic
 class ClientSocket:
     """Reads one socket for ``reader``, and writes to it."""
 
-    __slots__ = ("_behind", "_fd", "_reader", "_sockets", "_traffic", "transport")
+    __slots__ = ("_behind", "_fd", "_reader", "_sockets", "_traffic", "reading", "transport")
 
     def __init__(self, reader: SocketReader, sockets: Sockets | None, traffic: Traffic) -> None:
         self.transport: asyncio.Transport
-        self._reader = reader
+        self.reading = True  # False: too many requests or replies wait, or the connection ends
+        self._reader: SocketReader | None = reader  # None once the transport reads: a connection must not be a cycle
         self._sockets = sockets  # None: the transport reads and writes
         self._traffic = traffic
         self._fd = -1  # -1 while the transport reads
@@ -30,14 +32,24 @@ class ClientSocket:
             return
         sock = None if tls else self.transport.get_extra_info("socket")
         if sock is None:
-            self._sockets = None
+            self.to_transport()
             return
         self.transport.pause_reading()
         self._fd = sock.fileno()
-        self.resume_reading()
+        self._start()
 
     def resume_reading(self) -> None:
-        if self._sockets is not None and self._fd >= 0:
+        if not self.reading and not self.transport.is_closing():
+            self.reading = True
+            self._start()
+
+    def pause_reading(self) -> None:
+        if self.reading and not self.transport.is_closing():
+            self.reading = False
+            self.stop()
+
+    def _start(self) -> None:
+        if self._sockets is not None and self._reader is not None and self._fd >= 0:
             try:
                 self._sockets.start(self._fd, self._reader)
                 return
@@ -45,8 +57,9 @@ class ClientSocket:
                 self.to_transport()
         self.transport.resume_reading()
 
-    def pause_reading(self) -> None:
-        if self._sockets is not None and self._fd >= 0:
+    def stop(self) -> None:
+        """Stop reading, even if the transport is closing."""
+        if self._sockets is not None and self._reader is not None and self._fd >= 0:
             self._sockets.stop(self._fd, self._reader)
         else:
             self.transport.pause_reading()
@@ -54,9 +67,9 @@ class ClientSocket:
     def to_transport(self) -> None:
         """Hand reading and writing over to the transport, or to its next protocol."""
         if self._fd >= 0:
-            self.pause_reading()
+            self.stop()
             self._fd = -1
-        self._sockets = None
+        self._sockets = self._reader = None
 
     def write(self, data: bytes) -> None:
         traffic = self._traffic
@@ -74,6 +87,15 @@ class ClientSocket:
     def buffered(self) -> int:
         """Return the number of bytes that the transport has not sent yet."""
         return self.transport.get_write_buffer_size()
+
+    def peer_has_shut_down(self) -> bool:
+        """Return whether the peer sends nothing more, or the socket has failed.
+
+        A shutdown is not noticed if the requests in the socket fill its buffers.
+        """
+        poll = select.poll()
+        poll.register(self.fileno(), select.POLLRDHUP)
+        return bool(poll.poll(0))
 
     def fileno(self) -> int:
         """Return the file descriptor; -1 if there is none."""

@@ -16,14 +16,14 @@ from respserver.clients.flowcontrol import BACKLOG_AT_ONCE, BACKLOG_BYTES
 class RequestInput:
     """Decoded calls that wait, and bytes that are not decoded yet."""
 
-    __slots__ = ("_bytes", "backlog", "chunk", "decoder", "reading", "undecoded")
+    __slots__ = ("_bytes", "backlog", "chunk", "decoder", "queued_bytes", "undecoded")
 
     def __init__(self) -> None:
         self.decoder: RequestDecoder
-        self.reading = True  # False: too many requests or replies wait, or the connection ends
         self.backlog: deque[list[bytes]] = deque()  # calls that wait, in order
         self.undecoded = b""  # received before the login (Rule 2)
         self.chunk = 0  # size of the chunk whose calls run now
+        self.queued_bytes = 0  # memory of the commands that wait for EXEC
         self._bytes = 0  # bytes received since calls began to wait
 
     def append(self, calls: list[Call], size: int) -> None:

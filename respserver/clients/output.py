@@ -10,7 +10,7 @@ from commands.context import Chunks
 class ReplyOutput:
     """Replies, in order; ``streaming`` is the streamed reply that was begun."""
 
-    __slots__ = ("begun", "bytes", "items", "progress", "pushes", "soft_since", "streaming", "streams", "throttled")
+    __slots__ = ("begun", "bytes", "items", "progress", "pushes", "soft_since", "streaming", "streams")
 
     def __init__(self) -> None:
         self.items: list[bytes | Chunks] = []
@@ -21,7 +21,6 @@ class ReplyOutput:
         self.progress = 0  # ms (monotonic) when a streamed reply began, or the socket last accepted more
         # messages that follow the reply of the current command; None: send them immediately
         self.pushes: list[bytes] | None = None
-        self.throttled = False  # the socket's buffer is full
         self.soft_since = 0  # ms (monotonic) when the soft output limit was first exceeded; 0: not exceeded
 
     def add(self, data: bytes | Chunks) -> None:
@@ -39,8 +38,20 @@ class ReplyOutput:
         self.bytes = 0
         return data  # type: ignore[return-value]
 
-    def take_one(self, mono: int) -> bytes:
-        """Remove the first reply and return it. A streamed reply is moved to ``streaming``, and nothing is returned."""
+    def next_piece(self, mono: int) -> bytes | None:
+        """Remove the first reply, or a chunk of a streamed one, and return it; None if nothing is left.
+
+        Returns no bytes at the begin and the end of a streamed reply. Raises the exceptions of a streamed reply.
+        """
+        if self.streaming is not None:
+            piece = next(self.streaming.pieces, None)
+            if piece is None:
+                self.end_stream()
+                return b""
+            self.begun = True
+            return piece
+        if not self.items:
+            return None
         item = self.items.pop(0)
         if isinstance(item, Chunks):
             self.streaming = item

@@ -55,6 +55,6 @@ class Pauses:
     def _retry(self) -> None:
         """Retry the commands of paused clients."""
         for conn in self._clients.connections():
-            if conn.paused:
-                conn.paused = False
+            if conn.flow.paused:
+                conn.flow.paused = False
                 self._ticks.queue_resume(conn)

@@ -33,7 +33,9 @@ from commands.context import DUE_MESSAGES, Await, Block, Chunks, Context, Delaye
 from commands.declare import lookup
 from resp import errors, reply
 from resp.errors import CommandError
-from respserver.clients.connection import Connection, Wait
+from respserver.clients.connection import Connection
+from respserver.clients.flowcontrol import Wait
+from respserver.clients.state import HALF_CLOSED
 from respserver.execution.faults import fault_reply
 from respserver.runtime.parts import RuntimeParts
 from storage.groups.group import Group
@@ -172,7 +174,7 @@ class Blocking:
         """Block the client. ``ctx``, ``argv``: those of its call."""
         deadline = self._clock.mono() + max(1, block.deadline - ctx.now) if block.deadline else 0
         waiter = Waiter(self, conn, block, deadline, argv)
-        conn.wait = waiter
+        conn.flow.wait = waiter
         conn.session.blocked = True
         self.count += 1
         if isinstance(block, DelayedReply):
@@ -189,7 +191,7 @@ class Blocking:
             if len(self._deadlines) > 64 and len(self._deadlines) > 2 * self.count:  # most are obsolete
                 self._deadlines = [entry for entry in self._deadlines if not entry[2].done]
                 heapify(self._deadlines)
-        if deadline or isinstance(block, Await) or block.group is not None or conn.peer_shut_down:
+        if deadline or isinstance(block, Await) or block.group is not None or conn.state == HALF_CLOSED:
             self._ticks.queue_flush(conn)  # the tick sets the timer, or closes at eof
 
     def _enqueue(self, waiter: Waiter, block: Block) -> None:
@@ -250,7 +252,7 @@ class Blocking:
         else:
             self._dequeue(waiter, waiter.block)
         waiter.finish()
-        waiter.conn.wait = None
+        waiter.conn.flow.wait = None
         waiter.conn.session.blocked = False
 
     def _dequeue(self, waiter: Waiter, block: Block) -> None:
@@ -380,7 +382,7 @@ class Blocking:
         for waiter, out in zip(served, answers, strict=True):
             waiter.finish()
             conn = waiter.conn
-            conn.wait = None
+            conn.flow.wait = None
             conn.session.blocked = False
             self._answer(conn, out)
         if name is not None and queue:

@@ -30,7 +30,7 @@ from commands.session import Session
 from resp import reply
 from resp.decode import Alike, Call
 from resp.errors import CommandError
-from respserver.clients.connection import CommandRunner, Connection
+from respserver.clients.connection import Connection
 from respserver.clients.flowcontrol import OUTPUT_AT_ONCE
 from respserver.clients.monitor import Monitors, hidden, redacted
 from respserver.clients.notifications import Notifications
@@ -56,7 +56,7 @@ _time_ns: Final = time_ns
 SOON: Final = 64 * 1024
 
 
-class Dispatcher(CommandRunner):
+class Dispatcher:
     """Runs commands; one object per server."""
 
     def __init__(
@@ -89,7 +89,10 @@ class Dispatcher(CommandRunner):
 
     # -- the loop --------------------------------------------------------------------------------------------
     def run(self, conn: Connection, calls: list[Call]) -> None:
-        """Run the calls; see CommandRunner."""
+        """Run the calls in order until one has to wait, or the client has to read first. The others go to the backlog.
+
+        May change the list.
+        """
         session, output = conn.session, conn.output
         ctx, before = self._begin(session), output.bytes
         # number of items of ``calls`` that were run; number of calls in Alike objects among them, without the first
@@ -392,7 +395,7 @@ class Dispatcher(CommandRunner):
             raise
         session.last_command = command.name
         if (gates.held or gates.pause_until > self._ctx.now) and self._checks.must_wait(command, session, argv):
-            conn.paused = True
+            conn.flow.paused = True
             return None
         if session.multi and "immediate" not in command.traits:
             self._transactions.queue(conn, argv)

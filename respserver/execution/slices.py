@@ -18,7 +18,8 @@ from commands.declare import Command
 from commands.session import Session
 from resp import errors, reply
 from resp.errors import CommandError
-from respserver.clients.connection import Connection, Wait
+from respserver.clients.connection import Connection
+from respserver.clients.flowcontrol import Wait
 from respserver.clients.monitor import redacted
 from respserver.clients.notifications import Notifications
 from respserver.execution.faults import fault_reply
@@ -51,7 +52,7 @@ class SlicedCommand(Wait):
 
     def forget(self) -> None:
         if self.conn is not None:
-            self.conn.wait = None
+            self.conn.flow.wait = None
             self.conn = None
 
     def end(self, error: bool) -> bool:  # noqa: ARG002
@@ -82,7 +83,7 @@ class Slicing:
     def begin(self, conn: Connection, slices: Slices, command: Command | None, argv: list[bytes]) -> None:
         """Block the client until the command is finished."""
         work = SlicedCommand(conn, slices, command, argv)
-        conn.wait = work
+        conn.flow.wait = work
         self._works.append(work)
         self._ticks.queue()
         if len(self._works) == 1:

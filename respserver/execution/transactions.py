@@ -35,8 +35,9 @@ class Transactions:
     def queue(self, conn: Connection, argv: list[bytes]) -> None:
         """Queue a command of a transaction until EXEC."""
         session = conn.session
-        conn.multi_bytes = (conn.multi_bytes if session.queued else 0) + 64 * len(argv) + sum(map(len, argv))
-        if conn.multi_bytes > self._config.client_query_buffer_limit:
+        queued = conn.input.queued_bytes if session.queued else 0
+        conn.input.queued_bytes = queued + 64 * len(argv) + sum(map(len, argv))
+        if conn.input.queued_bytes > self._config.client_query_buffer_limit:
             self._counters.query_buffer_cuts += 1
             conn.cut("query buffer limit exceeded by what waits for EXEC")
         session.queued.append(argv)
@@ -55,7 +56,7 @@ class Transactions:
                 part = self._run_one_queued(ctx, argv)
                 parts.append(part)
                 size += len(part) if isinstance(part, bytes) else part.memory_bytes()
-                if size > OUTPUT_AT_ONCE and (conn is None or conn.overfull(size)):
+                if size > OUTPUT_AT_ONCE and (conn is None or conn.check_output_limit(size)):
                     _close_all(parts)
         finally:
             ctx.in_exec = False

@@ -49,8 +49,8 @@ class TickClient:
         """Write replies to the socket."""
         raise NotImplementedError
 
-    def held(self) -> None:
-        """Called when replies have to wait for the disk."""
+    def check_output_limit(self) -> bool:
+        """Close the client if too many of its replies wait. Returns whether it is closed."""
         raise NotImplementedError
 
     def run_backlog(self) -> None:
@@ -190,7 +190,7 @@ class Ticks:
             self._held += flush
             self._hold = False
             for client in flush:
-                client.held()
+                client.check_output_limit()
         else:
             self._send_all(flush)
         if self._after:

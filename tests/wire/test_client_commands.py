@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 
 import pytest
@@ -54,7 +55,7 @@ def stuck(c: Raw, connect: Connect, hand: RunningServer) -> Raw:
     raw = connect()
     raw("CLIENT", "SETNAME", "stuck")
     raw.send("TRANGE", "big", "-", "+")
-    seen(hand, lambda conn: conn.output.streaming is not None and conn.output.throttled)
+    seen(hand, lambda conn: conn.output.streaming is not None and conn.flow.throttled)
     return raw
 
 
@@ -63,7 +64,7 @@ def test_pause_holds_everything_until_its_time(c: Raw, connect: Connect, hand: R
     other = connect()
     assert c("CLIENT", "PAUSE", 500) == b"OK"
     other.sock.sendall(pack("SET", "k", 1) + pack("GET", "k"))
-    seen(hand, lambda conn: conn.paused)
+    seen(hand, lambda conn: conn.flow.paused)
     other.send("INCR", "k")  # arrives while the others wait: must not overtake them
     seen(hand, lambda conn: len(conn.input.backlog) == 3)
     hand.advance(400)
@@ -76,7 +77,7 @@ def test_unpause_ends_it_at_once(c: Raw, connect: Connect, hand: RunningServer) 
     other = connect()
     c("CLIENT", "PAUSE", 100_000)
     other.send("PING")
-    seen(hand, lambda conn: conn.paused)
+    seen(hand, lambda conn: conn.flow.paused)
     assert c("CLIENT", "UNPAUSE") == b"OK"
     assert other.read() == b"PONG"
     assert other("PING") == b"PONG"
@@ -92,9 +93,9 @@ def test_pause_write_lets_reads_through(c: Raw, connect: Connect, hand: RunningS
     assert len(other("TREAD", "s", "0", 10)) == 1
     assert other.pipeline(("MULTI",), ("TLEN", "s"), ("EXEC",)) == [b"OK", b"QUEUED", [1]]
     other.send("TREAD", "s", "0", 10, "GROUP", "g", 0)  # a write [13]
-    seen(hand, lambda conn: conn.paused)
+    seen(hand, lambda conn: conn.flow.paused)
     third.send("EXEC")
-    seen(hand, lambda conn: conn.paused and conn.session.multi)
+    seen(hand, lambda conn: conn.flow.paused and conn.session.multi)
     c("CLIENT", "UNPAUSE")
     assert len(other.read()) == 1
     assert len(third.read()) == 1
@@ -105,7 +106,7 @@ def test_a_paused_client_that_hangs_up_runs_nothing(c: Raw, connect: Connect, ha
     other = connect()
     c("CLIENT", "PAUSE", 100_000, "WRITE")
     other.send("SET", "k", 1)
-    seen(hand, lambda conn: conn.paused)
+    seen(hand, lambda conn: conn.flow.paused)
     assert c("CLIENT", "KILL", "SKIPME", "yes") == 1
     assert closed(other)
     c("CLIENT", "UNPAUSE")
@@ -142,7 +143,7 @@ def test_reply_skip_leaves_out_one(c: Raw) -> None:
 def test_a_blocked_client_without_replies(c: Raw, connect: Connect, hand: RunningServer, mode: str) -> None:
     reader = connect()
     reader.sock.sendall(pack("CLIENT", "REPLY", mode) + pack("TREAD", "s", "", 1, "BLOCK", 0))
-    seen(hand, lambda conn: conn.wait is not None)
+    seen(hand, lambda conn: conn.flow.wait is not None)
     c("TAPPEND", "s", "a", "b")
     if mode == "OFF":
         assert reader("CLIENT", "REPLY", "ON") == b"OK"
@@ -164,7 +165,7 @@ def test_kill_a_client_that_does_not_read(c: Raw, stuck: Raw, hand: RunningServe
 def test_kill_a_blocked_client_in_the_middle_of_a_pipeline(c: Raw, connect: Connect, hand: RunningServer) -> None:
     reader = connect()
     reader.sock.sendall(pack("TREAD", "s", "", 1, "BLOCK", 0) + pack("SET", "k", 1))
-    seen(hand, lambda conn: conn.wait is not None)
+    seen(hand, lambda conn: conn.flow.wait is not None)
     assert c("CLIENT", "KILL", "SKIPME", "yes") == 1
     assert closed(reader)
     assert c("TAPPEND", "s", "a", "b")
@@ -234,7 +235,7 @@ def test_a_message_waits_for_the_end_of_a_streamed_reply(c: Raw, connect: Connec
     both = connect(3)
     both("SUBSCRIBE", "news")
     both.send("TRANGE", "big", "-", "+")
-    seen(hand, lambda conn: conn.output.streaming is not None and conn.output.throttled)
+    seen(hand, lambda conn: conn.output.streaming is not None and conn.flow.throttled)
     assert c("PUBLISH", "news", "hello") == 1
     both.send("PING")
     entries = both.read()
@@ -312,19 +313,19 @@ def test_a_reply_never_overtakes_its_batch(c: Raw, connect: Connect, hand: Runni
     reader, writer = connect(), connect()
     ours = writer("CLIENT", "ID")
     reader.sock.sendall(pack("ECHO", b"x" * 16_000_000) + pack("TREAD", "s", "", 1, "BLOCK", 0))
-    seen(hand, lambda conn: conn.output.throttled)
+    seen(hand, lambda conn: conn.flow.throttled)
 
     def park() -> None:
-        conn = next(conn for conn in connections(hand) if conn.output.throttled)
-        conn.output.throttled = False  # as if the socket had taken what it was given
+        conn = next(conn for conn in connections(hand) if conn.flow.throttled)
+        conn.flow.throttled = False  # as if the socket had taken what it was given
         conn.run_backlog()
-        assert conn.wait is not None
-        conn.output.throttled = True
+        assert conn.flow.wait is not None
+        conn.flow.throttled = True
 
     hand.call(park)
 
     def append_and_resume() -> tuple[int, int]:
-        conn = next(conn for conn in connections(hand) if conn.wait is not None)
+        conn = next(conn for conn in connections(hand) if conn.flow.wait is not None)
         other = next(conn for conn in connections(hand) if conn.session.id == ours)
         other.data_received(pack("TAPPEND", "s", "a", "b"))
         before = conn.session.total_out
@@ -337,3 +338,24 @@ def test_a_reply_never_overtakes_its_batch(c: Raw, connect: Connect, hand: Runni
     assert len(writer.read()) > 10
     assert len(reader.read()) == 16_000_000
     assert len(reader.read()) == 1
+
+
+def test_a_closed_connection_is_freed_without_a_collection(hand: RunningServer, c: Raw) -> None:
+    """The program never runs a full collection."""
+
+    def alive() -> int:
+        return sum(type(each) is Connection for each in gc.get_objects())
+
+    c("PING")
+    gc.collect()
+    gc.disable()
+    try:
+        before = alive()
+        for _ in range(3):
+            with Raw(hand.port) as client:
+                client("SET", "k", "v")
+        wait_for(lambda: hand.call(lambda: len(connections(hand)) == 1))
+        wait_for(lambda: hand.call(lambda: True))
+        assert alive() == before
+    finally:
+        gc.enable()

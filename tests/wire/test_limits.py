@@ -103,7 +103,7 @@ def test_idle_clients_are_closed_and_busy_ones_are_not(c: Raw, connect: Connect,
 def test_an_idle_client_that_does_not_read_is_closed_too(c: Raw, connect: Connect, hand: RunningServer) -> None:
     stuck = connect()
     stuck.sock.sendall(pack("ECHO", b"x" * 16 * MB))
-    wait_for(lambda: hand.call(lambda: any(isinstance(s.transport, Connection) and s.transport.output.throttled
+    wait_for(lambda: hand.call(lambda: any(isinstance(s.transport, Connection) and s.transport.flow.throttled
                                            for s in hand.server.clients)))  # fmt: skip
     c("CONFIG", "SET", "timeout", 10)
     hand.advance(6000)

@@ -146,7 +146,7 @@ def test_a_held_client_piles_up_nothing(connect: Connect, locked: RunningServer)
 
     def kept() -> int:
         conn = max(locked.server.clients.connections(), key=lambda conn: conn.session.id)
-        assert not conn.input.reading
+        assert not conn.socket.reading
         assert not conn.input.backlog
         return conn.stats().query_buffered
 

@@ -31,7 +31,7 @@ def still_waiting(raw: Raw, c: Raw) -> bool:
 
 def held_back(hand: RunningServer) -> int:
     """The number of clients that CLIENT PAUSE holds back."""
-    return sum(conn.paused for conn in hand.server.clients.connections())
+    return sum(conn.flow.paused for conn in hand.server.clients.connections())
 
 
 def nothing_left(hand: RunningServer) -> bool:

@@ -154,9 +154,9 @@ def test_commands_wait_in_the_backlog_and_then_run_in_order(local: LocalServer, 
     local.settle()
     conn = one.conn
     assert conn.busy
-    assert (conn.wait is not None, conn.paused) == (reason == "blocked", reason == "paused")
+    assert (conn.flow.wait is not None, conn.flow.paused) == (reason == "blocked", reason == "paused")
     assert (conn.output.streaming is not None) == (reason == "streaming")
-    assert conn.output.throttled == (reason in ("streaming", "throttled"))
+    assert conn.flow.throttled == (reason in ("streaming", "throttled"))
     one.taken()
     one.pipeline(("ECHO", "a"), ("ECHO", "b"))
     one.send("ECHO", "c")
@@ -212,10 +212,10 @@ def test_reading_stops_while_the_socket_is_full(local: LocalServer, one: Peer) -
     one.wire.full = True
     one.send("ECHO", "x" * (OUTPUT_AT_ONCE + 1))
     local.settle()
-    assert (one.conn.output.throttled, one.wire.reading, one.conn.stats().writing) == (True, False, True)
+    assert (one.conn.flow.throttled, one.wire.reading, one.conn.stats().writing) == (True, False, True)
     one.wire.drain()
     local.settle()
-    assert (one.conn.output.throttled, one.wire.reading, one.conn.stats().writing) == (False, True, False)
+    assert (one.conn.flow.throttled, one.wire.reading, one.conn.stats().writing) == (False, True, False)
 
 
 def test_the_backlog_waits_while_the_disk_holds_replies_back(local: LocalServer, one: Peer) -> None:

@@ -84,7 +84,7 @@ def test_a_client_that_takes_a_piece_has_time_for_the_next(local: LocalServer, o
         one.wire.drain()
         one.wire.full = True
         local.settle()
-        assert one.conn.output.throttled
+        assert one.conn.flow.throttled
     assert one.conn.output.streaming
     assert not one.wire.aborted
 

@@ -56,7 +56,7 @@ def test_every_plain_reader_is_served_and_equal_ones_share_the_reply(local: Loca
     assert [len(pieces) for pieces in replies] == [1, 1, 1]
     assert value_of(replies[0][0]) == b"x"
     assert replies[0][0] is replies[1][0] is replies[2][0]
-    assert not any(peer.session.blocked or peer.conn.wait for peer in readers)
+    assert not any(peer.session.blocked or peer.conn.flow.wait for peer in readers)
     assert nothing_left(local)
 
 
@@ -300,7 +300,7 @@ def test_the_next_reader_of_a_group_is_served_if_the_first_is_gone(local: LocalS
 
 def test_forget_is_idempotent(local: LocalServer) -> None:
     reader, other = waiting(local, "", 1, "BLOCK", 0), waiting(local, "", 1, "BLOCK", 0)
-    wait = reader.conn.wait
+    wait = reader.conn.flow.wait
     assert wait is not None
     wait.forget()
     wait.forget()
@@ -359,7 +359,7 @@ def test_a_bug_while_serving_one_reader_does_not_concern_the_others(
     local: LocalServer, writer: Peer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, second = group_readers(local, 2)
-    wait = first.conn.wait
+    wait = first.conn.flow.wait
 
     def serve(block: object, ctx: Context, key: bytes) -> bytes:
         if ctx.session is first.session:

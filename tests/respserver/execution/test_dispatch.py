@@ -175,7 +175,7 @@ def test_a_paused_client_goes_on_where_it_was_held(local: LocalServer, one: Peer
     one.pipeline(("PING",), ("PROBE", "a"), ("PING",), ("PROBE", "b"))
     one.send("PROBE", "c")
     local.settle()
-    assert (one.taken(), ran, one.conn.paused) == (b"+PONG\r\n", [], True)
+    assert (one.taken(), ran, one.conn.flow.paused) == (b"+PONG\r\n", [], True)
     local.advance(900)
     assert ran == []
     local.advance(200)

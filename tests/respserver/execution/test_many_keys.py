@@ -134,7 +134,7 @@ def test_a_client_that_shuts_down_its_side_waits_no_more(local: LocalServer) -> 
 
 def test_forget_is_idempotent(local: LocalServer, writer: Peer) -> None:
     waiter, other = waiting(local, 0, "s", 0, "t", 0), waiting(local, 0, "t", 0)
-    wait = waiter.conn.wait
+    wait = waiter.conn.flow.wait
     assert wait is not None
     wait.forget()
     wait.forget()
