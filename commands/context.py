@@ -298,27 +298,20 @@ class MonitorsPart(Protocol):
 class PubSubPart(Protocol):
     """The registry of subscriptions."""
 
-    def subscribe(self, session: Session, channel: bytes, pattern: bool) -> None:
-        """Add a subscription. Idempotent; changes ``session.channels`` or ``session.patterns``."""
-    def unsubscribe(self, session: Session, channel: bytes, pattern: bool) -> None:
-        """Remove a subscription. Idempotent; changes ``session.channels`` or ``session.patterns``."""
-    def publish(self, channel: bytes, message: bytes) -> int:
-        """Deliver to subscribers of this server and of its replicas; return the number of deliveries here."""
-    def subscribe_shard(self, session: Session, channel: bytes) -> None:
-        """Add a subscription. Idempotent; changes ``session.shards``."""
-    def unsubscribe_shard(self, session: Session, channel: bytes) -> None:
-        """Remove a subscription. Idempotent; changes ``session.shards``."""
-    def publish_shard(self, channel: bytes, message: bytes) -> int:
-        """Do the same as publish(), for the subscribers of a shard channel."""
+    # ``kind``: CHANNELS, PATTERNS or SHARDS of ``commands.session``
+    def subscribe(self, session: Session, kind: int, name: bytes) -> None:
+        """Add a subscription. Idempotent; changes ``session.subscriptions(kind)``."""
+    def unsubscribe(self, session: Session, kind: int, name: bytes) -> None:
+        """Remove a subscription. Idempotent; changes ``session.subscriptions(kind)``."""
     def unsubscribe_some(self, session: Session, count: int) -> bool:
         """End ``count`` subscriptions of any kind; return whether there are more."""
-    def channels(self) -> list[bytes]:
-        """Return the channels that have subscribers, as a copy."""
-    def channel_subscribers(self, channel: bytes) -> int: ...
-    def shard_channels(self) -> list[bytes]:
-        """Return the shard channels that have subscribers, as a copy."""
-    def shard_subscribers(self, channel: bytes) -> int: ...
-    def pattern_count(self) -> int: ...
+    def publish(self, channel: bytes, message: bytes, shard: bool = False) -> int:
+        """Deliver to subscribers of this server and of its replicas; return the number of deliveries here."""
+    def names(self, kind: int) -> list[bytes]:
+        """Return the names that have subscribers, as a copy."""
+    def count(self, kind: int) -> int:
+        """Return the number of names that have subscribers."""
+    def subscribers(self, kind: int, name: bytes) -> int: ...
 
 
 class TrackingPart(Protocol):

@@ -14,6 +14,8 @@ SUPERUSER: Final = superuser()
 WATCH_BYTES: Final = 400
 SUBSCRIPTION_BYTES: Final = 400
 SHORT_NAMES: Final = 256
+# The kinds of subscriptions. The last one: shard channels.
+KINDS = CHANNELS, PATTERNS, SHARDS = range(3)
 
 
 @dataclass
@@ -129,6 +131,10 @@ class Session:
     def subscribed(self) -> bool:
         """Whether it has subscriptions."""
         return bool(self.channels or self.patterns or self.shards)
+
+    def subscriptions(self, kind: int) -> set[bytes]:
+        """Return the names that the client subscribes to. ``kind``: CHANNELS, PATTERNS or SHARDS."""
+        return (self.channels, self.patterns, self.shards)[kind]
 
     def refresh(self) -> None:
         """Recompute ``plain`` and ``limited``."""

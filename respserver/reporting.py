@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from commands.declare import all_commands
+from commands.session import CHANNELS, PATTERNS, SHARDS
 from respserver.clients.clients import Clients
 from respserver.clients.pubsub import PubSub
 from respserver.clients.tracking import Tracking
@@ -88,9 +89,9 @@ class Reporting:
             log=data.log_stats(),
             log_offset=data.disk.offset, write_error=self._gates.unwritable or None,
             startup_memory=data.startup_memory, keys_loaded=data.keys_loaded, deadlines=sources.blocking.deadlines(),
-            channels=sources.pubsub.channel_count(),
-            shard_channels=sources.pubsub.shard_count(),
-            patterns=sources.pubsub.pattern_count(), config_file=config.file or "", executable=sys.executable,
+            channels=sources.pubsub.count(CHANNELS),
+            shard_channels=sources.pubsub.count(SHARDS),
+            patterns=sources.pubsub.count(PATTERNS), config_file=config.file or "", executable=sys.executable,
             histograms=self._timings.histograms, peak_memory=sources.memory.peak(),
             denials=sources.users.denials.counts, tracking=sources.tracking.stats(),
             overheads=sources.memory.overheads(),

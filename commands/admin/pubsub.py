@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Final
 
-from commands.context import Context, PubSubPart, Reply, Slices
+from commands.context import Context, Reply, Slices
 from commands.declare import arg, command, key, opt
 from commands.glob import MAX_TOGETHER, check_length, compiled
-from commands.session import Session
+from commands.session import CHANNELS, PATTERNS, SHARDS, Session
 from commands.slicing import AT_ONCE, SLICE_BYTES, Encode, in_turn, matching_names, slice_end
 from resp import errors, reply
 from resp.errors import CommandError
@@ -22,36 +21,27 @@ _subscribe = partial(command, flags="pubsub noscript loading stale", traits="sub
 _ask = partial(command, flags="pubsub loading stale", group="pubsub")
 
 
-def _confirm(session: Session, kind: bytes, channel: bytes | None) -> bytes:
+def _confirm(session: Session, word: bytes, kind: int, channel: bytes | None) -> bytes:
     """Encode a confirmation. ``channel`` is None if there was no subscription to end."""
     name = reply.null(session.proto) if channel is None else reply.bulk(channel)
-    shard = kind in (b"ssubscribe", b"sunsubscribe")
-    count = len(session.shards) if shard else len(session.channels) + len(session.patterns)
-    return reply.push(session.proto, [reply.bulk(kind), name, reply.integer(count)])
+    count = len(session.shards) if kind == SHARDS else len(session.channels) + len(session.patterns)
+    return reply.push(session.proto, [reply.bulk(word), name, reply.integer(count)])
 
 
-def _join(ctx: Context, names: list[bytes], kind: bytes) -> Reply:
+def _join(ctx: Context, names: list[bytes], word: bytes, kind: int) -> Reply:
     """Subscribe and confirm it."""
-    return _in_turn(ctx, names, partial(_change, kind), MAX_TOGETHER if kind == b"psubscribe" else SLICE_BYTES)
+    change = partial(_change_some, ctx.server.pubsub.subscribe, word, kind)
+    return _in_turn(ctx, names, change, MAX_TOGETHER if kind == PATTERNS else SLICE_BYTES)
 
 
-_CHANGES: Final[dict[bytes, Callable[[PubSubPart, Session, bytes], None]]] = {
-    b"subscribe": lambda pubsub, session, name: pubsub.subscribe(session, name, False),
-    b"psubscribe": lambda pubsub, session, name: pubsub.subscribe(session, name, True),
-    b"ssubscribe": lambda pubsub, session, name: pubsub.subscribe_shard(session, name),
-    b"unsubscribe": lambda pubsub, session, name: pubsub.unsubscribe(session, name, False),
-    b"punsubscribe": lambda pubsub, session, name: pubsub.unsubscribe(session, name, True),
-    b"sunsubscribe": lambda pubsub, session, name: pubsub.unsubscribe_shard(session, name),
-}
-
-
-def _change(kind: bytes, ctx: Context, names: list[bytes]) -> bytes:
-    """Subscribe or unsubscribe, and return the confirmations."""
-    session, parts = ctx.session, list[bytes]()
+def _change_some(
+    change: Callable[[Session, int, bytes], None], word: bytes, kind: int, ctx: Context, names: list[bytes]
+) -> bytes:
+    parts = []
     for name in names:
-        _CHANGES[kind](ctx.server.pubsub, session, name)
-        parts.append(_confirm(session, kind, name))
-    session.refresh()
+        change(ctx.session, kind, name)
+        parts.append(_confirm(ctx.session, word, kind, name))
+    ctx.session.refresh()
     return b"".join(parts)
 
 
@@ -82,18 +72,19 @@ def _confirmed(session: Session, confirmations: bytes) -> bytes:
     return confirmations
 
 
-def _leave(ctx: Context, names: list[bytes], kind: bytes, mine: set[bytes]) -> Reply:
-    """Unsubscribe and confirm it. ``mine``: the client's subscriptions, which end if no name is given."""
+def _leave(ctx: Context, names: list[bytes], word: bytes, kind: int) -> Reply:
+    """Unsubscribe and confirm it. If no name is given, all subscriptions of this kind end."""
+    mine = ctx.session.subscriptions(kind)
     names = names or (sorted(mine) if len(mine) <= AT_ONCE else list(mine))
     if not names:
-        return _confirmed(ctx.session, _confirm(ctx.session, kind, None))
-    return _in_turn(ctx, names, partial(_change, kind))
+        return _confirmed(ctx.session, _confirm(ctx.session, word, kind, None))
+    return _in_turn(ctx, names, partial(_change_some, ctx.server.pubsub.unsubscribe, word, kind))
 
 
 @_subscribe("SUBSCRIBE", arg("channel", multiple=True), complexity="O(N): N channels to subscribe to.", channels="all")
 def subscribe(ctx: Context, argv: list[bytes]) -> Reply:
     """Receive the messages that are published to the channels from now on."""
-    return _join(ctx, argv[1:], b"subscribe")
+    return _join(ctx, argv[1:], b"subscribe", CHANNELS)
 
 
 @_subscribe(
@@ -104,13 +95,13 @@ def psubscribe(ctx: Context, argv: list[bytes]) -> Reply:
     """Receive the messages of all channels whose names match one of the patterns."""
     for pattern in argv[1:]:
         check_length(pattern)  # before the first subscription
-    return _join(ctx, argv[1:], b"psubscribe")
+    return _join(ctx, argv[1:], b"psubscribe", PATTERNS)
 
 
 @_subscribe("UNSUBSCRIBE", opt(arg("channel", multiple=True)), complexity="O(N): N channels to unsubscribe from.")
 def unsubscribe(ctx: Context, argv: list[bytes]) -> Reply:
     """End the subscriptions to the named channels, or to all."""
-    return _leave(ctx, argv[1:], b"unsubscribe", ctx.session.channels)
+    return _leave(ctx, argv[1:], b"unsubscribe", CHANNELS)
 
 
 @_subscribe(
@@ -118,7 +109,7 @@ def unsubscribe(ctx: Context, argv: list[bytes]) -> Reply:
 )  # fmt: skip
 def punsubscribe(ctx: Context, argv: list[bytes]) -> Reply:
     """End the subscriptions to the named patterns, or to all."""
-    return _leave(ctx, argv[1:], b"punsubscribe", ctx.session.patterns)
+    return _leave(ctx, argv[1:], b"punsubscribe", PATTERNS)
 
 
 # As in Redis, shard channels are declared as keys with the flag not_key: there they belong to the slot of their name.
@@ -130,7 +121,7 @@ def ssubscribe(ctx: Context, argv: list[bytes]) -> Reply:
     """Receive the messages that are published to the shard channels from now on."""
     if ctx.in_exec:
         raise CommandError(errors.NO_SSUBSCRIBE_IN_EXEC)
-    return _join(ctx, argv[1:], b"ssubscribe")
+    return _join(ctx, argv[1:], b"ssubscribe", SHARDS)
 
 
 @_subscribe(
@@ -139,7 +130,7 @@ def ssubscribe(ctx: Context, argv: list[bytes]) -> Reply:
 )  # fmt: skip
 def sunsubscribe(ctx: Context, argv: list[bytes]) -> Reply:
     """End the subscriptions to the named shard channels, or to all."""
-    return _leave(ctx, argv[1:], b"sunsubscribe", ctx.session.shards)
+    return _leave(ctx, argv[1:], b"sunsubscribe", SHARDS)
 
 
 def _reply_first(session: Session) -> None:
@@ -167,43 +158,45 @@ def publish(ctx: Context, argv: list[bytes]) -> Reply:
 def spublish(ctx: Context, argv: list[bytes]) -> Reply:
     """Send a message to the current subscribers of a shard channel; return their number."""
     _reply_first(ctx.session)
-    return reply.integer(ctx.server.pubsub.publish_shard(argv[1], argv[2]))
+    return reply.integer(ctx.server.pubsub.publish(argv[1], argv[2], shard=True))
 
 
-def _matching(ctx: Context, names: list[bytes], argv: list[bytes]) -> Reply:
-    """Return the names that match the pattern argv[2], or all names without one. Raises CommandError."""
+def _matching(ctx: Context, argv: list[bytes], kind: int) -> Reply:
+    """Return the names that have subscribers and match the pattern argv[2], if there is one. Raises CommandError."""
     if len(argv) > 3:
         raise errors.bad_subcommand(argv)
     fits = compiled(argv[2]).matches if len(argv) == 3 else None
+    names = ctx.server.pubsub.names(kind)
     return matching_names(names, lambda _, some: list(filter(fits, some)) if fits is not None else some, ctx)
 
 
 @_ask("PUBSUB|CHANNELS", opt(arg("pattern", "pattern")), complexity="O(N): N active channels.")
 def pubsub_channels(ctx: Context, argv: list[bytes]) -> Reply:
     """Return the channels that have subscribers."""
-    return _matching(ctx, ctx.server.pubsub.channels(), argv)
+    return _matching(ctx, argv, CHANNELS)
 
 
 @_ask("PUBSUB|NUMSUB", opt(arg("channel", multiple=True)), complexity="O(N): N channels named.")
 def pubsub_numsub(ctx: Context, argv: list[bytes]) -> Reply:
     """Return the number of subscribers of each channel."""
-    return _counted(ctx, argv[2:], ctx.server.pubsub.channel_subscribers)
+    return _counted(ctx, argv[2:], CHANNELS)
 
 
 @_ask("PUBSUB|SHARDCHANNELS", opt(arg("pattern", "pattern")), complexity="O(N): N active shard channels.")
 def pubsub_shardchannels(ctx: Context, argv: list[bytes]) -> Reply:
     """Return the shard channels that have subscribers."""
-    return _matching(ctx, ctx.server.pubsub.shard_channels(), argv)
+    return _matching(ctx, argv, SHARDS)
 
 
 @_ask("PUBSUB|SHARDNUMSUB", opt(arg("shardchannel", multiple=True)), complexity="O(N): N shard channels named.")
 def pubsub_shardnumsub(ctx: Context, argv: list[bytes]) -> Reply:
     """Return the number of subscribers of each shard channel."""
-    return _counted(ctx, argv[2:], ctx.server.pubsub.shard_subscribers)
+    return _counted(ctx, argv[2:], SHARDS)
 
 
-def _counted(ctx: Context, channels: list[bytes], count: Callable[[bytes], int]) -> Reply:
+def _counted(ctx: Context, channels: list[bytes], kind: int) -> Reply:
     """Return each channel with the number of its subscribers."""
+    count = partial(ctx.server.pubsub.subscribers, kind)
 
     def encode(_: Context, some: list[bytes]) -> bytes:
         return b"".join([reply.bulk(channel) + reply.integer(count(channel)) for channel in some])
@@ -214,4 +207,4 @@ def _counted(ctx: Context, channels: list[bytes], count: Callable[[bytes], int])
 @_ask("PUBSUB|NUMPAT")
 def pubsub_numpat(ctx: Context, argv: list[bytes]) -> Reply:
     """Return the number of patterns that have subscribers."""
-    return reply.integer(ctx.server.pubsub.pattern_count())
+    return reply.integer(ctx.server.pubsub.count(PATTERNS))

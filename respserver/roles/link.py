@@ -302,10 +302,7 @@ class LeaderLink:
         self._bytes_in += count
 
     def received_message(self, channel: bytes, text: bytes, shard: bool) -> None:
-        if shard:
-            self._pubsub.deliver_shard(channel, text)
-        else:
-            self._pubsub.deliver(channel, text)
+        self._pubsub.deliver(channel, text, shard)
         self._replicas.message(channel, text, shard)
 
     # -- the state of the link -----------------------------------------------------------------------------------

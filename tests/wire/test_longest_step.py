@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from commands.session import KINDS
 from respserver.program import GENERATIONS
 from respserver.testing import RunningServer, start_in_thread
 from tests.wire.rawclient import Raw, pack
@@ -300,7 +301,7 @@ def test_subscriptions(c: Raw, server: RunningServer, steps: Steps, command: str
         counts = [c.read()[2] for _ in names]
         assert counts == list(range(len(names) - 1, -1, -1))
     deadline = time.monotonic() + 30
-    while server.call(lambda: pubsub.channel_count() + pubsub.shard_count() + pubsub.pattern_count()):
+    while server.call(lambda: sum(map(pubsub.count, KINDS))):
         assert time.monotonic() < deadline
     steps.check()
 

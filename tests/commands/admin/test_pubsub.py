@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from commands.session import CHANNELS, PATTERNS
 from tests.commands.fakeserver import FakeServer, FakeTransport
 
 
@@ -78,8 +79,8 @@ def test_subscriptions_end_with_the_connection(server: FakeServer) -> None:
     server.run(other, "SUBSCRIBE", "b")
     server.pubsub.drop(me)
     assert (me.channels, me.patterns) == (set(), set())
-    assert server.pubsub.channels() == [b"b"]
-    assert server.pubsub.pattern_count() == 0
+    assert server.pubsub.names(CHANNELS) == [b"b"]
+    assert server.pubsub.count(PATTERNS) == 0
     assert server.pubsub.publish(b"b", b"x") == 1
 
 
@@ -98,7 +99,7 @@ def test_a_subscriber_dropped_during_delivery(server: FakeServer) -> None:
         session.transport = Dropped(server, session)
     server.pubsub.publish(b"c", b"x")
     assert seen == [first.id, second.id]
-    assert server.pubsub.channels() == []
+    assert server.pubsub.names(CHANNELS) == []
 
 
 steps = st.lists(
@@ -123,8 +124,8 @@ def test_the_registry_agrees_with_a_model_of_sets(script: list[tuple[str, int, s
         else:
             model.add(fact)
         assert len(clients[who].channels) + len(clients[who].patterns) == sum(w == who for w, _, _ in model)
-    assert set(server.pubsub.channels()) == {name for _, pattern, name in model if not pattern}
-    assert server.pubsub.pattern_count() == len({name for _, pattern, name in model if pattern})
+    assert set(server.pubsub.names(CHANNELS)) == {name for _, pattern, name in model if not pattern}
+    assert server.pubsub.count(PATTERNS) == len({name for _, pattern, name in model if pattern})
     for channel in (b"a", b"b", b"c"):
-        assert server.pubsub.channel_subscribers(channel) == sum(not p and n == channel for _, p, n in model)
+        assert server.pubsub.subscribers(CHANNELS, channel) == sum(not p and n == channel for _, p, n in model)
         assert server.pubsub.publish(channel, b"m") == sum(n == channel for _, _, n in model)
