@@ -11,19 +11,11 @@ The error texts for invalid values are those of Redis.
 
 from __future__ import annotations
 
+from dataclasses import KW_ONLY, dataclass
+
+from respserver.config import valuetypes
 from respserver.config.conffile import parse_memory, parse_yes_no, quote, split_words
-from respserver.config.valuetypes import (
-    LISTS,
-    Limits,
-    Value,
-    parse_host,
-    parse_leader,
-    parse_limits,
-    parse_percentiles,
-    parse_rename,
-    parse_save,
-    parse_user,
-)
+from respserver.config.valuetypes import LISTS, Limits, Value, parse_host
 from storage.keyspace.events import parse_classes, show_classes
 
 MB = 1024 * 1024
@@ -31,6 +23,7 @@ MAX_INT = 2**31 - 1
 MAX_LONG = 2**63 - 1
 
 
+@dataclass(frozen=True, slots=True)
 class Directive:
     """One directive: how words become its value, how the value is shown, and its documentation.
 
@@ -43,38 +36,24 @@ class Directive:
     reason in the warning or error.
     """
 
-    __slots__ = ("name", "attr", "kind", "default", "doc", "mutable", "low", "high", "choices", "fixed", "why",
-                 "hidden", "secret")  # fmt: skip
+    name: str
+    kind: str
+    default: str
+    doc: str
+    _: KW_ONLY
+    mutable: bool = True  # CONFIG SET may change it
+    low: int = 0
+    high: int = MAX_LONG
+    choices: tuple[str, ...] = ()
+    fixed: str = ""
+    why: str = ""
+    hidden: bool = False  # not in CONFIG GET, as in Redis
+    secret: bool = False  # hidden in the slow log and in MONITOR
 
-    def __init__(
-        self,
-        name: str,
-        kind: str,
-        default: str,
-        doc: str,
-        *,
-        mutable: bool = True,
-        low: int = 0,
-        high: int = MAX_LONG,
-        choices: tuple[str, ...] = (),
-        fixed: str = "",
-        why: str = "",
-        hidden: bool = False,
-        secret: bool = False,
-    ) -> None:
-        self.name = name
-        self.attr = name.replace("-", "_")  # attribute of Config
-        self.kind = kind
-        self.default = default
-        self.doc = doc
-        self.mutable = mutable  # CONFIG SET may change it
-        self.low = low
-        self.high = high
-        self.choices = choices
-        self.fixed = fixed
-        self.why = why
-        self.hidden = hidden  # not in CONFIG GET, as in Redis
-        self.secret = secret  # hidden in the slow log and in MONITOR
+    @property
+    def attr(self) -> str:
+        """The attribute of Config."""
+        return self.name.replace("-", "_")
 
     def split(self, text: str) -> list[str]:
         """Split a value in one text (CONFIG SET, a quoted list) into words. Raises ValueError."""
@@ -86,11 +65,11 @@ class Directive:
         if kind in LISTS and kind != "leader":
             return self._several(split_words(words[0]) if len(words) == 1 else words, before)
         if kind == "renames":
-            return parse_rename(words, before)
+            return valuetypes.parse_rename(words, before)
         if kind == "users":
-            return parse_user(words, before)
+            return valuetypes.parse_user(words, before)
         if kind == "leader":
-            return parse_leader(split_words(words[0]) or words if len(words) == 1 else words)
+            return valuetypes.parse_leader(split_words(words[0]) or words if len(words) == 1 else words)
         if len(words) != 1:
             raise ValueError("wrong number of arguments")
         word = words[0]
@@ -167,13 +146,13 @@ class Directive:
 
     def _several(self, words: list[str], before: Value) -> Value:
         if self.kind == "save":
-            return parse_save(words, before)
+            return valuetypes.parse_save(words, before)
         if self.kind == "limits":
-            return parse_limits(words, before)
+            return valuetypes.parse_limits(words, before)
         if self.kind == "hosts":
             return [word[: word.startswith("-")] + parse_host(word.removeprefix("-")) for word in words]
         if self.kind == "percentiles":
-            return parse_percentiles(self.name, words)
+            return valuetypes.parse_percentiles(self.name, words)
         return self._words(words)
 
     def _words(self, words: list[str]) -> list[str]:

@@ -31,12 +31,12 @@ from typing import Final
 from commands.acl.check import denied
 from commands.context import DUE_MESSAGES, Await, Block, Chunks, Context, DelayedReply, ServerParts, next_pending
 from commands.declare import lookup
-from resp import errors, reply
+from resp import errors
 from resp.errors import CommandError
 from respserver.clients.connection import Connection
 from respserver.clients.flowcontrol import Wait
 from respserver.clients.state import HALF_CLOSED
-from respserver.execution.faults import fault_reply
+from respserver.execution.faults import Failures
 from respserver.runtime.parts import RuntimeParts
 from storage.groups.group import Group
 from storage.model.timers import PENDING_DUE, Timers
@@ -156,9 +156,7 @@ class Blocking:
         self._clock = parts.clock
         self._data = parts.data
         self._ticks = parts.ticks
-        self._counters = parts.counters
-        self._logger = parts.logger
-        self._exhaustion = parts.exhaustion
+        self._failures = Failures(parts)
         self._server = server
         self._ctx = Context(parts.data.ks, server, None)  # type: ignore[arg-type]  # set for each waiter
         self.count = 0  # number of clients that wait
@@ -285,13 +283,7 @@ class Blocking:
 
     def fail(self, waiter: Waiter, text: str) -> None:
         """End the wait with an error."""
-        self.release(waiter, self._error(waiter, text))
-
-    def _error(self, waiter: Waiter, text: str) -> bytes:
-        """Return the error reply to the call, and count the failure."""
-        self._counters.note_error(text)
-        lookup(waiter.argv).failed += 1
-        return reply.error(text)
+        self.release(waiter, self._failures.reply(waiter.argv, CommandError(text), lookup(waiter.argv)))
 
     def _answer(self, conn: Connection, answer: bytes | Chunks) -> None:
         self._ticks.note_write(conn.session)
@@ -405,14 +397,8 @@ class Blocking:
                 self._leave(waiter, key, name)
                 self._join(waiter, key, name)
             return block.serve(self._ctx, key)
-        except CommandError as error:
-            return self._error(waiter, error.text)
-        except MemoryError:
-            if name is not None:
-                self._exhaustion.end("serving the reader of a group")
-            return self._exhaustion.reply(b"a blocked read")
         except Exception as error:  # noqa: BLE001 - another client's command signalled the key
-            return fault_reply(b"a blocked read", error, self._counters, self._logger)
+            return self._failures.reply([b"a blocked read"], error, lookup(waiter.argv), name is not None)
 
     def acknowledged(self) -> None:
         """End the waits that are satisfied. Called when a replica has acknowledged, or the log was synced."""
@@ -449,10 +435,9 @@ class Blocking:
 
     def _time_out(self, waiter: Waiter) -> None:
         try:
-            answer = waiter.late_reply()
+            self.release(waiter, waiter.late_reply())
         except CommandError as error:  # raised by a delayed login
-            answer = self._error(waiter, error.text)
-        self.release(waiter, answer)
+            self.fail(waiter, error.text)
 
     def next_wake(self, now: int, mono: int) -> int | None:
         """Return the milliseconds until wake() must be called; None if nothing is scheduled."""

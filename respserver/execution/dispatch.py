@@ -36,7 +36,7 @@ from respserver.clients.monitor import Monitors, hidden, redacted
 from respserver.clients.notifications import Notifications
 from respserver.execution.blocking import Blocking
 from respserver.execution.checks import Checks
-from respserver.execution.faults import fault_reply, starved_reply
+from respserver.execution.faults import Failures
 from respserver.execution.slices import Slicing
 from respserver.execution.transactions import Transactions
 from respserver.runtime.clock import Clock
@@ -72,11 +72,9 @@ class Dispatcher:
         self._slicing = slicing
         self._transactions = transactions
         self._monitors = monitors
-        self._counters = parts.counters
         self._traffic = parts.counters.traffic
         self._timings = parts.timings
-        self._logger = parts.logger
-        self._exhaustion = parts.exhaustion
+        self._failures = Failures(parts)
         self._notifications = notifications
         self._ctx = Context(parts.data.ks, server, None)  # type: ignore[arg-type]  # set by each run()
         self._checks = Checks(self._ctx, parts.gates, memory)
@@ -214,7 +212,7 @@ class Dispatcher:
             self._command = None  # until the call has passed the checks
             return self._checked(conn, argv)
         except Exception as error:  # noqa: BLE001 - it becomes the reply; bugs are logged
-            return self._failed(argv, error)
+            return self._failures.reply(argv, error, self._command)
 
     def _call_alike(self, conn: Connection, alike: Alike, calls: list[Call], at: int) -> bytes | None:
         """Handle the calls of an Alike object, at index ``at``, as one. Sets _command and _calls.
@@ -241,7 +239,7 @@ class Dispatcher:
             except Exception as error:  # noqa: BLE001 - the first call has failed; the others are called
                 calls[at : at + 1] = alike.calls()
                 self._calls = 1
-                return self._failed(argv, error)
+                return self._failures.reply(argv, error, command)
         calls[at : at + 1] = alike.calls()
         return None
 
@@ -273,7 +271,7 @@ class Dispatcher:
             try:
                 answer = handler(ctx, argv)
             except Exception as error:  # noqa: BLE001 - as in _call()
-                answer = self._failed(argv, error)
+                answer = self._failures.reply(argv, error, command)
             if not isinstance(answer, bytes):  # the replies before it are queued here
                 self._calls = i - at
                 if replies:
@@ -298,17 +296,6 @@ class Dispatcher:
                     break
         self._calls = i - at
         return replies[0] if len(replies) == 1 else b"".join(replies)
-
-    def _failed(self, argv: list[bytes], error: Exception) -> bytes:
-        """Return the reply to a call that has raised ``error``."""
-        if isinstance(error, MemoryError):
-            return starved_reply(argv, self._exhaustion)
-        if self._command is not None:
-            self._command.failed += 1
-        if isinstance(error, CommandError):
-            self._counters.note_error(error.text)
-            return reply.error(error.text)
-        return fault_reply(argv[0], error, self._counters, self._logger)
 
     def _call_batch(self, command: Command, argv: list[bytes], calls: list[Call], at: int) -> bytes | None:
         """Handle the call at index ``at`` together with those after it that have the same command, key and length.

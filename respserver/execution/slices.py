@@ -16,13 +16,13 @@ from typing import Final
 from commands.context import Chunks, Context, ServerParts, Slices
 from commands.declare import Command
 from commands.session import Session
-from resp import errors, reply
+from resp import errors
 from resp.errors import CommandError
 from respserver.clients.connection import Connection
 from respserver.clients.flowcontrol import Wait
 from respserver.clients.monitor import redacted
 from respserver.clients.notifications import Notifications
-from respserver.execution.faults import fault_reply
+from respserver.execution.faults import Failures
 from respserver.observe.slowlog import shortened
 from respserver.runtime.parts import RuntimeParts
 
@@ -68,10 +68,8 @@ class Slicing:
         self._data = parts.data
         self._gates = parts.gates
         self._ticks = parts.ticks
-        self._counters = parts.counters
         self._timings = parts.timings
-        self._logger = parts.logger
-        self._exhaustion = parts.exhaustion
+        self._failures = Failures(parts)
         self._notifications = notifications
         self._ctx = Context(parts.data.ks, server, None)  # type: ignore[arg-type]  # set for each turn
         self._works: deque[SlicedCommand] = deque()
@@ -125,17 +123,8 @@ class Slicing:
         began = perf_counter_ns()
         try:
             answer = _some(work.slices, ctx, began + limit_ns)
-        except CommandError as error:
-            self._counters.note_error(error.text)
-            if work.command is not None:
-                work.command.failed += 1
-            answer = reply.error(error.text)
-        except MemoryError:
-            if work.slices.writes:
-                self._exhaustion.end(f"running {errors.show(work.argv[0])}")
-            answer = self._exhaustion.reply(work.argv[0])
-        except Exception as error:  # noqa: BLE001 - logged with its trace
-            answer = fault_reply(work.argv[0], error, self._counters, self._logger)
+        except Exception as error:  # noqa: BLE001 - it becomes the reply
+            answer = self._failures.reply(work.argv, error, work.command, work.slices.writes)
         work.took_ns += perf_counter_ns() - began
         self._ticks.note_write(work.session)
         return answer

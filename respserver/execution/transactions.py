@@ -9,12 +9,11 @@ from commands.acl.check import denied
 from commands.context import Await, Block, Chunks, Context, Reply, Slices
 from commands.declare import lookup
 from resp import reply
-from resp.errors import CommandError
 from respserver.clients.connection import Connection, connection_of
 from respserver.clients.flowcontrol import OUTPUT_AT_ONCE
 from respserver.clients.monitor import Monitors, redacted
 from respserver.clients.notifications import Notifications
-from respserver.execution.faults import fault_reply, starved_reply
+from respserver.execution.faults import Failures
 from respserver.execution.slices import all_of
 from respserver.runtime.parts import RuntimeParts
 
@@ -28,8 +27,7 @@ class Transactions:
         self._monitors = monitors
         self._counters = parts.counters
         self._timings = parts.timings
-        self._logger = parts.logger
-        self._exhaustion = parts.exhaustion
+        self._failures = Failures(parts)
         self._notifications = notifications
 
     def queue(self, conn: Connection, argv: list[bytes]) -> None:
@@ -78,16 +76,8 @@ class Transactions:
                 answer = all_of(answer, ctx)
             if isinstance(answer, (Block, Await)):
                 raise TypeError("a handler blocks inside EXEC")
-        except CommandError as error:
-            answer = reply.error(error.text)
-            command.failed += 1
-            self._counters.note_error(error.text)
-        except MemoryError:
-            answer = starved_reply(argv, self._exhaustion)
-            command.failed += 1
         except Exception as error:  # noqa: BLE001 - the other commands have run: the array must be complete
-            answer = fault_reply(argv[0], error, self._counters, self._logger)
-            command.failed += 1
+            answer = self._failures.reply(argv, error, command)
         took = perf_counter_ns() - started
         command.calls += 1
         command.usec += took

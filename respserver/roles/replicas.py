@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from commands.parse import integer, is_host, positive
@@ -39,18 +40,16 @@ REMEMBERED = 1000  # number of refused replicas that are remembered
 COMPARED_AT_MOST = 16 << 20  # maximum bytes of a replica's log that are compared with this server's
 
 
+@dataclass(slots=True)
 class Announcement:
     """The options that a client, probably a replica, has announced with REPLCONF."""
 
-    __slots__ = ("copy_only", "history", "host", "port", "reads", "version")
-
-    def __init__(self) -> None:
-        self.version = 0  # version of the replication protocol; 0: not a tidelog server
-        self.reads = 1  # the format that it can read, see ``replication.formats``
-        self.host = ""  # "": the address of its connection
-        self.port = 0
-        self.history: list[tuple[int, int]] = []  # (start offset, crc32) of the last pieces of its log
-        self.copy_only = False  # see Rule 3
+    version: int = 0  # version of the replication protocol; 0: not a tidelog server
+    reads: int = 1  # the format that it can read, see ``replication.formats``
+    host: str = ""  # "": the address of its connection
+    port: int = 0
+    history: list[tuple[int, int]] = field(default_factory=list)  # (start offset, crc32) of the last pieces of its log
+    copy_only: bool = False  # see Rule 3
 
     def note(self, option: bytes, value: bytes) -> None:
         """Record one REPLCONF option. Raises CommandError."""
