@@ -100,23 +100,23 @@ class RespServer:
             loop, config, self.clock, logger, self.counters, self.timings, self.exhaustion, self.data, self.gates,
             self.ticks,
         )  # fmt: skip
-        self.served_time = ServedTime(config, self.clock, self.data, self.gates, self.ticks, logger, self._by_hand)
-        self.pauses = Pauses(self.gates, self.ticks, self.clients, self.data)
+        self.served_time = ServedTime(parts, self._by_hand)
+        self.pauses = Pauses(parts, self.clients)
         self.monitors = Monitors(self.gates, self.clock)
         self.pubsub = PubSub(
             relay=lambda channel, message, shard: self.roles.relay(channel, message, shard), later=loop.call_soon
         )
-        self.notifications = Notifications(config, self.data, self.clients, self.ticks, self.pubsub)
+        self.notifications = Notifications(parts, self.clients, self.pubsub, self.monitors)
         self.memory = Memory(
-            config, self.data, self.gates, lambda: self.clients.bytes, self._overheads,
+            parts, lambda: self.clients.bytes, self._overheads,
             make_room=lambda: self.checkpoints.make_room(),
         )  # fmt: skip
         self.blocking = Blocking(parts, self)
         self.users.on_change = self.blocking.check_again
         self.slicing = Slicing(parts, self, self.notifications)
-        self.transactions = Transactions(parts, self.monitors, self.notifications)
+        self.transactions = Transactions(parts, self.notifications)
         self.dispatcher = Dispatcher(
-            parts, self, self.blocking, self.slicing, self.transactions, self.monitors, self.notifications, self.memory
+            parts, self, self.blocking, self.slicing, self.transactions, self.notifications, self.memory
         )
         self.replicas = Replicas(parts, self.clients, on_heard=lambda feed: self.roles.heard(feed))
         self.link = LeaderLink(
@@ -137,7 +137,7 @@ class RespServer:
                 self.tracking,
             ),
         )  # fmt: skip
-        self._admission = Admission(config, self.clock, self.clients, self.users, self.counters)
+        self._admission = Admission(parts, self.clients, self.users)
         self._limits, self._sockets = OutputLimits(config), sockets_of(loop, self.ticks)
         services = ConnectionServices(
             parts, RequestProcessor(parts, self.dispatcher, self._limits), self._limits, self._sockets,

@@ -13,10 +13,8 @@ from respserver.clients.clients import Clients
 from respserver.clients.connection import Connection, connection_of
 from respserver.clients.listeners import is_loopback, keep_alive, shown
 from respserver.clients.users import Users
-from respserver.config.config import Config
 from respserver.observe.info import RESP_PARSER
-from respserver.observe.stats import Counters
-from respserver.runtime.clock import Clock
+from respserver.runtime.parts import RuntimeParts
 
 AT_ONCE = 100  # minimum number of clients that on_time() examines
 STALL_MS = 60_000  # a client that accepts no part of a streamed reply for this long is closed
@@ -31,12 +29,12 @@ PROTECTED = (
 class Admission:
     """Gives new connections a session, or refuses them. Closes those that exceed a time limit later."""
 
-    def __init__(self, config: Config, clock: Clock, clients: Clients, users: Users, counters: Counters) -> None:
-        self._config = config
-        self._clock = clock
+    def __init__(self, parts: RuntimeParts, clients: Clients, users: Users) -> None:
+        self._config = parts.config
+        self._clock = parts.clock
+        self._counters = parts.counters
         self._clients = clients
         self._users = users
-        self._counters = counters
         parser = None
         if RESP_PARSER == "hiredis":
             from resp.hiredisparser import HiredisParser  # imported here, because a compiled server does not need it

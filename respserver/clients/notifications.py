@@ -1,7 +1,9 @@
-"""Keyspace events and invalidations: the keyspace collects them (``storage.keyspace.events``), this module sends them.
+"""Sends keyspace events and invalidations, which the keyspace collects (``storage.keyspace.events``), and lines of
+MONITOR.
 
-Rule 1: they are queued right after the command, in the order in which the changes happened, and sent with the tick. So
-no client is notified of a change that is not on disk, and a subscriber is notified of changes in order.
+Rule 1: events and invalidations are queued right after the command, in the order in which the changes happened, and
+sent with the tick. So no client is notified of a change that is not on disk, and a subscriber is notified of changes in
+order.
 Rule 2: events are not relayed to replicas. They would arrive twice at programs that subscribe to both servers, and the
 replica may not have the change yet.
 """
@@ -11,22 +13,22 @@ from __future__ import annotations
 from commands.declare import Command
 from commands.session import Session
 from respserver.clients.clients import Clients
+from respserver.clients.monitor import Monitors
 from respserver.clients.pubsub import PubSub
 from respserver.clients.tracking import Tracking
-from respserver.config.config import Config
-from respserver.runtime.data import Data
-from respserver.runtime.ticks import Ticks
+from respserver.runtime.parts import RuntimeParts
 from storage.keyspace import events
 
 
 class Notifications:
     """Implements ``NotificationsPart``."""
 
-    def __init__(self, config: Config, data: Data, clients: Clients, ticks: Ticks, pubsub: PubSub) -> None:
-        self._config = config
-        self._data = data
+    def __init__(self, parts: RuntimeParts, clients: Clients, pubsub: PubSub, monitors: Monitors) -> None:
+        self._config = parts.config
+        self._data = parts.data
         self._pubsub = pubsub
-        self.tracking = Tracking(config, data, clients, ticks)
+        self._monitors = monitors
+        self.tracking = Tracking(parts, clients)
         self._classes = 0
 
     def configure(self) -> None:
@@ -46,11 +48,15 @@ class Notifications:
                 self._publish(event, key)
 
     def ran(self, session: Session, command: Command, argv: list[bytes], parked: bool) -> None:
-        """Record a command of a client with CLIENT TRACKING. ``parked``: the client waits for its reply.
+        """Send an executed command to the monitors, and record it if the client has enabled CLIENT TRACKING.
 
-        Earlier changes are sent first, even within EXEC; otherwise, a read after a change would be treated as one
-        before it. The client's own messages are sent after its reply.
+        ``parked``: the client waits for its reply. For tracking, earlier changes are sent first, even within EXEC;
+        otherwise, a read after a change would be treated as one before it. The client's own messages are sent after its
+        reply.
         """
+        self._monitors.show(session, command, argv)
+        if session.caching is None:
+            return
         if self._data.ks.events and session.transport is not None:
             session.transport.hold_pushes()
             self.send(session)

@@ -7,18 +7,16 @@ replica does not apply the batches that its leader sends (``roles.link``).
 from __future__ import annotations
 
 from respserver.clients.clients import Clients
-from respserver.runtime.data import Data
-from respserver.runtime.gates import Gates
-from respserver.runtime.ticks import Ticks
+from respserver.runtime.parts import RuntimeParts
 
 
 class Pauses:
     """Implements ``PausesPart``."""
 
-    def __init__(self, gates: Gates, ticks: Ticks, clients: Clients, data: Data) -> None:
-        self._gates = gates
-        self._data = data
-        self._ticks = ticks
+    def __init__(self, parts: RuntimeParts, clients: Clients) -> None:
+        self._gates = parts.gates
+        self._data = parts.data
+        self._ticks = parts.ticks
         self._clients = clients
 
     def pause(self, until_ms: int, writes_only: bool) -> None:

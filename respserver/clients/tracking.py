@@ -19,10 +19,8 @@ from commands.declare import Command
 from commands.session import SUBSCRIPTION_BYTES, Session, TrackingOptions
 from resp import reply
 from respserver.clients.clients import Clients
-from respserver.config.config import Config
 from respserver.observe.stats import TrackingStats
-from respserver.runtime.data import Data
-from respserver.runtime.ticks import Ticks
+from respserver.runtime.parts import RuntimeParts
 
 CHANNEL: Final = b"__redis__:invalidate"
 KEY_BYTES: Final = 200  # memory of a remembered key with one client, without its name
@@ -46,11 +44,11 @@ class Prefix:
 class Tracking:
     """Implements ``TrackingPart``."""
 
-    def __init__(self, config: Config, data: Data, clients: Clients, ticks: Ticks) -> None:
-        self._config = config
-        self._data = data
+    def __init__(self, parts: RuntimeParts, clients: Clients) -> None:
+        self._config = parts.config
+        self._data = parts.data
+        self._ticks = parts.ticks
         self._clients = clients
-        self._ticks = ticks
         self._readers: dict[bytes, int | set[int]] = {}  # key -> ID, or IDs, of the clients that may have cached it
         self._prefixes: dict[bytes, Prefix] = {}
         self._lengths: Counter[int] = Counter()  # length -> number of prefixes

@@ -32,7 +32,7 @@ from resp.decode import Alike, Call
 from resp.errors import CommandError
 from respserver.clients.connection import Connection
 from respserver.clients.flowcontrol import OUTPUT_AT_ONCE
-from respserver.clients.monitor import Monitors, hidden, redacted
+from respserver.clients.monitor import hidden, redacted
 from respserver.clients.notifications import Notifications
 from respserver.execution.blocking import Blocking
 from respserver.execution.checks import Checks
@@ -61,7 +61,7 @@ class Dispatcher:
 
     def __init__(
         self, parts: RuntimeParts, server: ServerParts, blocking: Blocking, slicing: Slicing,
-        transactions: Transactions, monitors: Monitors, notifications: Notifications, memory: Memory,
+        transactions: Transactions, notifications: Notifications, memory: Memory,
     ) -> None:  # fmt: skip
         self._clock = parts.clock
         self._by_hand = type(parts.clock) is not Clock  # a test advances the clock
@@ -71,7 +71,6 @@ class Dispatcher:
         self._blocking = blocking
         self._slicing = slicing
         self._transactions = transactions
-        self._monitors = monitors
         self._traffic = parts.counters.traffic
         self._timings = parts.timings
         self._failures = Failures(parts)
@@ -395,9 +394,7 @@ class Dispatcher:
             command.failed += 1
             raise
         finally:
-            self._monitors.show(session, command, argv)
-            if session.caching is not None:
-                self._notifications.ran(session, command, argv, isinstance(answer, Block))
+            self._notifications.ran(session, command, argv, isinstance(answer, Block))
         self._command = command
         return answer
 

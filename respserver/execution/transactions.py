@@ -11,7 +11,7 @@ from commands.declare import lookup
 from resp import reply
 from respserver.clients.connection import Connection, connection_of
 from respserver.clients.flowcontrol import OUTPUT_AT_ONCE
-from respserver.clients.monitor import Monitors, redacted
+from respserver.clients.monitor import redacted
 from respserver.clients.notifications import Notifications
 from respserver.execution.faults import Failures
 from respserver.execution.slices import all_of
@@ -21,10 +21,9 @@ from respserver.runtime.parts import RuntimeParts
 class Transactions:
     """Runs queued commands; one object per server."""
 
-    def __init__(self, parts: RuntimeParts, monitors: Monitors, notifications: Notifications) -> None:
+    def __init__(self, parts: RuntimeParts, notifications: Notifications) -> None:
         self._config = parts.config
         self._clock = parts.clock
-        self._monitors = monitors
         self._counters = parts.counters
         self._timings = parts.timings
         self._failures = Failures(parts)
@@ -83,9 +82,7 @@ class Transactions:
         command.usec += took
         if took > self._timings.slow_ns:
             self._timings.slow(ctx.session, command, redacted(argv, command.name), took, self._clock.now())
-        self._monitors.show(ctx.session, command, argv)
-        if ctx.session.caching is not None:
-            self._notifications.ran(ctx.session, command, argv, False)
+        self._notifications.ran(ctx.session, command, argv, False)
         return answer or reply.OK  # CLIENT REPLY OFF has no reply, but the array needs an element
 
 

@@ -15,9 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from respserver.config.config import Config
-from respserver.runtime.data import Data
-from respserver.runtime.gates import Gates
+from respserver.runtime.parts import RuntimeParts
 from storage.keyspace.memory import memory_bytes
 
 
@@ -29,12 +27,12 @@ class Memory:
     """
 
     def __init__(
-        self, config: Config, data: Data, gates: Gates, client_bytes: Callable[[], int], overheads: Callable[[], int],
+        self, parts: RuntimeParts, client_bytes: Callable[[], int], overheads: Callable[[], int],
         make_room: Callable[[], None],
     ) -> None:  # fmt: skip
-        self._config = config
-        self._data = data
-        self._gates = gates
+        self._config = parts.config
+        self._data = parts.data
+        self._gates = parts.gates
         self._client_bytes = client_bytes
         self.overheads = overheads
         self._make_room = make_room

@@ -16,12 +16,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from respserver.config.config import Config
-from respserver.observe.logs import Logger
-from respserver.runtime.clock import Clock
-from respserver.runtime.data import Data
-from respserver.runtime.gates import Gates
-from respserver.runtime.ticks import Ticks
+from respserver.runtime.parts import RuntimeParts
 from storage.keyspace.keyspace import UNBOUNDED, Keyspace
 
 # maximum time between two updates, which run ten times a second; after a longer time, the server was stalled
@@ -34,19 +29,17 @@ LOGGED_MS: Final = 1000  # shorter stalls are not logged
 class ServedTime:
     """Implements ``ServedTimePart``."""
 
-    def __init__(
-        self, config: Config, clock: Clock, data: Data, gates: Gates, ticks: Ticks, logger: Logger, by_hand: bool
-    ) -> None:  # fmt: skip
+    def __init__(self, parts: RuntimeParts, by_hand: bool) -> None:
         """Initialize. ``by_hand``: a test advances the clock, and only a ``longest`` that it sets allows stalls."""
-        self._config = config
-        self._clock = clock
-        self._data = data
-        self._gates = gates
-        self._ticks = ticks
-        self._logger = logger
+        self._config = parts.config
+        self._clock = parts.clock
+        self._data = parts.data
+        self._gates = parts.gates
+        self._ticks = parts.ticks
+        self._logger = parts.logger
         self.longest = UNBOUNDED if by_hand else STALL_MS  # maximum ms between two updates without a stall
         self.late = False  # there was a stall; reset by the code that reacts to it
-        self._mono = clock.mono()  # ms (monotonic) of the last update
+        self._mono = parts.clock.mono()  # ms (monotonic) of the last update
         self._closed = False  # writes were refused or delayed at the last update
         self._leads = False  # the fields below are those of a leader's served time
         self._at = 0  # served time at the last update
