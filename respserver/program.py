@@ -18,6 +18,7 @@ import gc
 import os
 import signal
 import sys
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from respserver import __version__
@@ -81,10 +82,10 @@ def main(argv: list[str] | None = None) -> int:
     ways = {"--test-config": _test, "--restore": _restore}  # actions that replace serving
     try:
         config = Config.load([word for word in args if word not in ways], _read_stdin)
+        return next((do for word, do in ways.items() if word in args), run)(config)
     except ConfigError as exc:
         sys.stderr.write(exc.report(__version__))
         return 1
-    return next((do for word, do in ways.items() if word in args), run)(config)
 
 
 def run(config: Config) -> int:
@@ -289,13 +290,11 @@ def _remove_pidfile(config: Config) -> None:
     """Remove the PID file, unless another process has replaced it."""
     if not config.pidfile:
         return
-    try:
+    with suppress(OSError):
         with open(config.pidfile, encoding="ascii", errors="replace") as file:
             ours = file.read().strip() == str(os.getpid())
         if ours:
             os.unlink(config.pidfile)
-    except OSError:
-        pass
 
 
 def _notify_systemd(config: Config, logger: Logger, message: str) -> None:
@@ -385,23 +384,16 @@ def _help(names: list[str]) -> int:
 
 
 def _test(config: Config) -> int:
+    """Check what serving would read. Raises ConfigError."""
     if config.tls_port:
         from respserver.clients.tls import build_context
 
-        try:
-            build_context(config)
-        except ConfigError as exc:
-            sys.stderr.write(exc.report(__version__))
-            return 1
+        build_context(config)
     warnings = config.warnings
     if config.aclfile or config.user:
         from respserver.config import aclfile
 
-        try:
-            warnings = [*warnings, *aclfile.warnings(aclfile.configured(config).values())]
-        except ConfigError as exc:
-            sys.stderr.write(exc.report(__version__))
-            return 1
+        warnings = [*warnings, *aclfile.warnings(aclfile.configured(config).values())]
     for warning in warnings:
         sys.stdout.write(f"warning: {warning}\n")
     sys.stdout.write(f"Configuration OK: {', '.join(_listens(config)) or 'not listening'}, data in {config.dir}\n")

@@ -25,7 +25,7 @@ from respserver.observe.info import ServerStats
 from respserver.observe.streamtotals import StreamWalk
 from respserver.roles.roles import Roles
 from respserver.runtime.memory import Memory
-from respserver.runtime.parts import RuntimeParts
+from respserver.runtime.parts import RuntimeParts, ServerPart
 from storage.keyspace.memory import recount
 
 RECOUNTED: Final = 2000  # number of groups that are recounted together, which takes some milliseconds
@@ -45,16 +45,11 @@ class ReportSources:
     tracking: Tracking
 
 
-class Reporting:
+class Reporting(ServerPart):
     """Implements ``StatsPart``."""
 
     def __init__(self, parts: RuntimeParts, sources: ReportSources) -> None:
-        self._config = parts.config
-        self._clock = parts.clock
-        self._data = parts.data
-        self._gates = parts.gates
-        self._counters = parts.counters
-        self._timings = parts.timings
+        super().__init__(parts)
         self._sources = sources
         self._walk = StreamWalk()
         self._client_walk = ClientWalk()

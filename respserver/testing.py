@@ -69,11 +69,16 @@ class RunningServer:
 
         return asyncio.run_coroutine_threadsafe(run(), self._loop).result(30)
 
-    def stall(self, ms: int) -> None:
-        """Simulate that the process is stopped for ``ms``. Commands that are sent meanwhile wait."""
+    @property
+    def _clock(self) -> HandClock:
         clock = self.server.clock
         if not isinstance(clock, HandClock):
-            raise TypeError("only a server started with a HandClock can be stalled")
+            raise TypeError("only a server started with a HandClock can be stalled or advanced")
+        return clock
+
+    def stall(self, ms: int) -> None:
+        """Simulate that the process is stopped for ``ms``. Commands that are sent meanwhile wait."""
+        clock = self._clock
 
         def stop() -> None:
             self.server.served_time.longest = STALL_MS
@@ -84,10 +89,7 @@ class RunningServer:
 
     def advance(self, ms: int) -> None:
         """Advance the clock in steps. Afterwards, the server has done everything that fell due."""
-        clock = self.server.clock
-        if not isinstance(clock, HandClock):
-            raise TypeError("only a server started with a HandClock can be advanced")
-        left = ms
+        clock, left = self._clock, ms
 
         def step(by: int) -> None:
             clock.move(by)

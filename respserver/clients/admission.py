@@ -14,7 +14,7 @@ from respserver.clients.connection import Connection, connection_of
 from respserver.clients.listeners import is_loopback, keep_alive, shown
 from respserver.clients.users import Users
 from respserver.observe.info import RESP_PARSER
-from respserver.runtime.parts import RuntimeParts
+from respserver.runtime.parts import RuntimeParts, ServerPart
 
 AT_ONCE = 100  # minimum number of clients that on_time() examines
 STALL_MS = 60_000  # a client that accepts no part of a streamed reply for this long is closed
@@ -26,13 +26,11 @@ PROTECTED = (
 )
 
 
-class Admission:
+class Admission(ServerPart):
     """Gives new connections a session, or refuses them. Closes those that exceed a time limit later."""
 
     def __init__(self, parts: RuntimeParts, clients: Clients, users: Users) -> None:
-        self._config = parts.config
-        self._clock = parts.clock
-        self._counters = parts.counters
+        super().__init__(parts)
         self._clients = clients
         self._users = users
         parser = None
@@ -88,14 +86,15 @@ class Admission:
     def configure(self) -> None:
         """Apply changed limits to the connected clients, and record their memory."""
         config = self._config
-        for session in self._clients.all():
-            conn = connection_of(session)
-            if conn is None:
-                continue
+        for conn in self._clients.connections():
             conn.input.decoder.limit(config.proto_max_bulk_len, config.client_query_buffer_limit)
             conn.check_output_limit()
             if config.maxmemory:
-                self._clients.note(session, IDLE_CLIENT_BYTES + session.memory_bytes() + conn.waiting_bytes())
+                self._note_memory(conn)
+
+    def _note_memory(self, conn: Connection) -> None:
+        session = conn.session
+        self._clients.note(session, IDLE_CLIENT_BYTES + session.memory_bytes() + conn.waiting_bytes())
 
     def on_time(self, now: int, mono: int) -> None:
         """Close clients that do not read their replies, that have disconnected unnoticed, or that are idle
@@ -110,7 +109,7 @@ class Admission:
             if conn is None:
                 continue
             if limited:
-                self._clients.note(session, IDLE_CLIENT_BYTES + session.memory_bytes() + conn.waiting_bytes())
+                self._note_memory(conn)
             if conn.output.soft_since or conn.flow.throttled:
                 conn.check_output_limit()
             if conn.flow.wait is not None and not conn.socket.reading:

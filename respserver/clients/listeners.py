@@ -9,6 +9,7 @@ import socket
 import stat
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from ssl import SSLContext
 
 from respserver.config.config import Config
@@ -76,10 +77,8 @@ class Listeners:
             server.close()
         self._servers.clear()
         if self._unix_path:
-            try:
+            with suppress(FileNotFoundError):
                 os.unlink(self._unix_path)
-            except FileNotFoundError:
-                pass
             self._unix_path = ""
 
 

@@ -38,14 +38,14 @@ def redacted(argv: list[bytes], called: str = "") -> list[bytes]:
     if name[:1] not in b"AHC":  # most commands have no passwords
         return argv
     if name == b"AUTH":
-        return _hidden(argv, 1)
+        return hidden(argv, 1)
     if name == b"HELLO":
         return _hello(argv)
     word = argv[1].upper() if len(argv) > 1 else b""
     if name == b"ACL":
         if word == b"DRYRUN":
             return [*argv[:3], *redacted(argv[3:])] if len(argv) > 3 else argv
-        return _hidden(argv, 2) if word in (b"SETUSER", b"GETUSER", b"DELUSER") else argv
+        return hidden(argv, 2) if word in (b"SETUSER", b"GETUSER", b"DELUSER") else argv
     if name == b"CONFIG" and word == b"SET":
         return _config_set(argv)
     if name == b"COMMAND" and word in (b"GETKEYS", b"GETKEYSANDFLAGS") and len(argv) > 2:
@@ -53,12 +53,8 @@ def redacted(argv: list[bytes], called: str = "") -> list[bytes]:
     return argv
 
 
-def hidden(argv: list[bytes]) -> list[bytes]:
-    """Return only the name of an unknown command, which may be misspelled and contain a password."""
-    return _hidden(argv, 1)
-
-
-def _hidden(argv: list[bytes], start: int) -> list[bytes]:
+def hidden(argv: list[bytes], start: int) -> list[bytes]:
+    """Hide the words from index ``start`` on."""
     return [*argv[:start], *[REDACTED] * (len(argv) - start)]
 
 
@@ -74,14 +70,14 @@ def _hello(argv: list[bytes]) -> list[bytes]:
         elif word == b"SETNAME":
             at += 2
         else:
-            return _hidden(out, at)
+            return hidden(out, at)
     return out
 
 
 def _config_set(argv: list[bytes]) -> list[bytes]:
     """Hide, in CONFIG SET directive value ..., the values of secret and unknown directives; all if one is missing."""
     if len(argv) & 1:
-        return _hidden(argv, 3)
+        return hidden(argv, 3)
     out = list(argv)
     for at in range(2, len(argv), 2):
         directive = DIRECTIVES.get(argv[at].decode("utf-8", "replace").lower())

@@ -16,16 +16,15 @@ from respserver.clients.clients import Clients
 from respserver.clients.monitor import Monitors
 from respserver.clients.pubsub import PubSub
 from respserver.clients.tracking import Tracking
-from respserver.runtime.parts import RuntimeParts
+from respserver.runtime.parts import RuntimeParts, ServerPart
 from storage.keyspace import events
 
 
-class Notifications:
+class Notifications(ServerPart):
     """Implements ``NotificationsPart``."""
 
     def __init__(self, parts: RuntimeParts, clients: Clients, pubsub: PubSub, monitors: Monitors) -> None:
-        self._config = parts.config
-        self._data = parts.data
+        super().__init__(parts)
         self._pubsub = pubsub
         self._monitors = monitors
         self.tracking = Tracking(parts, clients)

@@ -7,16 +7,14 @@ replica does not apply the batches that its leader sends (``roles.link``).
 from __future__ import annotations
 
 from respserver.clients.clients import Clients
-from respserver.runtime.parts import RuntimeParts
+from respserver.runtime.parts import RuntimeParts, ServerPart
 
 
-class Pauses:
+class Pauses(ServerPart):
     """Implements ``PausesPart``."""
 
     def __init__(self, parts: RuntimeParts, clients: Clients) -> None:
-        self._gates = parts.gates
-        self._data = parts.data
-        self._ticks = parts.ticks
+        super().__init__(parts)
         self._clients = clients
 
     def pause(self, until_ms: int, writes_only: bool) -> None:

@@ -20,7 +20,7 @@ from commands.session import SUBSCRIPTION_BYTES, Session, TrackingOptions
 from resp import reply
 from respserver.clients.clients import Clients
 from respserver.observe.stats import TrackingStats
-from respserver.runtime.parts import RuntimeParts
+from respserver.runtime.parts import RuntimeParts, ServerPart
 
 CHANNEL: Final = b"__redis__:invalidate"
 KEY_BYTES: Final = 200  # memory of a remembered key with one client, without its name
@@ -41,13 +41,11 @@ class Prefix:
         self.changed: dict[bytes, Session | None] = {}
 
 
-class Tracking:
+class Tracking(ServerPart):
     """Implements ``TrackingPart``."""
 
     def __init__(self, parts: RuntimeParts, clients: Clients) -> None:
-        self._config = parts.config
-        self._data = parts.data
-        self._ticks = parts.ticks
+        super().__init__(parts)
         self._clients = clients
         self._readers: dict[bytes, int | set[int]] = {}  # key -> ID, or IDs, of the clients that may have cached it
         self._prefixes: dict[bytes, Prefix] = {}

@@ -123,11 +123,15 @@ class Users:
     def delete(self, caller: Session, names: list[bytes]) -> int:
         if b"default" in names:
             raise CommandError(errors.DEFAULT_USER_STAYS)
-        gone = [self._by_name.pop(name) for name in dict.fromkeys(names) if name in self._by_name]
+        gone = self._remove(set(names) & self._by_name.keys())
+        self._changed(gone, caller)
+        return len(gone)
+
+    def _remove(self, names: set[bytes]) -> set[User]:
+        gone = {self._by_name.pop(name) for name in names}
         for user in gone:
             user.adopt(User(user.name))  # removes all permissions, also for the rest of a transaction
-        self._changed(set(gone), caller)
-        return len(gone)
+        return gone
 
     def load(self, caller: Session) -> None:
         if not self._config.aclfile:
@@ -137,10 +141,7 @@ class Users:
         except ConfigError as exc:
             raise CommandError(f"ERR {exc.text}") from None
         self._warn(users)
-        gone = [self._by_name.pop(name) for name in set(self._by_name) - set(users)]
-        for user in gone:
-            user.adopt(User(user.name))
-        self._adopt(users, caller, *gone)
+        self._adopt(users, caller, *self._remove(self._by_name.keys() - users.keys()))
 
     def save(self) -> None:
         if not self._config.aclfile:

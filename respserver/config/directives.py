@@ -11,6 +11,7 @@ The error texts for invalid values are those of Redis.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass
 
 from respserver.config import valuetypes
@@ -21,6 +22,17 @@ from storage.keyspace.events import parse_classes, show_classes
 MB = 1024 * 1024
 MAX_INT = 2**31 - 1
 MAX_LONG = 2**63 - 1
+
+
+# The parsers of the kinds, except for those that need other properties of the directive.
+_CUMULATIVE: dict[str, Callable[[list[str], Value], Value]] = {
+    "save": valuetypes.parse_save, "limits": valuetypes.parse_limits, "renames": valuetypes.parse_rename,
+    "users": valuetypes.parse_user,
+}  # fmt: skip
+_ONE_WORD: dict[str, Callable[[str], Value]] = {
+    "yesno": parse_yes_no, "string": str, "host": lambda word: parse_host(word) if word else word,
+    "events": lambda word: show_classes(parse_classes(word)),
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,30 +74,23 @@ class Directive:
     def parse(self, words: list[str], before: Value) -> Value:
         """Parse ``words`` to a value. Cumulative kinds add to ``before``. Raises ValueError with Redis's text."""
         kind = self.kind
-        if kind in LISTS and kind != "leader":
-            return self._several(split_words(words[0]) if len(words) == 1 else words, before)
-        if kind == "renames":
-            return valuetypes.parse_rename(words, before)
-        if kind == "users":
-            return valuetypes.parse_user(words, before)
+        if kind in LISTS and len(words) == 1:
+            words = split_words(words[0]) or (words if kind == "leader" else [])
+        if kind in _CUMULATIVE:
+            return _CUMULATIVE[kind](words, before)
+        if kind == "words":
+            return self._chosen(words) if self.choices else words
+        if kind == "hosts":
+            return [word[: word.startswith("-")] + parse_host(word.removeprefix("-")) for word in words]
+        if kind == "percentiles":
+            return valuetypes.parse_percentiles(self.name, words)
         if kind == "leader":
-            return valuetypes.parse_leader(split_words(words[0]) or words if len(words) == 1 else words)
+            return valuetypes.parse_leader(words)
         if len(words) != 1:
             raise ValueError("wrong number of arguments")
-        word = words[0]
-        if kind == "yesno":
-            return parse_yes_no(word)
-        if kind == "string":
-            return word
-        if kind == "host":
-            return parse_host(word) if word else word
-        if kind == "events":
-            return show_classes(parse_classes(word))
-        if kind == "enum":
-            if word.lower() not in self.choices:
-                raise ValueError(f"argument(s) must be one of the following: {', '.join(self.choices)}")
-            return word.lower()
-        return self._number(word)
+        if kind in _ONE_WORD:
+            return _ONE_WORD[kind](words[0])
+        return self._chosen(words)[0] if kind == "enum" else self._number(words[0])
 
     def show(self, value: Value) -> str:
         """Return the value as CONFIG GET shows it. As in Redis, words with blanks are not quoted."""
@@ -144,20 +149,7 @@ class Directive:
             "renames": "a name and its new name, or `\"\"`; may repeat",
         }[kind]
 
-    def _several(self, words: list[str], before: Value) -> Value:
-        if self.kind == "save":
-            return valuetypes.parse_save(words, before)
-        if self.kind == "limits":
-            return valuetypes.parse_limits(words, before)
-        if self.kind == "hosts":
-            return [word[: word.startswith("-")] + parse_host(word.removeprefix("-")) for word in words]
-        if self.kind == "percentiles":
-            return valuetypes.parse_percentiles(self.name, words)
-        return self._words(words)
-
-    def _words(self, words: list[str]) -> list[str]:
-        if not self.choices:
-            return words
+    def _chosen(self, words: list[str]) -> list[str]:
         words = [word.lower() for word in words]
         if not words or not set(words) <= set(self.choices):
             raise ValueError(f"argument(s) must be one of the following: {', '.join(self.choices)}")

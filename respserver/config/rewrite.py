@@ -11,7 +11,10 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
+from pathlib import Path
 
+from persistence.directory import sync as sync_directory
 from respserver.config import conffile
 from respserver.config.conffile import ConfigError
 from respserver.config.directives import ALIASES, DIRECTIVES
@@ -134,14 +137,8 @@ def replace(path: str, text: str) -> None:
             os.fchmod(file.fileno(), mode)
             os.fsync(file.fileno())
         os.replace(temporary, real)
-        directory = os.open(os.path.dirname(real), os.O_RDONLY)
-        try:
-            os.fsync(directory)
-        finally:
-            os.close(directory)
+        sync_directory(Path(real).parent)
     except OSError:
-        try:
+        with suppress(OSError):
             os.unlink(temporary)
-        except OSError:
-            pass
         raise

@@ -132,7 +132,8 @@ class Values:
         for directive in DIRECTIVES.values():
             text = directive.default
             words = directive.split(text) if text or directive.kind in ("string", "host", "events") else []
-            self._put(directive, {} if directive.kind in ("renames", "users") else directive.parse(words, {}))
+            start: Value = [] if directive.kind == "save" else {}
+            self._put(directive, start if directive.kind in ("renames", "users") else directive.parse(words, start))
         self.dir = os.path.abspath(self.dir)
 
     @property

@@ -6,7 +6,7 @@ The error texts are those of Redis, except for hosts, which Redis does not check
 from __future__ import annotations
 
 from math import nan
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from commands.parse import is_host
 from respserver.config.conffile import parse_memory
@@ -35,15 +35,12 @@ def parse_save(words: list[str], before: Value) -> list[SavePoint]:
     points = list(zip(numbers[::2], numbers[1::2], strict=False))
     if len(numbers) % 2 or any(seconds < 1 or changes < 0 for seconds, changes in points):
         raise ValueError("Invalid save parameters")
-    already: list[SavePoint] = [p for p in before if isinstance(p, tuple)] if isinstance(before, list) else []
-    return already + points
+    return cast(list[SavePoint], before) + points
 
 
 def parse_limits(words: list[str], before: Value) -> dict[str, Limits]:
     """Update the earlier limits by ``normal 0 0 0 pubsub 32mb 8mb 60``. Raises ValueError."""
-    limits: dict[str, Limits] = {}
-    if isinstance(before, dict):
-        limits = {name: value for name, value in before.items() if isinstance(value, Limits)}
+    limits = dict(cast(dict[str, Limits], before))
     if not words or len(words) % 4:
         raise ValueError("Wrong number of arguments in buffer limit configuration.")
     for i in range(0, len(words), 4):
@@ -106,8 +103,7 @@ def parse_rename(words: list[str], before: Value) -> dict[str, str]:
     """Add ``old new`` to the earlier renames. Raises ValueError."""
     if len(words) != 2:
         raise ValueError("wrong number of arguments")
-    renames = {old: new for old, new in before.items() if isinstance(new, str)} if isinstance(before, dict) else {}
-    return {**renames, words[0].lower(): words[1]}
+    return {**cast(dict[str, str], before), words[0].lower(): words[1]}
 
 
 def parse_user(words: list[str], before: Value) -> dict[str, str]:
@@ -118,18 +114,13 @@ def parse_user(words: list[str], before: Value) -> dict[str, str]:
 
     if not words:
         raise ValueError("wrong number of arguments")
-    users = {name: text for name, text in before.items() if isinstance(text, str)} if isinstance(before, dict) else {}
+    users = cast(dict[str, str], before)
     if words[0] in users:
         raise ValueError(rules.DUPLICATE)
     try:
-        user = rules.build_user(*_user_words(words))
+        name, *others = [word.encode("utf-8", "surrogateescape") for word in words]
+        user = rules.build_user(name, others)
     except rules.RuleError as exc:
         word = exc.word.decode("utf-8", "surrogateescape")
         raise ValueError(f"Error in user declaration '{word}': {exc}") from None
-    users[words[0]] = b" ".join(rules.describe(user)).decode("utf-8", "surrogateescape")
-    return users
-
-
-def _user_words(words: list[str]) -> tuple[bytes, list[bytes]]:
-    name, *others = [word.encode("utf-8", "surrogateescape") for word in words]
-    return name, others
+    return {**users, words[0]: b" ".join(rules.describe(user)).decode("utf-8", "surrogateescape")}

@@ -175,14 +175,12 @@ class Blocking:
         conn.flow.wait = waiter
         conn.session.blocked = True
         self.count += 1
-        if isinstance(block, DelayedReply):
-            pass  # until its deadline
-        elif isinstance(block, Await):
+        if isinstance(block, Block):
+            self._enqueue(waiter, block)
+        elif not isinstance(block, DelayedReply):  # which waits until its deadline
             self._awaiting[waiter] = block
             self._ticks.queue()
             self._loop.call_soon(self.acknowledged)  # after the tick, which may satisfy the wait
-        else:
-            self._enqueue(waiter, block)
         if deadline:
             self._number += 1
             heappush(self._deadlines, (deadline, self._number, waiter))
@@ -243,12 +241,10 @@ class Blocking:
         if waiter.done:
             return
         self.count -= 1
-        if isinstance(waiter.block, DelayedReply):
-            pass
-        elif isinstance(waiter.block, Await):
-            del self._awaiting[waiter]
-        else:
+        if isinstance(waiter.block, Block):
             self._dequeue(waiter, waiter.block)
+        elif not isinstance(waiter.block, DelayedReply):
+            del self._awaiting[waiter]
         waiter.finish()
         waiter.conn.flow.wait = None
         waiter.conn.session.blocked = False

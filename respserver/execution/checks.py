@@ -59,22 +59,22 @@ class Checks:
             self._ctx.server.users.note(session, denial.reason, denial.what)
             raise denial.error()
         if gates.out_of_memory and self._memory.check():
-            self._refuse(command, session, argv, _grows, errors.OOM)
+            self._refuse(command, session, argv, Command.grows, errors.OOM)
             if session.multi and "immediate" not in command.traits:  # as in Redis: queueing takes memory
                 activity.note(self._ctx, command, argv)
                 raise CommandError(errors.OOM)
         against = self._against_writes()
         if against:
-            self._refuse(command, session, argv, _changes, against)
+            self._refuse(command, session, argv, Command.changes, against)
         if session.proto == 2 and session.subscribed and "subscribed" not in command.traits:
             raise CommandError(
                 f"ERR Can't execute '{command.called}': only (P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / QUIT / RESET"
                 " are allowed in this context"
             )
         if gates.stale:
-            self._refuse(command, session, argv, _lacks_stale, errors.MASTERDOWN)
+            self._refuse(command, session, argv, lambda each, _: "stale" not in each.flags, errors.MASTERDOWN)
         if gates.loading:
-            self._refuse(command, session, argv, _lacks_loading, errors.LOADING)
+            self._refuse(command, session, argv, lambda each, _: "loading" not in each.flags, errors.LOADING)
         if session.multi and "no_multi" in command.flags:
             raise CommandError("ERR Command not allowed inside a transaction")
 
@@ -109,19 +109,3 @@ class Checks:
         if "runs_queue" in command.traits:
             return any(lookup(queued).changes(queued) for queued in session.queued)
         return "reaches_replicas" in command.traits or command.changes(argv)
-
-
-def _changes(command: Command, argv: list[bytes]) -> bool:
-    return command.changes(argv)
-
-
-def _grows(command: Command, argv: list[bytes]) -> bool:
-    return command.grows(argv)
-
-
-def _lacks_stale(command: Command, _: list[bytes]) -> bool:
-    return "stale" not in command.flags
-
-
-def _lacks_loading(command: Command, _: list[bytes]) -> bool:
-    return "loading" not in command.flags

@@ -347,7 +347,7 @@ class Dispatcher:
                 timings.note(command.name, took_ns, self._calls)
         if took_ns > timings.slow_ns:
             known = command or find(argv[:2])  # not set for a call that failed
-            shown = redacted(argv, known.name) if known is not None else hidden(argv)
+            shown = redacted(argv, known.name) if known is not None else hidden(argv, 1)  # may be misspelled
             timings.slow(session, command, shown, took_ns, self._clock.now())
 
     @staticmethod

@@ -14,7 +14,7 @@ from resp import errors
 from resp.errors import CommandError, CorruptError
 from respserver.maintenance.malloc import trim_memory
 from respserver.observe.stats import Saves
-from respserver.runtime.parts import RuntimeParts
+from respserver.runtime.parts import RuntimeParts, ServerPart
 from respserver.runtime.threads import in_thread
 from storage.keyspace.changes import EVERYTHING
 from storage.streams.capture import Capture
@@ -25,7 +25,7 @@ REST_MS = 2000  # between two returns of memory, because a busy server soon need
 DRAFTS = 32 << 20  # a checkpoint starts when drafts take this many bytes of memory
 
 
-class Checkpoints:
+class Checkpoints(ServerPart):
     """Runs checkpoints, one at a time. Implements ``CheckpointsPart``.
 
     For INFO, those that BGREWRITEAOF began are ``rewrites``, and all others are ``saves``.
@@ -34,12 +34,7 @@ class Checkpoints:
     def __init__(self, parts: RuntimeParts, retain: Callable[[], None], ended: Callable[[], None]) -> None:
         """Initialize. ``retain``: called before a checkpoint truncates the journal, to set the part that must be
         retained. ``ended``: called after a checkpoint that ran in the background."""
-        self._loop = parts.loop
-        self._config = parts.config
-        self._clock = parts.clock
-        self._data = parts.data
-        self._ticks = parts.ticks
-        self._logger = parts.logger
+        super().__init__(parts)
         self._retain = retain
         self._on_end = ended
         self._outcome: list[str] = []  # error text of the running checkpoint, or ""; no item until it ends
@@ -99,12 +94,12 @@ class Checkpoints:
             raise CommandError(f"ERR the checkpoint failed: {_why(error)}") from error
         return True
 
-    def schedule(self, rewrite: bool) -> None:
-        """Start a checkpoint as soon as possible."""
+    def schedule(self, rewrite: bool, wanted: bool = True) -> None:
+        """Start a checkpoint as soon as possible, or not any more."""
         if rewrite:
-            self._rewrite_wanted = True
+            self._rewrite_wanted = wanted
         else:
-            self._wanted = True
+            self._wanted = wanted
 
     def make_room(self) -> None:
         """Start a checkpoint as soon as possible, unless one is running, so that nodes can leave memory."""
@@ -122,10 +117,7 @@ class Checkpoints:
     # -- one checkpoint --------------------------------------------------------------------------------------
     def _start(self, rewrite: bool) -> None:
         """Start a checkpoint in the background; none is running. Raises OSError."""
-        if rewrite:
-            self._rewrite_wanted = False
-        else:
-            self._wanted = False
+        self.schedule(rewrite, False)
         offset = self._freeze(self.rewrites if rewrite else self.saves)
         self._outcome = []
         self._task = self._loop.create_task(self._run(self._data.ks.begin_capture(), offset))
@@ -246,18 +238,13 @@ class Checkpoints:
     def _begin_sync(self) -> None:
         try:
             self._sync = in_thread(self._data.disk.sync)
+            self._sync.add_done_callback(lambda task: self._log_sync(task.exception()))
         except (RuntimeError, MemoryError) as error:  # no thread is available; retried in a second
-            self._sync_failed(error)
-        else:
-            self._sync.add_done_callback(self._sync_ended)
+            self._log_sync(error)
 
-    def _sync_ended(self, task: asyncio.Future[None]) -> None:
-        error = task.exception()
+    def _log_sync(self, error: BaseException | None) -> None:
         if error is not None:
-            self._sync_failed(error)
-
-    def _sync_failed(self, error: BaseException) -> None:
-        self._logger.warning(f"Syncing the log failed: {error}")
+            self._logger.warning(f"Syncing the log failed: {error}")
 
 
 def _why(error: BaseException) -> str:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 
 from commands.admin.connection import REDIS_LEVEL
-from commands.declare import Command, all_commands
+from commands.declare import all_commands
 from respserver import __version__
 from respserver.observe.clienttotals import ClientTotals
 from respserver.observe.slowlog import Histogram
@@ -144,29 +144,27 @@ def memory_stats(s: ServerStats) -> dict[str, int]:
     }
 
 
+def _size(name: str, size: int) -> Fields:
+    yield name, size
+    yield f"{name}_human", human(size)
+
+
 def _memory(s: ServerStats) -> Fields:
     m = memory_stats(s)
-    total = system_memory()
     used, peak = m["used"], m["peak"]
     overhead = max(0, used - m["dataset"])
-    maxmemory = int(s.config("maxmemory"))
-    yield "used_memory", used
-    yield "used_memory_human", human(used)
-    yield "used_memory_rss", m["resident"]
-    yield "used_memory_rss_human", human(m["resident"])
-    yield "used_memory_peak", peak
-    yield "used_memory_peak_human", human(peak)
+    yield from _size("used_memory", used)
+    yield from _size("used_memory_rss", m["resident"])
+    yield from _size("used_memory_peak", peak)
     yield "used_memory_peak_perc", f"{100 * used / peak:.2f}%"
     yield "used_memory_overhead", overhead
     yield "used_memory_startup", m["startup"]
     yield "used_memory_dataset", m["dataset"]
     yield "used_memory_dataset_perc", f"{min(100.0, 100 * m['dataset'] / max(1, used)):.2f}%"
-    yield "total_system_memory", total
-    yield "total_system_memory_human", human(total)
+    yield from _size("total_system_memory", system_memory())
     yield "used_memory_lua", 0
     yield "used_memory_scripts", 0
-    yield "maxmemory", maxmemory
-    yield "maxmemory_human", human(maxmemory)
+    yield from _size("maxmemory", int(s.config("maxmemory")))
     yield "maxmemory_policy", "noeviction"
     yield "mem_fragmentation_ratio", f"{m['resident'] / max(1, used + m['startup']):.2f}"
     yield "mem_fragmentation_bytes", max(0, m["resident"] - used - m["startup"])
@@ -306,13 +304,10 @@ def _modules(_: ServerStats) -> Fields:
     return iter(())
 
 
-def _used_commands() -> Iterator[Command]:
-    """Yield all commands and subcommands that were called or refused since RESETSTAT."""
-    return (c for c in all_commands() if c.calls or c.rejected or c.failed)
-
-
 def _commandstats(_: ServerStats) -> Fields:
-    for command in _used_commands():
+    for command in all_commands():
+        if not (command.calls or command.rejected or command.failed):
+            continue  # not used since RESETSTAT
         calls, usec = command.calls, command.usec // 1000  # counted in nanoseconds
         mean = usec / calls if calls else 0
         refused = f"rejected_calls={command.rejected},failed_calls={command.failed}"

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import os
 import time
+from contextlib import suppress
 
 LEVELS = {"debug": 0, "verbose": 1, "notice": 2, "warning": 3, "nothing": 4}
 _SIGNS = ".-*#"
@@ -62,7 +63,10 @@ class Logger:
     def check(self) -> None:
         """Raise OSError if the log file can't be written. Used at startup."""
         if self.path:
-            os.close(os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644))
+            os.close(self._open())
+
+    def _open(self) -> int:
+        return os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
 
     def line(self, level: int, text: str, now: float) -> str:
         """Return the line for an event, with its line feed. ``now``: seconds since epoch."""
@@ -75,17 +79,12 @@ class Logger:
 
     def _write(self, level: int, text: str) -> None:
         data = self.line(level, text, time.time()).encode("utf-8", "backslashreplace")
-        try:
+        with suppress(OSError):  # Rule 2
             if not self.path:
                 os.write(1, data)
                 return
-            descriptor = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
-            try:
-                os.write(descriptor, data)
-            finally:
-                os.close(descriptor)
-        except OSError:
-            pass  # Rule 2
+            with open(self._open(), "wb", buffering=0) as file:
+                file.write(data)
 
 
 def take_over_logging(logger: Logger) -> None:

@@ -6,6 +6,7 @@ import os
 import resource
 import sys
 from collections import deque
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from respserver.observe.traffic import Traffic
@@ -150,15 +151,12 @@ def process_memory() -> ProcessMemory:
     usage = resource.getrusage(resource.RUSAGE_SELF)
     peak = usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024)
     sizes = {"RssAnon": peak, "VmRSS": peak, "VmHWM": peak}
-    try:
-        with open("/proc/self/status", "rb") as status:
-            for line in status:
-                name, _, rest = line.partition(b":")
-                key = name.decode()
-                if key in sizes:
-                    sizes[key] = int(rest.split()[0]) * 1024
-    except OSError:
-        pass
+    with suppress(OSError), open("/proc/self/status", "rb") as status:
+        for line in status:
+            name, _, rest = line.partition(b":")
+            key = name.decode()
+            if key in sizes:
+                sizes[key] = int(rest.split()[0]) * 1024
     return ProcessMemory(sizes["RssAnon"], sizes["VmRSS"], max(sizes["VmHWM"], sizes["VmRSS"]))
 
 

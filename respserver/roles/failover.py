@@ -19,7 +19,7 @@ from replication.handshake import ReplicationRefusedError
 from resp.errors import CommandError
 from respserver.clients.pauses import Pauses
 from respserver.roles.replicas import Replicas
-from respserver.runtime.parts import RuntimeParts
+from respserver.runtime.parts import RuntimeParts, ServerPart
 
 
 class FailoverOwner(Protocol):
@@ -31,7 +31,7 @@ class FailoverOwner(Protocol):
     def failover_ended(self) -> None: ...
 
 
-class Failover:
+class Failover(ServerPart):
     """One FAILOVER, from the command to its end. ``target``: host and port; None: the first complete replica."""
 
     def __init__(
@@ -40,12 +40,9 @@ class Failover:
     ) -> None:  # fmt: skip
         self.state = "waiting-for-sync"
         self._owner = owner
-        self._clock = parts.clock
-        self._data = parts.data
-        self._ticks = parts.ticks
+        super().__init__(parts)
         self._pauses = pauses
         self._replicas = replicas
-        self._logger = parts.logger
         self._target = target
         self._deadline = parts.clock.mono() + timeout_ms if timeout_ms else 0  # ms (monotonic); 0: none
         self._force = force

@@ -33,7 +33,7 @@ from respserver.clients.listeners import shown
 from respserver.clients.pubsub import PubSub
 from respserver.observe.stats import RoleStats
 from respserver.roles.replicas import Replicas
-from respserver.runtime.parts import RuntimeParts
+from respserver.runtime.parts import RuntimeParts, ServerPart
 from storage.keyspace.replay import replay
 from storage.keyspace.validation import check
 
@@ -76,21 +76,16 @@ class LinkEvents:
     on_failure: Callable[[Exception], None]  # an attempt to connect has failed
 
 
-class LeaderLink:
+class LeaderLink(ServerPart):
     """The link to the current leader. Used on the event loop only. Implements ``FollowerOwner``."""
 
     def __init__(
         self, parts: RuntimeParts, clients: Clients, pubsub: PubSub, replicas: Replicas, events: LinkEvents,
     ) -> None:  # fmt: skip
-        self._config = parts.config
-        self._clock = parts.clock
-        self._data = parts.data
-        self._gates = parts.gates
-        self._ticks = parts.ticks
+        super().__init__(parts)
         self._clients = clients
         self._pubsub = pubsub
         self._replicas = replicas
-        self._logger = parts.logger
         self._events = events
         self.takeover = False  # during a FAILOVER: request the followed server to become the leader
         self._follower: LeaderFollower | None = None

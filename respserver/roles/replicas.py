@@ -31,7 +31,7 @@ from resp.errors import CommandError, CorruptError
 from respserver.clients.clients import Clients
 from respserver.clients.connection import Connection, connection_of
 from respserver.observe.stats import ReplicaStats, RoleStats
-from respserver.runtime.parts import RuntimeParts
+from respserver.runtime.parts import RuntimeParts, ServerPart
 from respserver.runtime.threads import in_thread
 
 T = TypeVar("T")
@@ -81,18 +81,13 @@ class Announcement:
             raise CommandError(f"ERR Unrecognized REPLCONF option: {text}")
 
 
-class Replicas:
+class Replicas(ServerPart):
     """The replicas. Used on the event loop only. Implements ``FeedOwner`` and ``ReplicasPart``."""
 
     def __init__(self, parts: RuntimeParts, clients: Clients, on_heard: Callable[[ReplicaFeed], None]) -> None:
         """Initialize. ``on_heard``: called when a replica has acknowledged."""
-        self._config = parts.config
-        self._clock = parts.clock
-        self._data = parts.data
-        self._gates = parts.gates
-        self._ticks = parts.ticks
+        super().__init__(parts)
         self._clients = clients
-        self._logger = parts.logger
         self._on_heard = on_heard
         self.feeds: list[ReplicaFeed] = []  # feeds of replicas
         self._takers: list[ReplicaFeed] = []  # feeds of clients that take a copy (Rule 3)

@@ -23,10 +23,10 @@ from respserver.observe.stats import RoleStats
 from respserver.roles.failover import Failover
 from respserver.roles.link import LeaderLink
 from respserver.roles.replicas import Replicas
-from respserver.runtime.parts import RuntimeParts
+from respserver.runtime.parts import RuntimeParts, ServerPart
 
 
-class Roles:
+class Roles(ServerPart):
     """The role of one server. Used on the event loop only. Implements ``RolesPart`` and ``FailoverOwner``."""
 
     def __init__(
@@ -35,17 +35,12 @@ class Roles:
     ) -> None:  # fmt: skip
         """Initialize. ``on_role``: called right after a role change, before any other action."""
         self._parts = parts
-        self._config = parts.config
-        self._clock = parts.clock
-        self._data = parts.data
-        self._gates = parts.gates
-        self._ticks = parts.ticks
+        super().__init__(parts)
         self._clients = clients
         self._pauses = pauses
         self._blocking = blocking
         self._replicas = replicas
         self._link = link
-        self._logger = parts.logger
         self._on_role = on_role
         self._failover: Failover | None = None  # the one in progress
 

@@ -1,4 +1,4 @@
-"""``RuntimeParts``: the parts of a server that most other parts use."""
+"""The parts of a server that most other parts use: one object for constructors, and attributes for the other parts."""
 
 from __future__ import annotations
 
@@ -30,3 +30,18 @@ class RuntimeParts:
     data: Data
     gates: Gates
     ticks: Ticks
+
+
+class ServerPart:
+    """A part of the server that uses these. (A compiled class can't derive from this one.)"""
+
+    def __init__(self, parts: RuntimeParts) -> None:
+        self._loop = parts.loop
+        self._config = parts.config
+        self._clock = parts.clock
+        self._logger = parts.logger
+        self._counters = parts.counters
+        self._timings = parts.timings
+        self._data = parts.data
+        self._gates = parts.gates
+        self._ticks = parts.ticks

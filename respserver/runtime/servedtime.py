@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from respserver.runtime.parts import RuntimeParts
+from respserver.runtime.parts import RuntimeParts, ServerPart
 from storage.keyspace.keyspace import UNBOUNDED, Keyspace
 
 # maximum time between two updates, which run ten times a second; after a longer time, the server was stalled
@@ -26,17 +26,12 @@ DRIFT_MS: Final = 50  # deviation of the wall clock between two updates that doe
 LOGGED_MS: Final = 1000  # shorter stalls are not logged
 
 
-class ServedTime:
+class ServedTime(ServerPart):
     """Implements ``ServedTimePart``."""
 
     def __init__(self, parts: RuntimeParts, by_hand: bool) -> None:
         """Initialize. ``by_hand``: a test advances the clock, and only a ``longest`` that it sets allows stalls."""
-        self._config = parts.config
-        self._clock = parts.clock
-        self._data = parts.data
-        self._gates = parts.gates
-        self._ticks = parts.ticks
-        self._logger = parts.logger
+        super().__init__(parts)
         self.longest = UNBOUNDED if by_hand else STALL_MS  # maximum ms between two updates without a stall
         self.late = False  # there was a stall; reset by the code that reacts to it
         self._mono = parts.clock.mono()  # ms (monotonic) of the last update

@@ -136,7 +136,7 @@ def test_what_reaches_it(secure: Secure, way: str) -> None:
         await connector.aclose()
 
     asyncio.run(over_asyncio())
-    with BackupSource(url) as copied:
+    with contextlib.closing(BackupSource(url)) as copied:
         assert copied.facts.role == "leader"
     given = OptionValues({"url": url, "subscribe": "seen", "fetchOffset.numRetries": "0"})
     spark = access_of(given)

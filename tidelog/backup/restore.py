@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from tidelog.backup.frames import ALIVE, COPY, DONE, ONE, PIECE, TWO, BackupFrame
-from tidelog.backup.manifest import BackupManifest, Chunk, chunk_file
+from tidelog.backup.manifest import BackupManifest, chunk_file
 from tidelog.backup.take import Report
 from tidelog.backup.targets import BackupError, BackupTarget
 from tidelog.serverprogram import server_command, server_environment
@@ -33,11 +33,8 @@ UNFINISHED = ".restoring"  # suffix of an unfinished directory
 def verify(place: BackupTarget, manifest: BackupManifest, report: Report) -> None:
     """Read all files of a backup. Raises BackupError if a file is missing or damaged."""
     _look_for_all(place, manifest)
-    done = 0
-    for chunk in manifest.chunks:
-        report("verifying", done, manifest.size)
-        _read(place, chunk)
-        done += chunk[1]
+    for _ in _contents(place, manifest, "verifying", report):
+        pass
 
 
 def restore(place: BackupTarget, manifest: BackupManifest, directory: Path, report: Report) -> dict[str, Any]:
@@ -83,14 +80,17 @@ def _look_for_all(place: BackupTarget, manifest: BackupManifest) -> None:
             raise _damaged(place, file, f"it has {there[file]:,} bytes instead of {size:,}")
 
 
-def _read(place: BackupTarget, chunk: Chunk) -> bytes:
-    """Return the content of a chunk. Raises BackupError if it is damaged."""
-    digest, size = chunk
-    file = chunk_file(digest)
-    data = place.read(file, size)
-    if sha256(data).hexdigest() != digest:
-        raise _damaged(place, file, "its SHA-256 is not its name")
-    return data
+def _contents(place: BackupTarget, manifest: BackupManifest, activity: str, report: Report) -> Iterator[bytes]:
+    """Yield the contents of all chunks. Raises BackupError if one is damaged."""
+    done, total = 0, manifest.size
+    for digest, size in manifest.chunks:
+        report(activity, done, total)
+        file = chunk_file(digest)
+        data = place.read(file, size)
+        if sha256(data).hexdigest() != digest:
+            raise _damaged(place, file, "its SHA-256 is not its name")
+        yield data
+        done += size
 
 
 def _damaged(place: BackupTarget, file: str, why: str) -> BackupError:
@@ -101,19 +101,13 @@ def _damaged(place: BackupTarget, file: str, why: str) -> BackupError:
 
 def _link(place: BackupTarget, manifest: BackupManifest, report: Report) -> Iterator[bytes]:
     """Yield the bytes that a leader would send."""
-    at = manifest.store_offset
-    done = 0
+    at, contents = manifest.store_offset, _contents(place, manifest, "restoring", report)
     yield f"+FULLRESYNC {manifest.replid} {at}\r\n".encode()
     yield BackupFrame(COPY, at, TWO.pack(manifest.store_entries, sum(size for _, size in manifest.store))).encoded()
-    for chunk in manifest.store:
-        report("restoring", done, manifest.size)
-        yield BackupFrame(PIECE, at, _read(place, chunk)).encoded()
-        done += chunk[1]
+    for _ in manifest.store:
+        yield BackupFrame(PIECE, at, next(contents)).encoded()
     yield BackupFrame(DONE, at, ONE.pack(manifest.store_entries)).encoded()
-    for chunk in manifest.log:
-        report("restoring", done, manifest.size)
-        yield _read(place, chunk)
-        done += chunk[1]
+    yield from contents
     yield BackupFrame(ALIVE, manifest.log_offset, b"\0").encoded()
 
 
@@ -147,10 +141,8 @@ def _feed(process: subprocess.Popen[bytes], link: Iterator[bytes]) -> bytes:
     """Write the data to the process until it ends, and return its output."""
     source: IO[bytes] | None = process.stdin
     assert source is not None and process.stdout is not None  # noqa: S101, PT018 - pipes were asked for
-    try:
+    with suppress(BrokenPipeError):  # the exit status and output of the process contain the reason
         for data in link:
             source.write(data)
         source.close()
-    except BrokenPipeError:
-        pass  # its exit status and output contain the reason
     return process.stdout.read()

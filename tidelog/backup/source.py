@@ -18,9 +18,9 @@ import socket
 import threading
 import time
 from collections import deque
+from contextlib import suppress
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from tidelog.backup.frames import ALIVE, BATCH, MESSAGE, BackupFrame, BackupFrameDecoder
 from tidelog.backup.targets import BackupError
@@ -100,12 +100,6 @@ class BackupSource:
         if hasattr(self, "_connection"):
             self._connection.disconnect()
         self._client.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self.close()
 
 
 class Frames:
@@ -219,10 +213,8 @@ class Frames:
         with self._news:
             self._news.notify_all()
         if self._thread is not None:
-            try:
+            with suppress(OSError):  # already closed
                 self._sock.shutdown(socket.SHUT_RDWR)
-            except OSError:
-                pass  # already closed
             self._thread.join()
 
 

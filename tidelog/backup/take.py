@@ -8,7 +8,8 @@ Rule 3: chunks are removed only under the lock, and only if all remaining manife
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from hashlib import sha256
@@ -43,7 +44,7 @@ def take(url: str, place: BackupTarget, keep: int | None, report: Report) -> Bac
     began = datetime.now(UTC)
     with TargetLock(place) as lock:
         shelf = _Shelf(place, lock)
-        with BackupSource(url) as source:
+        with closing(BackupSource(url)) as source:
             copied = _copy(source, shelf, report)
         shelf.read_back(report)
         manifest = BackupManifest(
@@ -173,11 +174,7 @@ def _prune(place: BackupTarget, keep: int, lock: TargetLock) -> int:
     for name in gone:
         place.remove(name + ENDING)
     place.settle()  # a manifest without its chunks must not reappear
-    for file in _unneeded(place, needed):
+    for file in place.names("chunks").keys() - needed:
         lock.renew()
         place.remove(file)
     return len(gone)
-
-
-def _unneeded(place: BackupTarget, needed: set[str]) -> Iterator[str]:
-    return (file for file in place.names("chunks") if file not in needed)

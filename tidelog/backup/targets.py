@@ -168,11 +168,8 @@ class RemoteTarget:
                 self._files.pipe_file(self._at(name), data)
 
     def remove(self, name: str) -> None:
-        with _explained(f"can't remove {self.shown}/{name}"):
-            try:
-                self._files.rm_file(self._at(name))
-            except FileNotFoundError:
-                pass
+        with _explained(f"can't remove {self.shown}/{name}"), suppress(FileNotFoundError):
+            self._files.rm_file(self._at(name))
 
     def settle(self) -> None:
         """Do nothing. The file system is responsible for the durability of written data."""

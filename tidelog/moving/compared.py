@@ -15,7 +15,7 @@ import xxhash
 
 from tidelog.client.entries import StreamId
 from tidelog.moving import descriptions, pages
-from tidelog.moving.descriptions import NEVER, ZERO, GroupDescription, PendingDescription, StreamDescription, dashed
+from tidelog.moving.descriptions import GroupDescription, PendingDescription, StreamDescription, dashed, text
 from tidelog.moving.endpoints import Endpoint
 from tidelog.moving.merged import merged
 from tidelog.moving.pages import Row, id_of
@@ -60,23 +60,17 @@ def compare(
 ) -> Compared:  # fmt: skip
     """Compare a stream on both servers. ``moved.here`` is the description of the source at the time of the copy."""
     found = Compared()
-    key, then = moved.key, moved.here
-    here, there = descriptions.stream(source, key), descriptions.stream(target, key)
+    here, there = descriptions.stream(source, moved.key), descriptions.stream(target, moved.key)
     if here is None:
         found.source_changes.append("the stream was deleted at the source")
-        return found
-    if there is None or then is None:
+    elif there is None or moved.here is None:
         found.differences.append("the stream is not at the target")
-        return found
-    slack = descriptions.expiry_slack(source)
-    still = _same_entries(here, then, slack)
-    if still:
-        found.differences += _described(here, there, slack)
     else:
-        found.source_changes.append(_since(here, then))
-    if content:
-        _entries(source, target, moved, then.last, page, still, found, progress)
-    _groups(source, target, moved, here, there, found)
+        comparison = _Comparison(source, target, moved.key, here, there, moved.here, found)
+        comparison.described()
+        if content:
+            comparison.entries(page, progress)
+        comparison.groups()
     return found
 
 
@@ -87,7 +81,8 @@ def _same_entries(here: StreamDescription, then: StreamDescription, slack: int) 
 
 
 def _same_expiry(one: StreamDescription, other: StreamDescription, slack: int) -> bool:
-    return (one.expires == NEVER) == (other.expires == NEVER) and abs(one.expires - other.expires) <= slack
+    both = (one.expires == descriptions.NEVER) == (other.expires == descriptions.NEVER)
+    return both and abs(one.expires - other.expires) <= slack
 
 
 def _since(here: StreamDescription, then: StreamDescription) -> str:
@@ -145,72 +140,10 @@ class _Entries:
             self.different.add(id_of(one))
 
 
-def _entries(
-    source: Endpoint, target: Endpoint, moved: CopiedStream, last: StreamId, page: int, still: bool, found: Compared,
-    progress: Callable[[int, int], None],
-) -> None:  # fmt: skip
-    then = moved.here
-    total, largest = (then.length, then.largest) if then is not None else (0, 0)
-    both = _Entries(still)
-    left = pages.entries(source, moved.key, ZERO, last, page, largest)
-    right = pages.entries(target, moved.key, ZERO, last, page, largest)
-    for one, other in merged(left, right, id_of):
-        both.add(one, other)
-        if both.compared % PROGRESS_EVERY == 0:
-            progress(both.compared, total)
-    if both.missing.count:
-        found.differences.append(f"entries that are not at the target: {both.missing}")
-    if both.surplus.count:  # deleted since the copy, if the source has changed
-        where = found.differences if still else found.source_changes
-        where.append(f"entries that are not at the source: {both.surplus}")
-    if both.different.count:
-        found.differences.append(f"entries with other fields or values: {both.different}")
-    found.compared = both.compared
-    found.digest = both.mine.hexdigest()
-
-
 def _hashed(digest: Any, row: Row) -> bytes:
     packed = _pack((row[0].replace(b".", b"-"), *row[1]))
     digest.update(packed)
     return packed
-
-
-# -- groups --------------------------------------------------------------------------------------------------
-def _groups(
-    source: Endpoint, target: Endpoint, moved: CopiedStream, here: StreamDescription, there: StreamDescription,
-    found: Compared,
-) -> None:  # fmt: skip
-    then = moved.here
-    for name in sorted(here.groups.keys() | there.groups.keys()):
-        shown = f"group {name.decode('utf-8', 'backslashreplace')}"
-        mine, its = here.groups.get(name), there.groups.get(name)
-        before = then.groups.get(name) if then is not None else None
-        if mine != before:
-            found.source_changes.append(f"{shown} was changed at the source since")
-        elif mine is None:
-            found.differences.append(f"{shown} is not at the source")
-        elif its is None:
-            found.differences.append(f"{shown} is not at the target")
-        else:
-            for text in _group(source, target, moved.key, here, name, its):
-                found.differences.append(f"{shown}: {text}")
-
-
-def _group(
-    source: Endpoint, target: Endpoint, key: bytes, here: StreamDescription, name: bytes, its: GroupDescription
-) -> Iterator[str]:
-    mine = here.groups[name]
-    if mine.last != its.last:
-        yield f"last-delivered-id is {dashed(mine.last)}, at the target {dashed(its.last)}"
-    if mine.read != its.read:
-        yield f"entries-read is {_shown(mine.read)}, at the target {_shown(its.read)}"
-    both = _Messages(source, key, here)
-    for one, other in merged(
-        descriptions.pending(source, key, name), descriptions.pending(target, key, name), lambda row: row.id
-    ):
-        both.add(one, other)
-    yield from both.differences()
-    yield from _consumers(source, target, key, name, both.owned)
 
 
 class _Messages:
@@ -243,26 +176,90 @@ class _Messages:
         owned[0] += 1
 
     def differences(self) -> Iterator[str]:
-        for few, text in (
+        for few, what in (
             (self._missing, "pending messages that are not at the target"),
             (self._surplus, "pending messages that are not at the source"),
             (self._owner, "pending messages of another consumer"),
             (self._count, "pending messages with another number of deliveries"),
         ):
             if few.count:
-                yield f"{text}: {few}"
+                yield f"{what}: {few}"
 
 
-def _consumers(
-    source: Endpoint, target: Endpoint, key: bytes, group: bytes, owned: dict[bytes, list[int]]
-) -> Iterator[str]:
-    mine, its = descriptions.consumers(source, key, group), descriptions.consumers(target, key, group)
-    for name in sorted(mine.keys() | its.keys() | owned.keys()):
-        shown = name.decode("utf-8", "backslashreplace")
-        if name in mine and name not in its:
-            yield f"consumer {shown} is not at the target"
-        elif name in its and name not in mine and name not in owned:
-            yield f"consumer {shown} is not at the source"
-        here, there = owned.get(name, (0, 0))
-        if here != there:
-            yield f"consumer {shown} has {here:,} pending messages, at the target {there:,}"
+@dataclass(frozen=True, slots=True)
+class _Comparison:
+    """Compares a stream that is on both servers."""
+
+    source: Endpoint
+    target: Endpoint
+    key: bytes
+    here: StreamDescription
+    there: StreamDescription
+    then: StreamDescription  # the source at the time of the copy
+    found: Compared
+
+    @property
+    def still(self) -> bool:
+        """Whether the source has the same entries as at the time of the copy."""
+        return _same_entries(self.here, self.then, descriptions.expiry_slack(self.source))
+
+    def described(self) -> None:
+        if self.still:
+            self.found.differences += _described(self.here, self.there, descriptions.expiry_slack(self.source))
+        else:
+            self.found.source_changes.append(_since(self.here, self.then))
+
+    def entries(self, page: int, progress: Callable[[int, int], None]) -> None:
+        then, found = self.then, self.found
+        both = _Entries(self.still)
+        part = self.key, descriptions.ZERO, then.last, page, then.largest
+        left, right = pages.entries(self.source, *part), pages.entries(self.target, *part)
+        for one, other in merged(left, right, id_of):
+            both.add(one, other)
+            if both.compared % PROGRESS_EVERY == 0:
+                progress(both.compared, then.length)
+        if both.missing.count:
+            found.differences.append(f"entries that are not at the target: {both.missing}")
+        if both.surplus.count:  # deleted since the copy, if the source has changed
+            where = found.differences if self.still else found.source_changes
+            where.append(f"entries that are not at the source: {both.surplus}")
+        if both.different.count:
+            found.differences.append(f"entries with other fields or values: {both.different}")
+        found.compared = both.compared
+        found.digest = both.mine.hexdigest()
+
+    def groups(self) -> None:
+        here, there, found = self.here.groups, self.there.groups, self.found
+        for name in sorted(here.keys() | there.keys()):
+            shown = f"group {text(name)}"
+            if here.get(name) != self.then.groups.get(name):
+                found.source_changes.append(f"{shown} was changed at the source since")
+            elif name not in here:
+                found.differences.append(f"{shown} is not at the source")
+            elif name not in there:
+                found.differences.append(f"{shown} is not at the target")
+            else:
+                found.differences += [f"{shown}: {each}" for each in self._group(here[name], there[name])]
+
+    def _group(self, mine: GroupDescription, its: GroupDescription) -> Iterator[str]:
+        if mine.last != its.last:
+            yield f"last-delivered-id is {dashed(mine.last)}, at the target {dashed(its.last)}"
+        if mine.read != its.read:
+            yield f"entries-read is {_shown(mine.read)}, at the target {_shown(its.read)}"
+        both = _Messages(self.source, self.key, self.here)
+        left, right = (descriptions.pending(end, self.key, mine.name) for end in (self.source, self.target))
+        for one, other in merged(left, right, lambda row: row.id):
+            both.add(one, other)
+        yield from both.differences()
+        yield from self._consumers(mine.name, both.owned)
+
+    def _consumers(self, group: bytes, owned: dict[bytes, list[int]]) -> Iterator[str]:
+        mine, its = (descriptions.consumers(end, self.key, group) for end in (self.source, self.target))
+        for name in sorted(mine.keys() | its.keys() | owned.keys()):
+            if name in mine and name not in its:
+                yield f"consumer {text(name)} is not at the target"
+            elif name in its and name not in mine and name not in owned:
+                yield f"consumer {text(name)} is not at the source"
+            here, there = owned.get(name, (0, 0))
+            if here != there:
+                yield f"consumer {text(name)} has {here:,} pending messages, at the target {there:,}"

@@ -78,8 +78,18 @@ def dashed(at: StreamId) -> str:
 
 
 def expiry_slack(end: Endpoint) -> int:
-    """Return the tolerance for expiry times in ms: before 7.0, a server reports only the remaining time."""
+    """Return the tolerance for expiry times in ms."""
     return 0 if end.version >= (7, 0) else 1000
+
+
+def expiry_command(end: Endpoint) -> str:
+    """Return the command that ``expiry_of`` needs: before 7.0, a server reports only the remaining time."""
+    return "PEXPIRETIME" if end.version >= (7, 0) else "PTTL"
+
+
+def expiry_of(end: Endpoint, reply: int, time: list[bytes]) -> int:
+    """Return the expiry time of a key, or NEVER. ``time``: the reply to TIME in the same step."""
+    return max(reply + clock(time) if reply >= 0 and end.version < (7, 0) else reply, NEVER)
 
 
 def text(name: bytes) -> str:
@@ -94,7 +104,7 @@ def after(at: StreamId) -> StreamId:
 
 def streams(end: Endpoint, keys: Sequence[bytes]) -> Iterator[tuple[bytes, StreamDescription | None]]:
     """Yield each key with its stream; None if the key does not exist any more or has another type."""
-    expiry = "PEXPIRETIME" if end.version >= (7, 0) else "PTTL"
+    expiry = expiry_command(end)
     for begin in range(0, len(keys), AT_ONCE):
         part = keys[begin : begin + AT_ONCE]
         units: list[list[Command]] = [
@@ -122,8 +132,6 @@ def _stream(end: Endpoint, replies: list[Any]) -> StreamDescription | None:
     fields = pairs(info)
     added = fields.get("entries-added")
     oldest, newest = fields["first-entry"], fields["last-entry"]
-    if left >= 0 and end.version < (7, 0):
-        left += clock(time)
     return StreamDescription(
         length=fields["length"],
         first=StreamId.parse(oldest[0]) if oldest else None,
@@ -131,7 +139,7 @@ def _stream(end: Endpoint, replies: list[Any]) -> StreamDescription | None:
         last=StreamId.parse(fields["last-generated-id"]),
         added=added,
         max_deleted=_maybe(fields.get("max-deleted-entry-id")),
-        expires=max(left, NEVER),
+        expires=expiry_of(end, left, time),
         largest=max((sum(map(len, entry[1])) for entry in (oldest, newest) if entry), default=0),
         groups={each.name: each for each in (_group(row, added) for row in groups)},
     )

@@ -156,11 +156,6 @@ class Endpoint:
         words = [str(word) for word in command[: 2 if command[0] in _CONTAINERS else 1]]
         return CommandRefusedError(self.where, " ".join(words), text)
 
-    def clock(self) -> int:
-        """Return the time of the server, in ms since 1970."""
-        seconds, micros = self.ask("TIME")
-        return int(seconds) * 1000 + int(micros) // 1000
-
 
 _CONTAINERS: Final = {"XINFO", "XGROUP", "CLIENT", "CONFIG"}
 

@@ -94,17 +94,16 @@ def copy(
 
 def trim(target: Endpoint, key: bytes, here: StreamDescription, there: StreamDescription) -> bool:
     """Remove entries older than the oldest entry of the source, and return whether there were any."""
-    command: Command
-    if not there.length:
+    if not there.length or (here.first is not None and (there.first is None or there.first >= here.first)):
         return False
-    if here.first is None:
-        command = ("XTRIM", key, "MAXLEN", 0)
-    elif there.first is not None and there.first < here.first:
-        command = ("XTRIM", key, "MINID", dashed(here.first))
-    else:
-        return False
-    target.ask(*command)
+    _trim(target, key, here.first)
     return True
+
+
+def _trim(target: Endpoint, key: bytes, oldest: StreamId | None) -> None:
+    """Remove entries older than ``oldest``; None: all entries."""
+    limit: Command = ("MAXLEN", 0) if oldest is None else ("MINID", dashed(oldest))
+    target.ask("XTRIM", key, *limit)
 
 
 def prune(source: Endpoint, target: Endpoint, key: bytes, here: StreamDescription, page: int) -> int:
@@ -118,7 +117,6 @@ def prune(source: Endpoint, target: Endpoint, key: bytes, here: StreamDescriptio
     oldest: StreamId | None = None  # of the source
     whole = (ZERO, here.last, page, here.largest)
     ours, theirs = pages.entries(source, key, *whole), pages.entries(target, key, *whole)
-    found: list[list[str]] = []
     for mine, its in merged(ours, theirs, pages.id_of):
         if mine is not None and oldest is None:
             oldest = StreamId.parse(mine[0])
@@ -126,14 +124,7 @@ def prune(source: Endpoint, target: Endpoint, key: bytes, here: StreamDescriptio
             missing += 1
         elif mine is None and oldest is not None:  # older ones were trimmed, not deleted
             doomed.append(dashed(StreamId.parse(its[0])))
-            if len(doomed) >= BATCH:
-                found.append(doomed)
-                doomed = []
-    for part in [*found, doomed]:
-        if part:
-            target.ask("XDEL", key, *part)
-    if oldest is None:
-        target.ask("XTRIM", key, "MAXLEN", 0)
-    else:
-        target.ask("XTRIM", key, "MINID", dashed(oldest))
+    for begin in range(0, len(doomed), BATCH):
+        target.ask("XDEL", key, *doomed[begin : begin + BATCH])
+    _trim(target, key, oldest)
     return missing

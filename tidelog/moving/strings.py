@@ -13,7 +13,7 @@ from typing import Any, Final
 import hiredis
 
 from tidelog.moving import inventory
-from tidelog.moving.descriptions import NEVER, clock, expiry_slack
+from tidelog.moving.descriptions import NEVER, expiry_command, expiry_of, expiry_slack, text
 from tidelog.moving.endpoints import Command, Endpoint
 from tidelog.moving.inventory import STRING
 from tidelog.moving.pages import REPLY
@@ -50,14 +50,12 @@ def read(end: Endpoint, keys: list[bytes]) -> Iterator[tuple[bytes, StringValue 
 
 
 def _values(end: Endpoint, keys: list[bytes]) -> Iterator[tuple[bytes, StringValue | None]]:
-    expiry = "PEXPIRETIME" if end.version >= (7, 0) else "PTTL"
-    units: list[list[Command]] = [[("GET", key), (expiry, key), ("TIME",)] for key in keys]
+    units: list[list[Command]] = [[("GET", key), (expiry_command(end), key), ("TIME",)] for key in keys]
     for key, (value, left, time) in zip(keys, end.at_once(units), strict=True):
         if isinstance(value, hiredis.ReplyError) or value is None:
             yield key, None
         else:
-            past = clock(time) if left >= 0 and end.version < (7, 0) else 0
-            yield key, StringValue(value, max(left + past if left >= 0 else left, NEVER))
+            yield key, StringValue(value, expiry_of(end, left, time))
 
 
 def copy(source: Endpoint, target: Endpoint, match: str | None, names: set[bytes] | None = None) -> int:
@@ -91,8 +89,8 @@ def differences(source: Endpoint, target: Endpoint, match: str | None) -> Iterat
         mine = dict(read(source, keys)) if keys else {}
         its = dict(read(target, keys)) if keys else {}
         for key in keys:
-            if text := _difference(mine[key], its[key], slack):
-                yield f"string {key.decode('utf-8', 'backslashreplace')}: {text}"
+            if what := _difference(mine[key], its[key], slack):
+                yield f"string {text(key)}: {what}"
 
 
 def _difference(mine: StringValue | None, its: StringValue | None, slack: int) -> str:
