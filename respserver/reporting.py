@@ -57,7 +57,6 @@ class Reporting(ServerPart):
         self._run_id = os.urandom(20).hex()
 
     def info(self, sections: list[str]) -> str:
-        """Return the text of INFO; ``sections`` as in ``info.render``."""
         return info.render(self._stats(), sections)
 
     def ready(self, sections: list[str]) -> bool:
@@ -70,7 +69,6 @@ class Reporting(ServerPart):
         return self._walk.more(self._data.ks)
 
     def memory(self) -> dict[str, int]:
-        """Return bytes by purpose, see ``info.memory_stats``."""
         return info.memory_stats(self._stats())
 
     def _stats(self) -> ServerStats:
@@ -93,7 +91,6 @@ class Reporting(ServerPart):
         )  # fmt: skip
 
     def reset(self) -> None:
-        """Reset the counters (CONFIG RESETSTAT)."""
         self._counters.reset()
         self._timings.histograms.clear()
         self._sources.users.denials.reset_counts()

@@ -442,5 +442,4 @@ class RespServer:
         self._unrename()
 
     def random(self) -> float:
-        """Return a random number in [0, 1)."""
         return self._random.random()

@@ -53,7 +53,6 @@ class Clients:
         return self._by_id.get(client_id)
 
     def all(self) -> list[Session]:
-        """Return all sessions, oldest first. It is a copy, so the caller may close clients while iterating."""
         return list(self._by_id.values())
 
     def connections(self) -> list[Connection]:

@@ -100,7 +100,6 @@ class Monitors:
         self._gates.monitors(True)
 
     def remove(self, session: Session) -> None:
-        """Remove a client. Idempotent."""
         if session.monitoring:
             session.monitoring = False
             self._sessions.pop(session, None)

@@ -105,7 +105,6 @@ class Config(Values):
 
     # -- CONFIG REWRITE --------------------------------------------------------------------------------------
     def rewrite(self) -> None:
-        """Rewrite the configuration file (see ``rewrite``). Raises CommandError."""
         if self.file is None:
             raise CommandError("ERR The server is running without a config file")
         try:

@@ -132,8 +132,7 @@ class Values:
         for directive in DIRECTIVES.values():
             text = directive.default
             words = directive.split(text) if text or directive.kind in ("string", "host", "events") else []
-            start: Value = [] if directive.kind == "save" else {}
-            self._put(directive, start if directive.kind in ("renames", "users") else directive.parse(words, start))
+            self._put(directive, {} if directive.kind in ("renames", "users") else directive.parse(words, {}))
         self.dir = os.path.abspath(self.dir)
 
     @property

@@ -35,7 +35,7 @@ def parse_save(words: list[str], before: Value) -> list[SavePoint]:
     points = list(zip(numbers[::2], numbers[1::2], strict=False))
     if len(numbers) % 2 or any(seconds < 1 or changes < 0 for seconds, changes in points):
         raise ValueError("Invalid save parameters")
-    return cast(list[SavePoint], before) + points
+    return cast(list[SavePoint], before or []) + points
 
 
 def parse_limits(words: list[str], before: Value) -> dict[str, Limits]:

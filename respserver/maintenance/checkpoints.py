@@ -57,7 +57,6 @@ class Checkpoints(ServerPart):
 
     @property
     def rewriting(self) -> bool:
-        """Whether a checkpoint for BGREWRITEAOF is running."""
         return self.rewrites.running
 
     @property
@@ -65,8 +64,6 @@ class Checkpoints(ServerPart):
         return self._rewrite_wanted
 
     def save(self, session: Session) -> Callable[[], str | None]:
-        """SAVE: start a checkpoint; other clients are served while it runs. Returns a function that returns its
-        outcome, None until it ends."""
         if not self.begin(session, rewrite=False):
             raise CommandError(errors.SAVE_RUNNING)
         outcome = self._outcome
@@ -81,10 +78,6 @@ class Checkpoints(ServerPart):
             raise CommandError(f"ERR the checkpoint failed: {_why(error)}") from error
 
     def begin(self, session: Session, rewrite: bool) -> bool:
-        """BGSAVE, BGREWRITEAOF: start a checkpoint, which includes the writes of the caller, ``session``.
-
-        Returns False if one is running. Raises CommandError.
-        """
         if self._task is not None:
             return False
         self._ticks.note_write(session)
@@ -107,17 +100,15 @@ class Checkpoints(ServerPart):
             self._wanted = True
 
     def refused(self) -> str | None:
-        """Return why no checkpoint can be written: files were moved or removed. None if one can."""
         return self._data.disk.check_files()
 
     def last(self) -> int:
-        """Return the Unix time, in seconds, of the last successful checkpoint, or of startup."""
         return self.saves.last
 
     # -- one checkpoint --------------------------------------------------------------------------------------
     def _start(self, rewrite: bool) -> None:
         """Start a checkpoint in the background; none is running. Raises OSError."""
-        self.schedule(rewrite, False)
+        self.schedule(rewrite, wanted=False)
         offset = self._freeze(self.rewrites if rewrite else self.saves)
         self._outcome = []
         self._task = self._loop.create_task(self._run(self._data.ks.begin_capture(), offset))

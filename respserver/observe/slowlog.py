@@ -208,6 +208,5 @@ class Timings:
         self.latency.note("fast-command" if "fast" in flags else "command", seconds, took_ns // 1_000_000)
 
     def doublings(self) -> dict[str, tuple[int, list[tuple[int, int]]]]:
-        """Return command -> its calls, and (microseconds, calls that took at most that long) for powers of two."""
         found = sorted(self.histograms.items())
         return {name: (histogram.calls, histogram.doublings()) for name, histogram in found if histogram.calls}

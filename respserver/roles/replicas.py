@@ -116,7 +116,6 @@ class Replicas(ServerPart):
 
     # -- REPLCONF, PSYNC -----------------------------------------------------------------------------------------
     def replconf(self, session: Session, options: list[bytes]) -> bool:
-        """Process pairs of options and values. Returns False if no reply is to be sent. Raises CommandError."""
         who = self._announced.setdefault(session, Announcement())
         for at in range(0, len(options), 2):
             if options[at].lower() in (b"ack", b"fack", b"getack"):
@@ -310,7 +309,6 @@ class Replicas(ServerPart):
                 feed.live_batch(offset, batch)
 
     def ask(self) -> None:
-        """Request an acknowledgement from all replicas, after the batch of this tick."""
         if not self._requested:
             self._requested = True
             self._ticks.after(self._send_requests)
@@ -389,11 +387,9 @@ class Replicas(ServerPart):
         return (feed for feed in self.feeds if feed.state == "online")
 
     def acknowledged(self, offset: int) -> int:
-        """Return the number of replicas that have the log up to ``offset``."""
         return sum(feed.acknowledged >= offset for feed in self._online())
 
     def synced(self, offset: int) -> int:
-        """Return the number of replicas that have the log up to ``offset`` on disk."""
         return sum(feed.on_disk >= offset for feed in self._online())
 
     def behind(self) -> int:

@@ -67,7 +67,6 @@ class Roles(ServerPart):
 
     # -- changes of role -----------------------------------------------------------------------------------------
     def follow(self, host: str, port: int) -> bool:
-        """Follow this leader (REPLICAOF). Returns False if this server already follows it. Raises CommandError."""
         if self._link.leads_to(host, port):
             return False
         if self._failover is not None:
@@ -106,7 +105,6 @@ class Roles(ServerPart):
             self._logger.warning(f"The next start may not detect that this server was a replica: {error}")
 
     def lead(self) -> None:
-        """Become a leader (REPLICAOF NO ONE). Does nothing on a leader. Raises CommandError."""
         if self._failover is not None:
             raise CommandError("ERR REPLICAOF not allowed while failing over.")
         if self._data.follower:
@@ -143,10 +141,6 @@ class Roles(ServerPart):
 
     # -- FAILOVER and PSYNC --------------------------------------------------------------------------------------
     def failover(self, target: tuple[str, int] | None, timeout_ms: int, force: bool) -> None:
-        """FAILOVER: start to hand over to ``target``; None: to the first replica that has the whole log.
-
-        ``timeout_ms``: 0 for none. ``force``: hand over even at the timeout. Raises CommandError.
-        """
         if self._failover is not None:
             raise CommandError("ERR FAILOVER already in progress.")
         if self._data.follower:
@@ -164,7 +158,6 @@ class Roles(ServerPart):
         )
 
     def failover_abort(self) -> None:
-        """Abort the failover (FAILOVER ABORT). Raises CommandError if none is in progress."""
         if self._failover is None:
             raise CommandError("ERR No failover in progress.")
         self._failover.abort("FAILOVER ABORT")
@@ -264,7 +257,6 @@ class Roles(ServerPart):
         return stats
 
     def describe(self) -> list[object]:
-        """Return the reply of ROLE."""
         stats, offset = self.stats(), self._data.disk.offset
         if not stats.leader:
             return ["slave", stats.host, stats.port, stats.state, offset]

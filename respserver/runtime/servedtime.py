@@ -41,7 +41,6 @@ class ServedTime(ServerPart):
         self._stalled = -UNBOUNDED  # ms (monotonic) at which the last stall was noticed
 
     def update(self) -> None:
-        """Set the bounds of served time to now; shift it after a stall."""
         ks, mono, now = self._data.ks, self._clock.mono(), self._clock.now()
         passed, self._mono = mono - self._mono, mono
         longest = max(self.longest, 2000 // self._config.hz)

@@ -12,14 +12,16 @@ Rule 3: a writer whose lock was removed must not complete anything.
 
 from __future__ import annotations
 
-import json
 import os
 import secrets
 import socket
 import time
 from datetime import UTC, datetime
 from types import TracebackType
-from typing import Any, Self
+from typing import Annotated, Self
+
+import msgspec
+from msgspec import Meta, Struct
 
 from tidelog.backup.targets import BackupError, BackupTarget
 
@@ -27,8 +29,16 @@ FOLDER = "locks"
 STALE = 900  # seconds; longer than the transfer of one file
 RENEW = 60  # seconds
 LONGEST = 4096  # maximum size of a lock in bytes
-# limits of plausible values: a process ID, and a time before the year 6300
-MOST = {"pid": 1 << 31, "began": 1 << 37, "seen": 1 << 37}
+Time = Annotated[int, Meta(gt=0, lt=1 << 37)]  # Unix seconds before the year 6300
+
+
+class LockContent(Struct):
+    """The content of a lock."""
+
+    host: str
+    pid: Annotated[int, Meta(gt=0, lt=1 << 31)]
+    began: Time
+    seen: Time
 
 
 class TargetLock:
@@ -65,8 +75,8 @@ class TargetLock:
             return
         if self._seen:
             self.check()
-        facts = {"host": socket.gethostname(), "pid": os.getpid(), "began": self._began, "seen": int(time.time())}
-        self._place.write(self._file, json.dumps(facts).encode())
+        content = LockContent(socket.gethostname(), os.getpid(), self._began, int(time.time()))
+        self._place.write(self._file, msgspec.json.encode(content))
         self._seen = now
 
     def check(self) -> None:
@@ -76,42 +86,38 @@ class TargetLock:
 
     def _look(self, file: str) -> None:
         """Remove the lock of another writer if it has expired. Raises BackupError if it has not."""
-        facts = _read(self._place, file)
-        if facts is None:
+        found = _read(self._place, file)
+        if found is None:
             return
-        if _dead(facts):
+        if _dead(found):
             self._place.remove(file)
             return
-        since = datetime.fromtimestamp(facts["began"], UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+        since = datetime.fromtimestamp(found.began, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
         raise BackupError(
-            f"{self._place.shown}: a backup is being written there by process {facts['pid']} on {facts['host']},"
+            f"{self._place.shown}: a backup is being written there by process {found.pid} on {found.host},"
             f" since {since}; if that was interrupted, wait {STALE // 60} minutes or remove {file}"
         )
 
 
-def _read(place: BackupTarget, file: str) -> dict[str, Any] | None:
+def _read(place: BackupTarget, file: str) -> LockContent | None:
     """Return the content of a lock, or None if it has just been removed."""
     try:
-        facts: dict[str, Any] = json.loads(place.read(file, LONGEST))
-        found = {name: int(facts[name]) for name in ("pid", "began", "seen")}
-        if not all(0 < number < MOST[name] for name, number in found.items()):
-            raise ValueError
-        return {"host": str(facts["host"]), **found}
+        return msgspec.json.decode(place.read(file, LONGEST), type=LockContent)
     except BackupError as error:
         if isinstance(error.__cause__, FileNotFoundError):
             return None
         raise
-    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
+    except (msgspec.DecodeError, RecursionError):
         raise BackupError(f"{place.shown}/{file} is not the lock of a backup: remove it if none is running") from None
 
 
-def _dead(facts: dict[str, Any]) -> bool:
-    if time.time() - facts["seen"] > STALE:
+def _dead(found: LockContent) -> bool:
+    if time.time() - found.seen > STALE:
         return True
-    if facts["host"] != socket.gethostname():
+    if found.host != socket.gethostname():
         return False
     try:
-        os.kill(facts["pid"], 0)
+        os.kill(found.pid, 0)
     except ProcessLookupError:
         return True
     except OSError:

@@ -22,41 +22,43 @@ import json
 import re
 from dataclasses import asdict, dataclass, fields
 from hashlib import sha256
-from typing import Any, Final
+from typing import Annotated, Any, Final
+
+import msgspec
+from msgspec import Meta
 
 from tidelog.backup.targets import BackupError, BackupTarget, target_at
 
 FORMAT: Final = "tidelog backup, format 1"
 ENDING: Final = ".json"
-NAME: Final = re.compile(r"\d{8}T\d{6}\.\d{3}Z-\d+")
-DIGEST: Final = re.compile(r"[0-9a-f]{64}")
+NAME: Final = re.compile(r"[0-9]{8}T[0-9]{6}\.[0-9]{3}Z-[0-9]+")
 LONGEST: Final = 1 << 30  # bytes of a manifest with 10 million chunks
-MOST: Final = 1 << 63  # limit of each number, and of the sum of all sizes
-_TEXT: Final = re.compile(r"[^\x00-\x1f\x7f-\x9f]{0,1000}")
-_ID: Final = re.compile(r"[0-9a-f]{40}")  # a replication ID
-_TIME: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z", re.ASCII)
-_FORMS: Final = {"name": NAME, "began": _TIME, "ended": _TIME, "replid": _ID}
+MOST: Final = (1 << 63) - 1  # maximum of each number, and of the sum of all sizes
 
-Chunk = tuple[str, int]  # SHA-256 of the content in hex, size in bytes
+Text = Annotated[str, Meta(pattern=r"\A[^\x00-\x1f\x7f-\x9f]{0,1000}\Z")]
+Time = Annotated[str, Meta(pattern=r"\A[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]+)?Z\Z")]
+Number = Annotated[int, Meta(ge=0, le=MOST)]
+#: SHA-256 of the content in hex, size in bytes.
+Chunk = tuple[Annotated[str, Meta(pattern=r"\A[0-9a-f]{64}\Z")], Annotated[int, Meta(gt=0, le=MOST)]]
 
 
 @dataclass(frozen=True, slots=True)
 class BackupManifest:
     """The content of a manifest. Times are ISO 8601 in UTC."""
 
-    name: str
-    began: str
-    ended: str
-    tool: str
-    server: str
-    version: str
-    role: str
-    replid: str
-    store_offset: int
-    log_offset: int
-    store_entries: int
-    keys: int
-    entries: int
+    name: Annotated[str, Meta(pattern=rf"\A{NAME.pattern}\Z")]
+    began: Time
+    ended: Time
+    tool: Text
+    server: Text
+    version: Text
+    role: Text
+    replid: Annotated[str, Meta(pattern=r"\A[0-9a-f]{40}\Z")]
+    store_offset: Number
+    log_offset: Number
+    store_entries: Number
+    keys: Number
+    entries: Number
     store: tuple[Chunk, ...]
     log: tuple[Chunk, ...]
 
@@ -89,32 +91,12 @@ class BackupManifest:
             raise BackupError(f"{shown} is damaged: its own checksum is wrong")
         del content["format"]
         try:
-            if content.keys() != {field.name for field in fields(cls)}:
-                raise ValueError
-            return _sound(cls(**{**content, "store": _chunks(content["store"]), "log": _chunks(content["log"])}))
-        except (ValueError, TypeError):
+            found = msgspec.convert(content, cls)  # other programs can write manifests
+            if len(content) > len(fields(cls)) or found.size > MOST or found.log_offset < found.store_offset:
+                raise msgspec.ValidationError
+        except msgspec.ValidationError:
             raise BackupError(f"{shown} is damaged: it has other fields than a manifest") from None
-
-
-def _chunks(pairs: list[Any]) -> tuple[Chunk, ...]:
-    """Parse chunks. Raises ValueError or TypeError if they are invalid."""
-    chunks = tuple((digest, size) for digest, size in pairs)
-    if not all(DIGEST.fullmatch(digest) and type(size) is int and 0 < size < MOST for digest, size in chunks):
-        raise ValueError
-    return chunks
-
-
-def _sound(found: BackupManifest) -> BackupManifest:
-    """Validate the values, because other programs can write manifests. Raises ValueError or TypeError."""
-    for field in fields(BackupManifest):
-        value = getattr(found, field.name)
-        if field.type == "int" and not (type(value) is int and 0 <= value < MOST):
-            raise ValueError
-        if field.type == "str" and not _FORMS.get(field.name, _TEXT).fullmatch(value):
-            raise ValueError
-    if found.size >= MOST or found.log_offset < found.store_offset:
-        raise ValueError
-    return found
+        return found
 
 
 def _digest(content: dict[str, Any]) -> str:
