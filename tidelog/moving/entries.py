@@ -34,7 +34,6 @@ class Appender:
     END: Final = b"*1\r\n$4\r\nEXEC\r\n"
 
     def __init__(self, target: Endpoint, key: bytes, progress: Progress) -> None:
-        self.copied = 0
         self._target = target
         self._key = key
         self._progress = progress
@@ -76,20 +75,7 @@ class Appender:
                 raise self._target.refused(("XADD",), f"{reply} (stream {text(self._key)})")
         if not isinstance(done, list):
             raise self._target.refused(("EXEC",), f"{done} (stream {text(self._key)})")
-        self.copied += sent
         self._progress(sent)
-
-
-def copy(
-    source: Endpoint, target: Endpoint, key: bytes, first: StreamId, last: StreamId, page: int, largest: int,
-    progress: Progress,
-) -> int:  # fmt: skip
-    """Append the entries of the source between two IDs, inclusive, and return their number."""
-    appender = Appender(target, key, progress)
-    for at, flat in pages.entries(source, key, first, last, page, largest):
-        appender.add(at, flat)
-    appender.end()
-    return appender.copied
 
 
 def trim(target: Endpoint, key: bytes, here: StreamDescription, there: StreamDescription) -> bool:

@@ -8,7 +8,6 @@ A pending entry that was deleted cannot be created at the target, because XCLAIM
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -80,48 +79,55 @@ def carry(
         if before is not None and old is not None and name in there.groups and seen.same(old):
             done.gone_of[name] = before.gone_of[name]
         else:
-            done.changed |= _offset(target, key, group, there.groups.get(name))
-            messages = _Messages(target, key, name)
-            _pending(source, target, key, here, group, messages)
-            _consumers(source, target, key, name, messages)
-            done.changed |= messages.changed
-            done.gone_of[name] = messages.gone
+            copy = _GroupCopy(source, target, key, here, group)
+            copy.run(there.groups.get(name))
+            done.changed |= copy.changed
+            done.gone_of[name] = copy.gone
         done.gone += done.gone_of[name]
     return done
 
 
-def _offset(target: Endpoint, key: bytes, group: GroupDescription, there: GroupDescription | None) -> bool:
-    read: Command = () if group.read is None else ("ENTRIESREAD", group.read)
-    if there is None:
-        target.ask("XGROUP", "CREATE", key, group.name, dashed(group.last), "MKSTREAM", *read)
-    elif (there.last, there.read) != (group.last, group.read):
-        target.ask("XGROUP", "SETID", key, group.name, dashed(group.last), *read)
-    else:
-        return False
-    return True
+class _GroupCopy:
+    """Copies one group. Collects changes of the pending entries at the target, and sends them together."""
 
-
-class _Messages:
-    """Collects changes of the pending entries at the target, and sends them together."""
-
-    def __init__(self, target: Endpoint, key: bytes, group: bytes) -> None:
+    def __init__(
+        self, source: Endpoint, target: Endpoint, key: bytes, here: StreamDescription, group: GroupDescription
+    ) -> None:
         self.gone = 0
         self.changed = False
-        self.owners: set[bytes] = set()
+        self._owners: set[bytes] = set()
+        self._source = source
         self._target = target
         self._key = key
+        self._here = here
         self._group = group
         self._acks: list[str] = []
         self._claims: list[Command] = []
         self._alike: tuple[bytes, int, int] | None = None  # the properties that the IDs share
         self._ids: list[str] = []
 
-    def remove(self, at: StreamId) -> None:
+    def run(self, there: GroupDescription | None) -> None:
+        """Copy the group. ``there``: the group of this name at the target."""
+        self._offset(there)
+        self._pending()
+        self._consumers()
+
+    def _offset(self, there: GroupDescription | None) -> None:
+        group = self._group
+        read: Command = () if group.read is None else ("ENTRIESREAD", group.read)
+        if there is None:
+            self._target.ask("XGROUP", "CREATE", self._key, group.name, dashed(group.last), "MKSTREAM", *read)
+            self.changed = True
+        elif (there.last, there.read) != (group.last, group.read):
+            self._target.ask("XGROUP", "SETID", self._key, group.name, dashed(group.last), *read)
+            self.changed = True
+
+    def _remove(self, at: StreamId) -> None:
         self._acks.append(dashed(at))
         if len(self._acks) >= IDS:
             self._send()
 
-    def make(self, row: PendingDescription) -> None:
+    def _make(self, row: PendingDescription) -> None:
         """Make an entry pending as it is at the source. Entries that were delivered together become one command."""
         alike = (row.consumer, row.delivered, row.count)
         if alike != self._alike or len(self._ids) >= IDS:
@@ -133,7 +139,7 @@ class _Messages:
         if self._alike is not None and self._ids:
             consumer, delivered, count = self._alike
             self._claims.append(
-                ("XCLAIM", self._key, self._group, consumer, 0, *self._ids,
+                ("XCLAIM", self._key, self._group.name, consumer, 0, *self._ids,
                  "TIME", max(0, delivered), "RETRYCOUNT", count, "FORCE", "JUSTID")
             )  # fmt: skip
             self._ids = []
@@ -143,7 +149,7 @@ class _Messages:
     def _send(self) -> None:
         commands: list[Command] = [*self._claims]
         if self._acks:
-            commands.append(("XACK", self._key, self._group, *self._acks))
+            commands.append(("XACK", self._key, self._group.name, *self._acks))
         asked = sum(command.index("TIME", 6) - 5 for command in self._claims)
         replies: list[Any] = self._target.all(commands) if commands else []
         claimed = sum(len(reply) for reply in replies[: len(self._claims)])
@@ -151,61 +157,49 @@ class _Messages:
         self.changed |= bool(claimed or self._acks)
         self._claims, self._acks = [], []
 
-    def end(self) -> None:
+    def _flush(self) -> None:
         self._close()
         self._send()
 
+    def _pending(self) -> None:
+        key, group, here = self._key, self._group, self._here
+        late: list[PendingDescription] = []  # after the group's position
+        left, right = (descriptions.pending(end, key, group.name) for end in (self._source, self._target))
+        for mine, its in merged(left, right, lambda row: row.id):
+            if mine is None:
+                if its is not None:
+                    self._remove(its.id)
+                continue
+            self._owners.add(mine.consumer)
+            if its is not None and alike(mine, its):
+                continue
+            if its is None and here.is_trimmed(mine.id):
+                self.gone += 1
+            elif mine.id <= group.last:
+                self._make(mine)
+            elif mine.id <= here.last:
+                late.append(mine)
+        self._flush()
+        if late and self._last() == group.last:  # created by XCLAIM FORCE, not delivered since
+            for row in late:
+                self._make(row)
+            self._flush()
 
-def _pending(
-    source: Endpoint,
-    target: Endpoint,
-    key: bytes,
-    here: StreamDescription,
-    group: GroupDescription,
-    messages: _Messages,
-) -> None:
-    late: list[PendingDescription] = []  # after the group's position
-    both = merged(
-        descriptions.pending(source, key, group.name), descriptions.pending(target, key, group.name), lambda row: row.id
-    )
-    for mine, its in both:
-        if mine is None:
-            if its is not None:
-                messages.remove(its.id)
-            continue
-        messages.owners.add(mine.consumer)
-        if its is not None and alike(mine, its):
-            continue
-        if its is None and here.is_trimmed(mine.id):
-            messages.gone += 1
-        elif mine.id <= group.last:
-            messages.make(mine)
-        elif mine.id <= here.last:
-            late.append(mine)
-    messages.end()
-    if late and _last(source, key, group.name) == group.last:  # created by XCLAIM FORCE, not delivered since
-        for row in late:
-            messages.make(row)
-        messages.end()
+    def _last(self) -> StreamId | None:
+        now = descriptions.stream(self._source, self._key)
+        return now.groups[self._group.name].last if now is not None and self._group.name in now.groups else None
+
+    def _consumers(self) -> None:
+        key, group = self._key, self._group.name
+        mine, its = (descriptions.consumers(end, key, group).keys() for end in (self._source, self._target))
+        # Entries that a T command delivered have an owner with an empty name, which is not a consumer at the source.
+        commands: list[Command] = [("XGROUP", "CREATECONSUMER", key, group, name) for name in mine - its]
+        commands += [("XGROUP", "DELCONSUMER", key, group, name) for name in its - mine - self._owners]
+        for begin in range(0, len(commands), COMMANDS):
+            self._target.all(commands[begin : begin + COMMANDS])
+            self.changed = True
 
 
 def alike(one: PendingDescription, other: PendingDescription) -> bool:
     """Return whether two pending entries are equal within the tolerance for times."""
     return (one.consumer, one.count) == (other.consumer, other.count) and abs(one.delivered - other.delivered) <= SLACK
-
-
-def _last(source: Endpoint, key: bytes, group: bytes) -> StreamId | None:
-    now = descriptions.stream(source, key)
-    return now.groups[group].last if now is not None and group in now.groups else None
-
-
-def _consumers(source: Endpoint, target: Endpoint, key: bytes, group: bytes, messages: _Messages) -> None:
-    mine = descriptions.consumers(source, key, group).keys()
-    its = descriptions.consumers(target, key, group).keys()
-    commands: list[Command] = [("XGROUP", "CREATECONSUMER", key, group, name) for name in mine if name not in its]
-    # Entries that a T command delivered have an owner with an empty name, which is not a consumer at the source.
-    surplus: Iterator[bytes] = (name for name in its if name not in mine and name not in messages.owners)
-    commands += [("XGROUP", "DELCONSUMER", key, group, name) for name in surplus]
-    for begin in range(0, len(commands), COMMANDS):
-        target.all(commands[begin : begin + COMMANDS])
-        messages.changed = True

@@ -15,9 +15,10 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from tidelog.client.entries import StreamId
-from tidelog.moving import descriptions, entries, groups
+from tidelog.moving import descriptions, entries, groups, pages
 from tidelog.moving.descriptions import NEVER, ZERO, StreamDescription, after, dashed, text
 from tidelog.moving.endpoints import Command, Endpoint
+from tidelog.moving.entries import Appender
 from tidelog.moving.errors import CommandRefusedError, MovingError
 from tidelog.moving.groups import Carried
 
@@ -135,9 +136,11 @@ class Streams:
             done += number
             progress(done, here.length)
 
-        return entries.copy(
-            self.source, self.target, key, after(begin), here.last, self.page, here.largest, counted
-        )  # fmt: skip
+        appender = Appender(self.target, key, counted)
+        for at, flat in pages.entries(self.source, key, after(begin), here.last, self.page, here.largest):
+            appender.add(at, flat)
+        appender.end()
+        return done
 
     def _described(self, key: bytes) -> StreamDescription:
         """Describe the stream of the target. Create it if the source's stream is empty."""
