@@ -26,7 +26,7 @@ from respserver.clients.monitor import Monitors
 from respserver.clients.notifications import Notifications
 from respserver.clients.pauses import Pauses
 from respserver.clients.pubsub import PubSub
-from respserver.clients.sockets import sockets_of
+from respserver.clients.sockets import AVAILABLE, Sockets
 from respserver.clients.tracking import Tracking
 from respserver.clients.users import Users
 from respserver.config.config import Config
@@ -138,7 +138,7 @@ class RespServer:
             ),
         )  # fmt: skip
         self._admission = Admission(parts, self.clients, self.users)
-        self._limits, self._sockets = OutputLimits(config), sockets_of(loop, self.ticks)
+        self._limits, self._sockets = OutputLimits(config), (Sockets(loop, self.ticks) if AVAILABLE else None)
         services = ConnectionServices(
             parts, RequestProcessor(parts, self.dispatcher, self._limits), self._limits, self._sockets,
             accept=self._admission.admit, left=self.clients.leave, awaited=self._read_after_wait,
@@ -173,7 +173,7 @@ class RespServer:
 
     def _watch_config(self) -> None:
         """Apply directives to the parts that use them, now and on CONFIG SET."""
-        self._configure()
+        self.configure()
         for name in (
             "appendfsync", "slowlog-log-slower-than", "slowlog-max-len", "latency-monitor-threshold",
             "latency-tracking",
@@ -184,11 +184,12 @@ class RespServer:
             "maxmemory", "min-replicas-to-write", "min-replicas-max-lag", "replica-serve-stale-data",
             "tracking-table-max-keys",
         ):  # fmt: skip
-            self.config.on_change[name] = self._configure
+            self.config.on_change[name] = self.configure
         for name in ("repl-backlog-size", "repl-backlog-ttl"):
             self.config.on_change[name] = self.replicas.configure
 
-    def _configure(self) -> None:
+    def configure(self) -> None:
+        """Apply directives that have changed."""
         self.timings.configure()
         self._limits.configure()
         self._admission.configure()
@@ -382,7 +383,7 @@ class RespServer:
             ks.touch_watchers(key)
         self.tracking.update_keyspace()
         self.tracking.flushed()
-        self._configure()
+        self.configure()
         self.blocking.recount()
         self.replicas.moved_on()
 

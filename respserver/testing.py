@@ -13,6 +13,7 @@ import asyncio
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
@@ -69,6 +70,10 @@ class RunningServer:
 
         return asyncio.run_coroutine_threadsafe(run(), self._loop).result(30)
 
+    def stop(self) -> None:
+        """Begin the shutdown."""
+        self._loop.call_soon_threadsafe(self.server.stop)
+
     @property
     def _clock(self) -> HandClock:
         clock = self.server.clock
@@ -104,6 +109,17 @@ class RunningServer:
             self.call(lambda: clock.move(ms))
 
 
+def nothing_waits(server: RespServer) -> bool:
+    """Return whether no client waits, no key is signalled, and no record of an earlier wait is left."""
+    blocking, ks = server.blocking, server.data.ks
+    return not (blocking.count or blocking._queues or blocking._awaiting or ks.waiting or ks.ready)
+
+
+def retained_deadlines(server: RespServer) -> int:
+    """Return the number of deadlines that are retained, including those of waits that have ended."""
+    return len(server.blocking._deadlines)
+
+
 @contextmanager
 def start_in_thread(
     directory: Path | str | None = None, clock: Clock | None = None, **options: str | list[str]
@@ -118,35 +134,26 @@ def start_in_thread(
         for name, value in {"wal_size": "1mb", **options}.items():  # a small file, because each server writes all of it
             argv += ["--" + name.replace("_", "-"), *([value] if isinstance(value, str) else value)]
         config = Config.load(argv)
-        ready: list[RunningServer] = []
-        failed: list[BaseException] = []
-        started = threading.Event()
+        ready: Future[RunningServer] = Future()
 
         async def main() -> None:
             try:
                 server = RespServer(config, Logger(level="warning"), clock)
                 await server.start()
                 port = await server.listeners.tcp("127.0.0.1", 0)
-                ready.append(RunningServer(server, asyncio.get_running_loop(), port))
             except BaseException as error:  # noqa: BLE001 - raised in the test's thread
-                failed.append(error)
+                ready.set_exception(error)
                 return
-            finally:
-                started.set()
+            ready.set_result(RunningServer(server, asyncio.get_running_loop(), port))
             await server.run_until_stopped()
 
         thread = threading.Thread(target=lambda: asyncio.run(main()), name="tidelog-server")
         thread.start()
-        started.wait(30)
-        if failed:
-            thread.join(30)
-            raise failed[0]
         try:
-            yield ready[0]
+            yield ready.result(30)
         finally:
-            handle = ready[0]
-            if thread.is_alive():
-                handle._loop.call_soon_threadsafe(handle.server.stop)
+            if ready.exception(0) is None and thread.is_alive():
+                ready.result().stop()
             thread.join(30)
             if thread.is_alive():
                 raise RuntimeError("the server did not stop")

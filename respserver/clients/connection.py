@@ -183,6 +183,12 @@ class Connection(SocketReader):
         if self.output.pushes is not None:
             self.release_pushes()
 
+    def answer_late(self, data: bytes | Chunks) -> None:
+        """Queue the reply to a command that waited or ran for long. The backlog then continues."""
+        self.answer(data)
+        self._ticks.queue_flush(self)
+        self._ticks.queue_resume(self)
+
     def flush(self) -> None:
         """Write queued replies to the socket; of streamed ones as much as its buffer accepts."""
         session, output, flow = self.session, self.output, self.flow

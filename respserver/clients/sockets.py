@@ -96,8 +96,3 @@ class Sockets:
         self._loop.remove_reader(self._fd)
         self._readers.clear()
         self._epoll.close()
-
-
-def sockets_of(loop: asyncio.AbstractEventLoop, ticks: Ticks) -> Sockets | None:
-    """Return the epoll set; None if the extension is not available. Raises OSError."""
-    return Sockets(loop, ticks) if AVAILABLE else None

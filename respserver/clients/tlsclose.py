@@ -16,12 +16,11 @@ FIRST_DELAY = 0.01  # seconds between the first two checks; the delays double
 LAST_DELAY = 30.0  # seconds; after a delay of this length, the connection is aborted
 
 
-def close(transport: asyncio.Transport) -> None:
-    """Close a TLS transport whose reading is paused and to which nothing more is written."""
-    _check(transport, FIRST_DELAY)
+def close(transport: asyncio.Transport, delay: float = FIRST_DELAY) -> None:
+    """Close a TLS transport whose reading is paused and to which nothing more is written.
 
-
-def _check(transport: asyncio.Transport, delay: float) -> None:
+    ``delay``: seconds until the next check.
+    """
     if transport.is_closing():
         return
     loop = asyncio.get_running_loop()
@@ -31,7 +30,7 @@ def _check(transport: asyncio.Transport, delay: float) -> None:
     elif delay > LAST_DELAY:
         transport.abort()
     else:
-        loop.call_later(delay, _check, transport, 2 * delay)
+        loop.call_later(delay, close, transport, 2 * delay)
 
 
 def _unsent(transport: asyncio.Transport) -> int:

@@ -93,16 +93,14 @@ class Users:
         source, _ = login_source(session)
         if self._throttle.failed(source, self._clock.mono()) == FREE:
             self._logger.warning(f"{FREE} logins from {source} failed; further logins from there are delayed")
-        self._note(session, "auth", command, name)
+        self.note(session, "auth", command, name)
         raise CommandError(errors.BAD_CREDENTIALS)
 
-    def note(self, session: Session, reason: str, what: bytes) -> None:
-        self._note(session, reason, what, session.user.name)
-
-    def _note(self, session: Session, reason: str, what: bytes, user: bytes) -> None:
+    def note(self, session: Session, reason: str, what: bytes, user: bytes | None = None) -> None:
+        """Add a denial to ACL LOG. ``user``: the name that a failed login gave."""
         context = "multi" if session.multi else "toplevel"
-        now = self._clock.now()
-        self.denials.note(reason, context, what, user, client_line(session, now, []), now)
+        now, name = self._clock.now(), session.user.name if user is None else user
+        self.denials.note(reason, context, what, name, client_line(session, now, []), now)
 
     def secret(self, count: int) -> bytes:
         return secrets.token_bytes(count)

@@ -283,9 +283,7 @@ class Blocking:
 
     def _answer(self, conn: Connection, answer: bytes | Chunks) -> None:
         self._ticks.note_write(conn.session)
-        conn.answer(answer)
-        self._ticks.queue_flush(conn)
-        self._ticks.queue_resume(conn)
+        conn.answer_late(answer)
 
     # -- signalled keys --------------------------------------------------------------------------------------
     def serve_ready(self) -> None:

@@ -145,9 +145,7 @@ class Slicing:
                 answer.close()
             return
         work.forget()
-        conn.answer(answer)
-        self._ticks.queue_flush(conn)
-        self._ticks.queue_resume(conn)
+        conn.answer_late(answer)
 
     def finish_all(self) -> None:
         """Finish all commands in progress. Called at shutdown."""

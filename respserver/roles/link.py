@@ -32,7 +32,7 @@ from respserver.clients.clients import Clients
 from respserver.clients.listeners import shown
 from respserver.clients.pubsub import PubSub
 from respserver.observe.stats import RoleStats
-from respserver.roles.replicas import Replicas
+from respserver.roles.replicas import Replicas, change_history
 from respserver.runtime.parts import RuntimeParts, ServerPart
 from storage.keyspace.replay import replay
 from storage.keyspace.validation import check
@@ -247,13 +247,7 @@ class LeaderLink(ServerPart):
         disk = self._data.disk
         self._applied = disk.offset
         if replid != disk.history.id:
-            before = disk.history.id, list(disk.history.previous)
-            disk.history.follow(replid, disk.offset)
-            try:
-                disk.save_history(leads=False)
-            except (OSError, ValueError):
-                disk.history.id, disk.history.previous = before
-                raise
+            change_history(disk, lambda history: history.follow(replid, disk.offset), leads=False)
             self._replicas.drop_all("the leader has another replication ID")
 
     async def copied(self, replid: str) -> None:

@@ -22,6 +22,7 @@ from typing import Any, TypeVar
 from commands.parse import integer, is_host, positive
 from commands.session import Session
 from persistence.backlog import NOTHING
+from persistence.history import History
 from persistence.log import GoneError, Log
 from replication import formats, frames
 from replication.feed import ReplicaFeed
@@ -79,6 +80,18 @@ class Announcement:
         elif name not in (b"version", b"rdb-filter-only"):
             text = option.decode("utf-8", "replace")
             raise CommandError(f"ERR Unrecognized REPLCONF option: {text}")
+
+
+def change_history(disk: Log, change: Callable[[History], None], leads: bool) -> None:
+    """Change the replication ID, and save it. Raises OSError, ValueError; nothing has changed then."""
+    history = disk.history
+    before = history.id, list(history.previous)
+    change(history)
+    try:
+        disk.save_history(leads=leads)
+    except (OSError, ValueError):
+        history.id, history.previous = before
+        raise
 
 
 class Replicas(ServerPart):

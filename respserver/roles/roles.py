@@ -22,7 +22,7 @@ from respserver.execution.blocking import Blocking
 from respserver.observe.stats import RoleStats
 from respserver.roles.failover import Failover
 from respserver.roles.link import LeaderLink
-from respserver.roles.replicas import Replicas
+from respserver.roles.replicas import Replicas, change_history
 from respserver.runtime.parts import RuntimeParts, ServerPart
 
 
@@ -115,12 +115,9 @@ class Roles(ServerPart):
         if not self._ticks.settle():
             raise CommandError("ERR the leader's last batches can't be made durable now: check the disk and retry")
         disk = self._data.disk
-        before = disk.history.id, list(disk.history.previous)
-        disk.history.shift(disk.offset)
         try:
-            disk.save_history()
+            change_history(disk, lambda history: history.shift(disk.offset), leads=True)
         except OSError as error:
-            disk.history.id, disk.history.previous = before
             raise CommandError(f"ERR the new replication ID can't be saved: {error}") from error
         self._link.stop()
         self._config.replicaof = []

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from commands.parse import LONGEST_TIMEOUT
-from respserver.testing import RunningServer
+from respserver.testing import RunningServer, retained_deadlines
 from tests.waiting import eventually
 from tests.wire.rawclient import Raw
 
@@ -72,6 +72,6 @@ def test_waits_that_ended_leave_nothing_behind(hand: RunningServer, connect: Con
         eventually(lambda: hand.server.blocking.count == 1)
         c("TAPPEND", "s", "f", n)
         assert len(reader.read()) == 1
-    assert len(hand.server.blocking._deadlines) <= 100
+    assert retained_deadlines(hand.server) <= 100
     assert not hand.server.data.ks.waiting
     assert not hand.server.data.ks.ready

@@ -30,7 +30,7 @@ def test_a_shutdown_waits_for_a_running_checkpoint(tmp_path: Path) -> None:
         server.call(lambda: setattr(store, "write", slow))
         assert c("BGSAVE") == b"Background saving started"
         assert running.wait(10)
-        server._loop.call_soon_threadsafe(server.server.stop)
+        server.stop()
         assert c("SET", "k", "v2") == b"OK"
         go_on.set()
         late.send("BGSAVE")

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from respserver.testing import RunningServer
+from respserver.testing import RunningServer, nothing_waits
 from tests.waiting import eventually
 from tests.wire.rawclient import Raw
 
@@ -32,11 +32,6 @@ def still_waiting(raw: Raw, c: Raw) -> bool:
 def held_back(hand: RunningServer) -> int:
     """The number of clients that CLIENT PAUSE holds back."""
     return sum(conn.flow.paused for conn in hand.server.clients.connections())
-
-
-def nothing_left(hand: RunningServer) -> bool:
-    blocking, ks = hand.server.blocking, hand.server.data.ks
-    return blocking.count == 0 and not blocking._queues and not ks.waiting and not ks.ready
 
 
 def groups(c: Raw, *keys: str, ttl: int = 0) -> None:
@@ -100,7 +95,7 @@ def test_news_of_any_key_ends_the_wait(hand: RunningServer, connect: Connect, c:
     assert hand.server.data.ks.waiting == {b"a": 1, b"b": 1}
     c("TAPPEND", "b", "f", "v")
     assert one.read() == [b"b"]
-    assert nothing_left(hand)
+    assert nothing_waits(hand.server)
 
 
 def test_all_keys_that_one_command_brought_news_to(hand: RunningServer, connect: Connect, c: Raw) -> None:
@@ -119,7 +114,7 @@ def test_a_null_when_the_time_is_over(hand: RunningServer, connect: Connect, c: 
     hand.advance(200)
     assert plain.read() is None
     assert group.read() is None
-    assert nothing_left(hand)
+    assert nothing_waits(hand.server)
 
 
 def test_inside_multi_nothing_waits(hand: RunningServer, connect: Connect, c: Raw) -> None:
@@ -128,7 +123,7 @@ def test_inside_multi_nothing_waits(hand: RunningServer, connect: Connect, c: Ra
     assert c.pipeline(*calls, ("EXEC",))[-1] == [None, None]
     assert connect(3).pipeline(*calls, ("EXEC",))[-1] == [None, None]
     assert c.pipeline(*calls, ("TAPPEND", "a", "f", "v"), *calls[1:], ("EXEC",))[-1][3:] == [[b"a"], [b"a"]]
-    assert nothing_left(hand)
+    assert nothing_waits(hand.server)
 
 
 @pytest.mark.parametrize("mode", ["ALL", "WRITE"])
@@ -184,7 +179,7 @@ TIMEOUT = "ERR timeout is"
 def test_wrong_calls(hand: RunningServer, c: Raw, words: tuple[str, ...], error: str) -> None:
     assert c("TWAIT", *words).startswith(error)
     assert c("EXISTS", "a", "b", "GROUP") == 0
-    assert nothing_left(hand)
+    assert nothing_waits(hand.server)
 
 
 def test_the_first_key_without_the_group_is_named(c: Raw) -> None:

@@ -138,7 +138,7 @@ def test_a_shutdown_retries_the_write(hand: RunningServer, connect: Connect, dis
     writer.send("SET", "k", "v")
     eventually(lambda: hand.server.ticks.stalled)
     disk.heals()
-    hand._loop.call_soon_threadsafe(hand.server.stop)
+    hand.stop()
     assert writer.read() == b"OK"
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from respserver.testing import RunningServer
+from respserver.testing import RunningServer, nothing_waits
 from tests.waiting import eventually
 from tests.wire.rawclient import Raw
 
@@ -27,11 +27,6 @@ def still_waiting(raw: Raw, c: Raw) -> bool:
     return raw.nothing_yet()
 
 
-def nothing_left(hand: RunningServer) -> bool:
-    blocking, ks = hand.server.blocking, hand.server.data.ks
-    return blocking.count == 0 and not blocking._queues and not ks.waiting and not ks.ready
-
-
 def test_an_entry_wakes_all_that_wait_for_its_key(hand: RunningServer, connect: Connect, c: Raw) -> None:
     last = waiting(hand, connect, 0, "STREAMS", "a", "$")
     both = waiting(hand, connect, 0, "COUNT", 1, "STREAMS", "b", "a", 0, 0)
@@ -43,7 +38,7 @@ def test_an_entry_wakes_all_that_wait_for_its_key(hand: RunningServer, connect: 
     assert still_waiting(later, c)
     c("XADD", "a", "1-2", "f", "w")
     assert later.read() == [[b"a", [[b"1-2", [b"f", b"w"]]]]]
-    assert nothing_left(hand)
+    assert nothing_waits(hand.server)
 
 
 def test_a_map_in_resp3(hand: RunningServer, connect: Connect, c: Raw) -> None:
@@ -86,7 +81,7 @@ def test_another_key_of_the_wrong_type_ends_the_wait(hand: RunningServer, connec
     assert still_waiting(reader, c)
     c("XADD", "a", "1-1", "f", "v")
     assert str(reader.read()).startswith("WRONGTYPE")
-    assert nothing_left(hand)
+    assert nothing_waits(hand.server)
 
 
 def test_renamed_to_what_somebody_waits_for(hand: RunningServer, connect: Connect, c: Raw) -> None:
@@ -103,7 +98,7 @@ def test_timeout(hand: RunningServer, connect: Connect, c: Raw, proto: int) -> N
     assert still_waiting(reader, c)
     hand.advance(1)
     assert reader.read() is None
-    assert nothing_left(hand)
+    assert nothing_waits(hand.server)
 
 
 def test_all_that_wait_for_the_same_get_it(hand: RunningServer, connect: Connect, c: Raw) -> None:

@@ -224,24 +224,19 @@ def _facts(reply: bytes) -> SourceState:
         raise BackupError(f"the server answered INFO with {type(reply).__name__} instead of text")
     pairs = [line.partition(":") for line in reply.decode("utf-8", "replace").splitlines()]
     info = {name: value for name, _, value in pairs}
+    databases = [value for name, value in info.items() if name.startswith("db") and value.startswith("keys=")]
     try:
-        return _facts_in(info)
+        if not VERSION.fullmatch(info["tidelog_version"]):
+            raise ValueError
+        return SourceState(
+            version=info["tidelog_version"],
+            role="leader" if info["role"] == "master" else "replica",
+            log_offset=int(info["master_repl_offset"]),
+            keys=sum(int(value.removeprefix("keys=").partition(",")[0]) for value in databases),
+            entries=int(info["stream_entries"]),
+        )
     except (KeyError, ValueError):
         raise BackupError("the server is no tidelog-server: its INFO lacks what a backup needs") from None
-
-
-def _facts_in(info: dict[str, str]) -> SourceState:
-    """Read the facts. Raises KeyError or ValueError."""
-    if not VERSION.fullmatch(info["tidelog_version"]):
-        raise ValueError
-    databases = [value for name, value in info.items() if name.startswith("db") and value.startswith("keys=")]
-    return SourceState(
-        version=info["tidelog_version"],
-        role="leader" if info["role"] == "master" else "replica",
-        log_offset=int(info["master_repl_offset"]),
-        keys=sum(int(value.removeprefix("keys=").partition(",")[0]) for value in databases),
-        entries=int(info["stream_entries"]),
-    )
 
 
 def _lost(error: OSError) -> BackupError:

@@ -53,7 +53,7 @@ def test_received_and_sent_bytes_are_counted(local: LocalServer, one: Peer) -> N
 
 def test_clients_that_exceed_the_query_buffer_limit_are_counted(local: LocalServer, one: Peer) -> None:
     local.server.config.client_query_buffer_limit = 1 << 20
-    local.server._configure()
+    local.server.configure()
     one.conn.data_received(b"*2\r\n$3\r\nGET\r\n$%d\r\n" % (1 << 20))
     local.settle()
     assert one.taken() == b"-ERR Protocol error: query buffer limit exceeded\r\n"

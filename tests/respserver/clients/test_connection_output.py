@@ -92,7 +92,7 @@ def test_a_client_that_takes_a_piece_has_time_for_the_next(local: LocalServer, o
 # -- output limits ------------------------------------------------------------------------------------------------
 def limit(local: LocalServer, hard: int, soft: int = 0, seconds: int = 0, kind: str = "normal") -> None:
     local.server.config.client_output_buffer_limit[kind] = Limits(hard, soft, seconds)
-    local.server._limits.configure()
+    local.server.configure()
 
 
 def fill(local: LocalServer, peer: Peer, size: int) -> None:

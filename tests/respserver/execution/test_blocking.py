@@ -8,6 +8,7 @@ import pytest
 
 from commands.context import Await, Context, Reply
 from respserver.execution import blocking
+from respserver.testing import nothing_waits, retained_deadlines
 from tests.respserver.local import LocalServer, Peer
 
 NULL = b"*-1\r\n"
@@ -42,11 +43,6 @@ def value_of(reply: bytes) -> bytes:
     return reply.rstrip(b"\r\n").rpartition(b"\r\n")[2]
 
 
-def nothing_left(local: LocalServer) -> bool:
-    blocking, ks = local.server.blocking, local.server.data.ks
-    return blocking.count == 0 and not blocking._queues and not blocking._awaiting and not ks.waiting and not ks.ready
-
-
 # -- who is served ------------------------------------------------------------------------------------------------
 def test_every_plain_reader_is_served_and_equal_ones_share_the_reply(local: LocalServer, writer: Peer) -> None:
     readers = [waiting(local, "0.0", 10, "BLOCK", 0) for _ in range(3)]
@@ -57,7 +53,7 @@ def test_every_plain_reader_is_served_and_equal_ones_share_the_reply(local: Loca
     assert value_of(replies[0][0]) == b"x"
     assert replies[0][0] is replies[1][0] is replies[2][0]
     assert not any(peer.session.blocked or peer.conn.flow.wait for peer in readers)
-    assert nothing_left(local)
+    assert nothing_waits(local.server)
 
 
 def test_readers_of_different_kinds_get_replies_of_their_own(local: LocalServer, writer: Peer) -> None:
@@ -90,7 +86,7 @@ def test_readers_of_a_group_are_served_in_the_order_in_which_they_blocked(local:
         got = {peer: value_of(peer.taken()) for peer in (first, second, third)}
         assert got.pop(winner) == value.encode()
         assert set(got.values()) == {b""}
-    assert nothing_left(local)
+    assert nothing_waits(local.server)
 
 
 def test_appends_of_one_pipeline_feed_as_many_readers(local: LocalServer, writer: Peer) -> None:
@@ -143,7 +139,7 @@ def test_a_key_that_becomes_a_string_ends_the_wait_with_an_error(local: LocalSer
     assert writer.ask("SET", "s", "v") == b"+OK\r\n"
     assert plain.taken().startswith(b"-WRONGTYPE ")
     assert reader.taken().startswith(b"-NOGROUP ")
-    assert nothing_left(local)
+    assert nothing_waits(local.server)
     assert set(local.server.counters.errors) == {"WRONGTYPE", "NOGROUP"}
 
 
@@ -162,7 +158,7 @@ def test_readers_of_a_destroyed_group_get_an_error(local: LocalServer, writer: P
     readers = group_readers(local, 2)
     assert writer.ask("TGROUP", "DESTROY", "s", "g") == b":1\r\n"
     assert [peer.taken()[:9] for peer in readers] == [b"-NOGROUP "] * 2
-    assert nothing_left(local)
+    assert nothing_waits(local.server)
 
 
 def test_readers_do_not_move_to_a_new_group_of_the_same_name(local: LocalServer, writer: Peer) -> None:
@@ -200,7 +196,7 @@ def test_a_reader_is_woken_when_a_message_falls_due(local: LocalServer, writer: 
     assert reader.taken() == b""
     local.advance(100)
     assert b"x\r\n" in reader.taken()
-    assert nothing_left(local)
+    assert nothing_waits(local.server)
 
 
 @pytest.mark.interpreted  # changes a constant
@@ -218,7 +214,7 @@ def test_readers_of_many_due_messages_are_served_some_at_a_time(
     assert sum(not reader.session.blocked for reader in readers) == 1
     local.settle()
     assert [value_of(reader.taken()) for reader in readers] == [b"a", b"b", b"c", b"d", b"e", b"f"]
-    assert nothing_left(local)
+    assert nothing_waits(local.server)
 
 
 # -- deadlines ----------------------------------------------------------------------------------------------------
@@ -263,7 +259,7 @@ def test_deadlines_of_waits_that_ended_do_not_pile_up(local: LocalServer, writer
         assert reader.ask("TREAD", "s", "", 1, "BLOCK", 10**9) == b""
         append(writer, number)
         assert value_of(reader.taken()) == b"%d" % number
-    assert len(local.server.blocking._deadlines) <= 65
+    assert retained_deadlines(local.server) <= 65
 
 
 # -- waits that are ended -----------------------------------------------------------------------------------------
@@ -274,7 +270,7 @@ def test_client_unblock(local: LocalServer, writer: Peer) -> None:
     assert writer.ask("CLIENT", "UNBLOCK", three.session.id, "TIMEOUT") == b":1\r\n"
     assert [peer.taken() for peer in (one, two, three)] == [NULL, UNBLOCKED, NULL]
     assert writer.ask("CLIENT", "UNBLOCK", one.session.id) == b":0\r\n"
-    assert nothing_left(local)
+    assert nothing_waits(local.server)
 
 
 def test_a_client_that_is_gone_waits_no_more(local: LocalServer, writer: Peer) -> None:
@@ -288,7 +284,7 @@ def test_a_client_that_is_gone_waits_no_more(local: LocalServer, writer: Peer) -
     assert value_of(left.taken()) == b"x"
     assert (gone.taken(), killed.taken()) == (b"", b"")
     local.advance(2000)
-    assert nothing_left(local)
+    assert nothing_waits(local.server)
 
 
 def test_the_next_reader_of_a_group_is_served_if_the_first_is_gone(local: LocalServer, writer: Peer) -> None:
@@ -321,7 +317,7 @@ def test_a_server_that_becomes_a_replica_ends_the_waits_that_only_a_leader_serve
     assert local.server.counters.errors == {"UNBLOCKED": 3}
     append(writer, "x")
     assert value_of(plain.taken()) == b"x"
-    assert nothing_left(local)
+    assert nothing_waits(local.server)
 
 
 def test_waits_go_on_after_the_data_was_replaced(tmp_path: Path) -> None:
@@ -339,7 +335,7 @@ def test_waits_go_on_after_the_data_was_replaced(tmp_path: Path) -> None:
         append(writer, "new")
         assert [value_of(peer.taken()) for peer in (plain, *readers)] == [b"new", b"new", b""]
         readers[1].conn.kill()
-        assert nothing_left(local)
+        assert nothing_waits(local.server)
     finally:
         local.close()
 
@@ -399,7 +395,7 @@ def test_a_wait_is_checked_after_its_tick(local: LocalServer) -> None:
     local.settle()
     assert one.taken() == b":1\r\n"
     assert caught.asked == 1
-    assert nothing_left(local)
+    assert nothing_waits(local.server)
 
 
 def test_a_wait_is_checked_when_a_replica_acknowledges_and_as_time_passes(local: LocalServer) -> None:
@@ -425,7 +421,7 @@ def test_a_wait_for_replicas_times_out(local: LocalServer) -> None:
     assert one.taken() == b""
     local.advance(100)
     assert one.taken() == b":0\r\n"
-    assert nothing_left(local)
+    assert nothing_waits(local.server)
     asked = caught.asked
     local.server.blocking.acknowledged()
     assert caught.asked == asked
@@ -450,4 +446,4 @@ def test_client_unblock_of_a_wait_for_replicas(local: LocalServer, writer: Peer)
     writer.ask("CLIENT", "UNBLOCK", one.session.id)
     writer.ask("CLIENT", "UNBLOCK", two.session.id, "ERROR")
     assert (one.taken(), two.taken()) == (b":0\r\n", UNBLOCKED)
-    assert nothing_left(local)
+    assert nothing_waits(local.server)

@@ -10,8 +10,9 @@ import pytest
 from commands.context import Block, Context, Reply
 from commands.streams import wait
 from commands.streams.groupread import has_messages
+from respserver.testing import nothing_waits
 from storage.keyspace.keyspace import Keyspace
-from tests.respserver.execution.test_blocking import GROUP, NULL, UNBLOCKED, append, nothing_left, value_of
+from tests.respserver.execution.test_blocking import GROUP, NULL, UNBLOCKED, append, value_of
 from tests.respserver.local import LocalServer, Peer
 
 RETRY = ("RETRY", 1000, 60_000)
@@ -57,7 +58,7 @@ def test_a_deleted_key_is_an_empty_stream(local: LocalServer, writer: Peer) -> N
     local.advance(1000)
     writer.ask("TAPPEND", "t", "f", 2)
     assert waiter.taken() == keys("t")
-    assert nothing_left(local)
+    assert nothing_waits(local.server)
 
 
 @pytest.mark.parametrize("command", [("DEL", "t"), ("UNLINK", "t"), ("FLUSHALL",), ("TGROUP", "DESTROY", "t", "g")])
@@ -70,7 +71,7 @@ def test_the_end_of_one_group_ends_the_wait(local: LocalServer, writer: Peer, co
     assert plain.taken() == b""
     writer.ask("TAPPEND", "t", "f", 1)
     assert plain.taken() == keys("t")
-    assert nothing_left(local)
+    assert nothing_waits(local.server)
     assert local.server.counters.errors == {"NOGROUP": 1}
 
 
@@ -88,10 +89,10 @@ def test_a_key_that_becomes_a_string_ends_the_wait(local: LocalServer, writer: P
     writer.ask("SET", "t", "v")
     assert plain.taken().startswith(b"-WRONGTYPE ")
     assert group.taken().startswith(b"-NOGROUP ")
-    assert nothing_left(local)
+    assert nothing_waits(local.server)
     assert local.connect().ask("TWAIT", 0, "s", 0, "t", 0).startswith(b"-WRONGTYPE ")
     assert local.connect().ask("TWAIT", 0, "GROUP", "g", "t").startswith(b"-WRONGTYPE ")
-    assert nothing_left(local)
+    assert nothing_waits(local.server)
 
 
 def test_a_key_that_expires_ends_the_wait_for_its_group(local: LocalServer, writer: Peer) -> None:
@@ -100,7 +101,7 @@ def test_a_key_that_expires_ends_the_wait_for_its_group(local: LocalServer, writ
     writer.ask("PEXPIRE", "s", 1000)
     local.advance(1100)
     assert waiter.taken().startswith(b"-NOGROUP No such key 's' ")
-    assert nothing_left(local)
+    assert nothing_waits(local.server)
 
 
 def test_client_unblock(local: LocalServer, writer: Peer) -> None:
@@ -108,7 +109,7 @@ def test_client_unblock(local: LocalServer, writer: Peer) -> None:
     assert writer.ask("CLIENT", "UNBLOCK", one.session.id) == b":1\r\n"
     assert writer.ask("CLIENT", "UNBLOCK", two.session.id, "ERROR") == b":1\r\n"
     assert (one.taken(), two.taken()) == (NULL, UNBLOCKED)
-    assert nothing_left(local)
+    assert nothing_waits(local.server)
 
 
 def test_a_client_that_is_gone_waits_no_more(local: LocalServer, writer: Peer) -> None:
@@ -119,7 +120,7 @@ def test_a_client_that_is_gone_waits_no_more(local: LocalServer, writer: Peer) -
     gone.wire.abort()
     writer.ask("CLIENT", "KILL", "ID", killed.session.id)
     local.settle()
-    assert nothing_left(local)
+    assert nothing_waits(local.server)
     append(writer, 1)
     local.advance(2000)
     assert (gone.taken(), killed.taken()) == (b"", b"")
@@ -129,7 +130,7 @@ def test_a_client_that_shuts_down_its_side_waits_no_more(local: LocalServer) -> 
     waiter = waiting(local, 0, "s", 0, "t", 0)
     waiter.conn.eof_received()
     local.settle()
-    assert nothing_left(local)
+    assert nothing_waits(local.server)
 
 
 def test_forget_is_idempotent(local: LocalServer, writer: Peer) -> None:
@@ -181,7 +182,7 @@ def test_a_server_that_becomes_a_replica_ends_the_waits_for_groups(local: LocalS
     assert local.server.counters.errors == {"UNBLOCKED": 3}, "once for a client, however many keys"
     append(writer, 1)
     assert plain.taken() == keys("s")
-    assert nothing_left(local)
+    assert nothing_waits(local.server)
 
 
 def test_waits_go_on_after_the_data_was_replaced(tmp_path: Path) -> None:
@@ -200,7 +201,7 @@ def test_waits_go_on_after_the_data_was_replaced(tmp_path: Path) -> None:
         append(writer, "new")
         assert [peer.taken() for peer in (plain, group)] == [keys("s")] * 2
         assert [found.waiters for found in groups] == [0, 0]
-        assert nothing_left(local)
+        assert nothing_waits(local.server)
     finally:
         local.close()
 
@@ -219,7 +220,7 @@ def test_everyone_is_woken_and_readers_of_the_group_come_first(local: LocalServe
     append(writer, 3)
     assert value_of(second.taken()) == b"2"
     assert [peer.taken() for peer in waits] == [keys("s")] * 2
-    assert nothing_left(local)
+    assert nothing_waits(local.server)
 
 
 @pytest.mark.interpreted
@@ -242,7 +243,7 @@ def test_clients_that_wait_for_the_same_share_one_reply(
     assert [peer.taken() for peer in same] == [keys("s", "u")] * 20
     assert [peer.taken() for peer in others] == [keys("u", "s"), keys("s", "u")]
     assert len(looks) <= 3 * 4, "for each list of keys: the one with news, then all"
-    assert nothing_left(local)
+    assert nothing_waits(local.server)
 
 
 def test_what_readers_take_from_one_key_is_no_news_for_who_is_woken_by_another(
@@ -307,7 +308,7 @@ def test_a_message_that_falls_due_ends_the_wait(local: LocalServer, writer: Peer
     assert blocking.next_wake(clock.now(), clock.mono()) == 500
     local.advance(500)
     assert waits[1].taken() == keys("t")
-    assert nothing_left(local)
+    assert nothing_waits(local.server)
 
 
 def test_a_due_message_that_a_reader_takes_wakes_the_wait_when_it_is_due_again(
@@ -442,4 +443,4 @@ def test_takers_of_many_keys_are_served_in_turn(local: LocalServer, writer: Peer
     writer.pipeline(("MULTI",), ("TAPPEND", "t", "f", 2), ("TAPPEND", "s", "f", 2), ("EXEC",))
     local.settle()
     assert [peer.taken() for peer in peers] == [b"", b"", b"+t\r\n", b"+s\r\n"], "whoever is served leaves all lines"
-    assert nothing_left(local)
+    assert nothing_waits(local.server)

@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from respserver.testing import nothing_waits
 from tests.respserver.local import LocalServer, Peer
 
 KEYS = ["a", "b", "c"]
@@ -54,8 +55,7 @@ class Waits(RuleBasedStateMachine):
         for peer in [*getattr(self, "waits", ()), *getattr(self, "others", ())]:
             peer.conn.kill()
         self.server.settle()
-        blocking, ks = self.server.server.blocking, self.server.server.data.ks
-        assert (blocking.count, blocking._queues, ks.waiting) == (0, {}, {})
+        assert nothing_waits(self.server.server)
 
     def ask(self, *words: Any) -> Any:
         (reply,) = parsed(self.writer.ask(*words))
