@@ -189,7 +189,6 @@ class RespServer:
             self.config.on_change[name] = self.replicas.configure
 
     def configure(self) -> None:
-        """Apply directives that have changed."""
         self.timings.configure()
         self._limits.configure()
         self._admission.configure()
@@ -225,7 +224,6 @@ class RespServer:
             self._schedule_wake()
 
     def _schedule_wake(self) -> None:
-        """Set the timer for the next deadline or due entry of blocked clients."""
         if self._by_hand:
             return
         mono = self.clock.mono()

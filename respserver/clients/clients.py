@@ -45,7 +45,6 @@ class Clients:
             notify(session)
 
     def note(self, session: Session, size: int) -> None:
-        """Record that a client takes ``size`` bytes of memory."""
         self.bytes += size - self._sizes.get(session.id, 0)
         self._sizes[session.id] = size
 

@@ -85,7 +85,6 @@ class ClientSocket:
             self.transport.write(memoryview(data)[sent:] if sent > 0 else data)
 
     def buffered(self) -> int:
-        """Return the number of bytes that the transport has not sent yet."""
         return self.transport.get_write_buffer_size()
 
     def peer_has_shut_down(self) -> bool:
@@ -98,6 +97,5 @@ class ClientSocket:
         return bool(poll.poll(0))
 
     def fileno(self) -> int:
-        """Return the file descriptor; -1 if there is none."""
         sock = self.transport.get_extra_info("socket")
         return sock.fileno() if sock is not None else -1

@@ -28,7 +28,6 @@ class RequestHandler:
     """Runs the requests of all connections: ``respserver.execution.requests``."""
 
     def received(self, conn: Connection, data: bytes) -> None:
-        """Process a chunk."""
         raise NotImplementedError
 
     def run_backlog(self, conn: Connection) -> None:

@@ -72,7 +72,6 @@ class FlowControl:
             self.wait.forget()
 
     def wait_bytes(self) -> int:
-        """Return the approximate memory size of the client's wait."""
         return self.wait.memory_bytes() if self.wait is not None else 0
 
 
@@ -85,7 +84,6 @@ class OutputLimits:
         self.configure()
 
     def configure(self) -> None:
-        """Apply a change of the directive."""
         limits = self._config.client_output_buffer_limit.values()
         self.lowest = min([n for limit in limits for n in (limit.hard, limit.soft) if n], default=NO_LIMIT)
 

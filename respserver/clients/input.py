@@ -27,7 +27,6 @@ class RequestInput:
         self._bytes = 0  # bytes received since calls began to wait
 
     def append(self, calls: list[Call], size: int) -> None:
-        """Add calls that arrived as ``size`` bytes to the end of the backlog."""
         self.backlog.extend(expanded(calls))
         self._bytes += size
 
@@ -36,7 +35,6 @@ class RequestInput:
         self.backlog.extendleft(reversed(expanded(calls, start)))
 
     def take(self) -> list[Call]:
-        """Remove and return all calls of the backlog."""
         calls: list[Call] = list(self.backlog)
         self.backlog.clear()
         return calls

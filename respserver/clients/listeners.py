@@ -72,7 +72,6 @@ class Listeners:
             os.chmod(path, mode)
 
     def close(self) -> None:
-        """Stop listening. Open connections stay open."""
         for server in self._servers:
             server.close()
         self._servers.clear()

@@ -68,7 +68,6 @@ class ReplyOutput:
             self.streams -= 1
 
     def drop(self) -> None:
-        """Drop all replies."""
         self.end_stream()
         for item in self.items:
             if isinstance(item, Chunks):

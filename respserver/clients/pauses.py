@@ -49,7 +49,6 @@ class Pauses(ServerPart):
         self._data.freeze(self._gates.held or self._gates.pause_until != 0)
 
     def _retry(self) -> None:
-        """Retry the commands of paused clients."""
         for conn in self._clients.connections():
             if conn.flow.paused:
                 conn.flow.paused = False

@@ -37,7 +37,6 @@ class SocketReader(TickClient):
     __slots__ = ()
 
     def received(self, data: bytes) -> None:
-        """Process a chunk."""
         raise NotImplementedError
 
     def ended(self, error: int) -> None:
@@ -53,7 +52,6 @@ class Sockets:
     """The epoll set."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, ticks: Ticks) -> None:
-        """Create the epoll set. Raises OSError."""
         # (descriptor, bytes) -> number of bytes that the socket has accepted; -1 for any error
         self.send: Final[Callable[[int, bytes], int]] = _sockets.send  # looked up once
         self._receive: Final[Callable[[int, list[SocketReader | None]], bool]] = _sockets.receive

@@ -110,7 +110,6 @@ class Tracking(ServerPart):
 
     # -- reads -----------------------------------------------------------------------------------------------
     def ran(self, session: Session, command: Command, argv: list[bytes], parked: bool) -> None:
-        """Record a command of a tracking client. ``parked``: the client waits for its reply."""
         caching = session.caching
         if caching is None:
             return
@@ -127,7 +126,6 @@ class Tracking(ServerPart):
         self.remember(session, [argv[at] for at, _ in command.keys(argv)])
 
     def remember(self, session: Session, keys: list[bytes]) -> None:
-        """Record that the client has read these keys."""
         number, readers = session.id, self._readers
         for key in keys:
             held = readers.get(key)

@@ -64,7 +64,6 @@ class Users:
         return [user for _, user in sorted(self._by_name.items())]
 
     def configure(self) -> None:
-        """Apply directives that have changed."""
         self.denials.resize(self._config.acllog_max_len)
         if self._config.requirepass != self._requirepass:
             self._requirepass = self._config.requirepass

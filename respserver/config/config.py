@@ -63,7 +63,6 @@ class Config(Values):
         return {**IGNORED, **self.ignored, **ALIASES}
 
     def set(self, pairs: Sequence[tuple[bytes, bytes]]) -> None:
-        """Set all directives or none (CONFIG SET). Raises CommandError with Redis's texts; nothing has changed then."""
         wanted = _wanted(pairs)
         before = {d.attr: getattr(self, d.attr) for _, d, _ in wanted if d is not None}
         ignored_before = dict(self.ignored)

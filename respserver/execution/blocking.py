@@ -131,14 +131,12 @@ class Waiter(Wait):
         self.argv, self.block = NO_CALL, OVER
 
     def late_reply(self) -> bytes:
-        """Return the reply at the deadline."""
         return self.block.at_timeout() if isinstance(self.block, Await) else self.block.timeout_reply
 
     def forget(self) -> None:
         self._registry.forget(self)
 
     def end(self, error: bool) -> bool:
-        """End the wait for CLIENT UNBLOCK."""
         if isinstance(self.block, DelayedReply):
             return False
         if error:
@@ -278,7 +276,6 @@ class Blocking:
         self._answer(waiter.conn, answer)
 
     def fail(self, waiter: Waiter, text: str) -> None:
-        """End the wait with an error."""
         self.release(waiter, self._failures.reply(waiter.argv, CommandError(text), lookup(waiter.argv)))
 
     def _answer(self, conn: Connection, answer: bytes | Chunks) -> None:
@@ -450,7 +447,6 @@ class Blocking:
         return max(0, min(waits)) if waits else None
 
     def deadlines(self) -> int:
-        """Return the number of clients whose wait has a timeout."""
         return sum(not entry[2].done for entry in self._deadlines)
 
     # -- changes of users, role and data ----------------------------------------------------------------------

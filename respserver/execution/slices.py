@@ -172,7 +172,6 @@ def _some(slices: Slices, ctx: Context, until_ns: int) -> bytes | Chunks | None:
 
 
 def all_of(slices: Slices, ctx: Context) -> bytes | Chunks:
-    """Run all slices, and return the reply."""
     answer = None
     while answer is None:
         answer = _some(slices, ctx, 0)

@@ -30,7 +30,6 @@ class Transactions:
         self._notifications = notifications
 
     def queue(self, conn: Connection, argv: list[bytes]) -> None:
-        """Queue a command of a transaction until EXEC."""
         session = conn.session
         queued = conn.input.queued_bytes if session.queued else 0
         conn.input.queued_bytes = queued + 64 * len(argv) + sum(map(len, argv))

@@ -46,7 +46,6 @@ class SlowLog:
         self._next_id += 1
 
     def entries(self) -> list[SlowEntry]:
-        """Return the entries, newest first."""
         return list(self._entries)
 
     def reset(self) -> None:
@@ -90,15 +89,12 @@ class LatencyEvents:
             samples.append((unix_seconds, ms))
 
     def all(self) -> dict[str, list[tuple[int, int]]]:
-        """Return event -> [(unix seconds, ms), ...], oldest first."""
         return {event: list(samples) for event, samples in self._samples.items()}
 
     def worst(self, event: str) -> int:
-        """Return the maximum ms of an event since its reset, even if the sample is gone; 0 without samples."""
         return self._worst.get(event, 0)
 
     def reset(self, events: list[str]) -> int:
-        """Remove the named events, or all if no event is named; return their number."""
         named = events or list(self._samples)
         for event in named:
             self._worst.pop(event, None)
@@ -181,7 +177,6 @@ class Timings:
         self.configure()
 
     def configure(self) -> None:
-        """Apply directives that have changed."""
         config = self._config
         self.tracking = config.latency_tracking
         self.slowlog.slower_than = config.slowlog_log_slower_than

@@ -114,11 +114,9 @@ class LeaderLink(ServerPart):
         return follower is not None and (follower.host.lower(), follower.port) == (host.lower(), port)
 
     def start(self, host: str, port: int) -> None:
-        """Connect to this leader, and reconnect after errors."""
         self._follower = LeaderFollower(self, host, port)
 
     def stop(self) -> None:
-        """End the link."""
         follower, self._follower = self._follower, None
         if follower is None:
             return
@@ -137,7 +135,6 @@ class LeaderLink(ServerPart):
         self._distrust = False
 
     async def settled(self) -> None:
-        """Wait until the tasks of stopped links have ended."""
         while self._ending:
             await asyncio.wait(set(self._ending))
 
@@ -341,7 +338,6 @@ class LeaderLink(ServerPart):
         self._clients.add(session)
 
     def describe(self, stats: RoleStats) -> None:
-        """Fill in the fields of the link."""
         stats.bytes_in = self._bytes_in
         link = self._follower
         if link is None:

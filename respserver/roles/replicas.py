@@ -240,7 +240,6 @@ class Replicas(ServerPart):
                 feed.begin(conn.socket.transport, self._config.repl_disable_tcp_nodelay)
 
     def _left(self, session: Session) -> None:
-        """Forget a client that has disconnected."""
         self._announced.pop(session, None)
         feed = session.replica
         if isinstance(feed, ReplicaFeed) and feed in self._connections:  # before the feed began
@@ -391,7 +390,6 @@ class Replicas(ServerPart):
             feed.cut(why)
 
     async def finish(self) -> None:
-        """Wait until no thread works for replicas any more."""
         if self._work:
             await asyncio.wait(set(self._work))
 
@@ -422,7 +420,6 @@ class Replicas(ServerPart):
             self._gates.replicas(too_few)
 
     def describe(self, stats: RoleStats) -> None:
-        """Fill in the fields of the replicas."""
         mono = self._clock.mono()
         stats.replicas = [
             ReplicaStats(feed.host, feed.port, feed.state, feed.acknowledged, (mono - feed.heard_at) // 1000)

@@ -130,7 +130,6 @@ class Roles(ServerPart):
         self._logger.notice(f"This server is the leader from log offset {disk.offset} on: ID {disk.history.id}")
 
     def set_gates(self) -> None:
-        """Set the gates of the role."""
         follower = self._data.follower
         stale = follower and not self._link.up and not self._config.replica_serve_stale_data
         self._gates.role(follower, stale)

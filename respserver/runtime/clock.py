@@ -15,9 +15,7 @@ class Clock:
         return time.monotonic_ns() // 1_000_000
 
     def micros(self) -> int:
-        """Return microseconds since the epoch."""
         return time.time_ns() // 1_000
 
     def sleep(self, seconds: float) -> None:
-        """Block the whole server (DEBUG SLEEP)."""
         time.sleep(seconds)

@@ -53,7 +53,6 @@ class Data:
             raise
 
     def use(self, disk: Log, ks: Keyspace, recovered: Recovered) -> None:
-        """Replace the server's data with this."""
         self.disk, self.ks = disk, ks
         self.last_stats = None
         ks.log.clear()
@@ -75,12 +74,10 @@ class Data:
             self.disk.close()
 
     def follow(self, follower: bool) -> None:
-        """Set whether the data is a replica's."""
         self.follower = self.ks.follower = follower
         self._choose_events()
 
     def freeze(self, frozen: bool) -> None:
-        """Set whether writes are delayed."""
         self.frozen = self.ks.frozen = frozen
 
     def _choose_events(self) -> None:
@@ -93,7 +90,6 @@ class Data:
         return self.disk.stats() if self.last_stats is None else self.last_stats
 
     def configure(self) -> None:
-        """Apply directives that have changed."""
         config = self._config
         self.ks.pool.cache.max_bytes = config.node_cache_size
         _configure_nodes(self.ks, config)

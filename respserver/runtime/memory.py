@@ -40,7 +40,6 @@ class Memory:
         self.limit = 0  # ``maxmemory`` as of the last check(), which follows each change of it
 
     def used(self) -> int:
-        """Return the number of bytes in use."""
         ks = self._data.ks
         used = memory_bytes(ks) + ks.pool.cache.bytes + self._client_bytes() + self.overheads()
         self._peak = max(self._peak, used)

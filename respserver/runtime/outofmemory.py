@@ -38,7 +38,6 @@ class OutOfMemory:
         )
 
     def give_up(self, why: str) -> NoReturn:
-        """End the process for another reason."""
         self._end(lambda: f"The server ends here: {why}")
 
     def _end(self, text: Callable[[], str]) -> NoReturn:

@@ -46,7 +46,6 @@ class TickClient:
         self.queued = False  # in a list of clients to flush
 
     def flush(self) -> None:
-        """Write replies to the socket."""
         raise NotImplementedError
 
     def check_output_limit(self) -> bool:
@@ -54,11 +53,9 @@ class TickClient:
         raise NotImplementedError
 
     def run_backlog(self) -> None:
-        """Run commands that have waited."""
         raise NotImplementedError
 
     def cut(self, why: str) -> None:
-        """Close immediately."""
         raise NotImplementedError
 
 
@@ -88,7 +85,6 @@ class Ticks:
 
     # -- the work of the next tick ---------------------------------------------------------------------------
     def queue(self) -> None:
-        """Schedule a tick."""
         self._only_reads = False
         if not self._pending:
             self._pending = True
@@ -144,7 +140,6 @@ class Ticks:
         self._at_end = not self._pending
 
     def end_turn(self) -> None:
-        """End the pass."""
         if self._at_end:
             self._at_end = False
             if self._pending:
@@ -306,7 +301,6 @@ class Ticks:
             session.wrote = self.log_end() + 1
 
     def written(self, session: Session) -> int:
-        """Return a log offset. A log that reaches it contains all writes of the client."""
         self.note_write(session)
         return session.wrote
 

@@ -48,7 +48,6 @@ class StoreCutter:
         self._parts.append(piece[begin:])
 
     def end(self) -> Iterator[bytes]:
-        """Return the last chunk, if there is one."""
         return self._cut(b"")
 
     def _cut(self, last: bytes) -> Iterator[bytes]:
@@ -76,7 +75,6 @@ class LogCutter:
             yield from self.end()
 
     def end(self) -> Iterator[bytes]:
-        """Return the last chunk, if there is one."""
         chunk, self._parts = b"".join(self._parts), []
         if chunk:
             yield chunk

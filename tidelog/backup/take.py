@@ -79,8 +79,6 @@ def _precise(when: datetime) -> str:
 
 
 class _Shelf:
-    """The chunks of a target."""
-
     def __init__(self, place: BackupTarget, lock: TargetLock) -> None:
         self.new: dict[str, int] = {}  # files that were written, and their sizes
         self._there = place.names("chunks")

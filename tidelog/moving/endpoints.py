@@ -52,7 +52,6 @@ class Endpoint:
         return f"the {self.side} {self.place}"
 
     def connect(self) -> None:
-        """Connect, or reconnect."""
         self.close()
         try:
             self._wire = BlockingConnection(self._access, self.url, NAME)
