@@ -13,7 +13,7 @@ def test_the_socket_of_a_client_that_does_not_read_is_closed() -> None:
         client = Raw(running.port)
         client("SET", "large", b"x" * (32 * MB))
         client.send("GET", "large")
-        while not running.call(lambda: running.server.clients.connections()[0].output.throttled):
+        while not running.call(lambda: running.server.clients.connections()[0].flow.throttled):
             pass
         (connection,) = running.call(lambda: running.server.clients.connections())
         socket = connection.socket.transport.get_extra_info("socket")

@@ -15,24 +15,13 @@ def merged(
     left: Iterable[T], right: Iterable[T], id_of: Callable[[T], StreamId]
 ) -> Iterator[tuple[T | None, T | None]]:  # fmt: skip
     """Yield pairs with the same ID, in order; None if a list lacks it. Both lists are read to their ends."""
-    lefts, rights = _with_ids(left, id_of), _with_ids(right, id_of)
-    one, one_id = next(lefts)
-    other, other_id = next(rights)
+    lefts, rights = iter(left), iter(right)
+    one, other = next(lefts, None), next(rights, None)
     while one is not None or other is not None:
-        if one_id == other_id:
-            yield one, other
-            one, one_id = next(lefts)
-            other, other_id = next(rights)
-        elif one_id < other_id:
-            yield one, None
-            one, one_id = next(lefts)
-        else:
-            yield None, other
-            other, other_id = next(rights)
-
-
-def _with_ids(rows: Iterable[T], id_of: Callable[[T], StreamId]) -> Iterator[tuple[T | None, StreamId]]:
-    for row in rows:
-        yield row, id_of(row)
-    while True:
-        yield None, END
+        one_id = END if one is None else id_of(one)
+        other_id = END if other is None else id_of(other)
+        yield (one if one_id <= other_id else None), (other if other_id <= one_id else None)
+        if one_id <= other_id:
+            one = next(lefts, None)
+        if other_id <= one_id:
+            other = next(rights, None)
