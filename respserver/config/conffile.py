@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 
 MAX_INCLUDE_DEPTH = 16  # maximum depth of nested includes; a deeper one is considered a cycle
 
@@ -54,14 +53,16 @@ class ConfigError(Exception):
         return "\n".join(lines) + "\n"
 
 
-@dataclass(slots=True)
 class ConfigLine:
     """One directive as written in a file, on standard input or on the command line."""
 
-    source: str  # path as given; "-": standard input; "": the command line
-    number: int  # the first line is 1; 0 on the command line
-    text: str  # as written, without surrounding blanks
-    words: list[str]  # the name, then the values, unquoted; never empty
+    __slots__ = ("number", "source", "text", "words")
+
+    def __init__(self, source: str, number: int, text: str, words: list[str]) -> None:
+        self.source = source  # path as given; "-": standard input; "": the command line
+        self.number = number  # the first line is 1; 0 on the command line
+        self.text = text  # as written, without surrounding blanks
+        self.words = words  # the name, then the values, unquoted; never empty
 
     def where(self) -> str:
         if not self.source:

@@ -12,7 +12,7 @@ The error texts for invalid values are those of Redis.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import KW_ONLY, dataclass
+from typing import NamedTuple
 
 from respserver.config import valuetypes
 from respserver.config.conffile import parse_memory, parse_yes_no, quote, split_words
@@ -35,8 +35,7 @@ _ONE_WORD: dict[str, Callable[[str], Value]] = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class Directive:
+class Directive(NamedTuple):
     """One directive: how words become its value, how the value is shown, and its documentation.
 
     ``kind`` is one of yesno, integer, memory, octal, enum, string, host, words, hosts, percentiles, save, limits,
@@ -52,7 +51,6 @@ class Directive:
     kind: str
     default: str
     doc: str
-    _: KW_ONLY
     mutable: bool = True  # CONFIG SET may change it
     low: int = 0
     high: int = MAX_LONG

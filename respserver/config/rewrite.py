@@ -14,7 +14,6 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
-from persistence.directory import sync as sync_directory
 from respserver.config import conffile
 from respserver.config.conffile import ConfigError
 from respserver.config.directives import ALIASES, DIRECTIVES
@@ -126,6 +125,8 @@ def _still_different(config: Values, text: str, path: str) -> list[str]:
 
 def replace(path: str, text: str) -> None:
     """Replace an existing file atomically. Raises OSError; the file is unchanged then."""
+    from persistence.directory import sync as sync_directory  # imported here: most servers never replace a file
+
     real = os.path.realpath(path)  # preserves a symbolic link
     temporary = f"{real}.{os.getpid()}.tmp"
     mode = os.stat(real).st_mode & 0o7777
