@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.respserver.local import LocalServer
+from tests.respserver.local import LocalServer, Peer
 
 
 @pytest.fixture
@@ -16,3 +16,15 @@ def local(tmp_path: Path) -> Iterator[LocalServer]:
     server = LocalServer(tmp_path)
     yield server
     server.close()
+
+
+@pytest.fixture
+def one(local: LocalServer) -> Peer:
+    """A client."""
+    return local.connect()
+
+
+@pytest.fixture
+def writer(local: LocalServer) -> Peer:
+    """A client that never waits."""
+    return local.connect()

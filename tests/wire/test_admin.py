@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 import redis
 
 from respserver.testing import RunningServer
+from tests.waiting import eventually
 from tests.wire.rawclient import Raw
 
 Connect = Callable[..., Raw]
@@ -17,12 +17,6 @@ Connect = Callable[..., Raw]
 def info(raw: Raw, *sections: str) -> dict[str, str]:
     lines = raw("INFO", *sections).decode().splitlines()
     return dict(line.split(":", 1) for line in lines if line and not line.startswith("#"))
-
-
-def wait_for(condition: Callable[[], Any]) -> None:
-    """Each look is a round trip, so the server gets its turns; the test's time limit ends it."""
-    while not condition():
-        pass
 
 
 def test_info_over_the_wire_is_what_redis_py_parses(hand: RunningServer) -> None:
@@ -42,7 +36,7 @@ def test_info_counts_clients(c: Raw, connect: Connect) -> None:
     reader, listener = connect(), connect()
     reader.send("TREAD", "s", "", 1, "BLOCK", 0)
     listener("SUBSCRIBE", "x")
-    wait_for(lambda: info(c)["blocked_clients"] == "1")
+    eventually(lambda: info(c)["blocked_clients"] == "1")
     found = info(c, "clients")
     assert (found["connected_clients"], found["pubsub_clients"], found["total_blocking_keys"]) == ("3", "1", "1")
     line = c("CLIENT", "LIST").decode().splitlines()[1]
@@ -52,7 +46,7 @@ def test_info_counts_clients(c: Raw, connect: Connect) -> None:
     assert reader.read()
     assert info(c)["blocked_clients"] == "0"
     listener.close()
-    wait_for(lambda: info(c)["connected_clients"] == "2")
+    eventually(lambda: info(c)["connected_clients"] == "2")
 
 
 def test_command_and_error_statistics(c: Raw) -> None:
@@ -103,7 +97,7 @@ def test_unblock(c: Raw, connect: Connect, how: str, answer: str | None) -> None
     number = reader("CLIENT", "ID")
     assert c("CLIENT", "UNBLOCK", number, how) == 0
     reader.send("TREAD", "s", "", 1, "BLOCK", 0)
-    wait_for(lambda: info(c)["blocked_clients"] == "1")
+    eventually(lambda: info(c)["blocked_clients"] == "1")
     assert c("CLIENT", "UNBLOCK", number, how) == 1
     assert reader.read() == answer
     assert reader("PING") == b"PONG"
@@ -113,7 +107,7 @@ def test_kill_a_blocked_client(c: Raw, connect: Connect) -> None:
     reader = connect()
     number = reader("CLIENT", "ID")
     reader.send("TREAD", "s", "", 1, "BLOCK", 0)
-    wait_for(lambda: info(c)["blocked_clients"] == "1")
+    eventually(lambda: info(c)["blocked_clients"] == "1")
     assert c("CLIENT", "KILL", "ID", number) == 1
     with pytest.raises((EOFError, ConnectionError)):
         reader.read()

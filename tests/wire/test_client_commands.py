@@ -9,17 +9,12 @@ import pytest
 
 from respserver.clients.connection import Connection
 from respserver.testing import RunningServer, start_in_thread
+from tests.waiting import eventually
 from tests.wire.rawclient import Raw, pack
 
 Connect = Callable[..., Raw]
 BIG = 64  # kB of the value of each entry in a large stream
 COUNT = 300  # entries of it: more than sockets and buffers between the two ends hold
-
-
-def wait_for(condition: Callable[[], object]) -> None:
-    """Wait for a condition. Each look is a round trip to the server's loop; the test's time limit ends it."""
-    while not condition():
-        pass
 
 
 def connections(server: RunningServer) -> list[Connection]:
@@ -30,7 +25,7 @@ def connections(server: RunningServer) -> list[Connection]:
 
 def seen(server: RunningServer, test: Callable[[Connection], object]) -> None:
     """Wait until a connection is in the state that ``test`` finds."""
-    wait_for(lambda: server.call(lambda: any(test(conn) for conn in connections(server))))
+    eventually(lambda: server.call(lambda: any(test(conn) for conn in connections(server))))
 
 
 def closed(raw: Raw) -> bool:
@@ -159,7 +154,7 @@ def test_a_streamed_reply_that_is_off(c: Raw) -> None:
 # -- KILL --------------------------------------------------------------------------------------------------------
 def test_kill_a_client_that_does_not_read(c: Raw, stuck: Raw, hand: RunningServer) -> None:
     assert c("CLIENT", "KILL", "SKIPME", "yes") == 1
-    wait_for(lambda: b"name=stuck" not in c("CLIENT", "LIST"))
+    eventually(lambda: b"name=stuck" not in c("CLIENT", "LIST"))
 
 
 def test_kill_a_blocked_client_in_the_middle_of_a_pipeline(c: Raw, connect: Connect, hand: RunningServer) -> None:
@@ -354,8 +349,8 @@ def test_a_closed_connection_is_freed_without_a_collection(hand: RunningServer, 
         for _ in range(3):
             with Raw(hand.port) as client:
                 client("SET", "k", "v")
-        wait_for(lambda: hand.call(lambda: len(connections(hand)) == 1))
-        wait_for(lambda: hand.call(lambda: True))
+        eventually(lambda: hand.call(lambda: len(connections(hand)) == 1))
+        eventually(lambda: hand.call(lambda: True))
         assert alive() == before
     finally:
         gc.enable()

@@ -16,6 +16,7 @@ import pytest
 
 from respserver.clients.connection import Connection
 from respserver.testing import HandClock, RunningServer, start_in_thread
+from tests.waiting import eventually
 from tests.wire.rawclient import Raw, pack
 from tidelog.testing import Server, running_server
 
@@ -54,12 +55,6 @@ def until_closed(raw: Raw) -> list[Any]:
         return said
 
 
-def wait_for(condition: Callable[[], object]) -> None:
-    """Each look is a round trip to the server; the test's time limit ends it."""
-    while not condition():
-        pass
-
-
 def local_address() -> str:
     """An address of this machine that is not the loopback's."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
@@ -79,7 +74,7 @@ def test_maxclients(c: Raw, connect: Connect) -> None:
     assert until_closed(third)[:1] in (["ERR max number of clients reached"], [])
     assert b"rejected_connections:1" in c("INFO", "stats")
     second.close()
-    wait_for(lambda: b"connected_clients:1\r" in c("INFO", "clients"))
+    eventually(lambda: b"connected_clients:1\r" in c("INFO", "clients"))
     assert connect()("PING") == b"PONG"
 
 
@@ -103,13 +98,13 @@ def test_idle_clients_are_closed_and_busy_ones_are_not(c: Raw, connect: Connect,
 def test_an_idle_client_that_does_not_read_is_closed_too(c: Raw, connect: Connect, hand: RunningServer) -> None:
     stuck = connect()
     stuck.sock.sendall(pack("ECHO", b"x" * 16 * MB))
-    wait_for(lambda: hand.call(lambda: any(isinstance(s.transport, Connection) and s.transport.flow.throttled
+    eventually(lambda: hand.call(lambda: any(isinstance(s.transport, Connection) and s.transport.flow.throttled
                                            for s in hand.server.clients)))  # fmt: skip
     c("CONFIG", "SET", "timeout", 10)
     hand.advance(6000)
     c("PING")
     hand.advance(6000)
-    wait_for(lambda: b"connected_clients:1\r" in c("INFO", "clients"))
+    eventually(lambda: b"connected_clients:1\r" in c("INFO", "clients"))
 
 
 # -- what waits for a peer that doesn't read ---------------------------------------------------------------------
@@ -149,7 +144,7 @@ def test_the_soft_limit_counts_seconds(c: Raw, connect: Connect, hand: RunningSe
     hand.advance(4500)
     assert c("PUBLISH", "news", "x") == 1
     hand.advance(1000)
-    wait_for(lambda: c("PUBLISH", "news", "x") == 0)
+    eventually(lambda: c("PUBLISH", "news", "x") == 0)
 
 
 def test_slow_readers_of_a_huge_range_cost_little_memory(process: Server, p: Raw) -> None:
@@ -171,7 +166,7 @@ def test_slow_readers_of_a_huge_range_cost_little_memory(process: Server, p: Raw
         assert (len(entries), slow[0].read()) == (1000, b"PONG")
         assert entries[0][0] > entries[-1][0]
     p("DEL", "huge")
-    wait_for(lambda: b"connected_clients:1\r" in p("INFO", "clients"))
+    eventually(lambda: b"connected_clients:1\r" in p("INFO", "clients"))
 
 
 # -- what a peer sends -------------------------------------------------------------------------------------------
@@ -216,7 +211,7 @@ def test_a_peer_that_announces_much_costs_nothing(process: Server, p: Raw) -> No
     peers = [Raw(process.port) for _ in range(20)]
     for at, raw in enumerate(peers):
         raw.sock.sendall(b"*1048576\r\n$3\r\nDEL\r\n" if at % 2 else b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$536870912\r\nxx")
-    wait_for(lambda: p("CLIENT", "LIST").count(b"qbuf=0 ") <= 1)
+    eventually(lambda: p("CLIENT", "LIST").count(b"qbuf=0 ") <= 1)
     assert anonymous(process) - before < 10 * MB
     for raw in peers:
         raw.close()
@@ -292,7 +287,7 @@ def test_what_waits_behind_a_command_is_limited(
         assert anonymous(process) - before < 20 * MB
         assert p("CLIENT", "KILL", "ID", name) == 1
     p("CLIENT", "UNPAUSE")
-    wait_for(lambda: b"connected_clients:1\r" in p("INFO", "clients"))
+    eventually(lambda: b"connected_clients:1\r" in p("INFO", "clients"))
 
 
 @pytest.mark.parametrize("how", ["closed", "reset"])
@@ -300,13 +295,13 @@ def test_a_peer_that_leaves_with_much_behind_a_blocked_command(process: Server, 
     """Nothing is read from it, and its end is noticed all the same."""
     raw = Raw(process.port)
     raw.send("TREAD", "none", "", 1, "BLOCK", 0)
-    wait_for(lambda: b"blocked_clients:1\r" in p("INFO", "clients"))
+    eventually(lambda: b"blocked_clients:1\r" in p("INFO", "clients"))
     raw.sock.sendall(pack("PING") * 5000)
-    wait_for(lambda: b" events= cmd=tread " in p("CLIENT", "LIST"))  # it is not read any more
+    eventually(lambda: b" events= cmd=tread " in p("CLIENT", "LIST"))  # it is not read any more
     if how == "reset":
         raw.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     raw.close()
-    wait_for(lambda: b"connected_clients:1\r" in p("INFO", "clients"))
+    eventually(lambda: b"connected_clients:1\r" in p("INFO", "clients"))
 
 
 def test_a_large_value_goes_in_and_out(process: Server, p: Raw) -> None:

@@ -15,11 +15,6 @@ from tests.respserver.probes import (
 PONG = b"+PONG\r\n"
 
 
-@pytest.fixture
-def one(local: LocalServer) -> Peer:
-    return local.connect()
-
-
 # -- bytes in -----------------------------------------------------------------------------------------------------
 def test_a_command_in_pieces_runs_once_when_it_is_complete(local: LocalServer, one: Peer) -> None:
     for byte in pack("INCR", "n") + pack("PING")[:-1]:

@@ -19,11 +19,6 @@ from tests.respserver.probes import (
 PONG = b"+PONG\r\n"
 
 
-@pytest.fixture
-def one(local: LocalServer) -> Peer:
-    return local.connect()
-
-
 # -- streamed replies ---------------------------------------------------------------------------------------------
 def test_a_streamed_reply_follows_the_socket(local: LocalServer, one: Peer) -> None:
     stream = Stream(local)

@@ -16,12 +16,6 @@ UNBLOCKED = b"-UNBLOCKED client unblocked via CLIENT UNBLOCK\r\n"
 GROUP = ("GROUP", "g", 60_000)
 
 
-@pytest.fixture
-def writer(local: LocalServer) -> Peer:
-    """A client that never waits."""
-    return local.connect()
-
-
 def waiting(local: LocalServer, *words: str | int) -> Peer:
     """A new client that blocks with TREAD s and these words."""
     peer = local.connect()

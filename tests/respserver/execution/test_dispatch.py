@@ -29,11 +29,6 @@ from tests.respserver.probes import (
 )
 
 
-@pytest.fixture
-def one(local: LocalServer) -> Peer:
-    return local.connect()
-
-
 # -- the order of the checks -------------------------------------------------------------------------------------
 def test_checks_come_in_the_order_of_redis(local: LocalServer, one: Peer) -> None:
     gates, session = local.server.gates, one.session

@@ -11,11 +11,6 @@ from tests.respserver.local import LocalServer, Peer
 from tests.respserver.probes import out_of_memory
 
 
-@pytest.fixture
-def one(local: LocalServer) -> Peer:
-    return local.connect()
-
-
 class Probe:
     """A command with a batch handler. ``calls``: the arguments of each call; a batch is one tuple of several."""
 

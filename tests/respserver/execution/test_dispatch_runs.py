@@ -12,11 +12,6 @@ from respserver.execution.dispatch import BRIEF_AT_ONCE, BRIEF_BYTES, SOON
 from tests.respserver.local import LocalServer, Peer
 
 
-@pytest.fixture
-def one(local: LocalServer) -> Peer:
-    return local.connect()
-
-
 class Brief:
     """A brief command: ``BRIEF word``. What it does depends on the word."""
 

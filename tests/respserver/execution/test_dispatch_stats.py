@@ -17,11 +17,6 @@ from tests.respserver.probes import (
 
 
 @pytest.fixture
-def one(local: LocalServer) -> Peer:
-    return local.connect()
-
-
-@pytest.fixture
 def reset_stats() -> None:
     """The stats of commands belong to the process: begin at zero."""
     for command in set(TABLE.values()):

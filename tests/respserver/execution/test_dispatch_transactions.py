@@ -23,11 +23,6 @@ from tests.respserver.probes import (
 )
 
 
-@pytest.fixture
-def one(local: LocalServer) -> Peer:
-    return local.connect()
-
-
 def test_commands_are_queued_and_immediate_ones_are_not(local: LocalServer, one: Peer) -> None:
     ran: list[bytes] = []
 

@@ -18,12 +18,6 @@ from tests.respserver.local import LocalServer, Peer
 RETRY = ("RETRY", 1000, 60_000)
 
 
-@pytest.fixture
-def writer(local: LocalServer) -> Peer:
-    """A client that never waits."""
-    return local.connect()
-
-
 def waiting(local: LocalServer, *words: str | int) -> Peer:
     """A new client that waits with TWAIT and these words."""
     peer = local.connect()
