@@ -103,14 +103,13 @@ class Replicas(ServerPart):
         self._clients = clients
         self._on_heard = on_heard
         self.feeds: list[ReplicaFeed] = []  # feeds of replicas
-        self._takers: list[ReplicaFeed] = []  # feeds of clients that take a copy (Rule 3)
         self.full_syncs = 0
         self.partial_syncs = 0
         self.refused_partial = 0
         self.bytes_out = 0
         self._starting: list[tuple[ReplicaFeed, Connection]] = []  # feeds that begin at the end of this tick
         self._announced: dict[Session, Announcement] = {}
-        self._connections: dict[ReplicaFeed, Connection] = {}
+        self._connections: dict[ReplicaFeed, Connection] = {}  # of replicas, and of clients that take a copy (Rule 3)
         self._seen = 0  # ms (monotonic) when a replica was last connected; 0: never
         self._alive_at = 0  # ms (monotonic) of the last keepalive to all replicas
         self._outgrown = 0  # the format of the log that a replica could not read; 0: none
@@ -190,7 +189,8 @@ class Replicas(ServerPart):
         feed = ReplicaFeed(self, host, who.port, offset, self._clock.mono(), who.copy_only, reads)
         session.replica = feed
         self._connections[feed] = conn
-        (self._takers if who.copy_only else self.feeds).append(feed)
+        if not who.copy_only:
+            self.feeds.append(feed)
         self.moved_on()
         if not who.copy_only:
             self._note(True)
@@ -257,7 +257,7 @@ class Replicas(ServerPart):
         disk = self.disk
         if self.feeds:
             self._seen = self._clock.mono()
-        needs = [feed.needs for feed in self._all()]
+        needs = [feed.needs for feed in self._connections]
         if self.backlog_active:
             needs.append(max(0, disk.offset - self._config.repl_backlog_size))
         disk.retain = min(needs, default=NOTHING)
@@ -271,15 +271,11 @@ class Replicas(ServerPart):
         with suppress(RuntimeError, MemoryError):  # no thread is available: the next checkpoint truncates the journal
             self.in_thread(self.disk.truncate)
 
-    def _all(self) -> list[ReplicaFeed]:
-        return [*self.feeds, *self._takers]
-
     def lost(self, feed: ReplicaFeed, why: str) -> None:
         if feed not in self._connections:
             return
         conn = self._connections.pop(feed)
         if feed.copy_only:
-            self._takers.remove(feed)
             self.moved_on()
         else:
             self.feeds.remove(feed)
@@ -344,7 +340,7 @@ class Replicas(ServerPart):
             self._alive_at = mono
             for feed in self._connections:
                 feed.alive()
-        for feed in self._all():
+        for feed in [*self._connections]:  # a feed that is cut is removed
             if mono - feed.heard_at > config.repl_timeout * 1000:
                 feed.cut(f"it sent nothing for {config.repl_timeout} seconds (repl-timeout)")
         self.count()
@@ -386,7 +382,7 @@ class Replicas(ServerPart):
         ``why``: for the log lines.
         """
         self._outgrown = 0  # the log may now be a different one
-        for feed in self._all():
+        for feed in [*self._connections]:
             feed.cut(why)
 
     async def finish(self) -> None:
