@@ -16,8 +16,7 @@ P = TypeVar("P")
 class SettledPrefix(Generic[P]):
     """``position`` is the position at which reading continues after a crash.
 
-    >>> prefix = SettledPrefix(0); prefix.add("a", 10); prefix.add("b", 25) >>> prefix.settle("b"), prefix.position,
-    prefix.settle("a"), prefix.position (False, 0, True, 25)
+    It begins at 0. After ``add("a", 10)``, ``add("b", 25)`` and ``settle("b")``, it is 0; after ``settle("a")``, 25.
     """
 
     def __init__(self, position: P) -> None:

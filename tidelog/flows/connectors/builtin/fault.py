@@ -7,6 +7,7 @@ that of ``refuses`` is per connect.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import random
 
 from tidelog.flows.api.connector import Outcome, Sink, Source
@@ -42,23 +43,17 @@ class FaultConnector(Source, Sink):
         super().__init__()
         self._options = options or FaultOptions()
         self._random = random.Random(self._options.seed)
-        self._made = 0
+        count = self._options.count
+        self._numbers = itertools.count() if count is None else iter(range(count))
 
     async def connect(self) -> None:
         if self._happens(self._options.refuses):
             raise ConnectionRefusedError("refused at random")
 
     async def pull(self, limit: int) -> list[Event] | None:
-        most = self._options.count
-        if most is not None:
-            limit = min(limit, most - self._made)
-            if not limit:
-                return None
         if not await self.wait(self._break()):
             return []
-        first = self._made
-        self._made += limit
-        return [Event({"number": number}, None, number) for number in range(first, first + limit)]
+        return [Event({"number": number}, None, number) for number in itertools.islice(self._numbers, limit)] or None
 
     async def write(self, events: list[Event]) -> list[Outcome]:
         await self._break()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from typing import Any
 
 from tidelog.flows.api.connector import Sink, Source
@@ -27,19 +28,13 @@ class NullConnector(Source, Sink):
     def __init__(self, options: NullOptions | None = None) -> None:
         super().__init__()
         self._options = options or NullOptions()
-        self._made = 0
+        count = self._options.count
+        self._numbers = itertools.count() if count is None else iter(range(count))
 
     async def pull(self, limit: int) -> list[Event] | None:
-        most = self._options.count
-        if most is not None:
-            limit = min(limit, most - self._made)
-            if not limit:
-                return None
         value = self._options.value
-        first = self._made
-        self._made += limit
         await asyncio.sleep(0)
-        return [Event(value, None, number) for number in range(first, first + limit)]
+        return [Event(value, None, number) for number in itertools.islice(self._numbers, limit)] or None
 
     async def write(self, events: list[Event]) -> None:  # noqa: ARG002 - every sink's form
         return None

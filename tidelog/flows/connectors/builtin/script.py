@@ -1,19 +1,7 @@
 """``script``: a source of given values, and a sink with a configured outcome for each event. For tests.
 
-The outcome of an event is the option ``act``, or the event's ``meta["script"]``:
-
-    ok, discard, reject, retry   this status, immediately
-    fails                        retry, ``times`` times for each ID, then ok
-    sometimes                    retry with the probability ``p``, otherwise ok
-    one                          always retry for the ID ``id``, otherwise ok
-    slow                         ok after ``delay``; other events do not wait
-    blocks                       ok after ``delay``; the sink accepts no other event meanwhile
-    hangs                        no outcome
-    twice                        ok, and ok again after ``delay``
-    late                         ok after ``delay``, which should be longer than ``timeout``
-    after_cancel                 ok when the write is cancelled (``timeout``)
-    disconnects                  the connection is lost, the first ``times`` times for each ID
-    raises                       an exception, the first ``times`` times for each ID
+The outcome of an event is the option ``act``, or the event's ``meta["script"]``; docs/flows-connectors.md explains the
+values.
 """
 
 from __future__ import annotations

@@ -9,10 +9,10 @@ When a source starts, it moves the elements of its own list back. If a flow or a
 no longer exists, no source starts under the old name: another source of the same key then moves the elements back, one
 by one, each in one step.
 
-Rule 1: a source that has closed counts as gone immediately. A source that does not renew its key counts as gone when
+Rule 1: A source that has closed counts as gone immediately. A source that does not renew its key counts as gone when
         another source has observed that for ALIVE seconds without interruption. While the server is unreachable or
         refuses writes, no source can renew its key, and the keys expire.
-Rule 2: if a source was silent for longer and then continues, its elements are delivered twice.
+Rule 2: If a source was silent for longer and then continues, its elements are delivered twice.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ ALIVE: Final = 15.0  # s
 EVERY: Final = 5.0  # s between two renewals, and between two checks of the other sources
 ENDED: Final = b"ended"
 MOVED: Final = 1000  # elements moved at a time
+LOST: Final = (redis.ConnectionError, redis.TimeoutError, OSError)
 
 log = logging.getLogger("tidelog.flows")
 
@@ -64,7 +65,7 @@ class ProcessingList:
         try:
             async with asyncio.timeout(1):
                 await self._allowed(self._leave(server))
-        except (redis.ConnectionError, redis.TimeoutError, OSError) as error:
+        except LOST as error:
             log.debug("%s: %s: %s", self._context.flow, self._context.name, error)
 
     async def _leave(self, server: Any) -> None:
@@ -80,7 +81,7 @@ class ProcessingList:
             try:
                 if not await self._allowed(self._check(server)):
                     return
-            except (redis.ConnectionError, redis.TimeoutError, OSError) as error:  # the source gets the error too
+            except LOST as error:  # the source gets the error too
                 self._silent.clear()
                 log.debug("%s: %s: %s", self._context.flow, self._context.name, error)
 
