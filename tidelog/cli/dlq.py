@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from typing import Any
 
 import click
@@ -16,7 +15,7 @@ from tidelog.client import Client
 from tidelog.client.alone import run_alone
 from tidelog.client.entries import Entry, StreamId
 from tidelog.client.steps import run
-from tidelog.operating.tables import counted, print_pairs, table
+from tidelog.operating.tables import counted, print_pairs, table, utc
 from tidelog.operating.terminal import echo
 from tidelog.topics import TopicError, admin, deadletters
 from tidelog.topics.deadletters import DeadLetterRecord, DeadLetterResult, NotADeadLetterError
@@ -95,7 +94,7 @@ def show(name: str, dead_letter_id: str, url: str) -> None:
             "key": dead_letter.key.decode("utf-8", "backslashreplace") or "none",
             "processor": dead_letter.processor,
             "attempts": f"{dead_letter.attempts}, the last by worker {dead_letter.worker}",
-            "given up": _time(dead_letter),
+            "given up": utc(dead_letter.time),
             "error": _shown(f"{dead_letter.error}: {dead_letter.message}"),
         }
     )
@@ -252,10 +251,3 @@ def _fields(entry: Entry, found: DeadLetterRecord | None) -> dict[str, Any]:
 def _shown(text: str) -> str:
     """Escape characters that a terminal can't display, except line ends."""
     return "\n".join(map(lines.printable, text.split("\n")))
-
-
-def _time(dead_letter: DeadLetterRecord) -> str:
-    try:
-        return datetime.fromtimestamp(dead_letter.time / 1000, UTC).isoformat(" ", "seconds")
-    except (OverflowError, ValueError, OSError):
-        return f"{dead_letter.time} ms"

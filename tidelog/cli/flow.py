@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -235,15 +236,15 @@ def list_flows(api: str, token_file: str | None, url: str | None, process_name: 
 
 
 @flow_commands.command()
-@click.argument("name", required=False)
+@click.argument("names", nargs=-1, metavar="[NAME]...")
 @_api
 @_stored
 @status_options
 def status(
-    name: str | None, api: str, token_file: str | None, url: str | None, process_name: str, watch: bool,
+    names: tuple[str, ...], api: str, token_file: str | None, url: str | None, process_name: str, watch: bool,
     interval: float, as_json: bool,
 ) -> None:  # fmt: skip
-    """Show the status of a flow, or of all flows: connectors, events in flight, and reasons for not sending.
+    """Show the status of flows, by default of all: connectors, events in flight, and reasons for not sending.
 
     If no process responds, the groups of the flow's stream sources are shown, from the server.
 
@@ -257,20 +258,15 @@ def status(
     """
     client = FlowApiClient(api, token_file)
 
-    def read() -> list[dict[str, Any]]:
+    def read() -> dict[str, Any]:
+        at = time.time_ns() // 1_000_000
         try:
-            names = [name] if name else [each["alias"] for each in client.get("/v1/flows")]
-            return [_state(client, each) for each in names]
+            chosen = names or [each["alias"] for each in client.get("/v1/flows")]
+            return {"at": at, "flows": [_state(client, each) for each in chosen]}
         except NoProcessError as error:
-            return _stored_states(name, url, process_name, error)
+            return {"at": at, "flows": _stored_states(names, url, process_name, error)}
 
-    def show(found: list[dict[str, Any]]) -> None:
-        for each in found:
-            flowoutput.print_flow(each)
-        if not found:
-            echo("no flows")
-
-    show_status(StatusOptions(watch, interval, as_json), read, show, lambda found: json.dumps({"flows": found}))
+    show_status(StatusOptions(watch, interval, as_json), read, flowoutput.print_status, json.dumps)
 
 
 def _state(client: FlowApiClient, name: str) -> dict[str, Any]:
@@ -282,17 +278,17 @@ def _state(client: FlowApiClient, name: str) -> dict[str, Any]:
 
 
 def _stored_states(
-    name: str | None, url: str | None, process_name: str, error: NoProcessError
+    names: Sequence[str], url: str | None, process_name: str, error: NoProcessError
 ) -> list[dict[str, Any]]:
     document = _document(url, process_name, error)
-    names = [_known(document, name)] if name else sorted({*document.sources, *document.deployed})
+    chosen = [_known(document, each) for each in names] or sorted({*document.sources, *document.deployed})
     with connected(str(url)) as client:
         return [
             {
                 "flow": flowoutput.stored_flow(document, each),
                 "groups": [one.plain() for one in streamgroups.states(client, document.sources.get(each, []))],
             }
-            for each in names
+            for each in chosen
         ]  # fmt: skip
 
 

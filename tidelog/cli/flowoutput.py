@@ -10,7 +10,7 @@ from tidelog.cli.resetting import Cells, print_resets
 from tidelog.flows.service.desired import DesiredDocument
 from tidelog.flows.service.streamgroups import GroupReset
 from tidelog.flows.spec import FlowSpec
-from tidelog.operating.tables import counted, print_pairs, table
+from tidelog.operating.tables import BEHIND, behind, counted, print_pairs, table
 from tidelog.operating.terminal import echo
 
 
@@ -34,6 +34,13 @@ def print_flows(flows: Sequence[dict[str, Any]]) -> None:
         for each in flows
     ]  # fmt: skip
     table(["flow", "status", "instances", "unsettled", "from", "error"], rows)
+
+
+def print_status(seen: dict[str, Any]) -> None:
+    for each in seen["flows"]:
+        print_flow(each)
+    if not seen["flows"]:
+        echo("no flows")
 
 
 def print_flow(found: dict[str, Any]) -> None:
@@ -83,11 +90,11 @@ def _print_stored(found: dict[str, Any]) -> None:
     print_pairs({"flow": flow["alias"], "status": status, "desired": flow["desired"]})
     echo()
     rows = [
-        [each["connector"], each["stream"], each["group"], each["position"] or "-", f"{each['lag']:,}",
-         f"{each['pending']:,}"]
+        [each["connector"], each["stream"], each["group"], each["position"] or "-",
+         *behind(each["lag"], each["lag_ms"]), f"{each['pending']:,}"]
         for each in found["groups"]
     ]  # fmt: skip
-    table(["connector", "stream", "group", "position", "lag", "pending"], rows)
+    table(["connector", "stream", "group", "position", *BEHIND, "pending"], rows)
     echo()
 
 

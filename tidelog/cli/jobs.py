@@ -222,7 +222,7 @@ def status(names: tuple[str, ...], watch: bool, interval: float, as_json: bool, 
     """Show the state and the progress of jobs; with one NAME, all details of this job.
 
     \b
-    state      starting, running, recovering, failing (is retried), failed ("tidelog jobs logs" shows the error,
+    status     starting, running, recovering, failing (is retried), failed ("tidelog jobs logs" shows the error,
                "tidelog jobs resume" retries), paused, or no engine (none has claimed the job yet)
     behind     unread entries of its inputs
     age        the age of the oldest unread entry

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from tidelog.jobs.registry.overview import JobOverview, JobsOverview
 from tidelog.jobs.registry.status import version_text
-from tidelog.operating.tables import counted, duration, print_pairs, size, table
+from tidelog.operating.tables import BEHIND, behind, counted, duration, print_pairs, size, table
 from tidelog.operating.terminal import echo
 
 SHOWN: Final = 64  # maximum number of partitions shown per job
@@ -19,7 +19,7 @@ def print_jobs(seen: JobsOverview) -> None:
     if not seen.jobs:
         echo("no jobs; add one: tidelog jobs add module:job")
         return
-    head = ["job", "state", "engine", "epoch", "behind", "age", "in/s", "out/s", "keys", "state size", "snapshot",
+    head = ["job", "status", "engine", "epoch", *BEHIND, "in/s", "out/s", "keys", "state size", "snapshot",
             "restarts", "last error"]  # fmt: skip
     table(head, [_row(each, seen.at) for each in seen.jobs])
 
@@ -44,7 +44,7 @@ def print_job(job: JobOverview, now: int) -> None:
     facts = {
         "job": f"{spec.name}, a {spec.kind} job, {spec.target}",
         "code": f"version {spec.version} was added" if report is None else version_text(report.version, spec.version),
-        "state": job.state,
+        "status": job.state,
         "engine": job.engine or "none",
         "generation": f"{spec.generation}" + (f", from {spec.start}" if spec.start else ""),
         "reads": ", ".join(spec.inputs) or "-",
@@ -69,11 +69,11 @@ def print_job(job: JobOverview, now: int) -> None:
     print_pairs(facts)
     if job.partitions:
         rows = [
-            [f"  {each.partition}", "-" if each.epoch is None else f"{each.epoch:,}", f"{each.lag:,}",
-             duration(each.lag_ms), _recovery(each.recovery)]
+            [f"  {each.partition}", "-" if each.epoch is None else f"{each.epoch:,}",
+             *behind(each.lag, each.lag_ms), _recovery(each.recovery)]
             for each in job.partitions[:SHOWN]
         ]  # fmt: skip
-        table(["  partition", "epoch", "behind", "age", "recovery"], rows)
+        table(["  partition", "epoch", *BEHIND, "recovery"], rows)
         if len(job.partitions) > SHOWN:
             echo(f"  and {len(job.partitions) - SHOWN:,} more; --json prints all")
     if report is not None and report.error:
@@ -83,7 +83,7 @@ def print_job(job: JobOverview, now: int) -> None:
 
 
 def _lag(job: JobOverview) -> list[str]:
-    return [f"{job.lag:,}", duration(job.lag_ms)] if job.spec.inputs else ["-", "-"]
+    return behind(job.lag, job.lag_ms) if job.spec.inputs else ["-", "-"]
 
 
 def _epoch(job: JobOverview) -> str:

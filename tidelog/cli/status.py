@@ -9,7 +9,7 @@ from typing import Any, Final
 import msgspec
 
 from tidelog.cli.lines import printable
-from tidelog.operating.tables import counted, duration, table
+from tidelog.operating.tables import BEHIND, behind, counted, duration, table
 from tidelog.operating.terminal import echo
 from tidelog.workers.operate.status import AppStatus, PartitionStatus, ProcessorStatus, Rates, rates
 
@@ -75,12 +75,12 @@ def _print_partitions(processor: ProcessorStatus) -> None:
         found = sorted(found[:SHOWN], key=lambda each: each.partition)
     rows = [
         [
-            f"  {each.partition}", _owner(processor, each), f"{each.lag:,}", duration(each.lag_ms), f"{each.pending:,}",
+            f"  {each.partition}", _owner(processor, each), *behind(each.lag, each.lag_ms), f"{each.pending:,}",
             f"{len(each.parked):,}", "-" if each.paused is None else _why(each.paused),
         ]
         for each in found
     ]  # fmt: skip
-    table(["  partition", "owner", "behind", "age", "pending", "parked", "paused"], rows)
+    table(["  partition", "owner", *BEHIND, "pending", "parked", "paused"], rows)
     if len(found) < len(processor.partitions):
         echo(f"  and {counted(len(processor.partitions) - len(found), 'more partition')}; --json lists all")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from typing import Final
 
 from tidelog.operating.terminal import echo
 
@@ -13,6 +14,14 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
     for row in [head, *rows]:
         echo("  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip())
+
+
+BEHIND: Final = ("behind", "age")  # headings of ``behind``
+
+
+def behind(lag: int, lag_ms: int) -> list[str]:
+    """Return the cells about unread entries: how many there are, and the age of the oldest."""
+    return [f"{lag:,}", duration(lag_ms)]
 
 
 def print_pairs(pairs: Mapping[str, str]) -> None:

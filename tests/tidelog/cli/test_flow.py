@@ -259,10 +259,15 @@ def test_a_flow_without_a_process(run: Run, tidelog_server: Server, tmp_path: Pa
     assert run("list", *away).output.splitlines()[1].split()[:2] == ["orders", "stopped"]
     position = str(client.tinfo("orders").last)
     table = run("status", "orders", *away).output
-    assert table.splitlines()[-2].split() == ["in", "orders", "g", position, "0", "0"]
+    assert table.splitlines()[-2].split() == ["in", "orders", "g", position, "0", "-", "0"]
+    client.tappend("orders", {"n": "5"})
+    (flow,) = json.loads(run("status", "orders", "--json", *away).output)["flows"]
+    assert (flow["groups"][0]["lag"], flow["groups"][0]["lag_ms"] < 60_000) == (1, True)
+    client.tgroup_setid("orders", "g", client.tinfo("orders").last)
+    position = str(client.tinfo("orders").last)
     assert json.loads(run("status", "--json", *away).output)["flows"][0]["groups"][0]["lag"] == 0
     preview = run("reset", "orders", "--to", "earliest", "--dry-run", *server).output
-    assert preview.splitlines()[1].split() == ["in", "orders", "g", position, "0", "5", "0", "0"]
+    assert preview.splitlines()[1].split() == ["in", "orders", "g", position, "0", "6", "0", "0"]
     assert "clock: not reset" in preview
     assert "Aborted!" in run("reset", "orders", "--to", "earliest", *server, ok=False).output
     assert client.tgroup_list("orders")[0].offset == client.tinfo("orders").last

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import msgspec
 
+from tidelog.flows.service.streamgroups import GroupState
 from tidelog.jobs.registry.overview import JobOverview, JobsOverview
 from tidelog.jobs.registry.registry import JobSpec
 from tidelog.jobs.registry.status import Status
@@ -40,3 +41,8 @@ def test_jobs() -> None:
     assert documented("Jobs") == found
     row = next(line for line in TEXT.splitlines() if line.startswith("| `jobs.job` |"))
     assert names(JobSpec, "") == set(re.findall(r"`(\w+)`", row))
+
+
+def test_flows() -> None:
+    responses = {f"flows.{name}" for name in ("flow", "connectors", "breaker", "unsettled", "groups")}
+    assert documented("Flows") == {"at", "flows", *responses, *names(GroupState, "flows.groups.")}

@@ -21,12 +21,12 @@ from tidelog.flows.interceptors.base import (
     PREPROCESSORS,
     BadMessage,
     BrokenStreamError,
-    NoInterceptorOptions,
     TimestampedMessage,
     postprocessor,
     preprocessor,
 )
 from tidelog.flows.interceptors.gelf import OPEN, GelfChunks
+from tidelog.options.structs import Struct
 
 MOST = 1000
 
@@ -286,7 +286,7 @@ def _part(key: bytes, seq: int, count: int, data: bytes) -> bytes:
 
 def test_gelf_parts_in_any_order() -> None:
     now = [0.0]
-    gelf = GelfChunks(NoInterceptorOptions(), MOST, lambda: now[0])
+    gelf = GelfChunks(Struct(), MOST, lambda: now[0])
     a, b = b"A" * 8, b"B" * 8
     assert gelf.feed(b'{"whole": 1}') == [b'{"whole": 1}']
     assert gelf.feed(_part(a, 1, 2, b"World")) == []
@@ -302,7 +302,7 @@ def test_gelf_parts_in_any_order() -> None:
 
 
 def test_gelf_memory_is_limited() -> None:
-    gelf = GelfChunks(NoInterceptorOptions(), MOST, lambda: 0.0)
+    gelf = GelfChunks(Struct(), MOST, lambda: 0.0)
     for number in range(5 * OPEN):
         gelf.feed(_part(number.to_bytes(8, "big"), 0, 2, b"x" * 500))
         assert len(gelf._open) <= OPEN
@@ -321,5 +321,5 @@ def test_all_are_found_and_unknown_options_are_told(known: dict[str, str]) -> No
             make({name: {"nonsense": 1}})
     with pytest.raises(ValueError, match="did you mean 'separate'"):
         preprocessor("seperate", MOST)
-    with pytest.raises(ValueError, match="delimiter is empty"):
+    with pytest.raises(ValueError, match="delimiter: Expected `str` of length >= 1"):
         preprocessor({"separate": {"delimiter": ""}}, MOST)

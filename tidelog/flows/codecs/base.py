@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar, Final, Protocol
 
+from tidelog.flows.api.errors import RejectError
 from tidelog.flows.registry import Named, component
 from tidelog.options.structs import Struct
 
@@ -53,8 +54,13 @@ class MessageCodec(Protocol):
         """Return the message. Raises RejectError if the value can't be encoded."""
 
 
-class NoCodecOptions(Struct):
-    """Options of a codec without options."""
+class StatelessCodec:
+    """The base of codecs without options and state."""
+
+    Options = Struct
+    delimited: ClassVar[bool] = False
+
+    def __init__(self, _: Struct) -> None: ...
 
 
 def codec(given: Named) -> MessageCodec:
@@ -62,6 +68,14 @@ def codec(given: Named) -> MessageCodec:
     kind, options = component("codec", CODECS, given)
     made: MessageCodec = kind(options)
     return made
+
+
+def encoded(text: str, encoding: str = "utf-8") -> bytes:
+    """Encode text. Raises RejectError if the encoding lacks a character."""
+    try:
+        return text.encode(encoding)
+    except UnicodeEncodeError as error:
+        raise RejectError(f"not encodable as {encoding}: {error}") from error
 
 
 def check_encoding(name: str, special: str = "") -> None:

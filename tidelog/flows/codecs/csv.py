@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from tidelog.flows.api.errors import RejectError
-from tidelog.flows.codecs.base import NOTHING, check_encoding
+from tidelog.flows.codecs.base import NOTHING, check_encoding, encoded
 from tidelog.flows.codecs.csvrecords import CsvRecordSplitter
 from tidelog.flows.codecs.json import write_json
 from tidelog.options.structs import Struct
@@ -22,8 +22,8 @@ from tidelog.options.structs import Struct
 class CsvOptions(Struct):
     """Options of ``csv``."""
 
-    delimiter: str = ","  # One character.
-    quote: str = '"'  # One character.
+    delimiter: str = ","  # One character, not a line break.
+    quote: str = '"'  # One character, not a line break.
     columns: list[str] | None = None  # Names. `null`: from the header, or from the first dict that is written.
     header: bool = False  # `true`: the first record of each file or connection has the column names.
     encoding: str = "utf-8"  # A name in Python, of a superset of ASCII.
@@ -45,8 +45,7 @@ class CsvCodec:
     Options = CsvOptions
     delimited: ClassVar[bool] = False
 
-    def __init__(self, options: CsvOptions | None = None) -> None:
-        options = options or CsvOptions()
+    def __init__(self, options: CsvOptions) -> None:
         self._format: dict[str, Any] = {"delimiter": options.delimiter, "quotechar": options.quote}
         self._encoding = options.encoding
         self.header = options.header
@@ -119,9 +118,9 @@ class CsvCodec:
         out = io.StringIO(newline="")
         try:
             csv.writer(out, lineterminator="\r\n", **self._format).writerow(row)  # so that it quotes both characters
-            return out.getvalue().removesuffix("\r\n").encode(self._encoding)
-        except (csv.Error, UnicodeEncodeError) as error:
+        except csv.Error as error:
             raise RejectError(f"not encodable as CSV: {error}") from error
+        return encoded(out.getvalue().removesuffix("\r\n"), self._encoding)
 
 
 def _text(value: Any) -> str:

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar, Final, Literal
 
 from tidelog.flows.api.errors import RejectError
-from tidelog.flows.codecs.base import NOTHING
+from tidelog.flows.codecs.base import NOTHING, encoded
 from tidelog.options.structs import Struct
 
 _UNIT: Final = {"ns": 1, "us": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
@@ -44,8 +44,8 @@ class InfluxCodec:
     Options = InfluxOptions
     delimited: ClassVar[bool] = False
 
-    def __init__(self, options: InfluxOptions | None = None) -> None:
-        self._unit = _UNIT[(options or InfluxOptions()).precision]
+    def __init__(self, options: InfluxOptions) -> None:
+        self._unit = _UNIT[options.precision]
 
     def decode(self, data: bytes, meta: dict[str, Any]) -> Any:  # noqa: ARG002 - a codec's signature
         text = str(data, "utf-8").removeprefix("\ufeff").rstrip("\r\n").strip(" ")
@@ -97,10 +97,7 @@ class InfluxCodec:
             if not isinstance(timestamp, int) or isinstance(timestamp, bool):
                 raise RejectError(f"the timestamp {timestamp!r} is not an integer (ns since 1970)")
             line += f" {timestamp // self._unit}"
-        try:
-            return line.encode()
-        except UnicodeEncodeError as error:
-            raise RejectError(f"not encodable as UTF-8: {error}") from error
+        return encoded(line)
 
 
 def _name(text: str, at: int, what: str) -> tuple[str, int]:

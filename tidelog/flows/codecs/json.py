@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Final
 import msgspec
 
 from tidelog.flows.api.errors import RejectError
-from tidelog.flows.codecs.base import DEPTH, NoCodecOptions, check_depth
+from tidelog.flows.codecs.base import DEPTH, StatelessCodec, check_depth
 from tidelog.options.structs import Struct
 
 _DECODER: Final = msgspec.json.Decoder()
@@ -19,14 +19,8 @@ _ENCODER: Final = msgspec.json.Encoder()
 _BOM: Final = b"\xef\xbb\xbf"  # at the beginning of UTF-8 files from Windows
 
 
-class JsonCodec:
+class JsonCodec(StatelessCodec):
     """Decodes and encodes one JSON value per message."""
-
-    Options = NoCodecOptions
-    delimited: ClassVar[bool] = False
-
-    def __init__(self, options: NoCodecOptions | None = None) -> None:
-        pass
 
     def decode(self, data: bytes, meta: dict[str, Any]) -> Any:  # noqa: ARG002 - a codec's signature
         return read_json(data)
@@ -50,8 +44,8 @@ class JsonLinesCodec:
     Options = JsonLinesOptions
     delimited: ClassVar[bool] = True
 
-    def __init__(self, options: JsonLinesOptions | None = None) -> None:
-        self._list = options is not None and options.list
+    def __init__(self, options: JsonLinesOptions) -> None:
+        self._list = options.list
 
     def decode(self, data: bytes, meta: dict[str, Any]) -> Any:  # noqa: ARG002
         values = [read_json(line) for line in data.split(b"\n") if line.strip()]

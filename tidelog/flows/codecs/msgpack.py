@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, Final, NoReturn
+from typing import Any, Final, NoReturn
 
 import msgspec
 
 from tidelog.flows.api.errors import RejectError
-from tidelog.flows.codecs.base import DEPTH, NoCodecOptions, check_depth
+from tidelog.flows.codecs.base import DEPTH, StatelessCodec, check_depth
 
 
 def _extension(code: int, data: memoryview) -> NoReturn:  # noqa: ARG001 - msgspec's signature
@@ -19,14 +19,8 @@ _DECODER: Final = msgspec.msgpack.Decoder(ext_hook=_extension)
 _ENCODER: Final = msgspec.msgpack.Encoder()
 
 
-class MsgpackCodec:
+class MsgpackCodec(StatelessCodec):
     """Decodes and encodes one MessagePack value per message."""
-
-    Options = NoCodecOptions
-    delimited: ClassVar[bool] = False
-
-    def __init__(self, options: NoCodecOptions | None = None) -> None:
-        pass
 
     def decode(self, data: bytes, meta: dict[str, Any]) -> Any:  # noqa: ARG002 - a codec's signature
         try:

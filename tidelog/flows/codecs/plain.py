@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from tidelog.flows.api.errors import RejectError
-from tidelog.flows.codecs.base import NoCodecOptions, check_encoding
+from tidelog.flows.codecs.base import StatelessCodec, check_encoding, encoded
 from tidelog.flows.codecs.json import write_json
 from tidelog.options.structs import Struct
 
@@ -26,8 +26,8 @@ class StringCodec:
     Options = StringOptions
     delimited: ClassVar[bool] = False
 
-    def __init__(self, options: StringOptions | None = None) -> None:
-        self._encoding = (options or StringOptions()).encoding
+    def __init__(self, options: StringOptions) -> None:
+        self._encoding = options.encoding
         self._begun = False  # the first message was decoded
 
     def decode(self, data: bytes, meta: dict[str, Any]) -> str:  # noqa: ARG002 - a codec's signature
@@ -39,23 +39,14 @@ class StringCodec:
 
     def encode(self, value: Any, meta: Mapping[str, Any]) -> bytes:  # noqa: ARG002
         if isinstance(value, str):
-            try:
-                return value.encode(self._encoding)
-            except UnicodeEncodeError as error:
-                raise RejectError(f"not encodable as {self._encoding}: {error}") from error
+            return encoded(value, self._encoding)
         if isinstance(value, (bytes, bytearray, memoryview)):
             return bytes(value)
         return write_json(value)
 
 
-class BinaryCodec:
+class BinaryCodec(StatelessCodec):
     """Decodes and encodes bytes unchanged. Text is encoded as UTF-8."""
-
-    Options = NoCodecOptions
-    delimited: ClassVar[bool] = False
-
-    def __init__(self, options: NoCodecOptions | None = None) -> None:
-        pass
 
     def decode(self, data: bytes, meta: dict[str, Any]) -> bytes:  # noqa: ARG002
         return bytes(data)
@@ -64,8 +55,5 @@ class BinaryCodec:
         if isinstance(value, (bytes, bytearray, memoryview)):
             return bytes(value)
         if isinstance(value, str):
-            try:
-                return value.encode()
-            except UnicodeEncodeError as error:
-                raise RejectError(f"not encodable as UTF-8: {error}") from error
+            return encoded(value)
         raise RejectError(f"the codec binary encodes bytes and text, not {type(value).__name__}")

@@ -19,6 +19,7 @@ from datetime import UTC, datetime
 from typing import Any, ClassVar, Final, Literal
 
 from tidelog.flows.api.errors import RejectError
+from tidelog.flows.codecs.base import encoded
 from tidelog.options.structs import Struct
 
 FACILITIES: Final = (
@@ -59,8 +60,8 @@ class SyslogCodec:
     Options = SyslogOptions
     delimited: ClassVar[bool] = False
 
-    def __init__(self, options: SyslogOptions | None = None, now_ns: Callable[[], int] = time.time_ns) -> None:
-        self._protocol = (options or SyslogOptions()).protocol
+    def __init__(self, options: SyslogOptions, now_ns: Callable[[], int] = time.time_ns) -> None:
+        self._protocol = options.protocol
         self._now_ns = now_ns
 
     def decode(self, data: bytes, meta: dict[str, Any]) -> Any:  # noqa: ARG002 - a codec's signature
@@ -138,10 +139,7 @@ class SyslogCodec:
             line = self._write_old(value, priority, self._now_ns() if stamp is None else stamp, msg or "")
         else:
             raise RejectError(f"protocol is {protocol!r}: it must be RFC5424 or RFC3164")
-        try:
-            return line.encode()
-        except UnicodeEncodeError as error:
-            raise RejectError(f"not encodable as UTF-8: {error}") from error
+        return encoded(line)
 
     def _write_new(self, value: Mapping[Any, Any], priority: int, stamp: int | None, msg: str | None) -> str:
         when = "-"

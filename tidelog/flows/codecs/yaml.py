@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 
 import yaml
 
 from tidelog.flows.api.errors import RejectError
 from tidelog.flows.codecs import yamlscalars
-from tidelog.flows.codecs.base import DEPTH, NoCodecOptions, check_depth
+from tidelog.flows.codecs.base import DEPTH, StatelessCodec, check_depth
 
 NUMBER: Final = 1000  # maximum number of characters of a number
 _ESCAPED: Final = re.compile("[\x85\u2028\u2029\ufeff]")  # line breaks of YAML 1.1, which are read as spaces
@@ -87,14 +87,10 @@ for _kind, _pattern, _first in (
         _class.add_implicit_resolver(f"tag:yaml.org,2002:{_kind}", re.compile(f"(?:{_pattern.pattern})$"), _first)
 
 
-class YamlCodec:
+class YamlCodec(StatelessCodec):
     """Decodes and encodes one document per message. Times and dates are encoded as in Python, and decoded as text."""
 
-    Options = NoCodecOptions
-    delimited: ClassVar[bool] = True
-
-    def __init__(self, options: NoCodecOptions | None = None) -> None:
-        pass
+    delimited = True
 
     def decode(self, data: bytes, meta: dict[str, Any]) -> Any:  # noqa: ARG002 - a codec's signature
         try:

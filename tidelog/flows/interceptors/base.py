@@ -73,10 +73,6 @@ class TimestampedMessage(bytes):
     ingest_ns: int  # since 1970
 
 
-class NoInterceptorOptions(Struct):
-    """Options of an interceptor without options."""
-
-
 class Preprocessor(Protocol):
     """Processes bytes before a codec decodes them.
 
@@ -99,6 +95,28 @@ class Postprocessor(Protocol):
 
     def end(self) -> list[bytes]:
         """Return what was collected."""
+
+
+class MessagePreprocessor:
+    """The base of preprocessors of whole messages without options."""
+
+    Options = Struct
+
+    def __init__(self, _: Struct, most: int) -> None: ...
+
+    def end(self) -> list[bytes]:
+        return []
+
+
+class MessagePostprocessor:
+    """The base of postprocessors that do not collect messages."""
+
+    Options: type[Struct] = Struct
+
+    def __init__(self, _: Any) -> None: ...
+
+    def end(self) -> list[bytes]:
+        return []
 
 
 def preprocessor(given: Named, most: int) -> Preprocessor:

@@ -3,68 +3,67 @@
 from __future__ import annotations
 
 from tidelog.flows.api.errors import RejectError
+from tidelog.options.limits import AtLeastOne
 from tidelog.options.structs import Struct
-from tidelog.options.units import Size
+from tidelog.options.units import PositiveSize
 
 
-class ChunkOptions(Struct):
-    """Options of ``chunk``."""
+class _Joined:
+    """Joins the messages that it retains."""
 
-    max_bytes: Size = Size(4096)  # Maximum size of a joined message.
-
-    def __post_init__(self) -> None:
-        if self.max_bytes < 1:
-            raise ValueError("max_bytes is 0: it must be at least 1")
-
-
-class Chunk:
-    """Joins as many whole messages as fit in ``max_bytes``. A longer message is rejected."""
-
-    Options = ChunkOptions
     collects = True
 
-    def __init__(self, options: ChunkOptions) -> None:
-        self._most = options.max_bytes
+    def __init__(self) -> None:
         self._kept: list[bytes] = []
-        self._size = 0
+        self._size = 0  # bytes
 
-    def process(self, data: bytes) -> list[bytes]:
-        if len(data) > self._most:
-            raise RejectError(f"a message of {len(data)} bytes: chunk accepts at most {self._most}")
-        done = self.end() if self._size + len(data) > self._most else []
+    def _add(self, data: bytes) -> None:
         self._kept.append(data)
         self._size += len(data)
-        return done
 
     def end(self) -> list[bytes]:
         kept, self._kept, self._size = self._kept, [], 0
         return [b"".join(kept)] if kept else []
 
 
+class ChunkOptions(Struct):
+    """Options of ``chunk``."""
+
+    max_bytes: PositiveSize = PositiveSize(4096)  # Maximum size of a joined message.
+
+
+class Chunk(_Joined):
+    """Joins as many whole messages as fit in ``max_bytes``. A longer message is rejected."""
+
+    Options = ChunkOptions
+
+    def __init__(self, options: ChunkOptions) -> None:
+        super().__init__()
+        self._most = options.max_bytes
+
+    def process(self, data: bytes) -> list[bytes]:
+        if len(data) > self._most:
+            raise RejectError(f"a message of {len(data)} bytes: chunk accepts at most {self._most}")
+        done = self.end() if self._size + len(data) > self._most else []
+        self._add(data)
+        return done
+
+
 class CollectOptions(Struct):
     """Options of ``collect``."""
 
-    count: int = 100  # Number of messages.
-
-    def __post_init__(self) -> None:
-        if self.count < 1:
-            raise ValueError(f"count is {self.count}: it must be at least 1")
+    count: AtLeastOne = 100  # Number of messages.
 
 
-class Collect:
+class Collect(_Joined):
     """Joins ``count`` messages."""
 
     Options = CollectOptions
-    collects = True
 
     def __init__(self, options: CollectOptions) -> None:
+        super().__init__()
         self._count = options.count
-        self._kept: list[bytes] = []
 
     def process(self, data: bytes) -> list[bytes]:
-        self._kept.append(data)
+        self._add(data)
         return self.end() if len(self._kept) >= self._count else []
-
-    def end(self) -> list[bytes]:
-        kept, self._kept = self._kept, []
-        return [b"".join(kept)] if kept else []

@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import gzip
 import zlib
-from collections.abc import Iterator
-from typing import Any, Final, Protocol
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any, ClassVar, Final
 
 import zstandard
 
-from tidelog.flows.interceptors.base import BadMessage, BrokenStreamError
+from tidelog.flows.interceptors.base import BadMessage, BrokenStreamError, MessagePostprocessor
 from tidelog.options.structs import Struct
 
 STEP: Final = 64 << 10  # bytes of output at a time
@@ -33,21 +34,20 @@ class DecompressedTooLongError(ValueError):
     """The output exceeds the limit."""
 
 
-class _Member(Protocol):
+class _Member:
     """One member or frame."""
 
-    rest: bytes  # the bytes after its end
-    eof: bool  # whether it is complete
+    rest = b""  # the bytes after its end
+    eof = False  # whether it is complete
 
     def run(self, data: bytes) -> Iterator[bytes]:
         """Yield the output in small pieces. Raises ValueError if the input is not valid."""
+        raise NotImplementedError
 
 
-class _Zlib:
+class _Zlib(_Member):
     def __init__(self, bits: int) -> None:
         self._object = zlib.decompressobj(bits)
-        self.rest = b""
-        self.eof = False
 
     def run(self, data: bytes) -> Iterator[bytes]:
         while True:
@@ -66,11 +66,9 @@ class _Zlib:
                 return
 
 
-class _Zstd:
+class _Zstd(_Member):
     def __init__(self) -> None:
         self._object = zstandard.ZstdDecompressor(max_window_size=ZSTD_WINDOW).decompressobj()
-        self.rest = b""
-        self.eof = False
 
     def run(self, data: bytes) -> Iterator[bytes]:
         for at in range(0, len(data), ZSTD_STEP):
@@ -86,11 +84,9 @@ class _Zstd:
                 return
 
 
-class _Lz4:
+class _Lz4(_Member):
     def __init__(self) -> None:
         self._object: Any = _lz4().LZ4FrameDecompressor()
-        self.rest = b""
-        self.eof = False
 
     def run(self, data: bytes) -> Iterator[bytes]:
         while True:
@@ -109,14 +105,12 @@ class _Lz4:
                 return
 
 
-class _Skipped:
+class _Skipped(_Member):
     """A skippable frame: a magic number, the size in 4 bytes, and content of that size to ignore."""
 
     def __init__(self) -> None:
         self._head = b""
         self._left = 0  # remaining bytes, once the size is known
-        self.rest = b""
-        self.eof = False
 
     def run(self, data: bytes) -> Iterator[bytes]:
         if len(self._head) < 8:
@@ -150,6 +144,7 @@ class DecompressOptions(Struct):
 class _Decompress:
     Options = DecompressOptions
     name = ""
+    new: ClassVar[Callable[[], _Member]]  # creates the decoder of a member
     padded = False  # zero bytes may follow a member
     skippable = False  # skippable frames are allowed before, between and after the others
 
@@ -160,12 +155,12 @@ class _Decompress:
         self._head = b""  # of a stream: bytes that are too few to detect the format
         self._begun = False  # a member or frame has begun
 
-    def member(self, head: bytes) -> _Member | None:
+    def member(self, head: bytes) -> _Member | None:  # noqa: ARG002 - only decompress inspects it
         """Return the decoder for input that begins with these bytes; None: more bytes are needed.
 
         Raises ValueError if the format is unknown.
         """
-        raise NotImplementedError
+        return type(self).new()
 
     def feed(self, data: bytes) -> list[bytes]:
         pieces: list[bytes] = []
@@ -230,20 +225,16 @@ class Gunzip(_Decompress):
     """Decompresses gzip with one or several members."""
 
     name = "gzip"
+    new = partial(_Zlib, 31)
     padded = True
-
-    def member(self, head: bytes) -> _Member:  # noqa: ARG002 - only decompress inspects it
-        return _Zlib(31)
 
 
 class Unzlib(_Decompress):
     """Decompresses zlib (RFC 1950)."""
 
     name = "zlib"
+    new = partial(_Zlib, 15)
     padded = True
-
-    def member(self, head: bytes) -> _Member:  # noqa: ARG002
-        return _Zlib(15)
 
 
 class Inflate(_Decompress):
@@ -259,24 +250,20 @@ class Unzstd(_Decompress):
     """Decompresses Zstandard. A frame that needs a window of more than 8 MB is rejected."""
 
     name = "zstd"
+    new = _Zstd
     skippable = True
-
-    def member(self, head: bytes) -> _Member:  # noqa: ARG002
-        return _Zstd()
 
 
 class Unlz4(_Decompress):
     """Decompresses LZ4 frames."""
 
     name = "lz4"
+    new = _Lz4
     skippable = True
 
     def __init__(self, options: DecompressOptions, most: int) -> None:
         super().__init__(options, most)
         _lz4()
-
-    def member(self, head: bytes) -> _Member:  # noqa: ARG002
-        return _Lz4()
 
 
 class Decompress(_Decompress):
@@ -308,7 +295,7 @@ class CompressionOptions(Struct):
     # `gzip` and `zlib`: 0 to 9, `zstd`: 1 to 19, `lz4`: 0 to 16. `null`: the default of the format's library.
 
 
-class _Compress:
+class _Compress(MessagePostprocessor):
     """Compresses each message into a member or frame of its own. Together they form a valid file."""
 
     Options = CompressionOptions
@@ -319,9 +306,6 @@ class _Compress:
         if options.level is not None and not low <= options.level <= high:
             raise ValueError(f"level is {options.level}: it must be from {low} to {high}")
         self._level = options.level
-
-    def end(self) -> list[bytes]:
-        return []
 
 
 class Gzip(_Compress):

@@ -7,25 +7,24 @@
 
 from __future__ import annotations
 
-from typing import Final, Literal
+from typing import Annotated, Final, Literal
+
+import msgspec
 
 from tidelog.flows.api.errors import RejectError
-from tidelog.flows.interceptors.base import BadMessage, BrokenStreamError, NoInterceptorOptions
+from tidelog.flows.interceptors.base import BadMessage, BrokenStreamError, MessagePostprocessor
 from tidelog.options.structs import Struct
 from tidelog.options.units import Size
 
+Delimiter = Annotated[str, msgspec.Meta(min_length=1)]
 DIGITS: Final = 10  # maximum number of digits of a textual length
 
 
 class SeparateOptions(Struct):
     """Options of the preprocessor ``separate``."""
 
-    delimiter: str | None = None  # In UTF-8, such as `"\u0000"` for a null byte. `null`: `\n` or `\r\n`.
+    delimiter: Delimiter | None = None  # In UTF-8, such as `"\u0000"` for a null byte. `null`: `\n` or `\r\n`.
     max_length: Size | None = None  # Maximum size of a message. `null`: `max_bytes` of the connector.
-
-    def __post_init__(self) -> None:
-        if self.delimiter is not None and not self.delimiter:
-            raise ValueError("delimiter is empty: give at least one character")
 
 
 class Separate:
@@ -103,16 +102,12 @@ class Separate:
 class AddSeparatorOptions(Struct):
     """Options of the postprocessor ``separate``."""
 
-    delimiter: str = "\n"  # In UTF-8.
+    delimiter: Delimiter = "\n"  # In UTF-8.
     within: Literal["write", "reject"] = "write"
     # `write` or `reject` a message that contains the delimiter, which readers would split.
 
-    def __post_init__(self) -> None:
-        if not self.delimiter:
-            raise ValueError("delimiter is empty: give at least one character")
 
-
-class AddSeparator:
+class AddSeparator(MessagePostprocessor):
     """Adds the delimiter after each message."""
 
     Options = AddSeparatorOptions
@@ -126,9 +121,6 @@ class AddSeparator:
             raise RejectError(f"the message contains the delimiter {self._delimiter!r}")
         return [data + self._delimiter]
 
-    def end(self) -> list[bytes]:
-        return []
-
 
 class LengthPrefixOptions(Struct):
     """Options of ``length_prefixed``."""
@@ -137,17 +129,29 @@ class LengthPrefixOptions(Struct):
     order: Literal["big", "little"] = "big"  # Byte order of the length: `big` or `little`.
 
 
-class LengthPrefixed:
+class _Prefixed:
+    """The base of preprocessors that split a stream at lengths."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._buffer = bytearray()
+        self.sizes: list[int] = []
+
+    def end(self) -> list[bytes]:
+        rest, self._buffer = self._buffer, bytearray()
+        self.sizes = [len(rest)] if rest else []
+        return [BadMessage.of(rest[: self._most], "the stream ended within a message")] if rest else []
+
+
+class LengthPrefixed(_Prefixed):
     """Splits a stream at binary lengths. A length above the limit ends the stream."""
 
     Options = LengthPrefixOptions
 
     def __init__(self, options: LengthPrefixOptions, most: int) -> None:
+        super().__init__(most)
         self._width = options.width
         self._order: Literal["big", "little"] = options.order
-        self._most = most
-        self._buffer = bytearray()
-        self.sizes: list[int] = []
 
     def feed(self, data: bytes) -> list[bytes]:
         self.sizes = []
@@ -168,13 +172,8 @@ class LengthPrefixed:
             del buffer[:at]
         return pieces
 
-    def end(self) -> list[bytes]:
-        rest, self._buffer = self._buffer, bytearray()
-        self.sizes = [len(rest)] if rest else []
-        return [BadMessage.of(rest[: self._most], "the stream ended within a message")] if rest else []
 
-
-class AddLengthPrefix:
+class AddLengthPrefix(MessagePostprocessor):
     """Adds the length before each message."""
 
     Options = LengthPrefixOptions
@@ -189,19 +188,14 @@ class AddLengthPrefix:
         except OverflowError:
             raise RejectError(f"{len(data)} bytes exceed a length of {self._width} bytes") from None
 
-    def end(self) -> list[bytes]:
-        return []
 
-
-class TextualLengthPrefixed:
+class TextualLengthPrefixed(_Prefixed):
     """Splits a stream at lengths in decimal digits, followed by a space."""
 
-    Options = NoInterceptorOptions
+    Options = Struct
 
-    def __init__(self, options: NoInterceptorOptions, most: int) -> None:  # noqa: ARG002 - a preprocessor's signature
-        self._most = most
-        self._buffer = bytearray()
-        self.sizes: list[int] = []
+    def __init__(self, _: Struct, most: int) -> None:
+        super().__init__(most)
 
     def feed(self, data: bytes) -> list[bytes]:
         self.sizes = []
@@ -234,22 +228,9 @@ class TextualLengthPrefixed:
             return f"a message of {int(digits)} bytes exceeds the limit of {self._most}"
         return ""
 
-    def end(self) -> list[bytes]:
-        rest, self._buffer = self._buffer, bytearray()
-        self.sizes = [len(rest)] if rest else []
-        return [BadMessage.of(rest[: self._most], "the stream ended within a message")] if rest else []
 
-
-class AddTextualLengthPrefix:
+class AddTextualLengthPrefix(MessagePostprocessor):
     """Adds the length in digits and a space before each message."""
-
-    Options = NoInterceptorOptions
-
-    def __init__(self, options: NoInterceptorOptions) -> None:
-        pass
 
     def process(self, data: bytes) -> list[bytes]:
         return [b"%d " % len(data) + data]
-
-    def end(self) -> list[bytes]:
-        return []

@@ -16,7 +16,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
-from tidelog.flows.interceptors.base import BadMessage, NoInterceptorOptions
+from tidelog.flows.interceptors.base import BadMessage
+from tidelog.options.structs import Struct
 
 MAGIC: Final = b"\x1e\x0f"
 PARTS: Final = 128  # maximum number of parts of a message
@@ -36,11 +37,9 @@ class _Open:
 class GelfChunks:
     """Joins the parts of messages. Memory is limited to OPEN messages and to 64 messages of the maximum size."""
 
-    Options = NoInterceptorOptions
+    Options = Struct
 
-    def __init__(
-        self, options: NoInterceptorOptions, most: int, clock: Callable[[], float] = time.monotonic,  # noqa: ARG002
-    ) -> None:  # fmt: skip
+    def __init__(self, _: Struct, most: int, clock: Callable[[], float] = time.monotonic) -> None:
         self._most = most
         self._clock = clock
         self._open: dict[bytes, _Open] = {}  # oldest first

@@ -5,36 +5,12 @@ from __future__ import annotations
 import base64
 from typing import Final
 
-from tidelog.flows.interceptors.base import BadMessage, NoInterceptorOptions, TimestampedMessage
+from tidelog.flows.interceptors.base import BadMessage, MessagePostprocessor, MessagePreprocessor, TimestampedMessage
 
 STAMP: Final = 8  # bytes: ns since 1970, big endian, not negative
 
 
-class _MessagePreprocessor:
-    """A preprocessor of whole messages."""
-
-    Options = NoInterceptorOptions
-
-    def __init__(self, options: NoInterceptorOptions, most: int) -> None:
-        pass
-
-    def end(self) -> list[bytes]:
-        return []
-
-
-class _MessagePostprocessor:
-    """A postprocessor of whole messages."""
-
-    Options = NoInterceptorOptions
-
-    def __init__(self, options: NoInterceptorOptions) -> None:
-        pass
-
-    def end(self) -> list[bytes]:
-        return []
-
-
-class FromBase64(_MessagePreprocessor):
+class FromBase64(MessagePreprocessor):
     """Decodes base64. Whitespace around a message is ignored."""
 
     def feed(self, data: bytes) -> list[bytes]:
@@ -44,28 +20,28 @@ class FromBase64(_MessagePreprocessor):
             return [BadMessage.of(data, f"not base64: {error}")]
 
 
-class ToBase64(_MessagePostprocessor):
+class ToBase64(MessagePostprocessor):
     """Encodes as base64 without line breaks."""
 
     def process(self, data: bytes) -> list[bytes]:
         return [base64.b64encode(data)]
 
 
-class RemoveEmpty(_MessagePreprocessor):
+class RemoveEmpty(MessagePreprocessor):
     """Drops empty messages."""
 
     def feed(self, data: bytes) -> list[bytes]:
         return [data] if data else []
 
 
-class RemoveEmptyAfter(_MessagePostprocessor):
+class RemoveEmptyAfter(MessagePostprocessor):
     """Drops empty messages."""
 
     def process(self, data: bytes) -> list[bytes]:
         return [data] if data else []
 
 
-class TakeTimestamp(_MessagePreprocessor):
+class TakeTimestamp(MessagePreprocessor):
     """Removes the ingest time, which another process put into the first 8 bytes."""
 
     def feed(self, data: bytes) -> list[bytes]:
@@ -76,7 +52,7 @@ class TakeTimestamp(_MessagePreprocessor):
         return [made]
 
 
-class AddTimestamp(_MessagePostprocessor):
+class AddTimestamp(MessagePostprocessor):
     """Puts the ingest time of the event into the first 8 bytes."""
 
     ingest_ns: int = 0  # of the current event; set by ``PayloadWriter``

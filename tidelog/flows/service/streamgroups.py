@@ -6,14 +6,15 @@ Each process records the groups of its flows in its desired state (``desired``),
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
-from tidelog.client import Client
-from tidelog.client.entries import GroupInfo, StreamId
+from tidelog.client import Client, strings
+from tidelog.client.entries import StreamId
+from tidelog.client.steps import run, single
 from tidelog.flows.spec import FlowSpec
 from tidelog.options.start import StartPosition
 
@@ -53,6 +54,7 @@ class GroupState:
     group: str
     position: StreamId | None
     lag: int  # entries after the position
+    lag_ms: int  # age of the oldest of them, by the server's clock; 0 if there is none
     pending: int
 
     def plain(self) -> dict[str, Any]:
@@ -75,11 +77,17 @@ class GroupReset:
 def states(client: Client, sources: Sequence[FlowSource]) -> list[GroupState]:
     """Return the groups of the sources, with one entry per stream."""
     found = []
-    for source, stream in _streams(sources):
-        info = _group(client, stream, source.group)
-        position = info.offset if info is not None else None
-        lag = client.tcount(stream, f"({position or FIRST}")
-        found.append(GroupState(source.connector, stream, source.group, position, lag, info.pending if info else 0))
+    now = run(client, single(strings.server_time()))
+    for source in sources:
+        for stream in source.keys if source.group else ():
+            groups = {each.name: each for each in client.tgroup_list(stream)}
+            info = groups.get(source.group.encode())
+            position = info.offset if info is not None else None
+            lag = client.tcount(stream, f"({position or FIRST}")
+            oldest = client.trange(stream, f"({position or FIRST}", count=1)
+            age = max(0, now - oldest[0].id.ms) if oldest else 0
+            pending = info.pending if info is not None else 0
+            found.append(GroupState(source.connector, stream, source.group, position, lag, age, pending))
     return found
 
 
@@ -102,14 +110,3 @@ def reset(client: Client, resets: Sequence[GroupReset]) -> None:
     """Move groups to their new positions. Pending entries are not affected."""
     for each in resets:
         client.tgroup_setid(each.state.stream, each.state.group, each.after)
-
-
-def _streams(sources: Sequence[FlowSource]) -> Iterator[tuple[FlowSource, str]]:
-    for each in sources:
-        if each.group:
-            for key in each.keys:
-                yield each, key
-
-
-def _group(client: Client, stream: str, group: str) -> GroupInfo | None:
-    return next((each for each in client.tgroup_list(stream) if each.name == group.encode()), None)
