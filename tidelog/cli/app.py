@@ -4,23 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Final, TypeVar
+from typing import Any
 
 import click
 
-from tidelog.cli.connect import choose, connected, reported, url_option
+from tidelog.cli.connect import choose, connected, driving, reported, url_option
 from tidelog.cli.lines import printable
 from tidelog.cli.modules import Declaration, processors_option
 from tidelog.cli.resetting import Cells, print_resets, reset_options
 from tidelog.cli.status import print_status, to_json
-from tidelog.client.steps import Steps, drive
+from tidelog.client.steps import Steps
 from tidelog.operating.tables import counted
 from tidelog.operating.terminal import echo
 from tidelog.operating.watch import StatusOptions, show_status, status_options
 from tidelog.options.start import StartPosition
 from tidelog.topics import TopicError
-from tidelog.transport.errors import ReplyError
-from tidelog.transport.leader import LeaderConnection, UnreachableError
 from tidelog.workers import App, AppError
 from tidelog.workers.coordination.member_document import MembersError
 from tidelog.workers.operate import control, deletion
@@ -28,9 +26,7 @@ from tidelog.workers.operate.control import ResetResult
 from tidelog.workers.operate.deletion import AppState
 from tidelog.workers.operate.status import AppStatus, read_status
 
-T = TypeVar("T")
 Ask = Callable[[Steps[Any]], Any]
-ANSWER_MS: Final = 10_000  # timeout of connecting and of each reply
 
 
 @click.group("app")
@@ -232,19 +228,5 @@ def asking(app: App, url: str | None) -> Iterator[Ask]:
     """Yield a function that drives operations on the app's server; errors become messages of the CLI."""
     with reported(url or app.access.places):
         access = choose(url, app.access, app.url is None, f"app {app.name!r}") or app.access
-        access = access.single_attempt(ANSWER_MS)
-        servers = LeaderConnection(access, "tidelog-app")
-
-        def ask(steps: Steps[T]) -> T:
-            return drive(lambda calls: servers.ask(*calls), steps)
-
-        try:
+        with driving(access, "tidelog-app", (AppError, TopicError, MembersError)) as ask:
             yield ask
-        except UnreachableError as error:
-            raise click.ClickException(f"no answer from {access.places}: {error.__cause__}") from None
-        except ReplyError as error:
-            raise click.ClickException(f"the server replied: {error}") from None
-        except (AppError, TopicError, MembersError) as error:
-            raise click.ClickException(str(error)) from None
-        finally:
-            servers.close()

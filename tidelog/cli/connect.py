@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from dataclasses import replace
+from typing import Any, Final, TypeVar
 
 import click
 import redis
 from click.core import ParameterSource
 
 from tidelog.client import DEFAULT_URL, Client
+from tidelog.client.steps import Steps, drive
 from tidelog.transport.access import Access, without_credentials
-from tidelog.transport.errors import is_denied, is_temporary, message_of
+from tidelog.transport.errors import ReplyError, is_denied, is_temporary, message_of
+from tidelog.transport.leader import LeaderConnection
 
 F = TypeVar("F", bound=Callable[..., Any])
+ANSWER_MS: Final = 10_000  # timeout of connecting and of each reply
 
 
 def url_option(command: F) -> F:
@@ -81,6 +85,28 @@ def connected(where: str | Access) -> Iterator[Client]:
     place = where if isinstance(where, str) else where.places
     with reported(place), Client(where) as client:
         yield client
+
+
+@contextmanager
+def driving(
+    access: Access, name: str, refusals: tuple[type[Exception], ...], block_ms: int = 0
+) -> Iterator[Callable[[Steps[Any]], Any]]:
+    """Yield a function that drives operations on the leader. Errors, and ``refusals``, become messages of the CLI.
+
+    name: of the connection. block_ms: how long a call may wait on the server.
+    """
+    quick = access.single_attempt(ANSWER_MS)
+    servers = LeaderConnection(replace(quick, read_ms=quick.read_ms + block_ms), name)
+    try:
+        yield lambda steps: drive(lambda calls: servers.ask(*calls), steps)
+    except refusals as error:
+        raise click.ClickException(str(error)) from None
+    except ReplyError as error:
+        raise click.ClickException(f"the server replied: {error}") from None
+    except OSError as error:
+        raise click.ClickException(f"no answer from {access.places}: {error.__cause__ or error}") from None
+    finally:
+        servers.close()
 
 
 def _of_redis(error: BaseException) -> bool:

@@ -333,7 +333,6 @@ def _set_status(
     except NoProcessError as error:
         flow = _known(_document(url, process_name, error), name)
 
-
         def change(document: DesiredDocument) -> None:
             document.set(flow, name, status, connector)
 

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import click
 
-from tidelog.cli.connect import url_option
+from tidelog.cli.connect import driving, reported, url_option
 from tidelog.cli.engine import engine
 from tidelog.cli.jobstatus import print_job, print_jobs
 from tidelog.cli.resetting import print_resets, reset_options
@@ -22,7 +22,6 @@ from tidelog.client.entries import Entry, StreamId
 from tidelog.client.steps import Steps, checked, single
 from tidelog.jobs import JobError, keys, snapshots
 from tidelog.jobs.declare import Job
-from tidelog.jobs.engine.connection import ANSWER_MS, LOST, EngineConnection
 from tidelog.jobs.loading import load, load_module
 from tidelog.jobs.registry import registry
 from tidelog.jobs.registry.overview import overview, owner, preview_reset
@@ -62,7 +61,6 @@ def jobs_commands() -> None:
 
 
 jobs_commands.add_command(engine)
-_url = url_option
 _path = click.option("--path", multiple=True, type=click.Path(exists=True, file_okay=False),
                      help="A directory to search for modules before the current one. May be repeated.")  # fmt: skip
 
@@ -72,7 +70,7 @@ _path = click.option("--path", multiple=True, type=click.Path(exists=True, file_
 @click.option("--all", "module", metavar="MODULE", help="Add all jobs of this module.")
 @click.option("--store", default="", metavar="URL", help="Object store for snapshots. Default: the engine's.")
 @_path
-@_url
+@url_option
 def add(targets: tuple[str, ...], module: str | None, store: str, path: tuple[str, ...], url: str) -> None:
     """Add jobs by MODULE:JOB, such as shop.jobs:count. Engines start them within seconds.
 
@@ -99,7 +97,7 @@ def add(targets: tuple[str, ...], module: str | None, store: str, path: tuple[st
 @jobs_commands.command()
 @click.argument("name")
 @click.option("--yes", is_flag=True, help="Don't ask for confirmation.")
-@_url
+@url_option
 def remove(name: str, yes: bool, url: str) -> None:
     """Remove the job NAME. Its outputs remain. Engines delete its snapshots and states, a minute later at the earliest.
 
@@ -128,7 +126,7 @@ def remove(name: str, yes: bool, url: str) -> None:
 
 @jobs_commands.command()
 @click.argument("names", nargs=-1, required=True, metavar="NAME...")
-@_url
+@url_option
 def pause(names: tuple[str, ...], url: str) -> None:
     """Start no new epochs of jobs until "tidelog jobs resume". Unread entries are not evicted."""
     with asking(url) as ask:
@@ -139,7 +137,7 @@ def pause(names: tuple[str, ...], url: str) -> None:
 
 @jobs_commands.command()
 @click.argument("names", nargs=-1, required=True, metavar="NAME...")
-@_url
+@url_option
 def resume(names: tuple[str, ...], url: str) -> None:
     """Resume paused jobs, and retry failed ones."""
     with asking(url) as ask:
@@ -154,7 +152,7 @@ def resume(names: tuple[str, ...], url: str) -> None:
 @click.option("--target", metavar="MODULE:JOB", help="Use another function.")
 @click.option("--store", default="", metavar="URL", help="Use another object store.")
 @_path
-@_url
+@url_option
 def reset(
     name: str, to: StartPosition, target: str | None, store: str, dry_run: bool, yes: bool, path: tuple[str, ...],
     url: str,
@@ -194,7 +192,7 @@ def reset(
 
 
 @jobs_commands.command("list")
-@_url
+@url_option
 def list_jobs(url: str) -> None:
     """List the registered jobs."""
     with asking(url) as ask:
@@ -217,7 +215,7 @@ def list_jobs(url: str) -> None:
 @jobs_commands.command()
 @click.argument("names", nargs=-1, metavar="[NAME]...")
 @status_options
-@_url
+@url_option
 def status(names: tuple[str, ...], watch: bool, interval: float, as_json: bool, url: str) -> None:
     """Show the state and the progress of jobs; with one NAME, all details of this job.
 
@@ -242,7 +240,7 @@ def status(names: tuple[str, ...], watch: bool, interval: float, as_json: bool, 
 @click.option("-f", "--follow", is_flag=True, help="Also show new events as they arrive, until Ctrl-C.")
 @click.option("-n", "--lines", "number", type=click.IntRange(0), default=20, show_default=True,
               help="Number of events.")  # fmt: skip
-@_url
+@url_option
 def logs(name: str, follow: bool, number: int, url: str) -> None:
     """Show the events of the job NAME: starts, moves to other engines, failures with their tracebacks, recoveries, and
     failed snapshots. The newest thousand events are retained, also those of a removed job.
@@ -276,21 +274,8 @@ def _event(entry: Entry) -> str:
 @contextmanager
 def asking(url: str, block_ms: int = 0) -> Iterator[Ask]:
     """Yield a function that drives operations on the server. Errors become error messages of the CLI."""
-    try:
-        access = Access.of(url)
-        line = EngineConnection(access, "tidelog-jobs-program", ANSWER_MS + block_ms)
-    except ValueError as error:
-        raise click.ClickException(str(error)) from None
-    try:
-        yield line.drive
-    except JobError as error:
-        raise click.ClickException(str(error)) from None
-    except LOST as error:
-        if isinstance(error, OSError):
-            raise click.ClickException(f"no answer from {access.places}: {error.__cause__ or error}") from None
-        raise click.ClickException(f"the server replied: {error}") from None
-    finally:
-        line.close()
+    with reported(url), driving(Access.of(url), "tidelog-jobs-program", (JobError,), block_ms) as ask:
+        yield ask
 
 
 def _change(ask: Ask, decide: Decide) -> tuple[JobRegistry, RegistryChange | None]:

@@ -72,7 +72,7 @@ def test_show(run: Run, client: Client) -> None:
     letter = bury(client, 7, message="red \x1b[31m")
     shown = run("show", "orders", letter).output
     for text in (
-        "7.0 of orders:0", "shop.bill", "4, the last by worker host-1", "2023-11-14 22:13:20+00:00",
+        "7.0 of orders:0", "shop.bill", "4, the last by worker host-1", "2023-11-14 22:13:20 UTC",
         "ValueError: red \\x1b[31m", '{"id":"7.0","fields":{"id":"7"}}',
     ):  # fmt: skip
         assert text in shown

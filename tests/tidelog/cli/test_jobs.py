@@ -259,7 +259,7 @@ def test_lag_is_what_the_log_says(run: Run, client: Client) -> None:
     assert "behind      3 entries, the oldest is " in output
     assert "from 1, epoch 5, to 9" in output
     assert "to 2" not in output
-    assert run("status").output.startswith("engines: none; start one: tidelog jobs engine\njob    state ")
+    assert run("status").output.startswith("engines: none; start one: tidelog jobs engine\njob    status")
 
 
 def test_status_of_a_job_whose_keys_hold_something_else(run: Run, client: Client) -> None:
@@ -286,7 +286,7 @@ def test_status_and_logs_of_what_runs(run: Run, client: Client, tidelog_server: 
         assert seen["engines"] == ["e1"]
         assert seen["count"]["engine"] == "e1"
         output = run("status").output
-        assert output.startswith("engines: e1\njob    state    engine  epoch  behind  age  in/s ")
+        assert output.startswith("engines: e1\njob    status   engine  epoch  behind  age  in/s ")
         assert run("logs", "count").output.split("  ", 1)[1].startswith("e1  start  version ")
         assert run("remove", "count", "--yes").output == "count: removed\n"
         eventually(lambda: "stop" in run("logs", "count").output)

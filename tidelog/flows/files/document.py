@@ -30,6 +30,7 @@ from tidelog.flows.files import environment, restrictions, yamltext
 from tidelog.flows.serveraccess import access
 from tidelog.flows.spec import ConnectorSpec, Edge, FlowSpec, OperatorSpec, PipelineSpec
 from tidelog.options.structs import Problems, Struct, read, without_marks
+from tidelog.options.units import excerpt
 
 PARTS: Final = ("connectors", "pipelines", "connect")  # keys of a flow that are not options
 MOST: Final = 500  # maximum number of connectors, pipelines, operators and chains of a flow
@@ -183,7 +184,7 @@ def read_flow(
     if not edges.NAME.fullmatch(name):
         problems.add(path, f"{name!r} is not a valid name of a flow: {edges.NAME_RULE}")
     if not isinstance(given, Mapping):
-        problems.add(path, f"a flow is a mapping with {', '.join(PARTS)}, not {_shown(given)}")
+        problems.add(path, f"a flow is a mapping with {', '.join(PARTS)}, not {excerpt(given)}")
         return None
     for part, count in _counted(given):
         if count > MOST:
@@ -257,7 +258,7 @@ def _mapping(given: Mapping[str, Any], key: str, path: str, problems: Problems) 
     if found is None:
         return {}
     if not isinstance(found, Mapping):
-        problems.add(f"{path}.{key}", f"a mapping from names is expected, not {_shown(found)}")
+        problems.add(f"{path}.{key}", f"a mapping from names is expected, not {excerpt(found)}")
         return {}
     return found
 
@@ -289,7 +290,7 @@ def _operators(given: Any, path: str, problems: Problems, outside: bool) -> tupl
     if given is None:
         return ()
     if not isinstance(given, list):
-        problems.add(path, f"a pipeline is a list of operators, such as [{{where: ...}}], not {_shown(given)}")
+        problems.add(path, f"a pipeline is a list of operators, such as [{{where: ...}}], not {excerpt(given)}")
         return None
     found = []
     for number, each in enumerate(given):
@@ -320,7 +321,3 @@ def _edges(given: Any, path: str, problems: Problems) -> list[tuple[Edge, str]]:
         for number, chain in enumerate(given)
         for link in edges.parse(chain, f"{path}[{number}]", problems)
     ]
-
-
-def _shown(value: Any) -> str:
-    return repr(value) if len(repr(value)) <= 60 else f"{repr(value)[:60]}..."

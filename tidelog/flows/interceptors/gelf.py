@@ -55,10 +55,12 @@ class GelfChunks:
             text = f"part {seq} of {count} of a GELF message: a message has 1 to {PARTS} parts, numbered from 0"
             return [BadMessage.of(data, text)]
         now = self._clock()
-        self._expire(now)
+        for late in [each for each, one in self._open.items() if now - one.since > WAIT]:
+            self._drop(late)
         one = self._open.get(key)
         if one is None:
-            self._room()
+            while len(self._open) >= OPEN:
+                self._drop(next(iter(self._open)))
             one = self._open[key] = _Open(now, count)
         if one.count != count:
             self._drop(key)
@@ -76,14 +78,6 @@ class GelfChunks:
             return []
         self._drop(key)
         return [b"".join(one.parts[each] for each in range(count))]
-
-    def _expire(self, now: float) -> None:
-        for key in [key for key, one in self._open.items() if now - one.since > WAIT]:
-            self._drop(key)
-
-    def _room(self) -> None:
-        while len(self._open) >= OPEN:
-            self._drop(next(iter(self._open)))
 
     def _drop(self, key: bytes) -> None:
         self._size -= self._open.pop(key).size

@@ -112,7 +112,7 @@ class Desired:
                     raise DeniedError(message_of(error)) from None
                 if isinstance(error, ReplyError) and error.code == "WRONGTYPE":
                     return self._ignored(error)
-                raise DesiredStateError(f"the desired state can't be read from the server: {_text(error)}") from None
+                raise DesiredStateError(f"the desired state can't be read from the server: {text_of(error)}") from None
 
     async def change(self, edit: Callable[[DesiredDocument], None]) -> None:
         """Change the document. ``edit`` may be called several times, in a thread. Raises DesiredStateError."""
@@ -136,7 +136,7 @@ class Desired:
                 await asyncio.to_thread(drive, lambda calls: self._servers.ask(*calls), steps)
             except (ReplyError, OSError) as error:
                 raise DesiredStateError(
-                    f"it is in effect, but the tidelog server did not store it: {_text(error)}"
+                    f"it is in effect, but the tidelog server did not store it: {text_of(error)}"
                 ) from None
 
     async def _asked(self, call: Call[T]) -> T:
@@ -165,7 +165,3 @@ class Desired:
 
     def close(self) -> None:
         self._servers.close()
-
-
-def _text(error: BaseException) -> str:
-    return str(error) or type(error).__name__

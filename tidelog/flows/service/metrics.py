@@ -1,15 +1,4 @@
-"""``/metrics`` for Prometheus. The existing counters of flows are read at each scrape.
-
-    tidelog_flow_status{flow,instance,status}                 1 for the current status
-    tidelog_flow_events_total{flow,instance,entity,kind,event}    event: in, out, ok, retry, reject, discard, dead, ...
-    tidelog_flow_waiting_events{flow,instance,channel}        events in a channel
-    tidelog_flow_channel_events_total{flow,instance,channel}  events that passed a channel
-    tidelog_flow_channel_dropped_total{flow,instance,channel} events dropped before a sink with authoritative: false
-    tidelog_flow_unsettled_events{flow,instance}              events in flight
-    tidelog_flow_oldest_unsettled_seconds{flow,instance}
-    tidelog_flow_breaker{flow,instance,source,reason}         1 for each active reason
-    tidelog_flow_blocked_seconds_total{flow,instance,entity,function}  a Python function blocked the process
-    tidelog_flow_connected{flow,instance,connector}           1 or 0
+"""``/metrics`` for Prometheus, ``tidelog_flow_*``. The existing counters of flows are read at each scrape.
 
 Rule 1: Labels are names in declarations and names of counters, so their number is bounded.
 """

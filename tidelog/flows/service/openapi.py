@@ -18,81 +18,54 @@ class ApiRoute(NamedTuple):
     path: str
     handler: str
     summary: str
-    codes: tuple[int, ...] = (200,)
+    more: tuple[int, ...] = ()  # status codes besides those that the method, the path and the body imply
     query: tuple[str, ...] = ()
     body: type[Struct] | None = None
+
+    @property
+    def codes(self) -> list[int]:
+        """The status codes of the responses."""
+        found = {201 if self.method == "POST" and "{" in self.path else 200, *self.more}
+        if self.body is not None:
+            found |= {400, 415, 422}
+        if "{" in self.path and self.body is not FlowBody:
+            found.add(404)
+        return sorted(found)
 
 
 ROUTES: Final = (
     ApiRoute("GET", "/v1/version", "version", "The version of tidelog."),
-    ApiRoute("GET", "/v1/status", "status", "The number of flows by status; 503 unless all are running.", (200, 503)),
+    ApiRoute("GET", "/v1/status", "status", "The number of flows by status; 503 unless all are running.", (503,)),
     ApiRoute("GET", "/v1/live", "live", "200 as long as the process responds. Needs no token."),
-    ApiRoute(
-        "GET", "/v1/ready", "ready",
-        "503 while a flow has failed or a connector has not connected; lists them.",
-        (200, 503),
-    ),
+    ApiRoute("GET", "/v1/ready", "ready", "503 while a flow has failed or a connector has not connected; lists them.",
+             (503,)),
     ApiRoute("GET", "/v1/flows", "flows", "All flows."),
-    ApiRoute("GET", "/v1/flows/{flow}", "flow", "A flow: its status, its connectors.", (200, 404)),
-    ApiRoute(
-        "PATCH", "/v1/flows/{flow}", "patch_flow",
-        "Pause or resume a flow or an instance.",
-        (200, 400, 404, 409, 415, 422, 503), (), StatusBody,
-    ),
-    ApiRoute("POST", "/v1/flows/{flow}", "post_flow", "Deploy a flow.", (201, 400, 409, 415, 422, 503), (), FlowBody),
-    ApiRoute(
-        "PUT", "/v1/flows/{flow}", "put_flow",
-        "Deploy a flow; an existing flow with this name is drained and replaced.",
-        (200, 201, 400, 409, 415, 422, 503), (), FlowBody,
-    ),
-    ApiRoute(
-        "DELETE", "/v1/flows/{flow}", "delete_flow",
-        "Drain and delete a flow; reports the settled and abandoned events.",
-        (200, 404, 409, 503), ("timeout",),
-    ),
-    ApiRoute("GET", "/v1/flows/{flow}/connectors", "connectors", "Its connectors.", (200, 404)),
-    ApiRoute(
-        "GET", "/v1/flows/{flow}/connectors/{connector}", "connector",
-        "A connector: status, connectivity, neighbors.",
-        (200, 404),
-    ),
-    ApiRoute(
-        "PATCH", "/v1/flows/{flow}/connectors/{connector}", "patch_connector",
-        "Pause or resume a connector.",
-        (200, 400, 404, 409, 415, 422, 503), (), StatusBody,
-    ),
-    ApiRoute("GET", "/v1/flows/{flow}/pipelines", "pipelines", "Its pipelines.", (200, 404)),
-    ApiRoute(
-        "GET", "/v1/flows/{flow}/pipelines/{pipeline}", "pipeline",
-        "A pipeline: operators, counters, its graph.",
-        (200, 404),
-    ),
-    ApiRoute("GET", "/v1/flows/{flow}/graph", "graph", "All entities and channels, with counters.", (200, 404)),
-    ApiRoute(
-        "GET", "/v1/flows/{flow}/breaker", "breaker",
-        "The reasons for which each source does not send.",
-        (200, 404),
-    ),
-    ApiRoute(
-        "GET", "/v1/flows/{flow}/unsettled", "unsettled",
-        "Events in flight: number, age of the oldest, positions.",
-        (200, 404),
-    ),
-    ApiRoute(
-        "GET", "/v1/flows/{flow}/tap", "tap",
-        "Samples of passing events, as server-sent events.",
-        (200, 404, 422, 429), ("rate", "channel"),
-    ),
-    ApiRoute(
-        "GET", "/v1/dead_letters", "dead_letters",
-        "Open dead letters of a flow or a topic.",
-        (200, 404, 422, 503), ("flow", "topic", "limit"),
-    ),
-    ApiRoute(
-        "POST", "/v1/dead_letters/replay", "replay",
-        "Send dead letters to their origin again.",
-        (200, 400, 404, 415, 422, 503), (), ReplayBody,
-    ),
+    ApiRoute("GET", "/v1/flows/{flow}", "flow", "A flow: its status, its connectors."),
+    ApiRoute("PATCH", "/v1/flows/{flow}", "patch_flow", "Pause or resume a flow or an instance.",
+             (409, 503), (), StatusBody),
+    ApiRoute("POST", "/v1/flows/{flow}", "post_flow", "Deploy a flow.", (409, 503), (), FlowBody),
+    ApiRoute("PUT", "/v1/flows/{flow}", "put_flow",
+             "Deploy a flow; an existing flow with this name is drained and replaced.", (201, 409, 503), (), FlowBody),
+    ApiRoute("DELETE", "/v1/flows/{flow}", "delete_flow",
+             "Drain and delete a flow; reports the settled and abandoned events.", (409, 503), ("timeout",)),
+    ApiRoute("GET", "/v1/flows/{flow}/connectors", "connectors", "Its connectors."),
+    ApiRoute("GET", "/v1/flows/{flow}/connectors/{connector}", "connector",
+             "A connector: status, connectivity, neighbors."),
+    ApiRoute("PATCH", "/v1/flows/{flow}/connectors/{connector}", "patch_connector", "Pause or resume a connector.",
+             (409, 503), (), StatusBody),
+    ApiRoute("GET", "/v1/flows/{flow}/pipelines", "pipelines", "Its pipelines."),
+    ApiRoute("GET", "/v1/flows/{flow}/pipelines/{pipeline}", "pipeline",
+             "A pipeline: operators, counters, its graph."),
+    ApiRoute("GET", "/v1/flows/{flow}/graph", "graph", "All entities and channels, with counters."),
+    ApiRoute("GET", "/v1/flows/{flow}/breaker", "breaker", "The reasons for which each source does not send."),
+    ApiRoute("GET", "/v1/flows/{flow}/unsettled", "unsettled",
+             "Events in flight: number, age of the oldest, positions."),
+    ApiRoute("GET", "/v1/flows/{flow}/tap", "tap", "Samples of passing events, as server-sent events.",
+             (422, 429), ("rate", "channel")),
+    ApiRoute("GET", "/v1/dead_letters", "dead_letters", "Open dead letters of a flow or a topic.",
+             (404, 422, 503), ("flow", "topic", "limit")),
+    ApiRoute("POST", "/v1/dead_letters/replay", "replay", "Send dead letters to their origin again.",
+             (404, 503), (), ReplayBody),
     ApiRoute("GET", "/metrics", "metrics", "For Prometheus."),
     ApiRoute("GET", "/openapi.json", "openapi", "This document."),
 )  # fmt: skip

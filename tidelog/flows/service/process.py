@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,13 +46,13 @@ def token_in(path: str) -> str:
     return found
 
 
-def run(flows: Sequence[DeployedFlow], options: ProcessOptions, say: Callable[[str], None] | None = None) -> int:
+def run(flows: Sequence[DeployedFlow], options: ProcessOptions, say: Callable[[str], None]) -> int:
     """Run the flows. Return the exit status: 0, or 1 if a flow failed or events were abandoned.
 
-    ``say`` prints messages for the user, by default on standard error. Raises FlowError if the process can't start.
+    ``say`` prints messages for the user. Raises FlowError if the process can't start.
     """
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(FlowProcess(flows, options, say or _say).main())
+        return runner.run(FlowProcess(flows, options, say).main())
 
 
 class FlowProcess:
@@ -135,7 +134,3 @@ def drained_text(alias: str, settled: int, seconds: float, abandoned: Mapping[st
     left = ", ".join(f"{count:,} of {source}" for source, count in abandoned.items() if count)
     text = f"{alias}: {counted(settled, 'event')} settled while draining, {seconds:.1f} s"
     return f"{text}; abandoned: {left}" if left else f"{text}; nothing is left"
-
-
-def _say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)  # noqa: T201 - messages for the user
