@@ -326,7 +326,8 @@ def _clear_former(ask: Ask, old: JobSpec, new: JobSpec) -> None:
     engine_name = _until_ended(runs)  # a query moves its group when it ends
     if engine_name:
         echo(f"Engine {engine_name} has not ended generation {old.generation} yet", err=True)
-    ask(_all(_destroyed(name, unread)))
+    for call in _destroyed(name, unread):
+        ask(single(call))
 
 
 def _streams(spec: JobSpec) -> set[str]:
@@ -335,10 +336,6 @@ def _streams(spec: JobSpec) -> set[str]:
 
 def _destroyed(name: str, streams: set[str]) -> list[Call[Any]]:
     return [calls.tgroup_destroy(stream, keys.group(name)) for stream in sorted(streams)]
-
-
-def _all(requests: Sequence[Call[Any]]) -> Steps[None]:
-    checked((yield requests))
 
 
 def _until_ended(runs: Callable[[], str]) -> str:

@@ -42,7 +42,7 @@ def _options(command: F) -> F:
                          help="End --follow when nothing was written for this long."),
             click.option("--resume", is_flag=True, help="Continue an interrupted copy."),
             click.option("--replace", is_flag=True, help="Delete keys that exist at the target."),
-            click.option("--no-verify-content", is_flag=True,
+            click.option("--no-verify-content", "verify_content", is_flag=True, flag_value=False, default=True,
                          help="Compare counts, IDs, and groups, but not the entries."),
             click.option("--page", type=click.IntRange(1, 100_000), default=PAGE, show_default=True,
                          help="Maximum entries per command; fewer if entries are large."),
@@ -85,7 +85,7 @@ def import_command(redis_url: str, url: str, **options: Any) -> None:
     Pending entries that were deleted at the source cannot be copied. The output counts them. docs/moving.md has the
     details and the required permissions.
     """
-    _run(redis_url, url, _plan(redis_url, url, False, options), options["as_json"])
+    _run(redis_url, url, False, **options)
 
 
 @click.command("export")
@@ -102,38 +102,21 @@ def export_command(redis_url: str, url: str, **options: Any) -> None:
     Redis 7.0 or later. Groups that expire in tidelog do not expire in Redis. Entries that TREAD delivered become
     pending entries of a consumer with an empty name, which are not redelivered automatically.
     """
-    _run(url, redis_url, _plan(url, redis_url, True, options), options["as_json"])
+    _run(url, redis_url, True, **options)
 
 
-def _plan(source: str, target: str, export: bool, options: dict[str, Any]) -> Plan:
+def _run(
+    source: str, target: str, export: bool, as_json: bool, password_file: Path | None, **options: Any
+) -> None:  # fmt: skip
     if options["resume"] and options["replace"]:
         raise click.UsageError("--resume builds on the data at the target, and --replace deletes it: use one of them")
     if options["until_idle"] is not None and not options["follow"]:
         raise click.UsageError("--until-idle needs --follow")
-    password: str | None = None
-    if (file := options["password_file"]) is not None:
-        try:
-            password = file.read_text().rstrip("\r\n")
-        except (OSError, UnicodeDecodeError) as error:
-            raise click.ClickException(f"{file}: {error}") from None
-        if not password:
-            raise click.ClickException(f"{file} is empty")
-    return Plan(
-        source=source,
-        target=target,
-        source_password=None if export else password,
-        target_password=password if export else None,
-        match=options["match"],
-        page=options["page"],
-        replace=options["replace"],
-        resume=options["resume"],
-        follow=options["follow"],
-        until_idle=options["until_idle"],
-        verify_content=not options["no_verify_content"],
-    )
-
-
-def _run(source: str, target: str, plan: Plan, as_json: bool) -> None:
+    password = None if password_file is None else _password(password_file)
+    plan = Plan(
+        source, target, source_password=None if export else password, target_password=password if export else None,
+        **options,
+    )  # fmt: skip
     with Progress() as progress, _Stop() as stop:
         watch = _Watch(progress, as_json)
         try:
@@ -154,6 +137,16 @@ def _run(source: str, target: str, plan: Plan, as_json: bool) -> None:
         _print(outcome)
     if outcome.verdict != "same":
         raise SystemExit(SOURCE_CHANGED if outcome.verdict == "source changed" else 1)
+
+
+def _password(file: Path) -> str:
+    try:
+        password = file.read_text().rstrip("\r\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise click.ClickException(f"{file}: {error}") from None
+    if not password:
+        raise click.ClickException(f"{file} is empty")
+    return password
 
 
 class _Stop:

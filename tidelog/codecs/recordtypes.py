@@ -22,16 +22,18 @@ from msgspec import inspect
 
 from tidelog.client.entries import Entry
 
-#: Scalars: from msgspec's name of the type to its name here.
-_SCALARS: Final[dict[str, str]] = {
-    "StrType": "str", "IntType": "int", "FloatType": "float", "BoolType": "bool", "BytesType": "bytes",
-    "ByteArrayType": "bytes", "DateTimeType": "datetime", "DateType": "date", "TimeType": "time",
-    "TimeDeltaType": "timedelta", "UUIDType": "uuid", "DecimalType": "decimal", "EnumType": "enum",
-    "LiteralType": "literal",
+_BYTES: Final = (bytes,)
+#: Scalars: from msgspec's name of the type to its name here, and the Python types of its values.
+_SCALARS: Final[dict[str, tuple[str, tuple[type, ...]]]] = {
+    "StrType": ("str", (str,)), "IntType": ("int", (int,)), "FloatType": ("float", (float, int)),
+    "BoolType": ("bool", (bool,)), "BytesType": ("bytes", (bytes, bytearray, memoryview)),
+    "ByteArrayType": ("bytes", (bytes, bytearray, memoryview)), "DateTimeType": ("datetime", (datetime.datetime,)),
+    "DateType": ("date", (datetime.date,)), "TimeType": ("time", (datetime.time,)),
+    "TimeDeltaType": ("timedelta", (datetime.timedelta,)), "UUIDType": ("uuid", (uuid.UUID,)),
+    "DecimalType": ("decimal", (decimal.Decimal,)), "EnumType": ("enum", ()), "LiteralType": ("literal", ()),
 }  # fmt: skip
 #: The names of the scalars, in display order.
-KINDS: Final = tuple(dict.fromkeys(_SCALARS.values()))
-_BYTES: Final = (bytes,)
+KINDS: Final = tuple(dict.fromkeys(kind for kind, _ in _SCALARS.values()))
 #: The names of constraints in msgspec.
 _CONSTRAINTS: Final = ("gt", "ge", "lt", "le", "multiple_of", "min_length", "max_length", "pattern", "tz")
 
@@ -207,9 +209,12 @@ def _made(attribute: str, name: str, info: Any, required: bool, default_is_none:
         info = rest[0] if len(rest) == 1 else info
     if isinstance(info, inspect.LiteralType) and None in info.values:
         nullable = True
-    kind = _SCALARS.get(type(info).__name__, "json")
-    accepted, narrower = _accepted(kind, info), _narrower(kind, info)
-    return RecordField(attribute, name, kind, nullable, default_is_none, required, accepted, narrower)
+    kind, accepted = _SCALARS.get(type(info).__name__, ("json", ()))
+    if kind == "enum":
+        accepted = (info.cls,)
+    elif kind == "literal":
+        accepted = tuple({type(value) for value in info.values})
+    return RecordField(attribute, name, kind, nullable, default_is_none, required, accepted, _narrower(kind, info))
 
 
 def _narrower(kind: str, info: Any) -> bool:
@@ -217,19 +222,6 @@ def _narrower(kind: str, info: Any) -> bool:
     if kind == "enum":
         return issubclass(info.cls, Flag)
     return kind == "literal" or any(getattr(info, name, None) is not None for name in _CONSTRAINTS)
-
-
-def _accepted(kind: str, info: Any) -> tuple[type, ...]:
-    if kind == "enum":
-        return (info.cls,)
-    if kind == "literal":
-        return tuple({type(value) for value in info.values})
-    known: dict[str, tuple[type, ...]] = {
-        "str": (str,), "int": (int,), "float": (float, int), "bool": (bool,), "bytes": (bytes, bytearray, memoryview),
-        "datetime": (datetime.datetime,), "date": (datetime.date,), "time": (datetime.time,),
-        "timedelta": (datetime.timedelta,), "uuid": (uuid.UUID,), "decimal": (decimal.Decimal,),
-    }  # fmt: skip
-    return known.get(kind, ())
 
 
 def _title(record_type: Any) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from tidelog.flows.api.flowcontext import FlowContext
@@ -49,17 +49,11 @@ def mermaid(picture: Mapping[str, Any]) -> str:
         lines.append(f'    subgraph {_id("pipeline", name)}["{_text(name)}"]')
         lines += [f'        {_id(each["name"])}["{_text(each["type"])}"]' for each in operators]
         lines.append("    end")
-    lines += _arrows(picture["channels"])
-    return "\n".join(lines) + "\n"
-
-
-def _arrows(channels: Iterable[Mapping[str, Any]]) -> list[str]:
-    found = []
-    for each in channels:
+    for each in picture["channels"]:
         arrow = "-->" if each["authoritative"] else "-.->"
         label = "" if each["port"] == "out" else f"|{_text(each['port'])}|"
-        found.append(f"    {_id(each['from'])} {arrow}{label} {_id(each['to'])}")
-    return found
+        lines.append(f"    {_id(each['from'])} {arrow}{label} {_id(each['to'])}")
+    return "\n".join(lines) + "\n"
 
 
 def _id(*parts: str) -> str:

@@ -40,30 +40,38 @@ class _Member:
     rest = b""  # the bytes after its end
     eof = False  # whether it is complete
 
+    _object: Any  # of the format's library
+    _errors: tuple[type[Exception], ...] = ()  # that it raises if the input is not valid
+
     def run(self, data: bytes) -> Iterator[bytes]:
         """Yield the output in small pieces. Raises ValueError if the input is not valid."""
+        more = True
+        while more and not self.eof:
+            try:
+                made: bytes = self._object.decompress(data, STEP)
+            except self._errors as error:
+                raise ValueError(str(error)) from None
+            if made:
+                yield made
+            data, more = self._rest_of(made)
+            if self._object.eof:
+                self.eof = True
+                self.rest = self._object.unused_data or b""
+
+    def _rest_of(self, made: bytes) -> tuple[bytes, bool]:
+        """Return the remaining input after a step, and whether another step can produce output."""
         raise NotImplementedError
 
 
 class _Zlib(_Member):
+    _errors = (zlib.error,)
+
     def __init__(self, bits: int) -> None:
         self._object = zlib.decompressobj(bits)
 
-    def run(self, data: bytes) -> Iterator[bytes]:
-        while True:
-            try:
-                made = self._object.decompress(data, STEP)
-            except zlib.error as error:
-                raise ValueError(str(error)) from None
-            if made:
-                yield made
-            data = self._object.unconsumed_tail
-            if self._object.eof:
-                self.eof = True
-                self.rest = self._object.unused_data
-                return
-            if not data and len(made) < STEP:
-                return
+    def _rest_of(self, made: bytes) -> tuple[bytes, bool]:
+        left: bytes = self._object.unconsumed_tail
+        return left, bool(left) or len(made) == STEP
 
 
 class _Zstd(_Member):
@@ -85,24 +93,13 @@ class _Zstd(_Member):
 
 
 class _Lz4(_Member):
-    def __init__(self) -> None:
-        self._object: Any = _lz4().LZ4FrameDecompressor()
+    _errors = (RuntimeError,)
 
-    def run(self, data: bytes) -> Iterator[bytes]:
-        while True:
-            try:
-                made: bytes = self._object.decompress(data, STEP)
-            except RuntimeError as error:
-                raise ValueError(str(error)) from None
-            if made:
-                yield made
-            data = b""
-            if self._object.eof:
-                self.eof = True
-                self.rest = self._object.unused_data or b""
-                return
-            if self._object.needs_input or not made:
-                return
+    def __init__(self) -> None:
+        self._object = _lz4().LZ4FrameDecompressor()
+
+    def _rest_of(self, made: bytes) -> tuple[bytes, bool]:
+        return b"", bool(made) and not self._object.needs_input
 
 
 class _Skipped(_Member):

@@ -141,7 +141,7 @@ class FlowApi:
 
     async def patch_flow(self, request: web.Request) -> web.Response:
         _, alias = self._found(request)
-        body = requestbodies.parsed(StatusBody, await requestbodies.patch_body(request))
+        body = await requestbodies.body_as(StatusBody, request)
         deployed = await self._host.set_status(alias, body.status)
         return answer(views.flow(deployed, alias))
 
@@ -180,7 +180,7 @@ class FlowApi:
 
     async def patch_connector(self, request: web.Request) -> web.Response:
         _, alias, name = self._part(request, "connector")
-        body = requestbodies.parsed(StatusBody, await requestbodies.patch_body(request))
+        body = await requestbodies.body_as(StatusBody, request)
         deployed = await self._host.set_status(alias, body.status, name)
         return answer(views.connector(deployed, alias, name))
 
@@ -254,7 +254,7 @@ class FlowApi:
         return answer(await deadletters.listed(server, topic, limit))
 
     async def replay(self, request: web.Request) -> web.Response:
-        body = requestbodies.parsed(ReplayBody, await requestbodies.json_body(request))
+        body = await requestbodies.body_as(ReplayBody, request)
         server, topic = self._letters(body)
         return answer(await deadletters.replayed(server, topic, body.ids))
 

@@ -21,6 +21,7 @@ PROBLEMS: Final = 200  # maximum number of reported problems of a flow
 BODY_WITHIN: Final = 30.0  # s: the timeout of a body
 _JSON: Final = ("application/json",)
 _FORM: Final = "application/x-www-form-urlencoded"  # the default content type of curl -d
+_PATCH: Final = (*_JSON, _FORM, "text/plain", "application/merge-patch+json")
 _YAML: Final = ("application/yaml", "application/x-yaml", "text/yaml")
 
 
@@ -105,18 +106,13 @@ async def body_of(request: web.Request) -> bytes:
         raise ApiError(408, f"the body took longer than {BODY_WITHIN:g} s") from None
 
 
-async def patch_body(request: web.Request) -> Any:
-    """Parse JSON of a PATCH. The content type is not checked strictly (curl -d), because browsers send no cross-origin
-    PATCH without a preflight request.
-    """
-    return await _json(request, (*_JSON, _FORM, "text/plain", "application/merge-patch+json"))
+async def body_as(kind: type[S], request: web.Request) -> S:
+    """Parse a body. Raises ApiError with all errors.
 
-
-async def json_body(request: web.Request) -> Any:
-    """Parse JSON with the content type of JSON, which web pages of other origins can't send without a preflight
-    request.
+    The content type must be that of JSON, which web pages of other origins can't send without a preflight request. That
+    of a PATCH is not checked strictly (curl -d), because browsers send no cross-origin PATCH without such a request.
     """
-    return await _json(request, _JSON)
+    return parsed(kind, await _json(request, _PATCH if request.method == "PATCH" else _JSON))
 
 
 async def flow_body(request: web.Request, turns: asyncio.Lock) -> dict[str, Any]:
