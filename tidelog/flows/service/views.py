@@ -6,6 +6,7 @@ A name can refer to several instances. Their status is the worst status, and the
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
@@ -26,9 +27,7 @@ def version() -> dict[str, Any]:
 
 def status(host: FlowHost) -> dict[str, Any]:
     """Return the number of flows by status. ``all_running``: all are running, and the desired state is known."""
-    counts: dict[str, int] = {}
-    for each in host.flows.values():
-        counts[each.status] = counts.get(each.status, 0) + 1
+    counts = dict(Counter(each.status for each in host.flows.values()))
     well = set(counts) <= {"running"} and not host.problem
     return {"all_running": well, "num_flows": len(host.flows), "flows": counts}
 
@@ -148,18 +147,16 @@ def unsettled(chosen: Sequence[RunningFlow]) -> dict[str, Any]:
     """Return the number of events in flight, the age of the oldest in seconds, and their positions. ``stored``: events
     that are not in flight yet.
     """
-    count, oldest, where, stored = 0, None, dict[str, int](), dict[str, int]()
+    count, oldest, where, stored = 0, None, Counter[str](), Counter[str]()
     for each in chosen:
         one = each.unsettled()
         count += one.count
         if one.oldest is not None:
             oldest = max(oldest or 0.0, round(one.oldest, 3))
-        for name, events in one.where.items():
-            where[name] = where.get(name, 0) + events
-        for name, events in one.stored.items():
-            stored[name] = stored.get(name, 0) + events
-    found = {"count": count, "oldest_s": oldest, "where": where}
-    return {**found, "stored": stored} if stored else found
+        where.update(one.where)
+        stored.update(one.stored)
+    found = {"count": count, "oldest_s": oldest, "where": dict(where)}
+    return {**found, "stored": dict(stored)} if stored else found
 
 
 def pipeline(deployed: DeployedFlow, alias: str, name: str) -> dict[str, Any]:
@@ -225,11 +222,10 @@ def _starting(running: RunningFlow) -> list[str]:
 
 
 def _summed(nodes: Iterable[FlowNode]) -> dict[str, int]:
-    found: dict[str, int] = {}
+    found = Counter[str]()
     for node in nodes:
-        for name, count in node.counts.items():
-            found[name] = found.get(name, 0) + count
-    return found
+        found.update(node.counts)
+    return dict(found)
 
 
 def _waiting(node: FlowNode) -> int:
