@@ -15,6 +15,7 @@ import redis
 from tidelog.client.client import Client
 from tidelog.transport.call import Call
 from tidelog.transport.call import checked as checked
+from tidelog.transport.errors import ReplyError
 
 T = TypeVar("T")
 LOST: Final = (redis.ConnectionError, redis.TimeoutError, OSError)  # errors of the connection, not error replies
@@ -48,6 +49,11 @@ def drive(send: Callable[[Sequence[Call[Any]]], list[Any]], steps: Steps[T]) -> 
         return result
 
 
+def drive_over(ask: Callable[..., list[Any]], steps: Steps[T]) -> T:
+    """Drive an operation over ``ask`` of a LeaderConnection or a Publisher."""
+    return drive(lambda calls: ask(*calls), steps)
+
+
 def run(client: Client, steps: Steps[T]) -> T:
     """Drive an operation over a client and return its result. Errors of the connection are thrown into it."""
 
@@ -73,6 +79,15 @@ async def arun(link: CallSender, steps: Steps[T]) -> T:
         return result
     finally:
         steps.close()
+
+
+def existing(key: str, reply: Any) -> Any:
+    """Return the result of a call, None if the key does not exist. Raises ReplyError, with the key in its text."""
+    if not isinstance(reply, ReplyError):
+        return reply
+    if "no such key" in str(reply):
+        return None
+    raise ReplyError(f"{reply} (stream {key!r})")
 
 
 def single(call: Call[T]) -> Steps[T]:

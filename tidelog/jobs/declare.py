@@ -150,8 +150,8 @@ def job(
 ) -> Callable[[Callable[..., Any]], Job]:
     """Declare a job.
 
-    >>> @job(inputs=[clicks], outputs=[totals], state=int) ... def count(batch: MicroBatch, state: State[int]) ->
-    dict[Topic, pa.Table]: ...
+    >>> @job(inputs=[clicks], outputs=[totals], state=int)
+    ... def count(batch: MicroBatch, state: State[int]) -> dict[Topic, pa.Table]: ...
 
     A *batch job* takes a MicroBatch, and a State if it has one, and returns a table for each output, ``{topic:
     pa.Table}``, or None. A *frame job* is one whose parameters are annotated as DataFrames, one for each input, in
@@ -165,9 +165,8 @@ def job(
     of a batch in one partition. on_error: ``[Halt()]``: the job stops; or ``[DeadLetter()]``: an entry that fails goes
     to the dead-letter queue. snapshot_every, snapshot_epochs: seconds or epochs after which a snapshot of the state is
     created, whichever comes first. keep: how many snapshots of each partition are retained. timeout: limit of an epoch
-    of a batch job, in seconds, including recovery. A longer epoch is cancelled, because it
-        blocks Spark's cores, and retried; its recovery continues where it stopped.
-    options: options of Spark's readers and writers, for a frame job.
+    of a batch job, in seconds, including recovery. A longer epoch is cancelled, because it blocks Spark's cores, and
+    retried; its recovery continues where it stopped. options: options of Spark's readers and writers, for a frame job.
 
     Raises JobError if the declaration is invalid.
     """

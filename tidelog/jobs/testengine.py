@@ -22,7 +22,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -73,19 +73,15 @@ class EngineTest:
         if self._process is None:
             return
         self._process.terminate()
-        try:
+        with suppress(subprocess.TimeoutExpired):
             self._process.wait(STOP)
-        except subprocess.TimeoutExpired:
-            pass
         self.kill()
 
     def kill(self) -> None:
         """Send SIGKILL to all its processes."""
         if self._process is not None:
-            try:
+            with suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
             self._process.wait()
             self._process = None
 
@@ -128,11 +124,8 @@ class EngineTest:
                 raise JobError(f"job {each.spec.name!r} has failed: {each.report.error}")
 
     def _overview(self) -> JobsOverview:
-        line = EngineConnection(Access((self.server.url,)), "tidelog-jobs-test")
-        try:
+        with closing(EngineConnection(Access((self.server.url,)), "tidelog-jobs-test")) as line:
             return line.drive(overview())
-        finally:
-            line.close()
 
 
 @contextmanager
@@ -168,14 +161,11 @@ def running_engine(
 
 
 def _add(server: Server, jobs: Sequence[Job | str], store: str) -> None:
-    line = EngineConnection(Access((server.url,)), "tidelog-jobs-test")
-    try:
+    with closing(EngineConnection(Access((server.url,)), "tidelog-jobs-test")) as line:
         for each in jobs:
             target = each if isinstance(each, str) else _target(each)
             job = load(target) if isinstance(each, str) else each
             line.drive(registry.change(registry.add(line.drive(targets.describe(job, target, store))), "a test"))
-    finally:
-        line.close()
 
 
 def _target(job: Job) -> str:

@@ -72,7 +72,10 @@ class JobTest:
         self._seq = -1  # sequence number of the last ID at that time
         self._outputs = {topic.name: TaskOutput.of(topic, topic.declared) for topic in job.outputs}
         self._written: list[tuple[TaskOutput, pa.RecordBatch]] = []
-        self._streams = {topic: self._new_streams(topic) for topic in job.inputs}
+        self._streams = {
+            topic: [_Stream(topic) for _ in range(1 if topic.declared.partitions == 1 else self.partitions)]
+            for topic in job.inputs
+        }
         self._parts = [_Part(MemoryStore(), dict.fromkeys(job.inputs, 0)) for _ in range(self.partitions)]
 
     # -- time -------------------------------------------------------------------------------------------------
@@ -117,7 +120,7 @@ class JobTest:
         first = len(self._written)
         if self.job.is_source:
             self._run_epoch()
-        while self._has_unread():
+        while any(self._left(at, topic) for at in range(self.partitions) for topic in self.job.inputs):
             self._run_epoch()
         return self._tables(self._written[first:])
 
@@ -135,10 +138,6 @@ class JobTest:
         return PartitionedState([State(each, self.job.state, job=self.job.name) for each in changes], self.job.name)
 
     # -- appending --------------------------------------------------------------------------------------------
-    def _new_streams(self, topic: Topic[Any]) -> list[_Stream]:
-        count = 1 if topic.declared.partitions == 1 else self.partitions
-        return [_Stream(topic) for _ in range(count)]
-
     def _records(self, topic: Topic[Any], rows: Iterable[Any] | pa.Table) -> Iterator[Any]:
         """Records of the topic's type."""
         if topic not in self._streams:
@@ -179,9 +178,6 @@ class JobTest:
         return StreamId(self._now_ms, self._seq)
 
     # -- epochs -----------------------------------------------------------------------------------------------
-    def _has_unread(self) -> bool:
-        return any(self._left(at, topic) for at in range(self.partitions) for topic in self.job.inputs)
-
     def _stream(self, partition: int, topic: Topic[Any]) -> _Stream:
         streams = self._streams[topic]
         return streams[partition if len(streams) > 1 else 0]
@@ -213,12 +209,7 @@ class JobTest:
         def take(returned: Any) -> None:
             taken.extend(tables(place, self._outputs, returned))
 
-        def state(of: StateChanges) -> State[Any]:
-            assert job.state is not None  # noqa: S101
-            return State(of, job.state, job=job.name)
-
-        bisects = job.dead_letter is not None
-        calls = FunctionCalls(place, take, changes, None if job.state is None else state, bisects)
+        calls = FunctionCalls(place, take, changes, job.dead_letter is not None)
         if job.is_source:
             calls.run_empty()
         else:

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
-from tidelog.client.steps import Steps, checked, drive
+from tidelog.client.steps import Steps, checked, drive_over
 from tidelog.jobs.declare import Job
 from tidelog.jobs.errors import JobError
 from tidelog.topics.reconcile import known
@@ -27,7 +28,6 @@ PROBE_MS: Final = 2000  # timeout for connecting to the server that a topic name
 
 log = logging.getLogger(__name__)
 
-T = TypeVar("T")
 Ask = Callable[..., list[Any]]  # a method of LeaderConnection or of a Publisher
 
 
@@ -60,9 +60,10 @@ class JobTopics:
 def job_topics(access: Access, ask: Ask, job: Job) -> JobTopics:
     """Return a job's topics after checking them. Raises JobError that names the topic and the remedy."""
     _same_server(access, ask, job)
-    inputs = {topic.name: _input(ask, job, topic) for topic in job.inputs}
-    outputs = {topic.name: _agreed(ask, job, topic) for topic in job.outputs}
-    return JobTopics(_partitions(job, inputs), inputs, outputs)
+    inputs = {topic.name: drive_over(ask, _input(job, topic)) for topic in job.inputs}
+    outputs = {topic.name: drive_over(ask, agreed(job, topic)) for topic in job.outputs}
+    numbers = {name: facts.partitions or 1 for name, facts in inputs.items()}
+    return JobTopics(partitions_of(job, numbers), inputs, outputs)
 
 
 def facts_now(names: Sequence[str]) -> list[Call[bytes | None]]:
@@ -93,38 +94,39 @@ def reset_hint(name: str) -> str:
     return f"to start again with empty state: tidelog jobs reset {name} --to earliest|latest|ID|TIME"
 
 
-def _input(ask: Ask, job: Job, topic: Topic[Any]) -> TopicSettings:
-    if _run(ask, job, topic, known(topic.name)) is None:
+def agreed(job: Job, topic: Topic[Any]) -> Steps[TopicSettings]:
+    """Return the settings of a topic, which is created if it is missing. Raises JobError if it is not as declared."""
+    try:
+        return (yield from topic.agree())
+    except TopicError as error:
+        raise JobError(f"job {job.name!r}: {error}") from error
+
+
+def _input(job: Job, topic: Topic[Any]) -> Steps[TopicSettings]:
+    try:
+        there = yield from known(topic.name)
+    except TopicError as error:
+        raise JobError(f"job {job.name!r}: {error}") from error
+    if there is None:
         raise JobError(
             f"job {job.name!r}: its input topic {topic.name!r} does not exist: the first program that uses a"
             " topic creates it (for example with topic.sync.ready()), or the job that writes it. Check name and server"
         )
-    return _agreed(ask, job, topic)
+    return (yield from agreed(job, topic))
 
 
-def _agreed(ask: Ask, job: Job, topic: Topic[Any]) -> TopicSettings:
-    return _run(ask, job, topic, topic.agree())
-
-
-def _run(ask: Ask, job: Job, topic: Topic[Any], steps: Steps[T]) -> T:
-    try:
-        return drive(lambda made: ask(*made), steps)
-    except TopicError as error:
-        raise JobError(f"job {job.name!r}, topic {topic.name!r}: {error}") from error
-
-
-def _partitions(job: Job, inputs: Mapping[str, TopicSettings]) -> int:
+def partitions_of(job: Job, inputs: Mapping[str, int]) -> int:
+    """Return the number of partitions of a job (Rule 2). ``inputs``: those of each input."""
     if job.is_source:
         return job.partitions or 1
-    numbers = {name: facts.partitions or 1 for name, facts in inputs.items()}
-    wide = {name: number for name, number in numbers.items() if number > 1}
+    wide = {name: number for name, number in inputs.items() if number > 1}
     if len(set(wide.values())) > 1:
         listed = ", ".join(f"{name!r} has {number}" for name, number in wide.items())
         raise JobError(
-            f"job {job.name!r}: its inputs must have equal numbers of partitions, or 1: {listed}. Use a job that"
-            " copies one of them to a topic with as many partitions as the others"
+            f"job {job.name!r}: its inputs must have equal numbers of partitions, or 1: {listed}. Use tidelog topics"
+            " grow, or a job that copies one of them to a topic with as many partitions as the others"
         )
-    return max(numbers.values())
+    return max(inputs.values())
 
 
 def _same_server(access: Access, ask: Ask, job: Job) -> None:
@@ -140,11 +142,8 @@ def _same_server(access: Access, ask: Ask, job: Job) -> None:
         (get,) = facts_now([name])
         try:
             probed = one if url is None or one.movable else replace(access, urls=(url,), sentinels=(), service="")
-            other = LeaderConnection(replace(probed, retries=0, connect_ms=PROBE_MS), "")
-            try:
+            with closing(LeaderConnection(replace(probed, retries=0, connect_ms=PROBE_MS), "")) as other:
                 (there,) = checked(other.ask(get))
-            finally:
-                other.close()
         except OSError as error:
             log.warning("job %s: the server that topic %r names is unreachable: %s", job.name, name, error)
             return

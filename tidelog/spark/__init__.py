@@ -13,8 +13,7 @@ installations, and for sessions that get the package in another way, such as ``-
     ranges    reads one range in a task, completely or not at all
     pages     converts entries in RESP to columns of bytes, in C or with hiredis
     _rows     the C implementation: _words.h RESP to words, _rows.c words to columns, _arrow.h columns in Arrow's
-    layout,
-              _hash.h keys to partitions
+              layout, _hash.h keys to partitions
     values    converts columns of bytes to typed columns, and finds invalid values
     names     converts names of fields, which are any bytes, to text and back
     columns   converts pages to Arrow batches, for the default schema or the user's

@@ -1,8 +1,7 @@
 """The check that the server stores with a published batch, to distinguish a repetition from another batch with its
 number.
 
-    offsets:<hash>          hash of the file offsets/<batch> in the checkpoint, which Spark writes when it plans a
-    batch
+    offsets:<hash>          hash of the file offsets/<batch> in the checkpoint, which Spark writes when it plans a batch
     rows:<number>:<hash>    hash of the number of rows for each stream
 
 A batch that is repeated after a failure has the same offsets file, even if its rows differ. If a checkpoint is

@@ -14,11 +14,11 @@ Rule 3: there is no work per row, except for rows with invalid values.
 from __future__ import annotations
 
 import json
-from typing import Any, Final
+from typing import Final
 
 import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import StringType, StructType, TimestampType
+from pyspark.sql.types import StructType
 
 from tidelog.client.entries import Entry
 from tidelog.spark import values
@@ -70,10 +70,9 @@ class Columns:
         """Return what a column contains: its own name for ``_key``, ``_id``, and so on with their types; otherwise
         "field".
         """
-        ours: dict[str, type[Any]] = {"_key": StringType, "_id": StringType, "_ts": TimestampType, CORRUPT: StringType}
-        types = {StringType: pa.string(), TimestampType: pa.timestamp("us", "UTC")}
+        ours = {"_key": pa.string(), "_id": pa.string(), "_ts": pa.timestamp("us", "UTC"), CORRUPT: pa.string()}
         name: str = field.name
-        if name in ours and field.type == types[ours[name]]:
+        if name in ours and field.type == ours[name]:
             return name
         if self.topic and name == PARTITION and field.type == pa.int32():
             return PARTITION

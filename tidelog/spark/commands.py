@@ -4,8 +4,7 @@
     `------------------------- Python, once per command -------------------------'    `- a slice of one join -'
 
 Rule 1: a null is a missing field. Consecutive rows that lack the same fields become one command, so the rows of a
-        stream
-        keep their order. All rows of a batch that lack the same fields are packed together.
+        stream keep their order. All rows of a batch that lack the same fields are packed together.
 Rule 2: names of columns, and string keys of maps, are converted to names of fields as in names.py.
 Rule 3: values are written in the form that the source reads: numbers as in JSON, ``true`` and ``false``, ISO 8601 in
         UTC.
@@ -26,6 +25,7 @@ from pyspark.sql.types import StructType
 from tidelog.client.publish import StagedRows
 from tidelog.spark.names import as_bytes
 from tidelog.spark.optionvalues import OptionError
+from tidelog.spark.values import fits
 
 MOST_WORDS: Final = 2_000  # values per command: the server decodes a command fastest if it arrives in one piece
 MOST_BYTES: Final = 8 << 20  # approximate size of the values of a command in bytes
@@ -61,7 +61,7 @@ class EntryBuilder:
             raise OptionError("two columns have the same name")
         for column in self.columns:
             kind = arrow.field(column).type
-            if not _is_writable(kind) and not is_fields(column, kind):
+            if not fits(kind) and not is_fields(column, kind):
                 shown = schema[column].dataType.simpleString()
                 raise OptionError(f"column {column} is {shown}, which can't be a field: cast it, or use to_json")
 
@@ -169,14 +169,6 @@ def _shapes(columns: list[pa.Array], rows: int) -> tuple[list[list[bool]], Ints]
 
 def _is_text(kind: pa.DataType) -> bool:
     return bool(pa.types.is_string(kind) or pa.types.is_binary(kind))
-
-
-def _is_writable(kind: pa.DataType) -> bool:
-    kinds = (
-        pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal, pa.types.is_boolean, pa.types.is_string,
-        pa.types.is_binary, pa.types.is_date32, pa.types.is_timestamp,
-    )  # fmt: skip
-    return any(is_kind(kind) for is_kind in kinds)
 
 
 def is_fields(name: str, kind: pa.DataType) -> bool:

@@ -35,7 +35,8 @@ Offset = Mapping[str, StreamId]
 class Lag(StreamingQueryListener):
     """Counts the unread entries of a query after each batch.
 
-    >>> lag = Lag(url="redis://localhost:6379") >>> spark.streams.addListener(lag)
+    >>> lag = Lag(url="redis://localhost:6379")
+    >>> spark.streams.addListener(lag)
 
     The arguments are the connection options of the source; ``.`` is written as ``_``. Raises OptionError for other
     options. ``behind`` is ``{query ID: {stream: entries}}`` after the last batch of each running query. Override

@@ -21,6 +21,7 @@ from typing import Any, Final
 
 from tidelog.client import calls
 from tidelog.client.entries import SEQ_MAX, Entry, Info, StreamId
+from tidelog.client.steps import existing
 from tidelog.spark.filters import MS_MAX, Narrowed
 from tidelog.spark.options import ReadOptions
 from tidelog.spark.positions import EARLIEST, Position, Positions
@@ -35,7 +36,6 @@ LASTS_FOR: Final = 0.02  # seconds for which last IDs are reused: Spark calls ab
 KEYS_FOR: Final = 1.0  # seconds for which the keys that match a pattern are reused
 SCAN_COUNT: Final = 1000
 SAMPLE: Final = 20  # entries of a stream from which the entry size is estimated
-NO_KEY: Final = "ERR no such key"
 
 Ids = dict[str, StreamId]
 
@@ -102,13 +102,6 @@ def is_text(key: bytes) -> bool:
     except UnicodeDecodeError:
         return False
     return True
-
-
-def found(key: str, reply: Any) -> Any:
-    """Return the reply of ``ask`` for a key. Raises ReplyError, with the key in its text, if it is an error."""
-    if isinstance(reply, ReplyError):
-        raise ReplyError(f"{reply} (stream {key!r})")
-    return reply
 
 
 @dataclass(frozen=True)
@@ -178,7 +171,7 @@ class Offsets:
         if fresh or not self._still_true():
             keys = self.keys()
             replies = self.servers.ask(*[calls.tread(key, "0", 0, with_info=True) for key in keys])
-            infos = [found(key, reply).info for key, reply in zip(keys, replies, strict=True)]
+            infos = [existing(key, reply).info for key, reply in zip(keys, replies, strict=True)]
             before, self._lasts = self._lasts, {key: info.last for key, info in zip(keys, infos, strict=True)}
             self._lasts_until = time.monotonic() + LASTS_FOR
             if self._lasts == before:  # only an idle query saves work by waiting
@@ -194,10 +187,7 @@ class Offsets:
         """Return TINFO of each key, or None if the key does not exist."""
         names = list(keys)
         replies = self.servers.ask(*map(calls.tinfo, names))
-        return {
-            key: None if isinstance(reply, ReplyError) and str(reply).startswith(NO_KEY) else found(key, reply)
-            for key, reply in zip(names, replies, strict=True)
-        }
+        return {key: existing(key, reply) for key, reply in zip(names, replies, strict=True)}
 
     # -- from options to IDs ------------------------------------------------------------------------------------
     def start(self) -> Ids:
@@ -253,7 +243,7 @@ class Offsets:
     def firsts(self, spans: list[OffsetRange]) -> dict[str, Entry]:
         """Return the first entry of each span, without spans that are empty by now."""
         replies = self.servers.ask(*[calls.trange(span.key, f"({span.after}", span.end, 1) for span in spans])
-        read = {span.key: found(span.key, reply) for span, reply in zip(spans, replies, strict=True)}
+        read = {span.key: existing(span.key, reply) for span, reply in zip(spans, replies, strict=True)}
         return {key: entries[0] for key, entries in read.items() if entries}
 
     def end(self, start: Ids) -> Ids:
@@ -271,7 +261,7 @@ class Offsets:
         """
         bounded = [key for key, where in places.items() if where.kind in ("id", "time") and infos[key] is not None]
         replies = self.servers.ask(*[calls.trevrange(key, f"({places[key].id}", "-", 1) for key in bounded])
-        newest = {key: found(key, reply) for key, reply in zip(bounded, replies, strict=True)}
+        newest = {key: existing(key, reply) for key, reply in zip(bounded, replies, strict=True)}
         ids: Ids = {}
         for key, where in places.items():
             info = infos[key]
@@ -326,7 +316,7 @@ class Offsets:
         ]
         replies = self.servers.ask(*[calls.tcount(key, starts[key], starts[key]) for key in asked])
         for key, number in zip(asked, replies, strict=True):
-            if not found(key, number):  # Rule 1
+            if not existing(key, number):  # Rule 1
                 what = "it was deleted and filled again"
                 errors[key] = data_loss(self.source, key, starts[key], infos[key], what)
         return [error for error in errors.values() if error is not None]
@@ -335,7 +325,7 @@ class Offsets:
     def counts(self, spans: list[OffsetRange]) -> list[int]:
         """Return the current number of entries in each span."""
         replies = self.servers.ask(*[calls.tcount(span.key, f"({span.after}", span.end) for span in spans])
-        return [found(span.key, reply) for span, reply in zip(spans, replies, strict=True)]
+        return [existing(span.key, reply) for span, reply in zip(spans, replies, strict=True)]
 
     def counted(self, pieces: list[tuple[OffsetRange, int]]) -> list[tuple[OffsetRange, int]]:
         """Return the spans with their numbers of entries, in the form of ``split``."""
@@ -369,7 +359,7 @@ class Offsets:
         replies = self.servers.ask(*[calls.tseek(span.key, span.after, share) for span, share, _ in asked])
         cut = []
         for (span, _, _), reply in zip(asked, replies, strict=True):
-            end = found(span.key, reply)
+            end = existing(span.key, reply)
             if end is not None:
                 cut.append(OffsetRange(span.key, span.after, min(end, span.end)))
         return cut
@@ -379,7 +369,7 @@ class Offsets:
         replies = self.servers.ask(*[calls.trange(span.key, f"({span.after}", span.end, SAMPLE) for span in spans])
         total = number = 0.0
         for span, have, reply in zip(spans, self.counts(spans), replies, strict=True):
-            sample = found(span.key, reply)
+            sample = existing(span.key, reply)
             total += have * sum(sum(map(len, entry.flat)) for entry in sample) / max(1, len(sample))
             number += have
         return spans if total <= most else self.limited(spans, max(1, int(number * most / total)))
@@ -413,7 +403,7 @@ class Offsets:
         for (span, places), number in zip(borders, have, strict=True):
             after, done = span.after, 0
             for n in places:
-                end = found(span.key, next(replies))
+                end = existing(span.key, next(replies))
                 if end is not None and after < end < span.end:
                     pieces.append((OffsetRange(span.key, after, end), n - done))
                     after, done = end, n

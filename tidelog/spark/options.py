@@ -48,10 +48,22 @@ from tidelog.transport.access import Access
 SINK_NAME: Final = "spark-tidelog-sink"  # prefix of the names of connections, stages, fences, and claims
 IN_PASSING_MS: Final = 1000  # for replicas that no option requests
 SENTINEL_PORT: Final = ":26379"
-#: The options from which the fields of Access come, for its error messages.
+#: The options that are fields of Access, by how their values are read.
+TEXTS: Final = {
+    "username": "username", "tlsCaFile": "ca_file", "tlsCertFile": "cert_file", "tlsKeyFile": "key_file",
+    "sentinelMaster": "service", "sentinelUsername": "sentinel_username",
+}  # fmt: skip
+PASSWORDS: Final = {
+    "password": "password", "tlsKeyPassword": "key_password", "sentinelPassword": "sentinel_password",
+}  # fmt: skip
+NUMBERS: Final = {
+    "connectTimeoutMs": "connect_ms", "readTimeoutMs": "read_ms", "fetchOffset.numRetries": "retries",
+    "fetchOffset.retryIntervalMs": "retry_ms",
+}  # fmt: skip
+FLAGS: Final = {"tlsVerify": "verify", "tlsCheckHostname": "check_hostname"}
+#: The names of fields in error messages of Access.
 ACCESS_NAMES: Final = {
-    "urls": "url", "ca_file": "tlsCaFile", "cert_file": "tlsCertFile", "key_file": "tlsKeyFile",
-    "sentinels": "sentinels", "retries": "fetchOffset.numRetries", "retry_ms": "fetchOffset.retryIntervalMs",
+    "urls": "url", "sentinels": "sentinels", **{field: name for name, field in (TEXTS | NUMBERS).items()},
 }  # fmt: skip
 
 
@@ -77,45 +89,30 @@ def access_of(given: OptionValues) -> Access:
         raise OptionError("password is given, and url has one too")
     if "username" in given and "password" not in given:
         raise OptionError("username is given without password")
-    ours: dict[str, Any] = {
-        "username": given.filled("username"), "password": given.values.get("password"), "tls": tls or None,
-        "ca_file": given.filled("tlsCaFile"), "cert_file": given.filled("tlsCertFile"),
-        "key_file": given.filled("tlsKeyFile"), "key_password": given.values.get("tlsKeyPassword"),
-        "verify": given.flag("tlsVerify") and None, "check_hostname": given.flag("tlsCheckHostname") and None,
-        "sentinels": sentinels or None, "service": given.text("sentinelMaster") or None,
-        "sentinel_username": given.filled("sentinelUsername"),
-        "sentinel_password": given.values.get("sentinelPassword"),
-        "connect_ms": given.needed("connectTimeoutMs", 1), "read_ms": given.needed("readTimeoutMs", 1),
-        "retries": given.needed("fetchOffset.numRetries"),
-        "retry_ms": given.needed("fetchOffset.retryIntervalMs"), "names": ACCESS_NAMES,
-    }  # fmt: skip
-    for name, field in (("connectTimeoutMs", "connect_ms"), ("readTimeoutMs", "read_ms")):
-        if name not in given:  # the URL may contain it
-            del ours[field]
-    return replace(found, **{field: value for field, value in ours.items() if value is not None})
+    ours: dict[str, Any] = {field: given.filled(name) for name, field in TEXTS.items() if name in given}
+    ours |= {field: given.values[name] for name, field in PASSWORDS.items() if name in given}
+    for name, field in NUMBERS.items():  # of those that are not given, some may be in the URL
+        if name in given:
+            ours[field] = given.needed(name, least=1 if name.endswith("TimeoutMs") else 0)
+    ours |= {field: False for name, field in FLAGS.items() if not given.flag(name)}
+    if sentinels:
+        ours["sentinels"] = sentinels
+    return replace(found, tls=tls, names=ACCESS_NAMES, **ours)
 
 
 def given_of(access: Access) -> dict[str, str]:
     """Return options from which ``access_of`` builds an equal Access, except for the names in messages."""
-    given: dict[str, str | int | bool | None] = {
-        "username": access.username, "password": access.password, "tlsCaFile": access.ca_file,
-        "tlsCertFile": access.cert_file, "tlsKeyFile": access.key_file or access.cert_file,
-        "tlsKeyPassword": access.key_password, "connectTimeoutMs": access.connect_ms, "readTimeoutMs": access.read_ms,
-        "fetchOffset.numRetries": access.retries, "fetchOffset.retryIntervalMs": access.retry_ms,
-    }  # fmt: skip
+    options = TEXTS | PASSWORDS | NUMBERS
+    given = {name: getattr(access, field) for name, field in options.items() if not name.startswith("sentinel")}
+    given["tlsKeyFile"] = access.key_file or access.cert_file
     if access.sentinels:
-        given |= {
-            "sentinels": ",".join(access.sentinels), "sentinelMaster": access.service,
-            "sentinelUsername": access.sentinel_username, "sentinelPassword": access.sentinel_password,
-        }  # fmt: skip
+        given |= {name: getattr(access, field) for name, field in options.items() if name.startswith("sentinel")}
+        given["sentinels"] = ",".join(access.sentinels)
     else:
         given["url"] = ",".join(access.urls)
     if access.tls:
         given["tls"] = "true"
-    if not access.verify:
-        given["tlsVerify"] = "false"
-    if not access.check_hostname:
-        given["tlsCheckHostname"] = "false"
+    given |= {name: "false" for name, field in FLAGS.items() if not getattr(access, field)}
     return {name: str(value) for name, value in given.items() if value is not None}
 
 

@@ -4,17 +4,13 @@ possible.
     bytes --hiredis-->  a list for each entry, [id, field, value, ...]  --HiredisPage-->  Arrow arrays
     bytes --_rows.c-->  Arrow's buffers                                 --NativePage--->  the same arrays
 
-Rule 1: both implementations produce the same pages and the same errors. Input that the compiled one does not
-        understand is
-        passed to hiredis, from the first byte of that entry. The compiled one is stricter in two cases that no
-        server
-        uses: a value must be followed by CRLF, and sets and simple strings are refused.
-Rule 2: an entry is an array of an odd number of bulk strings. Anything else is a NotAnEntryError, and an error reply
-        is a
-        ReplyError.
+Rule 1: both implementations produce the same pages and the same errors. Input that the compiled one does not understand
+        is passed to hiredis, from the first byte of that entry. The compiled one is stricter in two cases that no
+        server uses: a value must be followed by CRLF, and sets and simple strings are refused.
+Rule 2: an entry is an array of an odd number of bulk strings. Anything else is a NotAnEntryError, and an error reply is
+        a ReplyError.
 Rule 3: a missing field is null. A field that occurs twice has its last value, at its first position.
-Rule 4: if all entries of a page have the same fields in the same order, HiredisPage takes its columns as slices of
-        one
+Rule 4: if all entries of a page have the same fields in the same order, HiredisPage takes its columns as slices of one
         flat list, without work per row.
 """
 
@@ -32,7 +28,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidelog.spark import names
-from tidelog.transport.connection import NotAnEntryError, PageBuilder
+from tidelog.transport.connection import BlockingConnection, NotAnEntryError, PageBuilder
 from tidelog.transport.errors import ReplyError
 
 if TYPE_CHECKING:
@@ -98,6 +94,14 @@ class Page(ABC):
 def gather(wanted: PageContent) -> PageBuilder[Page]:
     """Return the PageBuilder for one range (tidelog.transport.connection)."""
     return NativeGather(wanted) if native() else HiredisGather()
+
+
+def header(wire: BlockingConnection, key: str) -> tuple[int, bytes]:
+    """Return ``wire.header()`` of the reply to a TRANGE. Raises ReplyError with the key in its text."""
+    try:
+        return wire.header()
+    except ReplyError as error:
+        raise ReplyError(f"{error} (stream {key!r})") from None
 
 
 def judged(reply: Any) -> NotAnEntryError | ReplyError:

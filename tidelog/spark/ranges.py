@@ -5,9 +5,8 @@ Rule 1: a range is (after, end]. Reading it again returns the same entries or an
 Rule 2: no entry is returned twice. After a lost connection, reading continues after the last returned entry.
 
 Rule 1 holds while others evict entries, because the task sends TCOUNT, TINFO, and TRANGE. If TINFO shows that nothing
-        of
-the range was evicted so far, the count is complete. TRANGE replies with the state at one moment. If it announces the
-same number of entries, it has all of them.
+of the range was evicted so far, the count is complete. TRANGE replies with the state at one moment. If it announces
+the same number of entries, it has all of them.
 """
 
 from __future__ import annotations
@@ -24,9 +23,10 @@ from pyspark.sql.datasource import InputPartition
 
 from tidelog.client import calls
 from tidelog.client.entries import Info, StreamId
-from tidelog.spark.offsets import NO_KEY, DataLossError, OffsetRange, data_loss, found, lost
+from tidelog.client.steps import existing
+from tidelog.spark.offsets import DataLossError, OffsetRange, data_loss, lost
 from tidelog.spark.options import ReadOptions
-from tidelog.spark.pages import Page, PageContent, gather
+from tidelog.spark.pages import Page, PageContent, gather, header
 from tidelog.transport.access import without_credentials
 from tidelog.transport.connection import BlockingConnection
 from tidelog.transport.errors import ReplyError, is_temporary
@@ -163,7 +163,7 @@ def begin(
         loss = data_loss(source, key, after, info, f"it does not reach ID {end} any more")
     if info is not None:
         wire.send(calls.trange(key, f"({after}", end).args)
-        number, first = _header(wire, key)
+        number, first = header(wire, key)
     else:
         number, first = 0, b""
     if loss is None and number < counted:
@@ -173,17 +173,9 @@ def begin(
     return number, first
 
 
-def _header(wire: BlockingConnection, key: str) -> tuple[int, bytes]:
-    try:
-        return wire.header()
-    except ReplyError as error:
-        raise ReplyError(f"{error} (stream {key!r})") from None
-
-
 def _look(wire: BlockingConnection, key: str, after: StreamId, end: StreamId) -> tuple[int, Info | None]:
     counted, info = wire.run(calls.tcount(key, f"({after}", end), calls.tinfo(key))
-    missing = isinstance(info, ReplyError) and str(info).startswith(NO_KEY)
-    return found(key, counted), None if missing else found(key, info)
+    return existing(key, counted), existing(key, info)
 
 
 def report(losses: list[DataLossError], fail: bool) -> None:

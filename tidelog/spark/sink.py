@@ -5,15 +5,13 @@
              abort(messages[, batch ID])     drop the stages
 
 Rule 1: a batch of a query is published with the query as fence and the batch ID as epoch. A repeated batch is skipped
-        if it
-        was published, even if its partitions differ. A different batch with the same number fails (checks.py), because
-        skipping it would lose its rows.
+        if it was published, even if its partitions differ. A different batch with the same number fails (checks.py),
+        because skipping it would lose its rows.
 Rule 2: Spark may call abort() after a successful publish. abort() only drops stages, and names of stages are never
         reused, so that is safe. The check of a batch for topics covers all its rows, because the rows of each partition
         change when a topic grows.
 Rule 3: with routes (routes.py), the fence is the one in the routes, and one publish writes the rows of all topics.
-        Spark
-        has no update mode for Python sinks. In that mode, foreachBatch writes each batch with its number.
+        Spark has no update mode for Python sinks. In that mode, foreachBatch writes each batch with its number.
 Rule 4: rows are only appended. In complete mode, each batch appends the whole result, as Spark's Kafka sink does.
 """
 
@@ -150,12 +148,6 @@ def evict(by: Publisher, sink: WriteOptions, targets: Targets, messages: list[St
         by.evict(sorted(rows_of(messages)), count=sink.maxlen, ms=sink.maxage_ms)
 
 
-def drop(sink: WriteOptions, messages: Messages) -> None:
-    """Drop the staged rows."""
-    with publisher(sink) as by:
-        by.drop(names(of(messages)))
-
-
 def publish_batch(sink: WriteOptions, targets: Targets, done: list[Staged], fence: str, batch: int, what: str) -> None:
     """Publish a batch of a query, unless it was published. ``what`` names it in errors."""
     url = sink.routes.checkpoint if sink.routes is not None else ""
@@ -174,8 +166,8 @@ def publish_batch(sink: WriteOptions, targets: Targets, done: list[Staged], fenc
         evict(by, sink, targets, done)
 
 
-class TidelogStreamWriter(DataSourceStreamArrowWriter):
-    """Writes the batches of a streaming query, each exactly once."""
+class _Writer:
+    """What both writers do in tasks and after a failure."""
 
     def __init__(self, sink: WriteOptions, schema: StructType) -> None:
         self.sink = sink
@@ -183,6 +175,15 @@ class TidelogStreamWriter(DataSourceStreamArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
         return staged(self.sink, self.entries, iterator)
+
+    def abort(self, messages: Messages, batchId: int = 0) -> None:  # noqa: N803, ARG002 - Spark's name and signature
+        """Drop the staged rows."""
+        with publisher(self.sink) as by:
+            by.drop(names(of(messages)))
+
+
+class TidelogStreamWriter(_Writer, DataSourceStreamArrowWriter):
+    """Writes the batches of a streaming query, each exactly once."""
 
     def commit(self, messages: Messages, batchId: int) -> None:  # noqa: N803 - Spark's name
         done = of(messages)
@@ -202,21 +203,14 @@ class TidelogStreamWriter(DataSourceStreamArrowWriter):
                     fence = _fence_of(by, fence, f"{SINK_NAME}:query:{query}", batchId, what)
         publish_batch(self.sink, self.targets, done, fence, batchId, what)
 
-    def abort(self, messages: Messages, batchId: int) -> None:  # noqa: N803, ARG002 - Spark's name and signature
-        drop(self.sink, messages)
 
-
-class TidelogWriter(DataSourceArrowWriter):
+class TidelogWriter(_Writer, DataSourceArrowWriter):
     """Writes all rows of ``df.write`` or none. Raises OptionError for ``mode("overwrite")``."""
 
     def __init__(self, sink: WriteOptions, schema: StructType, overwrite: bool) -> None:
         if overwrite:
             raise OptionError('mode("overwrite") is not possible, streams are appended to: use mode("append")')
-        self.sink = sink
-        self.targets, self.entries = made(sink, schema)
-
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
-        return staged(self.sink, self.entries, iterator)
+        super().__init__(sink, schema)
 
     def commit(self, messages: Messages) -> None:
         done = of(messages)
@@ -261,9 +255,6 @@ class TidelogWriter(DataSourceArrowWriter):
         except ConflictError as error:
             what = f"version {version} of application {application}"
             raise OtherBatchError(checks.explained(what, check, error)) from None
-
-    def abort(self, messages: Messages) -> None:
-        drop(self.sink, messages)
 
 
 def passed(by: Publisher, fence: str, version: int, limited: bool) -> bool:

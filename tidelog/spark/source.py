@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sequence
+from contextlib import closing
 from typing import Any
 
 import pyarrow as pa
@@ -103,13 +104,10 @@ def batches(source: ReadOptions, made: Columns, partition: InputPartition) -> It
     """Yield the rows of a partition, as a task returns them to Spark."""
     if not isinstance(partition, Ranges):  # without partitions, Spark reads a dummy partition
         return
-    servers = LeaderConnection(source.access, f"{source.name}-task")
-    try:
+    with closing(LeaderConnection(source.access, f"{source.name}-task")) as servers:
         for piece in partition.ranges:
             for page in read_pages(source, servers, piece, made.wanted, BATCH_ROWS):
                 yield made.batch(piece.key, page)
-    finally:
-        servers.close()
 
 
 class TidelogReader(DataSourceReader):
@@ -136,16 +134,13 @@ class TidelogReader(DataSourceReader):
         return push
 
     def partitions(self) -> Sequence[InputPartition]:
-        offsets = Offsets(self.source)
-        try:
+        with closing(Offsets(self.source)) as offsets:
             starts = offsets.start()
             ends = offsets.end(starts)
             spans = [OffsetRange(key, starts[key], end) for key, end in ends.items()]
             if self.narrowed != Narrowed():
                 spans = offsets.narrowed(spans, self.narrowed)
             return planned(offsets, self.columns, spans)
-        finally:
-            offsets.close()
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return batches(self.source, self.columns, partition)
@@ -185,7 +180,7 @@ class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target = self.offsets.lasts(fresh=True)
 
     def latestOffset(self, start: dict[str, str], limit: ReadLimit) -> dict[str, str]:  # noqa: N802 - Spark's name
-        begun = self._read(start)
+        begun = read(start)
         mark = self.offsets.mark()  # before the topic is compared: the next call detects a later replacement
         self.offsets.check_topic(start)
         try:
@@ -205,10 +200,6 @@ class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def reportLatestOffset(self) -> dict[str, str] | None:  # noqa: N802 - Spark's name
         mark = self.offsets.mark()
         return written(self.offsets.lasts()) | mark
-
-    def _read(self, offset: dict[str, str]) -> Ids:
-        """Parse an offset in Spark's form, without the mark of a topic."""
-        return read({key: last for key, last in offset.items() if not last.startswith(MARK)})
 
     def _available(self, begun: Ids) -> list[OffsetRange]:
         """Return the readable spans. Raises DataLossError, with ``failOnDataLoss``, if a stream ends before its ID."""
@@ -247,7 +238,7 @@ class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     # -- reading ------------------------------------------------------------------------------------------------
     def partitions(self, start: dict[str, str], end: dict[str, str]) -> Sequence[InputPartition]:
-        begun, ends = self._read(start), self._read(end)
+        begun, ends = read(start), read(end)
         self.offsets.check_topic(end)
         spans = [
             OffsetRange(key, begun.get(key, ZERO), last) for key, last in ends.items() if last > begun.get(key, ZERO)
@@ -275,5 +266,5 @@ def written(ids: Ids) -> dict[str, str]:
 
 
 def read(offset: dict[str, str]) -> Ids:
-    """Parse an offset in the form that Spark stores."""
-    return {key: StreamId.parse(last) for key, last in offset.items()}
+    """Parse an offset in the form that Spark stores, without the mark of a topic."""
+    return {key: StreamId.parse(last) for key, last in offset.items() if not last.startswith(MARK)}

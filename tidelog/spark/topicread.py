@@ -5,8 +5,7 @@ An offset of a topic has an additional pair, ``"topic:orders": "id:5f0c..."``: t
 Rule 1: a topic that has grown has new partitions, which are keys that the offset does not name.
 Rule 2: a topic with another ID is another topic. The offsets of the query do not apply to it.
 Rule 3: the mark of an offset is read before its IDs. It can therefore belong to a topic that was deleted since, which
-        the
-        next comparison detects, but never to a topic that was not compared with the previous offset.
+        the next comparison detects, but never to a topic that was not compared with the previous offset.
 """
 
 from __future__ import annotations
@@ -15,11 +14,11 @@ import time
 from collections.abc import Mapping
 from typing import Final
 
+from tidelog.client.steps import drive_over
 from tidelog.codecs.packed import FIELD
 from tidelog.spark.names import as_text
 from tidelog.spark.optionvalues import OptionError
 from tidelog.spark.partitioning import PLAIN
-from tidelog.spark.topics import run
 from tidelog.topics.reconcile import known
 from tidelog.topics.settings import TopicSettings, key_of
 from tidelog.transport.leader import LeaderConnection
@@ -40,7 +39,7 @@ class ReadTopic:
     def facts(self, fresh: bool = False) -> TopicSettings | None:
         """Return the settings, at most FACTS_FOR old, or current if ``fresh``. None if there is no such topic."""
         if fresh or time.monotonic() >= self._until:
-            self._facts = run(self._servers.ask, known(self.name))
+            self._facts = drive_over(self._servers.ask, known(self.name))
             self._until = time.monotonic() + FACTS_FOR
         return self._facts
 

@@ -1,8 +1,7 @@
 """The topic of a write: its settings on the server, compared with options and columns before rows are written.
 
 Rule 1: the settings are read when Spark creates the writer of a batch, and again before the batch is published. Rows
-        were
-        assigned to partitions in between. If the topic has changed, nothing is published.
+        were assigned to partitions in between. If the topic has changed, nothing is published.
 Rule 2: after a batch, the sink does what Topic does after a send: with ``drop``, the partitions are evicted.
         ``hard_limit`` is checked before a batch is published, so one batch can exceed it.
 """
@@ -10,27 +9,28 @@ Rule 2: after a batch, the sink does what Topic does after a send: with ``drop``
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import closing
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from tidelog.client import calls
-from tidelog.client.steps import Steps, checked, drive
+from tidelog.client.steps import Steps, checked, drive_over
 from tidelog.spark.columns import PARTITION
-from tidelog.spark.commands import FIELDS, KEY, is_fields
+from tidelog.spark.commands import KEY, is_fields
 from tidelog.spark.options import TopicOptions, WriteOptions
 from tidelog.spark.optionvalues import OptionError
 from tidelog.spark.partitioning import PLAIN, TopicEntries
+from tidelog.spark.values import kind_of
 from tidelog.topics.reconcile import compare, known
 from tidelog.topics.sending import TopicFullError
 from tidelog.topics.settings import FUNCTION, TopicError, TopicSettings
 from tidelog.transport.call import Call
 from tidelog.transport.leader import LeaderConnection
 
-T = TypeVar("T")
 Ask = Callable[..., list[Any]]  # Servers.ask, or that of a Publisher
 NO_FIELDS: Final = frozenset({KEY, PARTITION})  # columns of the source that the sink does not write
 MAP: Final = "map"
@@ -43,11 +43,6 @@ TAKES: Final[Mapping[str, tuple[str, ...]]] = {
 
 class TargetTopicChangedError(Exception):
     """The topic has changed since the batch was planned."""
-
-
-def run(ask: Ask, steps: Steps[T]) -> T:
-    """Run an operation of ``tidelog.topics``, and return its result."""
-    return drive(lambda made: ask(*made), steps)
 
 
 @dataclass(frozen=True)
@@ -64,7 +59,7 @@ class TargetTopic:
 
     def unchanged(self, ask: Ask) -> None:
         """Raise TargetTopicChangedError if rows would now belong to other partitions (Rule 1)."""
-        now = run(ask, known(self.name))
+        now = drive_over(ask, known(self.name))
         if now is None or (now.id, now.partitions) != (self.facts.id, self.facts.partitions):
             what = "was deleted" if now is None else f"has {now.partitions} partitions"
             if now is not None and now.id != self.facts.id:
@@ -105,12 +100,9 @@ def target_of(sink: WriteOptions, topic: TopicOptions, schema: StructType) -> tu
 
     Raises OptionError, TopicError, and TopicMismatchError for unsuitable options and columns. Nothing is written then.
     """
-    servers = LeaderConnection(sink.access, "spark-tidelog-sink-driver")
     kinds = _kinds(schema)
-    try:
-        facts = run(servers.ask, _agree(topic, kinds))
-    finally:
-        servers.close()
+    with closing(LeaderConnection(sink.access, "spark-tidelog-sink-driver")) as servers:
+        facts = drive_over(servers.ask, _agree(topic, kinds))
     key = _key_column(topic, facts, kinds)
     uuids = key is not None and facts.fields.get(key) == "uuid"
     columns = [name for name in schema.fieldNames() if name not in NO_FIELDS]
@@ -198,14 +190,6 @@ def _kinds(schema: StructType) -> dict[str, str]:
 
 
 def _kind(name: str, kind: pa.DataType) -> str:
-    if name == FIELDS and is_fields(name, kind):
+    if is_fields(name, kind):
         return MAP
-    known = {
-        "int": pa.types.is_integer, "float": pa.types.is_floating, "decimal": pa.types.is_decimal,
-        "bool": pa.types.is_boolean, "str": pa.types.is_string, "bytes": pa.types.is_binary, "date": pa.types.is_date32,
-        "datetime": pa.types.is_timestamp,
-    }  # fmt: skip
-    for what, is_kind in known.items():
-        if is_kind(kind):
-            return what
-    return "json" if pa.types.is_nested(kind) else ""
+    return "" if pa.types.is_null(kind) else kind_of(kind)

@@ -18,14 +18,24 @@ POSSIBLE: Final = (
     "timestamp", "timestamp_ntz",
 )  # fmt: skip
 
+_KINDS: Final = {
+    "int": pa.types.is_integer, "float": pa.types.is_floating, "decimal": pa.types.is_decimal,
+    "bool": pa.types.is_boolean, "str": pa.types.is_string, "bytes": pa.types.is_binary, "date": pa.types.is_date32,
+    "datetime": pa.types.is_timestamp, "json": pa.types.is_nested, "null": pa.types.is_null,
+}  # fmt: skip
+
+
+def kind_of(kind: pa.DataType) -> str:
+    """Return the kind of field (tidelog.codecs.recordtypes) for a column of this type.
+
+    "json" for nested types, "null" for no type; "" if an entry can't contain it.
+    """
+    return next((what for what, is_kind in _KINDS.items() if is_kind(kind)), "")
+
 
 def fits(wanted: pa.DataType) -> bool:
     """Return whether a field can have this type."""
-    known = (
-        pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal, pa.types.is_boolean, pa.types.is_string,
-        pa.types.is_binary, pa.types.is_date32, pa.types.is_timestamp,
-    )  # fmt: skip
-    return any(is_kind(wanted) for is_kind in known)
+    return kind_of(wanted) not in ("", "json", "null")
 
 
 def convert(array: pa.Array, wanted: pa.DataType) -> tuple[pa.Array, list[int]]:

@@ -123,7 +123,7 @@ def test_new_code_goes_on(run: Run, client: Client, folder: Path) -> None:
         ("1 / 0", "other:count", "ZeroDivisionError: division by zero"),
         ("import nothing_of_this_name", "other:count", "No module named 'nothing_of_this_name'"),
         (SOURCE.replace("inputs=[clicks]", "inputs=[clicks, others]"), "other:count",
-         "not co-partitioned: clicks has 4, others has 2"),
+         "equal numbers of partitions, or 1: 'clicks' has 4, 'others' has 2"),
         (SOURCE.replace('"totals", Total, partition_by="user", partitions=4', '"clicks", Total, partitions=8'),
          "other:count", "job 'count': topic 'clicks': partitions is 4 on the server, 8 here"),
     ],

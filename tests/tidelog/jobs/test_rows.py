@@ -16,6 +16,7 @@ from tidelog.client.entries import SEQ_MAX, Entry, StreamId  # noqa: E402 - need
 from tidelog.codecs import UndecodableError  # noqa: E402
 from tidelog.jobs.declare import Job, Merge, job  # noqa: E402
 from tidelog.jobs.errors import JobError  # noqa: E402
+from tidelog.jobs.state import State  # noqa: E402
 from tidelog.jobs.store import MemoryStore  # noqa: E402
 from tidelog.jobs.task.calls import CallContext, FunctionCalls  # noqa: E402
 from tidelog.jobs.task.rows import CallRange, InputRows, bounded, recorded, shares, split_calls  # noqa: E402
@@ -108,7 +109,7 @@ def test_bisecting_leaves_out_what_fails_and_nothing_else(
 
     def function(batch: Any, state: Any) -> list[int]:
         numbers: list[int] = batch.table["n"].to_pylist()
-        state.put([b"%d" % n for n in numbers], [b"b"] * len(numbers))
+        state.put_many([b"%d" % n for n in numbers], [b""] * len(numbers))
         if poison.intersection(numbers):
             raise ValueError
         return numbers
@@ -120,12 +121,12 @@ def test_bisecting_leaves_out_what_fails_and_nothing_else(
     changes = store.begin(0)
     taken: list[int] = []
     place = CallContext(_with(declared, function), 0, 1, 0, "")
-    calls = FunctionCalls(place, taken.extend, changes, lambda given_changes: given_changes, bisects=True)
+    calls = FunctionCalls(place, taken.extend, changes, bisects=True)
     kept = calls.decoded(rows)
     calls.run([kept], split_calls([kept], "inputs", max_rows))
     good = [n for n in range(number) if n not in poison and n not in errors]
     assert taken == good
-    assert sorted(changes.writes) == sorted(b"%d" % n for n in good)
+    assert [key for key, _ in State(changes, bytes, job="bisected").scan()] == sorted(b"%d" % n for n in good)
     left_out = {int(one.id.partition(".")[0]) - 1 for one in calls.skipped}
     assert left_out == set(range(number)) - set(good)
     remaining = rows.without([n for n in range(number) if n not in good])

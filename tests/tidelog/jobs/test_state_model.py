@@ -14,8 +14,9 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 pytest.importorskip("pyarrow")
 
+from tests.tidelog.jobs.storekit import copy_store
 from tidelog.jobs.state import State
-from tidelog.jobs.store import MemoryStore, StateChanges, StateStore, StateVersion, copy_store
+from tidelog.jobs.store import MemoryStore, StateChanges, StateStore, StateVersion
 from tidelog.jobs.store.environments import forget
 
 Content = dict[bytes, tuple[int, int | None]]  # key: value, deadline

@@ -17,6 +17,7 @@ import pytest
 
 pytest.importorskip("pyarrow")
 
+from tests.tidelog.jobs.storekit import copy_store
 from tidelog.jobs.state import State
 from tidelog.jobs.store import (
     StateError,
@@ -26,7 +27,6 @@ from tidelog.jobs.store import (
     StoreFullError,
     StoreLockedError,
     StoreUnusableError,
-    copy_store,
     environments,
 )
 from tidelog.jobs.store.records import digest, with_deadline
@@ -403,7 +403,7 @@ def test_what_cannot_be_trusted(path: Path, spoil: Any) -> None:
 def test_a_copy_while_epochs_go_on(path: Path, tmp_path: Path) -> None:
     copier = f"""if True:
         from pathlib import Path
-        from tidelog.jobs.store import copy_store
+        from tests.tidelog.jobs.storekit import copy_store
         for number in range(20):
             target = Path({str(tmp_path)!r}) / f"copy{{number}}"
             target.mkdir()
@@ -411,7 +411,9 @@ def test_a_copy_while_epochs_go_on(path: Path, tmp_path: Path) -> None:
     """
     with StateStore.open(path) as store:
         put(store, dict.fromkeys(range(2000), 1))
-        with subprocess.Popen([sys.executable, "-c", copier], stdout=subprocess.PIPE, text=True) as process:
+        with subprocess.Popen(
+            [sys.executable, "-c", copier], cwd=Path(__file__).parents[3], stdout=subprocess.PIPE, text=True
+        ) as process:
             while process.poll() is None:
                 put(store, dict.fromkeys(range(2000), store.version.epoch + 1))
             assert process.returncode == 0

@@ -17,11 +17,12 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import Future
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from tidelog.client import calls, strings
+from tidelog.client import calls
 from tidelog.client.steps import Steps, checked
 from tidelog.jobs import keys
 from tidelog.jobs.engine.connection import LOST, EngineConnection
@@ -36,8 +37,8 @@ from tidelog.jobs.snapshots.objects import ObjectStore
 from tidelog.jobs.store import StoreError
 from tidelog.jobs.store.cleanup import clear
 from tidelog.jobs.store.statedir import expanded
+from tidelog.jobs.topics import facts_now, read_now
 from tidelog.topics import TopicError
-from tidelog.topics.settings import key_of, read_settings
 from tidelog.transport.access import Access
 from tidelog.transport.call import Call
 
@@ -126,14 +127,12 @@ class Cleanup:
 
     def _clean(self, names: Collection[str]) -> set[str]:
         """Clean up these jobs; return those with remaining files."""
-        line = EngineConnection(self._access, f"tidelog-jobs-cleanup:{self._name}")
         try:
-            over, stores = self._ended_generations(line, names)
+            with closing(self._connection()) as line:
+                over, stores = self._ended_generations(line, names)
         except (*LOST, JobError) as error:
             log.info("engine %s: former generations are not removed yet: %s", self._name, error)
             return set(names)
-        finally:
-            line.close()
         left: set[str] = set()
         for name, newest in over.items():
             for url in stores[name]:
@@ -182,17 +181,18 @@ class Cleanup:
 
     def _is_ours(self, topics: Mapping[str, str]) -> bool:
         """Return whether one of these topics, given with its ID, is on the server."""
-        line = EngineConnection(self._access, f"tidelog-jobs-cleanup:{self._name}")
+        if not topics:
+            return False
+        with closing(self._connection()) as line:
+            texts = line.drive(_replies(facts_now(list(topics))))
         try:
-            texts = line.drive(_replies([strings.get(key_of(topic)) for topic in topics])) if topics else []
-            there = [
-                None if text is None else read_settings(name, text) for name, text in zip(topics, texts, strict=True)
-            ]
+            there = read_now(list(topics), texts)
         except TopicError as error:
             raise JobError(str(error)) from None
-        finally:
-            line.close()
-        return any(facts is not None and facts.id == topics[name] for name, facts in zip(topics, there, strict=True))
+        return any(facts is not None and facts.id == topics[name] for name, facts in there.items())
+
+    def _connection(self) -> EngineConnection:
+        return EngineConnection(self._access, f"tidelog-jobs-cleanup:{self._name}")
 
 
 def _replies(requests: Iterable[Call[Any]]) -> Steps[list[Any]]:

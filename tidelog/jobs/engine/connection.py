@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Final, TypeVar
 
-from tidelog.client.steps import Steps, drive
+from tidelog.client.steps import Steps, drive_over
 from tidelog.transport.access import Access
 from tidelog.transport.errors import ReplyError
 from tidelog.transport.leader import LeaderConnection
@@ -39,7 +39,7 @@ class EngineConnection:
 
     def drive(self, steps: Steps[T]) -> T:
         """Drive an operation in the calling thread, for programs without an event loop."""
-        return drive(lambda calls: self._servers.ask(*calls), steps)
+        return drive_over(self._servers.ask, steps)
 
     def close(self) -> None:
         """Close the connection after the current operation; does not wait for it."""

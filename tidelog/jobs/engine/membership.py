@@ -61,7 +61,9 @@ class EngineMembers(msgspec.Struct, frozen=True):
 
 def chosen(job: str, engines: Collection[str]) -> str | None:
     """Return the engine that should run a job, or None if there are no engines."""
-    return max(engines, key=lambda engine: (_weight(engine, job), engine), default=None)
+    return max(
+        engines, key=lambda engine: (blake2b(f"{engine}|{job}".encode(), digest_size=8).digest(), engine), default=None
+    )
 
 
 def read() -> Steps[EngineMembers]:
@@ -85,7 +87,3 @@ def decoded(text: bytes | None) -> EngineMembers:
     if text is None:
         return EngineMembers()
     return documents.decode(keys.ENGINES, text, EngineMembers, VERSION, _unreadable, JobError) or EngineMembers()
-
-
-def _weight(engine: str, job: str) -> bytes:
-    return blake2b(f"{engine}|{job}".encode(), digest_size=8).digest()

@@ -17,23 +17,29 @@ Rule 2: Labels are names of jobs, engines and states, so their number is bounded
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from operator import attrgetter
 from typing import Any, Final
 
 from tidelog.jobs.engine.engine import Engine
+from tidelog.jobs.registry.status import Status
 
 STATES: Final = ("starting", "running", "failing", "failed", "ending")
-COUNTERS: Final = {
-    "rows_in": "Rows read since the job started on this engine.",
-    "rows_out": "Rows written since the job started on this engine.",
-    "dead_letters": "Entries sent to the dead-letter queue since the job started on this engine.",
-    "recovered_epochs": "Epochs replayed by recoveries since the job started on this engine.",
-    "restarts": "Restarts in this generation, on any engine.",
-}
-GAUGES: Final = {
-    "epoch": "The last published epoch.", "state_keys": "Keys in the state.", "state_bytes": "Size of the state.",
-}  # fmt: skip
-_LABELS: Final = ["job", "engine"]
+COUNTER: Final = "CounterMetricFamily"
+GAUGE: Final = "GaugeMetricFamily"
+#: The metrics of a job: how each is read from its status, None if it has none.
+METRICS: Final[Sequence[tuple[str, str, str, Callable[[Status], float | None]]]] = (
+    (COUNTER, "rows_in", "Rows read since the job started on this engine.", attrgetter("rows_in")),
+    (COUNTER, "rows_out", "Rows written since the job started on this engine.", attrgetter("rows_out")),
+    (COUNTER, "dead_letters", "Entries sent to the dead-letter queue since the job started on this engine.",
+     attrgetter("dead")),
+    (COUNTER, "recovered_epochs", "Epochs replayed by recoveries since the job started on this engine.",
+     attrgetter("recovered")),
+    (COUNTER, "restarts", "Restarts in this generation, on any engine.", attrgetter("restarts")),
+    (GAUGE, "epoch", "The last published epoch.", attrgetter("epoch")),
+    (GAUGE, "state_keys", "Keys in the state.", lambda status: status.facts.get("keys")),
+    (GAUGE, "state_bytes", "Size of the state.", lambda status: status.facts.get("bytes")),
+)  # fmt: skip
 
 
 class JobMetrics:
@@ -51,30 +57,18 @@ class JobMetrics:
 
     def collect(self) -> Iterator[Any]:
         """Yield all metrics."""
-        counters = {
-            name: self._core.CounterMetricFamily(f"tidelog_job_{name}", text, labels=_LABELS)
-            for name, text in COUNTERS.items()
-        }
-        gauges = {
-            name: self._core.GaugeMetricFamily(f"tidelog_job_{name}", text, labels=_LABELS)
-            for name, text in GAUGES.items()
-        }
-        labels = [*_LABELS, "state"]
-        states = self._core.GaugeMetricFamily("tidelog_job_state", "1 for the current state.", labels=labels)
-        for status in self._engine.statuses():
-            labels = [status.name, status.engine]
+        statuses, gauge = self._engine.statuses(), self._core.GaugeMetricFamily
+        states = gauge("tidelog_job_state", "1 for the current state.", labels=["job", "engine", "state"])
+        for status in statuses:
             for state in STATES:
-                states.add_metric([*labels, state], float(status.state == state))
-            values = {
-                "rows_in": status.rows_in, "rows_out": status.rows_out, "dead_letters": status.dead,
-                "recovered_epochs": status.recovered, "restarts": status.restarts,
-            }  # fmt: skip
-            for name, value in values.items():
-                counters[name].add_metric(labels, value)
-            gauges["epoch"].add_metric(labels, status.epoch)
-            for name in ("keys", "bytes"):
-                if name in status.facts:
-                    gauges[f"state_{name}"].add_metric(labels, status.facts[name])
-        lease = self._core.GaugeMetricFamily("tidelog_job_lease_held", "1 while the lease is held.", labels=["engine"])
+                states.add_metric([status.name, status.engine, state], float(status.state == state))
+        yield states
+        for family, name, text, read in METRICS:
+            metric = getattr(self._core, family)(f"tidelog_job_{name}", text, labels=["job", "engine"])
+            for status in statuses:
+                if (value := read(status)) is not None:
+                    metric.add_metric([status.name, status.engine], value)
+            yield metric
+        lease = gauge("tidelog_job_lease_held", "1 while the lease is held.", labels=["engine"])
         lease.add_metric([self._engine.settings.name], float(self._engine.lease_held))
-        yield from (states, *counters.values(), *gauges.values(), lease)
+        yield lease

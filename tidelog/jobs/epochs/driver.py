@@ -142,14 +142,11 @@ class Driver:
         self._origin = agreed_origin(ask, job, self.generation, self.start, self._shape)
         lasts = last_markers(ask, job.name, self.generation, self._shape.partitions)
         self.progress = JobPositions.of(self._shape, self._origin, lasts)
-        self._new_run()
+        self._run = uuid4().hex
         self._groups(new=lasts is None)
         if self._schedule is not None:
             self._schedule.begin(self.progress.epoch, self._shape.partitions, self._records())
         self._ready = True
-
-    def _new_run(self) -> None:
-        self._run = uuid4().hex
 
     def _groups(self, new: bool) -> None:
         """Create the group on every input stream; move it to the start of a new generation.

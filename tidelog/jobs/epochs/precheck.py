@@ -8,8 +8,7 @@ from typing import Any
 
 from tidelog.client import calls
 from tidelog.client.entries import Info, StreamId
-from tidelog.client.steps import checked
-from tidelog.jobs.replaylog.origin import info_of
+from tidelog.client.steps import checked, existing
 from tidelog.jobs.topics import Ask, JobTopics, facts_now, read_now
 from tidelog.topics.sending import TopicFullError, evictions
 from tidelog.topics.settings import TopicSettings
@@ -52,7 +51,7 @@ def precheck(ask: Ask, fence: str, shape: JobTopics, read: Collection[tuple[str,
     )  # fmt: skip
     head, rest = checked(replies[: 1 + len(names)]), replies[1 + len(names) :]
     missing = _missing(list(read), rest) if read is not None else None
-    infos = {stream: info_of(reply) for stream, reply in zip(streams, rest, strict=False)}
+    infos = {stream: existing(stream, reply) for stream, reply in zip(streams, rest, strict=False)}
     lengths = dict(zip(limited, checked(rest[len(streams) :]), strict=True)) if read is None else {}
     return Precheck(head[0], read_now(names, head[1:]), infos, lengths, missing)
 
@@ -60,7 +59,7 @@ def precheck(ask: Ask, fence: str, shape: JobTopics, read: Collection[tuple[str,
 def _missing(read: list[tuple[str, StreamId]], replies: list[Any]) -> tuple[str, StreamId] | None:
     """Return the first of these entries that does not exist although it was neither evicted nor deleted."""
     for (stream, last), there, about in zip(read, replies[::2], replies[1::2], strict=True):
-        info = info_of(about)
+        info = existing(stream, about)
         if isinstance(there, ReplyError) and info is not None:
             raise there
         if info is None or (not there and not info.may_lack(last)):

@@ -38,6 +38,7 @@ from tidelog.codecs import Codec, codec_for
 from tidelog.codecs.packed import FIELD
 from tidelog.codecs.recordtypes import RecordField
 from tidelog.jobs.errors import JobError
+from tidelog.jobs.task.fieldtypes import KINDS, SCALARS, infos_of
 from tidelog.topics import Topic, TopicSettings
 
 if TYPE_CHECKING:
@@ -48,17 +49,8 @@ OWN: Final = pa.schema([("_id", pa.string()), ("_ts", pa.timestamp("us", "UTC"))
 DEEPEST: Final = 20  # levels of nesting; a deeper type is recursive, and is JSON
 _DECIMAL: Final = pa.decimal128(38, 18)
 #: Kinds of fields (tidelog.codecs.recordtypes) whose values all have the same type.
-_KINDS: Final[dict[str, pa.DataType]] = {
-    "str": pa.string(), "int": pa.int64(), "float": pa.float64(), "bool": pa.bool_(), "bytes": pa.binary(),
-    "datetime": pa.timestamp("us", "UTC"), "date": pa.date32(), "time": pa.string(), "timedelta": pa.string(),
-    "uuid": pa.string(), "decimal": _DECIMAL,
-}  # fmt: skip
-_SCALARS: Final[dict[type, pa.DataType]] = {
-    inspect.StrType: pa.string(), inspect.IntType: pa.int64(), inspect.FloatType: pa.float64(),
-    inspect.BoolType: pa.bool_(), inspect.BytesType: pa.binary(), inspect.ByteArrayType: pa.binary(),
-    inspect.DateTimeType: pa.timestamp("us", "UTC"), inspect.DateType: pa.date32(), inspect.TimeType: pa.string(),
-    inspect.TimeDeltaType: pa.string(), inspect.UUIDType: pa.string(), inspect.DecimalType: _DECIMAL,
-}  # fmt: skip
+_KINDS: Final = KINDS | {"decimal": _DECIMAL} | dict.fromkeys(("str", "time", "timedelta", "uuid"), pa.string())
+_SCALARS: Final = SCALARS | {inspect.DecimalType: _DECIMAL}
 _NATIVE: Final = (bytes, datetime, date, Decimal)  # accepted by Arrow without conversion
 
 
@@ -83,7 +75,7 @@ def schema_of(topic: Topic[Any], facts: TopicSettings) -> pa.Schema:
     """Return the columns of a topic's fields."""
     shape = topic.codec.shape
     if shape.fields:
-        hints = _hints(shape.type, shape.pydantic)
+        hints = infos_of(shape.type)
         return pa.schema([(field.name, _type_of(field, hints.get(field.name))) for field in shape.fields])
     if facts.codec != "plain":
         return pa.schema([(FIELD, pa.binary())])
@@ -96,21 +88,7 @@ def schema_of(topic: Topic[Any], facts: TopicSettings) -> pa.Schema:
 def _type_of(field: RecordField, hint: inspect.Type | None) -> pa.DataType:
     if field.kind in _KINDS:
         return _KINDS[field.kind]
-    return pa.string() if hint is None else (_arrow(hint) or pa.string())
-
-
-def _hints(record_type: Any, pydantic: bool) -> dict[str, inspect.Type]:
-    """Return the types of the fields, by their names in entries, except those that msgspec does not know."""
-    if pydantic:
-        hints: dict[str, inspect.Type] = {}
-        for name, info in record_type.model_fields.items():
-            try:
-                hints[name] = inspect.type_info(info.annotation)
-            except (TypeError, ValueError, NameError):
-                continue
-        return hints
-    made: Any = inspect.type_info(record_type)
-    return {field.encode_name: field.type for field in made.fields}
+    return (hint and _arrow(hint)) or pa.string()
 
 
 def _arrow(info: inspect.Type, level: int = 0) -> pa.DataType | None:
@@ -151,11 +129,11 @@ class RecordDecoder:
         self.schema = schema
         self.path = path
         self.pickled: bytes = cloudpickle.dumps(topic.codec.shape.type)  # type: ignore[no-untyped-call]  # unpickled in the task
-        hints = _hints(topic.codec.shape.type, topic.codec.shape.pydantic)
+        hints = infos_of(topic.codec.shape.type)
         self.json = {
             field.name
             for field in topic.codec.shape.fields
-            if field.kind == "json" and ((hint := hints.get(field.name)) is None or _arrow(hint) is None)
+            if field.kind == "json" and _arrow(hints.get(field.name, inspect.AnyType())) is None
         }
 
     def __getstate__(self) -> dict[str, Any]:

@@ -36,7 +36,7 @@ from pyspark.errors import AnalysisException, PySparkException
 import tidelog.spark
 from tidelog.client import calls
 from tidelog.client.entries import StreamId
-from tidelog.client.steps import checked
+from tidelog.client.steps import checked, drive_over
 from tidelog.jobs import keys, pools
 from tidelog.jobs.declare import Job
 from tidelog.jobs.errors import FunctionError, JobError, TryAgainError
@@ -49,12 +49,11 @@ from tidelog.jobs.pools import pools_of
 from tidelog.jobs.snapshots import SnapshotError, owners
 from tidelog.jobs.snapshots.objects import ObjectStore
 from tidelog.jobs.task.plan import TaskSettings
+from tidelog.jobs.topics import agreed
 from tidelog.spark.offsets import ZERO
 from tidelog.spark.options import TopicRoutes, for_source, given_of
 from tidelog.spark.optionvalues import ROUTES, STREAM, OptionError, OptionValues
-from tidelog.spark.topics import run
-from tidelog.topics import Topic, TopicError, TopicSettings
-from tidelog.topics.reconcile import agree
+from tidelog.topics import Topic, TopicSettings
 from tidelog.transport.errors import ReplyError
 from tidelog.transport.leader import LeaderConnection
 
@@ -122,7 +121,8 @@ class FrameRunner:
 
     def _start(self) -> None:
         job, where = self.job, self.where
-        facts = {topic: self._agreed(topic) for topic in dict.fromkeys((*job.inputs, *job.outputs))}
+        topics = dict.fromkeys((*job.inputs, *job.outputs))
+        facts = {topic: drive_over(self._servers.ask, agreed(job, topic)) for topic in topics}
         published = checked(self._servers.ask(calls.tfence(keys.fence(job.name, where.generation))))[0]
         self._check_checkpoint(published)
         self._record_owner({topic.name: each.id for topic, each in facts.items()})
@@ -143,12 +143,6 @@ class FrameRunner:
             raise TryAgainError(f"job {job.name!r}: cancelled")
         self._query = self._started(tagged(outputs), routes)
         self._state = FrameState("running")
-
-    def _agreed(self, topic: Topic[Any]) -> TopicSettings:
-        try:
-            return run(self._servers.ask, agree(topic.name, topic.declared))
-        except TopicError as error:
-            raise JobError(f"job {self.job.name!r}: {error}") from None
 
     def _check_checkpoint(self, published: int | None) -> None:
         planned = self._planned()

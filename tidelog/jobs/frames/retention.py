@@ -14,13 +14,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping
-from typing import Any, Final
+from typing import Final
 
 from tidelog.client import calls
 from tidelog.client.calls import NEW
 from tidelog.client.entries import StreamId
 from tidelog.client.steps import checked
-from tidelog.transport.errors import NoGroupError
+from tidelog.transport.errors import ReplyError
 from tidelog.transport.leader import LeaderConnection
 
 EVERY: Final = 3.0  # seconds
@@ -58,7 +58,7 @@ class RetentionGroups:
     def _move(self, ends: Mapping[str, StreamId]) -> None:
         replies = self._servers.ask(*[calls.tgroup_setid(stream, self.group, end) for stream, end in ends.items()])
         for (stream, end), reply in zip(ends.items(), replies, strict=True):
-            if _is_no_group(reply):  # of a new partition
+            if isinstance(reply, ReplyError) and reply.code == "NOGROUP":  # of a new partition
                 self._create(stream, latest=False)
                 checked(self._servers.ask(calls.tgroup_setid(stream, self.group, end)))
             else:
@@ -67,7 +67,3 @@ class RetentionGroups:
     def _create(self, stream: str, latest: bool) -> None:
         """Create a group that does not expire, unless it exists."""
         checked(self._servers.ask(calls.tread(stream, NEW if latest else "0", 0, group=self.group)))
-
-
-def _is_no_group(reply: Any) -> bool:
-    return isinstance(reply, NoGroupError) or (isinstance(reply, Exception) and str(reply).startswith("NOGROUP"))

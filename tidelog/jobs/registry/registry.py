@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
 from uuid import uuid4
@@ -235,33 +236,33 @@ def _closing(spec: JobSpec) -> tuple[str, str]:
 
 # -- on the server ---------------------------------------------------------------------------------------------
 def read(registry: JobRegistry | None = None) -> Steps[JobRegistry]:
-    """Read the registry in pages, or apply the changes after ``registry.last``."""
+    """Read the registry, or apply the changes after ``registry.last``."""
     found = JobRegistry() if registry is None else registry
-    while True:
-        after = f"({found.last}" if found.last > StreamId(0) else "-"
-        (page,) = checked((yield [calls.trange(keys.REGISTRY, after, "+", PAGE)]))
-        for entry in page:
-            found.apply(entry)
-        if len(page) < PAGE:
-            return found
+    for entry in (yield from _entries(found.last)):
+        found.apply(entry)
+    return found
 
 
 def removed(name: str) -> Steps[JobSpec | None]:
     """Return the last spec of a removed job; None if the job exists, never existed, or was removed too long ago."""
     found: JobSpec | None = None
-    last = StreamId(0)
-    while True:
-        (page,) = checked((yield [calls.trange(keys.REGISTRY, f"({last}", "+", PAGE)]))
-        for entry in page:
-            last = entry.id
-            try:
-                facts = entry.text()
-            except ValueError:
-                continue  # ``apply`` ignores it as well
+    for entry in (yield from _entries(StreamId(0))):
+        with suppress(ValueError):  # ``apply`` ignores such an entry as well
+            facts = entry.text()
             if facts.get("name") == name:
                 found = _removed(name, facts)
+    return found
+
+
+def _entries(after: StreamId) -> Steps[list[Entry]]:
+    """Read the entries after an ID, in pages."""
+    found: list[Entry] = []
+    while True:
+        (page,) = checked((yield [calls.trange(keys.REGISTRY, f"({after}", "+", PAGE)]))
+        found += page
         if len(page) < PAGE:
             return found
+        after = page[-1].id
 
 
 def _removed(name: str, facts: dict[str, str]) -> JobSpec | None:

@@ -19,15 +19,14 @@ from typing import Final
 import msgspec
 
 from tidelog.client import calls
-from tidelog.client.entries import Info, StreamId
-from tidelog.client.steps import checked, drive
+from tidelog.client.entries import StreamId
+from tidelog.client.steps import checked, drive_over, existing
 from tidelog.coordination import documents
 from tidelog.jobs import keys
 from tidelog.jobs.declare import Job
 from tidelog.jobs.errors import JobError
 from tidelog.jobs.topics import Ask, JobTopics, reset_hint
 from tidelog.options.start import StartPosition
-from tidelog.transport.errors import ReplyError
 
 CLOSED: Final = 2**63 - 1  # the epoch of a closed fence, under which nothing can be published
 ZERO: Final = StreamId(0, 0)
@@ -58,7 +57,7 @@ def agreed_origin(ask: Ask, job: Job, generation: int, start: str, shape: JobTop
         wanted = _extended(ask, job, known, start, shape)
         return (text if wanted is known else msgspec.json.encode(wanted)), wanted
 
-    return drive(lambda calls: ask(*calls), documents.change(key, edit))
+    return drive_over(ask, documents.change(key, edit))
 
 
 def _extended(ask: Ask, job: Job, known: Origin | None, start: str, shape: JobTopics) -> Origin:
@@ -80,7 +79,7 @@ def _extended(ask: Ask, job: Job, known: Origin | None, start: str, shape: JobTo
 
 def _positions(ask: Ask, job: Job, start: str, streams: Sequence[str]) -> list[StreamId]:
     """Return, for each stream, the ID after which to read."""
-    infos = [info_of(reply) for reply in ask(*map(calls.tinfo, streams))]
+    infos = list(map(existing, streams, ask(*map(calls.tinfo, streams))))
     if start == "latest":
         return [ZERO if info is None else info.last for info in infos]
     earliest = [ZERO if info is None else info.evicted_to for info in infos]
@@ -89,15 +88,6 @@ def _positions(ask: Ask, job: Job, start: str, streams: Sequence[str]) -> list[S
     after = _position(job, start)
     newest = checked(ask(*[calls.trevrange(stream, after, "-", 1) for stream in streams]))
     return [entries[0].id if entries else first for entries, first in zip(newest, earliest, strict=True)]
-
-
-def info_of(reply: Info | ReplyError) -> Info | None:
-    """Return the result of TINFO, or None if the stream does not exist."""
-    if isinstance(reply, ReplyError):
-        if "no such key" in str(reply):
-            return None
-        raise reply
-    return reply
 
 
 def _position(job: Job, start: str) -> StreamId:

@@ -7,13 +7,13 @@ Rule 3: Markers of earlier generations don't count.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
 
 import hiredis
 
 from tidelog.client import calls
-from tidelog.client.entries import Entry
+from tidelog.client.entries import Entry, StreamId
 from tidelog.client.steps import checked
 from tidelog.jobs import keys
 from tidelog.jobs.errors import JobError, SupersededError
@@ -22,6 +22,8 @@ from tidelog.jobs.replaylog.origin import CLOSED
 from tidelog.jobs.topics import Ask, reset_hint
 from tidelog.transport.call import Call
 from tidelog.transport.errors import ReplyError
+
+PAGE: Final = 200  # markers per request
 
 
 def last_markers(ask: Ask, name: str, generation: int, partitions: int) -> list[Marker] | None:
@@ -48,6 +50,19 @@ def last_markers(ask: Ask, name: str, generation: int, partitions: int) -> list[
             f" were deleted, or the number of partitions changed; {reset_hint(name)}"
         )
     return ours
+
+
+def read_log(ask: Ask, key: str, start: StreamId | None = None) -> Iterator[tuple[StreamId, Marker]]:
+    """Yield the markers of a log with their IDs: from an ID on, or the newest first. Raises JobError."""
+    at = "+" if start is None else str(start)
+    while True:
+        call = calls.trevrange(key, at, "-", PAGE) if start is None else calls.trange(key, at, "+", PAGE)
+        (page,) = checked(ask(call))
+        for entry in page:
+            yield entry.id, read_marker(key, entry)
+        if len(page) < PAGE:
+            return
+        at = f"({page[-1].id}"
 
 
 def together(ask: Ask, requests: Sequence[Call[Any]]) -> list[Any]:

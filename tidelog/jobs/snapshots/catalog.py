@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from tidelog.client.steps import drive
+from tidelog.client.steps import drive_over
 from tidelog.coordination import documents
 from tidelog.jobs import keys
 from tidelog.jobs.errors import JobError, SupersededError
@@ -92,4 +92,4 @@ def change(
         records = JobSnapshots(owner.generation, {**records.partitions, str(owner.partition): mine})
         return msgspec.json.encode(records), records
 
-    return drive(lambda calls: servers.ask(*calls), documents.change(key, edit))
+    return drive_over(servers.ask, documents.change(key, edit))

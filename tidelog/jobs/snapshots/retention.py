@@ -26,13 +26,12 @@ from tidelog.client.steps import checked
 from tidelog.jobs import keys
 from tidelog.jobs.replaylog.marker import Marker, read_marker
 from tidelog.jobs.replaylog.origin import CLOSED
+from tidelog.jobs.replaylog.progress import read_log
 from tidelog.jobs.snapshots.catalog import JobSnapshots
 from tidelog.jobs.snapshots.manifests import PreviousVersion, SnapshotManifest
 from tidelog.transport.call import Call
 from tidelog.transport.errors import ReplyError
 from tidelog.transport.leader import LeaderConnection
-
-PAGE = 1000  # markers per request
 
 
 class ReplayLog:
@@ -76,15 +75,11 @@ class ReplayLog:
 
     def _searched(self, epoch: int) -> tuple[StreamId, Marker] | None:
         """Search backward through a log that more than one generation wrote."""
-        end = "+"
-        while entries := checked(self._servers.ask(calls.trevrange(self.key, end, count=PAGE)))[0]:
-            for entry in entries:
-                marker = read_marker(self.key, entry)
-                if self._is(marker, epoch):
-                    return entry.id, marker
-                if marker.generation < self._generation or marker.epoch < epoch:
-                    return None
-            end = f"({entries[-1].id}"
+        for id_, marker in read_log(self._servers.ask, self.key):
+            if self._is(marker, epoch):
+                return id_, marker
+            if marker.generation < self._generation or marker.epoch < epoch:
+                break
         return None
 
     def _is(self, marker: Marker, epoch: int) -> bool:

@@ -16,7 +16,6 @@
 """
 
 from tidelog.jobs.store.changes import StateChanges
-from tidelog.jobs.store.copying import copy_store
 from tidelog.jobs.store.errors import (
     StateError,
     StateValueError,
@@ -30,5 +29,5 @@ from tidelog.jobs.store.store import StateStore, StateVersion, VersionInfo
 
 __all__ = [
     "MemoryStore", "StateChanges", "StateError", "StateStore", "StateValueError", "StateVersion", "StoreError",
-    "StoreFullError", "StoreLockedError", "StoreUnusableError", "VersionInfo", "copy_store",
+    "StoreFullError", "StoreLockedError", "StoreUnusableError", "VersionInfo",
 ]  # fmt: skip

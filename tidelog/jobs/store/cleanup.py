@@ -19,7 +19,7 @@ import logging
 import os
 import shutil
 from collections.abc import Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from tidelog.jobs.store.environments import forget
@@ -39,7 +39,8 @@ def clear(folder: Path, over: Mapping[str, int]) -> bool:
             if 0 < int(generation.name) <= newest:
                 done = _generation(generation) and done
         if _numbered(home) == [] and home.is_dir():
-            _remove_empty(home)
+            with suppress(OSError):  # the folder is not empty
+                home.rmdir()
     return done
 
 
@@ -77,10 +78,3 @@ def _partition(folder: Path) -> bool:
             forget(store)
         shutil.rmtree(folder)
     return True
-
-
-def _remove_empty(folder: Path) -> None:
-    try:
-        folder.rmdir()
-    except OSError:
-        pass  # the folder is not empty

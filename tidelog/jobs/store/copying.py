@@ -44,15 +44,3 @@ def opened(path: Path) -> Iterator[tuple[lmdb.Environment, lmdb.Transaction[byte
                 yield env, txn, meta
         finally:
             env.close()
-
-
-def copy_store(path: Path, target: Path) -> StoreMeta:
-    """Copy the store in the directory ``path`` to ``data.mdb`` in ``target``, an empty directory.
-
-    Returns the metadata of the copy: ``current``, which may be an epoch that is never published, and ``previous``,
-    which ``StateStore.undo`` restores in a store created from the copy. Raises StoreUnusableError if there is no store,
-    and StoreFullError if the target has no room.
-    """
-    with opened(path) as (env, txn, meta):
-        env.copy(str(target), compact=True, txn=txn)
-        return meta

@@ -119,7 +119,7 @@ class StateStore:
     ) -> StateStore:
         """Replace what is in the directory by a new store.
 
-        fill: gets an empty directory and writes a copy into it (``data.mdb``, as ``copy_store`` does); None: the store
+        fill: gets an empty directory and writes a copy into it (``data.mdb``); None: the store
         is empty. Raises StoreLockedError if the store is in use, and StoreUnusableError if the copy is invalid. The
         former store is lost in this case.
         """

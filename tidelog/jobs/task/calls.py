@@ -21,6 +21,7 @@ import pyarrow as pa
 from tidelog.jobs.batch import MicroBatch
 from tidelog.jobs.declare import Job
 from tidelog.jobs.errors import FunctionError
+from tidelog.jobs.state import State
 from tidelog.jobs.store import StateChanges, StateError, StateValueError, StoreError
 from tidelog.jobs.task.rows import CallRange, InputRows
 from tidelog.operating.errortexts import traceback_of
@@ -56,15 +57,11 @@ class SkippedRow:
 
 @dataclass
 class FunctionCalls:
-    """Makes the calls. ``take`` gets each result; an OutputRowError from it is an error of the function.
-
-    state: creates the State for changes; None: the job has no state.
-    """
+    """Makes the calls. ``take`` gets each result; an OutputRowError from it is an error of the function."""
 
     context: CallContext
     take: Callable[[Any], None]
-    changes: StateChanges | None = None
-    state: Callable[[StateChanges], Any] | None = None
+    changes: StateChanges | None = None  # None: the job has no state
     bisects: bool = False  # Rule 2
     ends: list[tuple[str, str]] = field(default_factory=list)  # topic and last ID of each accepted call
     skipped: list[SkippedRow] = field(default_factory=list)
@@ -131,8 +128,8 @@ class FunctionCalls:
         if self.changes is not None and self.bisects:
             savepoint = self.changes.child()
         arguments: tuple[Any, ...] = (batch,)
-        if self.state is not None and savepoint is not None:
-            arguments = batch, self.state(savepoint)
+        if job.state is not None and savepoint is not None:
+            arguments = batch, State(savepoint, job.state, job=job.name)
         try:
             returned = job.function(*arguments)
         except StoreError:

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import date, datetime
-from typing import Any, Final, get_type_hints
+from typing import Any, Final
 
 import msgspec
 import pyarrow as pa
@@ -27,11 +27,11 @@ from tidelog.topics import Topic, TopicSettings
 PLAIN: Final = "plain"
 FIELDS: Final = "fields"
 DATA: Final = "data"
-_KINDS: Final = {
+KINDS: Final[dict[str, pa.DataType]] = {
     "int": pa.int64(), "float": pa.float64(), "bool": pa.bool_(), "bytes": pa.binary(), "date": pa.date32(),
     "datetime": pa.timestamp("us", "UTC"),
 }  # fmt: skip
-_INFOS: Final[dict[type, pa.DataType]] = {
+SCALARS: Final[dict[type, pa.DataType]] = {
     inspect.IntType: pa.int64(), inspect.FloatType: pa.float64(), inspect.BoolType: pa.bool_(),
     inspect.BytesType: pa.binary(), inspect.ByteArrayType: pa.binary(), inspect.DateType: pa.date32(),
     inspect.DateTimeType: pa.timestamp("us", "UTC"), inspect.StrType: pa.string(), inspect.TimeType: pa.string(),
@@ -74,12 +74,12 @@ def fields_of(topic: Topic[Any], facts: TopicSettings) -> tuple[ColumnField, ...
     if not shape.fields:
         return tuple(_of_kind(name, kind) for name, kind in facts.fields.items())
     made = []
-    infos = _infos(shape.type) if any(field.kind == "json" for field in shape.fields) else {}
+    infos = infos_of(shape.type) if any(field.kind == "json" for field in shape.fields) else {}
     for field in shape.fields:
         if field.kind == "json":
             kind, fix, is_json = _of_info(infos.get(field.name))
         else:
-            kind, fix, is_json = _KINDS.get(field.kind, pa.string()), None, False
+            kind, fix, is_json = KINDS.get(field.kind, pa.string()), None, False
         made.append(ColumnField(field.name, field.kind, kind, field.required, field.nullable, is_json, fix))
     return tuple(made)
 
@@ -87,13 +87,13 @@ def fields_of(topic: Topic[Any], facts: TopicSettings) -> tuple[ColumnField, ...
 def _of_kind(name: str, kind: str) -> ColumnField:
     if kind == "json":
         return ColumnField(name, kind, pa.string(), is_json=True, fix=as_json)
-    return ColumnField(name, kind, _KINDS.get(kind, pa.string()))
+    return ColumnField(name, kind, KINDS.get(kind, pa.string()))
 
 
-def _infos(record_type: Any) -> dict[str, Any]:
+def infos_of(record_type: Any) -> dict[str, Any]:
     """Return msgspec's description of each field, by its name in entries; also for pydantic's models."""
     if hasattr(record_type, "model_fields"):
-        return {name: _info(hint) for name, hint in get_type_hints(record_type).items()}
+        return {name: _info(field.annotation) for name, field in record_type.model_fields.items()}
     info: Any = inspect.type_info(record_type)
     return {field.encode_name: field.type for field in info.fields}
 
@@ -110,7 +110,7 @@ def _of_info(info: Any) -> tuple[pa.DataType, Fix | None, bool]:
     if isinstance(info, inspect.UnionType):
         rest = [one for one in info.types if not isinstance(one, inspect.NoneType)]
         info = rest[0] if len(rest) == 1 else info
-    known = _INFOS.get(type(info))
+    known = SCALARS.get(type(info))
     if known is not None:
         return known, None, False
     if isinstance(info, inspect.ListType | inspect.SetType | inspect.FrozenSetType | inspect.VarTupleType):

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from tidelog.client.entries import Entry
 from tidelog.client.publish import StagedRows
-from tidelog.client.steps import drive
+from tidelog.client.steps import drive_over
 from tidelog.codecs import CodecError, codec_for
 from tidelog.codecs.packed import FIELD, Packed
 from tidelog.jobs import keys
@@ -183,7 +183,7 @@ def create_dead_letter_topics(servers: LeaderConnection, context: CallContext, t
     """Create the topics for dead letters of these topics. Raises JobError if one of them exists with other settings."""
     for topic in topics:
         try:
-            drive(lambda made: servers.ask(*made), deadletters.ready(_dead_letter_topic(context, topic)))
+            drive_over(servers.ask, deadletters.ready(_dead_letter_topic(context, topic)))
         except TopicError as error:
             raise JobError(f"{context}: the dead letters of topic {topic!r} cannot be written: {error}") from None
 

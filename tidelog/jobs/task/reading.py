@@ -24,7 +24,7 @@ from zstandard import ZstdError
 
 from tidelog.client import calls, strings
 from tidelog.client.entries import Entry, Info, StreamId
-from tidelog.client.steps import checked
+from tidelog.client.steps import checked, existing
 from tidelog.codecs import UndecodableError
 from tidelog.codecs.packed import FIELD, Packed
 from tidelog.jobs.errors import InputsLostError
@@ -32,16 +32,13 @@ from tidelog.jobs.replaylog.marker import InputSpan
 from tidelog.jobs.task.fieldtypes import DATA, FIELDS, PLAIN, ColumnField, as_json, fields_of
 from tidelog.jobs.task.rows import InputRows
 from tidelog.spark import values
-from tidelog.spark.pages import Page, PageContent, gather
+from tidelog.spark.pages import Page, PageContent, gather, header
 from tidelog.topics import Topic, TopicSettings
-from tidelog.transport.connection import BlockingConnection
-from tidelog.transport.errors import ReplyError
 from tidelog.transport.leader import LeaderConnection
 
 ZERO: Final = StreamId(0, 0)
 PAGE: Final = 50_000  # rows
 FIRST: Final = 1000  # rows of the first request, whose size is unknown
-NO_KEY: Final = "ERR no such key"
 
 
 @dataclass(frozen=True)
@@ -102,7 +99,7 @@ class TaskInput:
         def once() -> list[Page]:
             wire = servers.leader()
             wire.send(calls.trange(self.key, f"({span.after}", span.end).args)
-            number, first = self._header(wire)
+            number, first = header(wire, self.key)
             if number != span.rows:
                 servers.close()
                 raise lost(f"{span.rows - number} of {span.rows} entries of {self.key!r} after {span.after} up to"
@@ -137,7 +134,7 @@ class TaskInput:
         def once() -> list[Page]:
             wire = servers.leader()
             wire.send(calls.trange(self.key, f"({after}", end, number).args)
-            there, first = self._header(wire)
+            there, first = header(wire, self.key)
             pages: list[Page] = []
             left, size = there, 0
             for page in wire.pages(there, first, gather(self._wanted), PAGE):
@@ -153,12 +150,6 @@ class TaskInput:
             return pages
 
         return servers.attempts(once)
-
-    def _header(self, wire: BlockingConnection) -> tuple[int, bytes]:
-        try:
-            return wire.header()
-        except ReplyError as error:
-            raise ReplyError(f"{error} (stream {self.key!r})") from None
 
     def _size(self, page: Page) -> int:
         columns = [page.maps()] if self._wanted.fields else map(page.field, self._wanted.names)
@@ -279,7 +270,7 @@ def inspect_inputs(
     now, *found = servers.ask(*requests)
     statuses = []
     for one, start, *replies in zip(inputs, afters, found[::3], found[1::3], found[2::3], strict=True):
-        there, number, info = (_named(one, reply) for reply in replies)
+        there, number, info = (existing(one.key, reply) for reply in replies)
         seen = read.get(one.topic.name)
         if seen is not None and not there and (info is None or not info.may_lack(seen)):
             raise InputsLostError(
@@ -293,15 +284,3 @@ def inspect_inputs(
         statuses.append(InputStatus(number, info))
     (ms,) = checked([now])
     return ms, statuses
-
-
-def _named(one: TaskInput, reply: Any) -> Any:
-    """Return a reply about an input, None if the stream does not exist.
-
-    Raises ReplyError with the name of the stream.
-    """
-    if not isinstance(reply, ReplyError):
-        return reply
-    if str(reply).startswith(NO_KEY):
-        return None
-    raise ReplyError(f"{reply} (stream {one.key!r})")

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
@@ -29,15 +29,13 @@ from typing import Any, Final
 
 import msgspec
 
-from tidelog.client import calls
 from tidelog.client.entries import StreamId
-from tidelog.client.steps import checked
 from tidelog.jobs import keys
 from tidelog.jobs.declare import Job
 from tidelog.jobs.errors import FunctionError, InputsLostError, JobError, NotDeterministicError
-from tidelog.jobs.replaylog.marker import InputSpan, Marker, read_marker
-from tidelog.jobs.state import State
-from tidelog.jobs.store import StateChanges, StateStore, StateVersion, StoreError, StoreLockedError, StoreUnusableError
+from tidelog.jobs.replaylog.marker import InputSpan, Marker
+from tidelog.jobs.replaylog.progress import read_log
+from tidelog.jobs.store import StateStore, StateVersion, StoreError, StoreLockedError, StoreUnusableError
 from tidelog.jobs.store.statedir import expanded
 from tidelog.jobs.task.calls import CallContext, FunctionCalls
 from tidelog.jobs.task.plan import TaskSettings
@@ -48,7 +46,6 @@ from tidelog.transport.leader import LeaderConnection
 
 PATIENCE: Final = 5.0  # seconds to wait for a store's lock
 LOOK_AGAIN: Final = 0.02  # seconds between two attempts
-PAGE: Final = 200  # markers per request
 REPORT: Final = 1.0  # seconds between two progress reports
 PROGRESS_MS: Final = 10_000  # lifetime of a progress record
 NOTHING: Final = StateVersion(0, "")
@@ -230,45 +227,33 @@ class Recovery:
     # -- the log ---------------------------------------------------------------------------------------------
     def _find(self, epoch: int) -> tuple[Marker | None, tuple[int, StreamId] | None]:
         """Return the marker of an epoch, None if the log has none, and epoch and ID of the next marker."""
-        key, end = keys.log(self.job.name, self.partition), "+"
         behind: tuple[int, StreamId] | None = None
-        while True:
-            (page,) = checked(self.servers.ask(calls.trevrange(key, end, "-", PAGE)))
-            for entry in page:
-                marker = read_marker(key, entry)
-                if marker.generation < self.where.generation:
-                    return None, behind
-                if marker.generation == self.where.generation:
-                    if marker.epoch <= epoch:
-                        return marker if marker.epoch == epoch else None, behind
-                    behind = marker.epoch, entry.id
-            if len(page) < PAGE:
-                return None, behind
-            end = f"({page[-1].id}"
+        for id_, marker in read_log(self.servers.ask, keys.log(self.job.name, self.partition)):
+            if marker.generation < self.where.generation:
+                break
+            if marker.generation == self.where.generation:
+                if marker.epoch <= epoch:
+                    return marker if marker.epoch == epoch else None, behind
+                behind = marker.epoch, id_
+        return None, behind
 
     def _markers(self, start: StreamId, last: int) -> Iterator[Marker]:
         """Yield the markers from an ID on, up to an epoch. Raises _UnreachableVersionError if one is missing."""
-        key, begin, before = keys.log(self.job.name, self.partition), str(start), None
-        while True:
-            (page,) = checked(self.servers.ask(calls.trange(key, begin, "+", PAGE)))
-            for entry in page:
-                marker = read_marker(key, entry)
-                if marker.generation != self.where.generation or marker.epoch > last:
-                    return
-                if before is not None and marker.epoch != before + 1:
-                    raise _UnreachableVersionError(f"in the replay log, epoch {marker.epoch} follows epoch {before}")
-                before = marker.epoch
-                yield marker
-            if len(page) < PAGE:
+        before = None
+        for _, marker in read_log(self.servers.ask, keys.log(self.job.name, self.partition), start):
+            if marker.generation != self.where.generation or marker.epoch > last:
                 return
-            begin = f"({page[-1].id}"
+            if before is not None and marker.epoch != before + 1:
+                raise _UnreachableVersionError(f"in the replay log, epoch {marker.epoch} follows epoch {before}")
+            before = marker.epoch
+            yield marker
 
     # -- replay --------------------------------------------------------------------------------------
     def _replay(self, marker: Marker) -> None:
         context = CallContext(self.job, self.partition, marker.epoch, marker.now_ms, ranges(self.inputs, marker.inputs))
         rows = [self._reread(context, marker, name, span) for name, span in marker.inputs.items() if span.rows]
         changes = self.store.begin(marker.now_ms)
-        made = FunctionCalls(context, _discard, changes, states(self.job))
+        made = FunctionCalls(context, _discard, changes)
         try:
             if marker.inputs:
                 rows = [made.decoded(one) for one in rows]
@@ -338,12 +323,6 @@ class Recovery:
         said = {"from": began, "epoch": epoch, "to": target, "rows": self._rows}
         key = keys.recovery(self.job.name, self.partition)
         self.servers.ask(Call(("SET", key, msgspec.json.encode(said), "PX", PROGRESS_MS), bool))
-
-
-def states(job: Job) -> Callable[[StateChanges], Any] | None:
-    """Return a function that creates the State for the job's function; None if the job has no state."""
-    kind = job.state
-    return None if kind is None else lambda changes: State(changes, kind, job=job.name)
 
 
 def _discard(returned: Any) -> None:

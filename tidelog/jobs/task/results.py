@@ -22,6 +22,7 @@ import pyarrow as pa
 from tidelog.jobs.errors import FunctionError
 from tidelog.jobs.task.calls import CallContext, OutputRowError
 from tidelog.jobs.task.fieldtypes import FIELDS, PLAIN, ColumnField, fields_of
+from tidelog.spark.values import kind_of
 from tidelog.topics import Topic, TopicSettings
 from tidelog.topics.settings import FUNCTION
 
@@ -192,16 +193,6 @@ def _simple(column: pa.ChunkedArray) -> pa.ChunkedArray:
     if pa.types.is_timestamp(kind) and kind.unit != "us":
         return column.cast(pa.timestamp("us", kind.tz), safe=False)
     return column
-
-
-def kind_of(kind: pa.DataType) -> str:
-    """Return the kind of field for a column of this type; "" if an entry can't contain it, "null" for no type."""
-    known = {
-        "int": pa.types.is_integer, "float": pa.types.is_floating, "decimal": pa.types.is_decimal,
-        "bool": pa.types.is_boolean, "str": pa.types.is_string, "bytes": pa.types.is_binary, "date": pa.types.is_date32,
-        "datetime": pa.types.is_timestamp, "json": pa.types.is_nested, "null": pa.types.is_null,
-    }  # fmt: skip
-    return next((what for what, is_kind in known.items() if is_kind(kind)), "")
 
 
 def _call(kind: pa.DataType) -> str:

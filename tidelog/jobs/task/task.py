@@ -46,7 +46,7 @@ from tidelog.jobs.task.outputs import (
 )
 from tidelog.jobs.task.plan import TaskFailure, TaskPlan, TaskResult
 from tidelog.jobs.task.reading import TaskInput, inspect_inputs
-from tidelog.jobs.task.recovery import Recovery, open_store, position, ranges, states
+from tidelog.jobs.task.recovery import Recovery, open_store, position, ranges
 from tidelog.jobs.task.results import TaskOutput
 from tidelog.jobs.task.rows import InputRows, bounded, shares, split_calls
 from tidelog.topics import TopicError
@@ -159,7 +159,7 @@ class _Task:
         context = CallContext(job, plan.partition, plan.epoch, now_ms, ranges(prepared.inputs, spans))
         returned = EpochOutput(context, prepared.writers)
         changes = recovery.store.begin(now_ms) if recovery is not None else None
-        made = FunctionCalls(context, returned.take, changes, states(job), job.dead_letter is not None)
+        made = FunctionCalls(context, returned.take, changes, job.dead_letter is not None)
         with self._timed("call"):
             if job.is_source:
                 made.run_empty()
