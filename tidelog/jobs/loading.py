@@ -90,10 +90,7 @@ def _load(target: str, path: Sequence[str]) -> Job:
 
 
 def load_module(name: str, path: Sequence[str] = (), whose: str = "") -> ModuleType:
-    """Import a module like ``load``.
-
-    Raises JobError with a text that starts with ``whose`` and contains the traceback.
-    """
+    """Import a module like ``load``. Raises JobError with ``whose``, at the start of its text, and the traceback."""
     missing = [folder for folder in path if folder not in sys.path]
     sys.path[:0] = missing
     if missing:

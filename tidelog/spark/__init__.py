@@ -46,9 +46,7 @@ def register(spark: SparkSession) -> None:
 
 
 def native() -> bool:
-    """Return whether reads use the compiled helper. Otherwise they use hiredis, which is slower, with the same
-    results.
-    """
+    """Return whether reads use the compiled helper. Otherwise they use hiredis: slower, with the same results."""
     from tidelog.spark.pages import native  # imported here, because it needs pyarrow
 
     return native()

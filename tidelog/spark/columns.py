@@ -67,9 +67,7 @@ class Columns:
         )  # fmt: skip
 
     def kind(self, field: pa.Field) -> str:
-        """Return what a column contains: its own name for ``_key``, ``_id``, and so on with their types; otherwise
-        "field".
-        """
+        """Return what a column contains: its own name for ``_key``, ``_id``... with their types; otherwise "field"."""
         ours = {"_key": pa.string(), "_id": pa.string(), "_ts": pa.timestamp("us", "UTC"), CORRUPT: pa.string()}
         name: str = field.name
         if name in ours and field.type == ours[name]:
@@ -81,8 +79,7 @@ class Columns:
         return "field"
 
     def batch(self, key: str, page: Page) -> pa.RecordBatch:
-        """Convert a page of one stream to a batch. Raises MalformedError for an invalid value, with the mode failfast.
-        """
+        """Convert a page of one stream to a batch. Raises MalformedError for an invalid value, if mode is failfast."""
         columns: dict[str, pa.Array] = {}
         bad: set[int] = set()  # rows with an invalid value
         for field in self.arrow:

@@ -66,8 +66,7 @@ class EntryBuilder:
                 raise OptionError(f"column {column} is {shown}, which can't be a field: cast it, or use to_json")
 
     def parts(self, batch: pa.RecordBatch) -> Iterator[StagedRows]:
-        """Yield the rows of a batch by stream, in order. Raises RowError for a row without a key or without any value.
-        """
+        """Yield the rows of a batch by stream, in order. Raises RowError for a row without a key or without values."""
         if self.key is not None:
             yield from cut(self.fields(batch), [(self.key, batch.num_rows)])
             return

@@ -20,7 +20,6 @@ from tidelog.transport.leader import LeaderConnection
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.listener import (
-        QueryIdleEvent,
         QueryProgressEvent,
         QueryStartedEvent,
         QueryTerminatedEvent,
@@ -54,8 +53,7 @@ class Lag(StreamingQueryListener):
         log.info("query %s is %d entries behind: %s", name or query, sum(behind.values()), dict(behind))
 
     def count(self, progress: StreamingQueryProgress) -> dict[str, int]:
-        """Return the entries of each stream that existed when the batch was planned and that the batch did not reach.
-        """
+        """Return, by stream, how many entries existed when the batch was planned and were not reached by it."""
         ends: dict[str, tuple[StreamId, StreamId]] = {}
         for source in progress.sources:
             read, latest = _offset(source.endOffset), _offset(source.latestOffset)
@@ -79,9 +77,6 @@ class Lag(StreamingQueryListener):
             return
         self.behind[str(progress.id)] = behind
         self.report(str(progress.id), progress.name, behind)
-
-    def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802 - Spark's name
-        pass
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802 - Spark's name
         self.behind.pop(str(event.id), None)

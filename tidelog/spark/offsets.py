@@ -256,9 +256,7 @@ class Offsets:
     def _looked_up(
         self, infos: Mapping[str, Info | None], places: Mapping[str, Position], option: Positions, first: bool
     ) -> Ids:
-        """Convert each position to an ID: the ID to read after if ``first``, otherwise the last ID to read. Rule 1
-        holds.
-        """
+        """Convert each position to an ID (Rule 1): that to read after if ``first``, otherwise the last one to read."""
         bounded = [key for key, where in places.items() if where.kind in ("id", "time") and infos[key] is not None]
         replies = self.servers.ask(*[calls.trevrange(key, f"({places[key].id}", "-", 1) for key in bounded])
         newest = {key: existing(key, reply) for key, reply in zip(bounded, replies, strict=True)}

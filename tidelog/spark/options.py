@@ -296,8 +296,7 @@ class WriteOptions:
 
 
 def for_sink(given: OptionValues, kind: str = "") -> WriteOptions:
-    """Return the options of a write. ``kind`` is BATCH or STREAM when that is known. Raises OptionError as in Rule 1.
-    """
+    """Return the options of a write. ``kind``: BATCH or STREAM when that is known. Raises OptionError as in Rule 1."""
     given.only_for(SINK, kind)
     if ("txnAppId" in given) != ("txnVersion" in given):
         raise OptionError("txnAppId and txnVersion belong together")

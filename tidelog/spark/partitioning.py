@@ -65,9 +65,7 @@ class TopicEntries:
         self._turn: int | None = None  # the next partition; None: any
 
     def parts(self, batch: pa.RecordBatch) -> Iterator[StagedRows]:
-        """Yield the rows of a batch by partition, in order. Raises RowError for a row without a key or without any
-        value.
-        """
+        """Yield the rows of a batch by partition, in order. Raises RowError for a row without a key or values."""
         if not batch.num_rows:
             return
         for name, kind in self._texts.items():

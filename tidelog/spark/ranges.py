@@ -38,25 +38,12 @@ LOOK_AGAIN: Final = 0.02  # seconds between two checks of its position
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class Range:
-    """The entries of ``key`` after one ID (exclusive) up to another one (inclusive)."""
-
-    key: str
-    after: str
-    end: str
-    replica: str = ""  # URL of the replica to read from; "" is the leader
-
-    @classmethod
-    def of(cls, span: OffsetRange, replica: str = "") -> Range:
-        return cls(span.key, str(span.after), str(span.end), replica)
-
-
 @dataclass
 class Ranges(InputPartition):
     """The ranges of a task: one range, or several ranges in sequence."""
 
-    ranges: tuple[Range, ...]
+    ranges: tuple[OffsetRange, ...]
+    replica: str  # URL of the replica to read from; "" is the leader
 
 
 def grouped(pieces: list[tuple[OffsetRange, int]], most: int, limit: int | None) -> list[list[OffsetRange]]:
@@ -83,7 +70,7 @@ class Lagging(Exception):  # noqa: N818 - not an error: the leader is asked inst
 
 
 def read_pages(
-    source: ReadOptions, servers: LeaderConnection, piece: Range, wanted: PageContent, size: int
+    source: ReadOptions, servers: LeaderConnection, piece: OffsetRange, replica: str, wanted: PageContent, size: int
 ) -> Iterator[Page]:
     """Yield the entries of a range in pages of at most ``size``. The connection to the leader can be reused afterwards.
 
@@ -93,17 +80,16 @@ def read_pages(
     # hiredis creates ten thousand lists per page without cycles: collecting costs twice as much as reading
     gc.disable()
     try:
-        yield from _pages(source, servers, piece, wanted, size)
+        yield from _pages(source, servers, piece, replica, wanted, size)
     finally:
         if collecting:
             gc.enable()
 
 
 def _pages(
-    source: ReadOptions, servers: LeaderConnection, piece: Range, wanted: PageContent, size: int
+    source: ReadOptions, servers: LeaderConnection, piece: OffsetRange, replica: str, wanted: PageContent, size: int
 ) -> Iterator[Page]:
-    after, end = StreamId.parse(piece.after), StreamId.parse(piece.end)
-    replica, failures = piece.replica, 0
+    after, end, failures = piece.after, piece.end, 0
     while True:
         wire: BlockingConnection | None = None
         usable = False  # whether the whole reply was read
@@ -147,9 +133,7 @@ def _pages(
 def begin(
     wire: BlockingConnection, source: ReadOptions, key: str, after: StreamId, end: StreamId, is_replica: bool
 ) -> tuple[int, bytes]:
-    """Send TRANGE with the checks of Rule 1, and return the result of ``header``. Raises Lagging, or errors as
-    read_pages.
-    """
+    """Send TRANGE with the checks of Rule 1; return the result of ``header``. Raises Lagging, or as read_pages."""
     counted, info = _look(wire, key, after, end)
     if is_replica:
         patience = time.monotonic() + CATCH_UP

@@ -65,9 +65,7 @@ class RoutedEntries:
 def routed(
     sink: WriteOptions, routes: TopicRoutes, schema: StructType
 ) -> tuple[tuple[TargetTopic, ...], RoutedEntries]:
-    """Return the topics and the builders of their entries. Raises errors as ``target_of``, and OptionError for another
-    schema.
-    """
+    """Return the topics and the builders of their entries. Raises as ``target_of``; OptionError for other columns."""
     names = [column(number) for number in range(len(routes.topics))]
     if schema.fieldNames() != [OUT, *names]:
         raise OptionError(f"rows with routes have the columns {', '.join([OUT, *names])}")

@@ -35,16 +35,14 @@ from tidelog.spark.filters import Narrowed, narrowed
 from tidelog.spark.offsets import ZERO, DataLossError, Ids, OffsetRange, Offsets, data_loss
 from tidelog.spark.options import ReadOptions, for_sink, for_source, is_source
 from tidelog.spark.optionvalues import BATCH, STREAM, OptionValues
-from tidelog.spark.ranges import Range, Ranges, grouped, read_pages, report
+from tidelog.spark.ranges import Ranges, grouped, read_pages, report
 from tidelog.spark.sink import TidelogStreamWriter, TidelogWriter
 from tidelog.spark.topicread import MARK
 from tidelog.transport.leader import LeaderConnection
 
 
 class TidelogDataSource(DataSource):
-    """The entry point, created by Spark from the options of ``format("tidelog")``. Raises OptionError for invalid
-    options.
-    """
+    """The entry point, created by Spark from the options of a format. Raises OptionError for invalid options."""
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)
@@ -94,10 +92,7 @@ def planned(offsets: Offsets, made: Columns, spans: list[OffsetRange]) -> list[R
     else:
         groups = [[span] for span, _ in pieces]
     places = replicas or ("",)
-    return [
-        Ranges(tuple(Range.of(span, places[number % len(places)]) for span in group))
-        for number, group in enumerate(groups)
-    ]
+    return [Ranges(tuple(group), places[number % len(places)]) for number, group in enumerate(groups)]
 
 
 def batches(source: ReadOptions, made: Columns, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -106,7 +101,7 @@ def batches(source: ReadOptions, made: Columns, partition: InputPartition) -> It
         return
     with closing(LeaderConnection(source.access, f"{source.name}-task")) as servers:
         for piece in partition.ranges:
-            for page in read_pages(source, servers, piece, made.wanted, BATCH_ROWS):
+            for page in read_pages(source, servers, piece, partition.replica, made.wanted, BATCH_ROWS):
                 yield made.batch(piece.key, page)
 
 

@@ -39,9 +39,7 @@ def fits(wanted: pa.DataType) -> bool:
 
 
 def convert(array: pa.Array, wanted: pa.DataType) -> tuple[pa.Array, list[int]]:
-    """Convert a binary column to ``wanted``, null if a value is missing or invalid. Return the column and the invalid
-    rows.
-    """
+    """Convert a binary column, with null for missing and invalid values. Return the column and the invalid rows."""
     if wanted == pa.binary():
         return array, []
     fitting = _all_fit(array, wanted)

@@ -18,7 +18,7 @@ from tidelog.client.steps import checked
 from tidelog.jobs import Job, keys
 from tidelog.jobs.epochs.driver import Driver
 from tidelog.jobs.epochs.outcome import DriverOptions
-from tidelog.jobs.replaylog.marker import FIELDS, InputSpan, Marker
+from tidelog.jobs.replaylog.marker import InputSpan, Marker
 from tidelog.jobs.task.plan import TaskFailure, TaskPlan, TaskResult
 from tidelog.testing import Server
 from tidelog.topics import Topic
@@ -69,7 +69,7 @@ def run(plan: TaskPlan) -> TaskResult:
         marker = Marker(plan.epoch, plan.where.run, plan.where.generation, "v", spans, now, len(read), "")
         stage = f"stand-in:{uuid4().hex}"
         ttl, fields = plan.where.stage_ttl_ms, marker.fields()
-        log = calls.tstage(stage, ttl, keys.log("copy", plan.partition), FIELDS, [[fields[name] for name in FIELDS]])
+        log = calls.tstage(stage, ttl, keys.log("copy", plan.partition), list(fields), [list(fields.values())])
         rows = [(entry["n"], os.getpid()) for entry in read]
         out = [calls.tstage(stage, ttl, f"out:{plan.partition}", ["n", "by"], rows)] if rows else []
         checked(servers.ask(*out, log))

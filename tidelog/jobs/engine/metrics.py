@@ -1,15 +1,4 @@
-"""``/metrics`` for Prometheus: the statuses of an engine's jobs, read when it is scraped.
-
-    tidelog_job_state{job,engine,state}         1 for the current state: starting, running, failing, failed, ending
-    tidelog_job_epoch{job,engine}               the last published epoch
-    tidelog_job_rows_in_total{job,engine}       rows read since the job started on this engine
-    tidelog_job_rows_out_total{job,engine}      rows written since then
-    tidelog_job_dead_letters_total{job,engine}  entries sent to the dead-letter queue since then
-    tidelog_job_recovered_epochs_total{job,engine}   epochs replayed by recoveries since then
-    tidelog_job_restarts_total{job,engine}      restarts in this generation, on any engine
-    tidelog_job_state_keys{job,engine}          keys in the state
-    tidelog_job_state_bytes{job,engine}         size of the state on disk
-    tidelog_job_lease_held{engine}              1 while the engine holds its lease
+"""``/metrics`` for Prometheus: the statuses of an engine's jobs, read when it is scraped. docs/jobs.md lists them.
 
 Rule 1: Nothing is counted for metrics, and a scrape sends no request to the server.
 Rule 2: Labels are names of jobs, engines and states, so their number is bounded.

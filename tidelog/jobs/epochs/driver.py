@@ -275,10 +275,7 @@ class Driver:
         raise kind(f"{text} [partition {partition}, epoch {self.progress.epoch + 1}]{more}")
 
     def _publish(self, plans: Sequence[TaskPlan], results: Sequence[TaskResult], stages: Sequence[str]) -> None:
-        """Publish (Rule 1).
-
-        If this raises, nothing was published; only after an OSError is the outcome unknown.
-        """
+        """Publish (Rule 1). If this raises, nothing was published; only after an OSError is the outcome unknown."""
         read = {
             (f"{topic}:{self._shape.part(topic, result.partition)}", span.end): None
             for result in results if result.marker is not None

@@ -104,10 +104,7 @@ class SparkTasks:
         self._cancelled = False
 
     def __call__(self, plans: Sequence[TaskPlan]) -> list[TaskResult]:
-        """Return the results in the order of the plans.
-
-        Raises TryAgainError if Spark gives up, or after ``cancel``.
-        """
+        """Return the results in the order of the plans. Raises TryAgainError if Spark gives up, or after ``cancel``."""
         from py4j.protocol import Py4JError  # type: ignore[import-untyped]
         from pyspark.errors import PySparkException
 

@@ -8,7 +8,7 @@ Rule 2: A problem with one job must not affect the others: missing and invalid d
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import msgspec
@@ -28,6 +28,7 @@ from tidelog.topics.settings import key_of, read_settings
 from tidelog.transport.call import Call
 
 PAGE: Final = 2000  # calls in one pipeline
+_Streams = list[list[tuple[str, str]]]  # topics and streams that each partition of a job reads
 
 
 @dataclass(frozen=True)
@@ -100,29 +101,16 @@ class JobsOverview:
         return msgspec.json.encode(data).decode()
 
 
-@dataclass
-class _Found:
-    """Intermediate results for one job."""
-
-    spec: JobSpec
-    engine: str = ""
-    status: Status | None = None
-    snapshots: SnapshotSummary = SnapshotSummary()  # noqa: RUF009 - immutable
-    streams: dict[int, list[tuple[str, str]]] = field(default_factory=dict)  # by partition: topic, stream
-
-
 def overview(names: Sequence[str] = ()) -> Steps[JobsOverview]:
     """Return an overview of these jobs, or of all. Raises JobError if a job does not exist."""
     there: JobRegistry = yield from registry.read()
     specs = [there.find(name) for name in names] if names else [there.specs[name] for name in sorted(there.specs)]
     (now,) = checked((yield [strings.server_time()]))
-    found = [_Found(spec) for spec in specs]
-    engines = yield from _owners(found)
-    yield from _streams(found)
+    found, engines = yield from _owners(specs)
     jobs = []
-    for each in found:
-        partitions = yield from _partitions(each, now)
-        jobs.append(JobOverview(each.spec, each.engine, each.status, tuple(partitions), each.snapshots))
+    for each, streams in zip(found, (yield from _streams(specs)), strict=True):
+        partitions = yield from _partitions(each.spec, streams, now)
+        jobs.append(replace(each, partitions=tuple(partitions)))
     return JobsOverview(now, tuple(jobs), tuple(engines))
 
 
@@ -136,15 +124,13 @@ def owner(name: str) -> Steps[str]:
     return value.rpartition(b":")[0].decode() if there == value else ""
 
 
-def _owners(found: Sequence[_Found]) -> Steps[list[str]]:
-    """Read statuses and the holders of claims; return all live engines."""
+def _owners(specs: Sequence[JobSpec]) -> Steps[tuple[list[JobOverview], list[str]]]:
+    """Return the jobs with their status and the holders of their claims, and all live engines."""
     (document,) = checked((yield [strings.get(keys.ENGINES)]))
-    names = [each.spec.name for each in found]
+    names = [spec.name for spec in specs]
     claims, said, kept = checked(
         (yield [strings.mget(*map(which, names)) for which in (keys.owner, keys.status, keys.snapshots)])
     )
-    for each, text in zip(found, kept, strict=True):
-        each.snapshots = status.snapshots_of(text, each.spec.generation)
     holders = [_holder(claim) for claim in claims]
     try:
         listed = sorted(msgspec.json.decode(document or b"{}").get("engines", {}))
@@ -155,11 +141,13 @@ def _owners(found: Sequence[_Found]) -> Steps[list[str]]:
     leases = sorted({lease for lease, _ in holders if lease} | {keys.lease(name) for name in listed})
     (values,) = checked((yield [strings.mget(*leases)]))
     living = dict(zip(leases, values, strict=True))
-    for each, (lease, value), text in zip(found, holders, said, strict=True):
+    found = []
+    for spec, (lease, value), text, snapshots in zip(specs, holders, said, kept, strict=True):
         lives = lease and living[lease] == value
-        each.engine = value.rpartition(b":")[0].decode("utf-8", "backslashreplace") if lives else ""
-        each.status = status.decoded(text)
-    return [name for name in listed if living[keys.lease(name)] is not None]
+        engine = value.rpartition(b":")[0].decode("utf-8", "backslashreplace") if lives else ""
+        summary = status.snapshots_of(snapshots, spec.generation)
+        found.append(JobOverview(spec, engine, status.decoded(text), snapshots=summary))
+    return found, [name for name in listed if living[keys.lease(name)] is not None]
 
 
 def _holder(claim: bytes | None) -> tuple[str, bytes]:
@@ -168,15 +156,18 @@ def _holder(claim: bytes | None) -> tuple[str, bytes]:
     return (parts[0].decode("utf-8", "backslashreplace"), parts[1]) if len(parts) == 3 else ("", b"")
 
 
-def _streams(found: Sequence[_Found]) -> Steps[None]:
-    """Determine the streams that each partition reads. A topic with one partition is read by all."""
-    topics = sorted({topic for each in found for topic in each.spec.inputs})
+def _streams(specs: Sequence[JobSpec]) -> Steps[list[_Streams]]:
+    """Return the streams that each partition of each job reads. A topic with one partition is read by all."""
+    topics = sorted({topic for spec in specs for topic in spec.inputs})
     (texts,) = checked((yield [strings.mget(*map(key_of, topics))]))
     counts = {topic: _count(topic, text) for topic, text in zip(topics, texts, strict=True)}
-    for each in found:
-        for at in range(each.spec.partitions):
-            inputs = [(topic, 0 if counts[topic] == 1 else at) for topic in each.spec.inputs]
-            each.streams[at] = [(topic, f"{topic}:{part}") for topic, part in inputs]
+    return [
+        [
+            [(topic, f"{topic}:{0 if counts[topic] == 1 else at}") for topic in spec.inputs]
+            for at in range(spec.partitions)
+        ]
+        for spec in specs
+    ]
 
 
 def _count(topic: str, text: bytes | None) -> int:
@@ -186,21 +177,20 @@ def _count(topic: str, text: bytes | None) -> int:
         return 0
 
 
-def _partitions(found: _Found, now: int) -> Steps[list[PartitionOverview]]:
+def _partitions(spec: JobSpec, streams: _Streams, now: int) -> Steps[list[PartitionOverview]]:
     """Return the progress of each partition of a job."""
-    spec = found.spec
     recovering = yield from _sent(strings.get(keys.recovery(spec.name, at)) for at in range(spec.partitions))
-    lasts, positions = yield from _positions(found)
+    lasts, positions = yield from _positions(spec, streams)
     requests: list[Call[Any]] = []
-    for at in range(spec.partitions):
-        for topic, stream in found.streams[at]:
+    for at, inputs in enumerate(streams):
+        for topic, stream in inputs:
             after = positions[at, topic]
             requests += [calls.tcount(stream, f"({after}"), calls.trange(stream, f"({after}", "+", 1)]
     replies = iter((yield from _sent(requests)))
     progress = []
     for at, last in enumerate(lasts):
         lag = age = 0
-        for _ in found.streams[at]:
+        for _ in streams[at]:
             count, first = next(replies), next(replies)
             if isinstance(count, int) and isinstance(first, list):
                 lag += count
@@ -210,13 +200,13 @@ def _partitions(found: _Found, now: int) -> Steps[list[PartitionOverview]]:
     return progress
 
 
-def _positions(found: _Found) -> Steps[tuple[list[Marker | None], dict[tuple[int, str], StreamId]]]:
+def _positions(spec: JobSpec, streams: _Streams) -> Steps[tuple[list[Marker | None], dict[tuple[int, str], StreamId]]]:
     """Return the last marker of each partition, and its position in each input, by partition and topic."""
-    lasts = yield from _lasts(found.spec)
-    begun = yield from _begun(found)
+    lasts = yield from _lasts(spec)
+    begun = yield from _begun(spec, streams)
     positions = {}
-    for at, last in enumerate(lasts):
-        for topic, stream in found.streams[at]:
+    for at, (last, inputs) in enumerate(zip(lasts, streams, strict=True)):
+        for topic, stream in inputs:
             span = last.inputs.get(topic) if last is not None else None
             positions[at, topic] = span.end if span is not None else begun.get((topic, stream), StreamId(0))
     return lasts, positions
@@ -236,10 +226,9 @@ class ResetPreview:
 
 def preview_reset(spec: JobSpec, start: StartPosition) -> Steps[list[ResetPreview]]:
     """Return the entries that a job reads again or skips if it is reset to ``start``."""
-    found = _Found(spec)
-    yield from _streams([found])
-    _, positions = yield from _positions(found)
-    rows = [(at, stream, positions[at, topic]) for at in found.streams for topic, stream in found.streams[at]]
+    (streams,) = yield from _streams([spec])
+    _, positions = yield from _positions(spec, streams)
+    rows = [(at, stream, positions[at, topic]) for at, inputs in enumerate(streams) for topic, stream in inputs]
     infos = yield from _sent(calls.tinfo(stream) for _, stream, _ in rows)
     requests: list[Call[Any]] = []
     targets = []
@@ -274,10 +263,10 @@ def _marker(key: str, spec: JobSpec, entries: Any) -> Marker | None:
     return marker if marker.generation == spec.generation else None
 
 
-def _begun(found: _Found) -> Steps[Mapping[tuple[str, str], StreamId]]:
+def _begun(spec: JobSpec, streams: _Streams) -> Steps[Mapping[tuple[str, str], StreamId]]:
     """Return the positions of the group, from which a job without markers continues."""
-    group = keys.group(found.spec.name).encode()
-    pairs = sorted({pair for each in found.streams.values() for pair in each})
+    group = keys.group(spec.name).encode()
+    pairs = sorted({pair for inputs in streams for pair in inputs})
     listed = yield from _sent(calls.tgroup_list(stream) for _, stream in pairs)
     return {
         pair: each.offset
@@ -298,9 +287,7 @@ def _sent(requests: Iterable[Call[Any]]) -> Steps[list[Any]]:
 
 
 def _recovery(text: Any, epoch: int | None) -> Any:
-    """Return the progress of a recovery, ``{"from": 3, "epoch": 5, "to": 9, "rows": 800}``; None if a later epoch was
-    published.
-    """
+    """Return a recovery's progress, ``{"from": 3, "epoch": 5, "to": 9, "rows": 800}``; None after a later epoch."""
     if not isinstance(text, bytes):
         return None
     try:

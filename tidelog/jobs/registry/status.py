@@ -122,9 +122,7 @@ class StatusReporter:
         self.events.append(calls.tappev(keys.events(self.status.name), said, count=EVENTS))
 
     def snapshots(self, text: bytes | None) -> None:
-        """Record the server's list of the job's snapshots: creates an event when they start to fail, and when they
-        recover.
-        """
+        """Record the list of the job's snapshots. Creates an event when they start to fail, and when they recover."""
         error = snapshots_of(text, self.status.generation).error
         if error != self._snapshot_error:
             self._snapshot_error = error

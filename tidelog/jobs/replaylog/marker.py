@@ -18,18 +18,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
 
 import msgspec
 
 from tidelog.client.entries import Entry, StreamId
 from tidelog.jobs.declare import Merge
 from tidelog.jobs.errors import JobError
-
-FIELDS: Final = (
-    "epoch", "run", "generation", "version", "inputs", "now", "rows", "digest", "skipped", "calls", "merge",
-    "max_rows",
-)  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,6 @@ Rule 1: A process whose generation is older than that in the string changes noth
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
 import msgspec
 
@@ -54,15 +53,6 @@ class JobSnapshots(msgspec.Struct, frozen=True):
         return self.partitions.get(str(partition), PartitionSnapshots())
 
 
-@dataclass(frozen=True)
-class PartitionRef:
-    """Identifies a partition of a generation."""
-
-    job: str
-    generation: int
-    partition: int
-
-
 def decode(job: str, text: bytes | None) -> JobSnapshots:
     """Return the snapshots from the string; empty if it does not exist. Raises JobError if it is something else."""
     if text is None:
@@ -74,22 +64,22 @@ def decode(job: str, text: bytes | None) -> JobSnapshots:
 
 
 def change(
-    servers: LeaderConnection, owner: PartitionRef, changed: Callable[[PartitionSnapshots], PartitionSnapshots]
-) -> JobSnapshots:
+    servers: LeaderConnection, job: str, generation: int, partition: int,
+    changed: Callable[[PartitionSnapshots], PartitionSnapshots],
+) -> JobSnapshots:  # fmt: skip
     """Replace the snapshots of a partition; return those of the job after the change.
 
     Raises SupersededError if the string is of a later generation (Rule 1), and the errors of ``LeaderConnection.ask``.
     """
-    key = keys.snapshots(owner.job)
 
     def edit(text: bytes | None) -> tuple[bytes, JobSnapshots]:
-        records = decode(owner.job, text)
-        if records.generation > owner.generation:
-            raise SupersededError(f"job {owner.job!r} is at generation {records.generation}, not {owner.generation}")
-        if records.generation < owner.generation:
-            records = JobSnapshots(owner.generation)
-        mine = changed(records.of(owner.partition))
-        records = JobSnapshots(owner.generation, {**records.partitions, str(owner.partition): mine})
+        records = decode(job, text)
+        if records.generation > generation:
+            raise SupersededError(f"job {job!r} is at generation {records.generation}, not {generation}")
+        if records.generation < generation:
+            records = JobSnapshots(generation)
+        mine = changed(records.of(partition))
+        records = JobSnapshots(generation, {**records.partitions, str(partition): mine})
         return msgspec.json.encode(records), records
 
-    return drive_over(servers.ask, documents.change(key, edit))
+    return drive_over(servers.ask, documents.change(keys.snapshots(job), edit))

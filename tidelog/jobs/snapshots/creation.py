@@ -16,6 +16,7 @@ import logging
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, Final
@@ -24,7 +25,7 @@ import msgspec.structs
 
 from tidelog.jobs.errors import JobError, SupersededError
 from tidelog.jobs.snapshots import catalog, manifests, owners, retention
-from tidelog.jobs.snapshots.catalog import PartitionRef, PartitionSnapshots, SnapshotInfo
+from tidelog.jobs.snapshots.catalog import PartitionSnapshots, SnapshotInfo
 from tidelog.jobs.snapshots.copying import CopyResult, copy
 from tidelog.jobs.snapshots.manifests import LEFTOVER, PreviousVersion, SnapshotFiles, SnapshotManifest
 from tidelog.jobs.snapshots.objects import PATIENCE, PIECE, ObjectStore, SnapshotError
@@ -71,16 +72,14 @@ def make(request: SnapshotRequest) -> SnapshotManifest:
     ReplyError, and SupersededError if there is a later generation, are not.
     """
     access = replace(request.access, retries=min(request.access.retries, RETRIES))
-    servers = LeaderConnection(access, f"snapshot:{request.job}:{request.partition}")
-    try:
-        return _made(request, servers)
-    except (SupersededError, UnreachableError, ReplyError):
-        raise
-    except Exception as error:
-        _record_failure(request, servers, f"{type(error).__name__}: {error}")
-        raise
-    finally:
-        servers.close()
+    with closing(LeaderConnection(access, f"snapshot:{request.job}:{request.partition}")) as servers:
+        try:
+            return _made(request, servers)
+        except (SupersededError, UnreachableError, ReplyError):
+            raise
+        except Exception as error:
+            _record_failure(request, servers, f"{type(error).__name__}: {error}")
+            raise
 
 
 def _made(request: SnapshotRequest, servers: LeaderConnection) -> SnapshotManifest:
@@ -202,8 +201,9 @@ def _record(
         for each, manifest in kept
     )
     all_ = catalog.change(
-        servers, _owner(request), lambda record: PartitionSnapshots(stated, {**record.needs, **needs})
-    )
+        servers, request.job, request.generation, request.partition,
+        lambda record: PartitionSnapshots(stated, {**record.needs, **needs}),
+    )  # fmt: skip
     retention.move_groups(servers, request.job, request.partition, request.partitions, request.shared, all_)
     evicted = retention.trim(servers, replay, oldest)
     log.info("%d retained, the oldest of epoch %d; %d markers evicted", len(kept), oldest.epoch, evicted)
@@ -217,10 +217,6 @@ def _record_failure(request: SnapshotRequest, servers: LeaderConnection, error: 
         return msgspec.structs.replace(record, error=error, since=record.since if record.error else now)
 
     try:
-        catalog.change(servers, _owner(request), failed)
+        catalog.change(servers, request.job, request.generation, request.partition, failed)
     except (SupersededError, UnreachableError, ReplyError, JobError) as other:
         log.error("a failure could not be recorded on the server: %s", other)
-
-
-def _owner(request: SnapshotRequest) -> PartitionRef:
-    return PartitionRef(request.job, request.generation, request.partition)

@@ -129,9 +129,7 @@ def listed(objects: ObjectStore, folder: str) -> tuple[list[SnapshotFiles], list
 
 
 def load(objects: ObjectStore, snapshot: SnapshotFiles) -> SnapshotManifest | None:
-    """Return a snapshot's manifest; log a warning and return None if it is invalid. Raises SnapshotError if it can't be
-    read.
-    """
+    """Return a snapshot's manifest; None, logged, if it is invalid. Raises SnapshotError if it can't be read."""
     try:
         manifest = msgspec.json.decode(objects.read(snapshot.manifest), type=SnapshotManifest)
     except (MissingError, msgspec.MsgspecError, UnicodeDecodeError) as error:

@@ -58,9 +58,7 @@ class ReplayLog:
         return self._last[1].epoch if ours and self._last is not None else 0
 
     def find(self, epoch: int) -> tuple[StreamId, Marker] | None:
-        """Return the marker of an epoch, if it exists. Every epoch has a marker, so its expected position is checked
-        first.
-        """
+        """Return the marker of an epoch, if any. Every epoch has one, so its expected position is checked first."""
         if self._first is None or epoch > self.last:
             return None
         at, first = self._first

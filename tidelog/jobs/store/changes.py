@@ -127,10 +127,7 @@ class StateChanges:
         self.writes.update(dict.fromkeys(keys))
 
     def scan(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """Iterate over keys with the prefix and their records, in order.
-
-        Later writes are not visible.
-        """
+        """Iterate over keys with the prefix and their records, in order. Later writes are not visible."""
         self._epoch()
         own: dict[bytes, bytes | None] = {}
         for level in self._levels():

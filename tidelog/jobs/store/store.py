@@ -266,9 +266,7 @@ class StateStore:
         self, back: VersionInfo, made: StoreMeta, keys: Sequence[bytes], records: Sequence[Record],
         prepare: Callable[[Txn], None] | None,
     ) -> None:  # fmt: skip
-        """Write the mutations and ``made``. If this is interrupted, the metadata names the version ``back`` to roll
-        back to.
-        """
+        """Write the mutations and ``made``. If this is interrupted, the metadata names ``back``, which is restored."""
         env = self.environment
         with reported(self.path):
             with env.env.begin() as txn:

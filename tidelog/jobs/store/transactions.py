@@ -29,9 +29,7 @@ class MutationPart(NamedTuple):
 def parts(
     txn: Txn, env: StoreEnvironment, keys: Sequence[bytes], records: Sequence[Record], memory: int
 ) -> Iterator[MutationPart]:
-    """Divide mutations into parts that each take at most about ``memory`` bytes of changed pages. Yields at least one
-    part.
-    """
+    """Divide mutations into parts, at least one, that each take at most about ``memory`` bytes of changed pages."""
     stat = txn.stat(env.data)
     pages = min(len(keys), stat["leaf_pages"] + len(keys) // 32)  # of small records
     size = pages * stat["psize"] + sum(map(len, filter(None, records)))
@@ -84,9 +82,7 @@ def index(
 
 
 def remove_expired(txn: Txn, env: StoreEnvironment, horizon: bytes, limit: int) -> None:
-    """Check up to ``limit`` entries of ``due`` up to a time; remove expired records, move entries with a later
-    deadline.
-    """
+    """Check ``limit`` entries of ``due`` up to a time: remove expired records, move entries with later deadlines."""
     entries: list[bytes] = []
     for entry in txn.cursor(env.due).iternext(values=False):
         if entry[:8] > horizon or len(entries) >= limit:

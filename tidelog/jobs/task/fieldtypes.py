@@ -55,10 +55,7 @@ class ColumnField:
     fix: Fix | None = None  # converts builtin values for Arrow; None: not needed
 
     def array(self, values: list[Any]) -> pa.Array:
-        """Return an array of values, None for missing ones.
-
-        Raises ArrowInvalid, TypeError... if a value does not fit.
-        """
+        """Return an array of values, None for missing ones. Raises ArrowInvalid or TypeError if one does not fit."""
         if self.kind not in ("str", "int", "float", "bool", "bytes", "date", "datetime"):
             values = msgspec.to_builtins(values, builtin_types=_NATIVE, enc_hook=_dumped)
         if self.kind in ("enum", "literal"):

@@ -113,8 +113,7 @@ class OutputWriter:
         return written
 
     def _as_record(self, row: dict[str, Any]) -> bytes:
-        """Return a row as a record, for types whose text may represent a number. Raises OutputRowError or CodecError.
-        """
+        """Return a row as a record, for types whose text may be a number's. Raises OutputRowError or CodecError."""
         codec = self.output.topic.codec
         try:
             made = codec.shape.made(self._record(row))

@@ -233,9 +233,7 @@ class TaskInput:
     def _fitting(
         self, column: ColumnField, found: list[Any], ids: pa.Array, base: int, bad: dict[int, UndecodableError]
     ) -> pa.Array:
-        """Return a column. A value that doesn't fit its Arrow type, such as an int of over 64 bits, adds its row to
-        ``bad``.
-        """
+        """Return a column. A value that doesn't fit its Arrow type, such as a 65-bit int, adds its row to ``bad``."""
         try:
             return column.array(found)
         except (pa.ArrowException, TypeError, ValueError, OverflowError):

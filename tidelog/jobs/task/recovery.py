@@ -190,9 +190,7 @@ class Recovery:
         return marker is None or marker.run == run
 
     def _follow(self, target: StateVersion, restored: bool = False) -> None:
-        """Replay from the store's version to ``target``. Raises _UnreachableVersionError if the log does not lead
-        there.
-        """
+        """Replay the log up to ``target``. Raises _UnreachableVersionError if it does not lead there."""
         version = self.store.version
         if version.epoch > target.epoch:
             if not self._undo():
