@@ -26,9 +26,8 @@ from tidelog.spark.optionvalues import OptionError
 from tidelog.spark.partitioning import PLAIN, TopicEntries
 from tidelog.spark.values import kind_of
 from tidelog.topics.reconcile import compare, known
-from tidelog.topics.sending import TopicFullError
+from tidelog.topics.sending import TopicFullError, evictions
 from tidelog.topics.settings import FUNCTION, TopicError, TopicSettings
-from tidelog.transport.call import Call
 from tidelog.transport.leader import LeaderConnection
 
 Ask = Callable[..., list[Any]]  # Servers.ask, or that of a Publisher
@@ -81,13 +80,8 @@ class TargetTopic:
     def evict(self, ask: Ask, streams: Iterable[bytes]) -> None:
         """Evict the entries of these partitions that exceed the retention, with ``overflow="drop"``."""
         kept = self.facts.retention
-        made: list[Call[Any]] = []
-        for key in sorted(streams) if kept.drops else ():
-            if kept.partition_size is not None:
-                made.append(calls.ttrim(key, count=kept.partition_size))
-            if kept.max_age_ms is not None:
-                made.append(calls.ttrim(key, ms=kept.max_age_ms))
-        checked(ask(*made))
+        if kept.drops:
+            checked(ask(*[call for key in sorted(streams) for call in evictions(kept, key.decode())]))
 
 
 def number_of(key: str) -> int:

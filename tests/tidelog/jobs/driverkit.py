@@ -17,9 +17,8 @@ from tidelog.client.entries import Entry, StreamId
 from tidelog.client.steps import checked
 from tidelog.jobs import Job, keys
 from tidelog.jobs.epochs.driver import Driver
-from tidelog.jobs.epochs.outcome import DriverOptions
 from tidelog.jobs.replaylog.marker import InputSpan, Marker
-from tidelog.jobs.task.plan import TaskFailure, TaskPlan, TaskResult
+from tidelog.jobs.task.plan import TaskFailure, TaskPlan, TaskResult, TaskSettings
 from tidelog.testing import Server
 from tidelog.topics import Topic
 from tidelog.transport.access import Access
@@ -89,7 +88,8 @@ def driver(server: Server, job: Job, generation: int = 1, **options: Any) -> Dri
     """A driver with tasks in threads, closed by ``close_drivers``."""
     settings: dict[str, Any] = {"access": Access((server.url,), retry_ms=5), "tasks": in_threads} | options
     access, tasks, start = settings["access"], settings["tasks"], settings.get("start")
-    made = Driver(access, job, "any:copy", generation, DriverOptions("/nowhere"), tasks, start)
+    where = TaskSettings("any:copy", (), access, generation, "", 0, "/nowhere", settings.get("store", ""))
+    made = Driver(job, where, tasks, start)
     MADE.append(made)
     return made
 

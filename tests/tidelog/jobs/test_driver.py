@@ -11,11 +11,9 @@ import pytest
 
 pytest.importorskip("pyarrow")
 
-from tests.tidelog.jobs import driverkit
 from tests.tidelog.jobs.driverkit import append, close_drivers, copy, driver, epochs, in_threads, made, numbers, out
 from tidelog import Client
 from tidelog.jobs import Job, JobError, keys
-from tidelog.jobs.epochs.outcome import DriverOptions
 from tidelog.jobs.errors import SupersededError
 from tidelog.jobs.replaylog.marker import Marker
 from tidelog.jobs.replaylog.origin import CLOSED
@@ -224,12 +222,9 @@ def test_a_source_is_called_on_its_schedule(client: Client, tidelog_server: Serv
     assert epochs(client, 0) == epochs(client, 1) == [1, 2]
 
 
-def test_a_source_does_not_spin_when_a_snapshot_is_due(
-    tidelog_server: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:  # fmt: skip
+def test_a_source_does_not_spin_when_a_snapshot_is_due(tidelog_server: Server) -> None:
     job = copy(tidelog_server, inputs=(), partitions=2, every=60.0, state=int, snapshot_epochs=1)
-    monkeypatch.setattr(driverkit, "DriverOptions", lambda folder: DriverOptions(folder, "file:///nowhere"))
-    drive = driver(tidelog_server, job)
+    drive = driver(tidelog_server, job, store="file:///nowhere")
     assert drive.step().epoch == 1
     waits = drive.step()  # the snapshot is made with the next call
     assert not waits.published

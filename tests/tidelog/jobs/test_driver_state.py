@@ -18,10 +18,9 @@ from tests.tidelog.jobs.countjob import Click, clicks, count, totals
 from tidelog import Client
 from tidelog.jobs import keys
 from tidelog.jobs.epochs.driver import Driver, Tasks
-from tidelog.jobs.epochs.outcome import DriverOptions
 from tidelog.jobs.errors import SupersededError, TryAgainError
 from tidelog.jobs.task import task
-from tidelog.jobs.task.plan import TaskFailure, TaskPlan, TaskResult
+from tidelog.jobs.task.plan import TaskFailure, TaskPlan, TaskResult, TaskSettings
 from tidelog.testing import Server
 from tidelog.transport.access import Access
 
@@ -34,7 +33,8 @@ def send(server: Server, users: Sequence[str]) -> None:
 
 
 def driver(server: Server, state: Path, tasks: Tasks) -> Driver:
-    return Driver(Access((server.url,), retry_ms=5), count, TARGET, 1, DriverOptions(str(state)), tasks)
+    access = Access((server.url,), retry_ms=5)
+    return Driver(count, TaskSettings(TARGET, (), access, 1, "", 0, str(state)), tasks)
 
 
 def one(plan: TaskPlan) -> TaskResult:

@@ -19,12 +19,11 @@ from tests.tidelog.jobs.test_driver_state import TARGET, in_threads, send, until
 from tests.waiting import eventually
 from tidelog.jobs import keys
 from tidelog.jobs.epochs.driver import Driver
-from tidelog.jobs.epochs.outcome import DriverOptions
 from tidelog.jobs.snapshots import owners
 from tidelog.jobs.snapshots.catalog import JobSnapshots, PartitionSnapshots, SnapshotInfo
 from tidelog.jobs.snapshots.objects import ObjectStore
 from tidelog.jobs.snapshots.schedule import FIRST, MOST, SILENT, SnapshotSchedule
-from tidelog.jobs.task.plan import TaskPlan, TaskResult
+from tidelog.jobs.task.plan import TaskPlan, TaskResult, TaskSettings
 from tidelog.testing import Server
 from tidelog.transport.access import Access
 
@@ -113,10 +112,15 @@ def test_where_an_engine_goes_on() -> None:
     assert saving.due_in is None
 
 
+def settings(server: Server, folder: Path, store: str, generation: int = 1) -> TaskSettings:
+    access = Access((server.url,), retry_ms=5)
+    return TaskSettings(TARGET, (), access, generation, "", 0, str(folder / "state"), store)
+
+
 def test_an_idle_job_gets_its_snapshots_and_then_rests(tidelog_server: Server, tmp_path: Path) -> None:
-    options = DriverOptions(str(tmp_path / "state"), f"file://{tmp_path}/snapshots")
+    store = f"file://{tmp_path}/snapshots"
     job = replace(count, snapshot_every=0.3)
-    drive = Driver(Access((tidelog_server.url,), retry_ms=5), job, TARGET, 1, options, in_threads)
+    drive = Driver(job, settings(tidelog_server, tmp_path, store), in_threads)
     send(tidelog_server, ["ada", "bob"] * 50)
     try:
         until_idle(drive)
@@ -134,7 +138,7 @@ def test_an_idle_job_gets_its_snapshots_and_then_rests(tidelog_server: Server, t
             assert not outcome.published
             assert outcome.again is None
             assert drive.step().epoch == epoch
-            owner = owners.read(ObjectStore(options.store), "count", 1)
+            owner = owners.read(ObjectStore(store), "count", 1)
             assert owner == {each.name: each.settings.id for each in (*job.inputs, *job.outputs)}
     finally:
         drive.close()
@@ -147,10 +151,8 @@ def test_an_idle_job_whose_snapshots_fail_tries_again(
     monkeypatch.setattr("tidelog.jobs.snapshots.schedule.FIRST", 0.2)
     place = tmp_path / "snapshots"
     place.write_text("a file where the folder should be")
-    options = DriverOptions(str(tmp_path / "state"), f"file://{place}")
-    drive = Driver(
-        Access((tidelog_server.url,), retry_ms=5), replace(count, snapshot_epochs=1), TARGET, 1, options, in_threads
-    )
+    where = settings(tidelog_server, tmp_path, f"file://{place}")
+    drive = Driver(replace(count, snapshot_epochs=1), where, in_threads)
     send(tidelog_server, ["ada", "bob"] * 50)
 
     def parts() -> list[Any]:
@@ -174,19 +176,19 @@ def test_an_idle_job_whose_snapshots_fail_tries_again(
 
 
 def test_snapshots_of_an_earlier_generation_do_not_count(tidelog_server: Server, tmp_path: Path) -> None:
-    options = DriverOptions(str(tmp_path / "state"), f"file://{tmp_path}/snapshots")
+    where = settings(tidelog_server, tmp_path, f"file://{tmp_path}/snapshots", generation=2)
     job = replace(count, snapshot_epochs=1)
     kept = {"kept": [{"name": "x", "epoch": 5000, "time": 0, "size": 0, "stored": 0}]}
     with tidelog_server.client() as client:
         text = json.dumps({"generation": 1, "partitions": {"0": kept, "1": kept}})
         client.redis.set(keys.snapshots("count"), text)
     send(tidelog_server, ["a", "b"])
-    drive = Driver(Access((tidelog_server.url,)), job, TARGET, 2, options, in_threads)
+    drive = Driver(job, where, in_threads)
     try:
         assert drive.step().epoch == 1
     finally:
         drive.close()
-    again = Driver(Access((tidelog_server.url,)), job, TARGET, 2, options, in_threads)
+    again = Driver(job, where, in_threads)
     try:
         assert again.step().published  # without entries: the snapshot is due
     finally:
@@ -203,9 +205,8 @@ def test_what_comes_while_a_snapshot_is_begun_gets_another_one(tidelog_server: S
         saves.append(plans[0].snapshot)
         return in_threads(plans)
 
-    options = DriverOptions(str(tmp_path / "state"), f"file://{tmp_path}/snapshots")
     job = replace(count, snapshot_epochs=1)
-    drive = Driver(Access((tidelog_server.url,)), job, TARGET, 1, options, tasks)
+    drive = Driver(job, settings(tidelog_server, tmp_path, f"file://{tmp_path}/snapshots"), tasks)
     send(tidelog_server, ["a", "b"])
     try:
         assert drive.step().published

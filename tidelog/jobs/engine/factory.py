@@ -20,7 +20,7 @@ from tidelog.jobs.declare import Job
 from tidelog.jobs.engine.runner import Runner
 from tidelog.jobs.engine.session import EngineSettings
 from tidelog.jobs.epochs.driver import Driver
-from tidelog.jobs.epochs.outcome import DriverOptions, EpochOutcome
+from tidelog.jobs.epochs.outcome import EpochOutcome
 from tidelog.jobs.epochs.sparktasks import SparkTasks
 from tidelog.jobs.errors import JobError
 from tidelog.jobs.loading import load
@@ -62,28 +62,20 @@ class RunnerFactory:
         """Create the runner of a job. Raises JobError if the code on this engine is not that of the job."""
         job = load(spec.target, self._settings.path, spec.version)
         _check(spec, job)
-        if job.kind == "frame":
-            return self._frame(spec, job)
-        settings = self._settings
-        options = DriverOptions(
-            settings.state_dir, spec.store or settings.store, settings.path, version=spec.version,
-            stage_ttl_ms=round(job.timeout * 1000) + SPARE_MS, copies=ReplicaAcks(settings.replicas),
-        )  # fmt: skip
-        tasks = SparkTasks(self._spark.result(), spec.name, timeout=job.timeout)
-        driver = Driver(settings.access, job, spec.target, spec.generation, options, tasks, spec.start or None)
-        return BatchRunner(driver, tasks, self._notifier)
-
-    def _frame(self, spec: JobSpec, job: Job) -> Runner:
-        from tidelog.jobs.frames.query import FrameRunner  # requires pyspark
-
         settings = self._settings
         where = TaskSettings(
             spec.target, settings.path, settings.access, spec.generation, uuid4().hex, spec.partitions,
-            settings.state_dir, spec.store or settings.store,
+            settings.state_dir, spec.store or settings.store, version=spec.version,
+            stage_ttl_ms=round(job.timeout * 1000) + SPARE_MS, copies=ReplicaAcks(settings.replicas),
         )  # fmt: skip
-        begun = replace(job, start=spec.start) if spec.start else job
         spark = self._spark.result()
-        return FrameQuery(FrameRunner(spark, begun, where), spark)
+        if job.kind == "frame":
+            from tidelog.jobs.frames.query import FrameRunner  # requires pyspark
+
+            begun = replace(job, start=spec.start) if spec.start else job
+            return FrameQuery(FrameRunner(spark, begun, where), spark)
+        tasks = SparkTasks(spark, spec.name, timeout=job.timeout)
+        return BatchRunner(Driver(job, where, tasks, spec.start or None), tasks, self._notifier)
 
 
 class EntryNotifier:

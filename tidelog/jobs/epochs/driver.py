@@ -38,7 +38,7 @@ from tidelog.client.publish import Publisher
 from tidelog.client.steps import checked
 from tidelog.jobs import errors, keys
 from tidelog.jobs.declare import Job
-from tidelog.jobs.epochs.outcome import IDLE, DriverOptions, EpochOutcome, PhaseTimer, done
+from tidelog.jobs.epochs.outcome import IDLE, EpochOutcome, PhaseTimer, done
 from tidelog.jobs.epochs.precheck import Precheck, evict, full, precheck
 from tidelog.jobs.errors import InputsLostError, JobError, SupersededError, TryAgainError
 from tidelog.jobs.replaylog.marker import Marker
@@ -49,7 +49,6 @@ from tidelog.jobs.snapshots.catalog import JobSnapshots, decode
 from tidelog.jobs.snapshots.schedule import SnapshotSchedule
 from tidelog.jobs.task.plan import TaskFailure, TaskPlan, TaskResult, TaskSettings
 from tidelog.jobs.topics import JobTopics, changed, job_topics
-from tidelog.transport.access import Access
 from tidelog.transport.errors import ConflictError, ReplyError, StaleEpochError
 
 FULL_S: Final = 1.0  # seconds until a full output is checked again
@@ -70,33 +69,22 @@ Tasks = Callable[[Sequence[TaskPlan]], Sequence[TaskResult]]
 class Driver:
     """One batch job on one engine.
 
-    target: ``module:attribute`` of the job, for tasks. start: where this generation starts, if it is new; None: as the
-    job declares. tasks: runs a task for each plan, all in parallel, and returns their results. ``step`` propagates its
-    errors, and the next step starts from the log.
+    where: the settings of tasks; the driver sets ``run``, ``partitions`` and ``topics``. start: where this generation
+    starts, if it is new; None: as the job declares. tasks: runs a task for each plan, all in parallel, and returns
+    their results. ``step`` propagates its errors, and the next step starts from the log.
     """
 
-    def __init__(
-        self,
-        access: Access,
-        job: Job,
-        target: str,
-        generation: int,
-        options: DriverOptions,
-        tasks: Tasks,
-        start: str | None = None,
-    ) -> None:
+    def __init__(self, job: Job, where: TaskSettings, tasks: Tasks, start: str | None = None) -> None:
         if job.kind != "batch":
             raise JobError(f"job {job.name!r} is a {job.kind} job: it runs as a streaming query")
         self.job = job
-        self.generation = generation
+        self.generation = where.generation
         self.start = start or job.start
-        self.fence = keys.fence(job.name, generation)
-        self._access = access
-        self._target = target
-        self._options = options
+        self.fence = keys.fence(job.name, where.generation)
+        self._where = where
         self.tasks = tasks
-        self.publisher = Publisher(access, f"tidelog-job-{job.name}", options.copies)
-        self._schedule = SnapshotSchedule(job) if job.stateful and options.store else None
+        self.publisher = Publisher(where.access, f"tidelog-job-{job.name}", where.copies)
+        self._schedule = SnapshotSchedule(job) if job.stateful and where.store else None
         self._ready = False
         self._run = ""
         self._published_at = -float("inf")  # monotonic
@@ -138,7 +126,7 @@ class Driver:
         """
         self._ready = False
         ask, job = self.publisher.ask, self.job
-        self._shape = job_topics(self._access, ask, job)
+        self._shape = job_topics(self._where.access, ask, job)
         self._origin = agreed_origin(ask, job, self.generation, self.start, self._shape)
         lasts = last_markers(ask, job.name, self.generation, self._shape.partitions)
         self.progress = JobPositions.of(self._shape, self._origin, lasts)
@@ -234,12 +222,7 @@ class Driver:
         return records if records.generation == self.generation else JobSnapshots()
 
     def _plans(self, save: bool) -> list[TaskPlan]:
-        options = self._options
-        where = TaskSettings(
-            self._target, options.path, self._access, self.generation, self._run, self._shape.partitions,
-            options.state_dir, options.store, options.cache, options.stage_ttl_ms, self._shape.ids(), options.version,
-            options.copies,
-        )  # fmt: skip
+        where = replace(self._where, run=self._run, partitions=self._shape.partitions, topics=self._shape.ids())
         return [
             TaskPlan(where, at, self.progress.epoch + 1, self.progress.lasts[at], self.progress.starts[at], save)
             for at in range(self._shape.partitions)

@@ -1,4 +1,4 @@
-"""The options of a driver, and the result of an epoch."""
+"""The result of an epoch."""
 
 from __future__ import annotations
 
@@ -7,23 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from tidelog.client.publish import NO_REPLICA_ACKS, ReplicaAcks
 from tidelog.jobs.epochs.precheck import Precheck
 from tidelog.jobs.replaylog.positions import JobPositions
 from tidelog.jobs.task.plan import TaskResult
-
-
-@dataclass(frozen=True)
-class DriverOptions:
-    """The options of an engine that apply to all its jobs; see ``plan.TaskSettings``."""
-
-    state_dir: str
-    store: str = ""
-    path: tuple[str, ...] = ()
-    cache: int = 64 << 20
-    stage_ttl_ms: int = 600_000
-    version: str = ""
-    copies: ReplicaAcks = NO_REPLICA_ACKS
 
 
 @dataclass(frozen=True)
