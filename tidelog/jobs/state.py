@@ -100,7 +100,7 @@ class State(Generic[V]):
         try:
             return self._codec.encode(values)
         except _WRONG:
-            at = self._codec.first_wrong(values, self._codec.encode)
+            at, _ = self._codec.first_wrong(values, self._codec.encode)
             value, key = values[at], keys[at][len(self._prefix) :]
             remedy = "delete_many deletes a key" if value is None else "declare the type with @job(state=...) or space"
             text = f"{value!r:.80} for the key {key!r} is not a {self._codec.name}: {remedy}"
@@ -112,12 +112,8 @@ class State(Generic[V]):
         try:
             return self._codec.decode(records)
         except _WRONG:
-            at = self._codec.first_wrong(records, self._codec.decode)
+            at, why = self._codec.first_wrong(records, self._codec.decode)
             key = keys[at][len(self._prefix) :]
-            try:
-                self._codec.decode([records[at]])
-            except _WRONG as error:
-                why = str(error)
             raise StateError(
                 f"{self._where}: the value of {key!r} is not a {self._codec.name}: {why}; read it with the type"
                 " with which it was stored, convert it, or use another space"

@@ -82,7 +82,7 @@ def test_progress_is_told(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_a_long_log_is_read_in_pages(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recovering, "PAGE", 4)
+    monkeypatch.setattr("tidelog.jobs.replaylog.progress.PAGE", 4)
     for _ in range(11):
         send(bench, "a")
         bench.epoch()

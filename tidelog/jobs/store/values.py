@@ -32,24 +32,17 @@ class ValueCodec:
     """
 
     def __init__(self, type_: Any) -> None:
-        self.type = type_
         self.name = getattr(type_, "__name__", str(type_))
-        self._encode, self._decode = _functions(type_)
+        self.encode, self.decode = _functions(type_)
 
-    def encode(self, values: Values) -> list[bytes]:
-        return self._encode(as_list(values))
-
-    def decode(self, records: Sequence[bytes]) -> list[Any]:
-        return self._decode(records)
-
-    def first_wrong(self, values: Sequence[Any], convert: Callable[[list[Any]], Any]) -> int:
-        """Return the index of the first value that ``convert`` (``encode`` or ``decode``) rejects."""
+    def first_wrong(self, values: Sequence[Any], convert: Callable[[list[Any]], Any]) -> tuple[int, str]:
+        """Return the index of the first value that ``convert`` (``encode`` or ``decode``) rejects, and the reason."""
         for at, value in enumerate(values):
             try:
                 convert([value])
-            except (TypeError, ValueError, OverflowError):
-                return at
-        return 0
+            except (TypeError, ValueError, OverflowError) as error:
+                return at, str(error)
+        return 0, ""
 
 
 def as_list(values: Values) -> list[Any]:
