@@ -389,7 +389,7 @@ class Store:
             name = value[at - length : at]
             if len(name) != length or short(name) != key[U64.size :]:
                 raise CorruptError(f"the producer {name!r} has the key of another one")
-            stream.restore_producer(name, value[at:])
+            stream.own_producers().restore(name, value[at:])
 
     def _restore_strings(self, txn: lmdb.Transaction, ks: Keyspace, found: StoreContent) -> None:
         for stored_key, value in self._entries(txn, STRINGS, found):

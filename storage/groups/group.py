@@ -13,7 +13,7 @@ from zlib import crc32
 
 from resp.errors import CorruptError
 from storage.groups.pending import PendingTable
-from storage.model.timers import NEVER
+from storage.model.timers import NEVER, Expiring
 
 # A group's metadata as the store keeps it, numbers big-endian:
 #
@@ -58,19 +58,18 @@ class Consumer:
         self.active = active  # ms since epoch of the last delivery to it; -1: never
 
 
-class Group:
+class Group(Expiring):
     """One group of one stream."""
 
     __slots__ = (
-        "consumers", "counted", "cursor", "cursor_of", "deadlettered", "deadline", "dirty", "entries_read", "expired",
-        "name", "next_consumer", "offset", "owners", "pending", "recount", "redelivered", "ttl", "waiters",
+        "consumers", "counted", "cursor", "cursor_of", "deadlettered", "dirty", "entries_read", "expired", "name",
+        "next_consumer", "offset", "owners", "pending", "recount", "redelivered", "waiters",
     )  # fmt: skip
 
     def __init__(self, name: bytes, offset: int, ttl: int = 0, deadline: int = NEVER) -> None:
+        super().__init__(ttl, deadline)
         self.name = name
         self.offset = offset  # ID of the last entry delivered, or the initial position; 0 before the first entry
-        self.ttl = ttl  # ms of inactivity after which the group expires; 0: never
-        self.deadline = deadline  # time of expiry, in served time (ms), or NEVER
         self.pending = PendingTable()
         self.expired = 0  # number of messages that left the list unacknowledged
         self.deadlettered = 0  # number of those that were moved to a dead-letter stream
@@ -90,7 +89,6 @@ class Group:
         self.recount = False  # changed since then
 
     def memory_bytes(self) -> int:
-        """Return the estimated memory of the group."""
         size = GROUP_BYTES + len(self.name) + self.pending.memory_bytes()
         if self.consumers:
             size += CONSUMER_BYTES * len(self.consumers) + sum(map(len, self.consumers))
@@ -107,19 +105,6 @@ class Group:
 
     def add_consumer(self, consumer: Consumer) -> None:
         self.consumers[consumer.name] = self.owners[consumer.number] = consumer
-
-    def touch(self, served: int) -> None:
-        """Extend the deadline, since a reader was active at this served time [15].
-
-        This is neither logged nor stored by a checkpoint; resume() compensates for it.
-        """
-        if self.ttl:
-            self.deadline = served + self.ttl
-
-    def resume(self, served: int) -> None:
-        """Extend the deadline after the server was down or a replica, which does not count as inactivity [15]."""
-        if self.ttl:
-            self.deadline = max(self.deadline, served + self.ttl)
 
     def meta(self) -> bytes:
         """Return the metadata, as drawn above."""

@@ -49,7 +49,6 @@ class OwnerIndex:
         self._by_last.begin(last_row(range_))
 
     def clear(self) -> None:
-        """Remove all ranges and counts."""
         self.passed = b""
         self._by_owner.clear()
         self._by_last.clear()

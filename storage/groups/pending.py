@@ -32,7 +32,7 @@ from storage.groups.rangerow import (
     unpack_range,
     unpack_time,
 )
-from storage.groups.ranges import NewDueTime, NewOwner, Redelivered, delivered_terms, owned_terms
+from storage.groups.ranges import delivered_terms, new_due_time, new_owner, owned_terms, redelivered
 from storage.groups.rangetable import NO_IDS, NOT_OWNED, RangeTable, ascending
 from storage.model.sortedrows import PackedRows
 from storage.model.timers import NEVER
@@ -103,7 +103,7 @@ class PendingTable(RangeTable):
         if len(self._unowned(self._ids.present(raws))) != len(raws):
             raise KeyError("a message that is not pending")
         taken = self._take_slot(deadletter) if deadletter else 0
-        self._change(raws, Redelivered(due, own_retry, retry, max_deliveries, None if deadletter is None else taken))
+        self._change(raws, redelivered(due, own_retry, retry, max_deliveries, None if deadletter is None else taken))
         if taken:
             self._free_slot(taken)
 
@@ -117,7 +117,7 @@ class PendingTable(RangeTable):
         else:
             found = self._ids.present(ascending(raws))
         found = self._unowned(found)
-        self._change(found, NewDueTime(due))
+        self._change(found, new_due_time(due))
         return found
 
     def remove(self, raws: list[bytes]) -> int:
@@ -158,7 +158,7 @@ class PendingTable(RangeTable):
             owned.note(owner, last)
             owned.lose(self._ranges, raws)
             owned.count(owner, len(raws))
-            self._change(raws, NewOwner(owner, last, count, step))
+            self._change(raws, new_owner(owner, last, count, step))
 
     def forget(self, owner: int) -> int:
         """Remove all messages of an owner and return their number."""
@@ -388,7 +388,6 @@ class PendingTable(RangeTable):
 
     # -- the whole -------------------------------------------------------------------------------------------
     def memory_bytes(self) -> int:
-        """Return the estimated memory of the list."""
         keys = sum(map(len, self._keys)) + 150 * len(self._keys)
         sets = self._ids.memory_bytes() + self._ranges.memory_bytes()
         if self._owner_index is not None:

@@ -8,6 +8,7 @@ exchanges in bulk.
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Callable
 from typing import Final
 
 from storage.groups.rangerow import (
@@ -32,78 +33,49 @@ MAX_OWNED_COUNT: Final = (1 << 63) - 1  # maximum number of deliveries to consum
 Section = tuple[bytes, bytes, int, int]  # a range, the next range (or empty), start and stop of its messages
 
 
-class NewTerms:
-    """A change of the terms of messages."""
-
-    __slots__ = ()
-
-    def of(self, range_: bytes) -> bytes:
-        """Return the new terms of messages in this range."""
-        raise NotImplementedError
+NewTerms = Callable[[bytes], bytes]  # returns the new terms of messages in a range
 
 
-class SameTerms(NewTerms):
-    """Give all messages the same terms."""
+def new_due_time(due: int) -> NewTerms:
+    """Return the change of the due time."""
+    raw = pack_time(due)
 
-    __slots__ = ("_terms",)
+    def terms(range_: bytes) -> bytes:
+        return range_[FIRST:DUE] + raw + range_[EXPIRE:KIND] + NOT_SWEPT
 
-    def __init__(self, terms: bytes) -> None:
-        self._terms = terms
-
-    def of(self, range_: bytes) -> bytes:  # noqa: ARG002
-        return self._terms
+    return terms
 
 
-class NewDueTime(NewTerms):
-    """Change the due time."""
+def redelivered(due: int, own_retry: bool, retry: int | None, most: int | None, slot: int | None) -> NewTerms:
+    """Return the change by one more delivery, see PendingTable.redeliver().
 
-    __slots__ = ("_due",)
+    ``slot``: of the dead-letter key; None: unchanged.
+    """
 
-    def __init__(self, due: int) -> None:
-        self._due = pack_time(due)
-
-    def of(self, range_: bytes) -> bytes:
-        return range_[FIRST:DUE] + self._due + range_[EXPIRE:KIND] + NOT_SWEPT
-
-
-class Redelivered(NewTerms):
-    """Count one more delivery; see PendingTable.redeliver(). ``slot``: of the dead-letter key; None: unchanged."""
-
-    __slots__ = ("_due", "_most", "_own_retry", "_retry", "_slot")
-
-    def __init__(self, due: int, own_retry: bool, retry: int | None, most: int | None, slot: int | None) -> None:
-        self._due = due
-        self._own_retry = own_retry
-        self._retry = retry
-        self._most = most
-        self._slot = slot
-
-    def of(self, range_: bytes) -> bytes:
-        _, first, _, expire, retry, deliveries, most, slot, _ = unpack_range(range_)
+    def terms(range_: bytes) -> bytes:
+        _, first, _, expire, old_retry, deliveries, old_most, old_slot, _ = unpack_range(range_)
         return pack_terms(
-            first, self._due + retry if self._own_retry else self._due, expire,
-            retry if self._retry is None else self._retry, min(deliveries + 1, MAX_COUNT),
-            most if self._most is None else self._most, slot if self._slot is None else self._slot, 0,
+            first, due + old_retry if own_retry else due, expire, old_retry if retry is None else retry,
+            min(deliveries + 1, MAX_COUNT), old_most if most is None else most, old_slot if slot is None else slot, 0,
         )  # fmt: skip
 
+    return terms
 
-class NewOwner(NewTerms):
-    """Make a consumer the owner, or remove the owner; see PendingTable.own()."""
 
-    __slots__ = ("_count", "_last", "_owner", "_step")
+def new_owner(owner: int, last: int, count: int, step: int) -> NewTerms:
+    """Return the change of the owner, see PendingTable.own().
 
-    def __init__(self, owner: int, last: int, count: int, step: int) -> None:
-        self._owner = owner
-        self._last = last
-        self._count = count  # number of deliveries; -1: add ``step`` to the previous number
-        self._step = step
+    ``count``: number of deliveries; -1: add ``step`` to the previous number.
+    """
 
-    def of(self, range_: bytes) -> bytes:
+    def terms(range_: bytes) -> bytes:
         _, first, _, third, _, deliveries, _, _, kind = unpack_range(range_)
-        count = self._count
+        number = count
         if count < 0:
-            count = max(0, min((third if kind == OWNED else deliveries) + self._step, MAX_OWNED_COUNT))
-        return owned_terms(first, self._last, count, self._owner)
+            number = max(0, min((third if kind == OWNED else deliveries) + step, MAX_OWNED_COUNT))
+        return owned_terms(first, last, number, owner)
+
+    return terms
 
 
 def delivered_terms(first: int, due: int, expire: int, retry: int, most: int, slot: int) -> bytes:
@@ -160,7 +132,7 @@ def changed_ranges(
     put: list[bytes] = []
     last, beyond = b"", b""  # the terms before the next range, and that range if it follows the last section
     for range_, after, start, stop in ranges_of(ranges, raws):
-        low, terms, want = range_[:ID_SIZE], range_[ID_SIZE:], new.of(range_)
+        low, terms, want = range_[:ID_SIZE], range_[ID_SIZE:], new(range_)
         if range_ != beyond:
             if beyond and beyond[ID_SIZE:] == last:
                 taken.append(beyond)

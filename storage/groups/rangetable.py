@@ -39,7 +39,6 @@ from storage.groups.rangerow import (
 )
 from storage.groups.ranges import (
     NewTerms,
-    SameTerms,
     changed_ranges,
     delivered_terms,
     emptied_ranges,
@@ -170,7 +169,7 @@ class RangeTable:
             below = len(raws) if not first_range else bisect_left(raws, first_range[:ID_SIZE])
             if below:  # these precede all ranges
                 self._assign(low, raws[below - 1], terms)
-            self._change(raws[below:], SameTerms(terms))
+            self._change(raws[below:], lambda _: terms)
 
     def _remove(self, raws: list[bytes]) -> int:
         """Remove messages (ascending IDs) and return how many of them were pending."""
@@ -254,7 +253,7 @@ class RangeTable:
             self._exchange(*changed_ranges(self._ids, self._ranges, raws, new))
         elif raws:
             raw = raws[0]
-            self._assign(raw, raw, new.of(self._ranges.floor(raw)))
+            self._assign(raw, raw, new(self._ranges.floor(raw)))
 
     def _exchange(self, taken: list[bytes], put: list[bytes]) -> None:
         """Replace ranges with others. Both are ascending."""

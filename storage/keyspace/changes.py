@@ -53,13 +53,11 @@ class Changes:
         self._moved: dict[int, bytes] = {}  # sid -> key, of streams that were captured and then renamed
 
     def stream(self, key: bytes, stream: Stream) -> None:
-        """Record a change of a stream."""
         if not stream.dirty:
             stream.dirty = True
             self.streams[key] = stream
 
     def stream_moved(self, key: bytes, new: bytes, stream: Stream) -> None:
-        """Record that a stream was renamed."""
         self.streams.pop(key, None)
         if stream.sid in self._capture.stream_keys:
             self._moved[stream.sid] = new
@@ -67,7 +65,6 @@ class Changes:
         self.streams[new] = stream
 
     def stream_gone(self, key: bytes, sid: int) -> None:
-        """Record that a stream was deleted."""
         self.dead_streams.append(sid)
         self.streams.pop(key, None)
 
@@ -150,6 +147,7 @@ class Changes:
 
         Released streams and strings are removed from ``capture``, since freeing a million at once takes time.
         """
+        assert capture is self._capture and not self.held  # noqa: S101, PT018 - Rule 2
         taken = capture.streams
         while taken and limit > 0:
             one = taken.pop()

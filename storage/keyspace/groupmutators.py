@@ -7,6 +7,7 @@ decide which messages are due and which entries were deleted. IDs and times are 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Final
 
 from storage.groups.group import Consumer, Group
@@ -55,19 +56,21 @@ class Ownership:
         self.quiet = quiet  # the consumer does not count as active
 
 
+@dataclass(slots=True)
 class GroupDeadLetter:
     """An entry that is appended to a dead-letter stream."""
 
-    __slots__ = ("key", "ms", "seq", "wire")
-
-    def __init__(self, key: bytes, ms: int, seq: int, wire: bytes) -> None:
-        self.key = key
-        self.ms = ms
-        self.seq = seq
-        self.wire = wire
+    key: bytes
+    ms: int
+    seq: int
+    wire: bytes
 
 
 DELIVERED_NOW: Final = Ownership()
+SAME: Final = -2  # instead of entries read
+# A value and not None: compiled, a tuple that can be None is an object, which takes 1 % of the instructions of reading
+# and acknowledging 10 messages.
+SAME_POSITION: Final = (0, SAME)
 
 
 def set_group(
@@ -249,18 +252,20 @@ def forget_consumer(ks: Keyspace, key: bytes, stream: Stream, group: Group, cons
 
 def own(
     ks: Keyspace, key: bytes, stream: Stream, group: Group, consumer: Consumer | None, now: int, messages: Messages,
-    terms: Ownership = DELIVERED_NOW, position: tuple[int, int] | None = None,
+    terms: Ownership = DELIVERED_NOW, position: tuple[int, int] = SAME_POSITION,
 ) -> None:  # fmt: skip
     """Give messages to a consumer and move the group, in one record (none if nothing changes).
 
-    ``position``: the group's new offset and entries read; None: unchanged.
+    ``position``: the group's new offset and entries read.
 
     New messages that are still pending, because the offset was moved back, are counted as new. Messages of a consumer
     never fall due, never expire, and never become dead letters. If ``consumer`` is None, the messages are returned to
     the group and have no owner.
     """
     new, again, gone = messages.new, messages.again, messages.gone
-    offset, entries_read = position or (group.offset, group.entries_read)
+    offset, entries_read = position
+    if entries_read == SAME:
+        offset, entries_read = group.offset, group.entries_read
     if not (new or again or gone) and group.offset == offset and group.entries_read == entries_read:
         return
     ks.before(key)

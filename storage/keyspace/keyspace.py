@@ -95,6 +95,10 @@ class Keyspace(KeyTable):
         if self.watchers or self.tracked:
             self.touch_watchers(key)
 
+    def _stream_logged(self, key: bytes, stream: Stream, record: bytes) -> None:
+        self.changes.stream(key, stream)
+        self._logged(key, record)
+
     def touch_watchers(self, key: bytes) -> None:
         """Notify the watchers of a key that it has changed."""
         if self.tracked:
@@ -142,13 +146,15 @@ class Keyspace(KeyTable):
     def create_stream(self, key: bytes) -> Stream:
         """Create an empty stream. Logs nothing, since the next record (APPEND, GROUP ...) implies it."""
         stream = Stream(self.next_sid, self.pool)
-        self.next_sid += 1
+        self._add_stream(key, stream)
+        self.notify(events.NEW, b"new", key)
+        return stream
+
+    def _add_stream(self, key: bytes, stream: Stream) -> None:
         self.keys[key] = stream
         self.index.add(key)
         self.stream_keys += len(key)
-        if self.event_classes:
-            self.notify(events.NEW, b"new", key)
-        return stream
+        self.next_sid = max(self.next_sid, stream.sid + 1)
 
     def append(self, key: bytes, stream: Stream, ms: int, seq: int, wire: bytes) -> None:
         """Add an entry with this ID, which must be above the stream's last ID."""
@@ -240,17 +246,15 @@ class Keyspace(KeyTable):
                 changes.stream(key, stream)
             changes.count += 1
             self.log.append(records.evict(key, ordinal, evicted_to))
-            if self.watchers or self.tracked:
-                self.touch_watchers(key)
+            self.touch_watchers(key)
         return gone
 
     def delete_entries(self, key: bytes, stream: Stream, ordinals: list[int], highest: int) -> None:
         """Delete living entries (at least one, ordinals ascending). ``highest``: see Stream.delete()."""
         self.before(key)
         stream.delete(ordinals, highest)
-        self.changes.stream(key, stream)
         self.changes.count += len(ordinals) - 1
-        self._logged(key, records.deleted(key, highest, ordinals))
+        self._stream_logged(key, stream, records.deleted(key, highest, ordinals))
 
     def set_last_id(self, key: bytes, stream: Stream, last_id: int, entries_added: int, max_deleted: int) -> None:
         """Set the last ID (XSETID), which must not be below Stream.top_id() and ``max_deleted``.
@@ -266,8 +270,7 @@ class Keyspace(KeyTable):
             if group.entries_read > entries_added:
                 group.entries_read = entries_added
                 group.dirty = True
-        self.changes.stream(key, stream)
-        self._logged(key, records.set_last_id(key, last_id, entries_added, max_deleted))
+        self._stream_logged(key, stream, records.set_last_id(key, last_id, entries_added, max_deleted))
 
     # -- producers (see ``producers``) ----------------------------------------------------------------------------
     def add_produced(
@@ -275,24 +278,22 @@ class Keyspace(KeyTable):
     ) -> None:
         """Remember the producer's own ID ``name`` of the entry that was just appended."""
         self.before(key)
-        stream.add_produced(producer, name, entry_id, now, keep_ms, most)
-        self.changes.stream(key, stream)
-        self._logged(key, records.idempotent(key, producer, name, entry_id, now, keep_ms, most))
+        stream.own_producers().add(producer, name, entry_id, now, keep_ms, most)
+        self._stream_logged(key, stream, records.idempotent(key, producer, name, entry_id, now, keep_ms, most))
         self.timers.arm(timers.PRODUCED, key, b"", now + keep_ms)
 
     def set_idmp(self, key: bytes, stream: Stream, keep_ms: int, most: int) -> None:
         """Set how long and how many IDs of producers are remembered, and forget all current ones."""
         self.before(key)
-        stream.set_idmp(keep_ms, most)
-        self.changes.stream(key, stream)
-        self._logged(key, records.idmp(key, keep_ms, most))
+        stream.own_producers().configure(keep_ms, most)
+        self._stream_logged(key, stream, records.idmp(key, keep_ms, most))
 
     def forget_produced(self, key: bytes, stream: Stream, now: int) -> None:
         """Forget the IDs of producers that have expired at ``now``."""
         self.before(key)
-        stream.forget_produced(now)
-        self.changes.stream(key, stream)
-        self._logged(key, records.produced(key, now))
+        if stream.producers is not None:
+            stream.producers.forget(now)
+        self._stream_logged(key, stream, records.produced(key, now))
 
     # -- strings ---------------------------------------------------------------------------------------------
     def set_string(self, key: bytes, value: bytes, expire_at: int = NEVER, keep_ttl: bool = False) -> String:
@@ -315,8 +316,7 @@ class Keyspace(KeyTable):
         """Create a string at a key that has no value. ``new``: whether the key is new."""
         if new:
             self.index.add(key)
-            if self.event_classes:
-                self.notify(events.NEW, b"new", key)
+            self.notify(events.NEW, b"new", key)
         else:
             self._forget_value(key)
         self.string_bytes += len(key) + len(value)
@@ -384,8 +384,7 @@ class Keyspace(KeyTable):
     def expire_key(self, key: bytes) -> None:
         self.expired_keys += 1
         self.remove(key)
-        if self.event_classes:
-            self.notify(events.EXPIRED, b"expired", key)
+        self.notify(events.EXPIRED, b"expired", key)
 
     def rename(self, key: bytes, new: bytes) -> None:
         """Move the value at ``key``, which must exist, to the different key ``new``, with its expiry and groups.
@@ -416,10 +415,8 @@ class Keyspace(KeyTable):
             self.string_bytes += len(new) - len(key)
             self.changes.strings.update((key, new))
         self._logged(key, records.rename(key, new))
-        if self.watchers or self.tracked:
-            self.touch_watchers(new)
-        if self.event_classes:
-            self.notify(events.NEW, b"new", new)
+        self.touch_watchers(new)
+        self.notify(events.NEW, b"new", new)
         self.signal(key)
         self.signal(new)
 
@@ -510,15 +507,13 @@ class Keyspace(KeyTable):
         if not group.recount:
             group.recount = True
             self.uncounted[group] = None
-        self.changes.stream(key, stream)
-        self._logged(key, record)
+        self._stream_logged(key, stream, record)
 
     def group_gone(self, key: bytes, stream: Stream, group: Group, record: bytes) -> None:
         """Record that the group was removed from the stream."""
         self._forget_group(key, group)
         self.changes.dead_groups.append((stream.sid, group.name))
-        self.changes.stream(key, stream)
-        self._logged(key, record)
+        self._stream_logged(key, stream, record)
 
     def _forget_group(self, key: bytes, group: Group) -> None:
         self._disarm_group(key, group)
@@ -532,7 +527,6 @@ class Keyspace(KeyTable):
         self.timers.cancel(timers.PENDING_DROP, key, group.name)
 
     def arm_group(self, key: bytes, group: Group) -> None:
-        """Arm the group's timers."""
         if group.deadline:
             self.timers.arm(timers.GROUP_EXPIRY, key, group.name, group.deadline)
         leaves = group.pending.next_drop()
@@ -546,7 +540,6 @@ class Keyspace(KeyTable):
             self.timers.arm(timers.PRODUCED, key, b"", producers.oldest_end())
 
     def arm_stage(self, name: bytes, stage: Stage) -> None:
-        """Arm the stage's timer."""
         if stage.deadline:
             self.timers.arm(timers.STAGE_EXPIRY, name, b"", stage.deadline)
 
@@ -568,10 +561,7 @@ class Keyspace(KeyTable):
         The caller then adds nodes and groups. Raises CorruptError if the stream is damaged.
         """
         stream = Stream.restore(sid, meta, self.pool)
-        self.keys[key] = stream
-        self.index.add(key)
-        self.stream_keys += len(key)
-        self.next_sid = max(self.next_sid, sid + 1)
+        self._add_stream(key, stream)
         self._set_deadline(key, expire_at)
         return stream
 

@@ -102,7 +102,6 @@ class KeyTable:
         return self.expires.get(key, NEVER)
 
     def expire_key(self, key: bytes) -> None:
-        """Delete an expired key."""
         raise NotImplementedError
 
     def notify(self, kind: int, event: bytes, key: bytes) -> None:

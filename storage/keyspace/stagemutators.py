@@ -21,7 +21,7 @@ from storage.model import records, timers
 from storage.model.ids import MASK64
 from storage.nodes.draft import StagedDraft
 from storage.nodes.stagedentries import StagedChunk, write
-from storage.streams.stages import Stage, named
+from storage.streams.stages import Stage
 from storage.streams.stream import Stream
 
 First = tuple[bytes, int, int]  # key, ms, and seq of the first entry for a stream
@@ -34,7 +34,7 @@ def stage(
     found = ks.stages.by_name.get(name)
     before = 0
     if found is None:
-        found = named(Stage(ks.next_sid, ttl, deadline), name)
+        found = Stage(ks.next_sid, name, ttl, deadline)
         ks.next_sid += 1
     else:
         ks.stages.before(found)

@@ -62,7 +62,7 @@ from sys import byteorder
 from typing import Final
 
 from resp.errors import CorruptError
-from storage.model.ids import MASK64
+from storage.model.ids import MASK64, raw_id
 
 APPEND: Final = 1
 RUN: Final = 2
@@ -153,6 +153,14 @@ ACK_RECORD: Final[Callable[..., bytes] | None] = None if _c_records is None else
 OWN_RECORD: Final[Callable[..., bytes] | None] = None if _c_records is None else _c_records[2]
 
 
+def _named(
+    op: int, layout: Struct, names: tuple[bytes, ...], fields: tuple[bytes | int, ...], rest: bytes = b""
+) -> bytes:
+    """Return a record whose head contains the lengths of the names and then these fields, and ``rest`` at its end."""
+    body = b"".join((*names, rest))
+    return layout.pack(op, layout.size - HEAD.size + len(body), *map(len, names), *fields) + body
+
+
 def run(key: bytes, ms: int, seq: int, sizes: array[int], wire: bytes) -> tuple[bytes, ...]:
     """Return a RUN record in parts. ``sizes``: the size of each entry in ``wire``."""
     return *run_head(key, ms, seq, sizes, len(wire)), wire
@@ -202,37 +210,29 @@ def expire(key: bytes, at: int) -> bytes:
 
 
 def patch(key: bytes, offset: int, part: bytes) -> bytes:
-    size = KEY_TIME_HEAD.size - 5 + len(key) + len(part)
-    return b"".join((KEY_TIME_HEAD.pack(PATCH, size, len(key), offset), key, part))
+    return _named(PATCH, KEY_TIME_HEAD, (key,), (offset,), part)
 
 
 def rename(key: bytes, new: bytes) -> bytes:
-    return RENAME_HEAD.pack(RENAME, RENAME_HEAD.size - 5 + len(key) + len(new), len(key)) + key + new
+    return _named(RENAME, RENAME_HEAD, (key,), (), new)
 
 
 def deleted(key: bytes, highest: int, ordinals: list[int]) -> bytes:
     column = array("Q", ordinals)
     if byteorder == "little":
         column.byteswap()
-    size = DELETED_HEAD.size - 5 + len(key) + 8 * len(ordinals)
-    head = DELETED_HEAD.pack(DELETED, size, len(key), highest.to_bytes(16, "big"))
-    return b"".join((head, key, column.tobytes()))
+    return _named(DELETED, DELETED_HEAD, (key,), (raw_id(highest),), column.tobytes())
 
 
 def set_last_id(key: bytes, last_id: int, added: int, max_deleted: int) -> bytes:
-    size = SETID_HEAD.size - 5 + len(key)
-    raws = last_id.to_bytes(16, "big"), max_deleted.to_bytes(16, "big")
-    return SETID_HEAD.pack(SETID, size, len(key), raws[0], added, raws[1]) + key
+    return _named(SETID, SETID_HEAD, (key,), (raw_id(last_id), added, raw_id(max_deleted)))
 
 
 def idempotent(
     key: bytes, producer: bytes, name: bytes, entry_id: int, now: int, keep_ms: int, most: int
 ) -> bytes:  # fmt: skip
-    size = IDEMPOTENT_HEAD.size - 5 + len(key) + len(producer) + len(name)
-    head = IDEMPOTENT_HEAD.pack(
-        IDEMPOTENT, size, len(key), len(producer), entry_id >> 64, entry_id & MASK64, now, keep_ms, most
-    )
-    return b"".join((head, key, producer, name))
+    fields = (entry_id >> 64, entry_id & MASK64, now, keep_ms, most)
+    return _named(IDEMPOTENT, IDEMPOTENT_HEAD, (key, producer), fields, name)
 
 
 def idmp(key: bytes, keep_ms: int, most: int) -> bytes:
@@ -252,9 +252,7 @@ def away(ms: int) -> bytes:
 
 
 def group(key: bytes, name: bytes, offset: int, ttl: int, deadline: int) -> bytes:
-    size = GROUP_HEAD.size - 5 + len(key) + len(name)
-    head = GROUP_HEAD.pack(GROUP, size, len(key), len(name), offset.to_bytes(16, "big"), ttl, deadline)
-    return head + key + name
+    return _named(GROUP, GROUP_HEAD, (key, name), (raw_id(offset), ttl, deadline))
 
 
 def split_ids(raw: bytes) -> list[bytes]:
@@ -294,30 +292,21 @@ def drop(
     key: bytes, name: bytes, entry_id: int, reason: str, deadletter: bytes, ms: int, seq: int, wire: bytes
 ) -> bytes:
     """Return a DROP record. ``deadletter``: empty for none; ``ms``, ``seq`` and ``wire`` are then unused."""
-    body = b"".join((key, name, deadletter, wire))
-    head = DROP_HEAD.pack(
-        DROP, DROP_HEAD.size - 5 + len(body), len(key), len(name), len(deadletter), entry_id.to_bytes(16, "big"),
-        REASONS.index(reason), ms, seq,
-    )  # fmt: skip
-    return head + body
+    fields = (raw_id(entry_id), REASONS.index(reason), ms, seq)
+    return _named(DROP, DROP_HEAD, (key, name, deadletter), fields, wire)
 
 
 def destroy(key: bytes, name: bytes) -> bytes:
-    return IDS_HEAD.pack(DESTROY, IDS_HEAD.size - 5 + len(key) + len(name), len(key), len(name)) + key + name
+    return _named(DESTROY, IDS_HEAD, (key, name), ())
 
 
 def xgroup(key: bytes, name: bytes, offset: int, entries_read: int, flags: int) -> bytes:
     """Return an XGROUP record. ``entries_read``: -1 if unknown."""
-    size = XGROUP_HEAD.size - 5 + len(key) + len(name)
-    head = XGROUP_HEAD.pack(
-        XGROUP, size, len(key), len(name), offset.to_bytes(16, "big"), entries_read & UNKNOWN, flags
-    )
-    return head + key + name
+    return _named(XGROUP, XGROUP_HEAD, (key, name), (raw_id(offset), entries_read & UNKNOWN, flags))
 
 
 def consumer(key: bytes, group: bytes, number: int, now: int, name: bytes) -> bytes:
-    body = b"".join((key, group, name))
-    return CONSUMER_HEAD.pack(CONSUMER, CONSUMER_HEAD.size - 5 + len(body), len(key), len(group), number, now) + body
+    return _named(CONSUMER, CONSUMER_HEAD, (key, group), (number, now), name)
 
 
 def own(
@@ -340,8 +329,7 @@ def own(
 
 
 def forget(key: bytes, group: bytes, number: int) -> bytes:
-    size = FORGET_HEAD.size - 5 + len(key) + len(group)
-    return FORGET_HEAD.pack(FORGET, size, len(key), len(group), number) + key + group
+    return _named(FORGET, FORGET_HEAD, (key, group), (number,))
 
 
 def stage(

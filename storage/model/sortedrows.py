@@ -234,10 +234,7 @@ class SortedRows:
         else:
             at = position(chunk, row, width)
             chunk = chunk[:at] + row + chunk[at:]
-        if len(chunk) <= self._capacity:
-            self._set(i, chunk)
-        else:
-            self._split(i, chunk)
+        self._put(i, chunk)
 
     def replace(self, row: bytes) -> bool:
         """Replace the row that has the same key as ``row``. Return False if there is none."""
@@ -282,10 +279,7 @@ class SortedRows:
             self._append(rows)
             return
         chunk = chunk[:at] + rows + chunk[at:]
-        if len(chunk) <= self._capacity:
-            self._set(i, chunk)
-        else:
-            self._split(i, chunk)
+        self._put(i, chunk)
 
     def _merge(self, rows: list[bytes]) -> None:
         """Add rows with new keys, ascending, chunk by chunk."""
@@ -306,10 +300,7 @@ class SortedRows:
                 here.sort()
                 chunk = chunk[:start] + b"".join(here)
                 self.count += stop - at
-                if len(chunk) <= self._capacity:
-                    self._set(i, chunk)
-                else:
-                    self._split(i, chunk)
+                self._put(i, chunk)
             at = stop
 
     def exchange(self, keys: list[bytes], rows: list[bytes]) -> None:
@@ -441,7 +432,6 @@ class SortedRows:
         return len(self._chunks) == 1 and self._chunks[0] == rows
 
     def clear(self) -> None:
-        """Remove all rows."""
         self.count = 0
         if len(self._chunks) > 1:
             self._chunks, self._mins, self._hot = [b""], [b""], []
@@ -452,7 +442,6 @@ class SortedRows:
             self._saved = 0
 
     def memory_bytes(self) -> int:
-        """Return the estimated memory of the set."""
         return self.count * self._width + len(self._chunks) * CHUNK_OVERHEAD + 256 - self._saved
 
     # -- chunks ----------------------------------------------------------------------------------------------
@@ -474,8 +463,11 @@ class SortedRows:
             self._mins.append(rows[at : at + self._key_size])
             self._heat(len(self._mins) - 2)
 
-    def _split(self, i: int, chunk: bytes) -> None:
-        """Replace chunk ``i`` with ``chunk``, which is too long, divided into chunks of about equal size."""
+    def _put(self, i: int, chunk: bytes) -> None:
+        """Replace chunk ``i`` with ``chunk``; if it is too long, divided into chunks of about equal size."""
+        if len(chunk) <= self._capacity:
+            self._set(i, chunk)
+            return
         width = self._width
         parts = -(-len(chunk) // self._capacity)
         step = -(-(len(chunk) // width) // parts) * width

@@ -27,6 +27,29 @@ STAGE_EXPIRY: Final = 4
 PRODUCED: Final = 5  # expiry of the IDs of a stream's producers
 
 
+class Expiring:
+    """Something that expires after a time without activity: a group or a stage."""
+
+    __slots__ = ("deadline", "ttl")
+
+    def __init__(self, ttl: int, deadline: int) -> None:
+        self.ttl = ttl  # ms of inactivity after which it expires; 0: never
+        self.deadline = deadline  # time of expiry, in served time (ms), or NEVER
+
+    def touch(self, served: int) -> None:
+        """Extend the deadline, since there was activity at this served time [15].
+
+        This is neither logged nor stored by a checkpoint; resume() compensates for it.
+        """
+        if self.ttl:
+            self.deadline = served + self.ttl
+
+    def resume(self, served: int) -> None:
+        """Extend the deadline after the server was down or a replica, which does not count as inactivity [15]."""
+        if self.ttl:
+            self.deadline = max(self.deadline, served + self.ttl)
+
+
 class Timers:
     """Timers of one clock; times in ms. Every method is amortized O(log n)."""
 

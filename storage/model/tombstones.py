@@ -84,7 +84,9 @@ def _few(container: bytes) -> array[int]:
 class Tombstones:
     """The tombstones of a stream, or a frozen copy of them."""
 
-    __slots__ = ("_chunks", "_containers", "_counts", "_sums", "bytes", "changed", "dead_nodes", "thin", "total")
+    __slots__ = (
+        "_chunks", "_containers", "_counts", "_sums", "bytes", "changed", "claimed", "dead_nodes", "thin", "total",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self._chunks = array("Q")  # numbers of the chunks with tombstones, ascending
@@ -96,6 +98,7 @@ class Tombstones:
         self.changed: set[int] = set()  # chunks that changed since the last capture
         # for the stream's next capture; stored here, since streams without tombstones need neither
         self.dead_nodes: list[tuple[int, int]] = []  # nodes that left the index: first ordinals and IDs
+        self.claimed = 0  # number of tombstones that the restored metadata states
         self.thin: set[int] = set()  # first ordinals of nodes with deletions
 
     # -- queries ---------------------------------------------------------------------------------------------
@@ -142,23 +145,10 @@ class Tombstones:
         if hi - lo > LONG:  # a million deleted entries can follow the node
             hi = max(lo, self.live_below(hi) + 1)
         start = lo
-        at = bisect_left(self._chunks, lo >> BITS)
-        while at < len(self._chunks) and self._chunks[at] << BITS < hi:
-            base = self._chunks[at] << BITS
-            container = self._containers[at]
-            if container is FULL:
-                offsets = range(max(lo - base, 0), min(hi - base, CHUNK))
-                if offsets:
-                    if start < base + offsets[0]:
-                        found.append((start, base + offsets[0]))
-                    start = base + offsets[-1] + 1
-            else:
-                for offset in _between(container, max(lo - base, 0), min(hi - base, CHUNK)):
-                    marked = base + offset
-                    if start < marked:
-                        found.append((start, marked))
-                    start = marked + 1
-            at += 1
+        for marked in self.marked(lo, hi):
+            if start < marked:
+                found.append((start, marked))
+            start = marked + 1
         if start < hi:
             found.append((start, hi))
         return found
@@ -302,7 +292,6 @@ class Tombstones:
         return taken
 
     def chunks(self) -> list[tuple[int, bytes]]:
-        """Return all chunks with their containers."""
         return list(zip(self._chunks, self._containers, strict=True))
 
     def container(self, chunk: int) -> bytes:

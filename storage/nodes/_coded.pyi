@@ -1,4 +1,4 @@
-"""See _coded.c. Invalid blobs raise ValueError; entries that a node does not have raise IndexError."""
+"""See _coded.c. Invalid blobs raise CorruptError; entries that a node does not have raise IndexError."""
 
 from array import array
 from typing import Any

@@ -93,7 +93,12 @@ static uint64_t field(const Rows *rows, uint64_t bit, int bits)
 
 static int bad(const char *why)
 {
-    PyErr_SetString(PyExc_ValueError, why);
+    PyObject *errors = PyImport_ImportModule("resp.errors");
+    PyObject *damaged = errors == NULL ? NULL : PyObject_GetAttrString(errors, "CorruptError");
+    if (damaged != NULL)
+        PyErr_Format(damaged, "a coded node %s", why);
+    Py_XDECREF(damaged);
+    Py_XDECREF(errors);
     return -1;
 }
 

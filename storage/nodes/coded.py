@@ -71,7 +71,6 @@ class CodedNode:
         return self._count
 
     def unpack(self) -> Node:
-        """Return a Node with the same entries."""
         wire, ends = coder.parts(self._blob, 0, self._count)
         ms, seq = coder.columns(self._blob, self._count, self.base)
         node = Node(self.base, ms, seq, ends, wire)
@@ -90,27 +89,22 @@ class CodedNode:
             return self.first_id
 
     def ids(self, lo: int, hi: int) -> list[int]:
-        """Return the IDs of entries lo to hi - 1."""
         times, seqs = coder.times(self._blob, lo, hi)
         return [ms << 64 | seq for ms, seq in zip(times, seqs, strict=True)]
 
     def raw_ids(self, lo: int, hi: int) -> list[bytes]:
-        """Return the IDs of entries lo to hi - 1, as 16 bytes each, big-endian."""
         return coder.raws(self._blob, lo, hi)
 
     def find_from(self, id: int) -> int:  # noqa: A002
-        """Return the index of the first entry whose ID is >= ``id``; len(self) if there is none."""
         return coder.find(self._blob, id >> 64, id & MASK64)
 
     def slice(self, lo: int, hi: int) -> bytes:
-        """Return the wire bytes of entries lo to hi - 1."""
         if hi <= lo:
             return b""
         self.left -= hi - lo
         return coder.read(self._blob, lo, hi)
 
     def each(self, lo: int, hi: int) -> list[bytes]:
-        """Return the wire bytes of each of entries lo to hi - 1."""
         self.left -= hi - lo
         wire, ends = coder.parts(self._blob, lo, hi)
         start, wires = 0, []
@@ -120,12 +114,10 @@ class CodedNode:
         return wires
 
     def cuts(self, lo: int, hi: int) -> list[int]:
-        """Return the end of each entry in slice(lo, hi)."""
         _, ends = coder.parts(self._blob, lo, hi)
         return ends.tolist()
 
     def each_reversed(self, lo: int, hi: int) -> list[bytes]:
-        """Return the wire bytes of each of entries hi - 1 to lo, newest first."""
         wires = self.each(lo, hi)
         wires.reverse()
         return wires

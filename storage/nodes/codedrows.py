@@ -1,6 +1,6 @@
 """Decodes coded nodes in Python: for servers that were installed without a C compiler, and for tests of ``_coded.c``.
 
-See ``coded`` for the format. Invalid blobs raise ValueError; entry numbers out of range raise IndexError.
+See ``coded`` for the format. Invalid blobs raise CorruptError; entry numbers out of range raise IndexError.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ from bisect import bisect_left
 from struct import Struct
 from struct import error as StructError  # noqa: N812 - it is a class
 from typing import Final
+
+from resp.errors import CorruptError
 
 HEADER: Final = Struct("<2sBBIIQQI")
 HEAD: Final = Struct("<BBBBQ")
@@ -34,7 +36,7 @@ class Texts:
 
     def value(self, code: int) -> bytes:
         if code >= len(self.texts):
-            raise ValueError("has a code that stands for nothing")
+            raise CorruptError("a coded node has a code that stands for nothing")
         return self.texts[code]
 
 
@@ -69,18 +71,18 @@ class Rows:
         try:
             self._open(blob)
         except (StructError, IndexError) as error:
-            raise ValueError("is cut short") from error
+            raise CorruptError("a coded node is cut short") from error
 
     def _open(self, blob: bytes) -> None:
         _, _, how, self.count, self.wire, self.base, first_seq, _ = HEADER.unpack_from(blob)
         ms_bits, seq_bits, columns, zero, seq_base = HEAD.unpack_from(blob, HEADER.size)
         self.counted = not how & 1
         if how > 1 or zero or not 0 < self.count <= MOST_ENTRIES:
-            raise ValueError("has an impossible header")
+            raise CorruptError("a coded node has an impossible header")
         if ms_bits > MOST_BITS or seq_bits > MOST_BITS or not 0 < columns <= MOST_COLUMNS:
-            raise ValueError("has impossible columns")
+            raise CorruptError("a coded node has impossible columns")
         if self.base >> 63 or seq_base >> 63 or (self.counted and (first_seq >> 63 or seq_bits)):
-            raise ValueError("has impossible IDs")
+            raise CorruptError("a coded node has impossible IDs")
         self.columns: list[Texts | Numbers] = []
         at = HEADER.size + HEAD.size
         for _ in range(columns):
@@ -89,7 +91,7 @@ class Rows:
         bits = sum(widths)
         size = (self.count * bits + 7) // 8
         if len(blob) - at != size + len(TAIL):
-            raise ValueError("has not as many rows as entries")
+            raise CorruptError("a coded node has not as many rows as entries")
         packed = int.from_bytes(blob[at : at + size], "little")
         self.rows: list[list[int]] = []  # the codes of each entry
         for _ in range(self.count):
@@ -101,7 +103,7 @@ class Rows:
             self.rows.append(whole)
         self.ms = [row[0] for row in self.rows]  # minus the ms of the first entry
         if self.ms[0] or (not self.counted and seq_base + self.rows[0][1] != first_seq):
-            raise ValueError("begins with another entry")
+            raise CorruptError("a coded node begins with another entry")
         self.seqs: list[int] = []
         for at, ms in enumerate(self.ms):
             if not self.counted:
@@ -116,11 +118,11 @@ class Rows:
         kind, bits = blob[at], blob[at + 1]
         at += 2
         if bits > MOST_BITS or kind > 2:
-            raise ValueError("has impossible columns")
+            raise CorruptError("a coded node has impossible columns")
         if kind:
             decimals, pad, base = NUMBERS.unpack_from(blob, at)
             if decimals > 18 or not 0 < pad <= 18 or abs(base) > MOST_BASE:
-                raise ValueError("has impossible columns")
+                raise CorruptError("a coded node has impossible columns")
             self.columns.append(Numbers(bits, kind - 1, decimals, pad, base))
             return at + NUMBERS.size
         count, size = TEXTS.unpack_from(blob, at)
@@ -129,7 +131,7 @@ class Rows:
         sizes = blob[at : at + count]
         at += count
         if not count or known + count > MOST_TEXTS or sum(sizes) != size or at + size > len(blob):
-            raise ValueError("has impossible columns")
+            raise CorruptError("a coded node has impossible columns")
         texts = []
         for length in sizes:
             texts.append(blob[at : at + length])
@@ -147,14 +149,14 @@ class Rows:
             made.append(b"\r\n".join([head, *(b"$%d\r\n%b" % (len(word), word) for word in words), b""]))
         size = sum(map(len, made))
         if size > self.wire or (hi - lo == self.count and size != self.wire):
-            raise ValueError("has not as many bytes as it says")
+            raise CorruptError("a coded node has not as many bytes as it says")
         return made
 
     def check(self, lo: int, hi: int) -> None:
         if not 0 <= lo <= hi <= self.count:
             raise IndexError("no such entries")
         if any(self.ms[at] < self.ms[at - 1] for at in range(lo + 1, hi)):
-            raise ValueError("has IDs that do not ascend")
+            raise CorruptError("a coded node has IDs that do not ascend")
 
 
 def find(blob: bytes, ms: int, seq: int, /) -> int:

@@ -10,7 +10,6 @@ from typing import Any, Final
 
 from xxhash import xxh3_64_intdigest
 
-from resp.errors import CorruptError
 from storage.nodes import codedrows
 
 try:
@@ -61,43 +60,26 @@ def find(blob: bytes, ms: int, seq: int) -> int:
 
     Like all functions below, it raises CorruptError if the blob is damaged.
     """
-    try:
-        found: int = _coded.find(blob, ms, seq) if CODES else codedrows.find(blob, ms, seq)
-    except ValueError as error:
-        raise impossible(error) from error
+    found: int = _coded.find(blob, ms, seq) if CODES else codedrows.find(blob, ms, seq)
     return found
 
 
 def read(blob: bytes, lo: int, hi: int) -> bytes:
     """Return the wire form of entries lo to hi - 1."""
-    try:
-        wire: bytes = _coded.read(blob, lo, hi) if CODES else codedrows.read(blob, lo, hi)
-    except ValueError as error:
-        raise impossible(error) from error
+    wire: bytes = _coded.read(blob, lo, hi) if CODES else codedrows.read(blob, lo, hi)
     return wire
 
 
 def parts(blob: bytes, lo: int, hi: int) -> tuple[bytes, array[int]]:
     """Return the wire form of entries lo to hi - 1, and the end of each entry in it."""
-    ends = array("I")
-    try:
-        wire, raw = _coded.parts(blob, lo, hi) if CODES else codedrows.parts(blob, lo, hi)
-    except ValueError as error:
-        raise impossible(error) from error
-    ends.frombytes(raw)
-    return wire, ends
+    wire, ends = _coded.parts(blob, lo, hi) if CODES else codedrows.parts(blob, lo, hi)
+    return wire, array("I", ends)
 
 
 def times(blob: bytes, lo: int, hi: int) -> tuple[array[int], array[int]]:
     """Return the ms and the sequence numbers of entries lo to hi - 1."""
-    ms, seq = array("Q"), array("Q")
-    try:
-        first, second = _coded.times(blob, lo, hi) if CODES else codedrows.times(blob, lo, hi)
-    except ValueError as error:
-        raise impossible(error) from error
-    ms.frombytes(first)
-    seq.frombytes(second)
-    return ms, seq
+    ms, seq = _coded.times(blob, lo, hi) if CODES else codedrows.times(blob, lo, hi)
+    return array("Q", ms), array("Q", seq)
 
 
 def columns(blob: bytes, count: int, base: int) -> tuple[array[int], array[int]]:
@@ -108,10 +90,7 @@ def columns(blob: bytes, count: int, base: int) -> tuple[array[int], array[int]]
         highest = max(seqs)
         numbers = array("B" if highest < 1 << 8 else "I" if highest < 1 << 32 else "Q", seqs)
         return array("Q" if offsets[-1] >> 32 else "I", offsets), numbers
-    try:
-        first, second = _coded.columns(blob)
-    except ValueError as error:
-        raise impossible(error) from error
+    first, second = _coded.columns(blob)
     widths = len(first) // count, len(second) // count
     return array("I" if widths[0] == 4 else "Q", first), array(
         "B" if widths[1] == 1 else "I" if widths[1] == 4 else "Q", second
@@ -120,16 +99,8 @@ def columns(blob: bytes, count: int, base: int) -> tuple[array[int], array[int]]
 
 def raws(blob: bytes, lo: int, hi: int) -> list[bytes]:
     """Return the IDs of entries lo to hi - 1 as 16 bytes each, big-endian."""
-    try:
-        if CODES:
-            found: list[bytes] = _coded.raws(blob, lo, hi)
-            return found
-        first, second = codedrows.times(blob, lo, hi)
-    except ValueError as error:
-        raise impossible(error) from error
-    ms, seq = array("Q", first), array("Q", second)
+    if CODES:
+        found: list[bytes] = _coded.raws(blob, lo, hi)
+        return found
+    ms, seq = times(blob, lo, hi)
     return [one.to_bytes(8, "big") + other.to_bytes(8, "big") for one, other in zip(ms, seq, strict=True)]
-
-
-def impossible(error: ValueError) -> CorruptError:
-    return CorruptError(f"a coded node {error}")

@@ -39,7 +39,6 @@ class Draft:
         raise NotImplementedError
 
     def unpack(self) -> Node:
-        """Return the node."""
         raise NotImplementedError
 
     def seal(self, compressor: zstandard.ZstdCompressor) -> bytes:
@@ -47,6 +46,11 @@ class Draft:
         blob = seal(self.unpack(), compressor=compressor)
         self.sealed = len(blob)
         return blob
+
+
+def blob_bytes(blob: bytes | Draft) -> int:
+    """Return the memory of a node that is not stored yet."""
+    return blob.size if isinstance(blob, Draft) else len(blob)
 
 
 class ActiveDraft(Draft):

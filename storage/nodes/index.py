@@ -13,7 +13,7 @@ from typing import Final
 
 from storage.model.ids import MASK64
 
-INDEX_BYTES: Final = 340  # memory of an empty index
+INDEX_BYTES: Final = 300  # memory of an empty index
 NODE_BYTES: Final = 25  # memory of each node in it; arrays over-allocate by a sixteenth
 
 
@@ -31,6 +31,13 @@ class NodeIndex:
 
     def __len__(self) -> int:
         return len(self.ords) - self.head
+
+    def begin(self, first_ord: int, first_id: int) -> None:
+        """Make this the only node, in arrays without spare capacity: most streams in a store have one node."""
+        self.head = 0
+        self.ords = array("Q", (first_ord,))
+        self.ms = array("Q", (first_id >> 64,))
+        self.seq = array("Q", (first_id & MASK64,))
 
     def push(self, first_ord: int, first_id: int) -> None:
         self.ords.append(first_ord)

@@ -59,7 +59,6 @@ UNSIGNED: Final = "BHIQ"  # array codes of 1, 2, 4, 8 bytes
 SIGNED: Final = "bhiq"
 COUNTED: Final = 4096
 _COUNTING: Final = array("Q", range(COUNTED))  # copying from it saves 7 % of the time of 16 pipelined TAPPENDs
-_FLIP: Final = bytes([n ^ 0x80 for n in range(256)])
 _BYTES: Final = bytes(range(256))
 FEW_STEPS: Final = 8  # milliseconds in a node whose sequence numbers are examined per millisecond
 FEW: Final = 4  # IDs that are packed separately; whole columns are faster for more
@@ -327,9 +326,9 @@ def packed_seqs(ms: array[int], seq: array[int]) -> tuple[bool, int, bytes]:
     if steps:
         return True, *_stepped(len(seq), steps)
     width, column = _narrowest(_little(seq), seq.itemsize)
-    if not width or (top := max(seq)) >> 63:  # not needed for small numbers; too large if huge
+    if not width or max(seq) >> 63:  # not needed for small numbers; too large if huge
         return False, width, column
-    return True, *_signed_gaps(seq, top)
+    return True, *_signed_gaps(seq)
 
 
 def _steps(ms: array[int], seq: array[int]) -> list[tuple[int, int]]:
@@ -355,8 +354,7 @@ def _steps(ms: array[int], seq: array[int]) -> list[tuple[int, int]]:
 
 def _stepped(count: int, steps: list[tuple[int, int]]) -> tuple[int, bytes]:
     """Return the result of _signed_gaps() for numbers with these steps."""
-    reach = max([gap if gap >= 0 else -1 - gap for _, gap in steps])
-    power = 0 if reach < 1 << 7 else 1 if reach < 1 << 15 else 2 if reach < 1 << 31 else 3
+    power = _signed_power(max([gap if gap >= 0 else -1 - gap for _, gap in steps]))
     width = 1 << power
     column = bytearray(b"\1".ljust(width, b"\0") * count)
     for at, gap in steps:
@@ -397,36 +395,19 @@ def _largest(width: int, column: bytes) -> int:
     return max(numbers)
 
 
-def _signed_gaps(column: array[int], top: int) -> tuple[int, bytes]:
-    """Return the differences between numbers up to ``top`` (below 2**63) as the narrowest column; the first is 0."""
-    count = len(column)
-    if top >> 30:
-        values = array("q", [0, *map(sub, islice(column, 1, None), column)])
-        reach = max(max(values), -min(values) - 1)
-        power = 0 if reach < 1 << 7 else 1 if reach < 1 << 15 else 2 if reach < 1 << 31 else 3
-        return power, _cut(_little(values), 8, 1 << power)
-    width = 4 if top >> 14 else 2
-    if column.itemsize < width:
-        column = array("I", column)
-    number = int.from_bytes(_cut(_little(column), column.itemsize, width), "little")
-    number += (column[-1] << 8 * width * count) - (number << 8 * width) - column[0]
-    guard = bytes(width - 1) + b"\x80"  # added to each digit, so that none borrows
-    number += int.from_bytes(guard * count, "little")
-    for power in range(width >> 1):
-        kept = 1 << power
-        bias = bytes(kept - 1) + b"\x80" + bytes(width - kept)  # numbers that fit do not carry beyond these bytes
-        raw = (number + int.from_bytes(bias * count, "little")).to_bytes(width * count, "little")
-        # a generator, although it stops early, would be slower when compiled
-        if [raw[lane::width] for lane in range(kept, width)] == [bytes(count)] * (width - kept - 1) + [b"\x80" * count]:
-            return power, _flipped(_cut(raw, width, kept), kept)
-    return width >> 1, _flipped(number.to_bytes(width * count, "little"), width)
+def _signed_gaps(column: array[int]) -> tuple[int, bytes]:
+    """Return the differences between numbers below 2**63 as the narrowest column; the first is 0.
+
+    Only IDs that clients choose need it: other large sequence numbers are consecutive (_steps()).
+    """
+    values = array("q", [0, *map(sub, islice(column, 1, None), column)])
+    power = _signed_power(max(max(values), -min(values) - 1))
+    return power, _cut(_little(values), 8, 1 << power)
 
 
-def _flipped(raw: bytes, width: int) -> bytes:
-    """Remove the bias of half the range from elements, which yields two's complement numbers."""
-    column = bytearray(raw)
-    column[width - 1 :: width] = raw[width - 1 :: width].translate(_FLIP)
-    return bytes(column)
+def _signed_power(reach: int) -> int:
+    """Return the width, as a power of two, of signed numbers from -1 - reach to reach."""
+    return 0 if reach < 1 << 7 else 1 if reach < 1 << 15 else 2 if reach < 1 << 31 else 3
 
 
 def _narrowest(raw: bytes, width: int) -> tuple[int, bytes]:

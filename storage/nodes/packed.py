@@ -46,7 +46,10 @@ _decompressor: Final = new_decompressor()  # the decompressor of the keyspace's 
 
 
 class PackedNode:
-    """Entries of a sealed node, immutable and never empty. It has the methods of Node."""
+    """Entries of a sealed node, immutable and never empty. It has the methods of Node.
+
+    Most of them raise CorruptError if the columns are invalid.
+    """
 
     __slots__ = (
         "_differences", "_first_seq", "_gaps", "_seqs", "_sizes", "_start", "redis_reads", "base", "body", "first_id",
@@ -85,7 +88,6 @@ class PackedNode:
         return len(self._sizes)
 
     def unpack(self) -> Node:
-        """Return a Node with the same entries. Raises CorruptError if the columns are invalid."""
         # via lists: an array is filled from a list twice as fast as from an iterator
         gaps = list(accumulate(self._gaps))
         offsets = array("Q" if gaps[-1] >> 32 else "I", gaps)
@@ -110,22 +112,16 @@ class PackedNode:
         return self.base + _total(self._gaps[: index + 1]) << 64 | min(max(seq, 0), MASK64)
 
     def ids(self, lo: int, hi: int) -> list[int]:
-        """Return the IDs of entries lo to hi - 1. Raises CorruptError if the columns are invalid."""
         first = self.base + _total(self._gaps[:lo])
         times = list(accumulate(self._gaps[lo:hi], initial=first))[1:]
         return [ms << 64 | seq for ms, seq in zip(times, self._seqs_of(lo, hi), strict=True)]
 
     def raw_ids(self, lo: int, hi: int) -> list[bytes]:
-        """Return the IDs of entries lo to hi - 1, as 16 bytes each. Raises CorruptError if the columns are invalid."""
         first = self.base + _total(self._gaps[:lo])
         times = list(accumulate(self._gaps[lo:hi], initial=first))[1:]
         return paired(array("Q", times), array("Q", self._seqs_of(lo, hi)))
 
     def find_from(self, id: int) -> int:  # noqa: A002
-        """Return the index of the first entry whose ID is >= ``id``; len(self) if there is none.
-
-        Raises CorruptError if the columns are invalid.
-        """
         ms, seq = (id >> 64) - self.base, id & MASK64
         gaps = self._gaps
         at = _first_reaching(gaps, ms)
@@ -153,7 +149,6 @@ class PackedNode:
         return bisect_left(self._seqs_of(at, stop), seq)
 
     def slice(self, lo: int, hi: int) -> bytes:
-        """Return the wire bytes of entries lo to hi - 1."""
         if hi <= lo:
             return b""
         sizes, body = self._sizes, self.body
@@ -163,7 +158,6 @@ class PackedNode:
         return body[start : start + _total(sizes[lo:hi]) if hi < len(sizes) else len(body)]
 
     def each(self, lo: int, hi: int) -> list[bytes]:
-        """Return the wire bytes of each of entries lo to hi - 1."""
         body = self.body
         start = self._start + _total(self._sizes[:lo])
         wires = []
@@ -173,11 +167,9 @@ class PackedNode:
         return wires
 
     def cuts(self, lo: int, hi: int) -> list[int]:
-        """Return the end of each entry in slice(lo, hi)."""
         return list(accumulate(self._sizes[lo:hi]))
 
     def each_reversed(self, lo: int, hi: int) -> list[bytes]:
-        """Return the wire bytes of each of entries hi - 1 to lo, newest first."""
         body = self.body
         end = self._start + _total(self._sizes[:hi])
         wires = []

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from storage.model.tombstones import Tombstones
 from storage.nodes.cache import NodeCache
+from storage.nodes.draft import Draft
+from storage.nodes.packed import AnyNode, open_stored
 
 
 class NodeStore(Protocol):
@@ -20,6 +23,17 @@ class NodeStore(Protocol):
         """Return whether this is the current store. Otherwise, nodes may have been compacted (``compaction``)."""
 
     def release(self) -> None: ...
+
+
+def open_sealed(
+    blob: bytes | Draft | None, store: NodeStore, sid: int, first_ord: int, first_id: int, count: int,
+    tombstones: Tombstones | None,
+) -> AnyNode:  # fmt: skip
+    """Open a sealed node, see open_stored(). ``blob``: None if the node is in the store."""
+    if isinstance(blob, Draft):
+        return blob.unpack()
+    blob = blob or store.load(sid, first_ord, first_id)
+    return open_stored(blob, sid, first_ord, first_id, count, tombstones)
 
 
 class NodePool:

@@ -43,14 +43,6 @@ class StreamCapture:
         # changed producers (see ``producers``), with name and dump; an empty dump means removed
         self.producers: Sequence[tuple[bytes, bytes]] = ()
 
-    @property
-    def parts(self) -> tuple[object, ...]:
-        """All fields, for comparisons."""
-        return (
-            self.sid, self.meta, self.first_ord, self.next_ord, list(self.nodes), self.active, list(self.tombstones),
-            list(self.dead_nodes), list(self.sparse), list(self.producers),
-        )  # fmt: skip
-
 
 @dataclass(slots=True)
 class StageCapture:

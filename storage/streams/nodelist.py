@@ -17,33 +17,34 @@ from storage.model.tombstones import Tombstones
 from storage.nodes.appendlist import ENTRY_BYTES as LISTED_BYTES
 from storage.nodes.appendlist import LARGE as LARGE_LISTED
 from storage.nodes.appendlist import LIST_BYTES, MOST, STEP, add, begun, first_id, join, sealed_blob
-from storage.nodes.draft import ActiveDraft, Draft
+from storage.nodes.draft import ActiveDraft, Draft, blob_bytes
 from storage.nodes.index import INDEX_BYTES, NODE_BYTES, NodeIndex
 from storage.nodes.node import OVERHEAD, ActiveNode, sealed
-from storage.nodes.packed import AnyNode, open_stored
-from storage.nodes.pool import NodePool
+from storage.nodes.packed import AnyNode
+from storage.nodes.pool import NodePool, open_sealed
 from storage.streams.producers import Producers
 
-NO_SIZES: Final[list[int]] = []  # never changed, like the next one
+NO_SIZES: Final[list[int]] = []  # never changed, like the next ones
 NO_PARTS: Final[list[bytes]] = []
+NO_BLOBS: Final[dict[int, bytes | Draft]] = {}
 
 NOT_CODED: Final = 1024  # bytes: nodes with a larger mean entry size are not coded (see ``coder``)
 LARGE: Final = 4096  # bytes: larger entries are not copied an extra time
 MOST_ADDED: Final = (1 << 63) - 1  # the largest integer that clients accept
-STREAM_BYTES: Final = 392  # memory of an empty stream
-SEALED_BYTES: Final = 160  # memory of a SealedNodes object without its index
+STREAM_BYTES: Final = 368  # memory of an empty stream
+SEALED_BYTES: Final = 65  # additional memory of a SealedNodes object
 BLOB_BYTES: Final = 150  # memory of a blob in ``SealedNodes.blobs`` without its bytes
 ENTRY_BYTES: Final = 20  # memory of an entry in the active node: its ID and its end
 
 
-class SealedNodes:
-    """The sealed nodes of a stream."""
+class SealedNodes(NodeIndex):
+    """The index of a stream's sealed nodes, and the nodes that are not stored yet."""
 
-    __slots__ = ("blob_bytes", "blobs", "bytes", "entries", "index", "largest_entry", "largest_node")
+    __slots__ = ("blob_bytes", "blobs", "bytes", "entries", "largest_entry", "largest_node")
 
     def __init__(self) -> None:
-        self.index = NodeIndex()
-        self.blobs: dict[int, bytes | Draft] = {}  # first ordinal -> blob or draft that is not stored yet, ascending
+        super().__init__()
+        self.blobs = NO_BLOBS  # first ordinal -> blob or draft that is not stored yet, ascending
         self.blob_bytes = 0  # memory of ``blobs``
         # totals over all nodes ever sealed, including evicted ones
         self.entries = 0
@@ -59,10 +60,9 @@ class StreamNodes:
     """The base class of Stream, with its nodes. ``sid`` identifies the stream in the store and is never reused."""
 
     __slots__ = (
-        "_active", "_active_bytes", "_active_ord", "_append_list", "_claimed", "_evicted_to", "_front", "_front_ord",
-        "_joins", "_raised", "_reopen", "_sealed", "_tombstones_to_capture", "deleted", "dirty", "first_ord", "groups",
-        "idmp_most", "idmp_ms", "last_ms", "last_seq", "lone", "max_deleted", "next_ord", "pool", "producers", "shift",
-        "sid", "tombstones", "used",
+        "_active", "_active_bytes", "_active_ord", "_append_list", "_evicted_to", "_front", "_front_ord", "_joins",
+        "_raised", "_reopen", "_sealed", "_tombstones_to_capture", "deleted", "dirty", "first_ord", "groups", "last_ms",
+        "last_seq", "lone", "max_deleted", "next_ord", "pool", "producers", "shift", "sid", "tombstones", "used",
     )  # fmt: skip
 
     def __init__(self, sid: int, pool: NodePool) -> None:
@@ -88,8 +88,6 @@ class StreamNodes:
         self.deleted = 0  # number of entries ever deleted individually
         self.max_deleted = 0  # the highest ID of those, or the one set by XSETID
         self.producers: Producers | None = None
-        self.idmp_ms = 0  # how long the IDs of producers are remembered, and how many of each; 0: never set
-        self.idmp_most = 0
         self.groups: dict[bytes, Group] = {}
         self._evicted_to = 0  # see evicted_to
         # the node of the entry before first_ord, unless evicted_to was already read from it
@@ -98,7 +96,6 @@ class StreamNodes:
         self._sealed = NO_NODES
         self._raised = -1  # while this equals next_ord, the last ID is not that of the last entry
         self._tombstones_to_capture: Tombstones | None = None  # ``tombstones``, or an empty one with changes to store
-        self._claimed = 0  # number of tombstones in the restored metadata
 
     @property
     def last_id(self) -> int:
@@ -126,7 +123,7 @@ class StreamNodes:
 
     @property
     def node_count(self) -> int:
-        return len(self._sealed.index) + (self.next_ord > self._active_ord)
+        return len(self._sealed) + (self.next_ord > self._active_ord)
 
     # -- appending -------------------------------------------------------------------------------------------
     def append(self, ms: int, seq: int, wire: bytes) -> None:
@@ -355,11 +352,13 @@ class StreamNodes:
     def _push(self, first: int, first_id: int, blob: bytes | Draft, size: int) -> None:
         """Add a node to the index. Its blob takes ``size`` bytes of memory until it is stored."""
         sealed = self._own_sealed()
-        ords = sealed.index.ords
+        ords = sealed.ords
         assert not ords or first > ords[-1]  # noqa: S101 - ordinals only grow
+        if sealed.blobs is NO_BLOBS:
+            sealed.blobs = {}
         sealed.blobs[first] = blob
         sealed.blob_bytes += size
-        sealed.index.push(first, first_id)
+        sealed.push(first, first_id)
         self.pool.bytes += NODE_BYTES + BLOB_BYTES + size
         self.pool.unstored += size
 
@@ -371,7 +370,7 @@ class StreamNodes:
 
     def _last_node(self, more: int) -> ActiveNode | None:
         """Return a copy of the last node of the index if it has room for all later entries (``more`` bytes)."""
-        index, pool = self._sealed.index, self.pool
+        index, pool = self._sealed, self.pool
         last = len(index.ords) - 1
         if last < index.head or self.next_ord - index.ords[last] >= pool.max_entries:
             return None
@@ -391,7 +390,7 @@ class StreamNodes:
 
     def _take_last(self) -> None:
         """Remove the last node of the index, which becomes a part of the active node."""
-        index, pool = self._sealed.index, self.pool
+        index, pool = self._sealed, self.pool
         first = index.pop()
         pool.bytes -= NODE_BYTES
         pool.cache.drop(self.sid, first)
@@ -487,24 +486,21 @@ class StreamNodes:
     # -- nodes -----------------------------------------------------------------------------------------------
     def _node(self, position: int) -> AnyNode:
         """Return the node at a position of the index."""
-        index, pool = self._sealed.index, self.pool
+        index, pool = self._sealed, self.pool
         first = index.ords[position]
         node = pool.cache.get(self.sid, first)
         if node is None:
-            first_id = index.first_id(position)
-            blob = self._sealed.blobs.get(first)
-            if isinstance(blob, Draft):
-                node = blob.unpack()
-            else:
-                blob = blob or pool.store.load(self.sid, first, first_id)
-                node = open_stored(blob, self.sid, first, first_id, self._end(position) - first, self.tombstones)
+            node = open_sealed(
+                self._sealed.blobs.get(first), pool.store, self.sid, first, index.first_id(position),
+                self._end(position) - first, self.tombstones,
+            )  # fmt: skip
             pool.cache.put(self.sid, first, node)
         return node
 
     def _end(self, position: int) -> int:
         """Return the ordinal after the node at a position, and after deleted entries that follow it."""
         position += 1
-        ords = self._sealed.index.ords
+        ords = self._sealed.ords
         return ords[position] if position < len(ords) else self._active_ord
 
     def _is_dead(self, first: int, end: int, first_id: int) -> bool:
@@ -533,7 +529,7 @@ class StreamNodes:
     def _drop_blob(self, first_ord: int) -> None:
         blob = self._sealed.blobs.pop(first_ord, None)
         if blob is not None:
-            size = blob.size if isinstance(blob, Draft) else len(blob)
+            size = blob_bytes(blob)
             self._sealed.blob_bytes -= size
             self.pool.bytes -= BLOB_BYTES + size
             self.pool.unstored -= size

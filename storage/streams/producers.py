@@ -21,6 +21,7 @@ from struct import Struct
 from typing import Final
 
 from resp.errors import CorruptError
+from storage.nodes.pool import NodePool
 
 VERSION: Final = 1
 HEAD: Final = Struct(">BI")
@@ -85,16 +86,24 @@ class StreamProducer:
 
 
 class Producers:
-    """The producers of a stream."""
+    """The producers of a stream, and their settings. Changes of ``bytes`` change that of the pool."""
 
-    __slots__ = ("added", "by_name", "bytes", "changed", "duplicates")
+    __slots__ = ("_pool", "added", "by_name", "bytes", "changed", "duplicates", "keep_ms", "most")
 
-    def __init__(self) -> None:
+    def __init__(self, pool: NodePool) -> None:
+        self._pool = pool
+        pool.bytes += PRODUCERS_BYTES
+        self.keep_ms = 0  # how long IDs are remembered, and how many of each producer; 0: never set
+        self.most = 0
         self.by_name: dict[bytes, StreamProducer] = {}
         self.added = 0  # number of IDs ever added
         self.duplicates = 0  # XADDs that added nothing; not logged, so a restart may lose some
         self.bytes = PRODUCERS_BYTES  # approximate memory
         self.changed: set[bytes] = set()  # names of producers that changed since the last capture
+
+    def _grow(self, size: int) -> None:
+        self.bytes += size
+        self._pool.bytes += size
 
     def find(self, producer: bytes, name: bytes, now: int) -> int:
         """Return the ID of the entry that has this producer ID; 0 if it is unknown or expired."""
@@ -106,14 +115,14 @@ class Producers:
         known = self.by_name.get(producer)
         if known is None:
             known = self.by_name[producer] = StreamProducer()
-            self.bytes += known.bytes + len(producer)
+            self._grow(known.bytes + len(producer))
         size = known.bytes
         known.forget(now, most - 1)
         if name in known.ids:  # the clock was set back
             del known.ids[name]
             known.bytes -= ID_BYTES + len(name)
         known.add(name, entry_id, now + keep_ms)
-        self.bytes += known.bytes - size
+        self._grow(known.bytes - size)
         self.added += 1
         self.changed.add(producer)
 
@@ -125,15 +134,17 @@ class Producers:
             if len(producer.ids) == count:
                 continue
             self.changed.add(name)
-            self.bytes += producer.bytes - size
+            self._grow(producer.bytes - size)
             if not producer.ids:
                 del self.by_name[name]
-                self.bytes -= producer.bytes + len(name)
+                self._grow(-producer.bytes - len(name))
 
-    def clear(self) -> None:
+    def configure(self, keep_ms: int, most: int) -> None:
+        """Set how long and how many IDs are remembered, and forget all current IDs."""
+        self.keep_ms, self.most = keep_ms, most
         self.changed.update(self.by_name)
         self.by_name.clear()
-        self.bytes = PRODUCERS_BYTES
+        self._grow(PRODUCERS_BYTES - self.bytes)
 
     def tracked(self) -> int:
         """Return the number of IDs, including expired ones that are not removed yet."""
@@ -161,4 +172,4 @@ class Producers:
         if name in self.by_name:
             raise CorruptError("a producer is duplicated")
         producer = self.by_name[name] = StreamProducer.load(dump)
-        self.bytes += producer.bytes + len(name)
+        self._grow(producer.bytes + len(name))

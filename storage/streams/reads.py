@@ -47,7 +47,7 @@ class StreamReads(StreamNodes):
         if active is not None and id >= active.id_at(0):
             first = self._active_ord
             return StreamPosition(first + active.find_from(id), active, first, self.next_ord)
-        index = self._sealed.index
+        index = self._sealed
         position = index.of_id(id)
         if position < index.head:
             return StreamPosition(self.first_ord, None, 0, 0)
@@ -69,8 +69,8 @@ class StreamReads(StreamNodes):
         """Return the position of a living entry, with its node."""
         if ordinal >= self._active_ord:
             return StreamPosition(ordinal, self._active_node(), self._active_ord, self.next_ord)
-        position = self._sealed.index.of_ord(ordinal)
-        return StreamPosition(ordinal, self._node(position), self._sealed.index.ords[position], self._end(position))
+        position = self._sealed.of_ord(ordinal)
+        return StreamPosition(ordinal, self._node(position), self._sealed.ords[position], self._end(position))
 
     def ord_from(self, id: int) -> int:  # noqa: A002
         """Return the ordinal of the first living entry with an ID >= ``id``; next_ord if there is none."""
@@ -97,7 +97,7 @@ class StreamReads(StreamNodes):
             return self.next_ord
         if ordinal >= self._active_ord:
             return max(self._active_ord, self.first_ord)
-        index = self._sealed.index
+        index = self._sealed
         if ordinal < self._end(index.head):  # in the oldest node: the common case if appends trim
             return self.first_ord
         return max(index.ords[index.of_ord(ordinal)], self.first_ord)
@@ -109,7 +109,7 @@ class StreamReads(StreamNodes):
         active = self._active_node() if ordinal >= self._active_ord else None
         if active is not None:
             return active.id_at(ordinal - self._active_ord)
-        index = self._sealed.index
+        index = self._sealed
         position = index.head
         if self._end(position) <= ordinal:  # not in the oldest node, the common case of evictions
             position = index.of_ord(ordinal)
@@ -150,20 +150,11 @@ class StreamReads(StreamNodes):
 
     def find(self, id: int) -> bytes | None:  # noqa: A002
         """Return the wire form of the living entry with this ID; None if there is none."""
-        if id <= self.evicted_to or id > self.last_id or self.first_ord == self.next_ord:
-            return None
-        found = self._seek(id)
-        node = found.node
-        if node is None or found.ordinal < self.first_ord:
+        found = self.locate(id)
+        if found is None or found.node is None:
             return None
         at = found.ordinal - found.first
-        if (
-            at >= len(node)
-            or node.id_at(at) != id
-            or (self.tombstones is not None and self.tombstones.has(found.ordinal))
-        ):
-            return None
-        return node.slice(at, at + 1)
+        return found.node.slice(at, at + 1)
 
     def pick(self, position: StreamPosition, picks: Selection) -> None:
         """Add a located living entry to a selection."""
@@ -175,7 +166,7 @@ class StreamReads(StreamNodes):
         if active is not None:
             picks.add_active(first, active.part(0, len(active)))
         else:
-            first_id = self._sealed.index.first_id(self._sealed.index.of_ord(first))
+            first_id = self._sealed.first_id(self._sealed.of_ord(first))
             picks.add_node(first, position.end, first_id, self._sealed.blobs.get(first), self.tombstones)
         picks.add(first, ordinal)
 
@@ -275,7 +266,7 @@ class StreamReads(StreamNodes):
         sealed = self._sealed
         bound = (hi - lo) * sealed.largest_entry
         if bound > sealed.largest_node:
-            count = sealed.index.of_ord(hi - 1) - sealed.index.of_ord(lo) + 1
+            count = sealed.of_ord(hi - 1) - sealed.of_ord(lo) + 1
             bound = min(bound, count * sealed.largest_node)
         return size + bound
 
@@ -290,7 +281,7 @@ class StreamReads(StreamNodes):
             if active is not None and ordinal >= self._active_ord:
                 node, first, end = active, self._active_ord, self.next_ord
             else:
-                index = self._sealed.index
+                index = self._sealed
                 slot = index.head if ordinal == self.first_ord else index.of_ord(ordinal)
                 node, first, end = self._node(slot), index.ords[slot], self._end(slot)
         if self.tombstones is not None and self.tombstones.count(ordinal, hi):
@@ -376,7 +367,7 @@ class StreamReads(StreamNodes):
 
     def _spans(self, lo: int, hi: int) -> Iterator[tuple[AnyNode, int, int]]:
         """Yield the nodes of [lo, hi), each with start and stop of each range of living entries."""
-        index, tombstones = self._sealed.index, self.tombstones
+        index, tombstones = self._sealed, self.tombstones
         position = index.of_ord(lo)
         while tombstones is not None and lo < hi:
             active = self._active_node()
@@ -411,7 +402,7 @@ class StreamReads(StreamNodes):
 
     def snapshot(self, lo: int, hi: int) -> Snapshot:
         """Return a snapshot, which the caller must close. O(nodes in the range + nodes that are not stored yet)."""
-        index, first = self._sealed.index, self._active_ord
+        index, first = self._sealed, self._active_ord
         at = stop = 0  # positions of the sealed nodes of the range
         if lo < min(hi, first):
             at, stop = index.of_ord(lo), index.of_ord(min(hi, first) - 1) + 1

@@ -14,10 +14,10 @@ from collections.abc import Iterator
 from typing import Final
 
 from storage.model.tombstones import Tombstones
-from storage.nodes.draft import Draft
+from storage.nodes.draft import Draft, blob_bytes
 from storage.nodes.node import Node
-from storage.nodes.packed import AnyNode, open_stored
-from storage.nodes.pool import NodePool, NodeStore
+from storage.nodes.packed import AnyNode
+from storage.nodes.pool import NodePool, NodeStore, open_sealed
 
 NODE_BYTES: Final = 300  # memory of a node of the selection
 PICK_BYTES: Final = 8
@@ -50,10 +50,8 @@ class _Source:
             return self.active
         node = self.pool.cache.get(self.sid, self.first) if self.view.is_current() else None
         if node is None or len(node) < self.end - self.first:
-            if isinstance(self.blob, Draft):
-                return self.blob.unpack()
-            blob = self.blob or self.view.load(self.sid, self.first, self.first_id)
-            node = open_stored(blob, self.sid, self.first, self.first_id, self.end - self.first, self.tombstones)
+            count = self.end - self.first
+            node = open_sealed(self.blob, self.view, self.sid, self.first, self.first_id, count, self.tombstones)
         return node
 
 
@@ -99,7 +97,6 @@ class Selection:
         return True
 
     def add_missing(self) -> None:
-        """Add a missing entry."""
         self._numbers.append(MISSING)
         self._positions.append(0)
 
@@ -116,7 +113,7 @@ class Selection:
         if tombstones is not None:
             source.tombstones = tombstones.freeze(first, end)
         if blob is not None:
-            self._blob_bytes += blob.size if isinstance(blob, Draft) else len(blob)
+            self._blob_bytes += blob_bytes(blob)
 
     def _add(self, first: int, end: int) -> _Source:
         assert self._pool is not None  # noqa: S101 - begin() was called

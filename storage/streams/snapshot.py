@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from typing import Final
 
 from storage.model.tombstones import Tombstones
-from storage.nodes.draft import Draft
+from storage.nodes.draft import Draft, blob_bytes
 from storage.nodes.node import Node
-from storage.nodes.packed import AnyNode, open_stored
-from storage.nodes.pool import NodePool, NodeStore
+from storage.nodes.packed import AnyNode
+from storage.nodes.pool import NodePool, NodeStore, open_sealed
 
 SNAPSHOT_BYTES: Final = 1000  # memory of the objects
 
@@ -42,7 +42,7 @@ class Snapshot:
         self._borders = borders  # first ordinals of the sealed nodes of the range, and the end of the last one
         self._ms, self._seq = ids  # their first IDs
         self._blobs = blobs  # first ordinal -> blob or draft of nodes that were not stored
-        self._blob_bytes = sum([blob.size if isinstance(blob, Draft) else len(blob) for blob in blobs.values()])
+        self._blob_bytes = sum(map(blob_bytes, blobs.values()))
         self._dropped = pool.dropped
         self._active = active  # the part of the active node, None if there is none
         self._active_ord = 0 if active is None else hi - len(active)  # the ordinal of its first entry
@@ -152,13 +152,11 @@ class Snapshot:
         first = self._borders[number]
         blob = self._blobs.pop(first, None)
         if blob is not None:
-            self._blob_bytes -= blob.size if isinstance(blob, Draft) else len(blob)
+            self._blob_bytes -= blob_bytes(blob)
         # nodes opened after a later checkpoint may lack the bytes of entries that were deleted since
         node = self._pool.cache.get(self._sid, first) if self._view.is_current() else None
         if node is None or len(node) < stop:  # after a reload with other limits, the cached node can end elsewhere
             first_id = self._ms[number] << 64 | self._seq[number]
-            if isinstance(blob, Draft):
-                return blob.unpack()
-            blob = blob or self._view.load(self._sid, first, first_id)
-            node = open_stored(blob, self._sid, first, first_id, self._borders[number + 1] - first, self._tombstones)
+            count = self._borders[number + 1] - first
+            node = open_sealed(blob, self._view, self._sid, first, first_id, count, self._tombstones)
         return node

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable
 from itertools import accumulate
 from typing import Final
 
+from storage.model.timers import Expiring
 from storage.nodes.stagedentries import CHUNK_BYTES, StagedChunk
 from storage.streams.capture import Capture, StageCapture
 
@@ -23,32 +24,21 @@ STAGE_BYTES: Final = 700  # memory of a stage's objects
 FENCE_BYTES: Final = 150
 
 
-class Stage:
+class Stage(Expiring):
     """One stage. ``sid`` identifies it in the store and is never reused."""
 
-    __slots__ = ("_open", "_others", "bytes", "deadline", "entries", "pieces", "sid", "stored", "ttl")
+    __slots__ = ("_open", "_others", "bytes", "entries", "pieces", "sid", "stored")
 
-    def __init__(self, sid: int, ttl: int, deadline: int) -> None:
+    def __init__(self, sid: int, name: bytes, ttl: int, deadline: int) -> None:
+        super().__init__(ttl, deadline)
         self.sid = sid
-        self.ttl = ttl  # expires after this many ms without another TSTAGE; 0: never
-        self.deadline = deadline  # time of expiry, in served time (ms), or NEVER
         self.pieces: list[StagedChunk] = []
         self.entries = 0
-        self.bytes = STAGE_BYTES  # approximate memory
+        self.bytes = STAGE_BYTES + 2 * len(name)  # approximate memory; a table and a timer have the name
         self.stored = False  # whether the store may contain parts of it
         # the chunk of each key that is not full: that of the last key, and those of others (None if there is one key)
         self._open: StagedChunk | None = None
         self._others: dict[bytes, StagedChunk] | None = None
-
-    def touch(self, served: int) -> None:
-        """Extend the deadline, since a writer was active at this served time. This is not logged."""
-        if self.ttl:
-            self.deadline = served + self.ttl
-
-    def resume(self, served: int) -> None:
-        """Extend the deadline after the server was down or a replica, since that time does not count as inactivity."""
-        if self.ttl:
-            self.deadline = max(self.deadline, served + self.ttl)
 
     def add(self, key: bytes, sizes: array[int], bare: bytes, max_entries: int, max_bytes: int) -> None:
         """Append entries. A chunk is full with ``max_entries`` entries, or when it reaches ``max_bytes``."""
@@ -105,12 +95,6 @@ class Stage:
         for _, piece, _, _ in new:
             piece.dirty = False
         return StageCapture(self.sid, name, self.ttl, self.deadline, len(self.pieces), new)
-
-
-def named(stage: Stage, name: bytes) -> Stage:
-    """Add the memory of a new stage's name, which is in the table of stages and in a timer. Return the stage."""
-    stage.bytes += 2 * len(name)
-    return stage
 
 
 class Stages:
@@ -211,7 +195,7 @@ class Stages:
 
     def restore(self, name: bytes, sid: int, ttl: int, deadline: int) -> Stage:
         """Add a stage from a checkpoint. The caller then adds its chunks by restore_piece() and calls restored()."""
-        stage = self.by_name[name] = named(Stage(sid, ttl, deadline), name)
+        stage = self.by_name[name] = Stage(sid, name, ttl, deadline)
         stage.stored = True
         return stage
 

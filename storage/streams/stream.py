@@ -33,7 +33,7 @@ from storage.model.ids import MASK64
 from storage.model.tombstones import Tombstones
 from storage.nodes import appendlist
 from storage.nodes.draft import Draft
-from storage.nodes.index import NODE_BYTES, NodeIndex
+from storage.nodes.index import NODE_BYTES
 from storage.nodes.node import active_blob
 from storage.nodes.pool import NodePool
 from storage.streams import metadata
@@ -70,7 +70,7 @@ class Stream(StreamReads):
 
         There are often many evictions before that. The node is kept open, so that reading it later cannot fail.
         """
-        front, active, index = self._front, self._active_node(), self._sealed.index
+        front, active, index = self._front, self._active_node(), self._sealed
         if self.tombstones is not None:
             evicted_to = self.id_before(ordinal + 1)
         elif front is not None and ordinal - self._front_ord < len(front):
@@ -96,7 +96,7 @@ class Stream(StreamReads):
             if not tombstones.total:
                 self.tombstones = None
         self.first_ord = ordinal
-        index = self._sealed.index
+        index = self._sealed
         head = index.head
         if head < len(index.ords) and self._end(head) <= ordinal:
             keep = index.of_ord(ordinal)  # position of the first node to retain
@@ -114,14 +114,10 @@ class Stream(StreamReads):
 
         ``highest``: the ID of the last one, for max_deleted; 0: unchanged.
         """
-        tombstones = self._tombstones_to_capture
-        if tombstones is None:
-            tombstones = self._tombstones_to_capture = Tombstones()
-            self.pool.bytes += tombstones.bytes
+        tombstones = self._own_tombstones()
         size = tombstones.bytes
         tombstones.add(ordinals)
         self.pool.bytes += tombstones.bytes - size
-        self.tombstones = tombstones
         self.deleted += len(ordinals)
         if self._front is not None:
             self._evicted_to = self.evicted_to  # before first_ord changes
@@ -130,9 +126,17 @@ class Stream(StreamReads):
             self._begin_at(self.first_ord + 1)
         self._drop_dead_nodes(ordinals)
 
+    def _own_tombstones(self) -> Tombstones:
+        tombstones = self._tombstones_to_capture
+        if tombstones is None:
+            tombstones = self._tombstones_to_capture = Tombstones()
+            self.pool.bytes += tombstones.bytes
+        self.tombstones = tombstones
+        return tombstones
+
     def _drop_dead_nodes(self, ordinals: list[int]) -> None:
         """Remove nodes without living entries after these were deleted. Record the other nodes for capture()."""
-        index, at = self._sealed.index, len(ordinals)
+        index, at = self._sealed, len(ordinals)
         while at > 0:
             ordinal = ordinals[at - 1]
             if ordinal < self.first_ord:
@@ -162,35 +166,12 @@ class Stream(StreamReads):
     # -- producers -------------------------------------------------------------------------------------------
     def idmp(self) -> tuple[int, int]:
         """Return how long (ms) the IDs of producers are remembered, and how many of each producer."""
-        pool = self.pool
-        return self.idmp_ms or pool.idmp_ms, self.idmp_most or pool.idmp_most
+        pool, own = self.pool, self.producers
+        return (pool.idmp_ms, pool.idmp_most) if own is None or not own.keep_ms else (own.keep_ms, own.most)
 
-    def add_produced(self, producer: bytes, name: bytes, entry_id: int, now: int, keep_ms: int, most: int) -> None:
-        """Remember the ID ``name`` that a producer gave to an entry that was added."""
-        producers = self._own_producers()
-        size = producers.bytes
-        producers.add(producer, name, entry_id, now, keep_ms, most)
-        self.pool.bytes += producers.bytes - size
-
-    def set_idmp(self, keep_ms: int, most: int) -> None:
-        """Set how long and how many IDs are remembered, and forget all current IDs."""
-        self.idmp_ms, self.idmp_most = keep_ms, most
-        if self.producers is not None:
-            self.pool.bytes -= self.producers.bytes
-            self.producers.clear()
-            self.pool.bytes += self.producers.bytes
-
-    def forget_produced(self, now: int) -> None:
-        """Forget the IDs that have expired at ``now``."""
-        if self.producers is not None:
-            self.pool.bytes -= self.producers.bytes
-            self.producers.forget(now)
-            self.pool.bytes += self.producers.bytes
-
-    def _own_producers(self) -> Producers:
+    def own_producers(self) -> Producers:
         if self.producers is None:
-            self.producers = Producers()
-            self.pool.bytes += self.producers.bytes
+            self.producers = Producers(self.pool)
         return self.producers
 
     # -- stats -----------------------------------------------------------------------------------------------
@@ -202,7 +183,7 @@ class Stream(StreamReads):
         if self.producers is not None:
             total += self.producers.bytes
         if self._sealed is not NO_NODES:
-            total += SEALED_BYTES + self._sealed.index.memory_bytes()
+            total += SEALED_BYTES + self._sealed.memory_bytes()
         return total + self._active_size()
 
     def disk_bytes(self) -> int:
@@ -217,7 +198,7 @@ class Stream(StreamReads):
         """Return the changes that the store lacks. O(nodes sealed since the last completed checkpoint)."""
         if self._reopen:
             self.rejoin()
-        index = self._sealed.index
+        index = self._sealed
         nodes: Sequence[tuple[int, int, bytes | Draft]] = ()
         if self._sealed.blobs:
             nodes = [(first, index.first_id(index.of_ord(first)), blob) for first, blob in self._sealed.blobs.items()]
@@ -249,13 +230,13 @@ class Stream(StreamReads):
         to the node or to nodes that were dropped.
         """
         found: list[tuple[int, int, list[tuple[int, int]]]] = []
-        index, tombstones = self._sealed.index, self.tombstones
-        for first in sorted(tombstones.thin) if tombstones is not None else ():
+        index, tombstones = self._sealed, self.tombstones
+        if tombstones is None:
+            return found
+        for first in sorted(tombstones.thin):
             position = index.of_ord(first)
             if position < index.head or index.ords[position] != first:
                 continue
-            if tombstones is None:
-                break
             lo, end = max(first, self.first_ord), self._end(position)
             beyond = tombstones.live_below(end) + 1
             size = min(end - first, max(beyond - first, self.pool.max_entries))
@@ -309,18 +290,20 @@ class Stream(StreamReads):
         if (
             self._tombstones_to_capture is None
             and self.producers is None
-            and not (flags or self.shift or self.deleted or self.max_deleted or self.idmp_ms or self.idmp_most)
+            and not (flags or self.shift or self.deleted or self.max_deleted)
         ):
             return metadata.pack_plain(
                 self.last_ms, self.last_seq, self.next_ord, self.first_ord, self.evicted_to, self._sealed.entries,
                 self._sealed.bytes, largest_entry, largest_node,
             )  # fmt: skip
+        producers = self.producers
         return metadata.pack(StreamMeta(
             self.last_ms, self.last_seq, self.next_ord, self.first_ord, self.evicted_to, self._sealed.entries,
             self._sealed.bytes, largest_entry, largest_node, self.entries_added, self.max_deleted, self.deleted,
-            0 if self.tombstones is None else self.tombstones.total, flags, self.idmp_ms, self.idmp_most,
-            0 if self.producers is None else self.producers.added,
-            0 if self.producers is None else self.producers.duplicates,
+            0 if self.tombstones is None else self.tombstones.total, flags,
+            *((0, 0, 0, 0) if producers is None else (
+                producers.keep_ms, producers.most, producers.added, producers.duplicates
+            )),
         ))  # fmt: skip
 
     @classmethod
@@ -341,31 +324,22 @@ class Stream(StreamReads):
         stream.max_deleted, stream.deleted = found.max_deleted, found.deleted
         stream.lone = bool(found.flags & LONE)
         stream._raised = found.next_ord if found.flags & RAISED else -1
-        stream.idmp_ms, stream.idmp_most = found.idmp_ms, found.idmp_most
-        if found.iids_added:
-            producers = stream._own_producers()
+        if found.iids_added or found.idmp_ms:
+            producers = stream.own_producers()
+            producers.keep_ms, producers.most = found.idmp_ms, found.idmp_most
             producers.added, producers.duplicates = found.iids_added, found.iids_repeated
-        stream._claimed = found.tombstones
+        if found.tombstones:
+            stream._own_tombstones().claimed = found.tombstones
         stream._active_ord = stream.next_ord
         stream._reopen = True
         return stream
 
     def restore_tombstones(self, chunk: int, container: bytes) -> None:
         """Add a chunk of tombstones from the store, in order. Raises CorruptError if it is damaged."""
-        tombstones = self._tombstones_to_capture
-        if tombstones is None:
-            tombstones = self.tombstones = self._tombstones_to_capture = Tombstones()
-            self.pool.bytes += tombstones.bytes
+        tombstones = self._own_tombstones()
         size = tombstones.bytes
         tombstones.restore(chunk, container)
         self.pool.bytes += tombstones.bytes - size
-
-    def restore_producer(self, name: bytes, dump: bytes) -> None:
-        """Add a producer from the store. Raises CorruptError if it is damaged."""
-        producers = self._own_producers()
-        size = producers.bytes
-        producers.restore(name, dump)
-        self.pool.bytes += producers.bytes - size
 
     def add_stored_node(self, first_ord: int, first_id: int) -> None:
         """Add a node from the store, in order. Evicted nodes that are still in the store are skipped.
@@ -376,22 +350,22 @@ class Stream(StreamReads):
             raise CorruptError(f"the store has a node of stream {self.sid} beyond the stream's end")
         if self.first_ord == self.next_ord:
             return
-        sealed = self._own_sealed()
-        index = sealed.index
+        index = self._own_sealed()
+        self.pool.bytes += NODE_BYTES
         if first_ord <= self.first_ord or not index.ords:
             self.pool.bytes -= NODE_BYTES * len(index)  # nodes before this one end at or before first_ord
-            sealed.index = index = NodeIndex()
+            index.begin(first_ord, first_id)
             if first_ord > self.first_ord:
                 raise CorruptError(f"the store lacks the first node of stream {self.sid}")
-        elif first_ord <= index.ords[-1] or first_id <= index.first_id(len(index.ords) - 1):
+            return
+        if first_ord <= index.ords[-1] or first_id <= index.first_id(len(index.ords) - 1):
             raise CorruptError(f"the store has the nodes of stream {self.sid} out of order")
         index.push(first_ord, first_id)
-        self.pool.bytes += NODE_BYTES
 
     def all_nodes_added(self) -> None:
         """Check the stream after all nodes and tombstones were added. Raises CorruptError if it is incomplete."""
         tombstones = self.tombstones
-        if self._claimed != (0 if tombstones is None else tombstones.total):
+        if tombstones is not None and tombstones.total != tombstones.claimed:
             raise CorruptError(f"the store has a wrong number of deleted entries of stream {self.sid}")
         if tombstones is not None and (
             tombstones.has(self.first_ord)
@@ -401,9 +375,9 @@ class Stream(StreamReads):
             raise CorruptError(f"the store has invalid deleted entries of stream {self.sid}")
         if self.first_ord == self.next_ord:
             return
-        if not self._sealed.index.ords:
+        if not self._sealed.ords:
             raise CorruptError(f"the store lacks the nodes of stream {self.sid}")
-        if self._sealed.index.first_id(len(self._sealed.index.ords) - 1) > self.last_id:
+        if self._sealed.first_id(len(self._sealed.ords) - 1) > self.last_id:
             raise CorruptError(f"the store has a node of stream {self.sid} with IDs beyond the stream's last")
 
     def gone(self) -> None:

@@ -116,8 +116,8 @@ def test_what_counts(c: Raw, what: str) -> None:
         stored = used(c)
         assert stored <= grown
         assert c("DEBUG", "RELOAD") == b"OK"
-        # a short stream from the store has an index of nodes of its own, and a new one does not
-        assert empty < used(c) <= 1.5 * stored
+        # a short stream from the store has an index, which takes more than the append list of a new one
+        assert empty < used(c) <= 1.25 * stored
         if drop == "each":
             c.pipeline(("TDROP", *[f"t{n}" for n in range(50)]), *[("DEL", name) for name in c("KEYS", "*")])
         else:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from bisect import bisect_right
 
+from storage.groups.ownerindex import BY_LAST, BY_OWNER
 from storage.groups.pending import PendingRow, PendingTable
 from storage.groups.pendingformat import assemble
-from storage.groups.rangerow import OWNED
+from storage.groups.rangerow import ID_SIZE, OWNED, RANGE_SIZE
+from storage.groups.rangetable import ENTRY
 from storage.model.sortedrows import SortedRows
 from tests.storage.model.test_sortedrows import check_chunks
 
@@ -66,14 +68,14 @@ def key_counts(table: PendingTable) -> tuple[int, int]:
 
 def check_sets(table: PendingTable) -> None:
     """The chunks of all sets are in order, each range has messages, and the index by owner has each owned range."""
-    for part in sets(table):
-        check_chunks(part)
+    for part, width in zip(sets(table), (ID_SIZE, RANGE_SIZE, ENTRY, ENTRY), strict=True):
+        check_chunks(part, width, ID_SIZE if width == RANGE_SIZE else width)
     ids, ranges = (part.span(b"", b"", 100_000) for part in sets(table)[:2])
     lows = [row[:16] for row in ranges]
     assert sorted({bisect_right(lows, raw) for raw in ids}) == list(range(1, len(lows) + 1))
     index = table._owner_index
     if index is not None:
         owned = [row[:16] for row in ranges if row[-1] == OWNED]
-        for part in (index._by_owner, index._by_last):
-            check_chunks(part)
+        for part, width in ((index._by_owner, BY_OWNER), (index._by_last, BY_LAST)):
+            check_chunks(part, width, width)
             assert sorted(entry[-16:] for entry in part.span(b"", b"", 100_000)) == owned

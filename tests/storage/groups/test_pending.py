@@ -10,6 +10,8 @@ import pytest
 
 from storage.groups import pending
 from storage.groups.pending import PendingTable
+from storage.groups.pendingformat import assemble
+from storage.model.sortedrows import CHUNK_BYTES
 from tests.storage.groups.pendingkit import (
     MAX_ID,
     NOW,
@@ -32,7 +34,8 @@ def test_appending_leaves_full_chunks() -> None:
     for table in (one, many):
         check_sets(table)
         for part in sets(table):
-            assert {len(part._chunk(i)) for i in range(len(part._chunks) - 1)} == {part._capacity}
+            sizes = {len(assemble([chunk])) - 4 for chunk in part.dump()[:-1]}
+            assert sizes == {CHUNK_BYTES // len(part.first()) * len(part.first())}
 
 
 def test_long_runs_fall_into_the_middle() -> None:

@@ -85,7 +85,7 @@ def test_numbers_that_begin_anew_with_each_millisecond(runs: list[tuple[int, int
     steps = _steps(ms, seq)
     assert bool(steps) == (max(seq) > 255 and len(runs) <= FEW_STEPS)
     if steps:
-        assert _stepped(len(seq), steps) == _signed_gaps(seq, max(seq))
+        assert _stepped(len(seq), steps) == _signed_gaps(seq)
 
 
 def test_numbers_that_do_not_count_up() -> None:

@@ -25,7 +25,7 @@ from storage.nodes.pool import NodePool
 from storage.streams.capture import Capture
 from storage.streams.stream import Stream
 from tests.storage.nodes.nodestore import MemoryStore
-from tests.storage.streams.captures import all_stored, whole_capture
+from tests.storage.streams.captures import all_stored, parts_of, whole_capture
 
 NOW = 1_700_000_000_000
 
@@ -393,7 +393,7 @@ def test_an_expired_key_changes_for_its_watchers(ks: Keyspace) -> None:
 # -- Rule 5: what a capture in progress gets -----------------------------------------------------------------------
 def sorted_parts(capture: Capture) -> tuple[object, ...]:
     """Without what depends on the order in which keys were taken."""
-    streams = sorted(taken.parts for taken in capture.streams)
+    streams = sorted(map(parts_of, capture.streams))
     return streams, capture.stream_keys, capture.groups, sorted(capture.strings), capture.dead_strings
 
 

@@ -9,19 +9,22 @@ import pytest
 from storage.groups.pendingformat import assemble
 from storage.model import sortedrows
 
+WIDTH, KEY = 10, 8
 
-def check_chunks(part: sortedrows.SortedRows) -> None:
-    chunks = [part._chunk(i) for i in range(len(part._chunks))]
-    packed = [key for key, chunk in zip(part._mins, part._chunks, strict=True) if not chunk]
-    assert sorted(part._packed) == ([] if chunks == [b""] else packed)
-    assert part._mins[0] == b""
-    assert len(part._mins) == len(part._chunks)
+
+def packed(part: sortedrows.SortedRows) -> bool:
+    return any(isinstance(chunk, sortedrows.PackedRows) for chunk in part.dump())
+
+
+def check_chunks(part: sortedrows.SortedRows, width: int, key_size: int) -> None:
+    chunks = [bytes(assemble([chunk])[:-4]) for chunk in part.dump()]
     assert all(chunks) or chunks == [b""]
-    assert sum(map(len, chunks)) == part.count * part._width
-    for i, chunk in enumerate(chunks):
-        assert len(chunk) <= part._capacity
-        assert part._mins[i] <= chunk
-        assert i + 1 == len(chunks) or chunk[-part._width :] < part._mins[i + 1]
+    assert all(len(chunk) <= sortedrows.CHUNK_BYTES and not len(chunk) % width for chunk in chunks)
+    whole = b"".join(chunks)
+    rows = [whole[at : at + width] for at in range(0, len(whole), width)]
+    assert len(rows) == part.count
+    assert rows == sorted(rows)
+    assert [part.get(row[:key_size]) for row in rows] == rows  # the bounds of the chunks lead to each
 
 
 @pytest.mark.interpreted
@@ -30,10 +33,10 @@ def test_sets_that_are_nearly_all_packed(monkeypatch: pytest.MonkeyPatch, seed: 
     for name, value in (("CHUNK_BYTES", 200), ("HOT_CHUNKS", 2), ("PACKED_FROM", 1)):
         monkeypatch.setattr(sortedrows, name, value)
     chance = random.Random(seed)
-    part, model = sortedrows.SortedRows(10, 8), dict[bytes, bytes]()
+    part, model = sortedrows.SortedRows(WIDTH, KEY), dict[bytes, bytes]()
 
     def row(key: bytes) -> bytes:
-        return key + chance.randbytes(2)
+        return key + chance.randbytes(WIDTH - KEY)
 
     def some(count: int) -> list[bytes]:
         start = chance.randrange(3000)
@@ -71,16 +74,17 @@ def test_sets_that_are_nearly_all_packed(monkeypatch: pytest.MonkeyPatch, seed: 
         assert part.between(keys[0], b"") == sum(each >= keys[0] for each in order)
         assert (part.first(), part.last()) == (order[0] if order else b"", order[-1] if order else b"")
         if turn % 50 == 0:
-            check_chunks(part)
+            check_chunks(part, WIDTH, KEY)
             frozen, dump = part.freeze(), part.dump()
             part.delete_many([each[:8] for each in order[::7]])
             assert frozen.span(b"", b"", 10_000) == order
             assert assemble(dump)[:-4] == b"".join(order)
             for each in order[::7]:
                 del model[each[:8]]
-    assert part._packed
+    assert packed(part)
     part.delete_many(sorted(model))
-    assert (part._chunks, part._mins, part._packed, part._saved) == ([b""], [b""], {}, 0)
+    assert part.dump() == [b""]
+    assert part.memory_bytes() == sortedrows.SortedRows(WIDTH, KEY).memory_bytes()
 
 
 @pytest.mark.interpreted
@@ -89,7 +93,9 @@ def test_a_run_that_ends_on_the_bound_of_a_chunk_whose_first_row_is_gone(monkeyp
     rows = sortedrows.SortedRows(8, 8)
     number = [n.to_bytes(8, "big") for n in range(120)]
     rows.fill(b"".join(number[::2]))
-    bound = rows._mins[1]
+    second = rows.dump()[1]
+    assert isinstance(second, bytes)
+    bound = second[:8]
     assert rows.delete(bound) == bound
     at = number.index(bound)
     rows.insert_many(number[at - 1] + bound)

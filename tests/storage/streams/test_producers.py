@@ -136,7 +136,7 @@ def test_what_is_captured_can_be_restored() -> None:
     assert [name for name, _ in capture.producers] == [b"p0", b"p1"]
     other = Stream.restore(1, stream.meta(), NodePool(MemoryStore(), NodeCache(0)))
     for name, dump in capture.producers:
-        other.restore_producer(name, dump)
+        other.own_producers().restore(name, dump)
     assert other.producers is not None
     assert stream.producers is not None
     assert other.producers.dumps() == stream.producers.dumps()
@@ -173,7 +173,7 @@ def test_damaged_dumps_are_refused(dump: bytes) -> None:
 
 
 def test_a_producer_that_is_there_twice_is_refused() -> None:
-    producers = Producers()
+    producers = Producers(NodePool(MemoryStore(), NodeCache(0)))
     producers.restore(b"p", DUMP)
     with pytest.raises(CorruptError):
         producers.restore(b"p", DUMP)

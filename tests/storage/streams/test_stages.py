@@ -27,7 +27,7 @@ def content(pieces: list[StagedChunk]) -> list[bytes]:
 
 @given(st.lists(st.tuples(st.sampled_from([b"a", b"b", b""]), ENTRIES), max_size=12))
 def test_entries_keep_their_order_and_pieces_their_limits(calls: list[tuple[bytes, list[bytes]]]) -> None:
-    stage = Stage(1, 0, 0)
+    stage = Stage(1, b"", 0, 0)
     told = stage.bytes
     model: dict[bytes, list[bytes]] = {b"a": [], b"b": [], b"": []}
     for key, entries in calls:
@@ -52,7 +52,7 @@ def test_entries_keep_their_order_and_pieces_their_limits(calls: list[tuple[byte
 def test_small_pieces_are_grouped(parts: list[list[bytes]]) -> None:
     pieces = []
     for entries in parts:
-        stage = Stage(1, 0, 0)
+        stage = Stage(1, b"", 0, 0)
         add(stage, b"k", entries)
         pieces += stage.pieces
     held = StagedContent(pieces, 4, 60)
@@ -74,7 +74,7 @@ def test_small_pieces_are_grouped(parts: list[list[bytes]]) -> None:
 
 @pytest.mark.parametrize("ttl", [0, 50])
 def test_being_away_is_not_silence(ttl: int) -> None:
-    stage = Stage(1, ttl, 1000 + ttl if ttl else 0)
+    stage = Stage(1, b"", ttl, 1000 + ttl if ttl else 0)
     stage.resume(5000)
     assert stage.deadline == (5050 if ttl else 0)
     stage.resume(4000)
