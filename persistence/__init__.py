@@ -17,6 +17,7 @@
     lmdbfile      opens LMDB environments; LMDB's errors name the file and the remedy
     lmdbpages     verifies the pages of an LMDB file before LMDB maps them
     fileidentity  detects that open files were removed or replaced
+    fileio        reads and writes that continue until everything is done
     permissions   file modes: only the server's user can read the files
 
 ``_frame`` is written in C.

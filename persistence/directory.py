@@ -82,7 +82,7 @@ def prepare(directory: Path, ring_bytes: int) -> tuple[str, bool]:
     if identity is not None:
         missing = [name for name in PARTS if not (directory / name).exists()]
         files = [f"{name}/data.mdb" for name in PARTS[1:]]  # LMDB would treat an empty file as new
-        missing = missing or [name for name in files if not _size(directory / name)]
+        missing = missing or [name for name in files if not size_of(directory / name)]
         if missing:
             what = f"{', '.join(missing)} missing or empty"
             raise CorruptError(f"{directory}: {what}: {REMEDY}")
@@ -117,20 +117,26 @@ def _served(directory: Path) -> bool:
     return wal.noted is not None
 
 
-def _size(path: Path) -> int:
+def size_of(path: Path) -> int:
+    """Return the size of a file; 0 if it does not exist."""
     return path.stat().st_size if path.exists() else 0
 
 
 def complete(directory: Path, identity: str) -> None:
     """Mark a new directory, all of whose files exist, as complete, and sync. Raises OSError."""
-    temporary = directory / "tidelog.format.new"
+    replace(directory / MARKER, f"{FORMAT}\nid {identity}\n")
+    (directory / "tidelog.making").unlink(missing_ok=True)
+
+
+def replace(path: Path, text: str) -> None:
+    """Create or replace a text file by rename, and sync. Raises OSError; the old file then stays."""
+    temporary = path.with_name(path.name + ".new")
     with open(temporary, "w", encoding="utf-8", opener=opener) as file:
-        file.write(f"{FORMAT}\nid {identity}\n")
+        file.write(text)
         file.flush()
         os.fsync(file.fileno())
-    temporary.rename(directory / MARKER)
-    sync(directory)
-    (directory / "tidelog.making").unlink(missing_ok=True)
+    temporary.rename(path)
+    sync(path.parent)
 
 
 def sync(directory: Path) -> None:

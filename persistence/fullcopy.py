@@ -29,6 +29,7 @@ from zlib import crc32
 import lmdb
 
 from persistence.checksums import COUNTED, StoreContent
+from persistence.directory import size_of
 from persistence.directory import sync as sync_directory
 from persistence.history import NAME as HISTORY
 from persistence.history import History
@@ -331,7 +332,7 @@ def install(directory: Path) -> bool:
     if not ready.exists():
         return False
     if (ready / WHOLE).exists():
-        missing = [name for name in CONTENT if not _size(ready / name)]
+        missing = [name for name in CONTENT if not size_of(ready / name)]
         if missing:
             raise CorruptError(
                 f"{ready}: {', '.join(missing)} missing or empty: {REMEDY}; or remove {READY}, to continue with"
@@ -363,10 +364,6 @@ def _discard(directory: Path) -> None:
         ready.rename(half)
         sync_directory(directory)
         shutil.rmtree(half)
-
-
-def _size(path: Path) -> int:
-    return path.stat().st_size if path.exists() else 0
 
 
 def _remove(path: Path) -> None:

@@ -20,15 +20,13 @@ later version writes the file. If the WAL has a note (see ``wal``), there was su
 
 from __future__ import annotations
 
-import os
 import re
 import secrets
 from dataclasses import dataclass, field
 from pathlib import Path
 from zlib import crc32
 
-from persistence.directory import sync as sync_directory
-from persistence.permissions import opener
+from persistence.directory import replace
 from resp.errors import REMEDY, CorruptError
 
 NAME = "replication"
@@ -112,12 +110,5 @@ class History:
         text = "\n".join([*lines, f"boot {boot or '-'}", ""])
         if TEXT.fullmatch(text.partition("\n")[2]) is None:
             raise ValueError(f"no replication IDs: {self.id!r}, {self.previous!r}")
-        path = directory / NAME
-        temporary = path.with_name(NAME + ".new")
-        with open(temporary, "w", encoding="ascii", opener=opener) as file:
-            file.write(f"{text}crc {crc32(text.encode()):08x}\n")
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.rename(path)
+        replace(directory / NAME, f"{text}crc {crc32(text.encode()):08x}\n")
         self.boot, self.saved = boot, True
-        sync_directory(directory)

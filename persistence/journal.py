@@ -342,11 +342,9 @@ class Journal:
 
     @property
     def spare(self) -> bool:
-        """Whether there are spare files."""
         return self._segments.spare
 
     def remove_spare(self) -> None:
-        """Remove spare files."""
         with self._swap:
             self._segments.release((), keep=False)
 

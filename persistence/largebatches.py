@@ -22,6 +22,7 @@ from pathlib import Path
 
 from persistence.directory import sync as sync_directory
 from persistence.fileidentity import absent
+from persistence.fileio import read_part, write_parts
 from persistence.permissions import FILE
 
 NAME = "segment."
@@ -111,11 +112,7 @@ class Segments:
             for batch in part:
                 positions.append(at)
                 at += len(batch)
-            done = os.pwritev(fd, part, begin)
-            if done != at - begin:
-                rest = memoryview(b"".join(part))
-                while done < len(rest):
-                    done += os.pwrite(fd, rest[done:], begin + done)
+            write_parts(fd, part, begin, at - begin)
         os.fdatasync(fd)
         return at
 
@@ -139,14 +136,7 @@ class Segments:
                 self._read = number, self._open(number, os.O_RDONLY)
             except FileNotFoundError:
                 return b""
-        fd = self._read[1]
-        raw = os.pread(fd, length, at)
-        while 0 < len(raw) < length:  # one call reads at most 2 GiB
-            more = os.pread(fd, length - len(raw), at + len(raw))
-            if not more:
-                break
-            raw += more
-        return raw
+        return read_part(self._read[1], length, at)
 
     def release(self, numbers: Sequence[int], keep: bool) -> None:
         """Release segments to which LMDB no longer refers. ``keep``: keep them as spare files, up to the limit."""
@@ -178,11 +168,9 @@ class Segments:
 
     @property
     def spare(self) -> bool:
-        """Whether there are spare files."""
         return bool(self._spare)
 
     def bytes_used(self) -> int:
-        """Return the size on disk."""
         return sum(list(self._sizes.values()))
 
     def displaced(self) -> str | None:

@@ -29,6 +29,12 @@ LEAST_SPACE = 1 << 29  # minimum address space for the smallest maps and a heap 
 _DAMAGED = (
     lmdb.CorruptedError, lmdb.InvalidError, lmdb.VersionMismatchError, lmdb.PageNotFoundError, lmdb.IncompatibleError,
 )  # fmt: skip
+_ERRORS = (
+    (lmdb.MapFullError, errno.ENOSPC, "its address space is used up: raise 'ulimit -v' and restart"),
+    (lmdb.DiskError, errno.ENOSPC, "no space left on the device"),
+    (lmdb.MemoryError, errno.ENOMEM, "not enough memory, or address space, to map it"),
+    (lmdb.PanicError, errno.EIO, "LMDB stopped after a disk error: repair the disk and restart"),
+)
 _SYSTEM = {  # texts of system errors that LMDB reports without their number
     "No space left": errno.ENOSPC,
     "File too large": errno.EFBIG,
@@ -110,19 +116,14 @@ def is_exhausted(error: OSError) -> bool:
 def translated(path: Path, error: lmdb.Error) -> OSError | CorruptError:
     """Convert an error of LMDB (Rule 2)."""
     text = str(error)
-    if isinstance(error, lmdb.MapFullError):
-        return OSError(errno.ENOSPC, f"the address space for {path} is used up: raise 'ulimit -v' and restart")
-    if isinstance(error, lmdb.DiskError):
-        return OSError(errno.ENOSPC, f"{path}: no space left on the device")
-    if isinstance(error, lmdb.MemoryError):
-        return OSError(errno.ENOMEM, f"{path}: not enough memory, or address space, to map it")
-    if isinstance(error, lmdb.PanicError):
-        return OSError(errno.EIO, f"{path}: LMDB stopped after a disk error: repair the disk and restart")
     if isinstance(error, _DAMAGED):
         return CorruptError(f"{path}: damaged ({text}): {REMEDY}")
+    for kind, code, meaning in _ERRORS:
+        if isinstance(error, kind):
+            return OSError(code, f"{path}: {meaning}")
     for name, code in _SYSTEM.items():
         if name in text:
             return OSError(code, f"{path}: {text}")
     if "Input/output" in text:  # LMDB reports this after an incomplete write
-        return OSError(errno.EIO, f"{path}: input/output error, or no space left on the device")
+        text = "input/output error, or no space left on the device"
     return OSError(errno.EIO, f"{path}: {text}")

@@ -297,7 +297,9 @@ class Log(Backlog):
             if size > wal.size // 2:
                 self._append_large(batch)
                 return
-            at = self._wait_for_room(size)
+            at = self._make_room(size)
+            if at is None:
+                raise OSError(errno.EIO, self._displaced or self._problem or "the log is closed")
         offset = self.offset
         crc = wal.write(at, offset, self._synced, batch)
         if self._always:
@@ -313,7 +315,8 @@ class Log(Backlog):
         if self._waiting_bytes >= self._flush_bytes:
             self._lock.notify_all()
         if self._waiting_bytes > wal.size // 4:
-            self._keep_half_free()
+            # a full disk is thus detected, and writes are refused, before a batch arrives for which there is no room
+            self._make_room(wal.size // 2)
 
     def _sync_now(self) -> None:
         """Sync for ``always``, with ``_lock`` held. Raises OSError."""
@@ -326,33 +329,22 @@ class Log(Backlog):
             raise
         self.syncs += 1
 
-    def _keep_half_free(self) -> None:
-        """Wait for the journal until the ring has room for a batch of half its size. Call with ``_lock`` held.
+    def _make_room(self, size: int) -> int | None:
+        """Return the position for a batch, once the journal has made room in the ring; None if it cannot.
 
-        A full disk is thus detected, and writes are refused, before a batch arrives for which there is no room.
+        Call with ``_lock`` held.
         """
-        half = self.wal.size // 2
-        while (self._displaced or self._problem) is None and self._flusher is not None and self._flusher.is_alive():
-            if self.wal.find_room(half) is not None:
-                return
+        at = self.wal.find_room(size)
+        while at is None and (self._displaced or self._problem) is None and self._flushes:
             self._hurry = True
             self._lock.notify_all()
             self._lock.wait(1.0)
-
-    def _wait_for_room(self, size: int) -> int:
-        """Wait until the journal has made room in the ring, and return the position. Call with ``_lock`` held."""
-        while True:
             at = self.wal.find_room(size)
-            if at is not None:
-                return at
-            problem = self._displaced or self._problem
-            if problem is not None:
-                raise OSError(errno.EIO, problem)
-            if self._flusher is None or not self._flusher.is_alive():
-                raise OSError(errno.EIO, "the log is closed")
-            self._hurry = True
-            self._lock.notify_all()
-            self._lock.wait(1.0)
+        return at
+
+    @property
+    def _flushes(self) -> bool:
+        return self._flusher is not None and self._flusher.is_alive()
 
     def _append_large(self, batch: bytes) -> None:
         """Write a batch to the journal, after all waiting batches. Call with ``_lock`` held.
@@ -420,6 +412,7 @@ class Log(Backlog):
             raise
         with self._lock:
             if taken:
+                assert self.journal.end >= taken[-1][0] + len(taken[-1][1])  # noqa: S101 - Rule 2
                 self._flushing = []
                 self.wal.free(len(taken), taken[-1][2])
             self._synced = max(self._synced, self.journal.end)
@@ -575,6 +568,7 @@ class Log(Backlog):
                 if self.journal.end < offset:
                     with self._writing:
                         self._flush([])
+                assert offset >= self.store.offset  # noqa: S101 - the store has the effects of a prefix that only grows
                 self.store.write(capture, offset)
                 assert self.store.offset <= self.journal.end  # noqa: S101 - Rule 2
         except (OSError, CorruptError) as error:

@@ -62,6 +62,7 @@ from zlib import crc32
 from xxhash import xxh3_64_intdigest
 
 from persistence.fileidentity import OpenFile
+from persistence.fileio import read_part, write_parts
 from persistence.permissions import opener
 from resp.errors import REMEDY, CorruptError
 
@@ -206,7 +207,6 @@ class Wal:
             self._next_note = (self._next_note + 1) % len(NOTES)
 
     def renamed(self, path: Path) -> None:
-        """Record that the file was renamed."""
         self.path = self._held.path = path
 
     def displaced(self) -> str | None:
@@ -246,11 +246,7 @@ class Wal:
         else:
             magic, rest = FRAME_MAGIC, SIGNED.pack(offset, synced, size, checksum)
         head = magic + CRC.pack(crc32(rest, self._salt)) + rest
-        done = os.pwritev(self.fd, (head, batch), BLOCK + at)
-        if done != FRAME.size + size:
-            frame = memoryview(head + batch)
-            while done < len(frame):
-                done += os.pwrite(self.fd, frame[done:], BLOCK + at + done)
+        write_parts(self.fd, (head, batch), BLOCK + at, FRAME.size + size)
         return checksum
 
     def _announce(self) -> None:
@@ -363,12 +359,9 @@ class Wal:
         return (batch, checksum) if said == head[3] else None
 
     def _read(self, at: int, length: int) -> bytes:
-        raw = os.pread(self.fd, length, at)
-        while len(raw) < length:  # one call reads at most 2 GiB
-            more = os.pread(self.fd, length - len(raw), at + len(raw))
-            if not more:
-                raise OSError(errno.EIO, f"{self.path} became shorter")
-            raw += more
+        raw = read_part(self.fd, length, at)
+        if len(raw) < length:
+            raise OSError(errno.EIO, f"{self.path} became shorter")
         return raw
 
     def _wipe(self) -> None:

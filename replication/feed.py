@@ -264,6 +264,7 @@ class ReplicaFeed(asyncio.Protocol):
                 break
             out: list[bytes] = []
             for offset, batch in batches:
+                assert offset == self.position  # noqa: S101 - Rule 1
                 if self._earlier and (needed := formats.needed(batch)) > self._reads:
                     raise BeyondError(needed)
                 out += (head(frames.BATCH, offset, batch), batch)

@@ -4,12 +4,10 @@ It reconnects when the link is lost.
 Rule 1: batches are applied whole and in order. A batch that does not begin where this log ends is an error.
 Rule 2: a full copy is written to a separate directory; the old data remains in use until the copy is complete and
 checked.
-Rule 3: every error ends the link with a reason. The delay before the next attempt doubles up to a maximum, until a
-        link
+Rule 3: every error ends the link with a reason. The delay before the next attempt doubles up to a maximum, until a link
 has lasted for a while; it is long if only an upgrade of this server helps. The delay is partly random, so that the
 replicas of a leader that was down do not all reconnect at the same time.
-Rule 4: data from the leader is used only after it was checked: replies by ``handshake``, frames by ``frames``, a
-        copy
+Rule 4: data from the leader is used only after it was checked: replies by ``handshake``, frames by ``frames``, a copy
 by ``persistence.fullcopy``, a batch by the owner.
 
 Decision: replicas acknowledge on request (WAIT, FAILOVER, a shutdown) and once a second. Acknowledging each batch

@@ -73,12 +73,10 @@ def head(kind: int, offset: int, payload: bytes) -> bytes:
 
 
 def encode(kind: int, offset: int, payload: bytes = b"") -> bytes:
-    """Return a complete frame."""
     return head(kind, offset, payload) + payload
 
 
 def message(channel: bytes, text: bytes, shard: bool = False) -> bytes:
-    """Return a MESSAGE or SHARD frame."""
     return encode(SHARD if shard else MESSAGE, 0, LENGTH.pack(len(channel)) + channel + text)
 
 

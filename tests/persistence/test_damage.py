@@ -15,7 +15,18 @@ from persistence.wal import BLOCK, CRC, NOTE, NOTES
 from resp.errors import CorruptError
 from storage.keyspace.keyspace import Keyspace
 from storage.keyspace.stagemutators import gathered, publish
-from tests.persistence.datakit import RING, append, checkpoint, commit, crashed, delete, group, opened, options
+from tests.persistence.datakit import (
+    RING,
+    append,
+    checkpoint,
+    commit,
+    crashed,
+    crashed_while_writing,
+    delete,
+    group,
+    opened,
+    options,
+)
 from tests.persistence.lmdbdamage import LmdbFile
 from tests.persistence.test_store_stages import put
 
@@ -159,8 +170,7 @@ def test_a_damaged_meta_page_at_any_time(tmp_path: Path, part: str, ring: int, d
             commit(log, ks)
             if turn % 3 == 2:
                 checkpoint(log, ks)
-            with log._writing:
-                copies.append((crashed(path), ks.digest()))
+            copies.append((crashed_while_writing(path, log), ks.digest()))
     outcomes = []
     for copy, digest in copies:
         file = LmdbFile(copy / part / "data.mdb")
