@@ -13,7 +13,7 @@ from typing import Any, Final, Protocol, TypeVar
 import redis
 
 from tidelog.client.client import Client
-from tidelog.transport.call import Call
+from tidelog.transport.call import Call, plain, queued
 from tidelog.transport.call import checked as checked
 from tidelog.transport.errors import ReplyError
 
@@ -88,6 +88,16 @@ def existing(key: str, reply: Any) -> Any:
     if "no such key" in str(reply):
         return None
     raise ReplyError(f"{reply} (stream {key!r})")
+
+
+def transaction(calls: Sequence[Call[Any]]) -> Steps[list[Any] | None]:
+    """Execute calls in one step (MULTI). Returns their replies as the server sent them, with errors in their places.
+
+    Returns None if a watched key has changed. Raises the server's error if it has executed none of them.
+    """
+    replies = checked((yield [plain("MULTI"), *map(queued, calls), plain("EXEC")]))
+    done: list[Any] | None = replies[-1]
+    return done
 
 
 def single(call: Call[T]) -> Steps[T]:

@@ -23,7 +23,7 @@ from typing import Any, Final
 from tidelog.client import strings
 from tidelog.client.steps import Steps, checked
 from tidelog.coordination.epochs import add_epochs
-from tidelog.coordination.lease import Lease, LeaseLostError, Tenure
+from tidelog.coordination.lease import Lease, LeaseLostError, Tenure, read_leases
 from tidelog.operating.errortexts import UnreadableDocuments
 from tidelog.transport.call import Call
 from tidelog.transport.errors import is_denied, is_retryable
@@ -190,10 +190,9 @@ def _living(names: Sequence[bytes]) -> Steps[dict[bytes, int]]:
     """Return the tenures whose leases have not expired, with their remaining milliseconds."""
     if not names:
         return {}
-    keys = [name.partition(b"|")[0].decode() for name in names]
-    replies = checked((yield [call for key in keys for call in (strings.get(key), strings.remaining_ms(key))]))
+    found = yield from read_leases([name.partition(b"|")[0].decode() for name in names])
     return {
         name: left if left >= 0 else UNENDING
-        for name, there, left in zip(names, replies[::2], replies[1::2], strict=True)
+        for name, (there, left) in zip(names, found, strict=True)
         if there == name.partition(b"|")[2]
     }

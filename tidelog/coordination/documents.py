@@ -9,8 +9,9 @@ Rule 3: a change whose reply was lost may be made again: a document that already
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 import msgspec
 
@@ -53,22 +54,49 @@ class _Version(msgspec.Struct):
     version: int
 
 
-def decode(
-    key: str, text: bytes, kind: type[D], version: int, unreadable: UnreadableDocuments, error: type[Exception]
-) -> D | None:
-    """Decode a document in JSON that has the field ``version``.
+class VersionedDocument(Generic[D]):
+    """Documents of one kind, in JSON: a Struct with the field ``version``, and with a default for each field.
 
-    An invalid document, or one of an older version, is reported. Returns None then: the next change replaces it.
-    Raises ``error`` if the document has a newer version.
+    An invalid document, or one of an older version, is reported and treated as missing, so the next change replaces it.
+    All methods raise ``error`` if a document has a newer version.
     """
-    try:
-        found = msgspec.json.decode(text, type=_Version).version
-        if found == version:
-            return msgspec.json.decode(text, type=kind)
-    except (ValueError, RecursionError) as failure:
-        unreadable.report(key, failure)
-        return None
-    if found < version:
-        unreadable.report(key, f"its version is {found}")
-        return None
-    raise error(f"{key!r} has version {found}, this program supports {version}: it is too old")
+
+    def __init__(self, kind: type[D], version: int, error: type[Exception], log: logging.Logger) -> None:
+        self._kind = kind
+        self._version = version
+        self._error = error
+        self._unreadable = UnreadableDocuments(log)
+
+    def decoded(self, key: str, text: bytes | None) -> D:
+        """Decode a document; None: it does not exist."""
+        if text is None:
+            return self._kind()
+        try:
+            found = msgspec.json.decode(text, type=_Version).version
+            if found == self._version:
+                return msgspec.json.decode(text, type=self._kind)
+        except (ValueError, RecursionError) as failure:
+            self._unreadable.report(key, failure)
+            return self._kind()
+        if found < self._version:
+            self._unreadable.report(key, f"its version is {found}")
+            return self._kind()
+        raise self._error(f"{key!r} has version {found}, this program supports {self._version}: it is too old")
+
+    def read(self, key: str) -> Steps[D]:
+        """Read a document."""
+        (text,) = checked((yield [strings.get(key)]))
+        return self.decoded(key, text)
+
+    def change(self, key: str, how: Callable[[D], D], also: Sequence[Call[Any]] = ()) -> Steps[D]:
+        """Change a document; returns the new one. ``also``: see ``change``.
+
+        ``how`` may be called several times; it returns its argument if there is nothing to change.
+        """
+
+        def edit(text: bytes | None) -> tuple[bytes | None, D]:
+            before = self.decoded(key, text)
+            after = how(before)
+            return (text if after is before else msgspec.json.encode(after)), after
+
+        return change(key, edit, also)

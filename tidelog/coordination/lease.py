@@ -18,7 +18,7 @@ import logging
 import math
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import redis
@@ -49,6 +49,12 @@ def now() -> float:
 _CLOCK: Final = time.CLOCK_BOOTTIME if sys.platform == "linux" else time.CLOCK_MONOTONIC
 
 
+def read_leases(keys: Sequence[str]) -> Steps[list[tuple[bytes | None, int]]]:
+    """Return the value of each lease, and its remaining milliseconds as PTTL returns them."""
+    replies = checked((yield [call for key in keys for call in (strings.get(key), strings.remaining_ms(key))]))
+    return list(zip(replies[::2], replies[1::2], strict=True))
+
+
 class Tenure:
     """The time during which a lease is held, from its acquisition to its end."""
 
@@ -63,6 +69,11 @@ class Tenure:
     @property
     def held(self) -> bool:
         return self._clock() < self.until
+
+    @property
+    def left(self) -> float:
+        """The seconds until it ends, unless the lease is renewed; 0 if it has ended."""
+        return max(0.0, self.until - self._clock())
 
 
 class Lease:

@@ -4,14 +4,17 @@
     settings         the properties of a topic that the server stores, and which of them programs must agree on
     typechanges      the types to which a field can change, so that stored values can still be read
     reconcile        compares a declaration with the stored settings, and completes it
-    topic            ``Topic``: the declaration, and sending from asyncio; ``topic.sync`` for threads
+    topic            ``Topic``: the declaration, and sending from asyncio
+    synctopic        ``topic.sync``: the same for threads
     pipeline         sends the calls of many tasks on one connection, in order
     sending          converts records to calls
     producer         sends records exactly once
     delayed          stores records that are to be sent later
     delayeddelivery  moves delayed records to their partition when they are due
     retention        what may be evicted
-    deadletters      dead letters: written, read, replayed, purged
+    groupreader      reads streams with a consumer group: entries in flight, acknowledged, returned, touched
+    deadletters      dead letters: their format, read, replayed, purged
+    deadletterwriter writes dead letters to a queue
     failureactions   the steps of ``on_error``
     admin            list, grow, alter, trim, delete
 
@@ -24,7 +27,8 @@ from tidelog.topics.partition import partition_of
 from tidelog.topics.producer import Producer, SyncProducer
 from tidelog.topics.sending import TopicFullError
 from tidelog.topics.settings import Retention, TopicError, TopicMismatchError, TopicSettings
-from tidelog.topics.topic import PartitionLocation, SyncTopic, Topic
+from tidelog.topics.synctopic import SyncTopic
+from tidelog.topics.topic import PartitionLocation, Topic
 
 __all__ = [
     "CodecError",

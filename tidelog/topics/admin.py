@@ -153,7 +153,7 @@ def trim(client: Client, name: str) -> int:
 
 def waiting(client: Client, name: str) -> int:
     """Return the number of delayed records of a topic (``delay``, ``at``)."""
-    return steps.run(client, _waiting(delayed.stream_of(name)))
+    return steps.run(client, retention.unfinished(delayed.stream_of(name), delayed.GROUP))
 
 
 def delete(client: Client, name: str) -> int:
@@ -189,16 +189,6 @@ def _swap(client: Client, name: str, change: Any, expected: TopicSettings | None
         return changed.written(), changed
 
     return steps.run(client, documents.change(key_of(name), edit))
-
-
-# -- delayed records ----------------------------------------------------------------------------------------
-def _waiting(stream: str) -> Steps[int]:
-    (groups,) = checked((yield [calls.tgroup_list(stream)]))
-    offset = next((group.offset for group in groups if group.name == delayed.GROUP.encode()), None)
-    if offset is None:
-        return (yield from steps.single(calls.tlen(stream)))
-    pending, unread = checked((yield [calls.tpending(stream, delayed.GROUP), calls.tcount(stream, f"({offset}")]))
-    return int(pending.count + unread)
 
 
 # -- one partition -------------------------------------------------------------------------------------------

@@ -34,11 +34,12 @@ from typing import Any, Final
 
 from tidelog.client import calls, strings
 from tidelog.client.entries import Entry, StreamId
-from tidelog.client.steps import Steps, checked
+from tidelog.client.steps import Steps, checked, transaction
 from tidelog.operating.errortexts import text_of, traceback_of
 from tidelog.topics import reconcile
+from tidelog.topics.groupreader import group_offset
 from tidelog.topics.partition import Key, canonical, partition_of
-from tidelog.topics.retention import after, finished
+from tidelog.topics.retention import after, finished, unfinished
 from tidelog.topics.settings import TopicError, TopicSettings, key_of, read_settings
 from tidelog.transport.call import Call
 
@@ -178,13 +179,7 @@ def is_dead_letter_queue(settings: TopicSettings) -> bool:
 
 def count(name: str) -> Steps[int]:
     """Return the number of open dead letters."""
-    key = stream_of(name)
-    offset = yield from _offset(key)
-    if offset is None:
-        (number,) = checked((yield [calls.tlen(key)]))
-        return int(number)
-    new, pending = checked((yield [calls.tcount(key, f"({offset}"), calls.tpending(key, GROUP)]))
-    return int(new + pending.count)
+    return unfinished(stream_of(name), GROUP)
 
 
 def page(name: str, start: StreamId | None = None, size: int = PAGE) -> Steps[tuple[list[Entry], StreamId | None]]:
@@ -218,11 +213,9 @@ def one(name: str, id: StreamId) -> Steps[Entry | None]:  # noqa: A002 - its nam
 
 def _offset(key: str) -> Steps[StreamId | None]:
     """Return the offset of the group; None if there is no group, so all dead letters are open."""
-    (groups,) = checked((yield [calls.tgroup_list(key)]))
-    for group in groups:
-        if group.name == GROUP.encode():
-            return StreamId(*group.offset)
-    return None
+    (offset,) = checked((yield [group_offset(key, GROUP)]))
+    found: StreamId | None = offset
+    return found
 
 
 def _entries(key: str, ids: Sequence[StreamId]) -> Steps[dict[StreamId, Entry]]:
@@ -345,10 +338,7 @@ def _transaction(key: str, effects: Sequence[Call[Any]], ids: Sequence[StreamId]
     checked(
         (yield [calls.tlen(str(stream)) for stream in {call.args[1] for call in effects}])
     )  # raises for another type
-    todo = [strings.increment(f"dlq:{key}"), *effects, calls.tack(key, GROUP, *ids)]
-    queued = [Call(call.args, lambda reply: reply) for call in todo]
-    replies = yield [Call(("MULTI",), bool), *queued, Call(("EXEC",), lambda reply: reply)]
-    results = checked(replies)[-1]
+    results = yield from transaction([strings.increment(f"dlq:{key}"), *effects, calls.tack(key, GROUP, *ids)])
     if results is None:
         return False
     checked(results)

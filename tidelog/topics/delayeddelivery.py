@@ -30,9 +30,10 @@ from zlib import crc32
 
 from tidelog.client import calls, strings
 from tidelog.client.entries import Entry, StreamId
-from tidelog.client.steps import Steps, checked
+from tidelog.client.steps import Steps, checked, transaction
 from tidelog.coordination import Claim
 from tidelog.topics.delayed import GROUP, DelayedRecord, again, read, stream_of
+from tidelog.topics.groupreader import group_offset
 from tidelog.topics.sending import BYTES, PartitionBatch, bulk, evictions
 from tidelog.topics.settings import Retention, TopicSettings, key_of, read_settings
 from tidelog.transport.call import Call
@@ -148,10 +149,10 @@ class DelayedDelivery:
 
         Returns whether there is more to do.
         """
-        length, groups, pending = checked(
-            (yield [calls.tlen(self.stream), calls.tgroup_list(self.stream), calls.tpending(self.stream, GROUP)])
+        length, found, pending = checked(
+            (yield [calls.tlen(self.stream), group_offset(self.stream, GROUP), calls.tpending(self.stream, GROUP)])
         )
-        offset = next((group.offset for group in groups if group.name == GROUP.encode()), StreamId(0))
+        offset = found or StreamId(0)
         border = StreamId(offset.ms, offset.seq + 1) if pending.lowest is None else min(pending.lowest, offset)
         evicted = 0
         if border > StreamId(0):
@@ -184,8 +185,7 @@ class DelayedDelivery:
 
     # -- helpers ---------------------------------------------------------------------------------------------
     def _watching(self) -> list[Call[Any]]:
-        keys = (self.claim.key, self._settings_key)
-        return [Call(("WATCH", *keys), _itself), strings.mget(*keys)]
+        return strings.watch_and_get([self.claim.key, self._settings_key])
 
     def _ours(self, there: bytes | None) -> bool:
         if there != self.claim.value:
@@ -249,16 +249,12 @@ def _append(stream: str, flat: Sequence[bytes]) -> Call[Any]:
 
 
 def _transaction(made: Sequence[Call[Any]]) -> Steps[list[Any] | None]:
-    """Execute calls in one step. Returns their replies, or None if a watched key has changed. Raises error replies."""
-    queued = [Call(call.args, _itself, packed=call.packed) for call in made]
-    replies = yield [Call(("MULTI",), _itself), *queued, Call(("EXEC",), _itself)]
-    (done,) = checked(replies[-1:])
-    if done is None:
-        return None
-    for call, reply in zip(made, done, strict=True):
+    """Execute calls in one step like ``transaction``, and log those that failed."""
+    done = yield from transaction(made)
+    for call, reply in zip(made, done or (), strict=False):
         if isinstance(reply, Exception):
             log.error("%s %s failed within a transaction: %s", call.args[0], call.args[1], reply)
-    return list(done)
+    return done
 
 
 def _itself(reply: Any) -> Any:

@@ -11,7 +11,8 @@ from collections.abc import Collection
 
 from tidelog.client import calls, strings
 from tidelog.client.entries import GroupInfo, PendingSummary, StreamId
-from tidelog.client.steps import Steps, checked
+from tidelog.client.steps import Steps, checked, single
+from tidelog.topics.groupreader import group_offset
 from tidelog.topics.sending import evictions
 from tidelog.topics.settings import Retention
 from tidelog.transport.errors import NoGroupError
@@ -44,6 +45,15 @@ def finished(stream: str, groups: list[GroupInfo]) -> Steps[StreamId | None]:
     """Return the ID up to which all these groups have finished all entries. None without groups."""
     ends = yield from progress(stream, groups)
     return min(ends.values(), default=None)
+
+
+def unfinished(stream: str, group: str) -> Steps[int]:
+    """Return how many entries a group has not finished: those that are pending or not delivered yet."""
+    (offset,) = checked((yield [group_offset(stream, group)]))
+    if offset is None:
+        return (yield from single(calls.tlen(stream)))
+    pending, new = checked((yield [calls.tpending(stream, group), calls.tcount(stream, f"({offset}")]))
+    return int(pending.count + new)
 
 
 def progress(stream: str, groups: list[GroupInfo]) -> Steps[dict[bytes, StreamId]]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -17,7 +16,6 @@ from itertools import islice
 from typing import Any, Final, Generic, TypeVar
 from weakref import WeakKeyDictionary
 
-from tidelog.client import steps
 from tidelog.client.asyncclient import AsyncClient
 from tidelog.client.client import Client
 from tidelog.client.entries import Entry, StreamId
@@ -27,7 +25,7 @@ from tidelog.codecs.pickling import make_portable
 from tidelog.topics import delayed
 from tidelog.topics.partition import Key
 from tidelog.topics.pipeline import CallPipeline
-from tidelog.topics.producer import Producer, SyncProducer
+from tidelog.topics.producer import Producer
 from tidelog.topics.reconcile import agree
 from tidelog.topics.sending import Keyed, PartitionBy, RecordWindow, Sender, check_key_type
 from tidelog.topics.settings import (
@@ -39,6 +37,7 @@ from tidelog.topics.settings import (
     check_name,
     check_partitions,
 )
+from tidelog.topics.synctopic import SyncTopic
 from tidelog.transport.access import Access
 
 R = TypeVar("R")
@@ -388,60 +387,6 @@ async def _gathered(sender: Sender, records: AsyncIterator[Any] | Iterator[Any])
         collected.add(some)
         await asyncio.sleep(0)
     return collected
-
-
-class SyncTopic(Generic[R]):
-    """``topic.sync``: the operations of a topic, blocking. Threads may share it."""
-
-    def __init__(self, topic: Topic[R]) -> None:
-        self.topic = topic
-
-    def ready(self) -> TopicSettings:
-        """See ``Topic.ready``."""
-        if not self.topic.agreed:
-            steps.run(self.topic.client, self.topic.agree())
-        return self.topic.settings
-
-    def send(
-        self, record: R, *, delay: timedelta | float | None = None, at: datetime | None = None
-    ) -> StreamId:  # fmt: skip
-        """See ``Topic.send``."""
-        due = delayed.due_text(self.topic.name, delay, at)
-        self.ready()
-        return steps.run(self.topic.client, self.topic.sending(record, due))
-
-    def send_many(
-        self, records: Iterable[R], *, delay: timedelta | float | None = None, at: datetime | None = None
-    ) -> int:  # fmt: skip
-        """See ``Topic.send_many``."""
-        due = delayed.due_text(self.topic.name, delay, at)
-        sent, left = 0, iter(records)
-        self.ready()
-        with ThreadPoolExecutor(1, f"send to {self.topic.name}") as pool:
-            under_way: Future[int] | None = None  # the previous window, which the server appends at the same time
-            while True:
-                sender = self.topic.sender()
-                collected = sender.gathered(left)
-                if under_way is not None:
-                    sent += under_way.result()
-                if not collected.rows:
-                    return sent
-                self.ready()
-                if self.topic.sender() is not sender:  # the topic has grown since the first record
-                    sender = self.topic.sender()
-                    collected = sender.gathered(collected.records)
-                window = self.topic.sending_window(collected, due)
-                if collected.wanted():  # the last window
-                    return sent + steps.run(self.topic.client, window)
-                under_way = pool.submit(steps.run, self.topic.client, window)
-
-    def producer(self, name: str) -> SyncProducer[R]:
-        """See ``Topic.producer``."""
-        return SyncProducer(self.topic, name)
-
-    def close(self) -> None:
-        """Close the connections that the topic opened for this object."""
-        self.topic.close_sync()
 
 
 def _access(title: str, url: str | None, access: Access | None) -> Access | None:

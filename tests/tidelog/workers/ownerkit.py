@@ -7,10 +7,11 @@ from typing import Any
 
 from tidelog.client.asyncclient import AsyncClient
 from tidelog.coordination import Claim, Keeper, Lease
+from tidelog.coordination.controlstream import ControlStream
 from tidelog.transport.access import Access
 from tidelog.workers import keys
-from tidelog.workers.coordination.control_stream import ControlStream
 from tidelog.workers.coordination.leadership import Leadership
+from tidelog.workers.coordination.messages import SUBJECT
 from tidelog.workers.coordination.ownership import PartitionOwnership
 
 PARTITIONS = 16
@@ -54,7 +55,7 @@ class Worker:
         self.lease = Lease(keys.lease("shop", name), name, ttl, keys.epochs("shop"))
         self.keeper = Keeper(Access((proxied or url,)), self.lease)
         self.client = AsyncClient(proxied or url)
-        self.control = ControlStream("shop", self.client)
+        self.control = ControlStream(keys.control("shop"), SUBJECT, self.client)
         self.notes = notes or Notes()
         lease_ends: dict[str, float] = {}
         self.ownerships = [

@@ -112,8 +112,8 @@ def test_a_stream_that_becomes_another_type_and_then(
                 committer = running[0].executors["bill"].committer
                 if then == "the worker stops":
                     running[0].stop()
-                elif committer.channel is not None:
-                    channel = committer.channel
+                elif committer.claims.channel is not None:
+                    channel = committer.claims.channel
                     monkeypatch.setattr(channel, "data_received", lambda _: channel.close("cut off"))
             elif event.record.id == 0:
                 await event.send(out, event.record)

@@ -180,7 +180,7 @@ def test_a_partition_that_is_released_while_it_is_taken_up_is_not_read(
             monkeypatch.setattr(executor, "recover", late)
             executor.begin(claim)
             await until(lambda: releasing and releasing[0].done())
-            assert not executor.fetcher.buffers
+            assert not executor.fetcher.streams
             orders.sync.send(Order(1))
             for _ in range(50):
                 await executor.reads.ask(plain("PING"))

@@ -19,16 +19,13 @@ from typing import Final
 
 import msgspec
 
-from tidelog.client import strings
-from tidelog.client.steps import Steps, checked
-from tidelog.coordination import documents
+from tidelog.client.steps import Steps
+from tidelog.coordination.documents import VersionedDocument
 from tidelog.coordination.membership import check_names, with_member, without_members
 from tidelog.jobs import keys
 from tidelog.jobs.errors import JobError
-from tidelog.operating.errortexts import UnreadableDocuments
 
 VERSION: Final = 1
-_unreadable: Final = UnreadableDocuments(logging.getLogger(__name__))
 
 
 class EngineMember(msgspec.Struct, frozen=True):
@@ -66,24 +63,18 @@ def chosen(job: str, engines: Collection[str]) -> str | None:
     )
 
 
+_DOCUMENT: Final = VersionedDocument(EngineMembers, VERSION, JobError, logging.getLogger(__name__))
+
+
 def read() -> Steps[EngineMembers]:
-    (text,) = checked((yield [strings.get(keys.ENGINES)]))
-    return decoded(text)
+    return _DOCUMENT.read(keys.ENGINES)
 
 
 def change(how: Callable[[EngineMembers], EngineMembers]) -> Steps[EngineMembers]:
     """Change the document and return the result. ``how`` may be called several times."""
-
-    def edit(text: bytes | None) -> tuple[bytes | None, EngineMembers]:
-        before = decoded(text)
-        after = how(before)
-        return (text if after is before else msgspec.json.encode(after)), after
-
-    return documents.change(keys.ENGINES, edit)
+    return _DOCUMENT.change(keys.ENGINES, how)
 
 
 def decoded(text: bytes | None) -> EngineMembers:
-    """Return the document from its JSON; an empty one for None. See ``documents.decode`` for invalid ones."""
-    if text is None:
-        return EngineMembers()
-    return documents.decode(keys.ENGINES, text, EngineMembers, VERSION, _unreadable, JobError) or EngineMembers()
+    """Return the document from its JSON; an empty one for None."""
+    return _DOCUMENT.decoded(keys.ENGINES, text)

@@ -1,10 +1,11 @@
 """Coordination of the workers of an app, through documents, leases and claims on the server.
 
     ownership         ``PartitionOwnership``: keeps a worker's share of a processor's partitions up to date
+    lease_loop        the loop of ownership and leadership: turns while the lease is held
     membership        ``Membership``: one worker's membership in a processor, as operations without I/O
     member_document   the document that lists the members of a processor, changed by compare-and-set
     assignment        which member gets which partitions: sticky, by capacity
-    control_stream    the stream in which workers notify each other of changes
+    messages          what workers tell each other in the control stream
     leadership        ``Leadership``: one worker of an app is the leader
     leader_tasks      ``LeaderTasks``: what a worker runs in addition to its processors
     singleton_tasks   ``SingletonTasks``: coroutines that run on the leader only

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import redis
 
-from tidelog.client.steps import checked
+from tidelog.client.steps import Steps, arun, checked
 from tidelog.operating.errortexts import FailureLog, text_of
 from tidelog.transport.access import Access
 from tidelog.transport.asyncconnection import AsyncConnection, LostError, connect_to_leader
@@ -25,6 +25,7 @@ log = logs.get(__name__)
 BACKOFF: Final = Backoff(first=0.05, most=2.0, jitter=0.5)
 OVER: Final = 3 * BACKOFF.most  # seconds after the last refusal until an outage counts as ended
 
+T = TypeVar("T")
 Opened = Callable[[AsyncConnection], Awaitable[None]]
 
 
@@ -138,6 +139,15 @@ class WorkerConnection:
         while True:
             try:
                 return checked(await self.send(calls))
+            except LostError:
+                if self.closed:
+                    raise
+
+    async def repeat(self, operation: Callable[[], Steps[T]]) -> T:
+        """Drive an operation, and repeat it as a whole after a loss. Raises LostError after ``close``."""
+        while True:
+            try:
+                return await arun(self, operation())
             except LostError:
                 if self.closed:
                     raise

@@ -13,8 +13,8 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import Any, Final, Protocol, TypeVar
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Final, TypeVar
 
 import redis
 
@@ -26,9 +26,8 @@ from tidelog.operating.errortexts import FailureLog, text_of
 from tidelog.topics.delayed import GROUP, mover_of
 from tidelog.topics.delayeddelivery import PAGE, DelayedDelivery
 from tidelog.topics.settings import TopicError
-from tidelog.transport.asyncconnection import LostError
+from tidelog.transport.asyncconnection import AsyncConnection, LostError
 from tidelog.transport.backoff import Backoff, Delays
-from tidelog.transport.call import Call
 from tidelog.workers import logs
 
 log = logs.get(__name__)
@@ -43,20 +42,10 @@ T = TypeVar("T")
 REFUSED: Final = (redis.ResponseError, TopicError)  # errors that concern one topic
 
 
-class SingleConnection(Protocol):
-    """A connection that is not re-established after a loss."""
-
-    def send(self, calls: Sequence[Call[Any]], /) -> Awaitable[list[Any]]:
-        """Return the results of the calls, or errors in their place."""
-
-    def close(self) -> None:
-        """Close the connection."""
-
-
 class DelayedRecordSender:
     """Moves the records of the topics ``names`` under claims of ``lease``. ``connect`` opens connections."""
 
-    def __init__(self, names: Iterable[str], lease: Lease, connect: Callable[[], Awaitable[SingleConnection]]) -> None:
+    def __init__(self, names: Iterable[str], lease: Lease, connect: Callable[[], Awaitable[AsyncConnection]]) -> None:
         self.moved = 0  # records
         self._names = sorted(set(names))
         self._lease = lease
@@ -98,7 +87,7 @@ class DelayedRecordSender:
                         each.close()
             await asyncio.sleep(delay)
 
-    async def _settle(self, work: SingleConnection) -> None:
+    async def _settle(self, work: AsyncConnection) -> None:
         """After a loss, take the claims again under a new epoch, so that calls in flight fail."""
         for name, mover in list(self._movers.items()):
             del self._movers[name]  # restored on success
@@ -109,7 +98,7 @@ class DelayedRecordSender:
                 self._suspend(name, error)
         self._again = 0.0
 
-    async def _turn(self, work: SingleConnection, wait: SingleConnection) -> None:
+    async def _turn(self, work: AsyncConnection, wait: AsyncConnection) -> None:
         if not self._lease.held:
             raise LeaseLostError(f"lease {self._lease.key} is not held")
         await self._resume(work)
@@ -137,7 +126,7 @@ class DelayedRecordSender:
             for name in self._ready():
                 await self._begin(work, name)
 
-    async def _begin(self, work: SingleConnection, name: str) -> None:
+    async def _begin(self, work: AsyncConnection, name: str) -> None:
         try:
             await _run(work, self._movers[name].begin())
         except REFUSED as error:
@@ -153,7 +142,7 @@ class DelayedRecordSender:
         self._logged[name] = str(error)
         self._suspended[name] = time.monotonic() + SUSPENDED
 
-    async def _resume(self, work: SingleConnection) -> None:
+    async def _resume(self, work: AsyncConnection) -> None:
         """Retry topics whose suspension has ended."""
         for name, until in list(self._suspended.items()):
             if until <= time.monotonic():
@@ -164,7 +153,7 @@ class DelayedRecordSender:
                     self._again = 0.0
 
     # -- one topic -------------------------------------------------------------------------------------------
-    async def _move(self, work: SingleConnection, name: str, mover: DelayedDelivery) -> bool:
+    async def _move(self, work: AsyncConnection, name: str, mover: DelayedDelivery) -> bool:
         """Execute one turn for one topic; returns whether there may be more records to move."""
         turn = await _run(work, mover.turn())
         if turn is None:
@@ -184,7 +173,7 @@ class DelayedRecordSender:
         self._untidy[name] = (untidy, since)
         return more
 
-    async def _take(self, work: SingleConnection) -> None:
+    async def _take(self, work: AsyncConnection) -> None:
         """Claim topics that no other worker has claimed."""
         if time.monotonic() < self._again:
             return
@@ -204,27 +193,27 @@ class DelayedRecordSender:
         others = [holder.left / 1000 + LATE for taken in found for holder in taken.held]
         self._again = time.monotonic() + min(others, default=math.inf)
 
-    async def _taken(self, work: SingleConnection, wanted: tuple[str, int]) -> ClaimResult:
+    async def _taken(self, work: AsyncConnection, wanted: tuple[str, int]) -> ClaimResult:
         try:
             return await _run(work, take(self._lease, [wanted]))
         except REFUSED as error:
             self._suspend(self._names[wanted[1]], error)
             return ClaimResult([], [])
 
-    async def _release(self, work: SingleConnection | None) -> None:
+    async def _release(self, work: AsyncConnection | None) -> None:
         """Release the claims if that is possible before the lease ends."""
         claims = [mover.claim for mover in self._movers.values() if mover.claim.held]
         self._movers.clear()
         if work is None or not claims:
             return
         try:
-            async with asyncio.timeout(max(0.0, claims[0].tenure.until - self._lease.clock())):
+            async with asyncio.timeout(claims[0].tenure.left):
                 await _run(work, release(claims))
         except (*LOST, redis.ResponseError) as error:
             log.info("claims were not released and expire with the lease: %s", error)
 
 
-async def _run(connection: SingleConnection, steps: Steps[T]) -> T:
+async def _run(connection: AsyncConnection, steps: Steps[T]) -> T:
     """Drive an operation over one connection. Raises errors of the connection and closes the operation."""
     try:
         calls_to_send = next(steps)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from tidelog.coordination import Lease
+from tidelog.coordination.controlstream import ControlStream
 from tidelog.workers.coordination.connections import WorkerConnection, WorkerConnector
-from tidelog.workers.coordination.control_stream import ControlStream
 from tidelog.workers.coordination.delayed_records import DelayedRecordSender
 from tidelog.workers.coordination.leadership import Leadership
 from tidelog.workers.coordination.retention import RetentionTask

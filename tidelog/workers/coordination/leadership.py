@@ -9,26 +9,24 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Final
 
 import redis
 
 from tidelog.client import strings
 from tidelog.client.steps import CallSender, Steps, arun, checked
-from tidelog.coordination import Claim, Lease, LeaseLostError
+from tidelog.coordination import Claim, Lease
 from tidelog.coordination.claims import check, release, take
-from tidelog.operating.errortexts import FailureLog, text_of
-from tidelog.transport.asyncconnection import LostError
+from tidelog.coordination.controlstream import ControlStream
 from tidelog.transport.cancellation import cancel_and_wait
 from tidelog.workers import keys, logs
-from tidelog.workers.coordination.control_stream import ControlStream, message
+from tidelog.workers.coordination.lease_loop import LeaseLoop
 from tidelog.workers.coordination.membership import NET, SOON
+from tidelog.workers.coordination.messages import message
 
 log = logs.get(__name__)
-AGAIN: Final = 1.0  # seconds until a failed operation is retried
 
 
-class Leadership:
+class Leadership(LeaseLoop):
     """Tries to become the leader while ``lease`` is held. ``gained`` and ``lost`` are called in the event loop.
 
     The leader must check ``leading`` before each effect, or WATCH ``claim.key`` in a transaction. ``lease_ends`` is the
@@ -41,37 +39,19 @@ class Leadership:
         lease_ends: dict[str, float] | None = None,
     ) -> None:  # fmt: skip
         self.claim: Claim | None = None  # set while this worker leads, until it notices the loss
+        super().__init__(f"app {app}: the leadership", "", lease, link, control)
         self._app = app
-        self._lease = lease
-        self._link = link
-        self._control = control
         self._gained, self._lost = gained, lost
         self._lease_ends: dict[str, float] = {} if lease_ends is None else lease_ends
         self._leader = ""  # the key of the leader's lease if another worker leads
-        self._wake = asyncio.Event()
-        self._hinted, self._doubt = True, False
-        self._runner: asyncio.Task[None] | None = None
-        self._undo: list[Callable[[], None]] = []
-        self._trouble = FailureLog(log)
 
     @property
     def leading(self) -> bool:
         return self.claim is not None and self.claim.held
 
-    def start(self) -> None:
-        """Start trying to become the leader."""
-        loop = asyncio.get_running_loop()
-
-        def changed() -> None:  # in the lease's thread
-            loop.call_soon_threadsafe(self._lease_changed)
-
-        self._undo = [self._lease.watch(changed), self._control.subscribe("", self._hint)]
-        self._runner = asyncio.create_task(self._run(), name=f"leadership of {self._app}")
-
     async def stop(self) -> None:
         """Stop trying, and release the leadership. Without a server this takes no longer than the lease lasts."""
-        for undo in self._undo:
-            undo()
+        self.unsubscribe()
         await cancel_and_wait(self._runner)
         claim = self.claim
         if claim is None:
@@ -81,44 +61,13 @@ class Leadership:
         if not held:
             return
         try:
-            async with asyncio.timeout(max(0.0, claim.tenure.until - self._lease.clock())):
+            async with asyncio.timeout(claim.tenure.left):
                 await arun(self._link, release([claim], [message(self._app, "leader", self._lease.owner)]))
         except (TimeoutError, redis.RedisError, OSError) as error:
             log.info("app %s: the leadership was not released and expires with the lease: %s", self._app, error)
 
-    # -- the loop -----------------------------------------------------------------------------------------------
-    async def _run(self) -> None:
-        while True:
-            self._wake.clear()
-            wait = self._lease.ttl
-            if self._lease.held:
-                wait = await self._turn()
-            try:
-                async with asyncio.timeout(wait):
-                    await self._wake.wait()
-            except TimeoutError:
-                pass
-
-    async def _turn(self) -> float:
-        hinted, doubt = self._hinted, self._doubt
-        self._hinted = self._doubt = False
-        try:
-            wait = await arun(self._link, self._check_leader(hinted, doubt))
-        except LeaseLostError:
-            return self._lease.ttl
-        except (redis.RedisError, OSError) as error:
-            if not isinstance(error, LostError):  # already logged by the connector
-                self._trouble.warn(f"app {self._app}: the leader can't be determined: {text_of(error)}; trying again")
-        except Exception:
-            log.exception("app %s: unexpected error in the leadership; trying again", self._app)
-        else:
-            self._trouble.succeeded()
-            return wait
-        self._hinted = self._doubt = True
-        return AGAIN
-
-    def _check_leader(self, hinted: bool, doubt: bool) -> Steps[float]:
-        """Become the leader if there is none; returns the seconds until the next check."""
+    def turn(self, hinted: bool, doubt: bool) -> Steps[float]:
+        """Become the leader if there is none; see ``LeaseLoop.turn``."""
         lease = self._lease
         if (claim := self.claim) is not None:
             if doubt:
@@ -159,13 +108,8 @@ class Leadership:
         if self._lost is not None:
             self._lost()
 
-    # -- notifications ------------------------------------------------------------------------------------------
-    def _hint(self, doubt: bool) -> None:
-        self._hinted = True
-        self._doubt |= doubt
-        self._wake.set()
-
-    def _lease_changed(self) -> None:
+    def lease_changed(self) -> None:
+        """See ``LeaseLoop.lease_changed``."""
         if self.claim is not None and not self.claim.held:
             self._ended()
-        self._hint(doubt=False)
+        self.hint()

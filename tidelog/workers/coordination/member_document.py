@@ -14,22 +14,17 @@ Rule 4: a member that leaves or is dead is removed, and its partitions are reass
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Final
 
 import msgspec
 
-from tidelog.client import strings
-from tidelog.client.steps import Steps, checked
-from tidelog.coordination import documents
+from tidelog.coordination.documents import VersionedDocument
 from tidelog.coordination.membership import check_names, with_member, without_members
-from tidelog.operating.errortexts import UnreadableDocuments
-from tidelog.transport.call import Call
 from tidelog.workers import logs
 from tidelog.workers.coordination.assignment import assign
 
 VERSION: Final = 1
-_unreadable: Final = UnreadableDocuments(logs.get(__name__))
 
 
 class MembersError(ValueError):
@@ -86,30 +81,5 @@ class MemberDocument(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(self, revision=self.revision + 1, **fields)
 
 
-def decoded(key: str, text: bytes | None) -> MemberDocument:
-    """Decode the document; None: an empty one. See ``documents.decode`` for invalid ones."""
-    if text is None:
-        return MemberDocument()
-    return documents.decode(key, text, MemberDocument, VERSION, _unreadable, MembersError) or MemberDocument()
-
-
-def read(key: str) -> Steps[MemberDocument]:
-    """Read the document."""
-    (text,) = checked((yield [strings.get(key)]))
-    return decoded(key, text)
-
-
-def change(
-    key: str, how: Callable[[MemberDocument], MemberDocument], also: Sequence[Call[Any]] = ()
-) -> Steps[MemberDocument]:
-    """Change the document; returns the new document. ``also``: calls that are sent with each attempt.
-
-    ``how`` may be called several times; it returns its argument if there is nothing to change.
-    """
-
-    def edit(text: bytes | None) -> tuple[bytes | None, MemberDocument]:
-        before = decoded(key, text)
-        after = how(before)
-        return (text if after is before else msgspec.json.encode(after)), after
-
-    return documents.change(key, edit, also)
+MEMBERS: Final = VersionedDocument(MemberDocument, VERSION, MembersError, logs.get(__name__))
+decoded, read, change = MEMBERS.decoded, MEMBERS.read, MEMBERS.change

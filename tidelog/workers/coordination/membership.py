@@ -29,10 +29,11 @@ from tidelog.client import strings
 from tidelog.client.steps import Steps, checked
 from tidelog.coordination import Claim, Holder, Lease, LeaseLostError, Tenure
 from tidelog.coordination.claims import check, release, take
+from tidelog.coordination.lease import read_leases
 from tidelog.transport.call import Call
 from tidelog.workers import keys
-from tidelog.workers.coordination.control_stream import message
 from tidelog.workers.coordination.member_document import Member, MemberDocument, change, read
+from tidelog.workers.coordination.messages import message
 
 WATCHED: Final = 2  # neighbours; more than one, since a live neighbour may be too busy to monitor its own
 LATE: Final = 0.02  # seconds after the end of a holder's lease until a claim is retried: the server counts ms
@@ -125,15 +126,13 @@ class Membership:
         while True:
             neighbours = self._ring(seen)
             leases = [keys.lease(self._app, name) for name in neighbours]
-            replies = checked(
-                (yield [call for each in leases for call in (strings.get(each), strings.remaining_ms(each))])
-            )
-            for each, left in zip(leases, replies[1::2], strict=True):
+            found = yield from read_leases(leases)
+            for each, (_, left) in zip(leases, found, strict=True):
                 self._lives(each, left)
             self._neighbours = leases
             dead = {
                 name: seen.members[name].epoch
-                for name, value in zip(neighbours, replies[::2], strict=True)
+                for name, (value, _) in zip(neighbours, found, strict=True)
                 if value != f"{name}:{seen.members[name].epoch}".encode()
             }
             if not dead:

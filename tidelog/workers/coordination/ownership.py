@@ -13,22 +13,21 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable, Coroutine
-from typing import Any, Final, Protocol
+from typing import Any, Protocol
 
 import redis
 
 from tidelog.client.steps import LOST, CallSender, Steps, arun
 from tidelog.coordination import Claim, Lease, LeaseLostError
-from tidelog.operating.errortexts import FailureLog, summary_of, text_of
-from tidelog.transport.asyncconnection import LostError
+from tidelog.coordination.controlstream import ControlStream
+from tidelog.operating.errortexts import summary_of
 from tidelog.transport.cancellation import cancel_and_wait
 from tidelog.workers import logs
-from tidelog.workers.coordination.control_stream import ControlStream
+from tidelog.workers.coordination.lease_loop import AGAIN, LeaseLoop
 from tidelog.workers.coordination.member_document import MembersError
-from tidelog.workers.coordination.membership import Membership, MembershipChanges
+from tidelog.workers.coordination.membership import Membership
 
 log = logs.get(__name__)
-AGAIN: Final = 1.0  # seconds until a failed operation is retried
 
 
 class PartitionListener(Protocol):
@@ -44,7 +43,7 @@ class PartitionListener(Protocol):
         """Drop all entries without acknowledging them, since the claim is not held any more."""
 
 
-class PartitionOwnership:
+class PartitionOwnership(LeaseLoop):
     """Keeps the worker a member of ``processor`` of ``app`` while ``lease`` is held, and joins again after a loss.
 
     >>> ownership = PartitionOwnership("shop", "bill", 16, lease, link, listener, control)
@@ -64,21 +63,9 @@ class PartitionOwnership:
         self.membership = Membership(
             app, processor, partitions, lease, capacity=capacity, debounce=debounce, lease_ends=lease_ends
         )
-        self._name = f"{app}, processor {processor}"
-        self._processor = processor
-        self._lease = lease
-        self._link = link
+        super().__init__(f"{app}, processor {processor}", processor, lease, link, control, denied)
         self._listener = listener
-        self._control = control
-        self._wake = asyncio.Event()
-        self._hinted = True
-        self._doubt = False  # whether claims must be compared with the server
-        self._denied = denied
-        self._trouble = FailureLog(log)
-        self._stopping = False
         self._stopped_at = math.inf  # on the lease's clock; rejected calls are retried for one ttl after it
-        self._runner: asyncio.Task[None] | None = None
-        self._undo: list[Callable[[], None]] = []
         self._tasks: dict[int, asyncio.Task[None]] = {}  # the last call of the listener for each partition
         self._acquiring: set[int] = set()
         self._begun: set[int] = set()  # partitions that the listener consumes
@@ -87,22 +74,6 @@ class PartitionOwnership:
     def claims(self) -> dict[int, Claim]:
         """The claims that the worker owns, by partition, without those that are being released."""
         return {at: claim for at, claim in self.membership.claims.items() if claim.held}
-
-    def start(self) -> None:
-        """Join the processor."""
-        loop = asyncio.get_running_loop()
-
-        def changed() -> None:  # in the lease's thread
-            loop.call_soon_threadsafe(self._lease_changed)
-
-        self._undo = [self._lease.watch(changed), self._control.subscribe(self._processor, self.hint)]
-        self._runner = asyncio.create_task(self._run(), name=f"ownership of {self._name}")
-
-    def hint(self, doubt: bool = False) -> None:
-        """Request a turn soon. ``doubt``: also compare claims with the server, as after a lost connection."""
-        self._hinted = True
-        self._doubt |= doubt
-        self._wake.set()
 
     async def stop(self) -> None:
         """Leave: release everything and notify the other members.
@@ -113,62 +84,25 @@ class PartitionOwnership:
         self._stopped_at = self._lease.clock()
         self._wake.set()
         if self._runner is not None and not self._runner.done():
-            await asyncio.wait([self._runner], timeout=self._left())
+            await asyncio.wait([self._runner], timeout=self._lease.tenure.left)
             await cancel_and_wait(self._runner)
         releasing = asyncio.create_task(self._leave())
         for at in [*self.membership.claims]:
             self.membership.releasing[at] = self.membership.claims.pop(at)
             self._follow(at, self._give_up(at))
         await asyncio.wait([releasing, *self._tasks.values()])
-        for undo in self._undo:
-            undo()
+        self.unsubscribe()
 
-    # -- the loop -----------------------------------------------------------------------------------------------
-    async def _run(self) -> None:
-        while not self._stopping:
-            self._wake.clear()
-            wait = await self._turn() if self._lease.held else self._lease.ttl
-            if not self._stopping:
-                await self._idle(wait)
-
-    async def _turn(self) -> float:
-        """Execute one turn; returns the seconds until the next."""
-        hinted, doubt = self._hinted, self._doubt
-        self._hinted = self._doubt = False
-        try:
-            view = await arun(self._link, self.membership.turn(hinted, doubt))
-        except LeaseLostError:
-            return self._lease.ttl
-        except (*LOST, redis.ResponseError, MembersError) as error:
-            if not isinstance(error, LostError):  # already logged by the connector
-                self._trouble.warn(f"{self._name}: {text_of(error)}; trying again")
-            if self._denied is not None:
-                self._denied(error)
-            self._hinted = True
-            self._doubt |= doubt or isinstance(error, LOST)
-            return AGAIN
-        except Exception:
-            log.exception("%s: unexpected error in a turn; trying again", self._name)
-            self._hinted = self._doubt = True
-            return AGAIN
-        self._trouble.succeeded()
-        self._act(view)
-        return view.after
-
-    def _act(self, view: MembershipChanges) -> None:
+    def turn(self, hinted: bool, doubt: bool) -> Steps[float]:
+        """See ``LeaseLoop.turn``."""
+        view = yield from self.membership.turn(hinted, doubt)
         for at in view.lost:
             self._lose(at)
         for at in view.releasing:
             self._follow(at, self._give_up(at))
         for claim in view.acquired:
             self._follow(claim.partition, self._acquire(claim))
-
-    async def _idle(self, seconds: float) -> None:
-        try:
-            async with asyncio.timeout(seconds):
-                await self._wake.wait()
-        except TimeoutError:
-            pass
+        return view.after
 
     # -- one partition ------------------------------------------------------------------------------------------
     def _follow(self, partition: int, work: Coroutine[Any, Any, None]) -> None:
@@ -229,7 +163,8 @@ class PartitionOwnership:
             log.exception("%s: error while partition %d was dropped", self._name, partition)
 
     # -- the lease ----------------------------------------------------------------------------------------------
-    def _lease_changed(self) -> None:
+    def lease_changed(self) -> None:
+        """See ``LeaseLoop.lease_changed``."""
         if not self._lease.held:
             dropped = self.membership.drop()
             if dropped:
@@ -247,7 +182,7 @@ class PartitionOwnership:
     async def _within_lease(self, steps: Steps[Any]) -> bool:
         """Drive an operation while the lease lasts; returns whether it has succeeded. A pause follows a failure."""
         try:
-            async with asyncio.timeout(self._left()):
+            async with asyncio.timeout(self._lease.tenure.left):
                 await arun(self._link, steps)
         except (TimeoutError, LeaseLostError, *LOST, redis.ResponseError, MembersError) as error:
             log.info("%s: %s", self._name, summary_of(error))
@@ -258,6 +193,3 @@ class PartitionOwnership:
     def _can_retry(self, began: float) -> bool:
         """Return whether an operation that began at that time may be retried."""
         return self._lease.held and self._lease.clock() < max(began, self._stopped_at) + self._lease.ttl
-
-    def _left(self) -> float:
-        return max(0.0, self._lease.tenure.until - self._lease.clock())

@@ -24,9 +24,11 @@ import msgspec
 import redis
 
 from tidelog.client import strings
-from tidelog.client.steps import LOST, CallSender, checked
+from tidelog.client.steps import LOST, CallSender, arun, checked
 from tidelog.coordination import Claim, Lease
+from tidelog.coordination.lease import read_leases
 from tidelog.operating.errortexts import FailureLog, text_of
+from tidelog.operating.tasks import BackgroundTasks, set_within
 from tidelog.transport.asyncconnection import LostError
 from tidelog.transport.backoff import Backoff, Delays
 from tidelog.transport.call import Call
@@ -88,7 +90,7 @@ class TimerRunner:
         self._clock = clock
         self._late = max(LATE, LEASES * lease.ttl)
         self._stopping = asyncio.Event()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._running = BackgroundTasks()
         self.counts = {timer.name: TimerCounts() for timer in self._scheduled}
 
     # -- in each worker --------------------------------------------------------------------------------------
@@ -96,14 +98,14 @@ class TimerRunner:
         """Start the timers with on_leader=False."""
         for timer in self._scheduled:
             if not timer.on_leader:
-                self._add(asyncio.create_task(self._here(timer), name=f"timer {timer.name}"))
+                self._running.spawn(self._here(timer), name=f"timer {timer.name}")
 
     async def drain(self, grace: float) -> None:
         """Start no more executions, wait up to ``grace`` seconds for the current ones, then cancel them."""
         self._stopping.set()
-        if self._tasks:
-            await asyncio.wait(self._tasks, timeout=grace)
-        left = list(self._tasks)
+        if self._running.tasks:
+            await asyncio.wait(self._running.tasks, timeout=grace)
+        left = list(self._running.tasks)
         for task in left:
             task.cancel()
         if left:
@@ -127,7 +129,7 @@ class TimerRunner:
     async def lead(self, claim: Claim) -> None:
         """Run the timers with on_leader=True until cancelled or drained."""
         tasks = [
-            self._add(asyncio.create_task(self._lead(timer, claim), name=f"timer {timer.name}"))
+            self._running.spawn(self._lead(timer, claim), name=f"timer {timer.name}")
             for timer in self._scheduled
             if timer.on_leader
         ]
@@ -228,8 +230,8 @@ class TimerRunner:
     async def _left(self, worker: str) -> int:
         """Return the milliseconds left on a worker's lease; negative if it has expired."""
         lease, _, value = worker.partition("|")
-        there, left = checked(await self._link.together(strings.get(lease), strings.remaining_ms(lease)))
-        return int(left) if there == value.encode() else -2
+        ((there, left),) = await arun(self._link, read_leases([lease]))
+        return left if there == value.encode() else -2
 
     @property
     def _worker(self) -> str:
@@ -261,16 +263,7 @@ class TimerRunner:
 
     async def _pause(self, seconds: float) -> None:
         """Sleep until the time has passed or the timers are stopped."""
-        try:
-            async with asyncio.timeout(min(max(seconds, 0.0), NAP)):
-                await self._stopping.wait()
-        except TimeoutError:
-            pass
-
-    def _add(self, task: asyncio.Task[None]) -> asyncio.Task[None]:
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task
+        await set_within(self._stopping, min(max(seconds, 0.0), NAP))
 
 
 def _run(text: bytes) -> TimerRun:

@@ -5,6 +5,7 @@
     group_creation   creates the groups of a processor at its start position
     partition        ``ActivePartition``: the state of one partition that a processor consumes
     fetcher          reads entries into buffers: TREAD, TWAIT
+    claim_watch      ``ClaimWatch``: transactions that are executed only while the claims are held
     buffers          ``Buffer``: the entries of one partition that are in flight
     prefetch         how much is read ahead if partitions have no owner
     consumer         calls the function for the entries of a partition, one by one or in batches

@@ -8,13 +8,11 @@ held any more, they are dropped, because another worker owns the entries.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from typing import Final
 
 import redis
 
 from tidelog.transport.asyncconnection import LostError
-from tidelog.transport.call import Call
 from tidelog.workers import logs
 from tidelog.workers.coordination.connections import WorkerConnection
 from tidelog.workers.execution.buffers import Buffer
@@ -26,15 +24,11 @@ AGE: Final = 0.05  # seconds
 
 
 class Acks:
-    """The acknowledgements of one partition. ``held()`` returns whether this worker still owns it."""
+    """The acknowledgements of one partition."""
 
-    def __init__(
-        self, connection: WorkerConnection, buffer: Buffer, group: str, held: Callable[[], bool], stats: Stats
-    ) -> None:  # fmt: skip
+    def __init__(self, connection: WorkerConnection, buffer: Buffer, stats: Stats) -> None:
         self._connection = connection
         self._buffer = buffer
-        self._group = group
-        self._held = held
         self._stats = stats
         self._ids: list[bytes] = []
         self._sending: asyncio.Task[None] | None = None
@@ -45,13 +39,15 @@ class Acks:
         """Acknowledge this entry soon."""
         ids = self._ids
         ids.append(entry_id)
-        if len(ids) >= COUNT:
-            self.soon()
-        elif self._timer is None:
-            self._timer = self._loop.call_later(AGE, self.soon)
+        if self._timer is None or len(ids) >= COUNT:
+            self._added()
 
     def add_all(self, ids: list[bytes]) -> None:
+        """Acknowledge these entries soon."""
         self._ids += ids
+        self._added()
+
+    def _added(self) -> None:
         if len(self._ids) >= COUNT:
             self.soon()
         elif self._timer is None:
@@ -85,18 +81,20 @@ class Acks:
         try:
             while self._ids:
                 channel = await self._connection.channel()
-                if not self._held():
+                if not self._buffer.active:
                     self._ids.clear()
                     return
                 ids, self._ids = self._ids, []
                 try:
-                    (reply,) = await channel.send([Call(("TACK", self._buffer.stream, self._group, *ids), int)])
+                    (reply,) = await channel.send([self._buffer.ack(ids)])
                 except LostError:
                     self._ids = ids + self._ids
                     continue
                 if isinstance(reply, redis.ResponseError):  # the entries are redelivered after their retry time
-                    log.error("group %s: the server rejects %d acknowledgements of %s: %s", self._group, len(ids),
-                              self._buffer.stream, reply)  # fmt: skip
+                    log.error(
+                        "group %s: the server rejects %d acknowledgements of %s: %s", self._buffer.group, len(ids),
+                        self._buffer.stream, reply,
+                    )  # fmt: skip
                 else:
                     self._stats.acknowledged += len(ids)
                 self._buffer.forget(ids)

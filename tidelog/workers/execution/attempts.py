@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from typing import Final
 
 import msgspec
@@ -25,12 +26,13 @@ import redis
 
 from tidelog.client import strings
 from tidelog.operating.errortexts import FailureLog, text_of
+from tidelog.operating.tasks import BackgroundTasks
+from tidelog.topics.groupreader import Row
 from tidelog.transport.asyncconnection import LostError
 from tidelog.transport.call import Call
 from tidelog.workers import keys, logs
 from tidelog.workers.coordination.connections import WorkerConnection
 from tidelog.workers.declare.processor import Processor
-from tidelog.workers.execution.buffers import Row
 from tidelog.workers.execution.partition import ActivePartition
 
 log = logs.get(__name__)
@@ -63,7 +65,7 @@ class StartCounter:
         self._trouble = FailureLog(log)
         retry = declared.policy.retry
         self._most = max(1, retry.attempts if retry is not None else 0)  # allowed starts that ended with a death
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._running = BackgroundTasks()
 
     async def look_up(self, partition: ActivePartition, ids: Sequence[bytes], died: bool) -> None:
         """Look up events that are pending in a partition that was taken over. ``died``: their worker has died."""
@@ -136,7 +138,8 @@ class StartCounter:
         gone = [(each, counts) for each in ids if (counts := pop(each, None)) is not None]
         partition.started.difference_update(each for each, _ in gone)
         if gone:
-            self._spawn([strings.delete_equal(self._key(partition, each), _text(counts)) for each, counts in gone])
+            deletions = [strings.delete_equal(self._key(partition, each), _text(counts)) for each, counts in gone]
+            self._running.spawn(self._delete(deletions))
 
     async def returned_now(self, partition: ActivePartition, ids: Iterable[bytes], *, attempt: bool = False) -> None:
         """Record that these events were returned and no process has died. ``attempt``: this counts as an attempt."""
@@ -156,9 +159,7 @@ class StartCounter:
 
     def returned(self, partition: ActivePartition, entry_id: bytes) -> None:
         """Record one returned attempt, without waiting."""
-        task = asyncio.get_running_loop().create_task(self.returned_now(partition, [entry_id], attempt=True))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._running.spawn(self.returned_now(partition, [entry_id], attempt=True))
 
     async def _write(self, partition: ActivePartition, ids: Sequence[bytes]) -> None:
         if not ids:
@@ -174,16 +175,9 @@ class StartCounter:
         except LostError:  # the connection was closed
             return
 
-    def _spawn(self, to_send: list[Call[bool]]) -> None:
-        async def send() -> None:
-            try:
-                await self._connection.send(to_send)
-            except LostError:
-                return  # the keys expire
-
-        task = asyncio.get_running_loop().create_task(send())
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+    async def _delete(self, deletions: list[Call[bool]]) -> None:
+        with suppress(LostError):  # the keys expire
+            await self._connection.send(deletions)
 
     def _key(self, partition: ActivePartition, entry_id: bytes) -> str:
         return keys.starts(self._declared.app, self._declared.name, partition.number, entry_id.decode())

@@ -21,12 +21,12 @@ from typing import Any, Final
 
 from tidelog.client.entries import Entry, StreamId
 from tidelog.codecs import UndecodableError
+from tidelog.topics.groupreader import Row, entry_of
 from tidelog.workers.declare.events import Event
 from tidelog.workers.declare.processor import Processor
 from tidelog.workers.declare.user_errors import as_failure
-from tidelog.workers.execution.buffers import Row
 from tidelog.workers.execution.failures import FailureHandler
-from tidelog.workers.execution.partition import ActivePartition, StoppedError, entry_of
+from tidelog.workers.execution.partition import ActivePartition, StoppedError
 from tidelog.workers.execution.prefetch import PrefetchLimit
 from tidelog.workers.execution.stats import Stats
 
@@ -105,8 +105,7 @@ class PartitionConsumer:
                 self.partition.record(row)
                 good.append(row)
             except Exception as error:  # noqa: BLE001 - the policy sees every error
-                while (delay := await self.failures.settle(self.partition, [row], error, 1)) is not None:
-                    await self.partition.rest(delay)
+                await self._end(row, error, 1)
         return good
 
     async def gathered(self, count: int, within: float) -> None:
@@ -176,17 +175,26 @@ class PartitionConsumer:
         over, alone = await starts.begin(partition, rows)
         try:
             for row in over:
-                error, attempt = starts.died(partition, row)
-                try:
-                    while (delay := await self.failures.settle(partition, [row], error, attempt)) is not None:
-                        await partition.rest(delay)
-                finally:
-                    starts.over(partition, [row[0]])
+                await self.died(row)
             left = [row for row in rows if row not in over] if over else rows
             if left:
                 await call(left)
         finally:
             starts.end(alone)
+
+    async def died(self, row: Row) -> None:
+        """Apply the final action to an event whose processes have died."""
+        starts = self.failures.starts
+        error, attempt = starts.died(self.partition, row)
+        try:
+            await self._end(row, error, attempt)
+        finally:
+            starts.over(self.partition, [row[0]])
+
+    async def _end(self, row: Row, error: Exception, attempt: int) -> None:
+        """Apply the final action to an event that can't succeed, again until the server accepts it."""
+        while (delay := await self.failures.settle(self.partition, [row], error, attempt)) is not None:
+            await self.partition.rest(delay)
 
     async def _consume_acknowledged(self) -> None:
         """Acknowledge entries before they are processed (ack="before"). If the process ends, the rest is lost."""
@@ -280,8 +288,7 @@ class BatchConsumer(PartitionConsumer):
         if not partition.held or (partition.stopping.is_set() and not self._before):
             return
         if partition.buffer.redelivered:  # only without an owner
-            again, partition.buffer.redelivered = partition.buffer.redelivered, []
-            await self.failures.starts.look_up(partition, again, died=True)
+            await self.failures.starts.look_up(partition, partition.buffer.take_redelivered(), died=True)
         if partition.suspects:
             await self.carefully(rows, self.attempts)
             return

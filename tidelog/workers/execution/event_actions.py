@@ -10,10 +10,10 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-from tidelog.client import calls
 from tidelog.client.entries import StreamId
 from tidelog.client.steps import arun
 from tidelog.coordination import Claim
+from tidelog.operating.tasks import BackgroundTasks
 from tidelog.topics import Topic
 from tidelog.transport.call import Call
 from tidelog.workers.coordination.connections import WorkerConnection
@@ -37,16 +37,14 @@ class PartitionEventActions:
         self.processor = declared.name
         self.manual = declared.ack == "manual"
         self._transactional = declared.transactional
-        self._group = declared.group
         self._buffer = buffer
         self._acks = acks
         self._claim = claim
         self._connection = connection
         self._reads = reads
-        self._failed = failed
         self.settled: Callable[[bytes, bool], None] = lambda _, __: None  # called with an ID and whether it was acked
         self._outputs: dict[bytes, list[OutputEntry]] = {}  # by the ID of the event
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self._running = BackgroundTasks(failed)
 
     @property
     def waiting(self) -> int:
@@ -61,15 +59,15 @@ class PartitionEventActions:
     def nack(self, event: Event[Any], delay: float) -> None:
         """See ``EventActions.nack``. The entry is removed from the buffer first: the next TREAD may redeliver it."""
         entry_id = raw_id(event)
-        call = calls.tnack(self._buffer.stream, self._group, entry_id, delay=round(delay * 1000))
+        call = self._buffer.nack([entry_id], round(delay * 1000))
         self._buffer.returned_now(entry_id)
         self.settled(entry_id, False)
-        self._spawn(self._ask(self._reads, call))
+        self._running.spawn(self._ask(self._reads, call))
 
     def touch(self, event: Event[Any], seconds: float) -> None:
         """See ``EventActions.touch``."""
-        call = calls.ttouch(self._buffer.stream, self._group, max(1, round(seconds * 1000)), raw_id(event))
-        self._spawn(self._ask(self._connection, call))
+        call = self._buffer.touch([raw_id(event)], max(1, round(seconds * 1000)))
+        self._running.spawn(self._ask(self._connection, call))
 
     async def send(self, event: Event[Any], topic: Topic[Any], record: Any) -> StreamId | None:
         """See ``EventActions.send``."""
@@ -116,12 +114,6 @@ class PartitionEventActions:
     async def _ask(self, connection: WorkerConnection, call: Call[int]) -> None:
         if self._claim.held:
             await connection.ask(call)
-
-    def _spawn(self, work: Any) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        task.add_done_callback(self._failed)
 
 
 def raw_id(event: Event[Any]) -> bytes:

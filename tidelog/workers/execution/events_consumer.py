@@ -11,10 +11,10 @@ from itertools import islice
 from typing import Any, Final
 
 from tidelog.codecs import UndecodableError
+from tidelog.topics.groupreader import Row
 from tidelog.workers.declare.events import Event, Events
 from tidelog.workers.declare.processor import Processor
 from tidelog.workers.declare.user_errors import as_failure
-from tidelog.workers.execution.buffers import Row
 from tidelog.workers.execution.consumer import SLICE, PartitionConsumer
 from tidelog.workers.execution.event_actions import raw_id
 from tidelog.workers.execution.failures import FailureHandler

@@ -6,14 +6,12 @@
               flushed, and the remaining entries are returned
     lost      all entries are dropped, and none is acknowledged
 
-Rule 1: while a message is in flight for longer than half of the retry time, TTOUCH postpones its redelivery.
-Rule 2: after a lost connection, claims are compared with the server before anything else is sent.
+Rule 1: after a lost connection, claims are compared with the server before anything else is sent.
 """
 
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -22,20 +20,22 @@ from typing import Any, Final
 import redis
 
 from tidelog.client import calls, strings
-from tidelog.client.entries import Pending
 from tidelog.client.steps import arun
 from tidelog.coordination import Claim, Lease
 from tidelog.coordination.claims import check
 from tidelog.operating.errortexts import FailureLog, text_of
+from tidelog.operating.tasks import BackgroundTasks, set_within
 from tidelog.options.start import LATEST
+from tidelog.topics.groupreader import group_offset, id_of, touch
 from tidelog.transport.asyncconnection import AsyncConnection, LostError
-from tidelog.transport.errors import NoGroupError, is_denied
+from tidelog.transport.call import Call
+from tidelog.transport.errors import is_denied
 from tidelog.workers import logs
 from tidelog.workers.coordination import pauses
 from tidelog.workers.coordination.connections import WorkerConnector
 from tidelog.workers.declare.processor import Processor
 from tidelog.workers.execution.acks import Acks
-from tidelog.workers.execution.buffers import Buffer, id_of
+from tidelog.workers.execution.buffers import Buffer
 from tidelog.workers.execution.consumer import BatchConsumer, EachConsumer, PartitionConsumer
 from tidelog.workers.execution.event_actions import PartitionEventActions
 from tidelog.workers.execution.events_consumer import EventsConsumer
@@ -49,7 +49,6 @@ from tidelog.workers.execution.transactions import Committer
 from tidelog.workers.execution.unordered import UnorderedConsumer
 
 log = logs.get(__name__)
-PAGE: Final = 1000  # pending messages that become due with one command
 RESUMED: Final = 1.0  # seconds between two checks while something is paused
 AGAIN: Final = 1.0  # seconds until a partition whose consumer failed is restarted
 
@@ -68,15 +67,14 @@ class ProcessorExecutor:
         self._retry_ms = max(1, round(lease.ttl * 1000))
         self.reads = connector.connection(self._opened)  # TREAD, TACK, TTOUCH and TNACK, in order
         self._urgent = connector.connection()  # for calls that must not wait behind large replies
-        self._start = declared.start.last_id
         owned = declared.ordering != "none"
-        self.fetcher = Fetcher(connector, self.reads, declared.group, self._retry_ms, self._start, self._taken, owned)
+        self.fetcher = Fetcher(connector, self.reads, declared.group, self.stats, self._taken, owned)
         self.committer = Committer(connector, lease, declared.group, self.stats, self._taken)
         self.failures = FailureHandler(declared, lease.owner, self._urgent, self.committer, self, self.stats)
         self._slots = WorkSlots(declared.concurrency)
         self._batches = asyncio.Semaphore(declared.concurrency) if declared.ordering == "none" else None
         self._tasks: list[asyncio.Task[Any]] = []
-        self._passing: set[asyncio.Task[Any]] = set()
+        self._passing = BackgroundTasks(self._logged)
         self._context = logs.context(processor=declared.name)
         self.paused: set[str] = set()  # paused partitions, or pauses.ALL
         self._pauses_changed = asyncio.Event()  # the pauses on the server may have changed
@@ -86,17 +84,12 @@ class ProcessorExecutor:
     # -- start and stop --------------------------------------------------------------------------------------
     async def start(self) -> None:
         """Read the pauses and start the tasks. Raises the server's errors."""
-        while True:
-            try:
-                self.paused = set(await self._drive(pauses.read(self._paused_key)))
-                if self.declared.start == LATEST:
-                    await self._drive(create_groups_at_end(self.declared))
-            except LostError:
-                continue
-            break
+        self.paused = set(await self._urgent.repeat(lambda: pauses.read(self._paused_key)))
+        if self.declared.start == LATEST:
+            await self._urgent.repeat(lambda: create_groups_at_end(self.declared))
         self._spawn(self.fetcher.run())
         self._spawn(self.committer.run())
-        self._spawn(self._keep())
+        self._spawn(touch(self._touchable, self._lease.ttl / 4, self._touch))
         self._spawn(self._watch_pauses())
         if self.declared.ordering != "partition":
             self._spawn(self._slots.run())
@@ -105,7 +98,7 @@ class ProcessorExecutor:
         """Stop. Partitions that were not released are dropped."""
         for number in list(self.partitions):
             self.lost(number)
-        tasks = [*self._tasks, *self._passing]
+        tasks = [*self._tasks, *self._passing.tasks]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -120,10 +113,7 @@ class ProcessorExecutor:
         self._tasks.append(task)
 
     def _in_passing(self, work: Any) -> None:
-        task = asyncio.create_task(work, name=self.declared.name, context=self._context)
-        task.add_done_callback(self._logged)
-        task.add_done_callback(self._passing.discard)
-        self._passing.add(task)
+        self._passing.spawn(work, name=self.declared.name, context=self._context)
 
     def _ended(self, task: asyncio.Task[Any]) -> None:
         """Report the error of a task without which the processor or a partition would stall: the worker must end.
@@ -144,9 +134,8 @@ class ProcessorExecutor:
 
     def begin(self, claim: Claim) -> None:
         """Start consuming a partition."""
-        stream = self.declared.topic.stream(claim.partition)
-        buffer = Buffer(stream, claim, self.declared.prefetch, self.stats, self.fetcher.room_available)
-        acks = Acks(self.reads, buffer, self.declared.group, lambda: claim.held, self.stats)
+        buffer = Buffer(self.declared, claim, self._retry_ms, self.fetcher.room_available)
+        acks = Acks(self.reads, buffer, self.stats)
         actions = PartitionEventActions(self.declared, buffer, acks, claim, self._urgent, self.reads, self._logged)
         partition = ActivePartition(self.declared.topic, claim, buffer, acks, actions)
         actions.settled = partial(self._manually, partition)
@@ -223,35 +212,19 @@ class ProcessorExecutor:
 
         Messages of parked keys are delivered as well, and set aside again.
         """
-        stream, group = partition.buffer.stream, self.declared.group
+        buffer = partition.buffer
         parked = pauses.parked_key(self.declared.app, self.declared.name, partition.number)
         partition.parked = set(await self._drive(pauses.read(parked)))
         partition.parked_known = True
         if partition.parked:
             self.check_pauses()
+        created = calls.tread(buffer.stream, buffer.start, 0, group=buffer.group)
+        _, offset = await self.reads.ask(created, group_offset(buffer.stream, buffer.group))
         if self.declared.ordering == "none":
-            await self.reads.ask(calls.tread(stream, self._start, 0, group=group))
-            (listed,) = await self.reads.ask(calls.tgroup_list(stream))
-            for each in listed:
-                if each.name == group.encode():
-                    partition.buffer.set_last_delivered(each.offset)
+            buffer.offset = offset
             return
         died, partition.claim.inherited = partition.claim.inherited, False
-        start = "-"
-        while True:
-            try:
-                page: list[Pending]
-                (page,) = await self.reads.ask(calls.tpending_range(stream, group, start, "+", PAGE))
-            except NoGroupError:
-                await self.reads.ask(calls.tread(stream, self._start, 0, group=group))
-                continue
-            if not page or not partition.held:
-                return
-            ids = [str(message.id).encode() for message in page]
-            await self.failures.starts.look_up(partition, ids, died)
-            await self.reads.ask(calls.tnack(stream, group, *ids))
-            last = page[-1].id
-            start = f"{last.ms}.{last.seq + 1}"
+        await self.failures.starts.look_up(partition, await self.reads.repeat(buffer.make_due), died)
 
     def _consumer(self, partition: ActivePartition) -> PartitionConsumer:
         declared, failures, stats = self.declared, self.failures, self.stats
@@ -280,7 +253,7 @@ class ProcessorExecutor:
                 task.cancel()
                 await asyncio.wait([task])
         try:
-            async with asyncio.timeout(max(0.0, partition.claim.tenure.until - self._lease.clock())):
+            async with asyncio.timeout(partition.claim.tenure.left):
                 await self._return_rest(partition)
         except TimeoutError:
             log.warning("processor %s: %s was not returned: no server", self.declared.name, partition.buffer.stream)
@@ -298,7 +271,7 @@ class ProcessorExecutor:
         while buffer.in_flight and partition.held:
             ids = sorted(buffer.in_flight, key=id_of)
             try:
-                await self.reads.send([calls.tnack(buffer.stream, self.declared.group, *ids)])
+                await self.reads.send([buffer.nack(ids)])
             except LostError:
                 continue
             self.stats.returned += len(ids)
@@ -323,11 +296,7 @@ class ProcessorExecutor:
         trouble = FailureLog(log)
         while True:
             holding = bool(self.paused) or any(each.parked for each in self.partitions.values())
-            try:
-                async with asyncio.timeout(RESUMED if holding else None):
-                    await self._pauses_changed.wait()
-            except TimeoutError:
-                pass
+            await set_within(self._pauses_changed, RESUMED if holding else None)
             self._pauses_changed.clear()
             try:
                 await self._compare(set(await self._drive(pauses.read(self._paused_key))))
@@ -382,19 +351,10 @@ class ProcessorExecutor:
             for claim in await arun(channel, check(claims)):
                 self._taken(claim)
 
-    async def _keep(self) -> None:
-        """Touch entries that are in flight for long."""
-        period = self._lease.ttl / 4
-        while True:
-            await asyncio.sleep(period)
-            for partition in list(self.partitions.values()):
-                now = time.monotonic()
-                ids = partition.buffer.aging(now - self._lease.ttl / 2, now) if partition.held else []
-                if ids:
-                    touch = calls.ttouch(partition.buffer.stream, self.declared.group, self._retry_ms, *ids)
-                    try:
-                        channel = await self.reads.channel()  # this may take longer than the lease lasts
-                        if partition.held:  # otherwise it would postpone what the new owner has made due
-                            await channel.send([touch])
-                    except LostError:
-                        break
+    def _touchable(self) -> list[Buffer]:
+        return [partition.buffer for partition in self.partitions.values() if partition.held]
+
+    async def _touch(self, buffer: Buffer, call: Call[int]) -> None:
+        channel = await self.reads.channel()  # this may take longer than the lease lasts
+        if buffer.active:  # otherwise it would postpone what the new owner has made due
+            await channel.send([call])

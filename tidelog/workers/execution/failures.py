@@ -17,23 +17,23 @@ from typing import Any, Final, Protocol
 
 import redis
 
-from tidelog.client import calls
 from tidelog.client.steps import arun
 from tidelog.operating.errortexts import summary_of
 from tidelog.topics import TopicError, deadletters
+from tidelog.topics.deadletterwriter import DeadLetterWriter
 from tidelog.topics.failureactions import DeadLetter, Halt, Park, Pause, Skip
+from tidelog.topics.groupreader import Row, entry_of
 from tidelog.topics.partition import Key
 from tidelog.transport.asyncconnection import LostError
 from tidelog.workers import logs
 from tidelog.workers.coordination import pauses
 from tidelog.workers.coordination.connections import WorkerConnection
-from tidelog.workers.coordination.control_stream import message
+from tidelog.workers.coordination.messages import message
 from tidelog.workers.declare.policy import FinalAction, RetryAfter
 from tidelog.workers.declare.processor import Processor
 from tidelog.workers.execution.attempts import StartCounter
-from tidelog.workers.execution.buffers import Row
 from tidelog.workers.execution.outputs import OutputEntry
-from tidelog.workers.execution.partition import ActivePartition, StoppedError, entry_of
+from tidelog.workers.execution.partition import ActivePartition, StoppedError
 from tidelog.workers.execution.stats import Stats
 from tidelog.workers.execution.transactions import Committer, PartialCommitError
 
@@ -67,7 +67,7 @@ class FailureHandler:
         self._stats = stats
         self._tasks: dict[asyncio.Task[None], ActivePartition] = {}  # final actions after a rejected commit
         self.starts = StartCounter(declared, connection)
-        self._ready_topics: set[str] = set()  # dead-letter topics that are known to exist
+        self._writers: dict[str, DeadLetterWriter] = {}  # by dead-letter topic
 
     async def settle(self, partition: ActivePartition, rows: list[Row], error: Exception, attempt: int) -> float | None:
         """Handle a failed attempt. Returns the seconds until the next attempt, or None if the events are settled.
@@ -186,10 +186,9 @@ class FailureHandler:
         """
         declared = self._declared
         name = final.target(declared.topic.name)
-        if name not in self._ready_topics:
-            source = deadletters.home(declared.topic.name)
-            await self._listed(partition, lambda: arun(self._connection, deadletters.ready(name, source)))
-            self._ready_topics.add(name)
+        writer = self._writers.setdefault(name, DeadLetterWriter(name))
+        origin = deadletters.home(declared.topic.name)
+        await self._listed(partition, lambda: arun(self._connection, writer.ready([origin])))
         outputs = []
         for row in rows:
             pairs = deadletters.fields_of(
@@ -236,8 +235,7 @@ class FailureHandler:
         ids = [row[0] for row in rows]
         self._stats.parked += len(ids)
         if partition.held:
-            touch = calls.ttouch(partition.buffer.stream, self._declared.group, ASIDE_MS, *ids)
-            await self._listed(partition, lambda: self._connection.ask(touch))
+            await self._listed(partition, lambda: self._connection.ask(partition.buffer.touch(ids, ASIDE_MS)))
         partition.buffer.forget(ids)
 
     async def _pause(self, partition: ActivePartition | None, name: str, rows: list[Row], error: Exception) -> None:

@@ -1,13 +1,11 @@
 """``Fetcher``: reads entries into the buffers of one processor's partitions.
 
-    hot      a TREAD returned as many entries as requested, or TWAIT named the stream: it is read next
-    waiting  all other streams with room: one TWAIT for all of them, on a separate connection
+The hot streams are read in rounds (``GroupReader``). One TWAIT waits for all other streams with room, on a separate
+connection.
 
-Rule 1: all TREADs of a round are sent as one pipeline. A partition without room is not included.
+Rule 1: a partition without room is not read.
 Rule 2: if a former owner reads entries, the new owner misses them and continues with later ones, which breaks the order
-        of a key. Checking the lease before a TREAD is not enough, because the process can be paused between the check
-        and the send. So a round is one transaction that watches the claims: MULTI TREAD ... EXEC WATCH MGET, the last
-        two for the next round. This has no measurable effect on events/s.
+        of a key. So a round is one transaction that watches the claims (``ClaimWatch``).
 Rule 3: TWAIT delivers nothing. A wait that lacks a partition is ended (CLIENT UNBLOCK). A wait for partitions that this
         worker does not own any more continues, and their names are ignored.
 Rule 4: if the reply of a TREAD was lost, the entries that it may have delivered become due before anything else is
@@ -18,52 +16,44 @@ Rule 4: if the reply of a TREAD was lost, the entries that it may have delivered
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import redis
 
 from tidelog.client import calls
-from tidelog.client.steps import checked
-from tidelog.client.strings import watch_and_get
+from tidelog.client.steps import arun
 from tidelog.coordination import Claim
 from tidelog.operating.errortexts import FailureLog, text_of
+from tidelog.topics.groupreader import GroupReader
 from tidelog.transport.asyncconnection import AsyncConnection, LostError
-from tidelog.transport.call import Call, Value, plain, queued
+from tidelog.transport.call import Call, plain
 from tidelog.transport.errors import NoGroupError, is_denied
 from tidelog.workers import logs
 from tidelog.workers.coordination.connections import WorkerConnection, WorkerConnector
-from tidelog.workers.execution.buffers import Buffer, Row
+from tidelog.workers.execution.buffers import Buffer
+from tidelog.workers.execution.claim_watch import ClaimWatch
+from tidelog.workers.execution.stats import Stats
 
 log = logs.get(__name__)
-PAGE: Final = 1000  # pending messages per page
 WAIT_MS: Final = 60_000  # of one TWAIT
 REFUSED: Final = 1.0  # seconds until a stream that could not be read is retried
 
 
-class Fetcher:
-    """Reads for one processor in one worker. ``reads``: the connection of TREADs and TACKs, which keeps their order.
-
-    ``start``: the position of a new group, in the form of TREAD.
-    """
+class Fetcher(GroupReader[Buffer]):
+    """Reads for one processor in one worker. ``reads``: the connection of TREADs and TACKs, which keeps their order."""
 
     def __init__(
-        self, connector: WorkerConnector, reads: WorkerConnection, group: str, retry_ms: int, start: str,
+        self, connector: WorkerConnector, reads: WorkerConnection, group: str, stats: Stats,
         taken: Callable[[Claim], None], owned: bool = True,
     ) -> None:  # fmt: skip
+        super().__init__(stats)
         self._reads = reads
         self._waits = connector.connection(self._opened)
         self._group = group
-        self._options: tuple[Value, ...] = ("GROUP", group, 0, "RETRY", retry_ms, 0)
-        self._start = start
         self._owned = owned  # whether all pending messages are this worker's
         self._unseen: set[Buffer] = set()  # buffers whose entries may have been delivered in a lost reply
-        self.buffers: dict[str, Buffer] = {}  # by stream
-        self.hot: dict[str, Buffer] = {}
-        self._taken = taken  # called with a claim that another worker has taken
-        self._channel: AsyncConnection | None = None  # the one with the WATCHes
-        self._watched: dict[str, Claim] = {}  # by key
+        self._claims = ClaimWatch(taken, any_epoch=True)
         self._refusing: set[str] = set()  # streams that can't be read currently
         self._trouble: dict[str, FailureLog] = {}  # by stream
         self._wake = asyncio.Event()
@@ -74,13 +64,13 @@ class Fetcher:
     def add(self, buffer: Buffer) -> None:
         """Start reading into this buffer."""
         buffer.open = True
-        self.buffers[buffer.stream] = self.hot[buffer.stream] = buffer
+        self.streams[buffer.stream] = self.hot[buffer.stream] = buffer
         self._wake.set()
 
     def remove(self, buffer: Buffer) -> None:
         """Stop reading into this buffer."""
         buffer.open = False
-        self.buffers.pop(buffer.stream, None)
+        self.streams.pop(buffer.stream, None)
         self.hot.pop(buffer.stream, None)
         self._unseen.discard(buffer)
 
@@ -93,9 +83,9 @@ class Fetcher:
         try:
             while True:
                 self._wake.clear()
-                wanted = [buffer for buffer in self.hot.values() if buffer.room and buffer.claim.held]
+                wanted = [(buffer, room) for buffer in self.hot.values() if buffer.active and (room := buffer.room)]
                 if wanted:
-                    await self._read(wanted)
+                    await self._read_into(wanted)
                 else:
                     await self._wait()
         finally:
@@ -103,101 +93,50 @@ class Fetcher:
                 self._waiting.cancel()
             self._waits.close()
 
-    async def _read(self, wanted: list[Buffer]) -> None:
+    async def _read_into(self, wanted: list[tuple[Buffer, int]]) -> None:
         try:
-            for buffer in self._unseen.intersection(wanted):
+            for buffer in self._unseen.intersection(buffer for buffer, _ in wanted):
                 await self._make_due(buffer)
             channel = await self._reads.channel()
-            await self._watch(channel)
+            await self._claims.watch(channel, [buffer.claim for buffer in self.streams.values()])
         except LostError:
             return
-        wanted = [buffer for buffer in wanted if buffer.room and buffer.claim.held]
-        asked = [buffer.room for buffer in wanted]
-        for buffer in wanted:
-            buffer.not_reading.clear()
+        wanted = [(buffer, room) for buffer, _ in wanted if buffer.active and (room := buffer.room)]
         try:
-            replies = await self._round(channel, wanted, asked)
-            if replies is None:
-                return  # the streams stay hot
-            now = time.monotonic()
-            for buffer, room, rows in zip(wanted, asked, replies, strict=True):
-                if isinstance(rows, Exception):
-                    self._refused(buffer, rows)
-                    continue
+            for buffer, rows in await self.read(wanted):
                 if self._trouble:
                     self._trouble.pop(buffer.stream, None)
-                if buffer.add_rows(rows, now) < room:
-                    self.hot.pop(buffer.stream, None)
+                buffer.add_rows(rows)
         except LostError:  # the streams stay hot
             if self._owned:
-                self._unseen.update(wanted)
-        finally:
-            for buffer in wanted:
-                buffer.read_finished()
+                self._unseen.update(buffer for buffer, _ in wanted)
 
-    async def _round(self, channel: AsyncConnection, wanted: list[Buffer], asked: list[int]) -> Sequence[Any] | None:
-        """Return the reply of TREAD or an error for each buffer; None, without reading, if a claim has changed."""
-        reads = [
-            Call(("TREAD", buffer.stream, self._start, room, *self._options), _rows)
-            for buffer, room in zip(wanted, asked, strict=True)
-        ]
-        keys = list(self._watched)
-        if not keys or not reads:  # partitions without an owner
-            return await channel.send(reads)
-        *_, done, _, values = await channel.send(
-            [plain("MULTI"), *map(queued, reads), plain("EXEC"), *watch_and_get(keys)]
-        )
-        self._compare(keys, values)
-        return [done] * len(reads) if isinstance(done, Exception) else done
-
-    async def _watch(self, channel: AsyncConnection) -> None:
-        """Watch the claims of all partitions that are read. Raises LostError."""
-        if channel is not self._channel:
-            self._channel = channel
-            self._watched.clear()
-        claims = {buffer.claim.key: buffer.claim for buffer in self.buffers.values() if buffer.claim.key}
-        new = [key for key, claim in claims.items() if self._watched.get(key) is not claim]
-        self._watched = claims
-        if new:
-            _, values = await channel.send(watch_and_get(new))
-            self._compare(new, values)
-
-    def _compare(self, keys: list[str], values: Any) -> None:
-        """Check that the claims are this worker's, under any epoch: another task of it may have reclaimed them."""
-        for key, value in zip(keys, checked([values])[0], strict=True):
-            claim = self._watched[key]
-            if (value or b"").rpartition(b"|")[0] != claim.value.rpartition(b"|")[0]:
-                del self._watched[key]
-                self._taken(claim)
+    async def send(self, reads: Sequence[Call[Any]]) -> Sequence[Any] | None:
+        """See ``GroupReader.send``. Nothing is executed if a claim has changed. Raises LostError."""
+        done = await self._claims.execute(reads, alone=True)
+        found: Sequence[Any] | None = [done] * len(reads) if isinstance(done, Exception) else done
+        return found
 
     async def _make_due(self, buffer: Buffer) -> None:
         """Make pending messages due that are not in flight. Raises LostError."""
-        start = "-"
-        while True:
-            (page,) = await self._reads.send([calls.tpending_range(buffer.stream, self._group, start, "+", PAGE)])
-            if isinstance(page, redis.ResponseError) or not page or not buffer.claim.held:
-                break
-            ids = [message.id for message in page if b"%d.%d" % (message.id.ms, message.id.seq) not in buffer.in_flight]
-            if ids:
-                await self._reads.send([calls.tnack(buffer.stream, self._group, *ids)])
-            last = page[-1].id
-            start = f"{last.ms}.{last.seq + 1}"
+        try:
+            await arun(self._reads, buffer.make_due())
+        except redis.ResponseError as error:
+            log.warning("group %s: %s may be out of order: %s", self._group, buffer.stream, text_of(error))
         self._unseen.discard(buffer)
 
-    def _refused(self, buffer: Buffer, error: Exception) -> None:
-        """Log that a stream can't be read, and retry later; other streams continue."""
+    def refused(self, stream: Buffer, error: Exception) -> None:
+        """See ``GroupReader.refused``: log that a stream can't be read, and retry later; other streams continue."""
         if is_denied(error):
             raise error
-        stream = buffer.stream
-        text = f"group {self._group} can't read {stream}: {text_of(error)}; trying again every {REFUSED:g} s"
-        self._trouble.setdefault(stream, FailureLog(log)).warn(text)
-        self.hot.pop(stream, None)
-        self._refusing.add(stream)
-        asyncio.get_running_loop().call_later(REFUSED, self._try_again, buffer)
+        text = f"group {self._group} can't read {stream.stream}: {text_of(error)}; trying again every {REFUSED:g} s"
+        self._trouble.setdefault(stream.stream, FailureLog(log)).warn(text)
+        self._refusing.add(stream.stream)
+        asyncio.get_running_loop().call_later(REFUSED, self._try_again, stream)
 
     def _try_again(self, buffer: Buffer) -> None:
         self._refusing.discard(buffer.stream)
-        if self.buffers.get(buffer.stream) is buffer:
+        if self.streams.get(buffer.stream) is buffer:
             self.hot[buffer.stream] = buffer
             self._wake.set()
 
@@ -206,7 +145,7 @@ class Fetcher:
         """Wait until a stream has entries, or the buffers have changed."""
         streams = frozenset(
             stream
-            for stream, buffer in self.buffers.items()
+            for stream, buffer in self.streams.items()
             if stream not in self.hot and stream not in self._refusing and buffer.room
         )
         if self._waiting is not None and not streams <= self._awaited:
@@ -229,10 +168,7 @@ class Fetcher:
         if waiting is None or not waiting.done():
             return
         self._waiting = None
-        for stream in waiting.result():
-            buffer = self.buffers.get(stream)
-            if buffer is not None and stream not in self._refusing:
-                self.hot[stream] = buffer
+        self.heat(stream for stream in waiting.result() if stream not in self._refusing)
 
     async def _unblock(self, waiting: asyncio.Task[list[str]]) -> None:
         while not waiting.done():
@@ -262,8 +198,3 @@ class Fetcher:
 
     async def _opened(self, channel: AsyncConnection) -> None:
         (self._client_id,) = await channel.send([plain("CLIENT", "ID")])
-
-
-def _rows(reply: Any) -> list[Row | None]:
-    found: list[Row | None] = reply
-    return found

@@ -7,22 +7,21 @@ Rule 1: the groups of all partitions are created in one transaction while no par
 from __future__ import annotations
 
 from tidelog.client import calls
-from tidelog.client.steps import Steps, checked
-from tidelog.transport.call import plain, queued
+from tidelog.client.entries import StreamId
+from tidelog.client.steps import Steps, transaction
+from tidelog.topics.groupreader import group_offset
 from tidelog.workers.declare.processor import Processor
 
 
 def create_groups_at_end(declared: Processor) -> Steps[None]:
     """Create the missing groups. A partition that the server rejects is left to the fetcher."""
-    group = declared.group.encode()
+    group = declared.group
     streams = [declared.topic.stream(at) for at in range(declared.topic.partitions)]
-    listed = yield [calls.tgroup_list(stream) for stream in streams]
-    there = [not isinstance(each, Exception) and any(found.name == group for found in each) for each in listed]
+    offsets = yield [group_offset(stream, group) for stream in streams]
+    there = [isinstance(each, StreamId) for each in offsets]
     start = "0" if any(there) else ""
     missing = [
-        queued(calls.tread(stream, start, 0, group=group))
-        for stream, known in zip(streams, there, strict=True)
-        if not known
+        calls.tread(stream, start, 0, group=group) for stream, known in zip(streams, there, strict=True) if not known
     ]
     if missing:
-        checked((yield [plain("MULTI"), *missing, plain("EXEC")])[-1:])
+        yield from transaction(missing)

@@ -14,14 +14,15 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
+from contextlib import suppress
 from typing import Any, Final
 
 from tidelog.client.entries import Entry, StreamId
+from tidelog.topics.groupreader import Row
 from tidelog.workers import logs
 from tidelog.workers.coordination import pauses
 from tidelog.workers.declare.processor import Processor
 from tidelog.workers.declare.user_errors import as_failure
-from tidelog.workers.execution.buffers import Row
 from tidelog.workers.execution.consumer import BEFORE, SLICE, PartitionConsumer
 from tidelog.workers.execution.failures import FailureHandler
 from tidelog.workers.execution.partition import ActivePartition, StoppedError
@@ -206,7 +207,9 @@ class KeyedConsumer(PartitionConsumer):
             if partition.suspects and row[0] in partition.suspects:
                 over, alone = await self.failures.starts.begin(partition, [row])
                 if over:
-                    await self._died(queue, row)
+                    with suppress(StoppedError):
+                        await self.died(row)
+                        await self._settled(queue)
                     return
             if self._plain and record is not None:
                 await self.declared.function(record)
@@ -229,18 +232,6 @@ class KeyedConsumer(PartitionConsumer):
             self.stats.busy -= 1
             self._working.discard(slot)
             self._less.set()
-
-    async def _died(self, queue: KeyQueue, row: Row) -> None:
-        """Apply the final action to an event whose processes have died."""
-        error, attempt = self.failures.starts.died(self.partition, row)
-        try:
-            while (delay := await self.failures.settle(self.partition, [row], error, attempt)) is not None:
-                await self.partition.rest(delay)
-        except StoppedError:
-            return
-        finally:
-            self.failures.starts.over(self.partition, [row[0]])
-        await self._settled(queue)
 
     async def _call(self, row: Row, record: Any, attempt: int) -> None:
         if self._plain:

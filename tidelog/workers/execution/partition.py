@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from tidelog.client.entries import Entry
 from tidelog.coordination import Claim
+from tidelog.operating.tasks import set_within
 from tidelog.topics import Topic
+from tidelog.topics.groupreader import Row, entry_of
 from tidelog.workers.execution.acks import Acks
-from tidelog.workers.execution.buffers import Buffer, Row, id_of
+from tidelog.workers.execution.buffers import Buffer
 from tidelog.workers.execution.event_actions import PartitionEventActions
 
 
@@ -65,15 +66,5 @@ class ActivePartition:
 
     async def rest(self, seconds: float) -> None:
         """Sleep. Raises StoppedError if the partition is being released or is lost meanwhile."""
-        try:
-            async with asyncio.timeout(seconds):
-                await self.stopping.wait()
-        except TimeoutError:
-            pass
-        if self.stopping.is_set() or not self.held:
+        if await set_within(self.stopping, seconds) or not self.held:
             raise StoppedError
-
-
-def entry_of(row: Row) -> Entry:
-    """Convert an entry to the client's type."""
-    return Entry(id_of(row[0]), row[1:])

@@ -8,7 +8,7 @@ Rule 2: entries that wait for longer, because calls have become slow, are return
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from typing import Final
 
 WORK: Final = 1.0  # seconds of work that are read ahead
@@ -46,7 +46,7 @@ class PrefetchLimit:
         if not self._mark:
             self._mark, self._at, self._count = last, now, held
 
-    def left(self, held: dict[bytes, float]) -> None:
+    def left(self, held: Container[bytes]) -> None:
         """Measure the rate after entries were finished; ``held``: the remaining entries in flight."""
         if self._mark and self._mark not in held:
             seconds = max(time.monotonic() - self._at, 0.001)

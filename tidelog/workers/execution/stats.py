@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tidelog.topics.groupreader import ReadCounts
+
 
 @dataclass(slots=True)
-class Stats:
+class Stats(ReadCounts):
     """Counters since the start of the worker. They are not thread-safe."""
 
-    fetched: int = 0  # entries delivered to this worker, including redeliveries
-    repeated: int = 0  # of these, entries that were already in flight and were dropped
-    missing: int = 0  # nulls instead of entries that were evicted before they were read
     finished: int = 0  # events that were processed without an error
     failed: int = 0  # attempts that ended with an error
     retried: int = 0  # of these, attempts that were followed by another one

@@ -1,10 +1,7 @@
 """``Committer``: appends records and acknowledges events in one step, if this worker still owns the partition.
 
-    WATCH <claims>; MGET <claims>     the claims must have the values that this worker wrote
-    MULTI
-      TMAPPEND ...; TACK ...          of all events that were finished during the previous commit
-    EXEC                              nothing happens if a claim has changed since the WATCH
-    WATCH <claims>; MGET <claims>     for the next commit, in the same pipeline
+A transaction has the TMAPPENDs and TACKs of all events that were finished during the previous one. ``ClaimWatch``
+executes it.
 
 Rule 1: one commit is in flight at a time, and events are committed in the order of the calls of ``commit``.
 Rule 2: without a reply it is unknown whether an EXEC was executed, or still will be. The partition is first claimed
@@ -19,20 +16,22 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final
 
 import redis
 
 from tidelog.client import calls
 from tidelog.client.steps import arun, checked
-from tidelog.client.strings import watch_and_get
 from tidelog.coordination import Claim, Lease, LeaseLostError
 from tidelog.coordination.claims import reclaim
 from tidelog.topics.sending import BYTES, ROWS, PartitionBatch, Sender
 from tidelog.transport.asyncconnection import AsyncConnection, LostError
-from tidelog.transport.call import Call, plain, queued
+from tidelog.transport.call import Call
 from tidelog.workers import logs
 from tidelog.workers.coordination.connections import WorkerConnection, WorkerConnector
+from tidelog.workers.execution.buffers import Buffer
+from tidelog.workers.execution.claim_watch import ClaimWatch
 from tidelog.workers.execution.outputs import OutputEntry
 from tidelog.workers.execution.partition import ActivePartition, StoppedError
 from tidelog.workers.execution.stats import Stats
@@ -71,8 +70,7 @@ class Committer:
         self._queue: list[_Commit] = []
         self._pending = asyncio.Event()
         self._under_way = False
-        self._watched: dict[str, Claim] = {}  # by key: the claims that are watched on the channel
-        self.channel: AsyncConnection | None = None
+        self.claims = ClaimWatch(lost)
         self._appendable: set[str] = set()  # streams that were checked
 
     def commit(self, partition: ActivePartition, outputs: list[OutputEntry], ids: list[bytes]) -> asyncio.Future[None]:
@@ -119,7 +117,7 @@ class Committer:
         while batch := self._ours(batch):
             try:
                 channel = await self._connection.channel()
-                await self._watch(channel, batch)
+                await self.claims.watch(channel, [commit.partition.claim for commit in batch])
                 await self._check_streams(channel, batch)
             except LostError:
                 continue
@@ -129,17 +127,12 @@ class Committer:
             batch = self._ours(batch)
             if not batch:
                 return
-            watched = list(self._watched)
             changes, senders = self._changes(batch)
-            made = [plain("MULTI"), *changes, plain("EXEC"), *watch_and_get(watched)]
             try:
-                replies = await channel.send(made)
+                done = await self.claims.execute(changes)
             except LostError:
                 batch = await self._after_loss(batch)
                 continue
-            done = replies[-3] if watched else replies[-1]
-            if watched:
-                self._compare(watched, replies[-1])
             if done is None:
                 continue  # a claim has changed: retry the commits whose partitions are still held
             await self._done(batch, done, senders)
@@ -214,9 +207,9 @@ class Committer:
         senders: list[tuple[str, set[_Commit]]] = []
         whose: dict[str, set[_Commit]] = {}  # by stream: the commits of the last append
         last: dict[str, PartitionBatch] = {}
-        ids: dict[str, list[bytes]] = {}
+        ids: dict[Buffer, list[bytes]] = {}
         for commit in batch:
-            ids.setdefault(commit.partition.buffer.stream, []).extend(commit.ids)
+            ids.setdefault(commit.partition.buffer, []).extend(commit.ids)
             for output in commit.outputs:
                 run = last.get(output.stream)
                 if run is None or run.fields != output.fields or run.number >= ROWS or run.size >= BYTES:
@@ -227,35 +220,10 @@ class Committer:
                 run.add(output.row)
                 whose[output.stream].add(commit)
         made: list[Call[Any]] = [run.append(stream) for stream, run in runs]
-        made += [Call(("TACK", stream, self._group, *found), int) for stream, found in ids.items() if found]
-        return [queued(call) for call in made], senders
+        made += [buffer.ack(found) for buffer, found in ids.items() if found]
+        return made, senders
 
     # -- claims ----------------------------------------------------------------------------------------------
-    async def _watch(self, channel: AsyncConnection, batch: list[_Commit]) -> None:
-        """Watch the claims of the batch that are not watched yet. Raises LostError."""
-        if channel is not self.channel:
-            self.channel = channel
-            self._watched.clear()
-        wanted = {
-            commit.partition.claim.key: commit.partition.claim
-            for commit in batch
-            if commit.partition.claim.key
-            and self._watched.get(commit.partition.claim.key) is not commit.partition.claim
-        }
-        if wanted:
-            self._watched.update(wanted)
-            _, values = checked(await channel.send(watch_and_get(list(wanted))))
-            self._compare(list(wanted), values)
-
-    def _compare(self, keys: list[str], values: Any) -> None:
-        """Check that the claims have the values that this worker wrote. The others are lost."""
-        for key, value in zip(keys, values, strict=True):
-            claim = self._watched[key]
-            if value != claim.value:
-                del self._watched[key]
-                if not claim.lost:
-                    self._lost(claim)
-
     async def _check_streams(self, channel: AsyncConnection, batch: list[_Commit]) -> None:
         unknown = {output.stream for commit in batch for output in commit.outputs} - self._appendable
         if unknown:
@@ -271,9 +239,9 @@ class Committer:
         left = []
         for commit in self._ours(batch):
             stream = commit.partition.buffer.stream
-            asked = [calls.tpending_range(stream, self._group, i.decode(), i.decode(), 1) for i in commit.ids]
+            buffer, ids = commit.partition.buffer, commit.ids
             try:
-                there = any(await self._connection.ask(*asked))
+                there = bool(ids and await self._connection.repeat(partial(buffer.deliveries, ids)))
             except redis.ResponseError as error:  # such as a deleted group, which EXEC will report
                 log.warning("group %s: it is unknown whether %s was committed: %s", self._group, stream, error)
                 there = True
@@ -300,14 +268,11 @@ class Committer:
 
     async def _reclaimed(self, claim: Claim) -> bool:
         """Claim the partition under a new epoch, so calls in flight fail. Returns False if it is lost."""
-        while True:
-            try:
-                return await arun(self._connection, reclaim(self._lease, claim))
-            except LostError:
-                continue
-            except (LeaseLostError, redis.ResponseError) as error:
-                log.error("group %s: %s can't be claimed again: %s", self._group, claim.key, error)
-                return False
+        try:
+            return await self._connection.repeat(lambda: reclaim(self._lease, claim))
+        except (LeaseLostError, redis.ResponseError) as error:
+            log.error("group %s: %s can't be claimed again: %s", self._group, claim.key, error)
+            return False
 
 
 def _fitting(queue: list[_Commit]) -> int:

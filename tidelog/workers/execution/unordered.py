@@ -9,14 +9,12 @@ import asyncio
 
 import redis
 
-from tidelog.client import calls
-from tidelog.client.entries import Pending, StreamId
+from tidelog.operating.tasks import BackgroundTasks
+from tidelog.topics.groupreader import Row
 from tidelog.transport.asyncconnection import LostError
-from tidelog.transport.call import Call
 from tidelog.workers import logs
 from tidelog.workers.coordination.connections import WorkerConnection
 from tidelog.workers.declare.processor import Processor
-from tidelog.workers.execution.buffers import Row
 from tidelog.workers.execution.failures import FailureHandler
 from tidelog.workers.execution.keyed import KeyedConsumer, KeyQueue, WorkSlots
 from tidelog.workers.execution.partition import ActivePartition, StoppedError
@@ -38,7 +36,7 @@ class UnorderedConsumer(KeyedConsumer):
         self._taken = 0  # events that were put into queues
         self._finished = 0  # of these, finished at the last check
         self._timer: asyncio.TimerHandle | None = None  # of the next check
-        self._returning: set[asyncio.Task[None]] = set()
+        self._returning = BackgroundTasks()
         partition.buffer.prefetch_limit = PrefetchLimit(self._waiting, self._least, declared.prefetch)
 
     def _waiting(self) -> int:
@@ -77,7 +75,7 @@ class UnorderedConsumer(KeyedConsumer):
             self._timer = asyncio.get_running_loop().call_later(WORK, self._return_excess)
 
     def _give_back(self, ids: list[bytes]) -> None:
-        partition, group = self.partition, self.declared.group
+        partition = self.partition
         if not ids:
             return
         self.stats.returned += len(ids)
@@ -85,15 +83,13 @@ class UnorderedConsumer(KeyedConsumer):
             partition.suspects.discard(entry_id)
             partition.buffer.returned_now(entry_id)
 
-        async def send() -> None:
-            try:
-                await self._connection.ask(calls.tnack(partition.buffer.stream, group, *ids))
-            except (LostError, redis.ResponseError) as error:  # they become due after their retry time
-                log.info("processor %s: %d events will be returned later: %s", self.declared.name, len(ids), error)
+        self._returning.spawn(self._return(ids))
 
-        task = asyncio.get_running_loop().create_task(send())
-        self._returning.add(task)
-        task.add_done_callback(self._returning.discard)
+    async def _return(self, ids: list[bytes]) -> None:
+        try:
+            await self._connection.ask(self.partition.buffer.nack(ids))
+        except (LostError, redis.ResponseError) as error:  # they become due after their retry time
+            log.info("processor %s: %d events will be returned later: %s", self.declared.name, len(ids), error)
 
     async def consume(self) -> None:
         rows = [self.rows.popleft() for _ in range(len(self.rows))]
@@ -116,7 +112,7 @@ class UnorderedConsumer(KeyedConsumer):
         another worker has read them meanwhile.
         """
         partition = self.partition
-        again, partition.buffer.redelivered = partition.buffer.redelivered, []
+        again = partition.buffer.take_redelivered()
         if not self._plain:
             deliveries = await self._deliveries(ids)
             again = [each for each in ids if deliveries.get(each, 1) > 1]
@@ -124,37 +120,24 @@ class UnorderedConsumer(KeyedConsumer):
             await self.failures.starts.look_up(partition, again, died=True)
 
     async def _deliveries(self, ids: list[bytes]) -> dict[bytes, int]:
-        """Return how often each event was delivered. Most IDs are on one page; the others are requested one by one."""
-        texts = [entry_id.decode() for entry_id in ids]
-        ordered = sorted(texts, key=StreamId.parse)
         try:
-            (page,) = await self._connection.ask(self._pending(ordered[0], ordered[-1], 2 * len(ids)))
-            found = {str(message.id).encode(): int(message.deliveries) for message in page}
-            missing = [text for entry_id, text in zip(ids, texts, strict=True) if entry_id not in found]
-            single = await self._connection.ask(*[self._pending(text, text, 1) for text in missing])
-            for (message,) in filter(None, single):
-                found[str(message.id).encode()] = message.deliveries
+            return await self._connection.repeat(lambda: self.partition.buffer.deliveries(ids))
         except redis.ResponseError:  # such as a deleted group: the events count as delivered for the first time
             return {}
-        return found
-
-    def _pending(self, first: str, last: str, count: int) -> Call[list[Pending]]:
-        return calls.tpending_range(self.partition.buffer.stream, self.declared.group, first, last, count)
 
     async def _failed(self, queue: KeyQueue, row: Row, error: Exception) -> None:
         if self._before:  # the server can't redeliver it
             await super()._failed(queue, row, error)
             return
-        partition, group = self.partition, self.declared.group
-        stream, text = partition.buffer.stream, row[0].decode()
+        partition, buffer = self.partition, self.partition.buffer
         try:
-            (found,) = await self._connection.ask(self._pending(text, text, 1))
+            found = await self._connection.repeat(lambda: buffer.deliveries([row[0]]))
             if not found or not partition.held:
                 partition.started.discard(row[0])
-                partition.buffer.forget([row[0]])  # another worker has received it
+                buffer.forget([row[0]])  # another worker has received it
                 return
             starts = self.failures.starts
-            if found[0].deliveries > 1 and row[0] not in partition.start_counts:
+            if found[row[0]] > 1 and row[0] not in partition.start_counts:
                 await starts.look_up(partition, [row[0]], died=False)
                 partition.suspects.discard(row[0])
             attempt = 1 + starts.before(partition, row[0])
@@ -164,10 +147,10 @@ class UnorderedConsumer(KeyedConsumer):
             else:
                 self.stats.returned += 1
                 await starts.returned_now(partition, [row[0]], attempt=True)
-                partition.buffer.returned_now(row[0])
-                await self._connection.ask(calls.tnack(stream, group, text, delay=max(1, round(delay * 1000))))
+                buffer.returned_now(row[0])
+                await self._connection.ask(buffer.nack([row[0]], max(1, round(delay * 1000))))
         except (StoppedError, LostError):
             return
         except redis.ResponseError as refused:  # it becomes due after its retry time
-            log.error("processor %s: %s can't be returned: %s", self.declared.name, text, refused)
-            partition.buffer.forget([row[0]])
+            log.error("processor %s: %s can't be returned: %s", self.declared.name, row[0].decode(), refused)
+            buffer.forget([row[0]])

@@ -31,6 +31,7 @@ from tidelog.client import strings
 from tidelog.client.asyncclient import AsyncClient
 from tidelog.client.steps import LOST, arun
 from tidelog.coordination import Claim, Keeper, Lease, Tenure
+from tidelog.coordination.controlstream import ControlStream
 from tidelog.operating.errortexts import FailureLog
 from tidelog.operating.signals import ENDING, handling, in_main_thread, unhandled
 from tidelog.topics import Topic, TopicError
@@ -41,8 +42,8 @@ from tidelog.transport.cancellation import cancel_and_wait
 from tidelog.transport.errors import is_denied, is_retryable, message_of
 from tidelog.workers import keys, logs
 from tidelog.workers.coordination.connections import WorkerConnection, WorkerConnector
-from tidelog.workers.coordination.control_stream import ControlStream
 from tidelog.workers.coordination.leader_tasks import LeaderTasks
+from tidelog.workers.coordination.messages import SUBJECT
 from tidelog.workers.coordination.ownership import PartitionOwnership
 from tidelog.workers.declare.app_protocol import AppProtocol
 from tidelog.workers.declare.errors import AppError
@@ -138,15 +139,14 @@ class Worker:
     async def _work(self) -> None:
         owners: list[PartitionOwnership | UnownedPartitions] = []
         lines = [self._link.connection(), self._link.connection()]
-        control = ControlStream(self.app.name, lines[0])
-        following: asyncio.Task[None] | None = None
+        control = ControlStream(keys.control(self.app.name), SUBJECT, lines[0])
         growing = asyncio.create_task(self._growing(lines[1]))
         lease_ends: dict[str, float] = {}
         leading = LeaderTasks(self.app, self.lease, self._link, lines[1], control, lease_ends)
         try:
             if not await self._unless_stopped(self._prepare(control, lines[1], owners, lease_ends)):
                 return
-            following = asyncio.create_task(control.run())
+            control.start()
             for each in owners:
                 each.start()
             leading.start()
@@ -159,8 +159,7 @@ class Worker:
             await leading.stop(0)
             await _all(executor.stop() for executor in self.executors.values())
             growing.cancel()
-            if following is not None:
-                following.cancel()
+            await control.stop()
             for connection in lines:
                 connection.close()
 

@@ -18,14 +18,14 @@ from typing import Any, Final
 
 from tidelog.client import calls, strings
 from tidelog.client.entries import StreamId
-from tidelog.client.steps import Steps, checked
+from tidelog.client.steps import Steps, checked, transaction
 from tidelog.options.start import LATEST, ZERO, StartPosition
 from tidelog.topics import partition_of
 from tidelog.topics.reconcile import known
 from tidelog.transport.call import Call
 from tidelog.workers import keys
 from tidelog.workers.coordination import pauses
-from tidelog.workers.coordination.control_stream import message
+from tidelog.workers.coordination.messages import message
 from tidelog.workers.declare.app_protocol import AppProtocol
 from tidelog.workers.declare.errors import AppError
 from tidelog.workers.declare.processor import Processor
@@ -163,9 +163,7 @@ def _reset(declared: Processor, planned: ResetResult) -> Steps[int | None]:
         calls.tread(stream, planned.after, 0, group=group),  # creates the group again, after this ID
         calls.tcount(stream, f"({planned.after}"),
     ]
-    queued = [Call(call.args, lambda reply: reply) for call in todo]
-    replies = checked((yield [Call(("MULTI",), bool), *queued, Call(("EXEC",), lambda reply: reply)]))
-    results = replies[-1]
+    results = yield from transaction(todo)
     return None if results is None else int(checked(results)[2])
 
 

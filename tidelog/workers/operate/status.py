@@ -16,6 +16,7 @@ from typing import Any, Final
 from tidelog.client import calls, strings
 from tidelog.client.entries import GroupInfo, Info, Pending, PendingSummary, StreamId
 from tidelog.client.steps import Steps, checked
+from tidelog.coordination.lease import read_leases
 from tidelog.topics import deadletters
 from tidelog.topics.failureactions import DeadLetter
 from tidelog.topics.reconcile import known
@@ -259,8 +260,7 @@ def _workers(app: str) -> Steps[list[MemberStatus]]:
 
 def _leases(leases: Sequence[str]) -> Steps[list[tuple[bytes | None, int]]]:
     """Return the value and the remaining milliseconds of each lease; 0 if it has expired."""
-    replies = checked((yield [call for each in leases for call in (strings.get(each), strings.remaining_ms(each))]))
-    return [(value, max(0, left)) for value, left in zip(replies[::2], replies[1::2], strict=True)]
+    return [(value, max(0, left)) for value, left in (yield from read_leases(leases))]
 
 
 def _holders(claims: Sequence[str]) -> Steps[list[str | None]]:

@@ -18,20 +18,18 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 import msgspec
-import redis
 
-from tidelog.client import calls
 from tidelog.client.entries import Entry, StreamId
-from tidelog.client.steps import arun, checked
+from tidelog.client.steps import arun
 from tidelog.flows.api.errors import RejectError
 from tidelog.flows.api.event import Event
 from tidelog.flows.connectors.tidelog.fieldcodec import EntryCodec
 from tidelog.flows.serveraccess import access, channel
 from tidelog.topics import deadletters
 from tidelog.topics.deadletters import NO_PARTITION
+from tidelog.topics.deadletterwriter import DeadLetterFields, DeadLetterWriter
 from tidelog.transport.access import Access
 from tidelog.transport.asyncconnection import AsyncConnection
-from tidelog.transport.call import Call, plain, queued
 
 NOWHERE: Final = ""  # the topic of dead letters that can't be replayed
 _WORKER: Final = socket.gethostname()
@@ -48,7 +46,7 @@ def topic_of(flow: str) -> str:
 
 def fields_of(
     stream: str, entry: Entry, flow: str, source: str, reason: str, attempts: int, *, rejected: bool
-) -> list[tuple[bytes, bytes]]:  # fmt: skip
+) -> DeadLetterFields:  # fmt: skip
     """Return the fields of a dead letter. ``stream``: the origin of the entry, to which a replay appends it."""
     error = RejectError(reason) if rejected else GaveUpError(reason)
     return deadletters.fields_of(
@@ -84,35 +82,6 @@ def _json(value: Any) -> bytes:
         return msgspec.json.encode(repr(value).encode("utf-8", "replace").decode())
 
 
-class DeadLetterWriter:
-    """Writes dead letters to one topic."""
-
-    def __init__(self, topic: str) -> None:
-        self.topic = topic
-        self._ready = False
-        self._homes: set[str] = set()  # the origins in the topic's settings
-
-    async def write(
-        self, over: AsyncConnection, letters: Sequence[Sequence[tuple[bytes, bytes]]], acks: Sequence[Call[Any]] = ()
-    ) -> None:
-        """Append dead letters and send ``acks`` in one MULTI.
-
-        Raises ConnectionError if the result is unknown, redis.ResponseError if the server rejects it, and TopicError if
-        the topic has another purpose.
-        """
-        homes = {deadletters.home(stream.decode(), NO_PARTITION) for (_, stream), *_ in letters if stream}
-        if not self._ready or not homes <= self._homes:
-            await arun(over, deadletters.ready(self.topic, *sorted(homes - self._homes)))
-            self._ready = True
-            self._homes |= homes
-        checked(await over.send([calls.tlen(deadletters.stream_of(self.topic))]))  # raises for another type
-        work = [*(deadletters.append(self.topic, each) for each in letters), *acks]
-        *_, done = checked(await over.send([plain("MULTI"), *map(queued, work), plain("EXEC")]))
-        for reply in done:
-            if isinstance(reply, Exception):
-                raise redis.ResponseError(str(reply))
-
-
 class DeadLetterQueue:
     """Writes the dead letters of sources that leave retries to the runtime.
 
@@ -131,13 +100,11 @@ class DeadLetterQueue:
         async with self._making:
             if self._channel is None or self._channel.lost is not None:
                 self._channel = await channel(self._where, f"tidelog-flow:{self._flow}:letters")
-        await self._box.write(
-            self._channel,
-            [
-                fields_of(NOWHERE, entry_of(event), self._flow, source, reason, event.attempt, rejected=True)
-                for event, reason in given
-            ],
-        )
+        letters = [
+            fields_of(NOWHERE, entry_of(event), self._flow, source, reason, event.attempt, rejected=True)
+            for event, reason in given
+        ]
+        await arun(self._channel, self._box.write(letters))
         return True
 
     def close(self) -> None:

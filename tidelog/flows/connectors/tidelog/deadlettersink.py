@@ -10,19 +10,20 @@ from collections.abc import Sequence
 
 import redis
 
+from tidelog.client.steps import arun
 from tidelog.flows.api.connector import Outcome, Sink
 from tidelog.flows.api.connectoroptions import ConnectorOptions
 from tidelog.flows.api.event import Event
 from tidelog.flows.api.tokens import RETRY
 from tidelog.flows.connectors.tidelog.deadletters import (
     NOWHERE,
-    DeadLetterWriter,
     entry_of,
     fields_of,
     returned,
     topic_of,
 )
 from tidelog.flows.serveraccess import access, channel
+from tidelog.topics.deadletterwriter import DeadLetterFields, DeadLetterWriter
 from tidelog.transport.asyncconnection import AsyncConnection
 
 
@@ -62,12 +63,12 @@ class DeadLetterSink(Sink):
         if self._channel is None or self._box is None:
             raise ConnectionError("not connected")
         try:
-            await self._box.write(self._channel, [self._letter(each) for each in events])
+            await arun(self._channel, self._box.write([self._letter(each) for each in events]))
         except redis.ResponseError as error:
             return [(RETRY, f"{self._box.topic}: {error}")] * len(events)
         return None
 
-    def _letter(self, event: Event) -> list[tuple[bytes, bytes]]:
+    def _letter(self, event: Event) -> DeadLetterFields:
         stream, entry = returned(event) or (NOWHERE, entry_of(event))
         reason = str(event.meta.get("error") or "sent to the dead letters")
         source = event.path.partition(".")[0] or self.context.name

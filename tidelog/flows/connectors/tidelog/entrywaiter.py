@@ -16,18 +16,21 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import redis
 
 from tidelog.client import calls, strings
 from tidelog.client.entries import StreamId
+from tidelog.client.steps import Steps, arun
 from tidelog.flows.serveraccess import SourceNotifier, channel
+from tidelog.operating.tasks import set_within
 from tidelog.transport.access import Access
 from tidelog.transport.asyncconnection import AsyncConnection
 from tidelog.transport.call import Call
 from tidelog.transport.errors import NoGroupError
 
+T = TypeVar("T")
 WARM: Final = 2.0  # s
 COLD: Final = 60.0  # s
 SOON: Final = 0.01  # s added to the time at which entries become due
@@ -83,6 +86,12 @@ class EntryWaiter:
             if isinstance(reply, redis.ResponseError):
                 raise ConnectionError(f"the server refuses: {reply}")
         return replies
+
+    async def run(self, steps: Steps[T]) -> T:
+        """Drive an operation. Raises ConnectionError if the connection is lost, and the operation's own errors."""
+        if self.channel is None:
+            raise ConnectionError("not connected")
+        return await arun(self.channel, steps)
 
     def interrupt(self) -> None:
         """Make ``until`` return."""
@@ -186,12 +195,8 @@ class EntryWaiter:
     async def _ring(self, seconds: float | None) -> bool:
         """Wait for a notification. Returns whether it was an interruption."""
         self._rung.clear()
-        if not self._interrupted:
-            try:
-                async with asyncio.timeout(seconds):
-                    await self._rung.wait()
-            except TimeoutError:
-                return False
+        if not self._interrupted and not await set_within(self._rung, seconds):
+            return False
         if self.channel is None:
             raise ConnectionError("closed")
         interrupted, self._interrupted = self._interrupted, False

@@ -1,20 +1,21 @@
-"""``stream``: streams of a tidelog server, as a source (``groupreader``, ``plainreader``) and as a sink
+"""``stream``: streams of a tidelog server, as a source (``groupsource``, ``streamsource``) and as a sink
 (``streamwriter``).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Any
 
 from tidelog.flows.api.connector import Outcome, Sink, Source
 from tidelog.flows.api.connectoroptions import ConnectorOptions
 from tidelog.flows.api.event import Event
 from tidelog.flows.api.tokens import Token
 from tidelog.flows.connectors.tidelog.deadletters import topic_of
+from tidelog.flows.connectors.tidelog.entrywaiter import EntryWaiter
 from tidelog.flows.connectors.tidelog.fieldcodec import EntryCodec, FieldCodec
-from tidelog.flows.connectors.tidelog.groupreader import GroupReader
-from tidelog.flows.connectors.tidelog.plainreader import PlainReader
+from tidelog.flows.connectors.tidelog.groupsource import GroupSource
+from tidelog.flows.connectors.tidelog.streamsource import PlainSource, StreamSource
 from tidelog.flows.connectors.tidelog.streamwriter import StreamRetention, StreamSelector, StreamWriter
 from tidelog.flows.serveraccess import access
 from tidelog.options.start import EARLIEST, StartPosition
@@ -63,16 +64,6 @@ class StreamOptions(ConnectorOptions):
         StreamSelector(keys[0], self.topic, self.topic_meta)
 
 
-class StreamReader(Protocol):
-    """Reads streams. Implemented in ``groupreader`` and ``plainreader``."""
-
-    async def open(self) -> None: ...
-    async def close(self) -> None: ...
-    async def pull(self, limit: int) -> list[Event]: ...
-    def interrupt(self) -> None: ...
-    async def settled(self, tokens: Sequence[Token]) -> None: ...
-
-
 class StreamConnector(Source, Sink):
     """Reads and writes streams of a tidelog server."""
 
@@ -89,7 +80,7 @@ class StreamConnector(Source, Sink):
         self._keys = [options.key] if isinstance(options.key, str) else list(options.key)
         self.owns_policy = options.group is not None
         self.concurrency = options.concurrency
-        self._reader: StreamReader | None = None
+        self._reader: StreamSource[Any] | None = None
         self._writer: StreamWriter | None = None
 
     def _where(self) -> Access:
@@ -100,15 +91,14 @@ class StreamConnector(Source, Sink):
         name = f"tidelog-flow:{context.flow}:{context.name}"
         if context.source is not None:
             if self._reader is None:
-                codec = EntryCodec(options.codec)
+                codec, waiter = EntryCodec(options.codec), EntryWaiter(self._where(), name, options.group)
                 if options.group is not None:
-                    self._reader = GroupReader(
-                        self._where(), name, self._keys, options.group, options.start, codec, context,
-                        retry=options.retry, policy=options.on_error,
-                        letters=options.dead_letters or topic_of(context.flow),
+                    self._reader = GroupSource(
+                        self._keys, options.group, options.start, waiter, codec, context, retry=options.retry,
+                        policy=options.on_error, letters=options.dead_letters or topic_of(context.flow),
                     )  # fmt: skip
                 else:
-                    self._reader = PlainReader(self._where(), name, self._keys, options.start, codec, context)
+                    self._reader = PlainSource(self._keys, options.start, waiter, codec, context)
             await self._reader.open()
         if context.sink is not None:
             if self._writer is None:

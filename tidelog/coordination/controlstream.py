@@ -1,4 +1,4 @@
-"""The control stream, in which workers notify each other of changes.
+"""The control stream, in which cooperating processes notify each other of changes.
 
     app:shop:control:  kind joined, processor bill, worker w3
 
@@ -12,7 +12,8 @@ Rule 2: the stream is read from the last ID that was read, never from "now", so 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+import logging
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import redis
@@ -25,9 +26,8 @@ from tidelog.transport.backoff import Backoff, Delays
 from tidelog.transport.call import Call
 from tidelog.transport.cancellation import cancel_and_wait
 from tidelog.transport.errors import is_denied
-from tidelog.workers import keys, logs
 
-log = logs.get(__name__)
+log = logging.getLogger(__name__)
 KEPT: Final = 1000  # messages
 WAIT_MS: Final = 30_000  # of one blocking read
 AT_ONCE: Final = 100  # messages of one read
@@ -36,37 +36,35 @@ BACKOFF: Final = Backoff(first=0.1, most=2.0)
 OnChange = Callable[[bool], None]
 
 
-def message(app: str, kind: str, worker: str, processor: str = "", partition: int | None = None) -> Call[Any]:
-    """Return the call that sends a message. ``kind``: joined, settled, left, dead, released, paused or leader."""
-    fields = {"kind": kind, "worker": worker, "processor": processor}
-    if partition is not None:
-        fields["partition"] = str(partition)
-    return calls.tappev(keys.control(app), fields, count=KEPT)
+def notify(key: str, fields: Mapping[str, str]) -> Call[Any]:
+    """Return the call that appends a message to the control stream ``key``."""
+    return calls.tappev(key, fields, count=KEPT)
 
 
 class ControlStream:
-    """Follows the control stream of an app, for all its listeners in this worker.
+    """Follows the control stream ``key`` for all its listeners in this process.
 
-    ``link`` is used for blocking reads, so it should not be shared. A worker that waits for several streams can instead
-    wait for ``key`` after ``last`` itself and pass the entries to ``feed``.
+    ``subject`` is the field that names what a message concerns. ``link`` is used for blocking reads, so it should not
+    be shared.
     """
 
-    def __init__(self, app: str, link: CallSender) -> None:
-        self.key = keys.control(app)
+    def __init__(self, key: str, subject: str, link: CallSender) -> None:
+        self.key = key
         self.last: StreamId | None = None  # the ID of the last message that was read; None before the first read
+        self._subject = subject.encode()
         self._link = link
         self._trouble = FailureLog(log)
         self._listeners: dict[object, tuple[str, OnChange]] = {}
         self._runner: asyncio.Task[None] | None = None
 
-    def subscribe(self, processor: str, callback: OnChange) -> Callable[[], None]:
-        """Call ``callback`` when something may have changed for a processor; returns a function that unsubscribes.
+    def subscribe(self, subject: str, callback: OnChange) -> Callable[[], None]:
+        """Call ``callback`` when something may have changed for a subject; returns a function that unsubscribes.
 
-        ``processor`` is empty for changes of the app. ``callback(True)`` means that the connection was lost meanwhile,
-        so claims must be compared with the server.
+        ``subject`` is empty for changes that concern everything. ``callback(True)`` means that the connection was lost
+        meanwhile, so claims must be compared with the server.
         """
         token = object()
-        self._listeners[token] = (processor, callback)
+        self._listeners[token] = (subject, callback)
 
         def unsubscribe() -> None:
             self._listeners.pop(token, None)
@@ -95,9 +93,9 @@ class ControlStream:
         for item in items:
             if isinstance(item, Entry):
                 self.last = item.id
-                concerned.add(item.get(b"processor", b"").decode(errors="replace"))
+                concerned.add(item.get(self._subject, b"").decode(errors="replace"))
             else:
-                concerned.update(processor for processor, _ in self._listeners.values())
+                concerned.update(self._subjects())
         self._notify(concerned, lost=False)
 
     def start(self) -> None:
@@ -117,7 +115,7 @@ class ControlStream:
                 if lost:
                     self.last = min(self.last or StreamId(0), await self._end())
                     lost = False
-                    self._notify({processor for processor, _ in self._listeners.values()}, lost=True)
+                    self._notify(self._subjects(), lost=True)
                 read = calls.tread(self.key, self.last or "0", AT_ONCE, block=WAIT_MS)
                 async with asyncio.timeout(WAIT_MS / 1000 * 2):  # detects a peer that vanished
                     (batch,) = checked(await self._link.together(read))
@@ -133,7 +131,10 @@ class ControlStream:
             self._trouble.succeeded()
             self.feed(batch)
 
+    def _subjects(self) -> set[str]:
+        return {subject for subject, _ in self._listeners.values()}
+
     def _notify(self, concerned: set[str], lost: bool) -> None:
-        for processor, callback in tuple(self._listeners.values()):
-            if processor in concerned:
+        for subject, callback in tuple(self._listeners.values()):
+            if subject in concerned:
                 callback(lost)
