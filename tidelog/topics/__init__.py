@@ -1,22 +1,22 @@
 """Topics: partitioned streams with records of one type.
 
-    partition        the partition of a key: CRC-32 of its bytes
-    settings         the properties of a topic that the server stores, and which of them programs must agree on
-    typechanges      the types to which a field can change, so that stored values can still be read
-    reconcile        compares a declaration with the stored settings, and completes it
-    topic            ``Topic``: the declaration, and sending from asyncio
-    synctopic        ``topic.sync``: the same for threads
-    pipeline         sends the calls of many tasks on one connection, in order
-    sending          converts records to calls
-    producer         sends records exactly once
-    delayed          stores records that are to be sent later
-    delayeddelivery  moves delayed records to their partition when they are due
-    retention        what may be evicted
-    groupreader      reads streams with a consumer group: entries in flight, acknowledged, returned, touched
-    deadletters      dead letters: their format, read, replayed, purged
-    deadletterwriter writes dead letters to a queue
-    failureactions   the steps of ``on_error``
-    admin            list, grow, alter, trim, delete
+    partition         the partition of a key: CRC-32 of its bytes
+    settings          the properties of a topic that the server stores, and which of them programs must agree on
+    typechanges       the types to which a field can change, so that stored values can still be read
+    reconcile         compares a declaration with the stored settings, and completes it
+    topic             ``Topic``: the declaration, and sending from asyncio
+    synctopic         ``topic.sync``: the same for threads
+    pipeline          sends the calls of many tasks on one connection, in order
+    sending           converts records to calls
+    producer          sends records exactly once
+    delayed           stores records that are to be sent later
+    delayeddelivery   moves delayed records to their partition when they are due
+    retention         what may be evicted
+    groupreader       reads streams with a consumer group: entries in flight, acknowledged, returned, touched
+    deadletters       dead letters: their format, read, replayed, purged
+    deadletterwriter  writes dead letters to a queue
+    failureactions    the steps of ``on_error``
+    admin             list, grow, alter, trim, delete
 
 A topic ``orders`` with 16 partitions is the streams ``orders:0`` to ``orders:15``. The string ``topic:orders`` stores
 its settings in JSON.
