@@ -249,9 +249,8 @@ def replay(name: str, wanted: Wanted = everything, allowed: Iterable[str] = ()) 
     dead letters. A dead letter of a topic or stream that ``name`` does not belong to is refused (Rule 4), unless
     ``allowed`` contains it, in the form of ``home``. Run it on one connection (``run_alone``).
     """
-    (text,) = checked((yield [strings.get(key_of(name))]))
-    known = () if text is None else read_settings(name, text).letters_of
-    homes = frozenset((*known, *_natural(name), *allowed))
+    settings = yield from reconcile.known(name)
+    homes = frozenset((*(settings.letters_of if settings is not None else ()), *_natural(name), *allowed))
 
     def appended(letter: DeadLetterRecord | None, id: StreamId, settings: dict[str, TopicSettings | None]) -> Call[Any]:  # noqa: A002
         if letter is not None and letter.topic and home(letter.topic, letter.partition) not in homes:
@@ -270,7 +269,7 @@ def purge(name: str, wanted: Wanted = everything) -> Steps[DeadLetterResult]:
 
     Run it on one connection (``run_alone``).
     """
-    return (yield from _through(name, wanted, _nothing))
+    return (yield from _through(name, wanted, lambda *_: None))
 
 
 Effect = Callable[[DeadLetterRecord | None, StreamId, dict[str, TopicSettings | None]], Call[Any] | None]
@@ -365,10 +364,6 @@ def _appended(letter: DeadLetterRecord | None, id: StreamId, known: dict[str, To
         raise TopicError(f"dead letter {id}: the topic {letter.topic!r} was deleted")
     at = partition_of(letter.key, settings.partitions) if letter.key else letter.partition % settings.partitions
     return Call(("TAPPEND", f"{letter.topic}:{at}", *letter.flat), lambda reply: reply)
-
-
-def _nothing(letter: DeadLetterRecord | None, id: StreamId, known: dict[str, TopicSettings | None]) -> None:  # noqa: A002, ARG001
-    return None
 
 
 def _read_or_none(entry: Entry) -> DeadLetterRecord | None:

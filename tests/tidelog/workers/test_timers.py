@@ -19,7 +19,7 @@ from tidelog.coordination import Claim, Lease
 from tidelog.coordination.claims import release, take
 from tidelog.testing import Server
 from tidelog.workers import App, keys
-from tidelog.workers.coordination.singleton_tasks import SingletonTasks
+from tidelog.workers.coordination.leader_tasks import SingletonTasks
 from tidelog.workers.coordination.timers import TimerCounts, TimerRunner
 
 HOUR = 3600.0

@@ -28,6 +28,7 @@ from tidelog.flows.operators.hops import mark, parts
 from tidelog.flows.operators.jmescompiler import expression
 from tidelog.flows.operators.keytext import key_text
 from tidelog.flows.operators.serverrequests import ServerRequests, place
+from tidelog.operating.tasks import set_within
 from tidelog.options.limits import AtLeastOne
 from tidelog.options.structs import Struct
 from tidelog.options.units import Interval
@@ -151,11 +152,7 @@ class DedupOperator(Operator):
 
     async def _sleep(self) -> None:
         timeout = max(self._look_at - now(), 0.0) if self._waiting else None
-        try:
-            async with asyncio.timeout(timeout):
-                await self._work.wait()
-        except TimeoutError:
-            pass
+        await set_within(self._work, timeout)
 
     async def _tell(self, server: ServerRequests) -> None:
         """Record the outcomes on the server, then settle the parents."""

@@ -20,6 +20,7 @@ from tidelog.flows.api.tokens import Token
 from tidelog.flows.runtime.connection import ConnectorConnection
 from tidelog.flows.runtime.node import FlowNode
 from tidelog.flows.runtime.retries import RetryQueue
+from tidelog.operating.tasks import set_within
 from tidelog.transport.backoff import Backoff, Delays
 
 BACKOFF: Final = Backoff(first=1.0, most=30.0)
@@ -94,11 +95,7 @@ class SettlementReporter:
         if self.failing_since is None:
             self.failing_since = now()
         self.reconnected.clear()
-        try:
-            async with asyncio.timeout(wait):
-                await self.reconnected.wait()
-        except TimeoutError:
-            pass
+        await set_within(self.reconnected, wait)
 
     async def _report(self, tokens: Sequence[Token]) -> None:
         connects = self._connection.connects

@@ -24,6 +24,7 @@ from tidelog.jobs.errors import JobError, SupersededError, TryAgainError
 from tidelog.jobs.registry.registry import JobSpec
 from tidelog.jobs.registry.status import Status, StatusReporter
 from tidelog.operating.errortexts import summary_of, text_of, traceback_of
+from tidelog.operating.tasks import set_within
 from tidelog.transport.backoff import Backoff, Delays
 from tidelog.transport.leader import UnreachableError
 
@@ -149,11 +150,7 @@ class JobExecution:
     async def _later(self, immediately: bool = False) -> bool:
         """Wait before the next attempt; returns True. ``immediately``: no delay, unless attempts have failed."""
         delay = self._delays.next()
-        try:
-            async with asyncio.timeout(0 if immediately and self._delays.failures == 1 else delay):
-                await self._ending.wait()
-        except TimeoutError:
-            pass
+        await set_within(self._ending, 0 if immediately and self._delays.failures == 1 else delay)
         return True
 
     # -- calls of the runner -----------------------------------------------------------------------------------

@@ -36,6 +36,7 @@ from tidelog.jobs.registry import registry
 from tidelog.jobs.registry.registry import JobRegistry, JobSpec
 from tidelog.jobs.registry.status import Status, decoded
 from tidelog.operating.errortexts import FailureLog
+from tidelog.operating.tasks import set_within
 from tidelog.transport.access import Access
 from tidelog.transport.backoff import Backoff, Delays
 from tidelog.transport.call import Call
@@ -118,7 +119,7 @@ class Supervisor:
         try:
             while not self._stopping.is_set():
                 self._wake.clear()
-                await self._idle(await self._round(line, threads))
+                await set_within(self._wake, await self._round(line, threads))
             await self._drain(line)
         finally:
             for task in tasks:
@@ -237,13 +238,6 @@ class Supervisor:
                 log.warning("engine %s: the lease is lost; %d jobs are stopped", self.name, len(dropped))
         self._wake.set()
 
-    async def _idle(self, seconds: float) -> None:
-        try:
-            async with asyncio.timeout(seconds):
-                await self._wake.wait()
-        except TimeoutError:
-            pass
-
     # -- the registry ---------------------------------------------------------------------------------------------
     async def _follow(self) -> None:
         """Read the registry, then its changes."""
@@ -327,10 +321,10 @@ class Supervisor:
                     break
             if self.running or not left:
                 self._wake.clear()
-                await self._idle(RETRY)
+                await set_within(self._wake, RETRY)
         while self.running:
             self._wake.clear()
-            await self._idle(RETRY)
+            await set_within(self._wake, RETRY)
         if not self._denied:
             await self._report(line)
 

@@ -8,7 +8,6 @@
     messages          what workers tell each other in the control stream
     leadership        ``Leadership``: one worker of an app is the leader
     leader_tasks      ``LeaderTasks``: what a worker runs in addition to its processors
-    singleton_tasks   ``SingletonTasks``: coroutines that run on the leader only
     timers            runs timers and crons, on the leader and in each worker
     delayed_records   a singleton task: sends records whose scheduled time has come
     retention         a singleton task: evicts entries that the retention of topics no longer covers

@@ -70,7 +70,9 @@ class ProcessorExecutor:
         owned = declared.ordering != "none"
         self.fetcher = Fetcher(connector, self.reads, declared.group, self.stats, self._taken, owned)
         self.committer = Committer(connector, lease, declared.group, self.stats, self._taken)
-        self.failures = FailureHandler(declared, lease.owner, self._urgent, self.committer, self, self.stats)
+        self.failures = FailureHandler(
+            declared, lease.owner, self._urgent, self.committer, self.stats, self.pause, self.check_pauses
+        )
         self._slots = WorkSlots(declared.concurrency)
         self._batches = asyncio.Semaphore(declared.concurrency) if declared.ordering == "none" else None
         self._tasks: list[asyncio.Task[Any]] = []
@@ -282,7 +284,7 @@ class ProcessorExecutor:
 
     # -- pauses ----------------------------------------------------------------------------------------------
     def pause(self, partition: ActivePartition | None) -> None:
-        """See ``Pausable.pause``."""
+        """Stop consuming one partition, or all, until they are resumed on the server."""
         self.paused.add(pauses.ALL if partition is None else str(partition.number))
         for each in [partition] if partition is not None else list(self.partitions.values()):
             self._in_passing(self._finish(each))

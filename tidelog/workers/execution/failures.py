@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
-from typing import Any, Final, Protocol
+from typing import Any, Final, TypeVar
 
 import redis
 
@@ -23,7 +23,6 @@ from tidelog.topics import TopicError, deadletters
 from tidelog.topics.deadletterwriter import DeadLetterWriter
 from tidelog.topics.failureactions import DeadLetter, Halt, Park, Pause, Skip
 from tidelog.topics.groupreader import Row, entry_of
-from tidelog.topics.partition import Key
 from tidelog.transport.asyncconnection import LostError
 from tidelog.workers import logs
 from tidelog.workers.coordination import pauses
@@ -37,34 +36,26 @@ from tidelog.workers.execution.partition import ActivePartition, StoppedError
 from tidelog.workers.execution.stats import Stats
 from tidelog.workers.execution.transactions import Committer, PartialCommitError
 
+K = TypeVar("K")
 log = logs.get(__name__)
 REFUSED: Final = 5.0  # seconds until a final action that the server rejected is retried
 ASIDE_MS: Final = 86_400_000  # a parked event becomes due after a day, and is then set aside again
-
-
-class Pausable(Protocol):
-    """Something that can be paused. The executor implements it."""
-
-    def pause(self, partition: ActivePartition | None) -> None:
-        """Stop consuming one partition, or all, until they are resumed on the server."""
-
-    def check_pauses(self) -> None:
-        """Check the pauses on the server periodically while something is paused."""
 
 
 class FailureHandler:
     """Handles the failures of one processor in one worker. ``connection`` is for small, urgent calls."""
 
     def __init__(
-        self, declared: Processor, worker: str, connection: WorkerConnection, committer: Committer,
-        executor: Pausable, stats: Stats,
+        self, declared: Processor, worker: str, connection: WorkerConnection, committer: Committer, stats: Stats,
+        pause: Callable[[ActivePartition | None], None], check_pauses: Callable[[], None],
     ) -> None:  # fmt: skip
         self._declared = declared
         self._worker = worker
         self._connection = connection
         self._committer = committer
-        self._executor = executor
         self._stats = stats
+        self._stop = pause  # stops consuming one partition, or all, until they are resumed on the server
+        self._check_pauses = check_pauses  # checks the pauses on the server while something is paused
         self._tasks: dict[asyncio.Task[None], ActivePartition] = {}  # final actions after a rejected commit
         self.starts = StartCounter(declared, connection)
         self._writers: dict[str, DeadLetterWriter] = {}  # by dead-letter topic
@@ -191,8 +182,9 @@ class FailureHandler:
         await self._listed(partition, lambda: arun(self._connection, writer.ready([origin])))
         outputs = []
         for row in rows:
+            key = self._key(partition, row, declared.topic.key)  # it determines where a replay goes
             pairs = deadletters.fields_of(
-                declared.topic.name, partition.number, entry_of(row), self._topic_key(partition, row), declared.group,
+                declared.topic.name, partition.number, entry_of(row), key, declared.group,
                 error, attempt, self._worker, _now(),
             )  # fmt: skip
             outputs.append(
@@ -202,23 +194,15 @@ class FailureHandler:
         await self._committer.commit(partition, outputs, ids)
         self._stats.deadlettered += len(rows)
 
-    def _topic_key(self, partition: ActivePartition, row: Row) -> Key | None:
-        """Return the key that determined the event's partition, if any; it also determines where a replay goes."""
+    def _key(self, partition: ActivePartition, row: Row, key_of: Callable[[Any], K]) -> K | None:
         try:
-            return self._declared.topic.key(partition.record(row))
-        except Exception:  # noqa: BLE001 - an entry that is no record, or a record without a key
-            return None
-
-    def _key(self, partition: ActivePartition, row: Row) -> bytes | None:
-        """Return the key by which the processor orders the event, if it has one."""
-        try:
-            return self._declared.key_of(partition.record(row))
+            return key_of(partition.record(row))
         except Exception:  # noqa: BLE001 - an entry that is no record, or a record without a key
             return None
 
     async def _park(self, partition: ActivePartition, rows: list[Row], error: Exception, attempt: int) -> None:
         for row in rows:
-            key = self._key(partition, row)
+            key = self._key(partition, row, self._declared.key_of)
             if key is None:  # without a key, only the event itself could be retained
                 await self._deadletter(DeadLetter(), partition, [row], error, attempt)
                 continue
@@ -227,7 +211,7 @@ class FailureHandler:
             where = pauses.parked_key(self._declared.app, self._declared.name, partition.number)
             await self._listed(partition, lambda: arun(self._connection, pauses.add(where, name, details)))  # noqa: B023
             partition.parked.add(name)
-            self._executor.check_pauses()
+            self._check_pauses()
             await self.set_aside(partition, [row])
 
     async def set_aside(self, partition: ActivePartition, rows: list[Row]) -> None:
@@ -245,7 +229,7 @@ class FailureHandler:
         await self._listed(partition, lambda: arun(self._connection, pauses.add(where, name, details)))
         notification = message(self._declared.app, "paused", self._worker, self._declared.name, None)
         await self._listed(partition, lambda: self._connection.ask(notification))
-        self._executor.pause(partition)
+        self._stop(partition)
         raise StoppedError
 
     async def _listed(self, partition: ActivePartition | None, write: Callable[[], Awaitable[Any]]) -> None:
