@@ -18,9 +18,10 @@ Rule 4: a reply has due redeliveries first, then new entries in order. Entries u
 Rule 5: an entry that is in flight for a quarter to half of its retry time is touched (TTOUCH), and again after each
         quarter, so that it is not redelivered while its reader lives.
 
-Decision: the two engines share one class. What differs is a method of it, because both forms are needed:
+Decision: both engines extend one class. They differ in these points, where each needs its own form. With the shared
+class, a worker and a flow use the same CPU time per event as before.
 
-    send      a worker sends a round as a transaction that is fenced by its claims; a flow sends it as it is
+    send      a worker fences a round by its claims in a transaction; a flow sends the calls without one
     exact     sources of flows share a stream, so they read the group's offset with each TREAD, which costs one call.
               A worker knows the offset, or owns the partition.
     waiting   a worker reconnects on its own and has one TWAIT at a time. A flow leaves reconnecting to its runtime, and
