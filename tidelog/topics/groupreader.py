@@ -15,8 +15,8 @@ Rule 3: a stream is hot if it may have entries: a TREAD returned as many entries
         stream. Only hot streams are read. All TREADs of a round are sent together.
 Rule 4: a reply has due redeliveries first, then new entries in order. Entries up to the group's offset before the read
         were delivered before. Only for these, the server's count of deliveries is read.
-Rule 5: an entry that is in flight for a quarter to half of its retry time is touched (TTOUCH), and again after each
-        quarter, so that it is not redelivered while its reader lives.
+Rule 5: an entry that is in flight for one to two fifths of its retry time is touched (TTOUCH), and again after each two
+        fifths, so that it is not redelivered while its reader lives.
 
 Decision: both engines extend one class. They differ in these points, where each needs its own form. With the shared
 class, a worker and a flow use the same CPU time per event as before.
@@ -129,7 +129,7 @@ class GroupStream(ReadableStream):
         self.in_flight: dict[bytes, Row] = {}  # by ID
         self.redelivered: list[bytes] = []  # IDs that were delivered before, see ``take_redelivered``
         self._leaving: list[bytes] = []  # see Rule 2
-        self._seen: set[bytes] = set()  # IDs that were in flight at the last call of ``aging``
+        self._seen: set[bytes] = set()  # IDs that were in flight at the last call of ``aging``, and were not returned
         self._options: tuple[Value, ...] = ("GROUP", group, 0, "RETRY", retry_ms, 0)
         self._exact = group_offset(stream, group) if exact else None
 
@@ -207,9 +207,10 @@ class GroupStream(ReadableStream):
         return calls.ttouch(self.stream, self.group, self.retry_ms if ms is None else ms, *ids)
 
     def aging(self) -> list[bytes]:
-        """Return the IDs that were in flight at the previous call, too."""
-        seen, self._seen = self._seen, set(self.in_flight)
-        return [entry_id for entry_id in self.in_flight if entry_id in seen]
+        """Return the IDs that were in flight at the previous call, too, and that it did not return."""
+        found = [entry_id for entry_id in self.in_flight if entry_id in self._seen]
+        self._seen = self.in_flight.keys() - found
+        return found
 
     # -- pending entries -------------------------------------------------------------------------------------
     def make_due(self) -> Steps[list[bytes]]:
@@ -306,14 +307,14 @@ class GroupReader(Generic[S]):
 
 
 async def touch(
-    streams: Callable[[], Iterable[G]], period: float, send: Callable[[G, Call[int]], Awaitable[object]]
+    streams: Callable[[], Iterable[G]], retry: float, send: Callable[[G, Call[int]], Awaitable[object]]
 ) -> None:
-    """Touch entries that are in flight for long, every ``period`` seconds, until cancelled (Rule 5).
+    """Touch entries that are in flight for long, until cancelled (Rule 5). ``retry``: their retry time in seconds.
 
-    If ``send`` raises OSError, the remaining streams are touched after the next period.
+    If ``send`` raises OSError, the remaining streams are touched in the next round.
     """
     while True:
-        await asyncio.sleep(period)
+        await asyncio.sleep(retry / 5)
         for stream in list(streams()):
             ids = stream.aging() if stream.active else ()
             if ids:

@@ -91,7 +91,7 @@ class ProcessorExecutor:
             await self._urgent.repeat(lambda: create_groups_at_end(self.declared))
         self._spawn(self.fetcher.run())
         self._spawn(self.committer.run())
-        self._spawn(touch(self._touchable, self._lease.ttl / 4, self._touch))
+        self._spawn(touch(self._touchable, self._lease.ttl, self._touch))
         self._spawn(self._watch_pauses())
         if self.declared.ordering != "partition":
             self._spawn(self._slots.run())

@@ -63,7 +63,7 @@ class GroupSource(StreamSource[GroupStream]):
 
     async def open(self) -> None:
         await super().open()
-        touching = touch(self.streams.values, self._retry / 4, lambda _, call: self._waiter.send([call]))
+        touching = touch(self.streams.values, self._retry, lambda _, call: self._waiter.send([call]))
         self._toucher = asyncio.get_running_loop().create_task(touching)
 
     async def close(self) -> None:
