@@ -313,8 +313,11 @@ async def touch(
 
     If ``send`` raises OSError, the remaining streams are touched in the next round.
     """
+    loop = asyncio.get_running_loop()
+    next_at = loop.time()
     while True:
-        await asyncio.sleep(retry / 5)
+        next_at = max(next_at + retry / 5, loop.time())  # slow replies don't postpone the next round
+        await asyncio.sleep(next_at - loop.time())
         for stream in list(streams()):
             ids = stream.aging() if stream.active else ()
             if ids:
