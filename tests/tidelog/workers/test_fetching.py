@@ -126,7 +126,7 @@ def test_what_is_in_hand_is_not_touched_once_the_partition_is_lost(
     tidelog_server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A connection may come back after the lease is over: the new owner has made due what it must get first."""
-    app = App("shop", tidelog_server.url, lease=4.0, grace=60.0)
+    app = App("shop", tidelog_server.url, lease=10.0, grace=60.0)
     orders = app.topic("orders", Order, partition_by="key", partitions=1)
     gate = asyncio.Event()
 
