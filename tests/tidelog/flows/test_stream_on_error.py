@@ -194,7 +194,8 @@ async def test_halt_ends_the_flow_and_leaves_the_entry_to_the_next(
     sink.broken = False
     async with running(flow_of(tidelog_server, sink, "halt", retry="2s")):  # at the latest after its retry time
         await until(lambda: client.tpending("orders", "shop").count == 0)
-    assert sink.seen[-1] == ("1", attempts + 1)
+    n, attempt = sink.seen[-1]
+    assert (n, attempt > attempts) == ("1", True)  # the source that was halted may have read it once more
     assert not client.redis.exists(f"{DEAD}:0")
 
 
