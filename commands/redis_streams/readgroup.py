@@ -113,7 +113,8 @@ def _serve(ctx: Context, read: GroupReadArgs) -> list[KeyPart]:
             ctx.touch(group)
             if after != NEW:
                 history = HistoryRead(read, name, after, ctx.now)
-                history.step(ctx)
+                while history.step(ctx):  # more than is_long() counted if the same call has delivered new entries
+                    pass
                 part = history.part()
             else:
                 part = _deliver(ctx, read, name, stream, group)

@@ -210,6 +210,13 @@ def test_a_leader_that_becomes_a_replica_ends_it(c: Raw, hand: RunningServer, mo
     assert ids_of(c(*READ, "STREAMS", "s", ">")) == ids[10_000:]
 
 
+def test_a_history_after_new_entries_of_the_same_call(c: Raw) -> None:
+    """The history was empty when the call began, and has more messages than a slice when the call reaches it."""
+    ids = fill(c, 1500)
+    new, history = c(*READ, "STREAMS", "s", "s", ">", 0)
+    assert ids_of([new]) == ids_of([history]) == ids
+
+
 def test_inside_exec_it_is_one_step(c: Raw) -> None:
     ids = fill(c, NEW)
     c.pipeline(("MULTI",), (*READ, "STREAMS", "s", ">"), ("XPENDING", "s", "g"), (*READ, "STREAMS", "s", 0))
