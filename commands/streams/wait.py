@@ -110,7 +110,11 @@ class GroupWait(Block):
         found = [need_group(ks.read_stream(name, now), name, self.group_name) for name in self.keys]
         for _, group in found:
             group.touch(served)
-        ready = [name for name, pair in zip(self.keys, found, strict=True) if has_messages(ks, name, *pair, now)]
+        ready = [
+            name
+            for name, (stream, group) in zip(self.keys, found, strict=True)
+            if has_messages(ks, name, stream, group, now)
+        ]
         return encode.bulk_array(ready) if ready else None
 
     def serve(self, ctx: Context, key: bytes) -> bytes | None:
