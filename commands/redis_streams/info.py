@@ -231,9 +231,10 @@ class _FullGroup:
                 (b"active-time", encode.integer(one.active)),
                 (b"pel-count", encode.integer(owned)),
             ]
-            self._consumers.append((_before_pending(self._proto, pairs, len(pairs) + 1, listed), one.number, listed))
+            head = _before_pending(self._proto, pairs, len(pairs) + 1, listed)
+            self._consumers.append((head, one.number, listed))
             self.listed += listed + 1
-        self.held += HELD_BY_CONSUMER * len(consumers)
+            self.held += HELD_BY_CONSUMER + len(head)
 
     def freeze(self) -> None:
         """Copy what a streamed reply needs, because other commands change the group before it is built."""
