@@ -107,7 +107,7 @@ def _read(place: BackupTarget, file: str) -> LockContent | None:
         if isinstance(error.__cause__, FileNotFoundError):
             return None
         raise
-    except (msgspec.DecodeError, RecursionError):
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
         raise BackupError(f"{place.shown}/{file} is not the lock of a backup: remove it if none is running") from None
 
 

@@ -94,7 +94,7 @@ class BackupManifest:
             found = msgspec.convert(content, cls)  # other programs can write manifests
             if len(content) > len(fields(cls)) or found.size > MOST or found.log_offset < found.store_offset:
                 raise msgspec.ValidationError
-        except msgspec.ValidationError:
+        except (msgspec.ValidationError, UnicodeError):
             raise BackupError(f"{shown} is damaged: it has other fields than a manifest") from None
         return found
 

@@ -86,6 +86,7 @@ def test_one_that_was_taken_for_dead_completes_nothing(place: LocalTarget, monke
     "content",
     [
         b"{", b"[]", b"[" * 4000, b"x" * 5000, b'{"host":"h","pid":0,"began":1,"seen":1}',
+        b'{"host":"\xff","pid":1,"began":1,"seen":1}',
         b'{"host":"h","pid":1,"began":1e30,"seen":99999999999}', b'{"host":"h","pid":9999999999,"began":1,"seen":1}',
     ],
 )  # fmt: skip

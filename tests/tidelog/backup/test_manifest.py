@@ -64,6 +64,7 @@ def test_chunks_that_are_none(store: Any) -> None:
     [
         {"keys": -1}, {"entries": 1.5}, {"entries": True}, {"log_offset": 1 << 63}, {"log_offset": 3999},
         {"store_entries": "3"}, {"store_entries": None}, {"store_offset": 10**400}, {"keys": float("nan")},
+        {"keys": "\ud800"},
         {"store": (("0" * 64, -1),)}, {"store": (("0" * 64, 1.0),)}, {"store": (("0" * 64, 1 << 62),) * 2},
         {"store": (("0" * 64, "9"),)}, {"log": None}, {"log": {"0" * 64: 1}},
         {"server": "\x1b]0;title\x07"}, {"server": 5}, {"role": "\x9b2J"}, {"version": "x" * 2000},
