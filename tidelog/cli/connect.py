@@ -103,6 +103,8 @@ def driving(
         raise click.ClickException(str(error)) from None
     except ReplyError as error:
         raise click.ClickException(f"the server replied: {error}") from None
+    except BrokenPipeError:  # nobody reads the output; an UnreachableError reports a broken connection
+        raise
     except OSError as error:
         raise click.ClickException(f"no answer from {access.places}: {error.__cause__ or error}") from None
     finally:

@@ -229,14 +229,29 @@ def test_a_declaration_that_makes_no_sense_is_an_error_of_the_program(run: Run, 
     assert output.startswith("Error: wrongapp: an app can't have the name 'a b'")
 
 
-def test_watching_ends_quietly_with_ctrl_c(folder: Path) -> None:
-    send((1, "a"))
+def watch(folder: Path) -> subprocess.Popen[str]:
     words = ["app", "status", "shopapp:app", "--watch", "--json", "--interval", "0.05"]
     environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[3])}
-    with subprocess.Popen(
+    return subprocess.Popen(
         [sys.executable, "-m", "tidelog.cli", *words], cwd=folder, env=environment, stdout=subprocess.PIPE,
         stderr=subprocess.PIPE, text=True,
-    ) as watching:  # fmt: skip
+    )  # fmt: skip
+
+
+def test_watching_ends_quietly_when_nobody_reads_it(folder: Path) -> None:
+    send((1, "a"))
+    with watch(folder) as watching:
+        assert watching.stdout is not None
+        assert watching.stderr is not None
+        watching.stdout.readline()
+        watching.stdout.close()
+        assert watching.stderr.read() == ""
+    assert watching.returncode == 1
+
+
+def test_watching_ends_quietly_with_ctrl_c(folder: Path) -> None:
+    send((1, "a"))
+    with watch(folder) as watching:
         assert watching.stdout is not None
         looks = [json.loads(watching.stdout.readline()) for _ in range(3)]
         watching.send_signal(signal.SIGINT)
