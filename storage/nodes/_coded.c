@@ -2,7 +2,7 @@
 
 Rule 1: encode() verifies that read() returns the same bytes: it decodes its result and compares.
 Rule 2: for any body, no bytes outside of it are read, and none outside of the reply are written. Invalid bytes raise
-        ValueError. Lengths and counts are checked in opened(), and codes where they are used.
+        CorruptError. Lengths and counts are checked in opened(), and codes where they are used.
 */
 
 #define PY_SSIZE_T_CLEAN
