@@ -20,8 +20,10 @@ from tidelog.flows import Flow, FlowFileError
 from tidelog.flows.api.errors import RejectError
 from tidelog.flows.api.event import Event
 from tidelog.flows.api.operator import Operator
+from tidelog.flows.connectors.tidelog.groupsource import GroupSource
 from tidelog.testing import Server
 from tidelog.topics import deadletters
+from tidelog.topics.groupreader import GroupStream
 
 
 def flow_of(server: Server, sink: Any, name: str = "orders", **options: Any) -> Flow:
@@ -236,6 +238,35 @@ async def test_what_a_read_brings_to_a_paused_flow_is_given_back_at_once(
         assert not seen
         await made.resume()
         await until(lambda: len(seen) == 100 and pending(client) == 0)
+
+
+@in_loop
+@pytest.mark.parametrize("keys", ["orders", ["orders", "other"]])
+async def test_an_entry_whose_deliveries_can_not_be_counted_comes_later(
+    tidelog_server: Server, client: Client, monkeypatch: pytest.MonkeyPatch, keys: Any
+) -> None:
+    seen: list[tuple[Any, int]] = []
+    count = GroupSource._deliveries
+    failures = 2
+
+    async def counted(source: GroupSource, stream: GroupStream, ids: list[bytes]) -> dict[bytes, int]:
+        nonlocal failures
+        failures -= 1
+        if failures >= 0:
+            raise ConnectionError("no reply in time")
+        return await count(source, stream, ids)
+
+    async def sink(event: Event) -> None:
+        seen.append((event.value["n"], event.attempt))
+
+    monkeypatch.setattr(GroupSource, "_deliveries", counted)
+    client.tappend("orders", {"n": 1})
+    assert client.tread("orders", "0", 10, group="shop", retry=1)  # a reader that dies
+    await asyncio.sleep(0.01)
+    async with running(flow_of(tidelog_server, sink, key=keys, retry="200ms", reconnect={"retry": {"first": "10ms"}})):
+        await until(lambda: done(client, 1))
+    assert failures < 0
+    assert seen == [("1", 4)]  # one reader that dies, and two reads whose events were not sent
 
 
 @in_loop

@@ -83,12 +83,20 @@ class GroupSource(StreamSource[GroupStream]):
 
     async def received(self, events: list[Event], streams: Sequence[GroupStream]) -> list[Event] | None:
         """See ``StreamSource.received``."""
-        if any(stream.redelivered for stream in streams):
-            events = await self._counted(events, streams)
-        if events and not self._context.accepting:  # Rule 1
-            await self._settle({0: [event.id for event in events]})
-            self.heat(self.streams)  # so that all are read when the source may send again
-            return None
+        read = events
+        try:
+            if any(stream.redelivered for stream in streams):
+                events = await self._counted(events, streams)
+            if events and not self._context.accepting:  # Rule 1
+                await self._settle({0: [event.id for event in events]})
+                self.heat(self.streams)  # so that all are read when the source may send again
+                return None
+        except Exception:  # the events are not sent, so their entries must not be touched: they are redelivered
+            names = [event.id for event in read]
+            for stream, ids in self._by_stream(names).items():
+                stream.drop(ids)
+            self._forget(names)
+            raise
         return events
 
     async def _counted(self, events: list[Event], streams: Sequence[GroupStream]) -> list[Event]:
