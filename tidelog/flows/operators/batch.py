@@ -168,7 +168,6 @@ class BatchOperator(Operator):
         return [each.token for each in self.buffer]
 
 
-
 def size_of(value: Any) -> int:
     """Return the size of a value in bytes. Strings and bytes have their own size, other values that of their JSON.
     Raises TypeError if there is no JSON.

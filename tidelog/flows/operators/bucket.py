@@ -38,7 +38,6 @@ class BucketOptions(Struct):
     classes: AtLeastOne = 100  # Maximum number of classes; the least recently used class is forgotten.
 
 
-
 class BucketOperator(Operator):
     """Implements ``bucket``."""
 

@@ -40,6 +40,7 @@ T = TypeVar("T")
 
 Status = Literal["ok", "discard", "reject", "retry"]
 
+
 class DeadLetterEvent(NamedTuple):
     """An event that was rejected, and that its source would write to the dead-letter queue."""
 
