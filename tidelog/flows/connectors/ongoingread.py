@@ -34,5 +34,8 @@ class OngoingRead(Generic[T]):
         return task.result() if task.done() else None
 
     async def cancel(self) -> None:
+        """Cancel the read in progress. Its result or error is dropped."""
         task, self._task = self._task, None
         await cancel_and_wait(task)
+        if task is not None and not task.cancelled():
+            task.exception()  # otherwise, asyncio would log that it was never retrieved
