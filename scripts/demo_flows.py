@@ -172,11 +172,11 @@ class Flows:
         """Change the status with curl, as users do, and return the status in the response."""
         body = json.dumps({"status": status})
         path = f"{self.url}/v1/flows/{flow}"
-        say(f"$ curl -s -XPATCH -H'application/json' {path} -d'{body}'")
+        say(f"$ curl -s -XPATCH -H'Content-Type: application/json' {path} -d'{body}'")
         if (curl := shutil.which("curl")) is None:
             sys.exit("no curl here (Debian: apt-get install curl)")
         done = subprocess.run(
-            [curl, "-s", "-XPATCH", "-Happlication/json", path, f"-d{body}"], capture_output=True, check=True,
+            [curl, "-s", "-XPATCH", "-HContent-Type: application/json", path, f"-d{body}"], capture_output=True, check=True,
         )  # fmt: skip
         return str(json.loads(done.stdout)["status"])
 

@@ -20,7 +20,7 @@ ROOT = Path(__file__).parent.parent
 PAGE = (ROOT / "CONTRIBUTING.md").read_text()
 BLOCK = re.compile(r"^( *)```(\w+)\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
 NEW = re.compile(r"New file\s+`(\S+?)`:$")
-INSERT = re.compile(r"In\s+`(\S+?)`,\s+before\s+`([^`\n]+)`,\s+insert$")
+INSERT = re.compile(r"In\s+`(\S+?)`,\s+before\s+(?:`([^`\n]+)`|`` ([^\n]+) ``),\s+insert$")
 REPLACE = re.compile(r"In\s+`(\S+?)`,\s+replace$")
 TUTORIALS = re.findall(r"^## (Your first \w+)$", PAGE, re.MULTILINE)
 
@@ -54,7 +54,8 @@ def apply(tutorial: str, checkout: Path) -> None:
             assert not path.exists(), path
             path.write_text(code)
         elif insert := INSERT.search(before):
-            edit(checkout / insert[1], insert[2], code + insert[2])
+            anchor = insert[2] or insert[3]
+            edit(checkout / insert[1], anchor, code + anchor)
         elif replace := REPLACE.search(before):
             edit(checkout / replace[1], code.rstrip(), code_of(blocks[number + 1]).rstrip())
             done = number + 2

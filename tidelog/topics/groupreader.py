@@ -3,23 +3,23 @@
     GroupStream     one stream: its entries in flight, and the calls that read and settle them
     ReadableStream  one stream without a group, for the flows that need none
     GroupReader     the streams of one reader: which of them are read next, and rounds of TREADs
-    touch           touches entries that are in flight for long
+    touch           touches entries that have been in flight for a long time
 
 Rule 1: an ID is in flight from its delivery until the server has confirmed its acknowledgement, or until it is
         returned. An entry that is redelivered meanwhile, because a reply was lost or its deadline has passed, is
-        dropped: its settlement is on the way.
+        dropped: its settlement is in flight.
 Rule 2: a TREAD and a settlement on another connection can overtake each other. While a TREAD is in flight, IDs that are
-        settled elsewhere (``forget``) therefore stay in flight until its reply was processed. On the connection of the
-        TREADs, replies have the order of the calls, and IDs are removed at once (``drop``).
-Rule 3: a stream is hot if it may have entries: a TREAD returned as many entries as requested, or TWAIT named the
+        settled elsewhere (``forget``) therefore stay in flight until the reply to the TREAD has been processed. On the
+        connection of the TREADs, replies have the order of the calls, and IDs are removed at once (``drop``).
+Rule 3: a stream is hot if it may have unread entries: a TREAD returned as many entries as requested, or TWAIT named the
         stream. Only hot streams are read. All TREADs of a round are sent together.
-Rule 4: a reply has due redeliveries first, then new entries in order. Entries up to the group's offset before the read
-        were delivered before. Only for these, the server's count of deliveries is read.
+Rule 4: a reply contains due redeliveries first, then new entries in order. Entries at or before the offset that the
+        group had before the read are redeliveries. The delivery count is read from the server only for these.
 Rule 5: an entry that is in flight for one to two fifths of its retry time is touched (TTOUCH), and again after each two
         fifths, so that it is not redelivered while its reader lives.
 
 Decision: both engines extend one class. They differ in these points, where each needs its own form. With the shared
-class, a worker and a flow use the same CPU time per event as before.
+class, a worker and a flow use the same CPU time per event as with separate classes.
 
     send      a worker fences a round by its claims in a transaction; a flow sends the calls without one
     exact     sources of flows share a stream, so they read the group's offset with each TREAD, which costs one call.
@@ -27,7 +27,7 @@ class, a worker and a flow use the same CPU time per event as before.
     waiting   a worker reconnects on its own and has one TWAIT at a time. A flow leaves reconnecting to its runtime, and
               its idle sources share the waits of the process.
     settling  a worker collects acknowledgements for 50 ms and commits them with the records that it sends. The runtime
-              of a flow passes settlements in batches already.
+              of a flow already passes settlements in batches.
 """
 
 from __future__ import annotations
