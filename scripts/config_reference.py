@@ -19,7 +19,7 @@ INTRO = """\
 
 <!-- Written by scripts/config_reference.py from respserver/config/directives.py: change it there. -->
 
-`tidelog-server` is configured like `redis-server`: by a file, by flags, or by both. Flags win over the file.
+`tidelog-server` is configured like `redis-server`: by a file, by flags, or by both. Flags override the file.
 
 ```sh
 tidelog-server /etc/tidelog.conf --port 7777 --loglevel verbose
@@ -27,11 +27,11 @@ tidelog-server --help appendfsync                      # explain a directive
 tidelog-server /etc/tidelog.conf --test-config         # check a file without starting the server
 redis-cli CONFIG GET 'append*'                         # show values of the running server
 redis-cli CONFIG SET appendfsync everysec              # change a value at run time
-redis-cli CONFIG REWRITE                               # write changes into the file; comments stay
+redis-cli CONFIG REWRITE                               # write changes into the file; comments are preserved
 ```
 
-A line of the file is a directive or a comment, which starts with `#`. Names and `yes`/`no` can be in any case. Values
-with blanks need quotes (`"a \\x41 \\n"` or `'as it is'`). `include other.conf` inserts the lines of another file, or of
+A line of the file is a directive or a comment, which starts with `#`. Names and `yes`/`no` are case-insensitive. Values
+with spaces need quotes (`"a \\x41 \\n"` or `'as it is'`). `include other.conf` inserts the lines of another file, or of
 several with a pattern such as `conf.d/*.conf`. Sizes are in bytes or have a unit: `1k` is 1000 bytes, `1kb` is 1024,
 and so on with `m`, `mb`, `g` and `gb`. Relative paths start at the directory in which the server was started.
 

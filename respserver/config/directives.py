@@ -183,7 +183,7 @@ _NETWORK = (
     Directive(
         "bind", "hosts", "127.0.0.1 -::1",
         "Addresses to listen on; `*`: all IPv4 addresses, `::*`: all IPv6 addresses. An address with a leading dash "
-        "may be missing on the machine. The default is the loopback interface only.", mutable=False,
+        "is skipped if the machine does not have it. The default is the loopback interface only.", mutable=False,
     ),
     Directive("port", "integer", "6379", "TCP port; 0: none.", mutable=False, high=65535),
     Directive(
@@ -193,8 +193,8 @@ _NETWORK = (
     Directive("tcp-backlog", "integer", "511",
               "The number of connections that the system queues until the server accepts them.",
               mutable=False, high=MAX_INT),
-    Directive("unixsocket", "string", "", "Path of a unix socket to listen on as well; empty: none.", mutable=False),
-    Directive("unixsocketperm", "octal", "0", "File mode of the unix socket; 0: determined by the umask.",
+    Directive("unixsocket", "string", "", "Path of an additional Unix socket to listen on; empty: none.", mutable=False),
+    Directive("unixsocketperm", "octal", "0", "File mode of the Unix socket; 0: determined by the umask.",
               mutable=False, high=0o777),
     Directive("timeout", "integer", "0",
               "Seconds after which an idle client is closed; blocked and subscribed clients are not closed; 0: never.",
@@ -281,12 +281,12 @@ _PERSISTENCE = (
               why="every write is on disk anyway"),
     Directive("appendfsync", "enum", "always",
               "When writes are synced to disk. `always`: before any client sees a reply; `everysec`: once per second; "
-              "`no`: when the system does it. The last two lose nothing if the process crashes, but can lose writes "
+              "`no`: when the operating system decides. The last two lose nothing if the process crashes, but can lose writes "
               "if the machine crashes.",
               choices=("everysec", "always", "no")),
     Directive("save", "save", "3600 1 300 100 60 10000",
               "Save points, as pairs of seconds and changes: a checkpoint is written if both are reached. Repeated "
-              'lines add up, `save ""` clears the list. They limit memory and start-up time; durability does not '
+              'lines add up; `save ""` clears the list. They limit memory and start-up time; durability does not '
               "depend on them."),
     Directive("checkpoint-size", "memory", "64mb",
               "A checkpoint is also written when the journal has grown by this size plus 2 KB for each changed stream, "
@@ -300,7 +300,7 @@ _PERSISTENCE = (
 
 _STREAMS = (
     Directive("stream-node-max-entries", "integer", "512",
-              "The number of entries at which a macro node is sealed; 100 to 1000 are reasonable.", low=1, high=65536),
+              "The number of entries at which a macro node is sealed; values from 100 to 1000 are reasonable.", low=1, high=65536),
     Directive("stream-node-max-bytes", "memory", "64kb",
               "The uncompressed size at which a macro node is sealed. Also the size of the chunks of streamed ranges.",
               low=1024, high=1024 * MB),
@@ -327,7 +327,7 @@ _LIMITS = (
               "it in memory."),
     Directive("maxmemory", "memory", "0",
               "If more memory than this is used (`used_memory` in INFO), commands that add data fail with `-OOM`; 0: "
-              "no limit. Nothing is evicted. The program itself is not counted; it needs 100 MB of its own."),
+              "no limit. Nothing is evicted. The program itself is not counted; it needs about 100 MB in addition."),
     Directive("maxmemory-policy", "enum", "noeviction", "Always `noeviction`.", fixed="no-set",
               why="tidelog evicts nothing to free memory: writes fail with -OOM instead",
               choices=("volatile-lru", "volatile-lfu", "volatile-random", "volatile-ttl", "allkeys-lru", "allkeys-lfu",
@@ -382,7 +382,7 @@ _REPLICATION = (
     Directive("replica-read-only", "yesno", "yes", "A replica accepts no writes of its own.", fixed="refuse",
               why="a replica's log is identical to its leader's, so it can't accept writes of its own"),
     Directive("repl-ping-replica-period", "integer", "10",
-              "Seconds after which a leader that has nothing else to send sends a keepalive.", low=1, high=MAX_INT),
+              "Seconds of silence after which a leader sends a keepalive.", low=1, high=MAX_INT),
     Directive("repl-timeout", "integer", "60",
               "Seconds without a message after which either side closes the link. Must be more than "
               "`repl-ping-replica-period`.",

@@ -149,7 +149,7 @@ def resume(names: tuple[str, ...], url: str) -> None:
 @jobs_commands.command()
 @click.argument("name")
 @reset_options
-@click.option("--target", metavar="MODULE:JOB", help="Use another function.")
+@click.option("--target", metavar="MODULE:JOB", help="Use this function for the new generation.")
 @click.option("--store", default="", metavar="URL", help="Use another object store.")
 @_path
 @url_option
@@ -160,6 +160,7 @@ def reset(
     """Restart the job NAME as a new generation with empty state.
 
     \b
+    Values of --to:
     earliest   from the oldest entry
     latest     after the newest entry: only entries that are sent from now on
     ID         such as 1795354158671.0: after this entry
@@ -167,8 +168,8 @@ def reset(
 
     Before you confirm, the command shows how many entries will be read again or skipped.
 
-    Existing output remains, and entries that are read again produce output again. From this moment, nothing of the
-    former generation can be published, even if it is still running.
+    Existing output remains, and entries that are read again produce output again. After the reset, the former generation
+    can't publish anything, even if it is still running.
     """
     with asking(url) as ask:
         old: JobSpec = ask(registry.read()).find(name)

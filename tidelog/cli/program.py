@@ -49,7 +49,7 @@ def main() -> None:
 
     \b
       tidelog load weather temps.csv          append the rows of a file
-      tidelog tail weather                    print the newest entries, then new ones
+      tidelog tail weather                    print the newest entries, then follow
       tidelog dump weather --start 2026-11-21T08:00Z | head
       tidelog info weather
       tidelog topics list                     list partitioned streams of typed records

@@ -29,7 +29,7 @@ def reset_options(command: F) -> F:
     """Add --to, --dry-run and --yes to a command, which gets them as ``to``, ``dry_run`` and ``yes``."""
     for option in (
         click.option("--yes", is_flag=True, help="Don't ask for confirmation."),
-        click.option("--dry-run", is_flag=True, help="Only show which entries would be read again."),
+        click.option("--dry-run", is_flag=True, help="Show how many entries would be read again, and change nothing."),
         click.option("--to", type=_Position(), required=True, metavar="earliest|latest|ID|TIME",
                      help="The new position; see above."),
     ):  # fmt: skip
