@@ -176,7 +176,8 @@ class Flows:
         if (curl := shutil.which("curl")) is None:
             sys.exit("no curl here (Debian: apt-get install curl)")
         done = subprocess.run(
-            [curl, "-s", "-XPATCH", "-HContent-Type: application/json", path, f"-d{body}"], capture_output=True, check=True,
+            [curl, "-s", "-XPATCH", "-HContent-Type: application/json", path, f"-d{body}"],
+            capture_output=True, check=True,
         )  # fmt: skip
         return str(json.loads(done.stdout)["status"])
 

@@ -193,7 +193,8 @@ _NETWORK = (
     Directive("tcp-backlog", "integer", "511",
               "The number of connections that the system queues until the server accepts them.",
               mutable=False, high=MAX_INT),
-    Directive("unixsocket", "string", "", "Path of an additional Unix socket to listen on; empty: none.", mutable=False),
+    Directive("unixsocket", "string", "", "Path of an additional Unix socket to listen on; empty: none.",
+              mutable=False),
     Directive("unixsocketperm", "octal", "0", "File mode of the Unix socket; 0: determined by the umask.",
               mutable=False, high=0o777),
     Directive("timeout", "integer", "0",
@@ -281,8 +282,8 @@ _PERSISTENCE = (
               why="every write is on disk anyway"),
     Directive("appendfsync", "enum", "always",
               "When writes are synced to disk. `always`: before any client sees a reply; `everysec`: once per second; "
-              "`no`: when the operating system decides. The last two lose nothing if the process crashes, but can lose writes "
-              "if the machine crashes.",
+              "`no`: when the operating system decides. The last two lose nothing if the process crashes, but can lose "
+              "writes if the machine crashes.",
               choices=("everysec", "always", "no")),
     Directive("save", "save", "3600 1 300 100 60 10000",
               "Save points, as pairs of seconds and changes: a checkpoint is written if both are reached. Repeated "
@@ -300,7 +301,8 @@ _PERSISTENCE = (
 
 _STREAMS = (
     Directive("stream-node-max-entries", "integer", "512",
-              "The number of entries at which a macro node is sealed; values from 100 to 1000 are reasonable.", low=1, high=65536),
+              "The number of entries at which a macro node is sealed; values from 100 to 1000 are reasonable.",
+              low=1, high=65536),
     Directive("stream-node-max-bytes", "memory", "64kb",
               "The uncompressed size at which a macro node is sealed. Also the size of the chunks of streamed ranges.",
               low=1024, high=1024 * MB),

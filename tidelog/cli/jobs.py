@@ -168,8 +168,8 @@ def reset(
 
     Before you confirm, the command shows how many entries will be read again or skipped.
 
-    Existing output remains, and entries that are read again produce output again. After the reset, the former generation
-    can't publish anything, even if it is still running.
+    Existing output remains, and entries that are read again produce output again. After the reset, the former
+    generation can't publish anything, even if it is still running.
     """
     with asking(url) as ask:
         old: JobSpec = ask(registry.read()).find(name)
