@@ -50,7 +50,7 @@ class App:
         workers are detected sooner, but a process that is stopped or swapped out for longer loses its partitions.*
     grace: Seconds that a stopping worker may take to finish the current events; at least ``lease``. *A supervisor such
         as Kubernetes or systemd must wait longer than this before it kills the worker.*
-    middleware: For all processors, outermost first.
+    middleware: Middleware for all processors, outermost first.
     on_error: The failure policy of processors without their own. None: ``[Retry(3), DeadLetter()]``.
 
     Raises AppError, here and in all methods, if a declaration is invalid.
