@@ -83,8 +83,7 @@ def test_one_whose_key_is_under_way_waits_and_takes_its_turn_if_the_first_fails(
             sink = it.sink("a")
             sink.answer = lambda event: None
             it.feed.feed(*values("x", "x", "x"))
-            await it.until(lambda: it.operator.kept() == 2, WAIT)
-            assert len(sink.held) == 1
+            await it.until(lambda: it.operator.kept() == 2 and len(sink.held) == 1, WAIT)
             assert not it.feed.told
             sink.answer = lambda event: OK
             sink.context.answer(sink.held[0], RETRY, "broken")
