@@ -51,7 +51,7 @@ class Asked(NamedTuple):
     runs: int
     ways: tuple[str, ...]
     plot: Path | None
-    beside: int  # keys in the state up to which Spark's own ways are measured too
+    spark_keys: int  # maximum keys in the state with which Spark's own methods are measured
 
 
 def keyed(asked: Asked) -> None:
@@ -118,7 +118,7 @@ def scales(asked: Asked) -> None:
     """Rows a second by keys in the state and by keys in a batch; the plot."""
     size, ways = asked.size, tuple(way for way in asked.ways if way != "group")
     measured = {
-        "keys in the state": scaling.by_state(size.states, size.keyed.batch, ways, asked.beside),
+        "keys in the state": scaling.by_state(size.states, size.keyed.batch, ways, asked.spark_keys),
         "keys in a batch": scaling.by_keys(size.batches, size.few.batch, ways),
     }
     panels: dict[str, dict[str, list[tuple[int, float]]]] = {title: {} for title in measured}
@@ -138,20 +138,22 @@ WHAT: Final[dict[str, Callable[[Asked], None]]] = {
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("what", type=click.Choice(tuple(WHAT)), nargs=-1)
-@click.option("--tiny", is_flag=True, help="Small sizes: whether it works. The figures say nothing.")
-@click.option("--runs", default=1, show_default=True, help="Rates are medians of so many.")
+@click.option("--tiny", is_flag=True, help="Use small sizes, to check that the benchmarks work.")
+@click.option("--runs", default=1, show_default=True, help="Number of runs. Rates are their medians.")
 @click.option("--way", "ways", type=click.Choice(ALL), multiple=True, default=("pandas", "rows", "built-in"),
               show_default=True, help="Spark's own methods to compare with.")  # fmt: skip
 @click.option("--plot", type=click.Path(dir_okay=False, path_type=Path), help="Of scaling: .svg, .png, .pdf.")
-@click.option("--beside", default=100_000, show_default=True, metavar="KEYS",
-              help="Of scaling: keys in the state up to which Spark's own ways are measured too. They fill theirs"
-                   " slowly: a million takes many minutes.")  # fmt: skip
-def main(what: tuple[str, ...], tiny: bool, runs: int, ways: tuple[str, ...], plot: Path | None, beside: int) -> None:
-    """Figures of jobs: each by its name, all by default. All of them together take more than an hour."""
+@click.option("--spark-keys", default=100_000, show_default=True, metavar="KEYS",
+              help="For scaling: measure Spark's own methods with at most this many keys in the state. A million keys"
+                   " take many minutes.")  # fmt: skip
+def main(
+    what: tuple[str, ...], tiny: bool, runs: int, ways: tuple[str, ...], plot: Path | None, spark_keys: int,
+) -> None:  # fmt: skip
+    """Measure jobs: the named figures, or all of them, which takes more than an hour."""
     click.echo(f"load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores; {engines.described()}\n")
     shown.head()
     for name in what or WHAT:
-        WHAT[name](Asked(TINY if tiny else FULL, runs, ways, plot, beside))
+        WHAT[name](Asked(TINY if tiny else FULL, runs, ways, plot, spark_keys))
 
 
 if __name__ == "__main__":

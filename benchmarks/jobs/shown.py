@@ -10,7 +10,7 @@ import click
 
 from benchmarks.plot import COLOURS, SOFT, check
 
-HEAD = "| what | tidelog | beside | ratio | floor | goal | |\n|---|---|---|---|---|---|---|"
+HEAD = "| what | tidelog | peer | ratio | floor | goal | |\n|---|---|---|---|---|---|---|"
 
 
 class Goal(NamedTuple):
@@ -29,21 +29,21 @@ def head() -> None:
     click.echo(HEAD)
 
 
-def row(what: str, ours: str, beside: str, value: float | None, goal: Goal | None, unit: str = "") -> None:
+def row(what: str, ours: str, peer: str, value: float | None, goal: Goal | None, unit: str = "") -> None:
     """One line. value: what the goal is about: the ratio where there is a peer, else the figure itself."""
-    ratio = "" if value is None or not beside else f"{value:.1f}x"
+    ratio = "" if value is None or not peer else f"{value:.1f}x"
     ends = ("", "", "") if goal is None or value is None else (
         f"{goal.floor:g}{unit}", f"{goal.goal:g}{unit}", goal.met(value)
     )  # fmt: skip
-    click.echo(f"| {what} | {ours} | {beside} | {ratio} | {' | '.join(ends)} |")
+    click.echo(f"| {what} | {ours} | {peer} | {ratio} | {' | '.join(ends)} |")
 
 
 def rates(what: str, found: Mapping[str, float], goals: Mapping[str, Goal], cores: int = 1) -> None:
-    """Our rate, the first in ``found``, beside each other one."""
+    """Print our rate, the first in ``found``, with each of the others."""
     (_, ours), *others = found.items()
     for title, rate in others:
-        beside = f"{rate / cores:,.0f} rows/s, {title}"
-        row(what, f"{ours / cores:,.0f} rows/s", beside, ours / rate, goals.get(title), "x")
+        peer = f"{rate / cores:,.0f} rows/s, {title}"
+        row(what, f"{ours / cores:,.0f} rows/s", peer, ours / rate, goals.get(title), "x")
 
 
 def plot(panels: Mapping[str, Mapping[str, Sequence[tuple[int, float]]]], file: Path) -> None:

@@ -141,9 +141,7 @@ class RunningFlow:
 
     # -- pause -----------------------------------------------------------------------------------------------
     async def pause(self, connector: str | None = None) -> None:
-        """Pause the flow or one connector. When this returns, no paused source sends any more. Events in flight
-        continue.
-        """
+        """Pause the flow or one connector. After this, paused sources send no events. Events in flight continue."""
         entities = self._entities(connector)
         if connector is None:
             self._paused = True
