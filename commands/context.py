@@ -374,10 +374,13 @@ class RolesPart(Protocol):
 
     def describe(self) -> list[object]:
         """Return the reply of ROLE."""
-    def follow(self, host: str, port: int) -> bool:
-        """Become a replica of this leader. Returns False if it already is one. Raises CommandError."""
-    def lead(self) -> None:
-        """Become a leader. Does nothing on a leader. Raises CommandError."""
+    def follow(self, host: str, port: int, force: bool = False) -> bool:
+        """Become a replica of this leader. Returns False if it already is one. Raises CommandError.
+
+        ``force``: take a full copy even from a leader with less data and an unrelated history.
+        """
+    def lead(self, force: bool = False) -> None:
+        """Become a leader. Does nothing on a leader. Raises CommandError. ``force``: even with incomplete data."""
     def failover(self, target: tuple[str, int] | None, timeout_ms: int, force: bool) -> None:
         """Start to hand over to ``target``, or to the first complete replica. 0 ms: no timeout. Raises CommandError."""
     def failover_abort(self) -> None:
@@ -389,8 +392,8 @@ class RolesPart(Protocol):
 class ReplicasPart(Protocol):
     """The replicas of this server."""
 
-    def replconf(self, session: Session, options: list[bytes]) -> bool:
-        """Process names and values from a replica. Returns False if no reply is to be sent. Raises CommandError."""
+    def replconf(self, session: Session, options: list[bytes]) -> bytes:
+        """Process names and values from a replica. Returns the reply; b"": none is to be sent. Raises CommandError."""
     def acknowledged(self, offset: int) -> int:
         """Return the number of replicas that have the log up to ``offset``."""
     def synced(self, offset: int) -> int:

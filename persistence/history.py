@@ -7,6 +7,7 @@
     | previous 03fa... 4711            0 to 8 lines, newest first: a previous ID, and the log offset     |
     |                                  up to which its history is that of this log                       |
     | boot 1d009446-23f1-...           the machine's boot ID when a leader wrote this, or - for none      |
+    | incomplete                       present until a replica has caught up once (Rule 3)                |
     | crc 0badcafe                     crc32 of all lines above, 8 hex digits                            |
     +----------------------------------------------------------------------------------------------------+
 
@@ -16,6 +17,8 @@ ID than that in this file, or if the file has none: the end of the log may be lo
 the same ID.
 Rule 2: a directory without this file is of the first version and has the ID of tidelog.format. The first start of a
 later version writes the file. If the WAL has a note (see ``wal``), there was such a start.
+Rule 3: the data of a replica is incomplete from its creation or from a full copy on until it has caught up with its
+leader once. A member with incomplete data lacks entries that its leader has had for a while, so it must not lead.
 """
 
 from __future__ import annotations
@@ -34,7 +37,8 @@ FORMAT = "tidelog replication, format 1"
 MOST_PREVIOUS = 8  # IDs
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 TEXT = re.compile(
-    r"id ([0-9a-f]{40})\n((?:previous [0-9a-f]{40} \d{1,19}\n){0,8})boot (-|[0-9a-zA-Z-]{1,64})\n", re.ASCII
+    r"id ([0-9a-f]{40})\n((?:previous [0-9a-f]{40} \d{1,19}\n){0,8})boot (-|[0-9a-zA-Z-]{1,64})\n(incomplete\n)?",
+    re.ASCII,
 )
 
 
@@ -53,6 +57,7 @@ class History:
     id: str  # 40 hex digits
     previous: list[tuple[str, int]] = field(default_factory=list)  # newest first: ID, offset up to which it holds
     boot: str = ""  # boot ID of the machine when this was last saved; "" if unknown
+    complete: bool = True  # see Rule 3
     saved: bool = field(default=False, compare=False)  # whether there is a file
 
     def covers(self, replid: str, offset: int, end: int) -> bool:
@@ -61,9 +66,15 @@ class History:
             return False
         return replid == self.id or any(replid == name and offset <= valid for name, valid in self.previous)
 
+    @property
+    def ids(self) -> frozenset[str]:
+        """The current ID and the previous IDs."""
+        return frozenset([self.id, *(name for name, _ in self.previous)])
+
     def shift(self, offset: int) -> None:
-        """Take a new ID for records from ``offset`` on."""
+        """Take a new ID for records from ``offset`` on. The data is complete, because it defines the new history."""
         self._renew(secrets.token_hex(20), offset)
+        self.complete = True
 
     def follow(self, replid: str, offset: int) -> None:
         """Adopt the leader's new ID. This log ends at ``offset``."""
@@ -96,9 +107,10 @@ class History:
         found = TEXT.fullmatch(lines)
         if found is None or crc != f"{crc32(raw[: -len(crc) - 4]):08x}\n":
             raise CorruptError(f"{path}: damaged: {REMEDY}")
-        replid, previous, boot = found.groups()
+        replid, previous, boot, incomplete = found.groups()
         pairs = [line.split()[1:] for line in previous.splitlines()]
-        return cls(replid, [(name, int(valid)) for name, valid in pairs], "" if boot == "-" else boot, saved=True)
+        known = [(name, int(valid)) for name, valid in pairs]
+        return cls(replid, known, "" if boot == "-" else boot, not incomplete, saved=True)
 
     def save(self, directory: Path, leads: bool = True) -> None:
         """Replace and sync the file. Raises OSError, ValueError (load() would refuse it); the old file then stays.
@@ -107,7 +119,7 @@ class History:
         """
         boot = boot_id() if leads else ""
         lines = [FORMAT, f"id {self.id}", *(f"previous {name} {valid}" for name, valid in self.previous)]
-        text = "\n".join([*lines, f"boot {boot or '-'}", ""])
+        text = "\n".join([*lines, f"boot {boot or '-'}", *([] if self.complete else ["incomplete"]), ""])
         if TEXT.fullmatch(text.partition("\n")[2]) is None:
             raise ValueError(f"no replication IDs: {self.id!r}, {self.previous!r}")
         replace(directory / NAME, f"{text}crc {crc32(text.encode()):08x}\n")

@@ -28,7 +28,7 @@ from persistence.history import History
 from persistence.storecopy import UnknownDatabaseError
 from replication import frames
 from replication.frames import LinkError, NewerError, ReplicationFrame
-from replication.handshake import Introduction, PsyncAnswer, request
+from replication.handshake import Introduction, PsyncAnswer, ShorterHistoryError, request
 from replication.link import ReplicationConnection
 from resp.errors import CorruptError
 
@@ -86,6 +86,8 @@ class LeaderFollower:
         self.last_io = 0.0  # when the leader last sent anything; 0: never
         self.down_since = asyncio.get_running_loop().time()
         self._up_since = 0.0
+        self.refused = False  # whether the last attempt ended because a full copy was refused
+        self.leader_end = 0  # the leader's log offset when the link was established
         self.sync_total = 0  # bytes of the copy in progress (estimated); 0: none
         self.sync_read = 0
         self._incoming: Incoming | None = None  # the copy in progress
@@ -169,6 +171,7 @@ class LeaderFollower:
                 if lasted or text != warned:  # do not repeat the same line every five seconds
                     self.owner.warn(f"Link to the leader {self.host}:{self.port}: {text}")
                 warned, newer = text, isinstance(error, NewerError)
+                self.refused = isinstance(error, ShorterHistoryError)
                 if not self._over:
                     self.owner.link_failed(error)
             if lasted:
@@ -211,6 +214,8 @@ class LeaderFollower:
                 raise
             who = owner.introduction()
             answer = await self.link.introduce(who)
+        self.refused = False
+        self.leader_end = self.link.leader.end if self.link.leader is not None else max(answer.offset, who.offset)
         if answer.offset >= 0:
             if who.offset > 0:
                 owner.warn(

@@ -3,8 +3,10 @@
     replica                                   leader
     PING                                      +PONG        (or -NOAUTH; then AUTH must succeed)
     AUTH [user] password                      +OK          if masterauth is set
-    REPLCONF tidelog 1 capa format-2          +OK          a redis-server replies with an error and can't be followed;
-                                                           earlier leaders ignore any capa, see ``formats``
+    REPLCONF tidelog 1 capa format-2          +OK <end> <ID> <previous ID>...   the leader's log offset and history; a
+                                                           redis-server replies with an error and can't be followed;
+                                                           earlier leaders ignore any capa, see ``formats``, and
+                                                           reply only +OK
     REPLCONF listening-port 6380              +OK          the leader shows it in INFO
     REPLCONF ip-address 10.0.0.2              +OK          if replica-announce-ip is set
     REPLCONF history 4711:2864434397          +OK          crc32 of this log's bytes from offset 4711 to its end; twice
@@ -17,6 +19,10 @@
 full copy. ``PSYNC <ID> <offset> FAILOVER`` is sent by a leader that hands over: the server that receives it becomes the
 leader and then answers. ``history`` lets the leader detect a log that differs although its ID and length are right,
 such as that of a directory that was restored from a backup.
+
+Rule 1: a replica with data does not request a full copy from a leader whose history is shorter than its own data and
+has no ID in common with it. Such a leader has probably started with an empty or a foreign directory, and the copy would
+delete the data. The replica takes the copy only if the operator demands it.
 """
 
 from __future__ import annotations
@@ -32,11 +38,37 @@ VERSION = 1  # version of the link protocol: requests and frames
 LONGEST_LINE = 4096  # maximum size of a reply, including its line feed
 MOST_EMPTY = 1000  # maximum empty lines before a reply
 # Exactly what a leader sends: the ID becomes part of the file ``replication``, and the offset that of the log.
+LINEAGE = re.compile(r"(?:0|[1-9][0-9]{0,17})(?: [0-9a-f]{40}){1,100}", re.ASCII)
 ANSWER = re.compile(r"\+(?:CONTINUE ([0-9a-f]{40})|FULLRESYNC ([0-9a-f]{40}) (0|[1-9][0-9]{0,17}))")
 
 
 class ReplicationRefusedError(LinkError):
     """Raised if the leader understood the request and refused it."""
+
+
+class ShorterHistoryError(LinkError):
+    """Raised if a full copy would replace this server's data with less data of an unrelated history (Rule 1)."""
+
+
+@dataclass(slots=True)
+class Lineage:
+    """The history of a server's data."""
+
+    end: int  # log offset; 0 if there are no keys
+    ids: frozenset[str]  # the replication ID and the previous IDs
+
+    def encode(self) -> bytes:
+        return b" ".join([b"%d" % self.end, *(replid.encode() for replid in sorted(self.ids))])
+
+    @classmethod
+    def decode(cls, text: str) -> Lineage | None:
+        """Parse what a leader has replied after ``OK``. Returns None if it is empty. Raises LinkError."""
+        if not text:
+            return None
+        if LINEAGE.fullmatch(text) is None:
+            raise LinkError(f"the leader describes its history as {text[:100]!r}")
+        end, *ids = text.split(" ")
+        return cls(int(end), frozenset(ids))
 
 
 @dataclass(slots=True)
@@ -52,6 +84,7 @@ class Introduction:
     history: tuple[int, int] | None = None  # start offset and crc32 of the end of its log
     failover: bool = False
     longer: tuple[int, int] | None = None  # the same for a longer part of the end
+    data: Lineage | None = None  # the data that a full copy may not replace with less (Rule 1); None: any data
 
 
 @dataclass(slots=True)
@@ -74,9 +107,11 @@ class Handshake:
     def __init__(self, who: Introduction) -> None:
         self._steps = list(_steps(who))
         self._credentials = f"masterauth for masteruser {who.user!r}" if who.user else "masterauth"
+        self._data = who.data
         self._at = 0
         self._buffer = b""
         self._empty = 0  # number of lines since the last reply
+        self.leader: Lineage | None = None  # None: the leader is of an earlier version, or has not replied yet
         self.answer: PsyncAnswer | None = None
         self.rest = b""  # bytes after the answer: the first frames
 
@@ -117,8 +152,20 @@ class Handshake:
             return b""
         if not text.startswith("+"):
             self._refused(step, text)
+        if step == "REPLCONF tidelog":
+            self._compare(Lineage.decode(text.removeprefix("+OK").removeprefix(" ")))
         self._at += 1
         return self._steps[self._at][1]
+
+    def _compare(self, leader: Lineage | None) -> None:
+        """Raise ShorterHistoryError if a full copy would violate Rule 1."""
+        self.leader, own = leader, self._data
+        if leader is not None and own is not None and leader.end < own.end and not leader.ids & own.ids:
+            raise ShorterHistoryError(
+                f"a full copy is refused: the leader's history is not that of this server's data (log offset {own.end})"
+                " and is shorter. Has the leader started with the wrong directory? To replace this server's data,"
+                " send REPLICAOF host port FORCE"
+            )
 
     def _refused(self, step: str, text: str) -> None:
         """Raise LinkError, unless the next step may resolve the refusal."""

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import cast
 
 from replication.frames import HEAD, FrameDecoder, LinkError, ReplicationFrame
-from replication.handshake import Handshake, Introduction, PsyncAnswer
+from replication.handshake import Handshake, Introduction, Lineage, PsyncAnswer
 
 QUEUED_AT_ONCE = 4 << 20  # bytes of queued frames after which the socket is no longer read
 
@@ -22,6 +22,7 @@ class ReplicationConnection(asyncio.Protocol):
         self._heard = heard
         self._handshake: Handshake | None = None  # the handshake in progress
         self._answer: PsyncAnswer | None = None
+        self.leader: Lineage | None = None  # the leader's history; None: unknown
         self._decoder = FrameDecoder()
         self._frames: deque[ReplicationFrame] = deque()
         self._queued = 0  # bytes in ``_frames``
@@ -52,7 +53,8 @@ class ReplicationConnection(asyncio.Protocol):
                 if self._handshake.answer is None:
                     return
                 data = self._handshake.rest
-                self._answer, self._handshake = self._handshake.answer, None
+                self._answer, self.leader = self._handshake.answer, self._handshake.leader
+                self._handshake = None
                 self._news.set()
             for frame in self._decoder.feed(data):
                 if self._direct is not None:

@@ -189,6 +189,10 @@ BAD_LEADER_HOST = "ERR Invalid master host"
 BAD_ANNOUNCED_HOST = "ERR REPLCONF ip-address must be a host's name or address"
 BAD_LOCAL = "ERR value is out of range, value must between 0 and 1"
 BAD_FAILOVER_TIMEOUT = "ERR FAILOVER timeout must be greater than 0"
+INCOMPLETE = (
+    "ERR this server has not caught up with a leader yet, so it may lack data: promote another replica, or send"
+    " REPLICAOF NO ONE FORCE"
+)
 FAILOVER_FORCE = "ERR FAILOVER with force option requires both a timeout and target HOST and IP."
 SYNC_UNSUPPORTED = (
     "ERR SYNC is not supported: replicas of this server are tidelog servers, which send PSYNC. There are no RDB files; "

@@ -23,11 +23,15 @@ _wait = partial(command, flags="blocking", group="connection", complexity="O(N):
 _LEADER = oneof(
     "args", block("host-port", arg("host"), arg("port", "integer")), block("no-one", token("NO"), token("ONE"))
 )
+_FORCE = opt(token("FORCE"))
 
 
 def _replicate(ctx: Context, argv: list[bytes]) -> bytes:
+    force = len(argv) == 4
+    if len(argv) > 4 or (force and argv[3].upper() != b"FORCE"):
+        raise errors.syntax()
     if argv[1].upper() == b"NO" and argv[2].upper() == b"ONE":
-        ctx.server.roles.lead()
+        ctx.server.roles.lead(force)
         return reply.OK
     if ctx.session.replica is not None:
         raise CommandError(errors.IS_REPLICA)
@@ -37,18 +41,21 @@ def _replicate(ctx: Context, argv: list[bytes]) -> bytes:
     host = argv[1].decode("utf-8", "surrogateescape")
     if not is_host(host):
         raise CommandError(errors.BAD_LEADER_HOST)
-    if not ctx.server.roles.follow(host, port):
+    if not ctx.server.roles.follow(host, port, force):
         return reply.simple(b"OK Already connected to specified master")
     return reply.OK
 
 
-@_server("REPLICAOF", _LEADER, flags="admin noscript stale no_async_loading")
+@_server("REPLICAOF", _LEADER, _FORCE, flags="admin noscript stale no_async_loading")
 def replicaof(ctx: Context, argv: list[bytes]) -> Reply:
-    """Become a replica of another server, whose data replaces this server's data; with NO ONE, become a leader."""
+    """Become a replica of another server, whose data replaces this server's data; with NO ONE, become a leader.
+
+    FORCE: replace this server's data even with less data of an unrelated history, or lead even with incomplete data.
+    """
     return _replicate(ctx, argv)
 
 
-@_server("SLAVEOF", _LEADER, flags="admin noscript stale no_async_loading")
+@_server("SLAVEOF", _LEADER, _FORCE, flags="admin noscript stale no_async_loading")
 def slaveof(ctx: Context, argv: list[bytes]) -> Reply:
     """Do the same as REPLICAOF."""
     return _replicate(ctx, argv)
@@ -134,7 +141,7 @@ def replconf(ctx: Context, argv: list[bytes]) -> Reply:
     """Set properties of a replica's connection; sent by replicas."""
     if len(argv) % 2 == 0:
         raise errors.syntax()
-    return reply.OK if ctx.server.replicas.replconf(ctx.session, argv[1:]) else b""
+    return ctx.server.replicas.replconf(ctx.session, argv[1:])
 
 
 @_server(

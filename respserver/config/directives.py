@@ -399,6 +399,10 @@ _REPLICATION = (
     Directive("replica-priority", "integer", "100",
               "Sentinel prefers the replica with the lowest number as the new leader; 0: never choose this "
               "one.", high=MAX_INT),
+    Directive("replica-accept-shorter", "yesno", "no",
+              "Whether a replica takes a full copy from a leader whose history is unrelated and shorter than that of "
+              "the replica's data. Otherwise it refuses the copy, which would delete the data, until `REPLICAOF host "
+              "port FORCE`."),
     Directive("replica-announced", "yesno", "yes", "Whether Sentinel tells clients about this replica."),
     Directive("replica-announce-ip", "host", "",
               "The address at which others reach this replica; empty: the one that its leader detects."),

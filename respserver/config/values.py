@@ -115,6 +115,7 @@ class Values:
     repl_backlog_size: int
     repl_backlog_ttl: int  # seconds; 0: forever
     replica_priority: int
+    replica_accept_shorter: bool
     replica_announced: bool
     replica_announce_ip: str  # "": the address that the leader detects
     replica_announce_port: int  # 0: the port on which this server listens

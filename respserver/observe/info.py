@@ -275,6 +275,7 @@ def _following(s: ServerStats) -> Fields:
     yield "master_link_status", "up" if up else "down"
     yield "master_last_io_seconds_ago", r.last_io
     yield "master_sync_in_progress", int(r.syncing)
+    yield "master_sync_refused", int(r.refused)
     yield "slave_read_repl_offset", s.log_offset
     yield "slave_repl_offset", s.log_offset
     if r.syncing:
@@ -286,7 +287,7 @@ def _following(s: ServerStats) -> Fields:
         yield "master_sync_last_io_seconds_ago", r.sync_last_io
     if not up:
         yield "master_link_down_since_seconds", r.down_since
-    yield "slave_priority", s.config("replica-priority")
+    yield "slave_priority", s.config("replica-priority") if r.complete else 0
     yield "slave_read_only", 1
     yield "replica_announced", int(s.config("replica-announced") == "yes")
 

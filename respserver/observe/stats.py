@@ -122,7 +122,9 @@ class RoleStats:
     # if this server is a replica
     host: str = ""
     port: int = 0
-    state: str = ""  # connect, connecting, sync, connected
+    state: str = ""  # connect, connecting, sync, connected, refused
+    refused: bool = False  # a full copy was refused, because it would replace this server's data with less data
+    complete: bool = True  # whether this server has caught up with a leader once
     last_io: int = -1  # since the last message of the leader; -1: never
     syncing: bool = False
     sync_total: int = 0  # estimated bytes of the copy that is being received

@@ -87,6 +87,7 @@ class LeaderLink(ServerPart):
         self._pubsub = pubsub
         self._replicas = replicas
         self._events = events
+        self._force = False  # a full copy may replace more data of an unrelated history, once
         self.takeover = False  # during a FAILOVER: request the followed server to become the leader
         self._follower: LeaderFollower | None = None
         self._bytes_in = 0
@@ -104,6 +105,11 @@ class LeaderLink(ServerPart):
         return self._follower is not None and self._follower.up
 
     @property
+    def refused(self) -> bool:
+        """Whether this server refuses the leader's full copy."""
+        return self._follower is not None and self._follower.refused
+
+    @property
     def syncing(self) -> bool:
         """Whether a full copy is being received."""
         return self._follower is not None and self._follower.state == "sync"
@@ -113,7 +119,8 @@ class LeaderLink(ServerPart):
         follower = self._follower
         return follower is not None and (follower.host.lower(), follower.port) == (host.lower(), port)
 
-    def start(self, host: str, port: int) -> None:
+    def start(self, host: str, port: int, force: bool = False) -> None:
+        self._force = force
         self._follower = LeaderFollower(self, host, port)
 
     def stop(self) -> None:
@@ -151,6 +158,8 @@ class LeaderLink(ServerPart):
             config.masteruser, config.masterauth.encode("utf-8", "surrogateescape"),
         )  # fmt: skip
         who.failover = self.takeover
+        if not self._force and not config.replica_accept_shorter:
+            who.data = self._replicas.lineage()
         if not self._distrust:
             # the replica that becomes the leader knows this server by its current ID
             who.replid = disk.history.id if who.failover else disk.history.ask(disk.offset)
@@ -196,6 +205,22 @@ class LeaderLink(ServerPart):
         self._answer()
         follower.hold(self._ticks.stalled)
 
+    def _note_complete(self) -> None:
+        """Save that this server has caught up with its leader once, if it has."""
+        disk, follower = self._data.disk, self._follower
+        if disk.history.complete or follower is None or not follower.up:
+            return
+        if disk.offset < follower.leader_end or self._ticks.stalled:
+            return
+        disk.history.complete = True
+        try:
+            disk.save_history(leads=False)
+        except OSError as error:
+            disk.history.complete = False  # saved after a later batch
+            self._logger.warning(f"The replication state can't be saved: {error}")
+        else:
+            self._logger.notice(f"This replica has caught up: log offset {disk.offset}")
+
     def paused(self) -> bool:
         until = self._gates.pause_until
         return until != 0 and until > self._clock.now()
@@ -225,6 +250,8 @@ class LeaderLink(ServerPart):
         ks.log[before:] = [batch]  # the same bytes, as one item
         self._applied = offset + len(batch)
         self._ticks.queue()
+        if not self._data.disk.history.complete:
+            self._ticks.after(self._note_complete)
         if self._ticks.stalled and self._follower is not None:
             self._follower.hold(True)
 
@@ -251,7 +278,7 @@ class LeaderLink(ServerPart):
         await asyncio.shield(self._reload("this server's data is replaced by a copy of its leader's"))
         if self._gates.loading:
             raise LinkError("the copy can't be opened")
-        self._distrust = False
+        self._distrust = self._force = False
         self._logger.notice(f"The copy is in use: log offset {self._data.disk.offset}, ID {replid}")
 
     def _reload(self, why: str) -> asyncio.Future[None]:
@@ -282,7 +309,7 @@ class LeaderLink(ServerPart):
         return Incoming(Path(self._config.dir), self._config.wal_size)
 
     def history_of(self, replid: str) -> History:
-        return History(replid, [], self._data.disk.history.boot)
+        return History(replid, [], self._data.disk.history.boot, complete=False)
 
     def received_bytes(self, count: int) -> None:
         self._bytes_in += count
@@ -309,6 +336,7 @@ class LeaderLink(ServerPart):
         self._show(follower)
         if follower.up:
             self.ack_requested()
+            self._note_complete()
         self._events.on_change()
 
     def link_failed(self, error: Exception) -> None:
@@ -343,7 +371,8 @@ class LeaderLink(ServerPart):
         if link is None:
             return
         now = asyncio.get_running_loop().time()
-        stats.host, stats.port, stats.state = link.host, link.port, link.state
+        stats.host, stats.port, stats.state = link.host, link.port, "refused" if self.refused else link.state
+        stats.refused = self.refused
         stats.last_io = int(now - link.last_io) if link.last_io else -1
         stats.syncing = link.state == "sync"
         stats.sync_total, stats.sync_read = link.sync_total, link.sync_read

@@ -26,8 +26,8 @@ from persistence.history import History
 from persistence.log import GoneError, Log
 from replication import formats, frames
 from replication.feed import ReplicaFeed
-from replication.handshake import VERSION
-from resp import errors
+from replication.handshake import VERSION, Lineage
+from resp import errors, reply
 from resp.errors import CommandError, CorruptError
 from respserver.clients.clients import Clients
 from respserver.clients.connection import Connection, connection_of
@@ -85,12 +85,12 @@ class Announcement:
 def change_history(disk: Log, change: Callable[[History], None], leads: bool) -> None:
     """Change the replication ID, and save it. Raises OSError, ValueError; nothing has changed then."""
     history = disk.history
-    before = history.id, list(history.previous)
+    before = history.id, list(history.previous), history.complete
     change(history)
     try:
         disk.save_history(leads=leads)
     except (OSError, ValueError):
-        history.id, history.previous = before
+        history.id, history.previous, history.complete = before
         raise
 
 
@@ -127,13 +127,20 @@ class Replicas(ServerPart):
         return self._data.disk.history.id
 
     # -- REPLCONF, PSYNC -----------------------------------------------------------------------------------------
-    def replconf(self, session: Session, options: list[bytes]) -> bool:
+    def replconf(self, session: Session, options: list[bytes]) -> bytes:
         who = self._announced.setdefault(session, Announcement())
         for at in range(0, len(options), 2):
             if options[at].lower() in (b"ack", b"fack", b"getack"):
-                return False  # from a client that is not a replica; Redis does not reply either
+                return b""  # from a client that is not a replica; Redis does not reply either
             who.note(options[at], options[at + 1])
-        return True
+        if options and options[0].lower() == b"tidelog" and not self._gates.loading:
+            return reply.simple(b"OK " + self.lineage().encode())
+        return reply.OK
+
+    def lineage(self) -> Lineage:
+        """Return the history of this server's data."""
+        disk = self.disk
+        return Lineage(disk.offset if self._data.ks.keys else 0, disk.history.ids)
 
     def announced(self, session: Session) -> tuple[Announcement, Connection]:
         """Return the REPLCONF options of the sender of a PSYNC. Raises CommandError if it is not a tidelog server."""

@@ -51,13 +51,21 @@ class Roles(ServerPart):
         if self._config.replicaof:
             self._set_follower(True)
             self._note_replica()
+        elif not disk.history.complete:
+            self._logger.warning(
+                "This server was a replica that had not caught up with its leader: as a leader, it lacks data"
+            )
+            self._begin_history()
         elif disk.rebooted:
             # After a crash of the machine, this server may have lost the end of the log that replicas have. If it was a
             # replica, other servers may continue under its leader's ID. In both cases, a new history begins.
-            disk.history.shift(disk.offset)
-            disk.save_history()
+            self._begin_history()
         self._replicas.opened()
         self.set_gates()
+
+    def _begin_history(self) -> None:
+        disk = self._data.disk
+        change_history(disk, lambda history: history.shift(disk.offset), leads=True)
 
     def start(self) -> None:
         """Connect to the leader, if there is one, once the server listens."""
@@ -66,16 +74,16 @@ class Roles(ServerPart):
             self._link.start(leader[0], int(leader[1]))
 
     # -- changes of role -----------------------------------------------------------------------------------------
-    def follow(self, host: str, port: int) -> bool:
-        if self._link.leads_to(host, port):
+    def follow(self, host: str, port: int, force: bool = False) -> bool:
+        if self._link.leads_to(host, port) and not (force and self._link.refused):
             return False
         if self._failover is not None:
             raise CommandError("ERR REPLICAOF not allowed while failing over.")
-        self.become_replica(host, port)
+        self.become_replica(host, port, force)
         return True
 
-    def become_replica(self, host: str, port: int) -> None:
-        """Follow this leader, as a replica or a former leader."""
+    def become_replica(self, host: str, port: int, force: bool = False) -> None:
+        """Follow this leader, as a replica or a former leader. ``force``: see ``RolesPart.follow``."""
         self._link.stop()
         for session in self._clients:
             session.wrote = 0  # an offset in a log that may be replaced
@@ -86,7 +94,7 @@ class Roles(ServerPart):
             self._note_replica()
         self._replicas.drop_all("this server follows another leader now")
         self._link.takeover = self._failover is not None
-        self._link.start(host, port)
+        self._link.start(host, port, force)
         self.set_gates()
         self._logger.notice(f"This server is a replica of {host}:{port}")
 
@@ -98,17 +106,23 @@ class Roles(ServerPart):
     def _note_replica(self) -> None:
         """Save that this is a replica. A later start as leader then takes a new replication ID."""
         disk = self._data.disk
+        new = disk.offset == 0 and disk.history.complete
+        if new:
+            disk.history.complete = False
         try:
-            if disk.history.boot:
+            if disk.history.boot or new:
                 disk.save_history(leads=False)
         except OSError as error:
             self._logger.warning(f"The next start may not detect that this server was a replica: {error}")
 
-    def lead(self) -> None:
+    def lead(self, force: bool = False) -> None:
         if self._failover is not None:
             raise CommandError("ERR REPLICAOF not allowed while failing over.")
-        if self._data.follower:
-            self.become_leader()
+        if not self._data.follower:
+            return
+        if not (force or self._data.disk.history.complete):
+            raise CommandError(errors.INCOMPLETE)
+        self.become_leader()
 
     def become_leader(self) -> None:
         """Begin a new history, and accept writes. Raises CommandError; this server is still a replica then."""
@@ -116,7 +130,7 @@ class Roles(ServerPart):
             raise CommandError("ERR the leader's last batches can't be made durable now: check the disk and retry")
         disk = self._data.disk
         try:
-            change_history(disk, lambda history: history.shift(disk.offset), leads=True)
+            self._begin_history()
         except OSError as error:
             raise CommandError(f"ERR the new replication ID can't be saved: {error}") from error
         self._link.stop()
@@ -241,7 +255,7 @@ class Roles(ServerPart):
     # -- INFO and ROLE -------------------------------------------------------------------------------------------
     def stats(self) -> RoleStats:
         history = self._data.disk.history
-        stats = RoleStats(leader=not self._data.follower, id=history.id)
+        stats = RoleStats(leader=not self._data.follower, id=history.id, complete=history.complete)
         if history.previous:
             stats.previous_id, stats.previous_offset = history.previous[0]
         if self._failover is not None:

@@ -104,9 +104,9 @@ class FakeReplicas(Recorder):
         super().__init__(calls)
         self._server = server
 
-    def replconf(self, session: Session, options: list[bytes]) -> bool:
+    def replconf(self, session: Session, options: list[bytes]) -> bytes:
         self._calls.append(("replconf", session.id, *options))
-        return b"ACK" not in options
+        return b"" if b"ACK" in options else b"+OK\r\n"
 
     def acknowledged(self, offset: int) -> int:
         return sum(has >= offset for has, _ in self._server.offsets)

@@ -93,6 +93,16 @@ def test_golden_file_is_written(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["replication"]
 
 
+def test_golden_file_of_incomplete_data(tmp_path: Path) -> None:
+    raw = golden("-", f"{GOLDEN}incomplete\n")
+    (tmp_path / "replication").write_bytes(raw)
+    history = History.load(tmp_path, C)
+    assert history == History(A, [(B, 4711), (C, 0)], complete=False)
+    (tmp_path / "replication").unlink()
+    history.save(tmp_path, leads=False)
+    assert (tmp_path / "replication").read_bytes() == raw
+
+
 def test_no_boot_id_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("persistence.history.BOOT_ID", tmp_path / "nothing")
     assert boot_id() == ""

@@ -7,7 +7,16 @@ from collections.abc import Callable
 import pytest
 
 from replication.frames import LinkError
-from replication.handshake import LONGEST_LINE, Handshake, Introduction, PsyncAnswer, ReplicationRefusedError, request
+from replication.handshake import (
+    LONGEST_LINE,
+    Handshake,
+    Introduction,
+    Lineage,
+    PsyncAnswer,
+    ReplicationRefusedError,
+    ShorterHistoryError,
+    request,
+)
 
 pytestmark = pytest.mark.quick
 
@@ -113,3 +122,46 @@ def test_other_protocols_are_refused(junk: bytes) -> None:
 
 def test_requests_are_resp() -> None:
     assert request("REPLCONF", "ACK", 12, b"\xff") == b"*4\r\n$8\r\nREPLCONF\r\n$3\r\nACK\r\n$2\r\n12\r\n$1\r\n\xff\r\n"
+
+
+# -- the histories of both -----------------------------------------------------------------------------------
+OTHER = "f" * 40
+
+
+def introduced(data: Lineage | None, line: bytes) -> Handshake:
+    """A handshake of a replica with this data, up to the reply in which the leader describes its history."""
+    handshake = Handshake(Introduction("?", -1, 6380, data=data))
+    handshake.start()
+    handshake.feed(b"+PONG\r\n")
+    handshake.feed(b"+OK" + line + b"\r\n")
+    return handshake
+
+
+def test_golden_description_of_a_history() -> None:
+    both = Lineage(4711, frozenset([OTHER, ID]))
+    assert both.encode() == f"4711 {ID} {OTHER}".encode()
+    assert introduced(None, b" " + both.encode()).leader == both
+    assert introduced(None, b"").leader is None
+
+
+@pytest.mark.parametrize(
+    ("end", "ids", "refused"),
+    [(99, [OTHER], True), (0, [OTHER], True), (100, [OTHER], False), (99, [OTHER, ID], False), (99, [ID], False)],
+)
+def test_a_copy_of_less_data_of_another_history(end: int, ids: list[str], refused: bool) -> None:
+    line = b" " + Lineage(end, frozenset(ids)).encode()
+    if refused:
+        with pytest.raises(ShorterHistoryError, match=r"log offset 100\) and is shorter.* REPLICAOF host port FORCE"):
+            introduced(Lineage(100, frozenset([ID])), line)
+    else:
+        introduced(Lineage(100, frozenset([ID])), line)
+    introduced(None, line)
+    introduced(Lineage(0, frozenset([ID])), line)
+
+
+@pytest.mark.parametrize(
+    "line", [b" 1", b" x " + b"a" * 40, b" 01 " + b"a" * 40, b" 1  " + b"a" * 40, b" 1 " + b"A" * 40, b" 1 aa", b"K"]
+)
+def test_an_invalid_description(line: bytes) -> None:
+    with pytest.raises(LinkError, match="the leader describes its history as"):
+        introduced(None, line)
