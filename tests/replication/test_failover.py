@@ -247,7 +247,7 @@ def test_failover_ignores_replicas_that_never_said_where_they_listen(servers: Cl
     replid, offset = leader.info()["master_replid"], leader.offset
     with socket.create_connection(("127.0.0.1", leader.port), 10) as tool:
         tool.sendall(request("REPLCONF", "tidelog", 1))
-        assert tool.recv(100) == b"+OK\r\n"
+        assert tool.recv(100).startswith(b"+OK ")
         tool.sendall(request("PSYNC", replid, offset))
         assert tool.recv(1000).startswith(b"+CONTINUE")
         leader("FAILOVER", "TIMEOUT", 500)

@@ -227,7 +227,7 @@ def test_a_leader_whose_name_is_unknown(servers: Cluster) -> None:
         if number % 2:
             name = f"Link to the leader no-such-host-{number}.invalid:7000: "
             wait_until(lambda name=name: node.logged(name), "the reason is told")  # type: ignore[misc]
-        node("REPLICAOF", "NO", "ONE")
+        node("REPLICAOF", "NO", "ONE", "FORCE")
     node("REPLICAOF", "no-such-host.invalid", 7000)
     assert node("PING")
     node.stop()

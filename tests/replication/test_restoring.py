@@ -21,7 +21,7 @@ class Recording:
     def __init__(self, leader: Node) -> None:
         self.end = leader.offset
         with Taker(leader.port) as taker:
-            assert taker.ask("REPLCONF", "tidelog", 1, "rdb-only", 1) == b"+OK"
+            assert taker.ask("REPLCONF", "tidelog", 1, "rdb-only", 1).startswith(b"+OK ")
             self.first = taker.ask("PSYNC", "?", -1)
             self.frames = [taker.frame(COPY)]
             while self.frames[-1].kind != DONE:

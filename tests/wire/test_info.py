@@ -535,6 +535,7 @@ CONSTANT: dict[str, tuple[str, str]] = {
     "repl_backlog_first_byte_offset": (r"\d+", "moves when the journal is cut behind a backlog: tests/replication"),
     "used_cpu_sys_children": (r"0\.0+|.*", "the server starts no processes"),
     "used_cpu_user_children": (r"0\.0+|.*", "the server starts no processes"),
+    "master_sync_refused": ("[01]", "1 while data is protected from an empty leader: tests/replication"),
     "slave_read_only": ("1", "there are no writable replicas"),
 }  # fmt: skip
 

@@ -24,7 +24,12 @@ def test_replicaof_and_slaveof(server: FakeServer, me: Session, name: str) -> No
     assert server.run(me, name, "leader.example", "7000") == b"+OK\r\n"
     assert server.run(me, name, "::1", "1", in_exec=True) == b"+OK\r\n"
     assert server.run(me, name, "no", "ONE") == b"+OK\r\n"
-    assert server.calls == [("follow", "leader.example", 7000), ("follow", "::1", 1), ("lead",)]
+    assert server.run(me, name, "::1", "1", "force") == b"+OK\r\n"
+    assert server.run(me, name, "NO", "ONE", "FORCE") == b"+OK\r\n"
+    assert server.calls == [
+        ("follow", "leader.example", 7000, False), ("follow", "::1", 1, False), ("lead", False),
+        ("follow", "::1", 1, True), ("lead", True),
+    ]  # fmt: skip
     server.roles.answer("follow", False)
     assert server.run(me, name, "leader.example", "7000") == b"+OK Already connected to specified master\r\n"
 
