@@ -178,7 +178,7 @@ class Handshake:
             raise ReplicationRefusedError(
                 f"the leader's user may not replicate: it needs +psync +replconf +ping (reply: {said})"
             )
-        if step == "REPLCONF tidelog":
+        if step == "REPLCONF tidelog" and not said.startswith("LOADING"):
             raise ReplicationRefusedError(f"the leader is not a tidelog server and can't be followed (reply: {said})")
         if said.startswith("NOAUTH"):
             raise ReplicationRefusedError(f"the leader requires a password: set masterauth (reply: {said})")

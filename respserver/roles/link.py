@@ -110,6 +110,15 @@ class LeaderLink(ServerPart):
         return self._follower is not None and self._follower.refused
 
     @property
+    def complete(self) -> bool:
+        """Whether this server has caught up with its leader once. A first copy, of an unrelated history, changes this
+        before it is in use."""
+        follower, history = self._follower, self._data.disk.history
+        if follower is None or follower.state != "sync" or follower.link is None or follower.link.leader is None:
+            return history.complete
+        return history.complete and not history.ids.isdisjoint(follower.link.leader.ids)
+
+    @property
     def syncing(self) -> bool:
         """Whether a full copy is being received."""
         return self._follower is not None and self._follower.state == "sync"
@@ -372,7 +381,7 @@ class LeaderLink(ServerPart):
             return
         now = asyncio.get_running_loop().time()
         stats.host, stats.port, stats.state = link.host, link.port, "refused" if self.refused else link.state
-        stats.refused = self.refused
+        stats.refused, stats.complete = self.refused, self.complete
         stats.last_io = int(now - link.last_io) if link.last_io else -1
         stats.syncing = link.state == "sync"
         stats.sync_total, stats.sync_read = link.sync_total, link.sync_read

@@ -133,7 +133,9 @@ class Replicas(ServerPart):
             if options[at].lower() in (b"ack", b"fack", b"getack"):
                 return b""  # from a client that is not a replica; Redis does not reply either
             who.note(options[at], options[at + 1])
-        if options and options[0].lower() == b"tidelog" and not self._gates.loading:
+        if options and options[0].lower() == b"tidelog":
+            if self._gates.loading:  # without a description of the history, the replica would take any copy
+                raise CommandError(errors.LOADING)
             return reply.simple(b"OK " + self.lineage().encode())
         return reply.OK
 

@@ -120,7 +120,7 @@ class Roles(ServerPart):
             raise CommandError("ERR REPLICAOF not allowed while failing over.")
         if not self._data.follower:
             return
-        if not (force or self._data.disk.history.complete):
+        if not (force or self._link.complete):
             raise CommandError(errors.INCOMPLETE)
         self.become_leader()
 
@@ -255,7 +255,7 @@ class Roles(ServerPart):
     # -- INFO and ROLE -------------------------------------------------------------------------------------------
     def stats(self) -> RoleStats:
         history = self._data.disk.history
-        stats = RoleStats(leader=not self._data.follower, id=history.id, complete=history.complete)
+        stats = RoleStats(leader=not self._data.follower, id=history.id)
         if history.previous:
             stats.previous_id, stats.previous_offset = history.previous[0]
         if self._failover is not None:

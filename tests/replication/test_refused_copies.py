@@ -8,7 +8,7 @@ import pytest
 import redis
 
 from tests.replication.cluster import Cluster, Node, assert_same, in_sync, wait_until
-from tests.replication.fakeleader import FakeLeader
+from tests.replication.fakeleader import ID, FakeLeader, copy
 
 
 def filled(node: Node, entries: int = 1000) -> None:
@@ -203,3 +203,27 @@ def test_the_leader_that_hands_over_stays_complete(servers: Cluster) -> None:
     leader("FAILOVER")
     wait_until(lambda: in_sync(replica, leader), "the roles are exchanged")
     assert leader.info()["slave_priority"] == 100
+
+
+def test_the_first_copy_of_an_unrelated_history_is_incomplete(servers: Cluster) -> None:
+    """Sentinel must not choose a server whose data is still that of another group."""
+    node = servers.node()
+    filled(node)
+    with FakeLeader(lambda _: copy(5_000_000), answers={b"TIDELOG": b"+OK 5000000 %b\r\n" % ID.encode()}) as fake:
+        node.follow(fake.port)
+        wait_until(lambda: node.info()["master_sync_in_progress"], "the copy begins")
+        assert node.info()["slave_priority"] == 0
+        with pytest.raises(redis.ResponseError, match=r"has not caught up .* REPLICAOF NO ONE FORCE"):
+            node("REPLICAOF", "NO", "ONE")
+    wait_until(lambda: not node.info()["master_sync_in_progress"], "the link ends")
+    assert node.info()["slave_priority"] == 100, "its own data is complete"
+    assert node("REPLICAOF", "NO", "ONE") == b"OK"
+
+
+def test_a_leader_that_is_loading_is_asked_again(servers: Cluster) -> None:
+    node = servers.node()
+    filled(node)
+    with FakeLeader(answers={b"TIDELOG": b"-LOADING Redis is loading the dataset in memory\r\n"}) as fake:
+        node.follow(fake.port)
+        wait_until(lambda: node.logged("the leader refuses REPLCONF tidelog (reply: LOADING"), "the link ends")
+        assert not fake.links
