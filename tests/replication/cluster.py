@@ -132,9 +132,9 @@ class Node(Server):
         reply = self("DEBUG", "DIGEST")
         return reply.decode() if isinstance(reply, bytes) else str(reply)
 
-    def follow(self, port: int) -> None:
+    def follow(self, port: int, force: bool = False) -> None:
         """REPLICAOF host port; a restart keeps it."""
-        self("REPLICAOF", "127.0.0.1", port)
+        self("REPLICAOF", "127.0.0.1", port, *(["FORCE"] if force else []))
         self.config["replicaof"] = f"127.0.0.1 {port}"
 
     def lead(self) -> None:
