@@ -29,7 +29,7 @@ _FORCE = opt(token("FORCE"))
 def _replicate(ctx: Context, argv: list[bytes]) -> bytes:
     force = len(argv) == 4
     if len(argv) > 4 or (force and argv[3].upper() != b"FORCE"):
-        raise errors.syntax()
+        raise errors.arity(argv[0].lower().decode())
     if argv[1].upper() == b"NO" and argv[2].upper() == b"ONE":
         ctx.server.roles.lead(force)
         return reply.OK
