@@ -21,7 +21,7 @@ from setuptools.command.build_ext import build_ext
 # Top-level packages of a checkout that an installation keeps in a private package, because their names are too general
 # for a user's site-packages (_tidelog_server/__init__.py).
 HOME = "_tidelog_server"
-PARTS = ("commands", "persistence", "replication", "resp", "respserver", "storage")
+PARTS = ("commands", "coordinator", "persistence", "replication", "resp", "respserver", "storage")
 
 
 def modules(folder: str) -> list[str]:

@@ -1,9 +1,9 @@
 """The location of the server's packages in an installation, and the entry point of ``tidelog-server``. Private: only
 the script imports it.
 
-The packages (``commands``, ``persistence``, ``replication``, ``resp``, ``respserver``, ``storage``) are top-level
-packages of a checkout. Their names are too general for a user's site-packages, so an installation keeps them in this
-folder:
+The packages (``commands``, ``coordinator``, ``persistence``, ``replication``, ``resp``, ``respserver``, ``storage``)
+are top-level packages of a checkout. Their names are too general for a user's site-packages, so an installation keeps
+them in this folder:
 
     site-packages/_tidelog_server/{__init__.py, commands/, storage/, ...}
     checkout/{_tidelog_server/__init__.py, commands/, storage/, ...}

@@ -311,7 +311,7 @@ def installation(tmp_path: Path) -> Path:
     parts.mkdir(parents=True)
     for name in ("__init__.py", "__main__.py"):
         shutil.copy(ROOT / "_tidelog_server" / name, parts)
-    for name in ("commands", "persistence", "replication", "resp", "respserver", "storage"):
+    for name in ("commands", "coordinator", "persistence", "replication", "resp", "respserver", "storage"):
         (parts / name).symlink_to(ROOT / name)
     (parts.parent / "tidelog").symlink_to(ROOT / "tidelog")
     return parts.parent

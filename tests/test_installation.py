@@ -20,7 +20,7 @@ import tidelog
 
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parent.parent
-PARTS = ["commands", "persistence", "replication", "resp", "respserver", "storage"]
+PARTS = ["commands", "coordinator", "persistence", "replication", "resp", "respserver", "storage"]
 PACKAGES = ["_tidelog_server", "pyspark_tidelog", "tidelog"]
 HERE = sysconfig.get_paths()["purelib"]  # what tidelog depends on is there
 

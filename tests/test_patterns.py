@@ -17,8 +17,8 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 PACKAGES = (
-    "_tidelog_server", "commands", "persistence", "pyspark_tidelog", "replication", "resp", "respserver", "storage",
-    "tidelog",
+    "_tidelog_server", "commands", "coordinator", "persistence", "pyspark_tidelog", "replication", "resp", "respserver",
+    "storage", "tidelog",
 )  # fmt: skip
 REPEATED = 20_000  # quadratic: 200,000,000 steps, some seconds
 SECONDS = 1.0  # of this process's own time

@@ -117,7 +117,7 @@ def test_each_directory_of_modules_has_a_layers_contract() -> None:
 
 
 # Both classes of each name are established terms of their part.
-SHARED_NAMES = {"Command", "Event", "Positions"}
+SHARED_NAMES = {"Command", "Event", "Lease", "Positions"}
 
 
 def test_public_classes_have_different_names() -> None:

@@ -1,0 +1,40 @@
+"""A coordinator by its URL.
+
+    file:///var/lib/tide      a directory, for members on one machine
+
+The members of a group use one URL.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+from urllib.parse import unquote
+
+from .directory import DirectoryCoordinator
+from .interface import Coordinator, CoordinatorConfigError
+
+
+def _file(rest: str, timeout: float) -> Coordinator:
+    host, slash, path = rest.removeprefix("//").partition("/") if rest.startswith("//") else ("", "", rest)
+    if host or not (slash or path.startswith("/")):
+        raise CoordinatorConfigError(f"file:{rest} has a relative path: write file:///absolute/path")
+    return DirectoryCoordinator(Path(unquote(slash + path)), timeout=timeout)
+
+
+_SCHEMES: Final[dict[str, Callable[[str, float], Coordinator]]] = {"file": _file}
+
+
+def connect(url: str, *, timeout: float = 1.0) -> Coordinator:
+    """Return the coordinator that a URL names.
+
+    ``timeout``: the seconds after which a call raises CoordinatorError; a fifth of the lease's duration leaves time
+    for another attempt. Raises CoordinatorConfigError if the URL, or what it names, cannot be used. Whether a server
+    can be reached is not tried.
+    """
+    scheme, colon, rest = url.partition(":")
+    if not colon or scheme not in _SCHEMES:
+        known = ", ".join(f"{name}:" for name in _SCHEMES)
+        raise CoordinatorConfigError(f"{url!r} is not the URL of a coordinator: it begins with one of {known}")
+    return _SCHEMES[scheme](rest, timeout)

@@ -1,0 +1,112 @@
+"""Renews the lease of a leader in a thread, while the server's event loop advances.
+
+The thread has its own event loop and its own connection to the coordinator: neither waits for commands. The server's
+loop calls ``beat`` at least twice per renewal (a tenth of the lease), and reads ``valid`` where replies leave the
+server. Both are an attribute access: they need no lock.
+
+``keep_renewing`` is the same without a thread, for a simulation.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+
+from .clock import boottime
+from .interface import Coordinator, CoordinatorError, Lease
+from .renewals import Renewals
+
+
+async def keep_renewing(
+    renewals: Renewals, coordinator: Coordinator, lease: Lease, counter: Callable[[], int],
+    clock: Callable[[], float], changed: Callable[[], None],
+) -> None:  # fmt: skip
+    """Renew a lease until it is lost. ``changed`` is called after each renewal, and when the lease is lost."""
+    while not renewals.lost:
+        now, count = clock(), counter()
+        wait = renewals.wait(now, count)
+        if wait > 0:
+            await asyncio.sleep(wait)
+            continue
+        renewals.send(now, count)
+        try:
+            if await coordinator.keep(lease):
+                renewals.succeeded()
+            else:
+                renewals.lose()
+            changed()
+        except CoordinatorError:
+            renewals.failed(clock())
+
+
+class LeaseKeeper:
+    """The thread that renews one lease. ``valid`` and ``beat`` belong to the server's event loop."""
+
+    def __init__(
+        self, connect: Callable[[], Coordinator], lease: Lease, granted: float, changed: Callable[[], None],
+        *, clock: Callable[[], float] = boottime,
+    ) -> None:  # fmt: skip
+        """Start the thread.
+
+        ``connect`` returns the thread's coordinator, with a timeout of at most a fifth of the lease; the thread closes
+        it. ``granted`` is the time by ``clock`` just before ``grant`` was called. ``changed`` is called in the thread
+        after each renewal and when the lease is lost (``loop.call_soon_threadsafe`` leads back to the loop).
+        """
+        self._renewals = Renewals(lease.ms, granted)
+        self._clock = clock
+        self._beats = 0
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._started = threading.Event()
+        self._thread = threading.Thread(
+            target=self._run, args=(connect, lease, changed), name="lease-keeper", daemon=True
+        )
+        self._thread.start()
+
+    def valid(self) -> bool:
+        """Whether the lease is valid now."""
+        return self._clock() < self._renewals.valid_until
+
+    @property
+    def valid_until(self) -> float:
+        """The time by the clock until which the lease is valid; minus infinity if it is lost."""
+        return self._renewals.valid_until
+
+    @property
+    def lost(self) -> bool:
+        """Whether the coordinator has said that the lease is gone. It is not renewed any more."""
+        return self._renewals.lost
+
+    def beat(self) -> None:
+        """The event loop advances."""
+        self._beats += 1
+
+    def stop(self) -> None:
+        """End the thread; wait for it. The lease is not revoked."""
+        self._started.wait()
+        loop, task = self._loop, self._task
+        if loop is not None and task is not None and self._thread.is_alive():
+            try:
+                loop.call_soon_threadsafe(task.cancel)
+            except RuntimeError:  # the loop has ended: the lease was lost
+                pass
+        self._thread.join()
+
+    def _run(self, connect: Callable[[], Coordinator], lease: Lease, changed: Callable[[], None]) -> None:
+        try:
+            asyncio.run(self._renew(connect, lease, changed))
+        except asyncio.CancelledError:  # stop()
+            pass
+        finally:
+            self._started.set()
+
+    async def _renew(self, connect: Callable[[], Coordinator], lease: Lease, changed: Callable[[], None]) -> None:
+        self._task = asyncio.current_task()
+        self._loop = asyncio.get_running_loop()
+        self._started.set()
+        coordinator = connect()
+        try:
+            await keep_renewing(self._renewals, coordinator, lease, lambda: self._beats, self._clock, changed)
+        finally:
+            await coordinator.close()

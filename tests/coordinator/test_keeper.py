@@ -1,0 +1,130 @@
+"""The thread that renews a lease, and the same on a virtual clock."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from pathlib import Path
+
+import pytest
+
+from coordinator.clock import boottime
+from coordinator.connect import connect
+from coordinator.interface import Coordinator
+from coordinator.keeper import LeaseKeeper, keep_renewing
+from coordinator.renewals import Renewals
+from coordinator.simulated import SimulatedCoordinator, SimulatedStore
+from tests.coordinator.conftest import virtual
+from tests.waiting import eventually
+
+MS = 1000
+
+
+class Leader:
+    """A coordinator in a directory, a lease, and its keeper."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.changes = threading.Semaphore(0)
+
+    def connect(self) -> Coordinator:
+        return connect(f"file://{self.path}", timeout=10)
+
+    async def __aenter__(self) -> Leader:
+        self.coordinator = self.connect()
+        granted = boottime()
+        self.lease = await self.coordinator.grant(MS)
+        await self.coordinator.swap("leader", b"1", 0, self.lease)
+        self.keeper = LeaseKeeper(self.connect, self.lease, granted, self.changes.release)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.keeper.stop()
+        await self.coordinator.close()
+
+
+def test_it_renews_while_the_loop_beats_and_not_when_it_hangs(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with Leader(tmp_path) as leader:
+            ends = boottime() + 2.5 * MS / 1000
+            while boottime() < ends:
+                leader.keeper.beat()
+                await asyncio.sleep(0.02)
+            assert leader.keeper.valid_until > ends - MS / 1000
+            assert leader.changes.acquire(timeout=10)
+            eventually(lambda: not leader.keeper.valid(), "the loop hangs here, and its lease is renewed")
+            eventually(lambda: boottime() > leader.keeper.valid_until + MS / 1000)
+            assert await leader.coordinator.get("leader") is None
+            assert not leader.keeper.lost
+            leader.keeper.beat()
+            eventually(lambda: leader.keeper.lost)
+            assert not leader.keeper.valid()
+
+    asyncio.run(story())
+
+
+def test_stopping_ends_the_thread_and_leaves_the_lease(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with Leader(tmp_path) as leader:
+            leader.keeper.stop()
+            assert all(thread.name != "lease-keeper" for thread in threading.enumerate())
+            assert await leader.coordinator.get("leader") is not None
+            leader.keeper.stop()  # harmless
+
+    asyncio.run(story())
+
+
+def test_a_revoked_lease_is_reported_once(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with Leader(tmp_path) as leader:
+            await leader.coordinator.revoke(leader.lease)
+            leader.keeper.beat()
+            eventually(lambda: leader.keeper.lost)
+            assert not leader.keeper.valid()
+            assert leader.changes.acquire(timeout=10)
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize("fault", ["none", "cut", "lost replies"])
+def test_without_a_thread(fault: str) -> None:
+    async def story() -> None:
+        loop = asyncio.get_running_loop()
+        store = SimulatedStore()
+        member = SimulatedCoordinator(store, timeout=1.0, delay=lambda: 0.01)
+        granted = loop.time()
+        lease = await member.grant(5000)
+        await member.swap("leader", b"1", 0, lease)
+        renewals, beats = Renewals(5000, granted), 0
+        changes: list[float] = []
+        task = asyncio.create_task(
+            keep_renewing(renewals, member, lease, lambda: beats, loop.time, lambda: changes.append(loop.time()))
+        )
+        other = SimulatedCoordinator(store)
+        for tenth in range(1000):
+            beats += 1
+            if tenth == 500:
+                if fault == "cut":
+                    member.cut()
+                member.lost_replies = 2 if fault == "lost replies" else 0
+            if await other.get("leader") is None:
+                assert not renewals.valid(loop.time())
+            elif fault != "cut":
+                assert renewals.valid(loop.time())
+            await asyncio.sleep(0.1)
+        if fault == "cut":
+            assert await other.get("leader") is None
+            assert not renewals.lost
+            member.heal()
+            await asyncio.sleep(3)
+            assert not renewals.lost  # the loop does not advance
+            beats += 1
+            await task
+            assert renewals.lost
+        else:
+            assert 90 <= len(changes) <= 101
+            task.cancel()
+        await member.close()
+        await other.close()
+
+    virtual(story())
