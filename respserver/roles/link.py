@@ -278,7 +278,7 @@ class LeaderLink(ServerPart):
 
     def continued(self, replid: str) -> None:
         disk = self._data.disk
-        self._applied = disk.offset
+        self._applied, self._force = disk.offset, False
         if replid != disk.history.id:
             change_history(disk, lambda history: history.follow(replid, disk.offset), leads=False)
             self._replicas.drop_all("the leader has another replication ID")

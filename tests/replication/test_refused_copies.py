@@ -80,6 +80,20 @@ def test_force_is_for_one_copy(trapped: tuple[Node, Node]) -> None:
     assert replica("TLEN", "s") == 1000
 
 
+def test_force_without_a_copy_is_used_up(servers: Cluster) -> None:
+    """A replica that continued does not take the empty copy of a later start of its leader."""
+    leader = servers.node()
+    replica = servers.node(of=leader.port)
+    filled(leader)
+    assert_same(leader, replica)
+    replica.lead()
+    replica("REPLICAOF", "127.0.0.1", leader.port, "FORCE")
+    assert_same(leader, replica)
+    emptied(leader)
+    wait_until(lambda: refuses(replica), "the copy is refused")
+    assert replica("TLEN", "s") == 1000
+
+
 def test_a_directive_allows_it(trapped: tuple[Node, Node]) -> None:
     leader, replica = trapped
     replica("CONFIG", "SET", "replica-accept-shorter", "yes")
