@@ -13,5 +13,6 @@ above its handler in the file of its subject, and name a new file in ``registry`
     registry   imports all modules with commands, which fills the table
     session    the state of one client
     slicing    long commands, whose arguments are processed in slices; long arrays as replies
+    slots      the hash slots of keys, and the servers that share them
     summaries  the first docstring lines of handlers, also of compiled ones
 """

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Final, Protocol
 
 from commands.session import Session, TrackingOptions
+from commands.slots import ClusterNode
 from commands.users.denials import Denials
 from commands.users.user import User
 from storage.groups.group import Group
@@ -221,6 +222,8 @@ class ServerParts(Protocol):
     @property
     def replicas(self) -> ReplicasPart: ...
     @property
+    def cluster(self) -> ClusterPart: ...
+    @property
     def stats(self) -> StatsPart: ...
     @property
     def timings(self) -> TimingsPart: ...
@@ -400,6 +403,21 @@ class ReplicasPart(Protocol):
         """Return the number of replicas that have the log on disk up to ``offset``."""
     def ask(self) -> None:
         """Request acknowledgements."""
+
+
+class ClusterPart(Protocol):
+    """The servers that share the slots, for cluster clients."""
+
+    @property
+    def enabled(self) -> bool:
+        """The directive ``cluster-enabled``."""
+    @property
+    def id(self) -> str:
+        """The ID of this server."""
+    def nodes(self, session: Session) -> list[ClusterNode]:
+        """Return the members, the leader first, as this client reaches them."""
+    def leader(self, session: Session) -> tuple[str, int]:
+        """Return the host and port at which this client reaches the leader. For a replica only."""
 
 
 class StatsPart(Protocol):

@@ -63,7 +63,9 @@ Reaches = Callable[[Keyspace, list[bytes]], Iterable[bytes]]
 MOST_NAMES: Final = 10_000  # maximum arguments of commands that take names and do little work for each
 MANY: Final = 1 << 60  # more arguments than any call has; compiled code is slow with numbers of more than 62 bits
 
-GROUPS: Final = ("generic", "string", "stream", "connection", "server", "pubsub", "scripting", "transactions")
+GROUPS: Final = (
+    "generic", "string", "stream", "connection", "server", "pubsub", "scripting", "transactions", "cluster",
+)  # fmt: skip
 
 FLAGS: Final = frozenset(
     (
@@ -117,7 +119,7 @@ class Command:
         "acl_categories", "adds", "alike", "args", "arity", "batch", "brief", "called", "calls", "channels",
         "complexity", "failed", "first", "flags", "group", "handler", "hot_least", "hot_most", "key_after_token",
         "key_spec_of", "key_specs", "last", "most", "name", "reaches", "reads", "rejected", "since", "step",
-        "subcommands", "traits", "usec", "write", "writes",
+        "several_keys", "subcommands", "traits", "usec", "write", "writes",
     )  # fmt: skip
 
     def __init__(
@@ -143,6 +145,8 @@ class Command:
         # number of words, including the name; negative: minimum number
         self.arity = arity if arity is not None else (named_by + least if exact else -(named_by + least))
         self.key_specs = tuple(key_specs(args, named_by, named_by))
+        # whether a call may have several keys, which share a slot in a cluster
+        self.several_keys = len(self.key_specs) > 1 or any(spec.last or spec.counted for spec in self.key_specs)
         # the same in Redis's older form: first key, last key (negative: from the end), step; 0 0 0 without keys
         self.first, self.last, self.step = _key_range(self.key_specs)
         if any(spec.keyword or spec.counted or spec.option for spec in self.key_specs):
@@ -190,12 +194,13 @@ class Command:
         """Return whether this call may need memory for data, so that it is refused beyond maxmemory."""
         return "denyoom" in self.flags and (self.adds is None or self.adds(argv))
 
-    def keys(self, argv: Sequence[bytes]) -> list[tuple[int, KeySpec]]:
-        """Return the positions of the keys in argv, each with its spec."""
+    def keys(self, argv: Sequence[bytes], real: bool = True) -> list[tuple[int, KeySpec]]:
+        """Return the positions of the keys in argv, each with its spec. ``real``: without the names that only cluster
+        clients treat as keys."""
         found: list[tuple[int, KeySpec]] = []
         specs = self.key_specs if self.key_spec_of is None else (self.key_specs[self.key_spec_of(argv)],)
         for spec in specs:
-            if not spec.real:
+            if real and not spec.real:
                 continue
             if spec.keyword and self.key_after_token is not None:
                 at = self.key_after_token(argv)

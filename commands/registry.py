@@ -14,9 +14,9 @@ _MODULES: Final = (
     "redis_streams.trim",
     "keys.counters", "keys.expiry", "keys.keys", "keys.manystrings", "keys.rename", "keys.scripts", "keys.strings",
     "keys.substrings", "keys.transactions",
-    "admin.acl", "admin.client", "admin.config", "admin.connection", "admin.debug", "admin.introspection",
-    "admin.memory", "admin.observe", "admin.pubsub", "admin.replication", "admin.server", "admin.tracking",
-    "help",
+    "admin.acl", "admin.client", "admin.cluster", "admin.config", "admin.connection", "admin.debug",
+    "admin.introspection", "admin.memory", "admin.observe", "admin.pubsub", "admin.replication", "admin.server",
+    "admin.tracking", "help",
 )  # fmt: skip
 
 for _name in _MODULES:

@@ -13,6 +13,7 @@
     fullcopy      receives a copy of a leader's store and installs it
     history       the identity of the log: its replication ID and its previous IDs
     directory     the data directory: its contents, its ID, and the lock against other servers
+    nodeid        the ID of a server
     recovery      the result of recovery
     lmdbfile      opens LMDB environments; LMDB's errors name the file and the remedy
     lmdbpages     verifies the pages of an LMDB file before LMDB maps them

@@ -9,6 +9,7 @@
     incoming/        a full copy of a leader's store in progress, see ``fullcopy``; removed by the next start
     incoming.ready/  a complete copy: the next start replaces the parts above by its parts
     replicas         empty; exists while there are replicas, or there were within repl-backlog-ttl
+    node             the ID of this server, see ``nodeid``
     tidelog.making   empty; exists until a first start is complete
     *.new            the replacement of a file, left by a crash; removed by the next start
 
@@ -38,7 +39,7 @@ LOCK = "lock"
 ID_LINE = re.compile(r"id [0-9a-f]{40}")
 PARTS = ("tail", "journal", "store")
 REPLICAS = "replicas"
-LEFT = ("tail.new", "replication.new", "tidelog.format.new")
+LEFT = ("tail.new", "replication.new", "tidelog.format.new", "node.new")
 
 
 def lock(directory: Path) -> int:

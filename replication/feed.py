@@ -32,6 +32,7 @@ from persistence.log import GoneError, Log
 from persistence.storecopy import StoreCopy
 from replication import formats, frames
 from replication.frames import encode, head
+from replication.members import Member
 from resp.errors import CommandError, CorruptError
 from resp.exact import ExactDecoder
 
@@ -84,12 +85,14 @@ class ReplicaFeed(asyncio.Protocol):
 
     def __init__(
         self, owner: FeedOwner, host: str, port: int, offset: int, now: int, copy_only: bool = False,
-        reads: int = formats.FORMAT,
+        reads: int = formats.FORMAT, member: Member | None = None,
     ) -> None:  # fmt: skip
         """Initialize. ``copy_only``: the other end takes a full copy and the log after it, but is not a replica.
-        ``reads``: the format that it can read."""
+        ``reads``: the format that it can read. ``member``: how it announces itself to clients; None: it does not."""
         self.owner = owner
         self.copy_only = copy_only
+        self.member = member
+        self.introduced = False  # it was told the other members after its first acknowledgement
         self.host = host  # host and port where clients reach the replica: as announced, or from the connection
         self.port = port
         self._reads = reads
@@ -110,6 +113,7 @@ class ReplicaFeed(asyncio.Protocol):
         self._work: asyncio.Future[Any] | None = None  # current or last work in a thread for this feed
         self._task: asyncio.Task[None] | None = None
         self._over = False
+        self._told = b""  # the last list of members that was sent
 
     def begin(self, transport: asyncio.Transport, delay: bool) -> None:
         """Take over the connection. ``delay``: the system may join small packets (Nagle's algorithm)."""
@@ -190,6 +194,12 @@ class ReplicaFeed(asyncio.Protocol):
         """Send a MESSAGE or SHARD frame. It is dropped if the feed is not live: messages may be lost."""
         if self.live:
             self._write(frame)
+
+    def tell_members(self, members: bytes) -> None:
+        """Send the list of the other members, if it has changed."""
+        if self.live and members != self._told:
+            self._told = members
+            self._write(encode(frames.MEMBERS, 0, members))
 
     async def _run(self) -> None:
         try:

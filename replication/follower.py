@@ -60,6 +60,8 @@ class FollowerOwner(Protocol):
     def batch(self, offset: int, batch: bytes) -> None:
         """Apply a batch. Raises LinkError if it does not follow this log's end or can't be applied."""
     def received_message(self, channel: bytes, text: bytes, shard: bool) -> None: ...
+    def received_members(self, payload: bytes) -> None:
+        """Process a MEMBERS frame. Raises LinkError."""
     def paused(self) -> bool:
         """Return whether no data from the leader may be applied now (CLIENT PAUSE)."""
     def ack_requested(self) -> None:
@@ -271,6 +273,8 @@ class LeaderFollower:
                 self.owner.ack_requested()
         elif kind in (frames.MESSAGE, frames.SHARD):
             self.owner.received_message(*frames.read_message(payload), kind == frames.SHARD)
+        elif kind == frames.MEMBERS:
+            self.owner.received_members(payload)
         else:
             raise LinkError("a part of a copy that was not requested")
 

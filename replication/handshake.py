@@ -7,6 +7,7 @@
                                                            redis-server replies with an error and can't be followed;
                                                            earlier leaders ignore any capa, see ``formats``, and
                                                            reply only +OK
+      with cluster-enabled also capa node-...              see ``members``
     REPLCONF listening-port 6380              +OK          the leader shows it in INFO
     REPLCONF ip-address 10.0.0.2              +OK          if replica-announce-ip is set
     REPLCONF history 4711:2864434397          +OK          crc32 of this log's bytes from offset 4711 to its end; twice
@@ -33,6 +34,7 @@ from dataclasses import dataclass
 
 from replication.formats import CAPA, FORMAT
 from replication.frames import LinkError
+from replication.members import Member, capability
 
 VERSION = 1  # version of the link protocol: requests and frames
 LONGEST_LINE = 4096  # maximum size of a reply, including its line feed
@@ -85,6 +87,7 @@ class Introduction:
     failover: bool = False
     longer: tuple[int, int] | None = None  # the same for a longer part of the end
     data: Lineage | None = None  # the data that a full copy may not replace with less (Rule 1); None: any data
+    member: Member | None = None  # how it announces itself to clients; None: cluster-enabled is no
 
 
 @dataclass(slots=True)
@@ -192,7 +195,8 @@ def _steps(who: Introduction) -> Iterator[tuple[str, bytes]]:
     yield "PING", request("PING")
     if who.password:
         yield "AUTH", request("AUTH", *([who.user] if who.user else []), who.password)
-    yield "REPLCONF tidelog", request("REPLCONF", "tidelog", VERSION, "capa", b"%b%d" % (CAPA, FORMAT))
+    about: list[bytes | str] = ["capa", capability(who.member)] if who.member is not None else []
+    yield "REPLCONF tidelog", request("REPLCONF", "tidelog", VERSION, "capa", b"%b%d" % (CAPA, FORMAT), *about)
     yield "REPLCONF listening-port", request("REPLCONF", "listening-port", who.port)
     if who.announce_ip:
         yield "REPLCONF ip-address", request("REPLCONF", "ip-address", who.announce_ip)

@@ -41,6 +41,7 @@ from respserver.observe.logs import Logger
 from respserver.observe.slowlog import Timings
 from respserver.observe.stats import Counters
 from respserver.reporting import Reporting, ReportSources
+from respserver.roles.cluster import Cluster
 from respserver.roles.link import LeaderLink, LinkEvents
 from respserver.roles.replicas import Replicas
 from respserver.roles.roles import Roles
@@ -149,6 +150,10 @@ class RespServer:
     @property
     def tracking(self) -> Tracking:
         return self.notifications.tracking
+
+    @property
+    def cluster(self) -> Cluster:
+        return self.link.cluster
 
     def _overheads(self) -> int:
         """Return the memory size of everything that is neither data nor a client's."""

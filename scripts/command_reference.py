@@ -29,6 +29,7 @@ GROUPS = {
     "scripting": "Scripts",
     "pubsub": "Publish and subscribe",
     "connection": "Connection",
+    "cluster": "Cluster clients",
     "server": "Server",
 }
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 from typing import Final
 
 _PLAIN: Final = """
-asking bitcount bitfield bitfield_ro bitop bitpos blmove blmpop blpop brpop brpoplpush bzmpop bzpopmax bzpopmin
+bitcount bitfield bitfield_ro bitop bitpos blmove blmpop blpop brpop brpoplpush bzmpop bzpopmax bzpopmin
 eval_ro evalsha_ro fcall fcall_ro geoadd geodist geohash geopos georadius georadius_ro georadiusbymember
 georadiusbymember_ro geosearch geosearchstore getbit hdel hexists hexpire hexpireat hexpiretime hget hgetall hgetdel
 hgetex hincrby hincrbyfloat hkeys hlen hmget hmset hpersist hpexpire hpexpireat hpexpiretime hpttl hrandfield hscan
 hset hsetex hsetnx hstrlen httl hvals lcs lindex linsert llen lmove lmpop lolwut lpop lpos lpush lpushx lrange lrem
-lset ltrim migrate pfadd pfcount pfdebug pfmerge pfselftest readonly readwrite restore-asking rpop rpoplpush rpush
+lset ltrim migrate pfadd pfcount pfdebug pfmerge pfselftest restore-asking rpop rpoplpush rpush
 rpushx sadd scard sdiff sdiffstore setbit sinter sintercard sinterstore sismember smembers smismember smove sort
 sort_ro spop srandmember srem sscan sunion sunionstore vadd vcard vdim vemb vgetattr vinfo vismember vlinks
 vrandmember vrange vrem vsetattr vsim xidmprecord zadd zcard zcount zdiff zdiffstore zincrby zinter zintercard
@@ -25,10 +25,9 @@ zunion zunionstore
 _WITH_SUBCOMMANDS: Final = {
     "client": "capa import-source",
     "cluster": (
-        "addslots addslotsrange bumpepoch cancelslotmigrations count-failure-reports countkeysinslot delslots "
-        "delslotsrange failover flushslots forget getkeysinslot getslotmigrations help info keyslot links meet "
-        "migrateslots migration myid myshardid nodes replicas replicate reset saveconfig set-config-epoch setslot "
-        "shards slaves slot-stats slots syncslots"
+        "addslots addslotsrange bumpepoch cancelslotmigrations delslots delslotsrange failover flushslots forget "
+        "getslotmigrations meet migrateslots migration replicate reset saveconfig set-config-epoch setslot slot-stats "
+        "syncslots"
     ),
     "commandlog": "get help len reset",
     "function": "delete dump flush help kill list load restore stats",

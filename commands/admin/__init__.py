@@ -3,6 +3,7 @@
     acl            ACL
     client         CLIENT
     clientlist     the line of a client in CLIENT LIST
+    cluster        CLUSTER, READONLY, READWRITE, ASKING
     config         CONFIG
     connection     HELLO, AUTH, PING, RESET, SELECT
     debug          DEBUG, disabled by default

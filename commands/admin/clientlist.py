@@ -20,7 +20,8 @@ def client_flags(session: Session, stats: TransportStats) -> str:
     kind, caching = client_type(session), session.caching
     states = (
         ("O", session.monitoring), ("S", kind == b"replica"), ("M", kind == b"master"),
-        ("P", session.subscribed), ("x", session.multi), ("b", session.blocked or stats.paused),
+        ("r", session.readonly), ("P", session.subscribed), ("x", session.multi),
+        ("b", session.blocked or stats.paused),
         ("t", caching is not None), ("R", caching is not None and caching.broken),
         ("B", caching is not None and caching.bcast),
         ("d", session.dirty_cas), ("c", session.close_after_reply), ("U", session.unix), ("e", session.no_evict),

@@ -74,22 +74,23 @@ def hello(ctx: Context, argv: list[bytes]) -> Reply:
             credentials = (argv[at], argv[at + 1])
         else:
             name = check_name(argv[at], "Client names")
-    role = b"replica" if ctx.ks.follower else b"master"
+    role = "replica" if ctx.ks.follower else "master"
+    mode = "cluster" if ctx.server.cluster.enabled else "standalone"
     if credentials is not None:
-        return _log_in(ctx, *credentials, argv[0], lambda: _greeting(session, proto, name, role))
+        return _log_in(ctx, *credentials, argv[0], lambda: _greeting(session, proto, name, mode, role))
     if not session.authenticated:
         raise CommandError(errors.HELLO_NEEDS_AUTH)
-    return _greeting(session, proto, name, role)
+    return _greeting(session, proto, name, mode, role)
 
 
-def _greeting(session: Session, proto: int, name: bytes | None, role: bytes) -> bytes:
+def _greeting(session: Session, proto: int, name: bytes | None, mode: str, role: str) -> bytes:
     """Switch to the protocol, set the name unless it is None, and return HELLO's reply."""
     if name is not None:
         session.name = name
     session.proto = proto
     session.refresh()
     return reply.encode(proto, {
-        "server": "redis", "version": REDIS_LEVEL, "proto": proto, "id": session.id, "mode": "standalone",
+        "server": "redis", "version": REDIS_LEVEL, "proto": proto, "id": session.id, "mode": mode,
         "role": role, "modules": [],
     })  # fmt: skip
 
@@ -161,6 +162,7 @@ def _as_new(ctx: Context) -> bytes:
     session.name = b""
     session.proto = 2
     session.reply_mode = 0
+    session.readonly = False
     session.no_evict = session.no_touch = ctx.ks.no_touch = False
     ctx.server.users.greet(session)
     return reply.simple(b"RESET")
@@ -169,5 +171,7 @@ def _as_new(ctx: Context) -> bytes:
 @command("SELECT", arg("index", "integer"), flags="loading stale fast", group="connection")
 def select(ctx: Context, argv: list[bytes]) -> Reply:
     """Accept database 0, the only one."""
+    if ctx.server.cluster.enabled and integer(argv[1]):
+        raise CommandError(errors.NOT_IN_CLUSTER.format("SELECT"))
     check_database(argv[1])
     return reply.OK

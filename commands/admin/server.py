@@ -96,6 +96,8 @@ def flushdb(ctx: Context, argv: list[bytes]) -> Reply:
 )  # fmt: skip
 def swapdb(ctx: Context, argv: list[bytes]) -> Reply:
     """Accept database 0 twice, as it is the only one."""
+    if ctx.server.cluster.enabled:
+        raise CommandError(errors.NOT_IN_CLUSTER.format("SWAPDB"))
     check_database(argv[1], "ERR invalid first DB index")
     check_database(argv[2], "ERR invalid second DB index")
     return reply.OK

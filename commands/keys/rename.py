@@ -96,6 +96,8 @@ def copy(ctx: Context, argv: list[bytes]) -> Reply:
 @command("MOVE", key("RW ACCESS DELETE"), arg("db", "integer"), flags="write fast", group="generic")
 def move(ctx: Context, argv: list[bytes]) -> Reply:
     """Return an error: there is no other database to which a key could be moved."""
+    if ctx.server.cluster.enabled:
+        raise CommandError(errors.NOT_IN_CLUSTER.format("MOVE"))
     check_database(argv[2])
     raise CommandError(errors.SAME_OBJECT)
 

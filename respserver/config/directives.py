@@ -417,8 +417,16 @@ _REPLICATION = (
 )
 
 _OTHERS = (
-    Directive("cluster-enabled", "yesno", "no", "Not supported.", mutable=False, fixed="refuse",
-              why="this server can't be a node of a Redis Cluster"),
+    Directive("cluster-enabled", "yesno", "no",
+              "Serve cluster clients: the leader has all slots, a replica sends clients to it with `-MOVED`, and the "
+              "keys of a call must have the same slot.", mutable=False),
+    Directive("cluster-announce-ip", "host", "",
+              "The address at which cluster clients reach this server; empty: `replica-announce-ip`, or the address at "
+              "which this client or the leader reaches it."),
+    Directive("cluster-announce-port", "integer", "0",
+              "The port at which cluster clients reach this server; 0: the port on which it listens.", high=65535),
+    Directive("cluster-announce-tls-port", "integer", "0",
+              "The same for clients that use TLS.", high=65535),
 )
 
 # fmt: on

@@ -2,7 +2,7 @@
 
 A configuration written for Redis must be able to start tidelog. So these directives are accepted with a warning, and
 CONFIG GET returns the configured value, or Redis's default. They are grouped by the reason in the warning. Directives
-that are *dangerous* to ignore (cluster mode) are in ``directives``, with ``fixed="refuse"``.
+that are *dangerous* to ignore are in ``directives``, with ``fixed="refuse"``.
 
 The names come from ``CONFIG GET *`` and redis.conf of redis-server 7.0.15, and from the additions of Redis 8. A test
 compares them with an installed redis-server.
@@ -71,9 +71,9 @@ _GROUPS: tuple[tuple[str, str], ...] = (
         "replica-ignore-disk-write-errors=no propagation-error-behavior=ignore",
     ),
     (
-        "tidelog is not a Redis Cluster node: clients choose the server by key",
-        """cluster-config-file=nodes.conf cluster-node-timeout=15000 cluster-port=0 cluster-announce-ip=
-        cluster-announce-port=0 cluster-announce-bus-port=0 cluster-announce-tls-port=0 cluster-announce-hostname=
+        "there is no cluster bus, and one leader has all slots",
+        """cluster-config-file=nodes.conf cluster-node-timeout=15000 cluster-port=0
+        cluster-announce-bus-port=0 cluster-announce-hostname=
         cluster-announce-human-nodename= cluster-preferred-endpoint-type=ip cluster-migration-barrier=1
         cluster-allow-replica-migration=yes cluster-require-full-coverage=yes cluster-allow-reads-when-down=no
         cluster-allow-pubsubshard-when-down=yes cluster-replica-validity-factor=10

@@ -122,7 +122,10 @@ class Values:
     min_replicas_to_write: int  # 0: no replicas needed
     min_replicas_max_lag: int  # seconds; 0: no replicas needed
     # clusters
-    cluster_enabled: bool  # always False
+    cluster_enabled: bool
+    cluster_announce_ip: str  # "": replica_announce_ip, or the address at which others reach this server
+    cluster_announce_port: int  # 0: the port on which this server listens
+    cluster_announce_tls_port: int  # 0: the port for TLS on which this server listens
 
     def __init__(self) -> None:
         self.file: str | None = None  # absolute path of the configuration file; None: none

@@ -31,12 +31,14 @@ from typing import Final
 from commands.acl.check import denied
 from commands.context import DUE_MESSAGES, Await, Block, Chunks, Context, DelayedReply, ServerParts, next_pending
 from commands.declare import lookup
+from commands.slots import slot_of
 from resp import errors
 from resp.errors import CommandError
 from respserver.clients.connection import Connection
 from respserver.clients.flowcontrol import Wait
 from respserver.clients.state import HALF_CLOSED
 from respserver.execution.faults import Failures
+from respserver.execution.redirects import moved
 from respserver.runtime.parts import RuntimeParts
 from storage.groups.group import Group
 from storage.model.timers import PENDING_DUE, Timers
@@ -471,6 +473,17 @@ class Blocking:
         ended += self._waiting(True)
         for waiter in ended:
             self.fail(waiter, text)
+
+    def redirect(self) -> None:
+        """End the waits for streams, except for those of clients that sent READONLY and wait for no group, by sending
+        the clients to the leader. Called when this server, with ``cluster-enabled``, becomes a replica."""
+        for_groups = set(self._waiting(True))
+        for waiter in self._waiting(False):
+            session = waiter.conn.session
+            if not session.readonly or waiter in for_groups:
+                command = lookup(waiter.argv)
+                slot = slot_of(waiter.argv[command.keys(waiter.argv)[0][0]])
+                self.fail(waiter, moved(self._server.cluster, session, slot).text)
 
     def _waiting(self, for_groups: bool) -> list[Waiter]:
         """Return the clients that wait for streams, each once; or only those that wait for groups."""

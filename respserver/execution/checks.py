@@ -15,7 +15,7 @@ from commands.session import Session
 from resp import errors
 from resp.errors import CommandError
 from respserver.clients.connection import Connection
-from respserver.execution import activity
+from respserver.execution import activity, redirects
 from respserver.runtime.gates import Gates
 from respserver.runtime.memory import Memory
 
@@ -58,6 +58,8 @@ class Checks:
         if denial is not None:
             self._ctx.server.users.note(session, denial.reason, denial.what)
             raise denial.error()
+        if self._ctx.server.cluster.enabled:
+            redirects.check(self._ctx, command, session, argv)
         if gates.out_of_memory and self._memory.check():
             self._refuse(command, session, argv, Command.grows, errors.OOM)
             if session.multi and "immediate" not in command.traits:  # as in Redis: queueing takes memory

@@ -68,6 +68,7 @@ class Dispatcher:
         self._data = parts.data
         self._gates = parts.gates
         self._ticks = parts.ticks
+        self._slotted = parts.config.cluster_enabled  # the keys of a call must have the same slot
         self._blocking = blocking
         self._slicing = slicing
         self._transactions = transactions
@@ -198,6 +199,7 @@ class Dispatcher:
                 command is not None
                 and command.hot_least <= len(argv) <= command.hot_most
                 and conn.session.plain
+                and not (self._slotted and command.several_keys)
                 and (not self._gates.closed or (self._gates.reads_pass and not command.write))
             ):
                 if at + 1 < len(calls):

@@ -87,7 +87,7 @@ def _server(s: ServerStats) -> Fields:
     yield "redis_git_sha1", "00000000"
     yield "redis_git_dirty", 0
     yield "redis_build_id", 0
-    yield "redis_mode", "standalone"
+    yield "redis_mode", "cluster" if s.config("cluster-enabled") == "yes" else "standalone"
     yield "os", f"{platform.system()} {platform.release()} {platform.machine()}"
     yield "arch_bits", 64 if sys.maxsize > 2**32 else 32
     yield "multiplexing_api", "asyncio"
@@ -328,8 +328,8 @@ def _latencystats(s: ServerStats) -> Fields:
             yield f"latency_percentiles_usec_{name}", values
 
 
-def _cluster(_: ServerStats) -> Fields:
-    yield "cluster_enabled", 0
+def _cluster(s: ServerStats) -> Fields:
+    yield "cluster_enabled", int(s.config("cluster-enabled") == "yes")
 
 
 def _keyspace(s: ServerStats) -> Fields:

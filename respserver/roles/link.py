@@ -32,6 +32,7 @@ from respserver.clients.clients import Clients
 from respserver.clients.listeners import shown
 from respserver.clients.pubsub import PubSub
 from respserver.observe.stats import RoleStats
+from respserver.roles.cluster import Cluster
 from respserver.roles.replicas import Replicas, change_history
 from respserver.runtime.parts import RuntimeParts, ServerPart
 from storage.keyspace.replay import replay
@@ -86,6 +87,7 @@ class LeaderLink(ServerPart):
         self._clients = clients
         self._pubsub = pubsub
         self._replicas = replicas
+        self.cluster = Cluster(parts, replicas, lambda: self.up)
         self._events = events
         self._force = False  # a full copy may replace more data of an unrelated history, once
         self.takeover = False  # during a FAILOVER: request the followed server to become the leader
@@ -169,6 +171,7 @@ class LeaderLink(ServerPart):
         who.failover = self.takeover
         if not self._force and not config.replica_accept_shorter:
             who.data = self._replicas.lineage()
+        who.member = self.cluster.me() if self.cluster.enabled else None
         if not self._distrust:
             # the replica that becomes the leader knows this server by its current ID
             who.replid = disk.history.id if who.failover else disk.history.ask(disk.offset)
@@ -326,6 +329,9 @@ class LeaderLink(ServerPart):
     def received_message(self, channel: bytes, text: bytes, shard: bool) -> None:
         self._pubsub.deliver(channel, text, shard)
         self._replicas.message(channel, text, shard)
+
+    def received_members(self, payload: bytes) -> None:
+        self.cluster.heard(payload)
 
     # -- the state of the link -----------------------------------------------------------------------------------
     def patience(self) -> float:

@@ -27,6 +27,7 @@ from persistence.log import GoneError, Log
 from replication import formats, frames
 from replication.feed import ReplicaFeed
 from replication.handshake import VERSION, Lineage
+from replication.members import Member, announced
 from resp import errors, reply
 from resp.errors import CommandError, CorruptError
 from respserver.clients.clients import Clients
@@ -51,6 +52,7 @@ class Announcement:
     port: int = 0
     history: list[tuple[int, int]] = field(default_factory=list)  # (start offset, crc32) of the last pieces of its log
     copy_only: bool = False  # see Rule 3
+    member: Member | None = None  # how it announces itself to clients
 
     def note(self, option: bytes, value: bytes) -> None:
         """Record one REPLCONF option. Raises CommandError."""
@@ -77,6 +79,7 @@ class Announcement:
             self.copy_only = integer(value) != 0
         elif name == b"capa":
             self.reads = max(self.reads, formats.said(value))
+            self.member = announced(value) or self.member
         elif name not in (b"version", b"rdb-filter-only"):
             text = option.decode("utf-8", "replace")
             raise CommandError(f"ERR Unrecognized REPLCONF option: {text}")
@@ -195,7 +198,7 @@ class Replicas(ServerPart):
             self._check_format(session, self.disk.store.format)
         host = who.host or session.addr.rpartition(":")[0].strip("[]")
         reads = formats.FORMAT if who.copy_only else who.reads
-        feed = ReplicaFeed(self, host, who.port, offset, self._clock.mono(), who.copy_only, reads)
+        feed = ReplicaFeed(self, host, who.port, offset, self._clock.mono(), who.copy_only, reads, who.member)
         session.replica = feed
         self._connections[feed] = conn
         if not who.copy_only:

@@ -41,6 +41,7 @@ class Roles(ServerPart):
         self._blocking = blocking
         self._replicas = replicas
         self._link = link
+        self._cluster = link.cluster
         self._on_role = on_role
         self._failover: Failover | None = None  # the one in progress
 
@@ -88,8 +89,11 @@ class Roles(ServerPart):
         for session in self._clients:
             session.wrote = 0  # an offset in a log that may be replaced
         self._config.replicaof = [host, str(port)]
+        self._cluster.followed()
         if not self._data.follower:
             self._set_follower(True)
+            if self._cluster.enabled:
+                self._blocking.redirect()
             self._blocking.unblock_groups(errors.DEMOTED)
             self._note_replica()
         self._replicas.drop_all("this server follows another leader now")
@@ -135,6 +139,7 @@ class Roles(ServerPart):
             raise CommandError(f"ERR the new replication ID can't be saved: {error}") from error
         self._link.stop()
         self._config.replicaof = []
+        self._cluster.followed()
         self._set_follower(False)
         self._link.trust()
         self._data.ks.resume(self._clock.now())
@@ -146,7 +151,7 @@ class Roles(ServerPart):
     def set_gates(self) -> None:
         follower = self._data.follower
         stale = follower and not self._link.up and not self._config.replica_serve_stale_data
-        self._gates.role(follower, stale)
+        self._gates.role(follower, stale, follower and self._cluster.enabled)
         self._replicas.count()
 
     # -- FAILOVER and PSYNC --------------------------------------------------------------------------------------
@@ -201,6 +206,9 @@ class Roles(ServerPart):
     def heard(self, feed: ReplicaFeed) -> None:
         """Serve clients that wait for replicas, and continue a failover. Called when a replica has acknowledged."""
         self._blocking.acknowledged()
+        if not feed.introduced:
+            feed.introduced = True
+            self._cluster.tell()
         if self._failover is not None:
             self._failover.heard(feed)
 
@@ -223,6 +231,7 @@ class Roles(ServerPart):
     def on_time(self, mono: int) -> None:
         """Do the periodic work. Called ``hz`` times a second. ``mono``: ms, monotonic."""
         self._replicas.on_time(mono)
+        self._cluster.tell()
         if self._failover is not None:
             self._failover.on_time()
         self._link.on_time(mono)

@@ -12,7 +12,7 @@ class Gates:
 
     __slots__ = (
         "closed", "held", "loading", "monitored", "out_of_memory", "pause_until", "pause_writes_only", "reads_pass",
-        "readonly", "stale", "too_few", "unwritable",
+        "readonly", "redirects", "stale", "too_few", "unwritable",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -21,6 +21,7 @@ class Gates:
         self.unwritable = ""  # error line for commands that write, while the disk accepts no writes; otherwise empty
         self.out_of_memory = False  # maxmemory is reached; commands that add data are refused
         self.readonly = False  # this server is a replica
+        self.redirects = False  # a replica of a cluster: it sends clients to the leader
         self.stale = False  # a replica without a link to its leader, and with replica-serve-stale-data no
         self.loading = False  # the data is being replaced
         self.too_few = False  # fewer good replicas than min-replicas-to-write
@@ -38,8 +39,8 @@ class Gates:
         self.out_of_memory = full
         self._update()
 
-    def role(self, readonly: bool, stale: bool) -> None:
-        self.readonly, self.stale = readonly, stale
+    def role(self, readonly: bool, stale: bool, redirects: bool = False) -> None:
+        self.readonly, self.stale, self.redirects = readonly, stale, redirects
         self._update()
 
     def load(self, loading: bool) -> None:
@@ -64,7 +65,9 @@ class Gates:
         self._update()
 
     def _update(self) -> None:
-        blocks_all = self.stale or self.loading or self.held or self.monitored or self.pause_until != 0
+        blocks_all = (
+            self.stale or self.redirects or self.loading or self.held or self.monitored or self.pause_until != 0
+        )
         self.reads_pass = not blocks_all
         self.closed = (
             blocks_all or self.readonly or self.too_few or self.out_of_memory or bool(self.unwritable)

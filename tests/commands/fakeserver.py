@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 from commands.context import Await, Context, Reply, Slices
@@ -139,6 +140,7 @@ class FakeServer(Clock):
         self.timings.slowlog.slower_than, self.timings.latency.threshold = 0, 1
         self.pauses: Any = Recorder(self.calls)
         self.replicas: Any = FakeReplicas(self.calls, self)
+        self.cluster: Any = SimpleNamespace(enabled=False)
         self.served_time: Any = Recorder([], update=None)
         self.roles: Any = Recorder(
             self.calls, describe=[b"master", 42, []], follow=True,

@@ -1,0 +1,235 @@
+"""CLUSTER, READONLY, READWRITE, ASKING: what cluster clients use to find the leader.
+
+There is one shard: the leader has all slots, and its replicas have copies. Without ``cluster-enabled yes``, these
+commands fail, as in Redis.
+
+Decision: COUNTKEYSINSLOT and GETKEYSINSLOT search all keys, in slices. Only tools that move slots call them. An index
+by slot would cost memory for each key and time for each key that is created or deleted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from commands.context import Chunks, Context, Reply, Slices
+from commands.declare import arg, command, help_lines
+from commands.parse import integer
+from commands.slicing import AT_ONCE, long_array
+from commands.slots import ALL_SLOTS_ID, SLOTS, ClusterNode, slot_of
+from resp import errors, reply
+from resp.errors import CommandError
+
+_server = partial(command, group="cluster")
+_NO_BUS = 0  # members do not gossip, so they have no bus port
+
+
+def _check_enabled(ctx: Context) -> None:
+    if not ctx.server.cluster.enabled:
+        raise CommandError(errors.NO_CLUSTER)
+
+
+def _nodes(ctx: Context) -> list[ClusterNode]:
+    """Return the members, the leader first. Raises CommandError if cluster-enabled is no."""
+    _check_enabled(ctx)
+    return ctx.server.cluster.nodes(ctx.session)
+
+
+def _text(ctx: Context, text: str) -> bytes:
+    return reply.verbatim(ctx.session.proto, "txt", text.encode("utf-8", "surrogateescape"))
+
+
+def _line(node: ClusterNode, leader: ClusterNode, now: int) -> str:
+    """Return the line of a node in CLUSTER NODES, without its end."""
+    flags = ("myself," if node.myself else "") + ("master" if node.leads else "slave")
+    heard = 0 if node.myself else now
+    link = "connected" if node.myself or node.online else "disconnected"
+    slots = f" 0-{SLOTS - 1}" if node.leads else ""
+    above = "-" if node.leads else leader.id
+    return f"{node.id} {node.host}:{node.port}@{_NO_BUS} {flags} {above} 0 {heard} 0 {link}{slots}"
+
+
+# -- the members ---------------------------------------------------------------------------------------------------
+@_server("CLUSTER|SLOTS", flags="loading stale", complexity="O(N): N members.")
+def cluster_slots(ctx: Context, argv: list[bytes]) -> Reply:
+    """Return the ranges of slots, each with its leader and its online replicas."""
+    proto = ctx.session.proto
+    members: list[object] = [
+        [node.host.encode("utf-8", "surrogateescape"), node.port, node.id.encode(), {}]
+        for node in _nodes(ctx)
+        if node.leads or node.online
+    ]
+    return reply.encode(proto, [[0, SLOTS - 1, *members]])
+
+
+@_server("CLUSTER|SHARDS", flags="loading stale", complexity="O(N): N members.")
+def cluster_shards(ctx: Context, argv: list[bytes]) -> Reply:
+    """Return the shards: their slots and their members."""
+    members = []
+    for node in _nodes(ctx):
+        host = node.host.encode("utf-8", "surrogateescape")
+        port = {b"tls-port": node.port} if ctx.session.tls else {b"port": node.port}
+        members.append({
+            b"id": node.id.encode(), **port, b"ip": host, b"endpoint": host,
+            b"role": b"master" if node.leads else b"replica", b"replication-offset": node.offset,
+            b"health": b"online" if node.online else b"failed",
+        })  # fmt: skip
+    return reply.encode(ctx.session.proto, [{b"slots": [0, SLOTS - 1], b"nodes": members}])
+
+
+@_server("CLUSTER|NODES", flags="stale", complexity="O(N): N members.")
+def cluster_nodes(ctx: Context, argv: list[bytes]) -> Reply:
+    """Return a line for each member."""
+    nodes = _nodes(ctx)
+    return _text(ctx, "".join([_line(node, nodes[0], ctx.now) + "\n" for node in nodes]))
+
+
+def _replicas(ctx: Context, argv: list[bytes]) -> Reply:
+    nodes = _nodes(ctx)
+    wanted = _known(nodes, argv[2])
+    if not wanted.leads:
+        raise CommandError("ERR The specified node is not a master")
+    return reply.bulk_array([_line(node, wanted, ctx.now).encode() for node in nodes if not node.leads])
+
+
+def _known(nodes: list[ClusterNode], name: bytes) -> ClusterNode:
+    """Return the node with this ID. Raises CommandError."""
+    for node in nodes:
+        if node.id.encode() == name:
+            return node
+    raise errors.quoting("ERR Unknown node {}", name)
+
+
+@_server("CLUSTER|REPLICAS", arg("node-id"), flags="admin stale", complexity="O(N): N members.")
+def cluster_replicas(ctx: Context, argv: list[bytes]) -> Reply:
+    """Return the lines of the replicas of a leader, as in CLUSTER NODES."""
+    return _replicas(ctx, argv)
+
+
+@_server("CLUSTER|SLAVES", arg("node-id"), flags="admin stale", complexity="O(N): N members.")
+def cluster_slaves(ctx: Context, argv: list[bytes]) -> Reply:
+    """Do the same as CLUSTER REPLICAS."""
+    return _replicas(ctx, argv)
+
+
+@_server("CLUSTER|INFO", flags="stale")
+def cluster_info(ctx: Context, argv: list[bytes]) -> Reply:
+    """Return the state of the cluster as lines of names and values."""
+    nodes = _nodes(ctx)
+    # a replica without a link can't know whether anybody serves the slots
+    state = "ok" if not ctx.ks.follower or nodes[0].online else "fail"
+    fields = {
+        "cluster_state": state, "cluster_slots_assigned": SLOTS, "cluster_slots_ok": SLOTS if state == "ok" else 0,
+        "cluster_slots_pfail": 0, "cluster_slots_fail": 0 if state == "ok" else SLOTS,
+        "cluster_known_nodes": len(nodes), "cluster_size": 1, "cluster_current_epoch": 0, "cluster_my_epoch": 0,
+        "cluster_stats_messages_sent": 0, "cluster_stats_messages_received": 0,
+        "total_cluster_links_buffer_limit_exceeded": 0,
+    }  # fmt: skip
+    return _text(ctx, "".join([f"{name}:{value}\r\n" for name, value in fields.items()]))
+
+
+@_server("CLUSTER|MYID", flags="stale")
+def cluster_myid(ctx: Context, argv: list[bytes]) -> Reply:
+    """Return the ID of this server. It is kept in the data directory."""
+    _check_enabled(ctx)
+    return reply.bulk(ctx.server.cluster.id.encode())
+
+
+@_server("CLUSTER|MYSHARDID", flags="stale")
+def cluster_myshardid(ctx: Context, argv: list[bytes]) -> Reply:
+    """Return the ID of the shard, which is the same on all its members."""
+    _check_enabled(ctx)
+    return reply.bulk(ALL_SLOTS_ID.encode())
+
+
+@_server("CLUSTER|LINKS", flags="stale")
+def cluster_links(ctx: Context, argv: list[bytes]) -> Reply:
+    """Return an empty array: the members have no cluster bus."""
+    _check_enabled(ctx)
+    return reply.EMPTY_ARRAY
+
+
+@_server("CLUSTER|COUNT-FAILURE-REPORTS", arg("node-id"), flags="admin stale", complexity="O(N): N members.")
+def cluster_count_failure_reports(ctx: Context, argv: list[bytes]) -> Reply:
+    """Return 0: the members do not report each other's failures."""
+    _known(_nodes(ctx), argv[2])
+    return reply.integer(0)
+
+
+# -- slots ---------------------------------------------------------------------------------------------------------
+@_server("CLUSTER|KEYSLOT", arg("key"), flags="stale", complexity="O(N): N bytes of the key.")
+def cluster_keyslot(ctx: Context, argv: list[bytes]) -> Reply:
+    """Return the slot of a key."""
+    _check_enabled(ctx)
+    return reply.integer(slot_of(argv[2]))
+
+
+def _in_slot(
+    ctx: Context, slot: int, most: int, finish: Callable[[list[bytes]], bytes | Chunks]
+) -> bytes | Chunks | Slices:
+    """Return finish() of the keys of a slot, at most ``most``. All keys may have to be searched."""
+    cursor, found = 0, dict[bytes, None]()  # a key may be on two pages
+
+    def step(ctx: Context) -> bytes | Chunks | None:
+        nonlocal cursor
+        cursor, names = ctx.ks.index.page(cursor, AT_ONCE)
+        found.update(dict.fromkeys([name for name in names if slot_of(name) == slot]))
+        return finish(list(found)[:most]) if not cursor or len(found) >= most else None
+
+    if not most:
+        return finish([])
+    return step(ctx) or Slices(step, False)
+
+
+@_server("CLUSTER|COUNTKEYSINSLOT", arg("slot", "integer"), flags="stale", complexity="O(N): N keys in all slots.")
+def cluster_countkeysinslot(ctx: Context, argv: list[bytes]) -> Reply:
+    """Return the number of keys in a slot."""
+    _check_enabled(ctx)
+    slot = integer(argv[2])
+    if not 0 <= slot < SLOTS:
+        raise CommandError("ERR Invalid slot")
+    return _in_slot(ctx, slot, len(ctx.ks.keys), lambda found: reply.integer(len(found)))
+
+
+@_server(
+    "CLUSTER|GETKEYSINSLOT", arg("slot", "integer"), arg("count", "integer"), flags="stale",
+    complexity="O(N): N keys in all slots.",
+)  # fmt: skip
+def cluster_getkeysinslot(ctx: Context, argv: list[bytes]) -> Reply:
+    """Return the names of at most ``count`` keys in a slot."""
+    _check_enabled(ctx)
+    slot, count = integer(argv[2]), integer(argv[3])
+    if not 0 <= slot < SLOTS or count < 0:
+        raise CommandError("ERR Invalid slot or number of keys")
+    return _in_slot(ctx, slot, count, lambda found: long_array(found, b""))
+
+
+@_server("CLUSTER|HELP", flags="loading stale")
+def cluster_help(ctx: Context, argv: list[bytes]) -> Reply:
+    """Return the subcommands with their summaries."""
+    _check_enabled(ctx)
+    return reply.array([reply.simple(line.encode()) for line in help_lines("CLUSTER")])
+
+
+# -- the connection ------------------------------------------------------------------------------------------------
+@command("READONLY", flags="loading stale fast", group="cluster", acl="connection")
+def readonly(ctx: Context, argv: list[bytes]) -> Reply:
+    """Let this connection read from a replica, whose data may be older than the leader's."""
+    _check_enabled(ctx)
+    ctx.session.readonly = True
+    return reply.OK
+
+
+@command("READWRITE", flags="loading stale fast", group="cluster", acl="connection")
+def readwrite(ctx: Context, argv: list[bytes]) -> Reply:
+    """Undo READONLY."""
+    _check_enabled(ctx)
+    ctx.session.readonly = False
+    return reply.OK
+
+
+@command("ASKING", flags="fast", group="cluster", acl="connection")
+def asking(ctx: Context, argv: list[bytes]) -> Reply:
+    """Do nothing: no slot is being moved, so the server never replies with ASK."""
+    _check_enabled(ctx)
+    return reply.OK

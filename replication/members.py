@@ -1,0 +1,75 @@
+"""The servers that follow one leader, as they tell each other: who they are, and where clients reach them. Bytes only.
+
+A replica with ``cluster-enabled yes`` announces itself with ``REPLCONF capa node-<ID>,<port>,<TLS port>,<host>``. A
+leader of an earlier version ignores it, as it does any capability. To the replicas that announced themselves, the
+leader sends MEMBERS frames. Their payload has a line for each server: the leader first, then the other online replicas.
+
+    <ID> <port> <TLS port> <host>
+
+``ID`` has 40 hex digits. A port is 0 if there is none. An empty host means the address at which the other end of the
+link is reached.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from hashlib import sha1
+from typing import NamedTuple
+
+from commands.parse import is_host
+from replication.frames import LinkError
+
+CAPA = b"node-"
+_MEMBER = re.compile(r"([0-9a-f]{40})[, ](\d{1,5})[, ](\d{1,5})[, ](.*)", re.ASCII)
+
+
+class Member(NamedTuple):
+    """One server, as it announces itself to clients."""
+
+    id: str  # 40 hex digits
+    port: int  # without TLS; 0: none
+    tls_port: int  # 0: none
+    host: str  # "": the address at which the other end of the link is reached
+
+
+def derived_id(host: str, port: int) -> str:
+    """Return an ID for a server of an earlier version, which announces none."""
+    return sha1(f"{host.lower()}:{port}".encode("utf-8", "surrogateescape"), usedforsecurity=False).hexdigest()
+
+
+def capability(member: Member) -> bytes:
+    """Return the capability with which a replica announces itself."""
+    return CAPA + f"{member.id},{member.port},{member.tls_port},{member.host}".encode("utf-8", "surrogateescape")
+
+
+def announced(value: bytes) -> Member | None:
+    """Return the replica that announces itself with this capability; None if it is a different one, or malformed."""
+    return _parse(value[len(CAPA) :]) if value.startswith(CAPA) else None
+
+
+def _parse(text: bytes) -> Member | None:
+    found = _MEMBER.fullmatch(text.decode("utf-8", "surrogateescape"))
+    if found is None:
+        return None
+    name, port, tls_port, host = found.groups()
+    if int(port) > 65535 or int(tls_port) > 65535 or (host and not is_host(host)):
+        return None
+    return Member(name, int(port), int(tls_port), host)
+
+
+def encode(members: Sequence[Member]) -> bytes:
+    """Return the payload of a MEMBERS frame."""
+    lines = [f"{member.id} {member.port} {member.tls_port} {member.host}" for member in members]
+    return "\n".join(lines).encode("utf-8", "surrogateescape")
+
+
+def decode(payload: bytes) -> list[Member]:
+    """Return the members in a MEMBERS frame, the leader first. Raises LinkError."""
+    members = []
+    for line in payload.split(b"\n"):
+        member = _parse(line)
+        if member is None:
+            raise LinkError("a list of members that is malformed")
+        members.append(member)
+    return members

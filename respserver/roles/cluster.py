@@ -1,0 +1,156 @@
+"""``cluster-enabled``: which servers share the slots, for cluster clients.
+
+The leader has all slots. It knows its replicas, which announce themselves in the handshake (``replication.members``),
+and tells each of them who else follows it. So every member lists the leader and the online replicas.
+
+Rule 1: no host is empty, because clients skip such a member. A member that announces no host is listed with the address
+at which the other members, or this client, reach it.
+Rule 2: IDs are unique. A server that finds its own ID among the others was started on a copied directory, and takes a
+new ID.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from commands.session import Session
+from commands.slots import ClusterNode
+from persistence import nodeid
+from replication import members
+from replication.feed import ReplicaFeed
+from replication.frames import LinkError
+from replication.members import Member
+from respserver.roles.replicas import Replicas
+from respserver.runtime.parts import RuntimeParts, ServerPart
+
+LOOPBACK = "127.0.0.1"
+WILDCARDS = ("*", "0.0.0.0", "::", "::*")  # noqa: S104 - compared with, not bound to
+
+
+class Cluster(ServerPart):
+    """The members. Used on the event loop only. Implements ``ClusterPart``."""
+
+    def __init__(self, parts: RuntimeParts, replicas: Replicas, linked: Callable[[], bool]) -> None:
+        """Initialize. ``linked``: returns whether this server is connected to its leader. Raises CorruptError,
+        OSError."""
+        super().__init__(parts)
+        self._replicas = replicas
+        self._linked = linked
+        self.enabled = self._config.cluster_enabled
+        self.id = nodeid.load(Path(self._config.dir)) if self.enabled else ""
+        self._told: list[Member] = []  # by the leader: the leader, and its other replicas
+        self._ids: dict[tuple[str, int], str] = {}  # known IDs of other members, by address and port of the link
+
+    # -- addresses -----------------------------------------------------------------------------------------------
+    def me(self) -> Member:
+        """Return this server as it announces itself to the others."""
+        config = self._config
+        return Member(
+            self.id, config.cluster_announce_port or config.port, config.cluster_announce_tls_port or config.tls_port,
+            config.cluster_announce_ip or config.replica_announce_ip,
+        )  # fmt: skip
+
+    def _for(self, session: Session) -> Member:
+        """Return this server with the address at which the client reaches it."""
+        me, config = self.me(), self._config
+        here, _, port = ("", "", "") if session.unix else session.laddr.rpartition(":")
+        if port and not (config.cluster_announce_tls_port if session.tls else config.cluster_announce_port):
+            me = me._replace(tls_port=int(port)) if session.tls else me._replace(port=int(port))
+        bound = [host.removeprefix("-") for host in config.bind]
+        bound = [host for host in bound if host and host not in WILDCARDS]
+        return me if me.host else me._replace(host=here.strip("[]") or (bound[0] if bound else LOOPBACK))
+
+    def _leader(self) -> Member:
+        """Return the leader that this server follows."""
+        host, port = self._config.replicaof[0], int(self._config.replicaof[1])
+        if self._told:
+            return self._told[0]
+        known = self._ids.get((host.lower(), port)) or members.derived_id(host, port)
+        return self._at_link(Member(known, 0, 0, ""))
+
+    def _at_link(self, member: Member) -> Member:
+        """Return a member, which is at the other end of the link, with the address that this server follows."""
+        host, port = self._config.replicaof[0], int(self._config.replicaof[1])
+        if self._config.tls_replication:
+            return member._replace(host=host, tls_port=port)
+        return member._replace(host=host, port=port)
+
+    def _replica(self, feed: ReplicaFeed) -> Member:
+        """Return one of this server's replicas."""
+        if feed.member is None:
+            return Member(members.derived_id(feed.host, feed.port), feed.port, 0, feed.host)
+        return feed.member if feed.member.host else feed.member._replace(host=feed.host)
+
+    def _online(self) -> dict[str, tuple[Member, int]]:
+        """Return the online replicas of this server and their log offsets, by ID."""
+        return {
+            member.id: (member, feed.acknowledged)
+            for feed in self._replicas.feeds
+            if feed.state == "online" and feed.port
+            for member in (self._replica(feed),)
+        }
+
+    # -- for clients -----------------------------------------------------------------------------------------------
+    def nodes(self, session: Session) -> list[ClusterNode]:
+        follower, offset, linked = self._data.follower, self._data.disk.offset, self._linked()
+        found: dict[str, ClusterNode] = {}
+
+        def add(member: Member, leads: bool, online: bool, offset: int) -> None:
+            port = member.tls_port or member.port if session.tls else member.port or member.tls_port
+            found.setdefault(
+                member.id, ClusterNode(member.id, member.host, port, leads, member.id == self.id, online, offset)
+            )
+
+        if follower:
+            add(self._leader(), True, linked, offset)
+        add(self._for(session), not follower, not self._gates.loading and (linked or not follower), offset)
+        if follower and linked:
+            for member in self._told[1:]:
+                add(member, False, True, 0)
+        for member, acknowledged in self._online().values():
+            add(member, False, True, acknowledged)
+        return list(found.values())
+
+    def leader(self, session: Session) -> tuple[str, int]:
+        leader = self._leader()
+        return leader.host, leader.tls_port or leader.port if session.tls else leader.port or leader.tls_port
+
+    # -- between the members ---------------------------------------------------------------------------------------
+    def followed(self) -> None:
+        """Forget what the previous leader has told. Called when this server follows another leader, or leads."""
+        self._told = []
+
+    def heard(self, members_payload: bytes) -> None:
+        """Take the list of members from the leader. Raises LinkError."""
+        told = members.decode(members_payload)
+        if any(member.id == self.id for member in told):
+            try:
+                self.id = nodeid.renew(Path(self._config.dir))
+            except OSError as error:
+                raise LinkError(f"another member has the same node ID; a new one can't be saved: {error}") from error
+            raise LinkError(f"another member has the same node ID, so this server takes a new one: {self.id}")
+        self._told = [member if member.host else self._at_link(member) for member in told]
+        self._ids[self._config.replicaof[0].lower(), int(self._config.replicaof[1])] = told[0].id
+
+    def tell(self) -> None:
+        """Tell each replica the other members, if they have changed. Called when a replica was heard for the first
+        time, and ``hz`` times a second."""
+        if not self.enabled or not self._replicas.feeds:
+            return
+        online = self._online()
+        for member, _ in online.values():
+            self._ids[member.host.lower(), member.port] = member.id
+        if self._data.follower:
+            known = {member.id: member for member in (self._leader(), self.me(), *self._told[1:])}
+        else:
+            known = {self.id: self.me()}
+        known.update({name: member for name, (member, _) in online.items() if name not in known})
+        for feed in self._replicas.feeds:
+            if feed.member is not None and feed.live:
+                replica = self._replica(feed)
+                others = [
+                    member for member in known.values()
+                    if member.id != replica.id or (member.host, member.port) != (replica.host, replica.port)
+                ]  # fmt: skip
+                feed.tell_members(members.encode(others))

@@ -1,0 +1,235 @@
+"""``cluster-enabled yes`` on one server: CLUSTER, slots, CROSSSLOT, and what redis-server says to the same words."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from commands.declare import all_commands
+from commands.slots import slot_of
+from tests.replication.cluster import new_port
+from tests.waiting import eventually
+from tests.wire.rawclient import Raw
+from tests.wire.test_differential_admin import transcript
+
+SETTINGS = {"cluster_enabled": "yes"}
+
+
+@pytest.fixture(scope="module")
+def redis_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
+    """The port of a redis-server that has all slots."""
+    program = shutil.which("redis-server")
+    if program is None:
+        pytest.skip("no redis-server here to compare with")
+    port, folder = new_port(), tmp_path_factory.mktemp("rediscluster")
+    words = ["--port", str(port), "--cluster-enabled", "yes", "--cluster-port", str(new_port()), "--save", ""]
+    process = subprocess.Popen([program, *words, "--dir", str(folder)], stdout=subprocess.DEVNULL)
+    try:
+        with Raw(eventually(lambda: _answers(port) and port, "redis-server to answer")) as c:
+            assert c("CLUSTER", "ADDSLOTSRANGE", 0, 16383) == b"OK"
+            eventually(lambda: b"cluster_state:ok" in c("CLUSTER", "INFO"), "a cluster")
+        yield port
+    finally:
+        process.kill()
+        process.wait()
+
+
+def _answers(port: int) -> bool:
+    with suppress(OSError), Raw(port) as c:
+        return c("PING") == b"PONG"
+    return False
+
+
+SCRIPTS = {
+    "slots": """
+        CLUSTER KEYSLOT a{b}c
+        CLUSTER KEYSLOT {}b
+        CLUSTER KEYSLOT
+        CLUSTER COUNTKEYSINSLOT 99999
+        CLUSTER COUNTKEYSINSLOT -1
+        CLUSTER COUNTKEYSINSLOT x
+        CLUSTER GETKEYSINSLOT 1 -1
+        CLUSTER GETKEYSINSLOT 20000 1
+        CLUSTER GETKEYSINSLOT 1 x
+        SET {t}a 1
+        SET {t}b 2
+        CLUSTER COUNTKEYSINSLOT 15891
+        CLUSTER GETKEYSINSLOT 15891 0
+        DEL {t}a {t}b
+        CLUSTER COUNTKEYSINSLOT 15891
+    """,
+    "nodes": """
+        CLUSTER LINKS
+        CLUSTER REPLICAS abc
+        CLUSTER SLAVES abc
+        CLUSTER COUNT-FAILURE-REPORTS abc
+        CLUSTER NOPE
+        CLUSTER
+        CLUSTER SLOTS x
+        READONLY
+        READWRITE
+        ASKING
+        SELECT 0
+        SELECT 1
+        SWAPDB 0 1
+        MOVE a 1
+    """,
+    "crossslot": """
+        MGET a b
+        MSET a 1 b 2
+        MSET {a}a 1 {a}b 2
+        MGET {a}a {a}b
+        DEL {a}a {a}b
+        EXISTS a b
+        RENAME a b
+        XREAD STREAMS a b 0 0
+        XREAD COUNT 1
+        XREADGROUP GROUP g c STREAMS a b > >
+        WATCH a b
+        SSUBSCRIBE a b
+        SUNSUBSCRIBE
+        SPUBLISH a x
+        MULTI
+        SET a 1
+        SET b 1
+        EXEC
+        EXEC
+        MULTI
+        MGET a b
+        EXEC
+        MULTI
+        SET {a}x 1
+        GET {a}x
+        DEL {a}x
+        EXEC
+        MULTI
+        EXEC
+        EVAL nothing 2 a b
+    """,
+}
+
+
+@pytest.mark.parametrize("proto", [2, 3])
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_the_same_bytes_as_redis(name: str, proto: int, emptied: Any, redis_cluster: int) -> None:
+    script = [line.split() for line in SCRIPTS[name].strip().splitlines()]
+    ours, theirs = (transcript(port, proto, script) for port in (emptied.port, redis_cluster))
+    assert ours.split(b"\r\n") == theirs.split(b"\r\n")
+
+
+@pytest.mark.parametrize("proto", [2, 3])
+def test_the_members_have_the_form_that_redis_gives_them(proto: int, emptied: Any, redis_cluster: int) -> None:
+    script = [["CLUSTER", word] for word in ("SLOTS", "SHARDS", "NODES", "INFO", "MYID")]
+    said = []
+    for port in (emptied.port, redis_cluster):
+        with Raw(port, proto) as raw:
+            said.append([_form(raw(*words), port) for words in script])
+    ours, theirs = said
+    assert ours[0] == theirs[0]
+    assert ours[2:3] == theirs[2:3]
+    assert ours[4:] == theirs[4:]
+    assert [line.split(":")[0] for line in ours[3].split("\r\n") if "links" not in line] == [
+        line.split(":")[0] for line in theirs[3].split("\r\n") if "links" not in line and "_ping_" not in line
+    ]
+    shards = [re.sub(r"(replication-offset', )\d+", r"\1N", str(each[1])) for each in said]
+    assert shards[0] == shards[1]
+
+
+def _form(value: Any, port: int) -> Any:
+    """A reply with everything replaced that differs from server to server: IDs, ports, the missing host of redis."""
+    if isinstance(value, bytes):
+        text = re.sub(r"[0-9a-f]{40}", "ID", value.decode()).replace("127.0.0.1", "")
+        return re.sub(rf"{port}(@\d+)?", "PORT", text)
+    if isinstance(value, dict):
+        return {_form(key, port): _form(item, port) for key, item in value.items() if key != b"replication-offset"}
+    if isinstance(value, list):
+        return [_form(item, port) for item in value]
+    return "PORT" if value == port else value
+
+
+def test_without_cluster_enabled_the_commands_say_so(hand: Any) -> None:
+    with Raw(hand.port) as c:
+        for words in (["SLOTS"], ["NODES"], ["HELP"], ["KEYSLOT", "k"], ["MYID"], ["INFO"], ["COUNTKEYSINSLOT", "1"]):
+            assert str(c("CLUSTER", *words)) == "ERR This instance has cluster support disabled"
+        for word in ("READONLY", "READWRITE", "ASKING"):
+            assert str(c(word)) == "ERR This instance has cluster support disabled"
+        assert c("MGET", "a", "b") == [None, None]
+        assert b"cluster_enabled:0" in c("INFO", "cluster")
+    assert not list(Path(hand.server.config.dir).glob("node"))
+
+
+def test_clients_are_told_that_it_is_a_cluster(emptied: Any) -> None:
+    with Raw(emptied.port) as c:
+        assert b"cluster_enabled:1" in c("INFO", "cluster")
+        assert b"redis_mode:cluster" in c("INFO", "server")
+        hello = c("HELLO")
+        assert hello[hello.index(b"mode") + 1] == b"cluster"
+        assert b" flags=N " in c("CLIENT", "INFO")
+        c("READONLY")
+        assert b" flags=r " in c("CLIENT", "INFO")
+        c("RESET")
+        assert b" flags=N " in c("CLIENT", "INFO")
+        assert re.fullmatch(rb"[0-9a-f]{40}", c("CLUSTER", "MYSHARDID"))
+        assert c("CLUSTER", "HELP")[0].startswith(b"CLUSTER <subcommand>")
+
+
+def test_a_pipeline_of_several_slots_runs_and_its_crossing_calls_fail(emptied: Any) -> None:
+    """The calls of a pipeline are checked one by one, in batches and groups, too."""
+    with Raw(emptied.port) as c:
+        sets = [("SET", f"k{n}", "v") for n in range(50)]
+        answers = c.pipeline(*sets, *[("MGET", "k1", "k2")] * 3, *[("GET", "k1")] * 3)
+    assert answers[:50] == [b"OK"] * 50
+    assert {str(answer) for answer in answers[50:53]} == {"CROSSSLOT Keys in request don't hash to the same slot"}
+    assert answers[53:] == [b"v"] * 3
+
+
+def test_a_cluster_of_many_keys_counts_those_of_a_slot(emptied: Any) -> None:
+    with Raw(emptied.port) as c:
+        wanted = slot_of(b"key:7")
+        for start in range(0, 30_000, 10_000):
+            c.pipeline(*[("SET", f"key:{n}", "v") for n in range(start, start + 10_000)])
+        expected = {b"key:%d" % n for n in range(30_000) if slot_of(b"key:%d" % n) == wanted}
+        assert c("CLUSTER", "COUNTKEYSINSLOT", wanted) == len(expected)
+        assert set(c("CLUSTER", "GETKEYSINSLOT", wanted, 1000)) == expected
+        assert len(c("CLUSTER", "GETKEYSINSLOT", wanted, 1)) == 1
+
+
+@pytest.mark.parametrize(
+    ("key", "slot"),
+    [(b"123456789", 12739), (b"", 0), (b"foo{bar}", 5061), (b"bar", 5061), (b"{}bar", slot_of(b"{}bar"))],
+)
+def test_slots_as_in_the_specification(key: bytes, slot: int) -> None:
+    assert slot_of(key) == slot
+
+
+def _crc16(data: bytes) -> int:
+    crc = 0
+    for byte in data:
+        crc ^= byte << 8
+        for _ in range(8):
+            crc = (crc << 1) ^ 0x1021 if crc & 0x8000 else crc << 1
+    return crc & 0xFFFF
+
+
+@given(st.binary(max_size=30).map(lambda raw: raw.replace(b"a", b"{").replace(b"b", b"}")))
+def test_slots_of_any_key(key: bytes) -> None:
+    found = re.search(rb"\A[^{]*\{([^}]+)\}", key, re.DOTALL)
+    assert slot_of(key) == _crc16(found[1] if found else key) % 16384
+
+
+def test_every_command_with_several_keys_is_known_to_have_them() -> None:
+    """The dispatcher does not look at the keys of the others."""
+    for command in all_commands():
+        if not command.several_keys:
+            words = [command.name.encode()] * max(abs(command.arity), 1) + [b"x"] * 50
+            assert len({argv for argv in [tuple(at for at, _ in command.keys(words, real=False))] if argv}) <= 1
+            assert len(command.keys(words, real=False)) <= 1, command.name
