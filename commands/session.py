@@ -71,9 +71,9 @@ class Session:
 
     __slots__ = (
         "addr", "authenticated", "blocked", "caching", "close_after_reply", "created", "dirty_cas", "exec_abort", "id",
-        "laddr", "last_active", "last_command", "lib_name", "lib_ver", "limited", "monitoring", "multi", "name",
-        "no_evict", "no_touch", "patterns", "plain", "proto", "queued", "readonly", "replica", "reply_mode",
-        "retained_bytes", "channels", "shards", "tls", "total_in", "total_out", "total_commands", "transport", "unix",
+        "laddr", "last_active", "last_command", "lib_name", "lib_ver", "limited", "monitoring", "multi",
+        "multislot", "name", "no_evict", "no_touch", "patterns", "plain", "proto", "queued", "readonly", "replica",
+        "reply_mode", "retained_bytes", "channels", "shards", "tls", "total_in", "total_out", "total_commands", "transport", "unix",
         "user", "watching", "wrote",
     )
 
@@ -96,6 +96,7 @@ class Session:
         self.reply_mode = 0  # 0 on, 1 off, 2 skip the next reply, 3 skip this one
         self.no_evict = False
         self.no_touch = False
+        self.multislot = False  # CLIENT MULTISLOT: keys of one call, or of a transaction, may have different slots
         self.readonly = False  # READONLY: it may read from a replica of a cluster
         self.monitoring = False
         self.close_after_reply = False

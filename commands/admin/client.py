@@ -117,6 +117,13 @@ def client_reply(ctx: Context, argv: list[bytes]) -> Reply:
     return b""
 
 
+@_own("CLIENT|MULTISLOT", oneof("enabled", token("ON"), token("OFF")))
+def client_multislot(ctx: Context, argv: list[bytes]) -> Reply:
+    """Let the keys of one call, or of one transaction, have different hash slots, as the leader has all slots."""
+    ctx.session.multislot = _on_off(argv[2])
+    return reply.OK
+
+
 @_own("CLIENT|NO-TOUCH", oneof("enabled", token("ON"), token("OFF")))
 def client_no_touch(ctx: Context, argv: list[bytes]) -> Reply:
     """Set whether commands of this connection leave the idle time of keys unchanged."""

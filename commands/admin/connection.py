@@ -162,7 +162,7 @@ def _as_new(ctx: Context) -> bytes:
     session.name = b""
     session.proto = 2
     session.reply_mode = 0
-    session.readonly = False
+    session.readonly = session.multislot = False
     session.no_evict = session.no_touch = ctx.ks.no_touch = False
     ctx.server.users.greet(session)
     return reply.simple(b"RESET")

@@ -1,7 +1,8 @@
 """With ``cluster-enabled``: the keys of a call must have the same slot, and a replica sends clients to the leader.
 
 Rule 1: as in Redis, the keys of a transaction have the same slot, too.
-Rule 2: a replica serves calls with keys that change nothing to clients that sent READONLY. As it does not forward
+Rule 2: a client that sent CLIENT MULTISLOT ON may use keys of different slots, because the leader has all of them.
+Rule 3: a replica serves calls with keys that change nothing to clients that sent READONLY. As it does not forward
 messages to its leader, SPUBLISH is always redirected, unlike in Redis.
 """
 
@@ -30,7 +31,7 @@ def check(ctx: Context, command: Command, session: Session, argv: list[bytes]) -
     if not keys:
         return
     try:
-        slot = common_slot(keys)
+        slot = slot_of(keys[0]) if session.multislot else common_slot(keys)
         if ctx.ks.follower and not (session.readonly and not any(_for_leader(*each) for each in calls)):
             raise moved(ctx.server.cluster, session, slot)
     except CommandError:

@@ -97,6 +97,18 @@ def test_a_replica_sends_clients_to_the_leader(trio: tuple[Node, Node, Node]) ->
         assert c("PING") == b"PONG"
 
 
+def test_a_client_may_ask_for_keys_of_several_slots(trio: tuple[Node, Node, Node]) -> None:
+    leader, replica, _ = trio
+    with Raw(leader.port) as c, Raw(replica.port) as other:
+        for each in (c, other):
+            assert each("CLIENT", "MULTISLOT", "ON") == b"OK"
+        assert c("MGET", "k", "absent") == [b"v", None]
+        assert [c("MULTI"), c("GET", "k"), c("EXISTS", "a", "b"), c("EXEC")] == [b"OK", b"QUEUED", b"QUEUED", [b"v", 0]]
+        assert str(other("MGET", "k", "absent")) == f"MOVED {slot_of(b'k')} 127.0.0.1:{leader.port}"
+        assert c("RESET") == b"RESET"
+        assert str(c("MGET", "k", "absent")).startswith("CROSSSLOT ")
+
+
 def test_shard_messages_are_published_at_the_leader(trio: tuple[Node, Node, Node]) -> None:
     leader, replica, _ = trio
     with Raw(replica.port) as listener, Raw(replica.port) as c:

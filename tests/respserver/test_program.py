@@ -181,10 +181,10 @@ def test_test_config(tmp_path: Path) -> None:
     code, out, err = run("--aclfile", str(tmp_path / "users.acl"), "--test-config")
     assert (code, out) == (1, "")
     assert "users.acl:1: +nosuch: Unknown command or category name in ACL" in err
-    (tmp_path / "users.acl").write_text("user al +@all -cluster\n")
+    (tmp_path / "users.acl").write_text("user al +@all -function\n")
     code, out, _ = run("--aclfile", str(tmp_path / "users.acl"), "--test-config")
     assert code == 0
-    assert "warning: User 'al': these rules have no effect, since tidelog has no such commands: -cluster\n" in out
+    assert "warning: User 'al': these rules have no effect, since tidelog has no such commands: -function\n" in out
 
 
 @pytest.mark.parametrize(

@@ -127,9 +127,9 @@ SENTINEL = (
 )
 FROM_REDIS = {  # a line made for a Redis -> what is told of it, and what it may do
     SENTINEL: ("+script|kill", "info", "get"),
-    "user a on nopass sanitize-payload ~* &* +@all -cluster": ("-cluster", "get", ""),
+    "user a on nopass sanitize-payload ~* &* +@all -function": ("-function", "get", ""),
     "user a on nopass ~* &* +@all -@hash -@geo": ("-@hash -@geo", "get", ""),
-    "user a on nopass ~* &* +@all -@dangerous -cluster +cluster|slots": ("-cluster +cluster|slots", "get", "flushall"),
+    "user a on nopass ~* &* +@all -@dangerous -hget +function|load": ("-hget +function|load", "get", "flushall"),
     "user a on nopass ~cached:* -@all +get +hget +hset +config|get": ("+hget +hset", "config|get", "set"),
     "user a on nopass ~* -@all +@read -json.get +@search +ft.search": ("-json.get +@search +ft.search", "get", "set"),
     "user a on nopass skip-sanitize-payload %RW~* resetchannels -@all +@stream -sentinel|masters": (
@@ -176,10 +176,10 @@ def test_rules_without_effect_at_run_time(tmp_path: Path) -> None:
     path = tmp_path / "users.acl"
     path.write_text(SENTINEL + "\n")
     with serving(path) as c:
-        assert c("ACL", "SETUSER", "al", "on", "nopass", "+@all", "-cluster", "+hget") == b"OK"
+        assert c("ACL", "SETUSER", "al", "on", "nopass", "+@all", "-function", "+hget") == b"OK"
         assert c("ACL", "SETUSER", "al", "-nosuch").startswith("ERR Error in ACL SETUSER modifier '-nosuch': Unknown")
         assert c("ACL", "SAVE") == b"OK"
-        assert b"resetchannels +@all -cluster +hget\n" in path.read_bytes()
+        assert b"resetchannels +@all -function +hget\n" in path.read_bytes()
         before = c("ACL", "LIST")
         assert b" +script|kill" in b"".join(before)
         assert c("ACL", "LOAD") == b"OK"
