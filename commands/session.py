@@ -71,9 +71,9 @@ class Session:
 
     __slots__ = (
         "addr", "authenticated", "blocked", "caching", "close_after_reply", "created", "dirty_cas", "exec_abort", "id",
-        "laddr", "last_active", "last_command", "lib_name", "lib_ver", "limited", "monitoring", "multi",
-        "multislot", "name", "no_evict", "no_touch", "patterns", "plain", "proto", "queued", "readonly", "replica",
-        "reply_mode", "retained_bytes", "channels", "shards", "tls", "total_in", "total_out", "total_commands", "transport", "unix",
+        "laddr", "last_active", "last_command", "lib_name", "lib_ver", "limited", "monitoring", "multi", "multislot",
+        "name", "no_evict", "no_touch", "patterns", "plain", "proto", "queued", "readonly", "replica", "reply_mode",
+        "retained_bytes", "channels", "shards", "tls", "total_in", "total_out", "total_commands", "transport", "unix",
         "user", "watching", "wrote",
     )
 

@@ -75,7 +75,7 @@ class Reporting(ServerPart):
         config, data, sources = self._config, self._data, self._sources
         return ServerStats(
             now=self._clock.now(), started=self._started, run_id=self._run_id, roles=sources.roles.stats(),
-            loading=self._gates.loading, config=config.value, keyspace=data.ks,
+            loading=self._gates.loading, cluster=config.cluster_enabled, config=config.value, keyspace=data.ks,
             clients=self._client_walk.take(sources.clients.all()),
             counters=self._counters, walk=self._walk, saves=sources.checkpoints.saves,
             rewrites=sources.checkpoints.rewrites, rewrite_scheduled=sources.checkpoints.rewrite_scheduled,

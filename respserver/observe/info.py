@@ -55,6 +55,7 @@ class ServerStats:
     log_offset: int = 0  # bytes of records ever logged
     write_error: str | None = None  # the current error for writes, caused by the disk
     loading: bool = False
+    cluster: bool = False  # cluster-enabled
     startup_memory: int = 0  # bytes: process_memory().anonymous before data was loaded
     peak_memory: int = 0  # bytes: the maximum of used_memory
     keys_loaded: int = 0  # at startup
@@ -87,7 +88,7 @@ def _server(s: ServerStats) -> Fields:
     yield "redis_git_sha1", "00000000"
     yield "redis_git_dirty", 0
     yield "redis_build_id", 0
-    yield "redis_mode", "cluster" if s.config("cluster-enabled") == "yes" else "standalone"
+    yield "redis_mode", "cluster" if s.cluster else "standalone"
     yield "os", f"{platform.system()} {platform.release()} {platform.machine()}"
     yield "arch_bits", 64 if sys.maxsize > 2**32 else 32
     yield "multiplexing_api", "asyncio"
@@ -329,7 +330,7 @@ def _latencystats(s: ServerStats) -> Fields:
 
 
 def _cluster(s: ServerStats) -> Fields:
-    yield "cluster_enabled", int(s.config("cluster-enabled") == "yes")
+    yield "cluster_enabled", int(s.cluster)
 
 
 def _keyspace(s: ServerStats) -> Fields:

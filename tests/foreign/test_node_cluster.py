@@ -11,7 +11,7 @@ from tests.replication.cluster import cluster, in_sync, wait_until
 __all__ = ["modules"]  # the fixture
 
 
-def test_they_follow_a_failover(modules: Path) -> None:  # noqa: F811
+def test_they_follow_a_failover(modules: Path) -> None:
     with cluster() as made:
         leader = made.node(cluster_enabled="yes")
         leader("SET", "k", "v")

@@ -45,7 +45,7 @@ def redis_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
 
 def _answers(port: int) -> bool:
     with suppress(OSError), Raw(port) as c:
-        return c("PING") == b"PONG"
+        return bool(c("PING") == b"PONG")
     return False
 
 

@@ -25,6 +25,8 @@ DEFAULT_URL: Final = "redis://localhost:6379"
 SENTINEL_MS: Final = 2000  # a Sentinel that takes longer is skipped
 SENTINEL_PORT: Final = 26379
 _NEXT: Final = re.compile(r",\s*(?=\w+://)")  # between two URLs; other commas may be part of a password
+# a URL with several hosts; a comma in a password, or in the query, separates no hosts
+_HOSTS: Final = re.compile(r"(rediss?://(?:[^/?#]*@)?)([^/?#@]*,[^/?#@]*)((?:[/?].*)?)")
 _SENTINELS: Final = re.compile(r"(rediss?)\+sentinel://")
 
 
@@ -96,14 +98,15 @@ class Access:
         """Parse a text of the form that ``--url`` and ``url=`` accept everywhere; ``settings``: further fields.
 
             redis://host:port                   one server; rediss:// and unix:// as well
-            redis://host:port,redis://host:port     the leader among these servers
+            redis://host:port,host:port         the leader among these servers
+            redis://host:port,redis://host:port     the same, with users, passwords and options of their own
             redis+sentinel://host:port,host:port/service      the leader that these Sentinels name
 
         The last form, and rediss+sentinel:// for TLS, accept user, password and options, which apply to the servers.
         ``sentinel_username`` and ``sentinel_password`` apply to the Sentinels.
         """
         if _SENTINELS.match(text) is None:
-            return cls(tuple(each.strip() for each in _NEXT.split(text.strip())), **settings)
+            return cls(tuple(url for each in _NEXT.split(text.strip()) for url in _each_host(each.strip())), **settings)
         return cls(**_sentinels(text) | settings)
 
     @property
@@ -165,6 +168,11 @@ class Access:
         return bool(self.sentinels) or len(self.urls) > 1
 
     @property
+    def listed(self) -> bool:
+        """Whether several URLs name the members of one group of servers."""
+        return not self.sentinels and len(self.urls) > 1
+
+    @property
     def places(self) -> str:
         """The servers or Sentinels, for messages: without users and passwords."""
         if self.sentinels:
@@ -223,6 +231,15 @@ def _sentinels(text: str) -> dict[str, Any]:
         found |= {"username": unquote(name) or None, "password": unquote(password) or None}
     urls = tuple(f"{scheme}://{_with_port(each.strip())}" for each in hosts.split(","))
     return found | said | {"sentinels": urls, "service": unquote(service), "tls": scheme == "rediss"}
+
+
+def _each_host(url: str) -> list[str]:
+    """Return a URL for each host of a URL with several hosts, with the same user, password and options."""
+    found = _HOSTS.fullmatch(url)
+    if found is None:
+        return [url]
+    before, hosts, after = found.groups()
+    return [f"{before}{host.strip()}{after}" for host in hosts.split(",")]
 
 
 def _with_port(host: str) -> str:

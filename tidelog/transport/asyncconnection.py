@@ -19,7 +19,7 @@ import redis
 
 from tidelog.transport.access import Access, without_credentials
 from tidelog.transport.call import Call, checked, fill_in, is_sent, read_one
-from tidelog.transport.connection import greeting, tls_context
+from tidelog.transport.connection import MULTISLOT, greeting, tls_context
 from tidelog.transport.errors import ReplyError, is_temporary, translated
 from tidelog.transport.leader import leader_url
 
@@ -166,6 +166,8 @@ async def connect(access: Access, url: str, name: str) -> AsyncConnection:
             await loop.create_connection(lambda: made, address.host, address.port, ssl=tls)
         try:
             checked(await made.send(greeting(address, name)))
+            if access.listed:
+                await made.send([MULTISLOT])  # whatever the reply, see connection
         except BaseException:
             made.close()
             raise

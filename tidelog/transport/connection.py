@@ -72,6 +72,8 @@ class BlockingConnection:
             for call in greeting(address, name):
                 if self.ask(*call.args) != b"OK":
                     raise ConnectionError(f"{self.place} does not speak RESP")
+            if access.listed:
+                self.run(MULTISLOT)  # whatever the reply: an earlier version does not know it, and does not need it
         except BaseException:
             self.close()
             raise
@@ -220,6 +222,10 @@ def _connect(access: Access, address: Address) -> socket.socket:
                 raise
     sock.settimeout(access.read_ms / 1000)
     return sock
+
+
+# Keys of different slots may be used together, because the leader has all slots. For servers with cluster-enabled.
+MULTISLOT: Final = plain("CLIENT", "MULTISLOT", "ON")
 
 
 def greeting(address: Address, name: str) -> list[Call[Any]]:

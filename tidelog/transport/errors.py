@@ -55,7 +55,7 @@ def translated(error: redis.ResponseError) -> redis.ResponseError:
 PASSING: Final = frozenset(
     {
         "LOADING", "MASTERDOWN", "READONLY", "TRYAGAIN", "BUSY", "NOREPLICAS", "MISCONF", "OOM", "CLUSTERDOWN",
-        "UNBLOCKED",
+        "UNBLOCKED", "MOVED",
     }
 )  # fmt: skip
 _DENYING: Final = frozenset({"WRONGPASS", "NOAUTH", "NOPERM", "DENIED"})

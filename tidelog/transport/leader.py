@@ -2,8 +2,10 @@
 
 Rule 1: the contents of a stream are read from the leader only. A replica may lag, so an entry that it lacks may exist.
 Rule 2: with one URL, that server counts as the leader, whatever its role is. With several URLs, the leader is the
-        server whose ROLE is master. With Sentinels, it is the server that they name, if its ROLE agrees. The lookup is
-        repeated after each failure, so requests follow a failover.
+        server whose ROLE is master, or, if none of them leads, the leader that a replica among them follows. With
+        Sentinels, it is the server that they name, if its ROLE agrees. The lookup is repeated after each failure, so
+        requests follow a failover. A server with ``cluster-enabled`` that does not lead any more replies with MOVED,
+        which is such a failure.
 Rule 3: ``ask`` may send a request twice. Use it only for requests that may be repeated: reads, and TPUBLISH, TDROP and
         eviction, which change nothing the second time.
 """
@@ -13,6 +15,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Collection
+from contextlib import suppress
 from typing import Any, TypeVar
 from urllib.parse import quote
 
@@ -113,16 +116,13 @@ class LeaderConnection:
             role = leader.ask("ROLE")
             if role[0] != b"master":
                 return (leader.url,)
-            scheme = "rediss" if self.access.secure else "redis"
-            address = self.access.address(leader.url)  # replicas have the leader's password
-            user = f"{quote(address.username or '', '')}:{quote(address.password, '')}@" if address.password else ""
-            return tuple(f"{scheme}://{user}{_host(host.decode())}:{port.decode()}" for host, port, _ in role[2])
+            return tuple(self._url(leader.url, host, port) for host, port, _ in role[2])  # with the leader's password
 
         return self.attempts(once)
 
     def _find(self) -> BlockingConnection:
         """Connect to the leader among the URLs, or to the one that a Sentinel names (Rule 2)."""
-        access, met = self.access, []
+        access, met, followed = self.access, list[str](), list[str]()
         if len(access.urls) == 1 and not access.sentinels:
             return BlockingConnection(access, access.urls[0], self.name)
         for place in access.sentinels or access.urls:
@@ -136,14 +136,34 @@ class LeaderConnection:
                 continue
             if wire is None:
                 met.append(f"{without_credentials(place)}: no service of this name")
-            elif wire.ask("ROLE")[0] == b"master":
+                continue
+            url = self._follows(wire)
+            if not url:
                 return wire
-            else:
-                met.append(f"{wire.place}: a replica")
+            wire.close()
+            met.append(f"{wire.place}: a replica")
+            if not access.sentinels and url not in followed:
+                followed.append(url)
+        for url in followed:  # the URLs may name only some of the servers
+            with suppress(OSError, ReplyError):
+                wire = BlockingConnection(access, url, self.name)
+                if not self._follows(wire):
+                    return wire
                 wire.close()
         named = f"by {access.called('sentinels')} for {access.service!r}"
         where = named if access.sentinels else f"among {access.called('urls')}"
         raise ConnectionError(f"no leader {where} ({'; '.join(met)})")
+
+    def _follows(self, wire: BlockingConnection) -> str:
+        """Return the URL of the leader that a server follows; "" if it leads."""
+        role = wire.ask("ROLE")
+        return "" if role[0] == b"master" else self._url(wire.url, role[1], role[2])
+
+    def _url(self, like: str, host: bytes, port: bytes | int) -> str:
+        """Return the URL of another server, with user and password of the URL ``like``."""
+        scheme, address = "rediss" if self.access.secure else "redis", self.access.address(like)
+        user = f"{quote(address.username or '', '')}:{quote(address.password, '')}@" if address.password else ""
+        return f"{scheme}://{user}{_host(host.decode())}:{int(port)}"
 
     def _asked(self, sentinel: str) -> str:
         """Return the leader's URL from a Sentinel, or "" if it does not know the service. Raises OSError."""

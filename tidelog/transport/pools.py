@@ -1,7 +1,8 @@
 """Connections of redis-py for an ``Access``, used by ``Client`` and ``AsyncClient``.
 
 Rule 1: with several URLs, or Sentinels, each new connection is opened to the current leader. If its server becomes a
-        replica, the connection is closed at the first READONLY error, so that the next one finds the new leader.
+        replica, the connection is closed at the first READONLY or MOVED error, so that the next one finds the new
+        leader.
 Rule 2: options in a URL take precedence over keyword arguments, as in redis-py; fields of an Access take precedence
         over its URLs.
 """
@@ -9,17 +10,20 @@ Rule 2: options in a URL take precedence over keyword arguments, as in redis-py;
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Final
 
 import redis
 import redis.asyncio
 from redis.backoff import NoBackoff
+from redis.exceptions import MovedError
 from redis.maint_notifications import MaintNotificationsConfig
 from redis.retry import Retry
 
 from tidelog.transport.access import Access
 from tidelog.transport.address import Address
+from tidelog.transport.connection import MULTISLOT
 from tidelog.transport.errors import ReplyError
 from tidelog.transport.leader import leader_url
 
@@ -101,10 +105,17 @@ class _ToLeader(redis.Connection):
         _adopt(self, _leader(self._access))
         return super()._connect()  # type: ignore[no-untyped-call]
 
+    def on_connect_check_health(self, check_health: bool = True) -> None:
+        super().on_connect_check_health(check_health)
+        if self._access.listed:
+            self.send_command(*MULTISLOT.args)  # type: ignore[no-untyped-call]
+            with suppress(redis.ResponseError):  # an earlier version does not know it, and does not need it
+                self.read_response()
+
     def read_response(self, *args: Any, **options: Any) -> Any:
         try:
             return super().read_response(*args, **options)
-        except redis.ReadOnlyError:
+        except (redis.ReadOnlyError, MovedError):
             self.disconnect()  # type: ignore[no-untyped-call]
             raise redis.ConnectionError(MOVED) from None
 
@@ -124,10 +135,17 @@ class _AsyncToLeader(redis.asyncio.Connection):
         _adopt(self, await asyncio.to_thread(_leader, self._access))
         await super()._connect()  # type: ignore[no-untyped-call]
 
+    async def on_connect_check_health(self, check_health: bool = True) -> None:
+        await super().on_connect_check_health(check_health)
+        if self._access.listed:
+            await self.send_command(*MULTISLOT.args)
+            with suppress(redis.ResponseError):
+                await self.read_response()
+
     async def read_response(self, *args: Any, **options: Any) -> Any:
         try:
             return await super().read_response(*args, **options)
-        except redis.ReadOnlyError:
+        except (redis.ReadOnlyError, MovedError):
             await self.disconnect()
             raise redis.ConnectionError(MOVED) from None
 

@@ -112,6 +112,7 @@ def test_every_command_has_the_documentation_that_hints_need() -> None:
 
 
 def test_help_of_every_container_names_its_subcommands(server: FakeServer, me: Session) -> None:
+    server.cluster.enabled = True
     server.config.enable_debug_command = "yes"
     for top in top_commands():
         if not top.subcommands:

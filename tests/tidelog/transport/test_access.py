@@ -72,3 +72,19 @@ def test_names_for_messages_do_not_count_in_comparisons_and_it_can_be_pickled() 
     assert again == access == Access(retries=5)
     assert hash(again) == hash(Access(retries=5))
     assert again.called("retries") == "numRetries"
+
+
+@pytest.mark.parametrize(
+    ("text", "urls"),
+    [
+        ("redis://a,b:7000, c/2?db=2", [f"redis://{host}/2?db=2" for host in ("a", "b:7000", "c")]),
+        ("redis://u:p,w@a,b", ["redis://u:p,w@a", "redis://u:p,w@b"]),
+        ("rediss://[::1]:1,[::2]", ["rediss://[::1]:1", "rediss://[::2]"]),
+        ("redis://a,b,redis://:x@c", ["redis://a", "redis://b", "redis://:x@c"]),
+        ("redis://u:p,w@a", ["redis://u:p,w@a"]),
+        ("unix:///a,b", ["unix:///a,b"]),
+    ],
+)
+def test_several_hosts_in_one_url(text: str, urls: list[str]) -> None:
+    assert list(Access.of(text).urls) == urls
+    assert Access.of(text).listed is (len(urls) > 1)

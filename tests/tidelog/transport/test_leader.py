@@ -113,11 +113,11 @@ def test_a_failover_is_followed() -> None:
         servers.close()
 
 
-def test_no_leader_at_all(pair: tuple[Server, Server]) -> None:
-    _, replica = pair
-    servers = connect(replica.url, f"redis://127.0.0.1:{free_port()}", retries=0)
-    with pytest.raises(UnreachableError, match=r"no leader among urls \(.*: a replica; redis://127"):
-        servers.ask(calls.tlen("a"))
+def test_no_leader_at_all() -> None:
+    with running_server(replicaof=f"127.0.0.1 {free_port()}") as replica:
+        servers = connect(replica.url, f"redis://127.0.0.1:{free_port()}", retries=0)
+        with pytest.raises(UnreachableError, match=r"no leader among urls \(.*: a replica; redis://127"):
+            servers.ask(calls.tlen("a"))
 
 
 def test_nobody() -> None:
