@@ -32,7 +32,7 @@ from persistence.log import GoneError, Log
 from persistence.storecopy import StoreCopy
 from replication import formats, frames
 from replication.frames import encode, head
-from replication.members import Member
+from replication.members import ClusterMember
 from resp.errors import CommandError, CorruptError
 from resp.exact import ExactDecoder
 
@@ -85,7 +85,7 @@ class ReplicaFeed(asyncio.Protocol):
 
     def __init__(
         self, owner: FeedOwner, host: str, port: int, offset: int, now: int, copy_only: bool = False,
-        reads: int = formats.FORMAT, member: Member | None = None,
+        reads: int = formats.FORMAT, member: ClusterMember | None = None,
     ) -> None:  # fmt: skip
         """Initialize. ``copy_only``: the other end takes a full copy and the log after it, but is not a replica.
         ``reads``: the format that it can read. ``member``: how it announces itself to clients; None: it does not."""

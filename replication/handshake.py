@@ -34,7 +34,7 @@ from dataclasses import dataclass
 
 from replication.formats import CAPA, FORMAT
 from replication.frames import LinkError
-from replication.members import Member, capability
+from replication.members import ClusterMember, capability
 
 VERSION = 1  # version of the link protocol: requests and frames
 LONGEST_LINE = 4096  # maximum size of a reply, including its line feed
@@ -87,7 +87,7 @@ class Introduction:
     failover: bool = False
     longer: tuple[int, int] | None = None  # the same for a longer part of the end
     data: Lineage | None = None  # the data that a full copy may not replace with less (Rule 1); None: any data
-    member: Member | None = None  # how it announces itself to clients; None: cluster-enabled is no
+    member: ClusterMember | None = None  # how it announces itself to clients; None: cluster-enabled is no
 
 
 @dataclass(slots=True)

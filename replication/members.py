@@ -24,7 +24,7 @@ CAPA = b"node-"
 _MEMBER = re.compile(r"([0-9a-f]{40})[, ](\d{1,5})[, ](\d{1,5})[, ](.*)", re.ASCII)
 
 
-class Member(NamedTuple):
+class ClusterMember(NamedTuple):
     """One server, as it announces itself to clients."""
 
     id: str  # 40 hex digits
@@ -38,33 +38,33 @@ def derived_id(host: str, port: int) -> str:
     return sha1(f"{host.lower()}:{port}".encode("utf-8", "surrogateescape"), usedforsecurity=False).hexdigest()
 
 
-def capability(member: Member) -> bytes:
+def capability(member: ClusterMember) -> bytes:
     """Return the capability with which a replica announces itself."""
     return CAPA + f"{member.id},{member.port},{member.tls_port},{member.host}".encode("utf-8", "surrogateescape")
 
 
-def announced(value: bytes) -> Member | None:
+def announced(value: bytes) -> ClusterMember | None:
     """Return the replica that announces itself with this capability; None if it is a different one, or malformed."""
     return _parse(value[len(CAPA) :]) if value.startswith(CAPA) else None
 
 
-def _parse(text: bytes) -> Member | None:
+def _parse(text: bytes) -> ClusterMember | None:
     found = _MEMBER.fullmatch(text.decode("utf-8", "surrogateescape"))
     if found is None:
         return None
     name, port, tls_port, host = found.groups()
     if int(port) > 65535 or int(tls_port) > 65535 or (host and not is_host(host)):
         return None
-    return Member(name, int(port), int(tls_port), host)
+    return ClusterMember(name, int(port), int(tls_port), host)
 
 
-def encode(members: Sequence[Member]) -> bytes:
+def encode(members: Sequence[ClusterMember]) -> bytes:
     """Return the payload of a MEMBERS frame."""
     lines = [f"{member.id} {member.port} {member.tls_port} {member.host}" for member in members]
     return "\n".join(lines).encode("utf-8", "surrogateescape")
 
 
-def decode(payload: bytes) -> list[Member]:
+def decode(payload: bytes) -> list[ClusterMember]:
     """Return the members in a MEMBERS frame, the leader first. Raises LinkError."""
     members = []
     for line in payload.split(b"\n"):

@@ -20,7 +20,7 @@ from persistence import nodeid
 from replication import members
 from replication.feed import ReplicaFeed
 from replication.frames import LinkError
-from replication.members import Member
+from replication.members import ClusterMember
 from respserver.roles.replicas import Replicas
 from respserver.runtime.parts import RuntimeParts, ServerPart
 
@@ -39,19 +39,19 @@ class Cluster(ServerPart):
         self._linked = linked
         self.enabled = self._config.cluster_enabled
         self.id = nodeid.load(Path(self._config.dir)) if self.enabled else ""
-        self._told: list[Member] = []  # by the leader: the leader, and its other replicas
+        self._told: list[ClusterMember] = []  # by the leader: the leader, and its other replicas
         self._ids: dict[tuple[str, int], str] = {}  # known IDs of other members, by address and port of the link
 
     # -- addresses -----------------------------------------------------------------------------------------------
-    def me(self) -> Member:
+    def me(self) -> ClusterMember:
         """Return this server as it announces itself to the others."""
         config = self._config
-        return Member(
+        return ClusterMember(
             self.id, config.cluster_announce_port or config.port, config.cluster_announce_tls_port or config.tls_port,
             config.cluster_announce_ip or config.replica_announce_ip,
         )  # fmt: skip
 
-    def _for(self, session: Session) -> Member:
+    def _for(self, session: Session) -> ClusterMember:
         """Return this server with the address at which the client reaches it."""
         me, config = self.me(), self._config
         here, _, port = ("", "", "") if session.unix else session.laddr.rpartition(":")
@@ -61,28 +61,28 @@ class Cluster(ServerPart):
         bound = [host for host in bound if host and host not in WILDCARDS]
         return me if me.host else me._replace(host=here.strip("[]") or (bound[0] if bound else LOOPBACK))
 
-    def _leader(self) -> Member:
+    def _leader(self) -> ClusterMember:
         """Return the leader that this server follows."""
         host, port = self._config.replicaof[0], int(self._config.replicaof[1])
         if self._told:
             return self._told[0]
         known = self._ids.get((host.lower(), port)) or members.derived_id(host, port)
-        return self._at_link(Member(known, 0, 0, ""))
+        return self._at_link(ClusterMember(known, 0, 0, ""))
 
-    def _at_link(self, member: Member) -> Member:
+    def _at_link(self, member: ClusterMember) -> ClusterMember:
         """Return a member, which is at the other end of the link, with the address that this server follows."""
         host, port = self._config.replicaof[0], int(self._config.replicaof[1])
         if self._config.tls_replication:
             return member._replace(host=host, tls_port=port)
         return member._replace(host=host, port=port)
 
-    def _replica(self, feed: ReplicaFeed) -> Member:
+    def _replica(self, feed: ReplicaFeed) -> ClusterMember:
         """Return one of this server's replicas."""
         if feed.member is None:
-            return Member(members.derived_id(feed.host, feed.port), feed.port, 0, feed.host)
+            return ClusterMember(members.derived_id(feed.host, feed.port), feed.port, 0, feed.host)
         return feed.member if feed.member.host else feed.member._replace(host=feed.host)
 
-    def _online(self) -> dict[str, tuple[Member, int]]:
+    def _online(self) -> dict[str, tuple[ClusterMember, int]]:
         """Return the online replicas of this server and their log offsets, by ID."""
         return {
             member.id: (member, feed.acknowledged)
@@ -96,7 +96,7 @@ class Cluster(ServerPart):
         follower, offset, linked = self._data.follower, self._data.disk.offset, self._linked()
         found: dict[str, ClusterNode] = {}
 
-        def add(member: Member, leads: bool, online: bool, offset: int) -> None:
+        def add(member: ClusterMember, leads: bool, online: bool, offset: int) -> None:
             port = member.tls_port or member.port if session.tls else member.port or member.tls_port
             found.setdefault(
                 member.id, ClusterNode(member.id, member.host, port, leads, member.id == self.id, online, offset)

@@ -27,7 +27,7 @@ from persistence.log import GoneError, Log
 from replication import formats, frames
 from replication.feed import ReplicaFeed
 from replication.handshake import VERSION, Lineage
-from replication.members import Member, announced
+from replication.members import ClusterMember, announced
 from resp import errors, reply
 from resp.errors import CommandError, CorruptError
 from respserver.clients.clients import Clients
@@ -52,7 +52,7 @@ class Announcement:
     port: int = 0
     history: list[tuple[int, int]] = field(default_factory=list)  # (start offset, crc32) of the last pieces of its log
     copy_only: bool = False  # see Rule 3
-    member: Member | None = None  # how it announces itself to clients
+    member: ClusterMember | None = None  # how it announces itself to clients
 
     def note(self, option: bytes, value: bytes) -> None:
         """Record one REPLCONF option. Raises CommandError."""
