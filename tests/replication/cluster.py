@@ -137,9 +137,9 @@ class Node(Server):
         self("REPLICAOF", "127.0.0.1", port, *(["FORCE"] if force else []))
         self.config["replicaof"] = f"127.0.0.1 {port}"
 
-    def lead(self) -> None:
+    def lead(self, force: bool = False) -> None:
         """REPLICAOF NO ONE; a restart keeps it."""
-        self("REPLICAOF", "NO", "ONE")
+        self("REPLICAOF", "NO", "ONE", *(["FORCE"] if force else []))
         self.config.pop("replicaof", None)
 
     def freeze(self) -> None:

@@ -125,7 +125,7 @@ def test_a_copy_that_is_called_off_changes_nothing(copying: Copying) -> None:
     copying.proxy.down.rate = 1_500_000
     copying.begin()
     wait_until(copying.under_way, "a copy is under way")
-    copying.replica.lead()
+    copying.replica.lead(force=True)
     assert copying.has_old_data()
     copying.replica("SET", "old", "new")
     copying.replica.kill()

@@ -65,7 +65,7 @@ def test_a_copy_to_a_full_disk(servers: Cluster) -> None:
     replica.follow(leader.port)
     wait_until(lambda: replica.logged(f"127.0.0.1:{leader.port}: "), "it says so")
     assert not replica.link_up
-    replica.lead()
+    replica.lead(force=True)
     wait_until(lambda: not (replica.directory / "incoming").exists(), "what came of it is cleared away")
     assert replica("GET", "old") == b"data"
     limit(replica)
