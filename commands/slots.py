@@ -2,7 +2,7 @@
 
 A key's slot is the CRC16 (XMODEM) of the key, modulo 16384. If the key contains ``{...}``, only the part between the
 first ``{`` and the first ``}`` after it counts, unless that part is empty. Keys with the same hash tag therefore have
-the same slot. ``binascii.crc_hqx`` is this CRC in C: a slot costs 0.2 us, interpreted.
+the same slot. ``binascii.crc_hqx`` is this CRC in C: a slot costs about half a microsecond, interpreted.
 """
 
 from __future__ import annotations
