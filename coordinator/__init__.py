@@ -5,6 +5,7 @@ The members of a group keep their epoch, leader and in-sync set in it. Data and 
     clock       the clock of leases, which continues while the machine is suspended, and the boot that it belongs to
     connect     a coordinator by its URL
     directory   the coordinator `file:`, for members on one machine
+    etcd        the coordinator `etcd:`, by the JSON gateway of an etcd cluster
     filesystem  checks of the directory of `file:`: its file system, foreign files, permissions
     interface   what all coordinators have in common: the calls, their results and errors
     keeper      renews the lease of a leader in a thread, while the server's event loop advances

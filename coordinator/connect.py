@@ -1,6 +1,7 @@
 """A coordinator by its URL.
 
-    file:///var/lib/tide      a directory, for members on one machine
+    file:///var/lib/tide           a directory, for members on one machine
+    etcd://host:2379,host:2379     an etcd cluster (`etcd` lists the options)
 
 The members of a group use one URL.
 """
@@ -23,7 +24,13 @@ def _file(rest: str, timeout: float) -> Coordinator:
     return DirectoryCoordinator(Path(unquote(slash + path)), timeout=timeout)
 
 
-_SCHEMES: Final[dict[str, Callable[[str, float], Coordinator]]] = {"file": _file}
+def _etcd(rest: str, timeout: float) -> Coordinator:
+    from .etcd import EtcdCoordinator, address  # here: its packages are an extra
+
+    return EtcdCoordinator(address(rest), timeout=timeout)
+
+
+_SCHEMES: Final[dict[str, Callable[[str, float], Coordinator]]] = {"etcd": _etcd, "file": _file}
 
 
 def connect(url: str, *, timeout: float = 1.0) -> Coordinator:

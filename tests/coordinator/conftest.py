@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+import json
+import urllib.request
+from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any, Protocol
 
 import pytest
 
+from coordinator.connect import connect
 from coordinator.directory import DirectoryCoordinator
 from coordinator.interface import Coordinator
 from coordinator.simulated import SimulatedCoordinator, SimulatedStore
+from tests.coordinator.etcds import Etcds
 from tidelog.flows.testing.virtualloop import VirtualLoop
 
 
@@ -75,6 +79,33 @@ class SimulatedPlace(_Base):
         virtual(self._all(story))
 
 
+class EtcdPlace(_Base):
+    shortest = 2000
+    late = 3.0
+
+    def __init__(self, hosts: str) -> None:
+        super().__init__()
+        self.hosts = hosts
+
+    def connect(self) -> Coordinator:
+        self.connected.append(connect(f"etcd://{self.hosts}", timeout=10))
+        return self.connected[-1]
+
+    def run(self, story: Coroutine[Any, Any, None]) -> None:
+        """Each test begins with an empty etcd."""
+        body = json.dumps({"key": "AA==", "range_end": "AA=="}).encode()
+        urllib.request.urlopen(f"http://{self.hosts}/v3/kv/deleterange", body, timeout=20).close()
+        super().run(story)
+
+
+@pytest.fixture(scope="session")
+def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Etcds]:
+    """A real etcd."""
+    etcds = Etcds(tmp_path_factory.mktemp("etcd"))
+    yield etcds
+    etcds.close()
+
+
 def virtual(story: Coroutine[Any, Any, None]) -> None:
     """Run a coroutine on a virtual clock."""
     with asyncio.Runner(loop_factory=VirtualLoop) as runner:
@@ -82,6 +113,7 @@ def virtual(story: Coroutine[Any, Any, None]) -> None:
 
 
 PLACES: dict[str, Callable[[pytest.FixtureRequest], Place]] = {
+    "etcd": lambda request: EtcdPlace(request.getfixturevalue("etcd").hosts),
     "directory": lambda request: DirectoryPlace(request.getfixturevalue("tmp_path") / "coordinator"),
     "simulated": lambda _: SimulatedPlace(),
 }

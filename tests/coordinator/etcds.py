@@ -1,0 +1,59 @@
+"""Real etcd processes: one, or a cluster."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import subprocess
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from tests.waiting import eventually
+
+
+def free_ports(count: int) -> list[int]:
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [each.getsockname()[1] for each in sockets]
+    for each in sockets:
+        each.close()
+    return ports
+
+
+class Etcds:
+    """A cluster of etcd processes of this machine's package."""
+
+    def __init__(self, directory: Path, count: int = 1) -> None:
+        program = shutil.which("etcd")
+        if program is None:
+            pytest.skip("no etcd here (Debian: apt-get install etcd-server)")
+        ports = free_ports(2 * count)
+        self.ports, peers = ports[:count], ports[count:]
+        cluster = ",".join(f"n{n}=http://127.0.0.1:{port}" for n, port in enumerate(peers))
+        self.processes = []
+        for n, (port, peer) in enumerate(zip(self.ports, peers, strict=True)):
+            command = [program, "--name", f"n{n}", "--data-dir", str(directory / f"n{n}")]
+            command += [f"--{name}-client-urls=http://127.0.0.1:{port}" for name in ("listen", "advertise")]
+            command += [f"--listen-peer-urls=http://127.0.0.1:{peer}"]
+            command += [f"--initial-advertise-peer-urls=http://127.0.0.1:{peer}", f"--initial-cluster={cluster}"]
+            with (directory / f"n{n}.log").open("wb") as log:
+                self.processes.append(subprocess.Popen(command, stdout=log, stderr=log))
+        for port in self.ports:
+            eventually(lambda port=port: self.healthy(port))
+
+    @property
+    def hosts(self) -> str:
+        return ",".join(f"127.0.0.1:{port}" for port in self.ports)
+
+    def healthy(self, port: int) -> bool:
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=2) as reply:
+                return b'"true"' in reply.read()
+        except OSError:
+            return False
+
+    def close(self) -> None:
+        for each in self.processes:
+            each.kill()
+            each.wait(20)
