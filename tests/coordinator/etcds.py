@@ -24,7 +24,7 @@ def free_ports(count: int) -> list[int]:
 class Etcds:
     """A cluster of etcd processes of this machine's package."""
 
-    def __init__(self, directory: Path, count: int = 1) -> None:
+    def __init__(self, directory: Path, count: int = 1, tls: Path | None = None) -> None:
         program = shutil.which("etcd")
         if program is None:
             pytest.skip("no etcd here (Debian: apt-get install etcd-server)")
@@ -34,17 +34,28 @@ class Etcds:
         self.processes = []
         for n, (port, peer) in enumerate(zip(self.ports, peers, strict=True)):
             command = [program, "--name", f"n{n}", "--data-dir", str(directory / f"n{n}")]
-            command += [f"--{name}-client-urls=http://127.0.0.1:{port}" for name in ("listen", "advertise")]
+            scheme = "https" if tls else "http"
+            command += [f"--{name}-client-urls={scheme}://127.0.0.1:{port}" for name in ("listen", "advertise")]
+            if tls:  # clients need a certificate
+                command += [f"--cert-file={tls}/cert.pem", f"--key-file={tls}/key.pem"]
+                command += ["--client-cert-auth", f"--trusted-ca-file={tls}/ca.pem"]
             command += [f"--listen-peer-urls=http://127.0.0.1:{peer}"]
             command += [f"--initial-advertise-peer-urls=http://127.0.0.1:{peer}", f"--initial-cluster={cluster}"]
             with (directory / f"n{n}.log").open("wb") as log:
                 self.processes.append(subprocess.Popen(command, stdout=log, stderr=log))
-        for port in self.ports:
-            eventually(lambda port=port: self.healthy(port))
+        ready = self.listens if tls else self.healthy
+        eventually(lambda: all(ready(port) for port in self.ports))
 
     @property
     def hosts(self) -> str:
         return ",".join(f"127.0.0.1:{port}" for port in self.ports)
+
+    def listens(self, port: int) -> bool:
+        try:
+            socket.create_connection(("127.0.0.1", port), timeout=2).close()
+            return True
+        except OSError:
+            return False
 
     def healthy(self, port: int) -> bool:
         try:
