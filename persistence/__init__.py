@@ -1,25 +1,26 @@
 """Durability: the write-ahead log (a ring file), the journal, the store, and recovery.
 
-    log           combines the parts: append, checkpoint, recover
-    wal           the ring file ``tail``: one write and one sync per tick
-    journal       all batches since the last checkpoint, and those that replicas may still request
-    largebatches  files next to the journal's LMDB with the records of large batches
-    backlog       reads the log from an offset, for replicas that catch up
-    store         the state as of the last checkpoint: nodes, streams and their state, strings, stages, fences
-    layout        the bytes of the store's entries
-    checkpoint    the changes of a checkpoint, applied to the store as one transaction
-    checksums     counts and checksums of the store's entries
-    storecopy     a copy of the store in chunks, for a replica
-    fullcopy      receives a copy of a leader's store and installs it
-    history       the identity of the log: its replication ID and its previous IDs
-    directory     the data directory: its contents, its ID, and the lock against other servers
-    nodeid        the ID of a server
-    recovery      the result of recovery
-    lmdbfile      opens LMDB environments; LMDB's errors name the file and the remedy
-    lmdbpages     verifies the pages of an LMDB file before LMDB maps them
-    fileidentity  detects that open files were removed or replaced
-    fileio        reads and writes that continue until everything is done
-    permissions   file modes: only the server's user can read the files
+    log            combines the parts: append, checkpoint, recover
+    wal            the ring file ``tail``: one write and one sync per tick
+    journal        all batches since the last checkpoint, and those that replicas may still request
+    journalthread  moves batches from the WAL to the journal
+    largebatches   files next to the journal's LMDB with the records of large batches
+    backlog        reads the log from an offset, for replicas that catch up
+    store          the state as of the last checkpoint: nodes, streams and their state, strings, stages, fences
+    layout         the bytes of the store's entries
+    checkpoint     the changes of a checkpoint, applied to the store as one transaction
+    checksums      counts and checksums of the store's entries
+    storecopy      a copy of the store in chunks, for a replica
+    fullcopy       receives a copy of a leader's store and installs it
+    history        the identity of the log: its replication ID and its previous IDs
+    directory      the data directory: its contents, its ID, and the lock against other servers
+    nodeid         the ID of a server
+    recovery       the result of recovery
+    lmdbfile       opens LMDB environments; LMDB's errors name the file and the remedy
+    lmdbpages      verifies the pages of an LMDB file before LMDB maps them
+    fileidentity   detects that open files were removed or replaced
+    fileio         reads and writes that continue until everything is done
+    permissions    file modes: only the server's user can read the files
 
 ``_frame`` is written in C.
 """

@@ -50,6 +50,7 @@ from persistence.fullcopy import install
 from persistence.history import NAME as HISTORY
 from persistence.history import History, boot_id
 from persistence.journal import Journal
+from persistence.journalthread import JournalThread
 from persistence.lmdbfile import is_exhausted
 from persistence.permissions import FILE, FOLDER, tighten
 from persistence.recovery import Recovered, behind
@@ -126,7 +127,7 @@ class Log(Backlog):
         self._full: str | None = None  # the journal's map has room only for a checkpoint
         self._closing = False
         self._closed = False
-        self._flusher: threading.Thread | None = None
+        self._flusher: JournalThread | None = None
         self.syncs = 0
         self.last_sync_us = 0  # microseconds of the last sync under everysec
 
@@ -239,7 +240,7 @@ class Log(Backlog):
         self._note()
         with self._lock:
             self._measure()
-        self._flusher = threading.Thread(target=self._keep_flushing, name="tidelog-journal", daemon=True)
+        self._flusher = JournalThread(self)
         self._flusher.start()
         return found
 
@@ -335,16 +336,12 @@ class Log(Backlog):
         Call with ``_lock`` held.
         """
         at = self.wal.find_room(size)
-        while at is None and (self._displaced or self._problem) is None and self._flushes:
+        flusher = self._flusher
+        while at is None and (self._displaced or self._problem) is None and flusher is not None and flusher.is_alive():
             self._hurry = True
-            self._lock.notify_all()
-            self._lock.wait(1.0)
+            flusher.await_round(self._lock)
             at = self.wal.find_room(size)
         return at
-
-    @property
-    def _flushes(self) -> bool:
-        return self._flusher is not None and self._flusher.is_alive()
 
     def _append_large(self, batch: bytes) -> None:
         """Write a batch to the journal, after all waiting batches. Call with ``_lock`` held.
@@ -443,46 +440,51 @@ class Log(Backlog):
         if journal.used > journal.room - spare:
             self._full = FULL
 
-    def _keep_flushing(self) -> None:
-        """Flush every few MB or 100 ms until close(), in the journal's thread."""
+    def wait_for_batches(self) -> None:
+        """Wait until the journal should be written: every few MB or 100 ms. In the journal's thread."""
         options = self.options
 
         def urgent() -> bool:
             return self._closing or self._hurry or self._waiting_bytes >= options.journal_flush_bytes
 
-        while True:
-            with self._lock:
-                self._lock.wait_for(urgent, options.journal_flush_ms / 1000)
-                idle, ending = not self._waiting, self._closing
-                if idle:
-                    # set while the last batches were being written; otherwise this loop would not wait
-                    self._hurry = False
-            if time.monotonic() - self._checked_at >= CHECK_SECONDS:
-                self.check_files()
-            if self._displaced is not None:
-                if ending:
-                    return  # the WAL still has everything, wherever its file is now
-                if not idle:
-                    time.sleep(RETRY_SECONDS)
-                continue
+        with self._lock:
+            self._lock.wait_for(urgent, options.journal_flush_ms / 1000)
+
+    def flush_round(self) -> float | None:
+        """Write the waiting batches to the journal, in the journal's thread.
+
+        Returns the seconds to pause before the next round; None if there is none, because close() was called.
+        """
+        with self._lock:
+            idle, ending = not self._waiting, self._closing
             if idle:
-                if ending:
-                    return
-                self._rest()
-                continue
-            try:
-                with self._writing:
-                    self._flush([])
-                self._rest()
-            except Exception as error:  # noqa: BLE001 - if the thread died, writers would wait forever
-                with self._lock:
-                    self._problem = f"the journal can't be written ({error})"
-                    self._lock.notify_all()
-                    if self._closing:
-                        return  # the WAL still has everything
-                with self._writing:
-                    self.journal.remove_spare()  # the disk may be full
-                time.sleep(RETRY_SECONDS)
+                # set while the last batches were being written; otherwise the thread would not wait
+                self._hurry = False
+        if time.monotonic() - self._checked_at >= CHECK_SECONDS:
+            self.check_files()
+        if self._displaced is not None:
+            if ending:
+                return None  # the WAL still has everything, wherever its file is now
+            return 0.0 if idle else RETRY_SECONDS
+        if idle:
+            if ending:
+                return None
+            self._rest()
+            return 0.0
+        try:
+            with self._writing:
+                self._flush([])
+            self._rest()
+        except Exception as error:  # noqa: BLE001 - if the thread died, writers would wait forever
+            with self._lock:
+                self._problem = f"the journal can't be written ({error})"
+                self._lock.notify_all()
+                if self._closing:
+                    return None  # the WAL still has everything
+            with self._writing:
+                self.journal.remove_spare()  # the disk may be full
+            return RETRY_SECONDS
+        return 0.0
 
     def check_files(self) -> str | None:
         """Check whether the files are still at their paths (Rule 6). Return the problem, or None.

@@ -82,7 +82,7 @@ class RespServer:
         self.config = config
         self.logger = logger
         self.clock = clock or Clock()
-        self._by_hand = clock is not None  # a test advances the clock, and calls on_time() and tick() itself
+        self._by_hand = self.clock.by_hand
         self._random = random.Random()
         self._stopping: asyncio.Future[tuple[bool, bool]] = loop.create_future()  # save, now
         self._unrename: Callable[[], None] = lambda: None  # undoes rename-command

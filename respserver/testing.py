@@ -31,6 +31,8 @@ STEP_MS = 100  # step of advance(), equal to the time between two runs of RespSe
 class HandClock(Clock):
     """A clock that advances only by move() and set(). Starts at 1,700,000,000,000 ms."""
 
+    by_hand = True
+
     def __init__(self, now: int = 1_700_000_000_000) -> None:
         self._now = now
         self._mono = 1_000_000
