@@ -89,24 +89,31 @@ class VirtualLoop(asyncio.BaseEventLoop):
         """Run one callback. ``run_forever`` calls this."""
         timers = self._scheduled
         while timers and (timers[0].cancelled() or timers[0].when() <= self._now):
-            timer = heapq.heappop(timers)
-            timer._scheduled = False  # type: ignore[attr-defined]
+            timer = self._pop_timer()
             if not timer.cancelled():
                 self._ready.append(timer)
         ready = self._ready
         if not ready:
             self._jump(timers)
             return
-        self._standing += 1
-        if self._standing > MOST_STEPS:
-            self._standing = 0  # so that tasks can still be cancelled
-            raise LivelockError(f"seed {self.seed}: {MOST_STEPS} steps at {self._now} s:\n{self._waiting()}")
+        self._count_step()
         if len(ready) > 1:
             ready.rotate(-self.random.randrange(len(ready)))
         handle = ready.popleft()
         if not handle.cancelled():
             self.steps += 1
             handle._run()
+
+    def _pop_timer(self) -> TimerHandle:
+        timer = heapq.heappop(self._scheduled)
+        timer._scheduled = False  # type: ignore[attr-defined]
+        return timer
+
+    def _count_step(self) -> None:
+        self._standing += 1
+        if self._standing > MOST_STEPS:
+            self._standing = 0  # so that tasks can still be cancelled
+            raise LivelockError(f"seed {self.seed}: {MOST_STEPS} steps at {self._now} s:\n{self._waiting()}")
 
     def _jump(self, timers: list[TimerHandle]) -> None:
         """Move the clock to the next timer, because no callback is ready."""

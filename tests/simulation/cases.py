@@ -1,0 +1,309 @@
+"""Cases: what one seed simulates. ``run(case)`` raises SimulationError if something that must be true is not."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+from tests.replication.differences import differences
+from tests.simulation.checker import Ledger
+from tests.simulation.clients import Client, Directory, LostError, SimConnection, asked
+from tests.simulation.disk import Disk, simulated
+from tests.simulation.faults import HARMLESS, KILLS, Faults
+from tests.simulation.members import Member
+from tests.simulation.network import NetworkLoop
+from tests.simulation.simloop import Process
+from tests.simulation.workloads import KEYS, READ_GROUP, RETRY, WORKS, Groups, Transactions
+
+SETTLED: Final = 120.0  # seconds in which the members become equal once no more faults happen
+KINDS: Final = ("one leader", "promotions")
+SHOWN: Final = 60  # lines of the trace in a report
+
+
+class SimulationError(AssertionError):
+    """Something that must be true is not."""
+
+
+@dataclass(frozen=True)
+class Case:
+    seed: int
+    kind: str = "one leader"  # or promotions
+    faults: tuple[str, ...] = ()
+    works: tuple[str, ...] = ("appends", "groups", "transactions")  # one client each
+    seconds: float = 8.0
+    appendfsync: str = "always"
+    drift: float = 0.0  # deviation of the members' clocks
+    node_entries: int = 50  # entries of a macro node
+    members: int = 3
+
+
+@dataclass(frozen=True)
+class Result:
+    """``trace``: digest of everything that happened. ``confirmed``: number of confirmed facts that were checked."""
+
+    trace: str
+    confirmed: int
+    delivered: int
+    reads: int
+    happened: tuple[str, ...]
+
+
+def case(seed: int, kind: str | None = None) -> Case:
+    """Return the case of a seed."""
+    chance = random.Random(seed)
+    kind = kind or chance.choice(KINDS)
+    appendfsync = chance.choice(("always", "always", "everysec"))
+    faults = [*HARMLESS, *KILLS, "power"]
+    faults = chance.sample(faults, chance.randint(1, len(faults)))
+    if kind == "promotions":
+        faults += ["promote"] * chance.randint(1, 3)
+    works = ["appends", *chance.choices(list(WORKS), k=chance.randint(1, 4))]
+    return Case(
+        seed, kind, tuple(faults), tuple(works), chance.choice((3.0, 8.0, 20.0)), appendfsync,
+        chance.choice((0.0, 0.0, 0.001)), chance.choice((4, 50, 200)),
+    )  # fmt: skip
+
+
+class World:
+    """One run of a case."""
+
+    def __init__(self, case: Case, loop: NetworkLoop, top: Path) -> None:
+        self.case = case
+        self.loop = loop
+        self.ledger = Ledger(case.kind == "one leader")
+        chance = random.Random(loop.random.random())
+        self.members = [
+            Member(loop, top, number, self._settings(chance), case.drift * chance.uniform(-1, 1))
+            for number in range(1, case.members + 1)
+        ]
+        for member in self.members[1:]:
+            member.follow(self.members[0])
+        self.directory = Directory(self.members[0])
+        hosts = [member.host for member in self.members] + [f"10.0.1.{at}" for at in range(len(case.works))]
+        self.faults = Faults(loop, self.members, hosts, self.directory, case.appendfsync == "always")
+        loop.on_muted = self._stopped_at_step
+
+    def _settings(self, chance: random.Random) -> dict[str, str]:
+        return {
+            "protected-mode": "no", "enable-debug-command": "yes", "wal-size": "1mb", "checkpoint-size": "1mb",
+            "appendfsync": self.case.appendfsync, "repl-ping-replica-period": "1", "repl-timeout": "5",
+            "shutdown-timeout": "1", "save": chance.choice(("", "1 1", "5 10")),
+            "stream-node-max-entries": str(self.case.node_entries),
+        }  # fmt: skip
+
+    def disk_of(self, process: Process) -> Disk | None:
+        return next((member.disk for member in self.members if member.process is process), None)
+
+    def _stopped_at_step(self, process: Process) -> None:
+        for member in self.members:
+            if member.process is process:
+                member.kill(member.disk.power)
+
+    # -- the run -----------------------------------------------------------------------------------------------
+    async def main(self) -> None:
+        try:
+            await self._run()
+        finally:
+            for member in self.members:
+                member.end()
+            for process in self.loop.processes:
+                if process is not self.loop.world:
+                    process.die()
+
+    async def _run(self) -> None:
+        for member in self.members:
+            member.start()
+        case, replicas = self.case, self.case.members - 1
+        guard, counts = ("WAIT", replicas, 1000), [replicas]
+        if case.appendfsync != "always":
+            guard, counts = ("WAITAOF", 1, replicas, 2000), [1, replicas]
+        clients = [
+            Client(
+                self.loop, number, self.directory,
+                WORKS[name](self.ledger, number, random.Random(self.loop.random.random()), guard, counts),
+            )
+            for number, name in enumerate(case.works)
+        ]  # fmt: skip
+        watching = asyncio.create_task(self._watch())
+        await self.faults.run(case.faults, case.seconds)
+        self._check_trouble()
+        self.faults.heal()
+        await asyncio.sleep(1.0)
+        for client in clients:
+            client.stopping = True
+        await asyncio.wait([client.done for client in clients], timeout=30)
+        assert all(client.done.done() for client in clients), "a client hangs"
+        watching.cancel()
+        self._check_trouble()
+        await self._settle()
+        await self._check()
+
+    def _check_trouble(self) -> None:
+        assert not self.loop.trouble, "; ".join(self.loop.trouble)
+
+    async def _watch(self) -> None:
+        """Look at any member at any time: a transaction is never seen in part."""
+        while True:
+            await asyncio.sleep(self.loop.random.uniform(0.1, 1.0))
+            try:
+                connection = await SimConnection.open(self.loop, self.loop.random.choice(self.members))
+            except LostError:
+                continue
+            try:
+                Transactions.check(await connection.ask(*Transactions.QUESTION))
+            except LostError:
+                pass
+            except AssertionError as error:
+                self.loop.trouble.append(str(error))
+            finally:
+                connection.close()
+
+    async def _settle(self) -> None:
+        """Wait until all members have the leader's log."""
+        leader = self.directory.leader
+        end = self.loop.virtual + SETTLED
+        await self.faults.assign(leader)
+        while True:
+            offsets = [await self._offset(member) for member in self.members]
+            if None not in offsets and len(set(offsets)) == 1:
+                digests = [await asked(self.loop, member, "DEBUG", "DIGEST") for member in self.members]
+                if offsets == [await self._offset(member) for member in self.members]:
+                    break
+            self._check_trouble()
+            assert self.loop.virtual < end, f"the members' logs do not become equal: they end at {offsets}"
+            await asyncio.sleep(0.2)
+        if len(set(digests)) != 1:
+            found = [await self._differences(leader, member) for member in self.members if member is not leader]
+            raise AssertionError(f"at log offset {offsets[0]} the contents differ: {digests}: {found}")
+
+    async def _offset(self, member: Member) -> int | None:
+        """Return where the member's log ends; None while it has no link, or can't be asked."""
+        if not member.running:
+            return None
+        raw = await asked(self.loop, member, "INFO", "replication")
+        facts = dict(line.split(":", 1) for line in (raw or b"").decode().splitlines() if ":" in line)
+        if member is self.directory.leader:
+            return int(facts["master_repl_offset"]) if facts.get("role") == "master" else None
+        if facts.get("role") != "slave" or facts.get("master_link_status") != "up":
+            return None
+        return int(facts["slave_repl_offset"])
+
+    async def _differences(self, one: Member, other: Member) -> list[str]:
+        """Return what clients see of a difference. The questions are those of the tests with real processes."""
+        answers: dict[tuple[Any, ...], Any] = {}
+
+        class NotAskedError(Exception):
+            pass
+
+        def ask(member: Member) -> Callable[..., Any]:
+            def asking(*words: Any) -> Any:
+                if (member, *words) not in answers:
+                    raise NotAskedError((member, *words))
+                return answers[(member, *words)]
+
+            return asking
+
+        while True:
+            try:
+                return differences(ask(one), ask(other))
+            except NotAskedError as question:
+                (words,) = question.args
+                answers[words] = await asked(self.loop, words[0], *words[1:])
+
+    async def _check(self) -> None:
+        for member in self.members:
+            rows = {key: await asked(self.loop, member, "TRANGE", key, "-", "+") or [] for key in KEYS}
+            self.ledger.check_end(rows)
+        await self._drain()
+        self._check_trouble()
+
+    async def _drain(self) -> None:
+        """Read the group until nothing comes any more: all messages that nobody acknowledged must come."""
+        ledger = self.ledger
+        before = set(ledger.done)
+        must = {value for key, value in ledger.kept if key == "g"} - ledger.acking
+        connection = await SimConnection.open(self.loop, self.directory.leader)
+        group, idle = Groups(ledger, 0, self.loop.random, (), []), 0
+        if not must and not await connection("EXISTS", "g"):
+            return
+        while idle < 5:
+            rows = await connection(*READ_GROUP) or []
+            group.check(rows, before)
+            must -= {row[2] for row in rows}
+            if rows:
+                await group.acknowledge(connection, rows)
+            idle = 0 if rows else idle + 1
+            await asyncio.sleep(RETRY / 1000)
+        connection.close()
+        assert not must, f"{len(must)} messages were not acknowledged, and do not come again, such as {min(must)!r}"
+
+
+def run(case: Case) -> Result:
+    """Run a case. Raises SimulationError."""
+    loop = NetworkLoop(case.seed)
+    place = "/dev/shm" if Path("/dev/shm").is_dir() else None  # noqa: S108 - a new directory in it
+    with tempfile.TemporaryDirectory(prefix="tidelog-sim-", dir=place, ignore_cleanup_errors=True) as top:
+        world = World(case, loop, Path(top))
+        with simulated(loop, world.disk_of):
+            try:
+                loop.run_until_complete(world.main())
+            except AssertionError as error:
+                lines = "\n".join(list(loop.lines)[-SHOWN:])
+                raise SimulationError(
+                    f"{error}\n{case}\nfaults: {' '.join(world.faults.happened)}\n{lines}\n"
+                    f"Run it again: .venv/bin/python -m tests.simulation {case.seed} '{case.kind}'"
+                ) from error
+            finally:
+                loop.world.die()
+                loop.close()
+    ledger = world.ledger
+    return Result(loop.trace(), len(ledger.kept), ledger.delivered, ledger.reads, tuple(world.faults.happened))
+
+
+def fails(case: Case) -> str | None:
+    """Return the message of a case that fails, otherwise None."""
+    try:
+        run(case)
+    except SimulationError as error:
+        return str(error)
+    return None
+
+
+def shrunk(case: Case, attempts: int = 40) -> Case:
+    """Return a smaller case that fails as well."""
+    for _ in range(attempts):
+        smaller = next((each for each in _smaller(case) if fails(each) is not None), None)
+        if smaller is None:
+            return case
+        case = smaller
+    return case
+
+
+def _smaller(case: Case) -> Iterator[Case]:
+    if case.seconds > 1:
+        yield replace(case, seconds=case.seconds / 2)
+    for at in range(len(case.faults)):
+        yield replace(case, faults=case.faults[:at] + case.faults[at + 1 :])
+    for at in range(len(case.works)):
+        if len(case.works) > 1:
+            yield replace(case, works=case.works[:at] + case.works[at + 1 :])
+    if case.drift:
+        yield replace(case, drift=0.0)
+    if case.members > 2:
+        yield replace(case, members=case.members - 1)
+
+
+def seeds_until(stop: Callable[[], bool], first: int, kinds: Sequence[str] = KINDS) -> Iterator[tuple[Case, str | None]]:
+    """Run seeds one after another until ``stop``; yield each case and its message if it fails."""
+    seed = first
+    while not stop():
+        tried = case(seed, kinds[seed % len(kinds)])
+        yield tried, fails(tried)
+        seed += 1
+
+
