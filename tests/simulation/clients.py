@@ -19,6 +19,7 @@ from tests.simulation.simloop import Process
 from tests.wire.rawclient import pack
 
 Word = bytes | str | int
+THINKING = (0.001, 0.02, 0.1)  # seconds between two steps of a client
 PATIENCE = 1.5  # seconds for a reply
 
 
@@ -98,13 +99,15 @@ class SimConnection(asyncio.Protocol):
         return reply
 
 
-async def asked(loop: NetworkLoop, member: Member, *words: Word) -> Any:
+async def asked(loop: NetworkLoop, member: Member, *words: Word, proto: int = 2) -> Any:
     """Return the reply to one command over a new connection; None if there is none. For the world."""
     try:
         connection = await SimConnection.open(loop, member)
     except LostError:
         return None
     try:
+        if proto == 3:
+            await connection("HELLO", 3)
         return await connection(*words)
     except (LostError, RefusedError) as error:
         loop.note(f"{member.name} to {words[0]!r}: {error}")
@@ -148,7 +151,7 @@ class Client:
             try:
                 while not self.stopping and term == self.directory.term:
                     await self.work.step(connection)
-                    await asyncio.sleep(self.loop.random.choice((0.0, 0.001, 0.02, 0.1)))
+                    await asyncio.sleep(self.loop.random.choice(THINKING))
             except LostError:
                 await asyncio.sleep(self.loop.random.uniform(0.01, 0.1))
             except RefusedError as error:

@@ -36,7 +36,7 @@ import respserver.server
 from persistence.wal import BLOCK, FRAME_SIZE, NOTES, Wal
 from tests.simulation.simloop import CURRENT, Process, SimLoop
 
-SLOWEST_ROUND: Final = 0.15  # seconds between two rounds of the journal
+ROUNDS: Final = (0.05, 0.15, 2.0)  # longest seconds between two rounds of a journal; the last on a slow disk
 
 Dirty = tuple[int, int]  # position and bytes
 
@@ -53,6 +53,7 @@ class Disk:
         self.boots = 1  # starts of the machine
         self.countdown = 0  # steps of the files until the kill of Rule 3; 0: none
         self.power = False  # that kill is a power failure
+        self.copying = False  # only steps while there is a part of a full copy count
         self.left: Path | None = None  # the copy made at that step
         self._synced: dict[int, bytearray] = {}  # synced content of a WAL, by inode
         self._dirty: dict[int, list[Dirty]] = {}
@@ -75,7 +76,7 @@ class Disk:
 
     def step(self, process: Process) -> None:
         """A write, sync or rename begins."""
-        if self.countdown and not process.muted:
+        if self.countdown and not process.muted and (not self.copying or any(self.path.glob("incoming*"))):
             self.countdown -= 1
             if not self.countdown:
                 self.left = self._copy(self.power)
@@ -129,9 +130,10 @@ class SimJournal:
         self._log = log
         self._process = CURRENT.get()
         self._alive = True
+        self._longest = self._process.loop.random.choice(ROUNDS)
 
     def start(self) -> None:
-        self._process.call(self._round, after=self._process.loop.random.uniform(0.001, SLOWEST_ROUND))
+        self._process.call(self._round, after=self._process.loop.random.uniform(0.001, self._longest))
 
     def _round(self) -> None:
         if self._alive:

@@ -11,21 +11,23 @@ from tests.simulation.members import PORT, Member
 from tests.simulation.network import NetworkLoop
 
 HARMLESS = ("pause", "partition", "one_way", "slow", "reset", "checkpoint", "backlog")
-KILLS = ("kill", "kill_at_step", "restart")
+KILLS = ("kill", "kill_at_step", "kill_in_copy", "restart")
 
 
 class Faults:
-    """``survivable``: whether the leader may lose power (appendfsync always)."""
+    """``survivable``: whether the leader may lose power. ``promotes``: whether another member may lead."""
 
     def __init__(
-        self, loop: NetworkLoop, members: Sequence[Member], hosts: Sequence[str], directory: Directory, survivable: bool
-    ) -> None:
+        self, loop: NetworkLoop, members: Sequence[Member], hosts: Sequence[str], directory: Directory,
+        survivable: bool, promotes: bool,
+    ) -> None:  # fmt: skip
         self.loop = loop
         self.random = random.Random(loop.random.random())
         self.members = members
         self.directory = directory
         self._hosts = hosts  # of clients too
         self._survivable = survivable
+        self._promotes = promotes
         self.happened: list[str] = []
 
     async def run(self, names: Sequence[str], seconds: float) -> None:
@@ -82,6 +84,32 @@ class Faults:
         await self.moment()
         await asyncio.sleep(1.0)
         self._start(member)
+
+    async def kill_in_copy(self) -> None:
+        """Kill a replica at a step of its files while it gets a full copy. It was away, so that it needs one if the
+        journal was truncated."""
+        leader = self.directory.leader
+        member = self.random.choice([each for each in self.members if each is not leader])
+        member.kill()
+        await asyncio.sleep(self.random.uniform(0.1, 0.5))
+        await asked(self.loop, leader, "BGSAVE")
+        await asyncio.sleep(self.random.uniform(0.1, 0.5))
+        member.kill_at_step(self.random.randint(1, 40), self.random.random() < 0.5, copying=True)
+        self._start(member)
+        await asyncio.sleep(self.random.uniform(0.2, 2.0))
+        self._start(member)
+
+    async def blackout(self) -> None:
+        """All members lose power together."""
+        if not self._survivable:
+            return
+        for member in self.members:
+            member.kill(power=True)
+        await self.moment()
+        for member in self.random.sample(self.members, len(self.members)):
+            self._start(member)
+        if self._promotes and self.random.random() < 0.7:
+            await self.promote()
 
     def _start(self, member: Member) -> None:
         if not member.running:

@@ -138,9 +138,9 @@ class Member:
             self.process.paused = paused
             self.loop.note(f"{self.name} {'is paused' if paused else 'goes on'}")
 
-    def kill_at_step(self, steps: int, power: bool) -> None:
-        """Kill it at a later step of its files."""
-        self.disk.countdown, self.disk.power = steps, power
+    def kill_at_step(self, steps: int, power: bool, copying: bool = False) -> None:
+        """Kill it at a later step of its files. ``copying``: count only steps while it has a part of a full copy."""
+        self.disk.countdown, self.disk.power, self.disk.copying = steps, power, copying
 
 
 def _free(server: RespServer) -> None:

@@ -2,7 +2,8 @@
 
 Rule 1: Each callback belongs to the process in whose context it was scheduled. The callbacks of one process run in
         order, as on a loop of its own. The seed decides which process runs next.
-Rule 2: The virtual clock moves only when no process can run. A paused process (SIGSTOP) runs nothing while the clock
+Rule 2: The virtual clock moves by some microseconds with each callback, and to the next timer when no process can run.
+        A loop that does not end is an error. A paused process (SIGSTOP) runs nothing while the clock
         goes on. A dead process never runs again.
 Rule 3: The clock of a process may drift from the virtual clock.
 Rule 4: There are no threads. Work for an executor runs as one callback, after a random time.
@@ -21,6 +22,7 @@ from typing import Any, Final
 
 from tidelog.flows.testing.virtualloop import VirtualLoop
 
+LONGEST_STEP: Final = 1e-5  # seconds that a callback takes
 SLOWEST_WORK: Final = 0.02  # seconds until work for an executor has run
 KEPT_LINES: Final = 4000  # lines of the trace that are kept for a report
 
@@ -81,6 +83,7 @@ class SimLoop(VirtualLoop):
         self.world: Process = None  # type: ignore[assignment]  # the base class asks for the time
         # called after a step in which a process has reached the point at which it is to be killed
         self.on_muted: Callable[[Process], None] = lambda process: None
+        self.hidden = "/nowhere"  # the directory of the files, whose name differs in each run
         self.trouble: list[str] = []  # errors that asyncio reports
         self.lines: deque[str] = deque(maxlen=KEPT_LINES)
         self._digest = blake2b(digest_size=16)
@@ -101,7 +104,7 @@ class SimLoop(VirtualLoop):
     # -- the trace ---------------------------------------------------------------------------------------------
     def note(self, text: str) -> None:
         """Add a line to the trace."""
-        line = f"{self.virtual:.6f} {text}"
+        line = f"{self.virtual:.6f} {text.replace(self.hidden, '')}"
         self._digest.update(line.encode("utf-8", "backslashreplace"))
         self.lines.append(line)
 
@@ -181,6 +184,7 @@ class SimLoop(VirtualLoop):
         handle = process.ready.popleft()
         if not handle.cancelled():
             self.steps += 1
+            self._now += self.random.random() * LONGEST_STEP
             handle._run()
             if process.muted and not process.dead:
                 process.muted = False
