@@ -1,1 +1,24 @@
-"""x"""
+"""A simulation: the real code of three servers and their clients in one process, on one loop with a virtual clock.
+
+    simloop    the event loop: processes, the virtual clock, the trace
+    network    connections in memory: latency, partitions, windows, resets
+    disk       the files of a member, what survives of them, and what replaces threads, time and random numbers
+    members    the servers
+    clients    clients: connections, and the loop that runs a workload
+    workloads  what clients do
+    faults     what happens to members and connections
+    checker    what must be true, and the record of what clients were told
+    cases      what one seed simulates; a run; a smaller case that fails as well
+    mutations  rules that are broken on purpose, which the simulation must detect
+
+One seed gives the same run on any machine: order of callbacks, times, faults, replication IDs. Replaced are only the
+event loop, the sockets and, by name, the sources of time, threads and random numbers. So it needs interpreted code.
+
+    .venv/bin/python -m tests.simulation SEED [KIND]            # one seed; --shrink looks for a smaller case
+    TIDELOG_LONG=60 scripts/test long tests/simulation          # as many seeds as an hour allows
+
+A seed that failed is kept in ``test_seeds.KEPT``, as the case that it gave. A new fault is a coroutine of ``Faults``,
+named in ``cases.case``. A new rule of the servers gets a mutation.
+
+Not simulated: TLS, several threads at once (work in a thread is one step, at a random time), and disks that fail.
+"""

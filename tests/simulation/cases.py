@@ -10,18 +10,19 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
+from respserver.server import RespServer
 from tests.replication.differences import differences
 from tests.simulation.checker import Ledger
-from tests.simulation.clients import Client, Directory, LostError, SimConnection, asked
+from tests.simulation.clients import Client, Directory, LostError, SimConnection, Word, asked
 from tests.simulation.disk import Disk, simulated
 from tests.simulation.faults import HARMLESS, KILLS, Faults
-from tests.simulation.members import Member
+from tests.simulation.members import PORT, Member
 from tests.simulation.network import NetworkLoop
 from tests.simulation.simloop import Process
 from tests.simulation.workloads import KEYS, READ_GROUP, RETRY, WORKS, Groups, Transactions
 
 SETTLED: Final = 120.0  # seconds in which the members become equal once no more faults happen
-KINDS: Final = ("one leader", "promotions")
+KINDS: Final = ("one leader", "promotions", "redelivery")
 IDLE_ROUNDS: Final = 40  # times RETRY; the clock of a new leader may be that much behind the old one's
 SHOWN: Final = 60  # lines of the trace in a report
 
@@ -33,7 +34,7 @@ class SimulationError(AssertionError):
 @dataclass(frozen=True)
 class Case:
     seed: int
-    kind: str = "one leader"  # or promotions
+    kind: str = "one leader"  # or promotions, or redelivery, which has promotions too
     faults: tuple[str, ...] = ()
     works: tuple[str, ...] = ("appends", "groups", "transactions")  # one client each
     seconds: float = 8.0
@@ -46,12 +47,14 @@ class Case:
 
 @dataclass(frozen=True)
 class Result:
-    """``trace``: digest of everything that happened. ``confirmed``: number of confirmed facts that were checked."""
+    """``trace``: digest of everything that happened. ``confirmed``: number of confirmed entries that were checked.
+    ``compared``: number of comparisons of a replica's data with its leader's."""
 
     trace: str
     confirmed: int
     delivered: int
     reads: int
+    compared: int
     happened: tuple[str, ...]
 
 
@@ -62,9 +65,11 @@ def case(seed: int, kind: str | None = None) -> Case:
     appendfsync = chance.choice(("always", "always", "everysec"))
     faults = [*HARMLESS, *KILLS, "power", "blackout"]
     faults = chance.sample(faults, chance.randint(1, len(faults)))
-    if kind == "promotions":
+    if kind != "one leader":
         faults += ["promote"] * chance.randint(1, 3)
     works = ["appends", *chance.choices(list(WORKS), k=chance.randint(1, 4))]
+    if kind == "redelivery":
+        works = ["redelivery", "redelivery", "groups", "expiry"]
     return Case(
         seed, kind, tuple(faults), tuple(works), chance.choice((2.0, 4.0, 8.0)), appendfsync,
         chance.choice((0.0, 0.0, 0.001)), chance.choice((4, 50, 200)), chance.choice((1, 10_000, 10**7)),
@@ -91,6 +96,7 @@ class World:
         # what WAITAOF has confirmed is on the disks of all members, the leader's too
         survivable = case.appendfsync == "always" or not self.ledger.lossless
         self.faults = Faults(loop, self.members, hosts, self.directory, survivable, not self.ledger.lossless)
+        self.compared = 0
         loop.on_muted = self._stopped_at_step
 
     def _settings(self, chance: random.Random) -> dict[str, str]:
@@ -124,7 +130,8 @@ class World:
         for member in self.members:
             member.start()
         case, replicas = self.case, self.case.members - 1
-        guard, counts = ("WAIT", replicas, 1000), [replicas]
+        guard: tuple[Word, ...] = ("WAIT", replicas, 1000)
+        counts = [replicas]
         if case.appendfsync != "always":
             guard, counts = ("WAITAOF", 1, replicas, 2000), [1, replicas]
         clients = [
@@ -134,7 +141,7 @@ class World:
             )
             for number, name in enumerate(case.works)
         ]  # fmt: skip
-        watching = asyncio.create_task(self._watch())
+        watching = [asyncio.create_task(self._watch()), asyncio.create_task(self._compare())]
         await self.faults.run(case.faults, case.seconds)
         self._check_trouble()
         self.faults.heal()
@@ -143,7 +150,8 @@ class World:
             client.stopping = True
         await asyncio.wait([client.done for client in clients], timeout=30)
         assert all(client.done.done() for client in clients), "a client hangs"
-        watching.cancel()
+        for task in watching:
+            task.cancel()
         self._check_trouble()
         await self._settle()
         await self._check()
@@ -167,6 +175,22 @@ class World:
                 self.loop.trouble.append(str(error))
             finally:
                 connection.close()
+
+    async def _compare(self) -> None:
+        """Look into the members at any time: a replica whose link is up and whose log is as long has the same data."""
+        while True:
+            await asyncio.sleep(self.loop.random.uniform(0.02, 0.3))
+            servers = [member.server for member in self.members if member.running and member.server is not None]
+            idle = [each for each in servers if hasattr(each, "checkpoints") and _is_idle(each)]
+            for leader in idle:
+                for replica in idle:
+                    leads = (
+                        replica.data.follower and replica.link.up and replica.link.leads_to(leader.config.bind[0], PORT)
+                    )
+                    if leads and replica.data.disk.offset == leader.data.disk.offset:
+                        self.compared += 1
+                        if replica.data.ks.digest() != leader.data.ks.digest():
+                            self.loop.trouble.append(f"contents differ at log offset {leader.data.disk.offset}")
 
     async def _settle(self) -> None:
         """Wait until all members have the leader's log."""
@@ -248,10 +272,15 @@ class World:
         assert not must, f"{len(must)} messages were not acknowledged, and do not come again, such as {min(must)!r}"
 
 
+def _is_idle(server: RespServer) -> bool:
+    """Return whether memory and log of a server agree now."""
+    return not (server.gates.loading or server.data.ks.log or server.ticks.stalled)
+
+
 def run(case: Case) -> Result:
     """Run a case. Raises SimulationError."""
     loop = NetworkLoop(case.seed)
-    place = "/dev/shm" if Path("/dev/shm").is_dir() else None  # noqa: S108 - a new directory in it
+    place = "/dev/shm" if Path("/dev/shm").is_dir() else None
     with tempfile.TemporaryDirectory(prefix="tidelog-sim-", dir=place, ignore_cleanup_errors=True) as top:
         world = World(case, loop, Path(top))
         with simulated(loop, world.disk_of):
@@ -267,7 +296,9 @@ def run(case: Case) -> Result:
                 loop.world.die()
                 loop.close()
     ledger = world.ledger
-    return Result(loop.trace(), len(ledger.kept), ledger.delivered, ledger.reads, tuple(world.faults.happened))
+    return Result(
+        loop.trace(), len(ledger.kept), ledger.delivered, ledger.reads, world.compared, tuple(world.faults.happened)
+    )
 
 
 def fails(case: Case) -> str | None:
@@ -303,12 +334,12 @@ def _smaller(case: Case) -> Iterator[Case]:
         yield replace(case, members=case.members - 1)
 
 
-def seeds_until(stop: Callable[[], bool], first: int, kinds: Sequence[str] = KINDS) -> Iterator[tuple[Case, str | None]]:
+def seeds_until(
+    stop: Callable[[], bool], first: int, kinds: Sequence[str] = KINDS
+) -> Iterator[tuple[Case, str | None]]:
     """Run seeds one after another until ``stop``; yield each case and its message if it fails."""
     seed = first
     while not stop():
         tried = case(seed, kinds[seed % len(kinds)])
         yield tried, fails(tried)
         seed += 1
-
-

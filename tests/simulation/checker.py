@@ -15,6 +15,7 @@ If the leader may change, replication without confirmed replies promises only wh
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 Fact = tuple[str, bytes]  # key and value of an entry; each value is sent once
@@ -81,7 +82,7 @@ class Ledger:
 def check_rows(key: str, rows: Sequence[Sequence[bytes]]) -> list[bytes]:
     """Return the values of entries. AssertionError if IDs are not in order, or an ID or an entry occurs twice."""
     ids = [number(row[0]) for row in rows]
-    assert all(one < other for one, other in zip(ids, ids[1:], strict=False)), f"{key}: IDs are not in order"
+    assert all(one < other for one, other in pairwise(ids)), f"{key}: IDs are not in order"
     values = [row[2] for row in rows]
     assert len(set(values)) == len(values), f"{key}: an entry is there twice"
     return values

@@ -147,7 +147,7 @@ class SimJournal:
     def is_alive(self) -> bool:
         return self._alive
 
-    def await_round(self, changed: object) -> None:  # noqa: ARG002 - as in JournalThread
+    def await_round(self, changed: object) -> None:
         self._run()
 
     def join(self) -> None:
@@ -214,7 +214,7 @@ def simulated(loop: SimLoop, disk_of: Callable[[Process], Disk | None]) -> Itera
         return checksum
 
     time = types.SimpleNamespace(
-        monotonic=seconds, perf_counter=seconds, perf_counter_ns=nanoseconds, sleep=lambda seconds: None  # noqa: ARG005
+        monotonic=seconds, perf_counter=seconds, perf_counter_ns=nanoseconds, sleep=lambda seconds: None
     )
     secrets = types.SimpleNamespace(
         token_hex=lambda count: loop.random.randbytes(count).hex(), token_bytes=loop.random.randbytes
@@ -237,8 +237,8 @@ def simulated(loop: SimLoop, disk_of: Callable[[Process], Disk | None]) -> Itera
             (respserver.execution.transactions, "perf_counter_ns", nanoseconds),
             (respserver.runtime.ticks, "perf_counter_ns", nanoseconds),
             (respserver.maintenance.checkpoints, "trim_memory", lambda: None),
-            (os, "fsync", stepping(lambda fd: None)),  # noqa: ARG005 - nothing to sync in memory
-            (os, "fdatasync", stepping(lambda fd: None)),  # noqa: ARG005
+            (os, "fsync", stepping(lambda fd: None)),
+            (os, "fdatasync", stepping(lambda fd: None)),
             (os, "rename", stepping(os.rename)),
             (os, "replace", stepping(os.replace)),
             (os, "unlink", stepping(os.unlink)),

@@ -179,8 +179,25 @@ class Faults:
         """Let a replica lead, as an operator does; the old leader may be dead, paused, or unreachable."""
         directory = self.directory
         old, term = directory.leader, directory.term
-        if self.random.random() < 0.4:
+        before = self.random.choice(("nothing", "kill", "isolate", "isolate"))
+        isolated: set[tuple[str, str]] = set()
+        if before == "kill":
             old.kill(power=self._survivable and self.random.random() < 0.5)
+        elif before == "isolate":  # clients still write to it, and the replicas get nothing of that
+            hosts = [member.host for member in self.members if member is not old]
+            isolated = {(old.host, host) for host in hosts} | {(host, old.host) for host in hosts}
+            self.loop.network.blocked |= isolated
+            await self.moment(2.0)
+        await self._promote(old, term)
+        if isolated:
+            await self.moment()
+            self.loop.network.blocked -= isolated
+            await self.assign(self.directory.leader)
+
+    async def _promote(self, old: Member, term: int) -> None:
+        directory = self.directory
+        if directory.term != term:
+            return
         new = self.random.choice([member for member in self.members if member is not old])
         for _ in range(50):
             if directory.term != term:

@@ -180,7 +180,7 @@ class SimTransport(asyncio.Transport):
         self._reading = True
         self._read_later()
 
-    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:  # noqa: ARG002
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
         self._high = HIGH if high is None else high
 
     def get_write_buffer_size(self) -> int:
@@ -225,7 +225,8 @@ class SimTransport(asyncio.Transport):
             room = network.window(self.host, self.other) - self._unread
             if room <= 0:
                 break
-            size = min(len(self._buffer), room, PIECE if network.random.random() < 0.7 else network.random.randint(1, 300))
+            most = PIECE if network.random.random() < 0.7 else network.random.randint(1, 300)
+            size = min(len(self._buffer), room, most)
             self._flight.append(bytes(self._buffer[:size]))
             del self._buffer[:size]
             self._unread += size
@@ -337,17 +338,17 @@ class NetworkLoop(SimLoop):
         self.network = Network(self)
         self._connected: dict[socket.socket, SimTransport] = {}
 
-    async def create_server(self, protocol_factory: Any, host: Any = None, port: Any = None, **_: Any) -> Any:  # type: ignore[override] # noqa: ARG002
+    async def create_server(self, protocol_factory: Any, host: Any = None, port: Any = None, **_: Any) -> Any:
         return self.network.listen(self.current, port, protocol_factory)
 
-    async def getaddrinfo(self, host: Any, port: Any, **_: Any) -> Any:  # type: ignore[override]
+    async def getaddrinfo(self, host: Any, port: Any, **_: Any) -> Any:
         await asyncio.sleep(0)
         return [(socket.AF_INET, socket.SOCK_STREAM, 0, "", (host, port))]
 
     async def sock_connect(self, sock: socket.socket, address: Any) -> None:
         self._connected[sock] = await self.network.connect(self.current, address)
 
-    async def create_connection(self, protocol_factory: Any, *_: Any, sock: Any = None, **options: Any) -> Any:  # type: ignore[override] # noqa: ARG002
+    async def create_connection(self, protocol_factory: Any, *_: Any, sock: Any = None, **options: Any) -> Any:
         transport = self._connected.pop(sock)
         sock.close()
         protocol = protocol_factory()

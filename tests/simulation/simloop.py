@@ -67,7 +67,7 @@ class Process:
                 task._log_destroy_pending = False  # type: ignore[attr-defined]
                 coroutine = task.get_coro()
                 with suppress(RuntimeError):  # it awaits something while it ends
-                    self.context.run(coroutine.close)  # type: ignore[union-attr]
+                    self.context.run(coroutine.close)
         self.tasks.clear()
         self.ready.clear()
 
@@ -114,9 +114,10 @@ class SimLoop(VirtualLoop):
         digest.update(b"%d" % self.steps)
         return digest.hexdigest()
 
-    def _note_trouble(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:  # noqa: ARG002
+    def _note_trouble(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         error, text = context.get("exception"), str(context.get("message", ""))
-        if "never retrieved" not in text and "destroyed" not in text:  # those of dead processes, whenever they are freed
+        # those of dead processes are reported at any time, when they are freed
+        if "never retrieved" not in text and "destroyed" not in text:
             self.trouble.append(f"{text}: {error!r}")
 
     # -- time --------------------------------------------------------------------------------------------------
@@ -148,7 +149,7 @@ class SimLoop(VirtualLoop):
         process.tasks.append(task)
         return task
 
-    def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> asyncio.Future[Any]:  # type: ignore[override] # noqa: ARG002 - Rule 4
+    def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> asyncio.Future[Any]:  # type: ignore[override]
         future = self.create_future()
 
         def call() -> None:

@@ -17,7 +17,9 @@ READ_GROUP: tuple[Word, ...] = ("TREAD", "g", "0", 8, "GROUP", "readers", 0, "RE
 class Work:
     """One client's work. ``guard``: the words that wait for all replicas, and the counts that they must return."""
 
-    def __init__(self, ledger: Ledger, number: int, chance: random.Random, guard: Sequence[Word], counts: list[int]) -> None:
+    def __init__(
+        self, ledger: Ledger, number: int, chance: random.Random, guard: Sequence[Word], counts: list[int]
+    ) -> None:
         self.ledger = ledger
         self.random = chance
         self._number = number
