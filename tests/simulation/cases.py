@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -334,12 +334,9 @@ def _smaller(case: Case) -> Iterator[Case]:
         yield replace(case, members=case.members - 1)
 
 
-def seeds_until(
-    stop: Callable[[], bool], first: int, kinds: Sequence[str] = KINDS
-) -> Iterator[tuple[Case, str | None]]:
-    """Run seeds one after another until ``stop``; yield each case and its message if it fails."""
-    seed = first
-    while not stop():
-        tried = case(seed, kinds[seed % len(kinds)])
+def seeds_from(seed: int) -> Iterator[tuple[Case, str | None]]:
+    """Run seeds one after another, from this one on; yield each case and its message if it fails."""
+    while True:
+        tried = case(seed, KINDS[seed % len(KINDS)])
         yield tried, fails(tried)
         seed += 1
