@@ -188,8 +188,9 @@ def _in_turn(head: bytes, entries: Iterator[bytes], tail: bytes, groups: list[_F
     yield head + first
     yield from entries
     yield tail
-    for group in groups:
-        yield from group.pieces()
+    groups.reverse()
+    while groups:  # freed one by one: freeing 40,000 groups together at the end takes 90 ms
+        yield from groups.pop().pieces()
 
 
 class _FullGroup:
@@ -244,18 +245,20 @@ class _FullGroup:
     def pieces(self) -> Iterator[bytes]:
         yield self._head
         for rows in row_pages(self._pending, 0, MAX_ID, self._most):
-            yield b"".join([
-                b"*4\r\n%b%b:%d\r\n:%d\r\n"
-                % (xid_bulk(row.id), owner_of(self._owners, row), row.delivered(self._away), row.deliveries)
-                for row in rows
-            ])
+            yield b"".join(
+                [
+                    b"*4\r\n%b%b:%d\r\n:%d\r\n"
+                    % (xid_bulk(row.id), owner_of(self._owners, row), row.delivered(self._away), row.deliveries)
+                    for row in rows
+                ]
+            )
         yield encode.bulk(b"consumers") + encode.array_header(len(self._consumers))
         for head, number, listed in self._consumers:
             yield head
             for rows in row_pages(self._pending, 0, MAX_ID, listed, number):
-                yield b"".join([
-                    b"*3\r\n%b:%d\r\n:%d\r\n" % (xid_bulk(row.id), row.last, row.deliveries) for row in rows
-                ])
+                yield b"".join(
+                    [b"*3\r\n%b:%d\r\n:%d\r\n" % (xid_bulk(row.id), row.last, row.deliveries) for row in rows]
+                )
 
 
 def _before_pending(proto: int, pairs: Pairs, size: int, listed: int) -> bytes:
