@@ -190,6 +190,19 @@ def test_a_source_that_can_not_send_again_does_not_pause(action: str) -> None:
     assert flow("skip").spec().connectors["in"].options.on_error.action == "skip"
 
 
+@pytest.mark.parametrize("action", ["dead_letter", "skip"])
+def test_a_source_that_can_not_send_again_does_not_retry(action: str) -> None:
+    made = Flow("f")
+    made.connector("in", "metronome", interval=1, on_error=[{"retry": {"attempts": 4}}, action])
+    made.connector("out", "null")
+    made.connect("in -> out")
+    text = (
+        "f.connectors.in: on_error: retry is not possible, because the source can't send an event again: use"
+        f" on_error: {action}, and the operator retry in a pipeline"
+    )
+    assert problems(made.spec) == (text,)
+
+
 def test_functions_and_classes_are_connectors() -> None:
     async def numbers() -> AsyncIterator[int]:
         yield 1

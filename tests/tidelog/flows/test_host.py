@@ -90,6 +90,29 @@ def test_flows_start_where_what_was_asked_for_cannot_be_read(
     assert caplog.text.count("flows start without a desired state") == 1
 
 
+def test_nothing_is_deployed_before_the_stored_flows_are_known(tidelog_server: Server) -> None:
+    """Otherwise a PUT of a stored flow would create it anew, without its desired state."""
+
+    async def pause(host: FlowHost) -> None:
+        await host.deploy("new", FLOW)
+        await host.set_status("new", "paused")
+
+    async def main() -> None:
+        host = FlowHost(tidelog_server.url)
+        try:
+            with pytest.raises(BusyError, match="the stored flows are not known yet"):
+                await host.deploy("new", FLOW, replace=True)
+            await host.start([])
+            assert host.flows["new"].by == "api"
+            await host.deploy("new", FLOW, replace=True)
+            await until(lambda: statuses(host) == {"new": "paused"})
+        finally:
+            await host.stop()
+
+    restarted(tidelog_server, pause)
+    asyncio.run(main())
+
+
 def test_without_a_server_nothing_is_kept() -> None:
     async def pause(host: FlowHost) -> None:
         await host.set_status("orders", "paused")

@@ -67,11 +67,14 @@ class Source(Connector):
 
     @classmethod
     def option_errors(cls, options: Any, *, source: bool) -> list[str]:
-        action = options.on_error.action
-        if source and not cls.remembers and action in ("pause", "halt"):
-            return [
-                f"on_error: {action} is not possible, because the source can't send an event again: use dead_letter"
-            ]
+        policy = options.on_error
+        if not source or cls.remembers or policy.is_default:
+            return []
+        why = "is not possible, because the source can't send an event again"
+        if policy.action in ("pause", "halt"):
+            return [f"on_error: {policy.action} {why}: use dead_letter"]
+        if policy.retry is not None:
+            return [f"on_error: retry {why}: use on_error: {policy.action}, and the operator retry in a pipeline"]
         return []
 
     def __init__(self) -> None:

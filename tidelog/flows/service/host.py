@@ -103,7 +103,7 @@ class FlowHost:
         self.flows: dict[str, DeployedFlow] = {}
         self.shared: dict[str, Any] = {}  # shared by connectors of all flows
         self.watchdog = Watchdog()  # of the process, if it was started
-        self.problem = ""  # why the desired state is not known yet
+        self.problem = "the stored flows are not known yet"  # why nothing can be deployed yet
         self.draining = False
         self.desired = None if server is None else Desired(server, name)
         self.reading = asyncio.Lock()  # held while a flow from HTTP is parsed in a thread
@@ -123,6 +123,7 @@ class FlowHost:
                 self.flows[name] = DeployedFlow(self.read(name, given), "api", given)
             except FlowFileError as error:
                 log.error("%s: the stored declaration from HTTP is not valid any more: %s", name, error)
+        self.problem = ""
         for each in list(self.flows.values()):
             async with each.lock:
                 if each.name in self.flows and not each.instances and not self.draining:
@@ -142,7 +143,6 @@ class FlowHost:
                 self.problem = str(error)
                 await asyncio.sleep(AGAIN)
             else:
-                self.problem = ""
                 return kept
 
     async def _begin(self, deployed: DeployedFlow, kept: DesiredDocument) -> None:
